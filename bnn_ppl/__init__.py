@@ -1,0 +1,41 @@
+"""Bayesian neural networks as probabilistic programs.
+
+The map of the package, from a model to an answer::
+
+    model      a NumPyro function model(x, y=None)       random_network, priors, models, nets
+    posterior  condition(model, data)                    Posterior
+    method     hmc(posterior), nuts(posterior), ...      Method
+    draws      run(key, posterior, method, ...)          arviz.InferenceData
+    answer     predict(posterior, draws, data)           function_draws, metrics, diagnostics, plots
+"""
+
+from bnn_ppl import data, diagnostics, metrics, models, nets, plots, priors
+from bnn_ppl.method import Method
+from bnn_ppl.methods import adjusted_mclmc, hmc, mclmc, nuts
+from bnn_ppl.network import random_network
+from bnn_ppl.posterior import Posterior, condition
+from bnn_ppl.predict import function_draws, predict
+from bnn_ppl.run import run
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Method",
+    "Posterior",
+    "adjusted_mclmc",
+    "condition",
+    "data",
+    "diagnostics",
+    "function_draws",
+    "hmc",
+    "mclmc",
+    "metrics",
+    "models",
+    "nets",
+    "nuts",
+    "plots",
+    "predict",
+    "priors",
+    "random_network",
+    "run",
+]

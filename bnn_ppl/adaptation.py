@@ -1,0 +1,216 @@
+"""Warm-up shared by the full-batch samplers: step size by dual averaging, diagonal mass matrix."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from bnn_ppl.method import Method
+
+if TYPE_CHECKING:
+    from blackjax.mcmc.metrics import Metric
+
+Array = jax.Array
+Mass = Literal["diagonal", "prior", "identity"]
+Tree = Any
+
+# Draws before the mass matrix follows them: the first ones come from outside the typical set.
+_MASS_DELAY = 20
+
+
+class AdaptiveState(NamedTuple):
+    """A chain with what its warm-up has learnt."""
+
+    chain: Any  # the BlackJAX kernel's own state
+    step_size: Array
+    inverse_mass: Tree
+    averaging: Any  # BlackJAX's dual averaging; None for a fixed step size
+    moments: "Moments | None"
+
+
+class Moments(NamedTuple):
+    """Weighted running mean and variance of positions, recent ones weighing more."""
+
+    count: Array
+    mean: Tree
+    variance: Tree
+
+
+def adaptive(
+    logdensity: Callable,
+    init_chain: Callable,
+    transition: Callable,
+    *,
+    step_size: float | None,
+    inverse_mass: Tree,
+    adapt_mass: bool,
+    target_acceptance: float,
+    settings: dict[str, Any],
+    speed: float = 1.0,
+) -> Method:
+    """Make a method of a Metropolis-adjusted BlackJAX kernel.
+
+    Parameters
+    ----------
+    logdensity
+        ``position, batch -> scalar``.
+    init_chain
+        ``position, logdensity_fn -> chain``.
+    transition
+        ``key, chain, logdensity_fn, step_size, inverse_mass -> chain, info``, info under ArviZ's
+        names, among them acceptance_rate.
+    step_size
+        Fixed, or None: by dual averaging (Hoffman & Gelman, 2014, section 3.2) in warm-up.
+    inverse_mass
+        Position-shaped tree (leaves may be scalars): the diagonal of the inverse mass matrix, at
+        the start if it is adapted.
+    adapt_mass
+        Whether warm-up replaces it by the variance of the draws so far.
+    target_acceptance
+        Acceptance rate that dual averaging aims at.
+    settings
+        Recorded with the draws.
+    speed
+        Unit of the kernel's step size over that of HMC's, whose single steps choose the first one.
+    """
+    from blackjax.adaptation.step_size import dual_averaging_adaptation
+
+    start_averaging, update_averaging, averaged = dual_averaging_adaptation(target_acceptance)
+
+    def init(key: Array, position: Tree, batch: Any) -> AdaptiveState:
+        density = partial(logdensity, batch=batch)
+        chain = init_chain(position, density)
+        moments, mass = None, inverse_mass
+        if adapt_mass:
+            moments, mass = first_moments(position, inverse_mass)
+        if step_size is not None:
+            return AdaptiveState(chain, jnp.asarray(step_size, float), mass, None, moments)
+        first = speed * _first_step_size(key, chain, density, mass, target_acceptance)
+        return AdaptiveState(chain, first, mass, start_averaging(first), moments)
+
+    def move(key: Array, state: AdaptiveState, batch: Any, step_size: Array) -> tuple[Any, dict]:
+        density = partial(logdensity, batch=batch)
+        chain, info = transition(key, state.chain, density, step_size, state.inverse_mass)
+        return chain, {**info, "step_size": step_size}
+
+    def step(key: Array, state: AdaptiveState, batch: Any) -> tuple[AdaptiveState, dict]:
+        chain, info = move(key, state, batch, state.step_size)
+        return state._replace(chain=chain), info
+
+    def warmup(key: Array, state: AdaptiveState, batch: Any) -> tuple[AdaptiveState, dict]:
+        # Dual averaging tries one step size and reports the average of those tried; warm-up moves
+        # with the first, the draws after it with the second.
+        fixed = state.averaging is None
+        tried = state.step_size if fixed else jnp.exp(state.averaging.log_step_size)
+        chain, info = move(key, state, batch, tried)
+        state = state._replace(chain=chain)
+        if not fixed:
+            averaging = update_averaging(state.averaging, info["acceptance_rate"])
+            state = state._replace(averaging=averaging, step_size=averaged(averaging))
+        if adapt_mass:
+            moments = updated(state.moments, chain.position)
+            mass = estimated_mass(moments, inverse_mass)
+            state = state._replace(moments=moments, inverse_mass=mass)
+        return state, info
+
+    def draw(key: Array, state: AdaptiveState) -> Tree:
+        del key
+        return state.chain.position
+
+    return Method(init, step, draw, warmup, settings)
+
+
+def euclidean(inverse_mass: Tree) -> "Metric":
+    """Kinetic energy of a diagonal mass matrix, on trees; for NUTS a tree like the position.
+
+    BlackJAX's own ravels the weights at each gradient of the kinetic energy; on trees the gradient
+    is one product a leaf, which XLA fuses into the leapfrog step.
+    """
+
+    def velocity(momentum: Tree) -> Tree:
+        return jax.tree.map(jnp.multiply, inverse_mass, momentum)
+
+    def sample_momentum(key: Array, position: Tree) -> Tree:
+        noise = optax.tree.random_like(key, position)
+        return jax.tree.map(lambda e, inverse: e / jnp.sqrt(inverse), noise, inverse_mass)
+
+    def kinetic_energy(momentum: Tree, position: Tree | None = None) -> Array:
+        del position
+        return 0.5 * optax.tree.vdot(velocity(momentum), momentum)
+
+    def check_turning(left: Tree, right: Tree, total: Tree, *positions: Tree) -> Array:
+        # BlackJAX's NUTS compares flat vectors inside a subtree and trees at its ends.
+        del positions
+        inverse, left, right, total = map(_flat, (inverse_mass, left, right, total))
+        between = total - (left + right) / 2
+        return (jnp.vdot(inverse * left, between) <= 0) | (jnp.vdot(inverse * right, between) <= 0)
+
+    def scale(position: Tree, element: Tree, *, inv: bool, trans: bool) -> Tree:
+        del position, trans
+        power = 0.5 if inv else -0.5
+        return jax.tree.map(lambda e, inverse: e * inverse**power, element, inverse_mass)
+
+    from blackjax.mcmc.metrics import Metric
+
+    return Metric(sample_momentum, kinetic_energy, check_turning, scale)
+
+
+def spread(inverse_mass: Tree, position: Tree) -> Tree:
+    """Inverse mass matrix with an entry for each weight."""
+    return jax.tree.map(lambda m, leaf: jnp.broadcast_to(m, leaf.shape), inverse_mass, position)
+
+
+def _flat(tree: Tree) -> Array:
+    return ravel_pytree(tree)[0]
+
+
+def _first_step_size(
+    key: Array, chain: Any, density: Callable, mass: Tree, target: float
+) -> Array:
+    """Double or halve until a single leapfrog step is accepted as often as wanted."""
+    from blackjax.adaptation.step_size import find_reasonable_step_size
+    from blackjax.mcmc import hmc
+
+    kernel = hmc.build_kernel()
+
+    def with_step_size(step_size: Array) -> Callable:
+        return lambda key, chain: kernel(key, chain, density, step_size, euclidean(mass), 1)
+
+    return find_reasonable_step_size(key, with_step_size, chain, 0.1, target)
+
+
+def first_moments(position: Tree, inverse_mass: Tree) -> tuple[Moments, Tree]:
+    """No draws yet, and the inverse mass matrix spread over all weights."""
+    moments = Moments(jnp.zeros(()), position, optax.tree.zeros_like(position))
+    return moments, spread(inverse_mass, position)
+
+
+def updated(moments: Moments, position: Tree) -> Moments:
+    """Add a draw; weights grow as the square of the draw's number, so that the start is forgotten."""
+    count = moments.count + 1
+    share = 3 / (count + 2)
+    change = jax.tree.map(jnp.subtract, position, moments.mean)
+    mean = jax.tree.map(lambda m, d: m + share * d, moments.mean, change)
+    variance = jax.tree.map(
+        lambda v, d: (1 - share) * (v + share * d**2), moments.variance, change
+    )
+    return Moments(count, mean, variance)
+
+
+def estimated_mass(moments: Moments, initial: Tree) -> Tree:
+    """Shrink the variance towards the initial value, as if that had been seen five times."""
+    trust = jnp.where(moments.count > _MASS_DELAY, moments.count / (moments.count + 5), 0.0)
+    return jax.tree.map(
+        lambda v, first: trust * v + (1 - trust) * first, moments.variance, initial
+    )
+
+
+def initial_mass(prior_std: Tree, mass: str) -> Tree:
+    """Inverse mass by name: the variance of the prior, or 1; a scalar for each site."""
+    if mass not in ("diagonal", "prior", "identity"):
+        raise ValueError(f"got mass={mass!r}, expected 'diagonal', 'prior' or 'identity'")
+    return jax.tree.map(lambda std: jnp.ones(()) if mass == "identity" else std**2, prior_std)

@@ -1,0 +1,365 @@
+"""The command line: ``bnn-ppl run``, ``predict`` and ``summary``, over the package's own functions.
+
+Options of a method and of ``run`` are read off their signatures and docstrings, so a new argument
+there is a new option here.
+"""
+
+import inspect
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_type_hints
+
+import jax
+import numpy as np
+import tyro
+
+import bnn_ppl as bnn
+
+METHODS = {
+    "hmc": bnn.hmc,
+    "nuts": bnn.nuts,
+    "mclmc": bnn.mclmc,
+    "adjusted_mclmc": bnn.adjusted_mclmc,
+}
+
+Options = dict[str, Any]
+
+
+class Problem(NamedTuple):
+    """What is learnt from what.
+
+    Attributes
+    ----------
+    data
+        Data set: a UCI table (yacht and energy ship with the package), mnist or digits.
+    split
+        Which of the published splits into training and test rows (UCI); a seed for digits.
+    subset
+        Only the first so many training images; for mnist up to 160 ship with the package.
+    data_dir
+        Folder with more data sets; by default the environment variable BNN_PPL_DATA.
+    net
+        "mlp" or "lenet" (images).
+    hidden
+        Width of each hidden layer of the mlp.
+    prior
+        Family of the prior over weights.
+    prior_scale
+        Its first argument: the gain for fan_in (standard deviation times the square root of the
+        fan-in), the standard deviation for the others.
+    noise
+        Of a regression: "learnt", "heteroscedastic", or a known standard deviation in units of
+        the standardised y.
+    temperature
+        Of the posterior; 1 is Bayes.
+    """
+
+    data: str = "yacht"
+    split: int = 0
+    subset: int | None = None
+    data_dir: Path | None = None
+    net: Literal["mlp", "lenet"] = "mlp"
+    hidden: tuple[int, ...] = (50,)
+    prior: Literal[
+        "fan_in", "normal", "laplace", "logistic", "student_t", "hierarchical", "horseshoe"
+    ] = "fan_in"
+    prior_scale: float = round(math.sqrt(2), 3)
+    noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
+    temperature: float = 1.0
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Parse the command line and do what it says; bad input is one line and exit status 2."""
+    # Before JAX starts: one CPU device a core, so that chains run side by side.
+    jax.config.update("jax_num_cpu_devices", _num_cores())
+    app = tyro.extras.SubcommandApp()
+    app.command(_run_command(), name="run")
+    app.command(predict)
+    app.command(summary)
+    try:
+        app.cli(
+            prog="bnn-ppl",
+            description=(
+                "Bayesian neural networks, sampled.  Try: bnn-ppl run hmc --data yacht;  "
+                "then: bnn-ppl summary runs/yacht-0-hmc"
+            ),
+            args=argv,
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs),
+        )
+    except (ValueError, TypeError, OSError) as error:
+        print(f"bnn-ppl: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
+    """Average a run's predictions over its draws: test metrics, and predictions.csv in the folder.
+
+    Parameters
+    ----------
+    folder
+        Of a run that the command line made.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    problem, data, posterior = _reopen(folder, data_dir)
+    prediction = bnn.predict(posterior, bnn.diagnostics.load(folder), data.test)
+    print(bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).to_string())
+    _prediction_table(prediction, data).to_csv(folder / "predictions.csv", index_label="row")
+    print(f"predictions of {len(data.test.y)} test rows of {problem.data} in the units of the data")
+    print(f"in {folder / 'predictions.csv'}")
+
+
+def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
+    """Say how a run went: its settings, and R-hat and ESS in function and weight space.
+
+    Weights of a network need not mix: permuting hidden units changes no function. Functions must:
+    R-hat below 1.01 is good, above 1.05 is not converged.
+
+    Parameters
+    ----------
+    folder
+        Of a run that the command line made.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    _, data, posterior = _reopen(folder, data_dir)
+    draws = bnn.diagnostics.load(folder)
+    for name, value in draws.attrs.items():
+        print(f"{name:28} {value}")
+    functions = bnn.function_draws(posterior, draws, data.test.x)
+    print("\nfunctions at the test rows, and weights")
+    print(bnn.diagnostics.summary(draws, functions).to_string(float_format="{:.4g}".format))
+    print("\nweights, layer by layer")
+    print(bnn.diagnostics.weights(draws).to_string(float_format="{:.4g}".format))
+
+
+# --- run
+
+
+def _run_command() -> Callable[..., None]:
+    """The command ``run``: a problem, a method with its options, and how to run it."""
+    methods = tuple(
+        Annotated[
+            partial,
+            tyro.conf.subcommand(
+                name,
+                description=_first_paragraph(method),
+                constructor=_options(method, omit={"posterior"}, give=partial(partial, method)),
+            ),
+        ]
+        for name, method in METHODS.items()
+    )
+    running = _options(
+        bnn.run,
+        omit={"key", "posterior", "method", "init", "keep", "folder"},
+        defaults={"num_chains": 4, "num_warmup": 200, "num_draws": 300},
+        give=dict,
+    )
+
+    def run(
+        method: Any,
+        problem: Problem,
+        running: Any,
+        *,
+        seed: int = 0,
+        folder: Path | None = None,
+    ) -> None:
+        """Sample a network's posterior, test it and draw the report.
+
+        Parameters
+        ----------
+        method
+            How to sample.
+        problem
+            What is learnt from what.
+        running
+            How long and how wide.
+        seed
+            Of the random numbers.
+        folder
+            Where draws, report.png and problem.json go. By default runs/<data>-<split>-<method>.
+        """
+        _run(method, problem, running, seed, folder)
+
+    run.__annotations__ |= {
+        "method": Union[methods],  # noqa: UP007 (built from a tuple)
+        "running": Annotated[dict, tyro.conf.arg(constructor=running)],
+    }
+    return run
+
+
+def _run(method: partial, problem: Problem, running: Options, seed: int, folder: Path | None):
+    name = method.func.__name__
+    folder = folder or _free_folder(f"{problem.data}-{problem.split}-{name}")
+    data = _load(problem)
+    posterior = bnn.condition(_model(problem, data), data.train, temperature=problem.temperature)
+    print(_describe(problem, data, posterior))
+    draws = bnn.run(
+        jax.random.key(seed), posterior, method(posterior), folder=folder, **running
+    )
+    settings = problem._asdict() | {"data_dir": problem.data_dir and str(problem.data_dir)}
+    (folder / "problem.json").write_text(json.dumps(settings, indent=2) + "\n")
+    prediction = bnn.predict(posterior, draws, data.test)
+    functions = bnn.function_draws(posterior, draws, data.test.x)
+    print(_table(problem, data, draws, prediction, functions))
+    figure = bnn.plots.report(
+        draws,
+        bnn.diagnostics.rhat(functions),
+        bnn.diagnostics.rhat(draws),
+        prediction,
+        data.test.y,
+        scale=data.y_scale,
+        offset=data.y_mean,
+        title=f"{name} on {problem.data}, split {problem.split}",
+    )
+    figure.savefig(folder / "report.png", dpi=150)
+    print(f"figure in {folder / 'report.png'}, draws in {folder}")
+
+
+def _free_folder(name: str) -> Path:
+    folder = Path("runs") / name
+    number = 2
+    while folder.exists():
+        folder = Path("runs") / f"{name}-{number}"
+        number += 1
+    return folder
+
+
+def _load(problem: Problem) -> Any:
+    return bnn.data.load(
+        problem.data, split=problem.split, subset=problem.subset, data_dir=problem.data_dir
+    )
+
+
+def _model(problem: Problem, data: Any) -> Callable:
+    prior = getattr(bnn.priors, problem.prior)(problem.prior_scale)
+    if data.num_classes is not None:
+        return bnn.models.classifier(_net(problem, data, data.num_classes), prior)
+    num_outputs = 2 if problem.noise == "heteroscedastic" else 1
+    noise = None if problem.noise == "learnt" else problem.noise
+    return bnn.models.regressor(_net(problem, data, num_outputs), prior, noise)
+
+
+def _net(problem: Problem, data: Any, num_outputs: int) -> Callable:
+    row_shape = data.train.x.shape[1:]
+    if problem.net == "mlp":
+        return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)
+    if len(row_shape) != 3:
+        raise ValueError(f"got net='lenet' for {problem.data}, expected images: use --net mlp")
+    return partial(bnn.nets.LeNet, row_shape, num_outputs)
+
+
+def _reopen(folder: Path, data_dir: Path | None) -> tuple[Problem, Any, bnn.Posterior]:
+    path = folder / "problem.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"got folder={str(folder)!r} without problem.json, expected one that bnn-ppl run made: "
+            "name it, or use the Python functions with your own model"
+        )
+    problem = Problem(**json.loads(path.read_text()))
+    problem = problem._replace(hidden=tuple(problem.hidden), data_dir=data_dir or problem.data_dir)
+    data = _load(problem)
+    posterior = bnn.condition(_model(problem, data), data.train, temperature=problem.temperature)
+    return problem, data, posterior
+
+
+# --- options from signatures
+
+
+def _options(
+    function: Callable, *, omit: set[str], give: Callable, defaults: Options | None = None
+) -> Callable:
+    """Make a function of `function`'s arguments, less some, that hands those chosen to `give`."""
+    hints = get_type_hints(function, localns={"arviz": _Unavailable})
+    parameters = [
+        parameter.replace(
+            kind=inspect.Parameter.KEYWORD_ONLY,
+            default=(defaults or {}).get(name, parameter.default),
+        )
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name not in omit
+    ]
+
+    def chosen(**options: Any) -> Any:
+        return give(**options)
+
+    chosen.__name__ = function.__name__
+    chosen.__doc__ = function.__doc__
+    chosen.__annotations__ = {parameter.name: hints[parameter.name] for parameter in parameters}
+    chosen.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return chosen
+
+
+class _Unavailable:
+    """Stands for types that are imported only where they are used."""
+
+    InferenceData = Any
+
+
+def _first_paragraph(function: Callable) -> str:
+    return inspect.getdoc(function).split("\n\n")[0]  # type: ignore[union-attr]
+
+
+# --- what is printed
+
+
+def _describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
+    kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
+    hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
+    return "\n".join(
+        [
+            f"data   {problem.data}, split {problem.split} ({data.source}): {len(data.train.y)} "
+            f"training and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
+            f"model  {problem.net} {hidden} with {posterior.num_weights} unknowns, "
+            f"{problem.prior}({problem.prior_scale}) prior, T = {posterior.temperature:g}",
+        ]
+    )
+
+
+def _table(problem: Problem, data: Any, draws: Any, prediction: Any, functions: Any) -> str:
+    published = bnn.data.published(problem.data, split=problem.split) or {}
+    rows = [("test rows", "this run", "MC dropout, published" if published else "")]
+    beside = {"rmse": published.get("rmse"), "nll": published.get("log_likelihood")}
+    if beside["nll"] is not None:
+        beside["nll"] = -beside["nll"]
+    for name, value in bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).items():
+        other = beside.get(name)
+        rows.append((name, f"{value:.4g}", "" if other is None else f"{other:.4g}"))
+    diagnosis = bnn.diagnostics.summary(draws, functions).T
+    rows += [("", "", ""), ("mixing", "functions", "weights")]
+    for name in diagnosis.index:
+        rows.append((name, *(f"{diagnosis.loc[name, space]:.4g}" for space in diagnosis)))
+    stats = draws.sample_stats
+    rows += [("", "", ""), ("sampling", "", "")]
+    if "acceptance_rate" in stats:
+        rows.append(("acceptance", f"{float(stats.acceptance_rate.mean()):.3f}", ""))
+    rows.append(("divergences", str(int(stats.diverging.sum())), ""))
+    rows.append(("gradient evaluations", f"{draws.attrs['gradient_evaluations']:,}", ""))
+    rows.append(("seconds", f"{draws.attrs['sampling_time']:.1f}", ""))
+    return "\n" + "\n".join(f"{a:26} {b:>12} {c:>22}".rstrip() for a, b, c in rows) + "\n"
+
+
+def _prediction_table(prediction: Any, data: Any) -> Any:
+    import pandas
+
+    if data.num_classes is not None:
+        probs = prediction["probs"].values
+        table = pandas.DataFrame(probs, columns=[f"probability_{k}" for k in range(probs.shape[1])])
+        return table.assign(predicted=probs.argmax(1), observed=data.test.y)
+    return pandas.DataFrame(
+        {
+            "mean": prediction["mean"].values * data.y_scale + data.y_mean,
+            "sd": np.sqrt(prediction["variance"].values) * data.y_scale,
+            "epistemic_sd": np.sqrt(prediction["epistemic_variance"].values) * data.y_scale,
+            "observed": np.asarray(data.test.y) * data.y_scale + data.y_mean,
+        }
+    )
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,151 @@
+"""Where data files are looked for, how they are read, and what a loaded set holds."""
+
+import lzma
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+PACKAGE = Path(__file__).parent / "files"
+VARIABLE = "BNN_PPL_DATA"
+
+
+class Data(NamedTuple):
+    """Inputs and targets of the same rows.
+
+    Attributes
+    ----------
+    x : numpy.ndarray
+        Shape (rows, columns) for tables, (rows, height, width, channels) for images.
+    y : numpy.ndarray
+        Shape (rows,): standardised targets, or int32 class numbers.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+class DataSet(NamedTuple):
+    """A loaded data set; ``x * x_scale + x_mean`` gives back the numbers of the source, and y too.
+
+    Attributes
+    ----------
+    train, test : Data
+        The two parts; no row of the source is in both.
+    y_mean, y_scale : float
+        Mean and standard deviation of y on the training rows; 0.0 and 1.0 for classification.
+    x_mean, x_scale : numpy.ndarray
+        The same of x: shape (columns,) for tables, () for images (there fixed by the set).
+    num_classes : int or None
+        None for regression.
+    name : str
+        The name it was loaded by.
+    source : str
+        "package", the folder it was read from, or "tensorflow-datasets".
+    """
+
+    train: Data
+    test: Data
+    y_mean: float
+    y_scale: float
+    x_mean: np.ndarray
+    x_scale: np.ndarray
+    num_classes: int | None
+    name: str
+    source: str
+
+
+class Place(NamedTuple):
+    """A folder in the layout ``<set>/<file>`` and the name it goes by in `DataSet.source`."""
+
+    source: str
+    root: Path
+
+
+def places(data_dir: str | os.PathLike[str] | None) -> list[Place]:
+    """Give the folders to look in, first to last: the user's, if there is one, then the package's.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the user's folder does not exist.
+    """
+    folder = (os.environ.get(VARIABLE) or None) if data_dir is None else data_dir
+    if folder is None:
+        return [Place("package", PACKAGE)]
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        origin = f"the environment variable {VARIABLE}" if data_dir is None else "data_dir="
+        raise FileNotFoundError(
+            f"got {str(folder)!r} from {origin}, expected a folder that exists; correct the path"
+        )
+    return [Place(str(root), root), Place("package", PACKAGE)]
+
+
+def find(name: str, file: str, where: Sequence[Place]) -> tuple[str, Path]:
+    """Give the source name and the path of the first `file` there is.
+
+    Raises
+    ------
+    FileNotFoundError
+        If no place has it.
+    """
+    for place in where:
+        if (place.root / file).is_file():
+            return place.source, place.root / file
+    raise not_found(name, file, where)
+
+
+def not_found(name: str, file: str, where: Sequence[Place], others: str = "") -> FileNotFoundError:
+    """Make the error for a set that no place has; `others` are further ways to get it."""
+    looked = ", ".join(place.source for place in where)
+    return FileNotFoundError(
+        f"data set {name!r} not found (looked in: {looked}), expected {file}; pass data_dir= or "
+        f"set {VARIABLE} to a folder that holds it{others}"
+    )
+
+
+def read_npz(path: Path, *names: str) -> tuple[np.ndarray, ...]:
+    """Read the named arrays of an ``.npz`` file, never unpickling.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged, or has no array of one of the names.
+    """
+    # Damaged bytes make zipfile, zlib and NumPy raise a dozen unrelated types.
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in names if name in file.files}
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    require(path, len(found) == len(names), f"arrays {sorted(found)}", f"arrays {sorted(names)}")
+    return tuple(found[name] for name in names)
+
+
+def read_xz(path: Path) -> np.ndarray:
+    """Read the array of an ``.npy.xz`` file, never unpickling.
+
+    Raises
+    ------
+    ValueError
+        If the file is missing or damaged.
+    """
+    try:
+        with lzma.open(path) as file:
+            return np.asarray(np.load(file, allow_pickle=False))
+    except Exception as error:
+        raise _unreadable(path, error) from error
+
+
+def require(path: Path | str, condition: Any, got: str, expected: str) -> None:
+    """Raise ValueError about the contents of a file unless `condition` holds."""
+    if not condition:
+        raise ValueError(f"{path}: got {got}, expected {expected}; replace the file")
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    first = (str(error) or type(error).__name__).splitlines()[0]
+    return ValueError(f"{path}: cannot be read ({first}); replace the file")

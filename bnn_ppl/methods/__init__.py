@@ -1,0 +1,12 @@
+"""Inference methods, one a file. Each is a function of the posterior that gives a Method.
+
+BlackJAX is imported inside them: importing it starts JAX, and a script that has imported bnn_ppl
+must still be able to say how many CPU devices JAX shall have.
+"""
+
+from bnn_ppl.methods.adjusted_mclmc import adjusted_mclmc
+from bnn_ppl.methods.hmc import hmc
+from bnn_ppl.methods.mclmc import mclmc
+from bnn_ppl.methods.nuts import nuts
+
+__all__ = ["adjusted_mclmc", "hmc", "mclmc", "nuts"]

@@ -1,0 +1,93 @@
+"""Microcanonical Hamiltonian Monte Carlo: isokinetic trajectories with a Metropolis test."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bnn_ppl.adaptation import Mass, adaptive, initial_mass
+from bnn_ppl.isokinetic import isokinetic_mclachlan
+from bnn_ppl.method import Method
+from bnn_ppl.posterior import Posterior
+
+
+def adjusted_mclmc(
+    posterior: Posterior,
+    step_size: float | None = None,
+    trajectory_length: float | None = None,
+    *,
+    mass: Mass | None = None,
+    target_acceptance: float = 0.9,
+    max_num_steps: int = 1000,
+) -> Method:
+    r"""Metropolis-adjusted microcanonical sampler.
+
+    Each transition draws a direction u uniform on the unit sphere, follows the isokinetic dynamics
+
+    .. math:: \dot w = S u, \qquad \dot u = (I - u u^\top)\, S \nabla\log\pi(w) / (d - 1)
+
+    for :math:`\lceil \tau / \epsilon \rceil` steps of the minimal-norm integrator (two gradients a
+    step; d weights, S the diagonal scale) and accepts the end by its energy error, so the posterior
+    is exact (Robnik et al., 2023; adjusted form Robnik, Cohn-Gordon & Seljak, 2025).
+
+    Parameters
+    ----------
+    posterior
+        What to sample; at least two weights.
+    step_size
+        Distance of a step, in units of S. None: by dual averaging in warm-up.
+    trajectory_length
+        Distance of a trajectory. None: (pi/2) * sqrt(d), a quarter period of the standard Gaussian
+        in d dimensions.
+    mass
+        Square of S: "diagonal" (the variance of the draws, estimated in warm-up), "prior" (its
+        variance) or "identity". By default "identity" if step_size is given, else "diagonal".
+    target_acceptance
+        Acceptance rate that dual averaging aims at.
+    max_num_steps
+        Most steps of a transition; longer trajectories are cut.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+    from blackjax.mcmc import adjusted_mclmc as kernels
+
+    mass = mass or ("diagonal" if step_size is None else "identity")
+    kernel = kernels.build_kernel(integrator=isokinetic_mclachlan)
+    start_mass = initial_mass(posterior.prior_std, mass)
+    num_weights = posterior.num_weights
+    length = trajectory_length or math.pi / 2 * math.sqrt(num_weights)
+
+    def transition(
+        key: jax.Array, chain: Any, logdensity: Any, step_size: jax.Array, inverse_mass: Any
+    ) -> tuple[Any, dict]:
+        steps = jnp.clip(jnp.ceil(length / step_size), 1, max_num_steps).astype(int)
+        new, info = kernel(key, chain, logdensity, step_size, (steps,), inverse_mass)
+        return new, {
+            "acceptance_rate": info.acceptance_rate,
+            "diverging": info.is_divergent,
+            "lp": new.logdensity,
+            "n_steps": 2 * steps,  # gradients
+        }
+
+    return adaptive(
+        posterior.logdensity,
+        kernels.init,
+        transition,
+        step_size=step_size,
+        inverse_mass=start_mass,
+        adapt_mass=mass == "diagonal",
+        target_acceptance=target_acceptance,
+        speed=math.sqrt(num_weights),
+        settings={
+            "method": "adjusted_mclmc",
+            "step_size": step_size,
+            "trajectory_length": length,
+            "mass": mass,
+            "target_acceptance": target_acceptance,
+            "max_num_steps": max_num_steps,
+        },
+    )

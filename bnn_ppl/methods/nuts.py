@@ -1,0 +1,81 @@
+"""No-U-turn sampler on the full data."""
+
+from typing import Any
+
+import jax
+
+from bnn_ppl.adaptation import Mass, adaptive, euclidean, initial_mass, spread
+from bnn_ppl.method import Method
+from bnn_ppl.posterior import Posterior
+
+
+def nuts(
+    posterior: Posterior,
+    step_size: float | None = None,
+    *,
+    mass: Mass | None = None,
+    target_acceptance: float = 0.8,
+    max_num_doublings: int = 10,
+) -> Method:
+    r"""Hamiltonian Monte Carlo that chooses each trajectory's length: the no-U-turn sampler.
+
+    From a fresh momentum :math:`p \sim N(0, M)` the leapfrog trajectory is doubled forwards or
+    backwards at random until it turns back, and the next draw is a state of it chosen with weight
+    :math:`e^{-H}` (Hoffman & Gelman, 2014; multinomial form of Betancourt, 2017).
+
+    Parameters
+    ----------
+    posterior
+        What to sample.
+    step_size
+        Leapfrog step. None: by dual averaging in warm-up.
+    mass
+        Inverse of M: "diagonal" (the variance of the draws, estimated in warm-up), "prior" (its
+        variance) or "identity". By default "identity" if step_size is given, else "diagonal".
+    target_acceptance
+        Mean acceptance over the trajectory that dual averaging aims at.
+    max_num_doublings
+        At most 2**max_num_doublings - 1 leapfrog steps a draw.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+    from blackjax.mcmc import hmc
+    from blackjax.mcmc import nuts as kernels
+
+    mass = mass or ("diagonal" if step_size is None else "identity")
+    if max_num_doublings < 1:
+        raise ValueError(f"got max_num_doublings={max_num_doublings}, expected 1 or more")
+    kernel = kernels.build_kernel()
+
+    def transition(
+        key: jax.Array, chain: Any, logdensity: Any, step_size: jax.Array, inverse_mass: Any
+    ) -> tuple[Any, dict]:
+        metric = euclidean(spread(inverse_mass, chain.position))
+        new, info = kernel(key, chain, logdensity, step_size, metric, max_num_doublings)
+        return new, {
+            "acceptance_rate": info.acceptance_rate,
+            "diverging": info.is_divergent,
+            "energy": info.energy,
+            "lp": new.logdensity,
+            "n_steps": info.num_integration_steps,
+        }
+
+    return adaptive(
+        posterior.logdensity,
+        hmc.init,
+        transition,
+        step_size=step_size,
+        inverse_mass=initial_mass(posterior.prior_std, mass),
+        adapt_mass=mass == "diagonal",
+        target_acceptance=target_acceptance,
+        settings={
+            "method": "nuts",
+            "step_size": step_size,
+            "mass": mass,
+            "target_acceptance": target_acceptance,
+            "max_num_doublings": max_num_doublings,
+        },
+    )

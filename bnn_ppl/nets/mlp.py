@@ -1,0 +1,45 @@
+"""Multi-layer perceptron."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import jax
+from flax import nnx
+
+
+class MLP(nnx.Module):
+    """Fully connected network; an input with several axes is flattened first.
+
+    Parameters
+    ----------
+    in_features
+        Number of inputs a row, after flattening.
+    hidden
+        Width of each hidden layer; empty for a linear model.
+    out_features
+        Number of outputs a row.
+    activation
+        Between layers; ReLU by default.
+    rngs
+        Source of the initial weights.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: Sequence[int],
+        out_features: int,
+        *,
+        activation: Callable[[jax.Array], jax.Array] = nnx.relu,
+        rngs: nnx.Rngs,
+    ):
+        widths = [in_features, *hidden, out_features]
+        self.layers = nnx.List([nnx.Linear(m, n, rngs=rngs) for m, n in pairwise(widths)])
+        self.activation = activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map x of shape (rows, ...) to (rows, out_features)."""
+        x = x.reshape(x.shape[0], -1)
+        for layer in self.layers[:-1]:
+            x = self.activation(layer(x))
+        return self.layers[-1](x)

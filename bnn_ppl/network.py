@@ -1,0 +1,129 @@
+"""Random networks: a Flax network whose every weight is a NumPyro sample site."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpyro
+import numpyro.distributions as dist
+from flax import linen, nnx
+
+Prior = dist.Distribution | Mapping[str, dist.Distribution] | Callable[..., dist.Distribution]
+
+
+def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior: Prior) -> Any:
+    """Put a prior on every weight of a network; call inside a NumPyro model.
+
+    Each parameter becomes one sample site named by its path in the module, for example
+    ``net.layers.0.kernel``. The module is returned with the sampled weights in it, so it is called
+    like any other: ``f = random_network("net", net, prior); f(x)``.
+
+    Parameters
+    ----------
+    name
+        First part of every site name.
+    net
+        A factory that gives an ``nnx.Module`` when called with ``rngs=`` (each chain then starts
+        from its own initialisation), or a ready module (all chains start at its weights). A linen
+        module goes through :func:`bnn_ppl.nets.from_linen`.
+    prior
+        A distribution for every weight; or a dict from site name to distribution that names every
+        parameter; or a function ``(site_name, shape) -> distribution``, which may itself sample
+        (a scale shared by the tensor, say). A distribution without batch shape is independent over
+        the weights; its event dimensions, if any, are the parameter's last ones.
+
+    Returns
+    -------
+    nnx.Module
+        The network with the weights of this trace.
+
+    Raises
+    ------
+    TypeError
+        If `net` is not a factory or an ``nnx.Module``.
+    ValueError
+        If the dict prior misses a parameter or names an unknown one, or if the network keeps state
+        that is not a weight (batch statistics) or draws noise of its own (dropout).
+    """
+    module = _build(net)
+    _refuse_stochastic_layers(module)
+    graph, weights, rest = nnx.split(module, nnx.Param, ...)
+    _refuse_state(rest)
+    variables = {".".join([name, *map(str, path)]): (path, leaf) for path, leaf in _flat(weights)}
+    choose = _per_site(prior, list(variables))
+    sampled = [
+        (path, leaf.replace(_sample(site, leaf[...], choose)))
+        for site, (path, leaf) in variables.items()
+    ]
+    return nnx.merge(graph, nnx.from_flat_state(sampled), rest)
+
+
+def _build(net: Any) -> nnx.Module:
+    if isinstance(net, nnx.Module):
+        return net
+    if isinstance(net, linen.Module):
+        raise TypeError(
+            f"got the linen module {type(net).__name__}, expected an nnx network: "
+            "use bnn_ppl.nets.from_linen(module, example_input)"
+        )
+    # Inside a seeded trace the key makes every chain start elsewhere. Without one (a log-density
+    # evaluation) only the shapes matter, and the compiler drops the initial values.
+    key = numpyro.prng_key()
+    module = net(rngs=nnx.Rngs(jax.random.key(0) if key is None else key))
+    if not isinstance(module, nnx.Module):
+        raise TypeError(
+            f"got a {type(module).__name__} from net(rngs=...), expected an nnx.Module: "
+            "pass a factory such as partial(bnn_ppl.nets.MLP, 6, (50,), 2)"
+        )
+    return module
+
+
+def _flat(state: nnx.State) -> list[tuple[tuple, nnx.Variable]]:
+    return list(nnx.to_flat_state(state))
+
+
+def _refuse_stochastic_layers(module: nnx.Module) -> None:
+    for path, layer in nnx.iter_modules(module):
+        if isinstance(layer, nnx.Dropout) and not layer.deterministic and layer.rate > 0:
+            raise ValueError(
+                f"got an active Dropout at {'.'.join(map(str, path))}, expected a deterministic "
+                "network: the posterior is already over the weights; remove it or call .eval()"
+            )
+
+
+def _refuse_state(rest: nnx.State) -> None:
+    for path, variable in _flat(rest):
+        if not isinstance(variable, nnx.RngState):
+            raise ValueError(
+                f"got {type(variable).__name__} at {'.'.join(map(str, path))}, expected a network "
+                "of weights alone: batch statistics make rows dependent; use LayerNorm, GroupNorm "
+                "or filter response normalisation"
+            )
+
+
+def _per_site(prior: Prior, sites: list[str]) -> Callable[[str, tuple], dist.Distribution]:
+    if isinstance(prior, dist.Distribution):
+        return lambda site, shape: prior
+    if callable(prior):
+        return prior
+    for unknown in [site for site in prior if site not in sites]:
+        close = difflib.get_close_matches(unknown, sites, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the sites are {', '.join(sites)}"
+        raise ValueError(f"got a prior for {unknown!r}, expected a parameter of the net: {hint}")
+    missing = [site for site in sites if site not in prior]
+    if missing:
+        raise ValueError(
+            f"got a prior that misses {', '.join(missing)}, expected one for every parameter: "
+            "add them, or use a function (site_name, shape) -> distribution"
+        )
+    return lambda site, shape: prior[site]
+
+
+def _sample(site: str, initial: jax.Array, choose: Callable) -> jax.Array:
+    """Sample one parameter; its initial value travels along for ``Posterior.init``."""
+    chosen = choose(site, initial.shape)
+    batch_shape = initial.shape[: initial.ndim - chosen.event_dim]
+    return numpyro.sample(
+        site, chosen.expand(batch_shape).to_event(), infer={"initial_value": initial}
+    )

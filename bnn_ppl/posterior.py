@@ -1,0 +1,397 @@
+"""Condition a NumPyro model on data: pure functions over unconstrained positions."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import optax
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.infer import init_to_uniform
+
+Array = jax.Array
+Position = dict[str, Array]
+Values = dict[str, Array]
+Batch = tuple[Any, Array]
+
+
+class Posterior(NamedTuple):
+    """A model conditioned on data. Build it with :func:`condition`.
+
+    A *position* is a dict from site name to unconstrained array; *values* are the same sites on
+    their own support. A *batch* is a pair ``(x, y)`` of rows.
+
+    Attributes
+    ----------
+    init
+        ``key -> position``: a network from its own initialisers, every other site from its prior.
+    log_prior
+        ``position -> scalar``: log prior density of the constrained values.
+    log_likelihood
+        ``position, batch -> (rows,)``: log likelihood of each row.
+    logdensity
+        ``position, batch -> scalar``: the tempered log posterior density that samplers see, the
+        likelihood scaled from the batch to all rows. Unnormalised.
+    constrain
+        ``position -> values``.
+    unconstrain
+        ``values -> position``.
+    predictive
+        ``values, x -> Distribution``: the observed site's distribution at inputs x.
+    check
+        ``position -> None``: raises ValueError naming the sites and rows where the log-density is
+        not finite.
+    prior_std
+        Dict from site to scalar: the standard deviation of the prior as tempered (root mean square
+        over the site's elements; times sqrt(T) where T divides the prior), the natural unit of
+        length for samplers. 1 where it is infinite or unknown, and for constrained sites.
+    data
+        The pair (x, y) conditioned on.
+    num_rows
+        Rows in `data`.
+    num_weights
+        Unconstrained dimensions.
+    temperature
+        T; 1 is the Bayes posterior.
+    tempered
+        ``"posterior"`` or ``"likelihood"``.
+    """
+
+    init: Callable[[Array], Position]
+    log_prior: Callable[[Position], Array]
+    log_likelihood: Callable[[Position, Batch], Array]
+    logdensity: Callable[[Position, Batch], Array]
+    constrain: Callable[[Position], Values]
+    unconstrain: Callable[[Values], Position]
+    predictive: Callable[[Values, Any], dist.Distribution]
+    check: Callable[[Position], None]
+    prior_std: dict[str, Array]
+    data: Batch
+    num_rows: int
+    num_weights: int
+    temperature: float
+    tempered: str
+
+
+class _Terms(NamedTuple):
+    log_priors: dict[str, Array]  # by site, of the constrained values
+    log_jacobian: Array
+    log_likelihood: Array  # by row
+
+
+def condition(
+    model: Callable[..., Any],
+    data: Any,
+    *,
+    temperature: float = 1.0,
+    tempered: Literal["posterior", "likelihood"] = "posterior",
+) -> Posterior:
+    """Condition a NumPyro model on data.
+
+    Parameters
+    ----------
+    model
+        ``model(x, y=None)`` with exactly one observed site, whose rows are conditionally
+        independent given the other sites. With or without a network.
+    data
+        A pair ``(x, y)``: y an array (rows, ...), x an array or a tree of arrays (rows, ...).
+    temperature
+        T > 0. Below 1 a cold, above 1 a warm posterior.
+    tempered
+        What T divides: ``"posterior"`` gives ``(p(D|w) p(w))^(1/T)``, ``"likelihood"`` gives
+        ``p(D|w)^(1/T) p(w)``.
+
+    Returns
+    -------
+    Posterior
+        Pure functions of unconstrained positions; see :class:`Posterior`.
+
+    Raises
+    ------
+    ValueError
+        If the data hold NaN or infinite values or x and y differ in length; if the model has no or
+        several observed sites, discrete latent sites, subsampling plates, unsampled parameters or
+        mutable state, or a likelihood that is not one value a row; if T is not above 0.
+
+    Notes
+    -----
+    The log-density is ``(log p(w) + N/|batch| sum_i log p(y_i | x_i, w)) / T`` plus the log-Jacobian
+    of the map from the position to w, which is not tempered: T tempers the density of w itself.
+    """
+    if not temperature > 0:
+        raise ValueError(f"got temperature={temperature}, expected a number above 0")
+    if tempered not in ("posterior", "likelihood"):
+        raise ValueError(f"got tempered={tempered!r}, expected 'posterior' or 'likelihood'")
+    x, y = _checked_data(data)
+    num_rows = y.shape[0]
+    observed = _checked_structure(model, x, y)
+    trace = partial(_trace, model, x, y, substitute_fn=_initial_value)
+    prior_std = jax.jit(lambda key: _prior_std(trace(key)))(jax.random.key(0))
+    widening = temperature**0.5 if tempered == "posterior" else 1.0
+
+    def log_prior(position: Position) -> Array:
+        return _total(_terms(model, position, x, y).log_priors)
+
+    def log_likelihood(position: Position, batch: Batch) -> Array:
+        return _terms(model, position, *batch).log_likelihood
+
+    def logdensity(position: Position, batch: Batch) -> Array:
+        terms = _terms(model, position, *batch)
+        log_prior = _total(terms.log_priors)
+        log_likelihood = num_rows / batch[1].shape[0] * jnp.sum(terms.log_likelihood)
+        if tempered == "likelihood":
+            return log_prior + log_likelihood / temperature + terms.log_jacobian
+        return (log_prior + log_likelihood) / temperature + terms.log_jacobian
+
+    def init(key: Array) -> Position:
+        trace = _trace(model, x, y, key, substitute_fn=_initial_value)
+        return _unconstrained(trace)
+
+    def constrain(position: Position) -> Values:
+        trace = _trace(model, x, y, substitute_fn=_constrained(position))
+        return {site: trace[site]["value"] for site in position}
+
+    def unconstrain(values: Values) -> Position:
+        return _unconstrained(_trace(model, x, y, data=values))
+
+    def predictive(values: Values, x: Any) -> dist.Distribution:
+        return _trace(model, x, None, data=values)[observed]["fn"]
+
+    def check(position: Position) -> None:
+        _check_finite(jax.jit(lambda position: _terms(model, position, x, y))(position), observed)
+
+    return Posterior(
+        init=init,
+        log_prior=log_prior,
+        log_likelihood=log_likelihood,
+        logdensity=logdensity,
+        constrain=constrain,
+        unconstrain=unconstrain,
+        predictive=predictive,
+        check=check,
+        prior_std={site: widening * std for site, std in prior_std.items()},
+        data=(x, y),
+        num_rows=num_rows,
+        num_weights=optax.tree.size(jax.eval_shape(init, jax.random.key(0))),
+        temperature=float(temperature),
+        tempered=tempered,
+    )
+
+
+# --- evaluating the model
+
+
+def _trace(model: Callable, x: Any, y: Any, key: Array | None = None, **substituted: Any) -> dict:
+    if key is None and y is None:
+        key = jax.random.key(0)  # the observed site is then sampled; its value is never used
+    if key is not None:
+        model = handlers.seed(model, key)
+    if substituted:
+        model = handlers.substitute(model, **substituted)
+    return handlers.trace(model).get_trace(x, y)
+
+
+def _terms(model: Callable, position: Position, x: Any, y: Any) -> _Terms:
+    log_jacobians: list[Array] = []
+    trace = _trace(model, x, y, substitute_fn=_constrained(position, log_jacobians.append))
+    log_priors = {site: jnp.sum(_log_prob(trace[site])) for site in position}
+    (observed,) = [site for site in _sample_sites(trace) if site["is_observed"]]
+    rows = _log_prob(observed)
+    log_likelihood = rows.reshape(rows.shape[0], -1).sum(1)
+    return _Terms(log_priors, jnp.asarray(sum(log_jacobians, 0.0)), log_likelihood)
+
+
+def _constrained(position: Position, record: Callable = lambda log_jacobian: None) -> Callable:
+    """Substitute each site's constrained value; a support may depend on sites sampled before."""
+
+    def value(site: dict) -> Array | None:
+        if site["name"] not in position:
+            return None
+        unconstrained = position[site["name"]]
+        transform = biject_to(site["fn"].support)
+        constrained = transform(unconstrained)
+        record(jnp.sum(transform.log_abs_det_jacobian(unconstrained, constrained)))
+        return constrained
+
+    return value
+
+
+def _unconstrained(trace: dict) -> Position:
+    # The run's float type, whatever the initialisers were written in.
+    return {
+        site["name"]: biject_to(site["fn"].support).inv(site["value"]).astype(float)
+        for site in _sample_sites(trace)
+        if not site["is_observed"]
+    }
+
+
+def _initial_value(site: dict) -> Array | None:
+    if site["type"] != "sample" or site["is_observed"]:
+        return None
+    if "initial_value" in site["infer"]:
+        return site["infer"]["initial_value"]
+    try:
+        key = site["kwargs"]["rng_key"]
+        return site["fn"](rng_key=key, sample_shape=site["kwargs"]["sample_shape"])
+    except NotImplementedError:  # an improper prior cannot be sampled
+        return init_to_uniform(site)
+
+
+def _sample_sites(trace: dict) -> list[dict]:
+    return [site for site in trace.values() if site["type"] == "sample"]
+
+
+def _log_prob(site: dict) -> Array:
+    log_prob = site["fn"].log_prob(site["value"])
+    return log_prob if site["scale"] is None else site["scale"] * log_prob
+
+
+def _total(log_probs: dict[str, Array]) -> Array:
+    return jnp.asarray(sum(log_probs.values(), 0.0))
+
+
+def _prior_std(trace: dict) -> dict[str, Array]:
+    return {
+        site["name"]: _site_std(site["fn"])
+        for site in _sample_sites(trace)
+        if not site["is_observed"]
+    }
+
+
+def _site_std(prior: dist.Distribution) -> Array:
+    try:
+        std = jnp.sqrt(jnp.mean(prior.variance)).astype(float)
+    except NotImplementedError:
+        return jnp.ones(())
+    support = prior.support
+    while isinstance(support, dist.constraints.independent):
+        support = support.base_constraint
+    real = support is dist.constraints.real
+    return jnp.where(jnp.isfinite(std) & (std > 0), std, 1.0) if real else jnp.ones(())
+
+
+# --- refusing what would fail silently
+
+
+def _checked_data(data: Any) -> Batch:
+    try:
+        x, y = data
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"got data of type {type(data).__name__}, expected a pair (x, y): "
+            "pass data.train, or a tuple of arrays"
+        ) from None
+    leaves = jax.tree.leaves(x)
+    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in [*leaves, y]}
+    if len(lengths) != 1 or None in lengths or not leaves:
+        raise ValueError(
+            f"got x of {' and '.join(str(np.shape(leaf)) for leaf in leaves)} and y of "
+            f"{np.shape(y)}, expected arrays with as many rows: one row of x for each of y"
+        )
+    for name, array in [*(("x", leaf) for leaf in leaves), ("y", y)]:
+        _refuse_nonfinite(name, np.asarray(array))
+    return jax.tree.map(_as_array, x), _as_array(y)
+
+
+def _refuse_nonfinite(name: str, array: np.ndarray) -> None:
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"got {name} of dtype {array.dtype}, expected numbers: encode it first")
+    bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))
+    if bad.size:
+        raise ValueError(
+            f"got NaN or infinite values in {bad.size} of {len(array)} rows of {name} "
+            f"(first rows {bad[:5].tolist()}), expected finite numbers: drop or impute them"
+        )
+
+
+def _as_array(array: Any) -> Array:
+    array = np.asarray(array)
+    return jnp.asarray(array, float if array.dtype.kind == "f" else None)
+
+
+def _checked_structure(model: Callable, x: Any, y: Array) -> str:
+    """Trace the model without computing anything and return the name of its observed site."""
+    found: dict[str, Any] = {}
+
+    def inspect(x: Any, y: Any) -> None:
+        trace = _trace(model, x, y, jax.random.key(0), substitute_fn=_initial_value)
+        for site in trace.values():
+            _refuse_site(site)
+        sites = _sample_sites(trace)
+        latent = [site["name"] for site in sites if not site["is_observed"]]
+        observed = [site for site in sites if site["is_observed"]]
+        _refuse_count(latent, [site["name"] for site in observed])
+        found["name"] = observed[0]["name"]
+        found["shape"] = jnp.shape(_log_prob(observed[0]))
+
+    jax.eval_shape(inspect, x, y)
+    if found["shape"][:1] != y.shape[:1]:
+        raise ValueError(
+            f"got a log-likelihood of shape {found['shape']} at site {found['name']!r} for "
+            f"{y.shape[0]} rows, expected one value a row: rows must be independent given the "
+            "latent sites; put the site in numpyro.plate('data', len(x))"
+        )
+    return found["name"]
+
+
+def _refuse_site(site: dict) -> None:
+    name, kind = site["name"], site["type"]
+    if kind == "plate" and site["args"][1] is not None and site["args"][1] < site["args"][0]:
+        raise ValueError(
+            f"got the subsampling plate {name!r}, expected whole plates: a batch is already scaled "
+            "to all rows; drop subsample_size"
+        )
+    if kind == "mutable":
+        raise ValueError(
+            f"got the mutable state {name!r}, expected a model of sample sites alone: use layers "
+            "without running statistics (LayerNorm, GroupNorm)"
+        )
+    if kind == "param" and jax.tree.leaves(site["value"]):
+        raise ValueError(
+            f"got the unsampled parameter {name!r}, expected a prior on everything: "
+            "use numpyro.sample, or random_network for a net"
+        )
+    if kind != "sample" or site["is_observed"]:
+        return
+    if site["fn"].support.is_discrete:
+        raise ValueError(
+            f"got the discrete latent site {name!r}, expected continuous ones: sum it out of the "
+            "likelihood (numpyro.distributions.MixtureSameFamily)"
+        )
+
+
+def _refuse_count(latent: list[str], observed: list[str]) -> None:
+    if not observed:
+        raise ValueError(
+            f"got a model that observes nothing (its sites: {', '.join(latent) or 'none'}), "
+            "expected one observed site: numpyro.sample('y', ..., obs=y)"
+        )
+    if len(observed) > 1:
+        raise ValueError(
+            f"got {len(observed)} observed sites ({', '.join(observed)}), expected one: "
+            "stack them into one y, and write factors as distributions"
+        )
+    if not latent:
+        raise ValueError("got a model without latent sites, expected some: there is no posterior")
+
+
+def _check_finite(terms: _Terms, observed: str) -> None:
+    sites = [site for site, value in terms.log_priors.items() if not np.isfinite(value)]
+    rows = np.flatnonzero(~np.isfinite(np.asarray(terms.log_likelihood)))
+    problems = [f"the prior of {', '.join(sites)}"] if sites else []
+    if rows.size:
+        problems.append(
+            f"the likelihood {observed!r} at {rows.size} of {len(terms.log_likelihood)} rows "
+            f"(first {rows[:5].tolist()})"
+        )
+    if not np.isfinite(terms.log_jacobian):
+        problems.append("a constrained site at the edge of its support")
+    if problems:
+        raise ValueError(
+            f"got a log-density that is not finite at the start: {' and '.join(problems)}; "
+            "expected a finite one: check the scale of the data, the supports and init="
+        )

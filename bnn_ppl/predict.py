@@ -1,0 +1,245 @@
+"""Predictions averaged over draws, and per-draw predictions for diagnosis in function space."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from bnn_ppl import store
+from bnn_ppl.posterior import Posterior
+
+if TYPE_CHECKING:
+    import arviz
+    import xarray
+
+Array = jax.Array
+Tree = Any
+
+_BYTES_A_BLOCK = 32 * 2**20  # of draws that are on the device at once
+
+
+class _Sums(NamedTuple):
+    """What predict accumulates over draws, each by row; one pass, no draw kept."""
+
+    count: Array
+    mean: Array  # of the predictive mean, or of the class probabilities
+    spread: Array  # sum of squared deviations of the mean (Welford), zero for classes
+    variance: Array
+    log_prob: Array  # log of the summed density of y
+    entropy: Array
+
+
+def predict(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    data: Any,
+    *,
+    batch_size: int | None = None,
+) -> "xarray.Dataset":
+    """Bayesian model average: the mixture over draws of the observed site's distribution.
+
+    Draws and rows stream through: memory grows with neither the number of draws nor, beyond the
+    result, the number of rows.
+
+    Parameters
+    ----------
+    posterior
+        The one that was sampled.
+    draws
+        From :func:`bnn_ppl.run`, or any InferenceData with the model's sites.
+    data
+        A pair (x, y) or (x, None). y is in the units the model saw.
+    batch_size
+        Rows at a time; all at once by default.
+
+    Returns
+    -------
+    xarray.Dataset
+        By row, for classes: ``probs`` (row, class), summing to 1. For numbers: ``mean``,
+        ``variance`` (total), ``epistemic_variance`` (of the mean over draws). For both, in nats:
+        ``entropy`` of the average (for numbers, of the Gaussian with its mean and variance),
+        ``expected_entropy`` of a draw, their difference ``mutual_information``, and, if y is given,
+        ``log_prob``, the log of the average density of y (not the average of the log).
+
+    Raises
+    ------
+    ValueError
+        If the draws lack a site or x and y differ in length.
+    """
+    x, y = _pair(data)
+    sites = store.draws_of(draws, list(posterior.prior_std))
+    num_rows = len(jax.tree.leaves(x)[0])
+    size = num_rows if batch_size is None else batch_size
+    add = _adder(posterior, y is not None)
+    parts = []
+    for start in range(0, num_rows, size):
+        rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
+        sums = None
+        for block in _blocks(sites):
+            sums = add(sums, block, *rows)
+        parts.append(jax.tree.map(np.asarray, sums))
+    return _dataset(parts, y is not None)
+
+
+def function_draws(
+    posterior: Posterior, draws: "arviz.InferenceData", x: Any
+) -> "arviz.InferenceData":
+    """Each draw's own prediction, to diagnose chains in function space.
+
+    Weights of a network need not mix (permuting units changes no function); what must is this.
+
+    Parameters
+    ----------
+    posterior
+        The one that was sampled.
+    draws
+        From :func:`bnn_ppl.run`.
+    x
+        Inputs, shape (rows, ...).
+
+    Returns
+    -------
+    arviz.InferenceData
+        Group ``posterior`` with ``probs`` (chain, draw, row, class) or ``mean`` (chain, draw, row):
+        ``az.summary``, R-hat and ESS then speak of the function.
+
+    Raises
+    ------
+    ValueError
+        If the draws lack a site.
+    """
+    x = _floats(x)
+    sites = store.draws_of(draws, list(posterior.prior_std))
+    num_chains, num_draws = next(iter(sites.values())).shape[:2]
+
+    @jax.jit
+    def predictions(block: Tree) -> dict[str, Array]:
+        def one(values: Tree) -> dict[str, Array]:
+            name, center = _center(posterior.predictive(values, x))
+            return {name: center}
+
+        return jax.lax.map(one, block)
+
+    parts = [jax.tree.map(np.asarray, predictions(block)) for block in _blocks(sites)]
+    ((name, center),) = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts).items()
+    stacked = center.reshape(num_chains, num_draws, *center.shape[1:])
+    return store.inference_data({name: stacked}, {}, None, dict(draws.attrs))
+
+
+def _pair(data: Any) -> tuple[Tree, Array | None]:
+    x, y = data
+    x = _floats(x)
+    if y is not None and len(y) != len(jax.tree.leaves(x)[0]):
+        raise ValueError(
+            f"got {len(jax.tree.leaves(x)[0])} rows of x and {len(y)} of y, expected as many"
+        )
+    return x, None if y is None else _floats(y)
+
+
+def _floats(tree: Tree) -> Tree:
+    def convert(leaf: Any) -> Array:
+        leaf = np.asarray(leaf)
+        return jnp.asarray(leaf, float if leaf.dtype.kind == "f" else None)
+
+    return jax.tree.map(convert, tree)
+
+
+def _blocks(sites: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """Draws in blocks of bounded size, chains end to end."""
+    for chain in range(next(iter(sites.values())).shape[0]):
+        one_chain = {site: values[chain] for site, values in sites.items()}
+        bytes_a_draw = sum(values[0].nbytes for values in one_chain.values())
+        size = max(1, _BYTES_A_BLOCK // bytes_a_draw)
+        for start in range(0, next(iter(one_chain.values())).shape[0], size):
+            yield {site: values[start : start + size] for site, values in one_chain.items()}
+
+
+def _center(predictive: dist.Distribution) -> tuple[str, Array]:
+    """Class probabilities where the distribution has classes, else its mean."""
+    probs = getattr(predictive, "probs", None)
+    if probs is not None and jnp.ndim(probs) == len(predictive.batch_shape) + 1:
+        return "probs", probs
+    if probs is not None and predictive.support is dist.constraints.boolean:
+        return "probs", jnp.stack([1 - probs, probs], -1)
+    return "mean", predictive.mean
+
+
+def _adder(posterior: Posterior, has_y: bool):
+    def one_draw(values: Tree, x: Tree, y: Array | None) -> _Sums:
+        predictive = posterior.predictive(values, x)
+        name, center = _center(predictive)
+        nothing = jnp.zeros(predictive.batch_shape)
+        return _Sums(
+            count=jnp.ones(()),
+            mean=center,
+            spread=jnp.zeros_like(center),
+            variance=nothing if name == "probs" else predictive.variance,
+            log_prob=predictive.log_prob(y) if has_y else nothing,
+            entropy=_entropy(predictive),
+        )
+
+    def merge(sums: _Sums, new: _Sums) -> _Sums:
+        count = sums.count + 1
+        change = new.mean - sums.mean
+        mean = sums.mean + change / count
+        return _Sums(
+            count=count,
+            mean=mean,
+            spread=sums.spread + change * (new.mean - mean),
+            variance=sums.variance + (new.variance - sums.variance) / count,
+            log_prob=jnp.logaddexp(sums.log_prob, new.log_prob),
+            entropy=sums.entropy + (new.entropy - sums.entropy) / count,
+        )
+
+    @jax.jit
+    def add(sums: _Sums | None, block: Tree, x: Tree, y: Array | None) -> _Sums:
+        if sums is None:
+            first = jax.tree.map(lambda leaf: leaf[0], block)
+            sums = one_draw(first, x, y)
+            block = jax.tree.map(lambda leaf: leaf[1:], block)
+
+        def body(sums: _Sums, values: Tree) -> tuple[_Sums, None]:
+            return merge(sums, one_draw(values, x, y)), None
+
+        return jax.lax.scan(body, sums, block)[0]
+
+    return add
+
+
+def _entropy(predictive: dist.Distribution) -> Array:
+    try:
+        return predictive.entropy()
+    except NotImplementedError:  # not every distribution has a closed form
+        return jnp.full(predictive.batch_shape, jnp.nan)
+
+
+def _dataset(parts: list[_Sums], has_y: bool) -> "xarray.Dataset":
+    import xarray
+
+    count = float(parts[0].count)
+    rows = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in _Sums._fields
+        if name != "count"
+    }
+    classes = rows["mean"].ndim > rows["variance"].ndim
+    dims = ("row", "output")[: rows["variance"].ndim]
+    columns: dict[str, Any] = {}
+    if classes:
+        columns["probs"] = ((*dims, "class"), rows["mean"])
+        entropy = -np.sum(rows["mean"] * np.log(np.maximum(rows["mean"], 1e-38)), -1)
+    else:
+        epistemic = rows["spread"] / count
+        columns["mean"] = (dims, rows["mean"])
+        columns["variance"] = (dims, rows["variance"] + epistemic)
+        columns["epistemic_variance"] = (dims, epistemic)
+        entropy = 0.5 * np.log(2 * np.pi * np.e * columns["variance"][1])
+    columns["entropy"] = (dims, entropy)
+    columns["expected_entropy"] = (dims, rows["entropy"])
+    columns["mutual_information"] = (dims, entropy - rows["entropy"])
+    if has_y:
+        columns["log_prob"] = (dims, rows["log_prob"] - np.log(count))
+    return xarray.Dataset(columns)

@@ -1,0 +1,132 @@
+"""Priors over weights. Each is told its standard deviation, so that families compare fairly.
+
+A prior is a NumPyro distribution, one for every weight, or a function ``(site_name, shape) ->
+distribution`` where the tensor's shape or a scale shared by the tensor matters. Adding one is
+adding one function here and one row to the table in ``tests/test_priors.py``.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+SitePrior = Callable[[str, tuple[int, ...]], dist.Distribution]
+
+
+def normal(std: float = 1.0) -> dist.Distribution:
+    """Gaussian with mean 0 and standard deviation `std`."""
+    return dist.Normal(0.0, _positive("std", std))
+
+
+def laplace(std: float = 1.0) -> dist.Distribution:
+    """Laplace with mean 0 and standard deviation `std` (scale ``std / sqrt(2)``)."""
+    return dist.Laplace(0.0, _positive("std", std) / math.sqrt(2))
+
+
+def logistic(std: float = 1.0) -> dist.Distribution:
+    """Logistic with mean 0 and standard deviation `std` (scale ``std sqrt(3) / pi``)."""
+    return dist.Logistic(0.0, _positive("std", std) * math.sqrt(3) / math.pi)
+
+
+def student_t(std: float = 1.0, df: float = 5.0) -> dist.Distribution:
+    """Student's t with mean 0, `df` > 2 degrees of freedom and standard deviation `std`."""
+    if df <= 2:
+        raise ValueError(f"got df={df}, expected more than 2: otherwise the variance is infinite")
+    return dist.StudentT(df, 0.0, _positive("std", std) * math.sqrt((df - 2) / df))
+
+
+def mixture(
+    stds: Sequence[float] = (1.0, 0.1), weights: Sequence[float] | None = None
+) -> dist.Distribution:
+    """Scale mixture of centred Gaussians, mixed for each weight on its own.
+
+    Blundell et al. (2015), equation 7: ``p(w) = prod_i sum_k weights_k N(w_i; 0, stds_k^2)``.
+
+    Parameters
+    ----------
+    stds
+        Standard deviation of each component; the mixture's is ``sqrt(sum_k weights_k stds_k^2)``.
+    weights
+        Probability of each component, summing to 1; equal by default.
+    """
+    shares = [1 / len(stds)] * len(stds) if weights is None else list(weights)
+    if len(shares) != len(stds) or not math.isclose(sum(shares), 1, abs_tol=1e-6):
+        raise ValueError(
+            f"got weights {shares} for {len(stds)} components, expected as many, summing to 1"
+        )
+    scales = jnp.array([_positive("stds", std) for std in stds])
+    return dist.MixtureSameFamily(dist.Categorical(jnp.array(shares)), dist.Normal(0.0, scales))
+
+
+def fan_in(gain: float = math.sqrt(2), bias_std: float = 1.0) -> SitePrior:
+    """Gaussian with standard deviation ``gain / sqrt(fan_in)`` for kernels, `bias_std` otherwise.
+
+    Keeps the prior variance of a layer's output at ``gain^2`` times the mean square of its input,
+    whatever the width (Neal, 1996, section 2.1); sqrt(2) makes up for what ReLU drops (He et al.,
+    2015). Fan-in is the product of all axes of a kernel but the last. Parameters with one axis
+    (biases, normalisation) get `bias_std`.
+    """
+    _positive("gain", gain)
+    _positive("bias_std", bias_std)
+
+    def prior(site: str, shape: tuple[int, ...]) -> dist.Distribution:
+        del site
+        std = gain / math.sqrt(math.prod(shape[:-1])) if len(shape) > 1 else bias_std
+        return dist.Normal(0.0, std)
+
+    return prior
+
+
+def horseshoe(scale: float = 1.0) -> SitePrior:
+    """Horseshoe: a half-Cauchy scale for each tensor and one for each weight.
+
+    Carvalho, Polson & Scott (2010): ``w_i ~ N(0, (t l_i)^2)``, ``t ~ HalfCauchy(scale)``,
+    ``l_i ~ HalfCauchy(1)``, as the sites ``<site>.global_scale`` and ``<site>.local_scale``. Its
+    variance is infinite: `scale` is the median of the tensor's scale, not a standard deviation.
+    """
+    _positive("scale", scale)
+
+    def prior(site: str, shape: tuple[int, ...]) -> dist.Distribution:
+        shared = numpyro.sample(f"{site}.global_scale", dist.HalfCauchy(scale))
+        local = dist.HalfCauchy(1.0).expand(shape).to_event()
+        return dist.Normal(0.0, shared * numpyro.sample(f"{site}.local_scale", local))
+
+    return prior
+
+
+def hierarchical(std: float = 1.0, concentration: float = 10.0) -> SitePrior:
+    """Gaussian whose precision is learnt for each tensor under a Gamma prior.
+
+    ``w ~ N(0, 1 / precision)``, ``precision ~ Gamma(concentration, concentration std^2)`` as the
+    site ``<site>.precision``: its mean is ``1 / std^2``, its relative spread ``concentration^-1/2``.
+    With ``std=1`` and the default concentration this is the Gamma(10, 10) of Springenberg et al.
+    (2016). Marginally a weight is Student-t with ``2 concentration`` degrees of freedom and scale
+    `std`.
+    """
+    _positive("std", std)
+    _positive("concentration", concentration)
+
+    def prior(site: str, shape: tuple[int, ...]) -> dist.Distribution:
+        del shape
+        gamma = dist.Gamma(concentration, concentration * std**2)
+        return dist.Normal(0.0, numpyro.sample(f"{site}.precision", gamma) ** -0.5)
+
+    return prior
+
+
+def noise(floor: float = 0.05, scale: float = 1.0) -> dist.Distribution:
+    """Half-normal for the standard deviation of an observation, cut off below `floor`.
+
+    In units of y, so standardised y wants `floor` and `scale` as they are. The floor says how much
+    of y's spread is below any measurement; without one, noise-free data (a simulation, a table of
+    few rows) drive the noise towards 0 and the posterior to a needle that no step size follows.
+    """
+    return dist.TruncatedNormal(0.0, _positive("scale", scale), low=_positive("floor", floor))
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"got {name}={value}, expected a number above 0")
+    return value
