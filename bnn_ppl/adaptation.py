@@ -135,7 +135,9 @@ def euclidean(inverse_mass: Tree) -> "Metric":
         return jax.tree.map(jnp.multiply, inverse_mass, momentum)
 
     def sample_momentum(key: Array, position: Tree) -> Tree:
-        noise = optax.tree.random_like(key, position)
+        # One generator for all leaves: one for each takes a fifth of a second to compile.
+        flat, unravel = ravel_pytree(position)
+        noise = unravel(jax.random.normal(key, flat.shape, flat.dtype))
         return jax.tree.map(lambda e, inverse: e / jnp.sqrt(inverse), noise, inverse_mass)
 
     def kinetic_energy(momentum: Tree, position: Tree | None = None) -> Array:

@@ -41,7 +41,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     Raises
     ------
     TypeError
-        If `net` is not a factory or an ``nnx.Module``.
+        If `net` is not a factory or an ``nnx.Module``, or `prior` gives no distribution.
     ValueError
         If the dict prior misses a parameter or names an unknown one, or if the network keeps state
         that is not a weight (batch statistics) or draws noise of its own (dropout).
@@ -107,6 +107,8 @@ def _per_site(prior: Prior, sites: list[str]) -> Callable[[str, tuple], dist.Dis
         return lambda site, shape: prior
     if callable(prior):
         return prior
+    if not isinstance(prior, Mapping):
+        raise _not_a_prior(prior, "bnn_ppl.priors.normal(0.3), a dict by site name or a function")
     for unknown in [site for site in prior if site not in sites]:
         close = difflib.get_close_matches(unknown, sites, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"the sites are {', '.join(sites)}"
@@ -120,9 +122,15 @@ def _per_site(prior: Prior, sites: list[str]) -> Callable[[str, tuple], dist.Dis
     return lambda site, shape: prior[site]
 
 
+def _not_a_prior(got: Any, use: str) -> TypeError:
+    return TypeError(f"got a {type(got).__name__} as prior, expected a distribution: use {use}")
+
+
 def _sample(site: str, initial: jax.Array, choose: Callable) -> jax.Array:
     """Sample one parameter; its initial value travels along for ``Posterior.init``."""
     chosen = choose(site, initial.shape)
+    if not isinstance(chosen, dist.Distribution):
+        raise _not_a_prior(chosen, f"a numpyro Distribution for {site!r}")
     batch_shape = initial.shape[: initial.ndim - chosen.event_dim]
     return numpyro.sample(
         site, chosen.expand(batch_shape).to_event(), infer={"initial_value": initial}

@@ -1,5 +1,6 @@
 """Condition a NumPyro model on data: pure functions over unconstrained positions."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -8,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-import optax
 from numpyro import handlers
 from numpyro.distributions import biject_to
-from numpyro.infer import init_to_uniform
+from numpyro.infer import init_to_median, init_to_uniform
 
 Array = jax.Array
 Position = dict[str, Array]
@@ -28,7 +28,7 @@ class Posterior(NamedTuple):
     Attributes
     ----------
     init
-        ``key -> position``: a network from its own initialisers, every other site from its prior.
+        ``key, data=data -> position``: a network from its own initialisers, every other site from its prior.
     log_prior
         ``position -> scalar``: log prior density of the constrained values.
     log_likelihood
@@ -37,9 +37,9 @@ class Posterior(NamedTuple):
         ``position, batch -> scalar``: the tempered log posterior density that samplers see, the
         likelihood scaled from the batch to all rows. Unnormalised.
     constrain
-        ``position -> values``.
+        ``position, data=data -> values``.
     unconstrain
-        ``values -> position``.
+        ``values, data=data -> position``.
     predictive
         ``values, x -> Distribution``: the observed site's distribution at inputs x.
     check
@@ -61,12 +61,12 @@ class Posterior(NamedTuple):
         ``"posterior"`` or ``"likelihood"``.
     """
 
-    init: Callable[[Array], Position]
+    init: Callable[..., Position]
     log_prior: Callable[[Position], Array]
     log_likelihood: Callable[[Position, Batch], Array]
     logdensity: Callable[[Position, Batch], Array]
-    constrain: Callable[[Position], Values]
-    unconstrain: Callable[[Values], Position]
+    constrain: Callable[..., Values]
+    unconstrain: Callable[..., Position]
     predictive: Callable[[Values, Any], dist.Distribution]
     check: Callable[[Position], None]
     prior_std: dict[str, Array]
@@ -122,15 +122,15 @@ def condition(
     The log-density is ``(log p(w) + N/|batch| sum_i log p(y_i | x_i, w)) / T`` plus the log-Jacobian
     of the map from the position to w, which is not tempered: T tempers the density of w itself.
     """
-    if not temperature > 0:
-        raise ValueError(f"got temperature={temperature}, expected a number above 0")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"got temperature={temperature}, expected a finite number above 0")
     if tempered not in ("posterior", "likelihood"):
         raise ValueError(f"got tempered={tempered!r}, expected 'posterior' or 'likelihood'")
     x, y = _checked_data(data)
     num_rows = y.shape[0]
     observed = _checked_structure(model, x, y)
-    trace = partial(_trace, model, x, y, substitute_fn=_initial_value)
-    prior_std = jax.jit(lambda key: _prior_std(trace(key)))(jax.random.key(0))
+    trace = partial(_trace, model, substitute_fn=init_to_median())  # of scales above a weight
+    prior_std = jax.jit(lambda x, y, key: _prior_std(trace(x, y, key)))(x, y, jax.random.key(0))
     widening = temperature**0.5 if tempered == "posterior" else 1.0
 
     def log_prior(position: Position) -> Array:
@@ -147,22 +147,24 @@ def condition(
             return log_prior + log_likelihood / temperature + terms.log_jacobian
         return (log_prior + log_likelihood) / temperature + terms.log_jacobian
 
-    def init(key: Array) -> Position:
-        trace = _trace(model, x, y, key, substitute_fn=_initial_value)
-        return _unconstrained(trace)
+    # Callers that compile these pass the data in, or they would be constants of the program.
+    def init(key: Array, data: Batch = (x, y)) -> Position:
+        return _unconstrained(_trace(model, *data, key, substitute_fn=_initial_value))
 
-    def constrain(position: Position) -> Values:
-        trace = _trace(model, x, y, substitute_fn=_constrained(position))
+    def constrain(position: Position, data: Batch = (x, y)) -> Values:
+        trace = _trace(model, *data, substitute_fn=_constrained(position))
         return {site: trace[site]["value"] for site in position}
 
-    def unconstrain(values: Values) -> Position:
-        return _unconstrained(_trace(model, x, y, data=values))
+    def unconstrain(values: Values, data: Batch = (x, y)) -> Position:
+        return _unconstrained(_trace(model, *data, data=values))
 
     def predictive(values: Values, x: Any) -> dist.Distribution:
         return _trace(model, x, None, data=values)[observed]["fn"]
 
+    terms = jax.jit(partial(_terms, model))
+
     def check(position: Position) -> None:
-        _check_finite(jax.jit(lambda position: _terms(model, position, x, y))(position), observed)
+        _check_finite(terms(position, x, y), observed)
 
     return Posterior(
         init=init,
@@ -176,7 +178,7 @@ def condition(
         prior_std={site: widening * std for site, std in prior_std.items()},
         data=(x, y),
         num_rows=num_rows,
-        num_weights=optax.tree.size(jax.eval_shape(init, jax.random.key(0))),
+        num_weights=sum(leaf.size for leaf in jax.eval_shape(init, jax.random.key(0)).values()),
         temperature=float(temperature),
         tempered=tempered,
     )
@@ -287,10 +289,11 @@ def _checked_data(data: Any) -> Batch:
         ) from None
     leaves = jax.tree.leaves(x)
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in [*leaves, y]}
-    if len(lengths) != 1 or None in lengths or not leaves:
+    if len(lengths) != 1 or lengths & {None, 0} or not leaves:
+        shapes = dict.fromkeys(str(np.shape(leaf)) for leaf in leaves)
         raise ValueError(
-            f"got x of {' and '.join(str(np.shape(leaf)) for leaf in leaves)} and y of "
-            f"{np.shape(y)}, expected arrays with as many rows: one row of x for each of y"
+            f"got x of {' and '.join(shapes) or 'nothing'} and y of {np.shape(y)}, expected arrays "
+            "(no lists) with as many rows, at least one: one row of x for each of y"
         )
     for name, array in [*(("x", leaf) for leaf in leaves), ("y", y)]:
         _refuse_nonfinite(name, np.asarray(array))
@@ -325,6 +328,7 @@ def _checked_structure(model: Callable, x: Any, y: Array) -> str:
         latent = [site["name"] for site in sites if not site["is_observed"]]
         observed = [site for site in sites if site["is_observed"]]
         _refuse_count(latent, [site["name"] for site in observed])
+        _refuse_observed(observed[0])
         found["name"] = observed[0]["name"]
         found["shape"] = jnp.shape(_log_prob(observed[0]))
 
@@ -377,6 +381,29 @@ def _refuse_count(latent: list[str], observed: list[str]) -> None:
         )
     if not latent:
         raise ValueError("got a model without latent sites, expected some: there is no posterior")
+
+
+def _refuse_observed(site: dict) -> None:
+    name, likelihood, value = site["name"], site["fn"], site["value"]
+    if isinstance(likelihood, dist.Unit):
+        raise ValueError(
+            f"got the factor {name!r} as likelihood, expected an observed site, whose distribution "
+            "also predicts: numpyro.sample('y', ..., obs=y)"
+        )
+    # Broadcasting would give every row's likelihood of every other row's y, without a word.
+    expected, got = likelihood.shape(), jnp.shape(value)
+    if len(expected) > len(got) or any(
+        n not in (1, m) for n, m in zip(expected[::-1], got[::-1], strict=False)
+    ):
+        raise ValueError(
+            f"got y of shape {got} at site {name!r}, expected the shape {expected} of its "
+            "distribution: a column (rows, 1) is not (rows,); use y[:, 0] or class numbers"
+        )
+    if likelihood.support.is_discrete and not jnp.issubdtype(value.dtype, jnp.integer):
+        raise ValueError(
+            f"got y of dtype {value.dtype} at the discrete site {name!r}, expected integers: "
+            "use y.astype(int)"
+        )
 
 
 def _check_finite(terms: _Terms, observed: str) -> None:

@@ -61,18 +61,23 @@ def predict(
         By row, for classes: ``probs`` (row, class), summing to 1. For numbers: ``mean``,
         ``variance`` (total), ``epistemic_variance`` (of the mean over draws). For both, in nats:
         ``entropy`` of the average (for numbers, of the Gaussian with its mean and variance),
-        ``expected_entropy`` of a draw, their difference ``mutual_information``, and, if y is given,
-        ``log_prob``, the log of the average density of y (not the average of the log).
+        ``expected_entropy`` of a draw (NaN where the distribution has no closed form), their
+        difference ``mutual_information``, and, if y is given, ``log_prob``, the log of the average
+        density of y (not the average of the log). With several outputs all are by row and output;
+        only ``log_prob`` is of the outputs together where they are one event (``to_event(1)``).
 
     Raises
     ------
     ValueError
-        If the draws lack a site or x and y differ in length.
+        If the draws lack a site, x and y differ in length, y is not of the shape and type that the
+        model saw, or `batch_size` is below 1.
     """
-    x, y = _pair(data)
+    x, y = _pair(data, posterior.data[1])
     sites = store.draws_of(draws, list(posterior.prior_std))
     num_rows = len(jax.tree.leaves(x)[0])
     size = num_rows if batch_size is None else batch_size
+    if size < 1:
+        raise ValueError(f"got batch_size={batch_size} for {num_rows} rows, expected at least 1")
     add = _adder(posterior, y is not None)
     parts = []
     for start in range(0, num_rows, size):
@@ -129,14 +134,25 @@ def function_draws(
     return store.inference_data({name: stacked}, {}, None, dict(draws.attrs))
 
 
-def _pair(data: Any) -> tuple[Tree, Array | None]:
-    x, y = data
-    x = _floats(x)
-    if y is not None and len(y) != len(jax.tree.leaves(x)[0]):
+def _pair(data: Any, seen: Array) -> tuple[Tree, Array | None]:
+    try:
+        x, y = data
+    except (TypeError, ValueError):
         raise ValueError(
-            f"got {len(jax.tree.leaves(x)[0])} rows of x and {len(y)} of y, expected as many"
+            f"got data of type {type(data).__name__}, expected a pair (x, y), or (x, None)"
+        ) from None
+    x = _floats(x)
+    if y is None:
+        return x, None
+    y = jnp.asarray(y, float) if seen.dtype.kind == "f" else _floats(y)
+    expected = (len(jax.tree.leaves(x)[0]), *seen.shape[1:])
+    if y.shape != expected:
+        raise ValueError(f"got y of shape {y.shape}, expected {expected}: a row for each of x")
+    if y.dtype.kind != seen.dtype.kind:
+        raise ValueError(
+            f"got y of dtype {y.dtype}, expected {seen.dtype} as the model saw: use y.astype"
         )
-    return x, None if y is None else _floats(y)
+    return x, y
 
 
 def _floats(tree: Tree) -> Tree:
@@ -172,13 +188,14 @@ def _adder(posterior: Posterior, has_y: bool):
         predictive = posterior.predictive(values, x)
         name, center = _center(predictive)
         nothing = jnp.zeros(predictive.batch_shape)
+        variance = nothing if name == "probs" else predictive.variance
         return _Sums(
             count=jnp.ones(()),
             mean=center,
             spread=jnp.zeros_like(center),
-            variance=nothing if name == "probs" else predictive.variance,
+            variance=variance,
             log_prob=predictive.log_prob(y) if has_y else nothing,
-            entropy=_entropy(predictive),
+            entropy=_entropy(predictive, variance.shape),
         )
 
     def merge(sums: _Sums, new: _Sums) -> _Sums:
@@ -209,11 +226,16 @@ def _adder(posterior: Posterior, has_y: bool):
     return add
 
 
-def _entropy(predictive: dist.Distribution) -> Array:
+def _entropy(predictive: dist.Distribution, shape: tuple[int, ...]) -> Array:
+    """Entropy of each output; NaN where the distribution knows no closed form of it."""
+    while isinstance(predictive, dist.Independent):
+        predictive = predictive.base_dist
+    unknown = jnp.full(shape, jnp.nan)
     try:
-        return predictive.entropy()
-    except NotImplementedError:  # not every distribution has a closed form
-        return jnp.full(predictive.batch_shape, jnp.nan)
+        entropy = predictive.entropy()
+    except NotImplementedError:
+        return unknown
+    return entropy if entropy.shape == shape else unknown
 
 
 def _dataset(parts: list[_Sums], has_y: bool) -> "xarray.Dataset":
@@ -241,5 +263,5 @@ def _dataset(parts: list[_Sums], has_y: bool) -> "xarray.Dataset":
     columns["expected_entropy"] = (dims, rows["entropy"])
     columns["mutual_information"] = (dims, entropy - rows["entropy"])
     if has_y:
-        columns["log_prob"] = (dims, rows["log_prob"] - np.log(count))
+        columns["log_prob"] = (dims[: rows["log_prob"].ndim], rows["log_prob"] - np.log(count))
     return xarray.Dataset(columns)

@@ -52,9 +52,11 @@ def mixture(
         Probability of each component, summing to 1; equal by default.
     """
     shares = [1 / len(stds)] * len(stds) if weights is None else list(weights)
-    if len(shares) != len(stds) or not math.isclose(sum(shares), 1, abs_tol=1e-6):
+    sums_to_1 = math.isclose(sum(shares), 1, abs_tol=1e-6) and min(shares) >= 0
+    if len(shares) != len(stds) or not sums_to_1:
         raise ValueError(
-            f"got weights {shares} for {len(stds)} components, expected as many, summing to 1"
+            f"got weights {shares} for {len(stds)} components, expected as many, none negative, "
+            "summing to 1"
         )
     scales = jnp.array([_positive("stds", std) for std in stds])
     return dist.MixtureSameFamily(dist.Categorical(jnp.array(shares)), dist.Normal(0.0, scales))

@@ -143,8 +143,9 @@ def _initial_states(
     init: "arviz.InferenceData | None",
 ) -> Tree:
     if init is None:
-        start = over_chains(lambda key: posterior.init(key), mesh, num_mapped=1)
-        positions = jax.jit(start)(by_chain(jax.random.split(key, num_chains), mesh))
+        start = over_chains(posterior.init, mesh, num_mapped=1)
+        keys = by_chain(jax.random.split(key, num_chains), mesh)
+        positions = jax.jit(start)(keys, everywhere(posterior.data, mesh))
     else:
         positions = by_chain(_positions_of(init, posterior, num_chains), mesh)
     for chain in range(num_chains):
@@ -187,7 +188,7 @@ def _draw_once(
     state, infos = jax.lax.scan(step, state, jnp.arange(thin))
     position = method.draw(jax.random.fold_in(key, thin), state)
     stats = {name: _over_steps(values) for name, values in infos.items()} if thin else {}
-    return state, (keep(posterior.constrain(position)), stats)
+    return state, (keep(posterior.constrain(position, batch)), stats)
 
 
 def _over_steps(values: jax.Array) -> jax.Array:

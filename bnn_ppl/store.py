@@ -56,7 +56,7 @@ def save(folder: str | Path, draws: "arviz.InferenceData") -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{_DRAWS}.{os.getpid()}"
-    draws.to_datatree().to_zarr(unfinished, mode="w", zarr_format=3)
+    draws.to_datatree().to_zarr(unfinished, mode="w", zarr_format=3, consolidated=False)
     if (folder / _DRAWS).exists():
         shutil.rmtree(folder / _DRAWS)
     unfinished.rename(folder / _DRAWS)
@@ -73,4 +73,4 @@ def load(folder: str | Path) -> "arviz.InferenceData":
             f"got folder={str(folder)!r} without {_DRAWS}, expected the folder of a run: "
             "pass the folder= that run was given"
         )
-    return arviz.InferenceData.from_datatree(xarray.open_datatree(path, engine="zarr"))
+    return arviz.InferenceData.from_datatree(xarray.open_datatree(path, engine="zarr", consolidated=False))

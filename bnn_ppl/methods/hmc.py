@@ -1,10 +1,12 @@
 """Hamiltonian Monte Carlo on the full data."""
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from bnn_ppl.adaptation import Mass, adaptive, euclidean, initial_mass
 from bnn_ppl.method import Method
@@ -12,6 +14,7 @@ from bnn_ppl.posterior import Posterior
 
 if TYPE_CHECKING:
     from blackjax.mcmc.hmc import HMCInfo, HMCState
+    from blackjax.mcmc.integrators import IntegratorState
 
 
 def hmc(
@@ -66,7 +69,6 @@ def hmc(
     mass = mass or ("diagonal" if step_size is None else "identity")
     length = trajectory_length or _quarter_period(posterior, mass)
     _check(step_size, length, target_acceptance, max_num_steps)
-    kernel = kernels.build_kernel()
 
     def num_steps(step_size_now: jax.Array) -> jax.Array | int:
         if step_size is not None:
@@ -82,7 +84,8 @@ def hmc(
     ) -> tuple["HMCState", dict]:
         metric = euclidean(inverse_mass)
         steps = num_steps(step_size_now)
-        new, info = kernel(key, chain, logdensity, step_size_now, metric, steps)
+        kernel = kernels.build_kernel(_trajectory(steps))
+        new, info = kernel(key, chain, logdensity, step_size_now, metric, 1)
         return new, {
             "acceptance_rate": info.acceptance_rate,
             "diverging": info.is_divergent,
@@ -108,6 +111,37 @@ def hmc(
             "max_num_steps": max_num_steps,
         },
     )
+
+
+def _trajectory(num_steps: jax.Array | int) -> Callable:
+    """BlackJAX integrator whose one step is `num_steps` leapfrog steps.
+
+    The two half steps of the momentum between two positions are one, and the log-density is
+    computed at the end alone (Neal, 2011, figure 2): two passes over the weights saved a step.
+    """
+
+    def integrator(logdensity: Callable, kinetic_energy: Callable) -> Callable:
+        gradient, velocity = jax.grad(logdensity), jax.grad(kinetic_energy)
+
+        def integrate(state: "IntegratorState", step_size: jax.Array) -> "IntegratorState":
+            def drift(position: Any, momentum: Any) -> Any:
+                return optax.tree.add_scale(position, step_size, velocity(momentum))
+
+            def leapfrog(_: Any, phase: tuple[Any, Any]) -> tuple[Any, Any]:
+                position = drift(*phase)
+                return position, optax.tree.add_scale(phase[1], step_size, gradient(position))
+
+            momentum = optax.tree.add_scale(state.momentum, step_size / 2, state.logdensity_grad)
+            phase = state.position, momentum
+            position, momentum = jax.lax.fori_loop(0, num_steps - 1, leapfrog, phase)
+            position = drift(position, momentum)
+            lp, last = jax.value_and_grad(logdensity)(position)
+            momentum = optax.tree.add_scale(momentum, step_size / 2, last)
+            return type(state)(position, momentum, lp, last)
+
+        return integrate
+
+    return integrator
 
 
 def _quarter_period(posterior: Posterior, mass: Mass) -> float:

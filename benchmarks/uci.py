@@ -1,0 +1,111 @@
+"""Does HMC, as it comes, beat MC dropout on the UCI tables?
+
+One hidden layer of 50 ReLU units, the package's defaults and nothing tuned to a table, on the 20
+published splits; beside the published MC-dropout figures for the same splits (Gal & Ghahramani's
+protocol and network, hyper-parameters there chosen by grid search). All figures in the units of y.
+
+    python benchmarks/uci.py --data yacht energy --splits 20
+
+Each finished split is appended to a CSV file; a second call goes on where the first one stopped.
+Sets other than yacht and energy need BNN_PPL_DATA.
+"""
+
+import argparse
+import os
+from functools import partial
+from pathlib import Path
+
+import jax
+import pandas
+
+COLUMNS = ["rmse", "nll", "gaussian_nll", "coverage_90"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", nargs="+", default=["yacht", "energy"])
+    parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--num-chains", type=int, default=4)
+    parser.add_argument("--num-warmup", type=int, default=100)
+    parser.add_argument("--num-draws", type=int, default=200)
+    parser.add_argument("--results", type=Path, default=Path("runs/uci.csv"))
+    args = parser.parse_args()
+    jax.config.update("jax_num_cpu_devices", os.cpu_count())
+    args.results.parent.mkdir(parents=True, exist_ok=True)
+    for name in args.data:
+        for split in range(args.splits):
+            if not _done(args.results, name, split):
+                row = {"data": name, "split": split, **evaluate(name, split, args)}
+                _append(args.results, row)
+                print(_line(row), flush=True)
+    print(table(pandas.read_csv(args.results)).to_string(float_format="{:.3f}".format))
+
+
+def evaluate(name: str, split: int, args: argparse.Namespace) -> dict[str, float]:
+    """Sample one split with the defaults of ``bnn-ppl run hmc`` and measure."""
+    import bnn_ppl as bnn
+
+    data = bnn.data.load(name, split=split)
+    net = partial(bnn.nets.MLP, data.train.x.shape[1], (50,), 1)
+    model = bnn.models.regressor(net, bnn.priors.fan_in())
+    posterior = bnn.condition(model, data.train)
+    draws = bnn.run(
+        jax.random.key(split),
+        posterior,
+        bnn.hmc(posterior),
+        num_chains=args.num_chains,
+        num_warmup=args.num_warmup,
+        num_draws=args.num_draws,
+        progress=False,
+    )
+    prediction = bnn.predict(posterior, draws, data.test)
+    scores = bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale, digits=None)
+    mixing = bnn.diagnostics.summary(draws, bnn.function_draws(posterior, draws, data.test.x))
+    published = bnn.data.published(name, split=split)
+    return {
+        **{column: float(scores[column]) for column in COLUMNS},
+        "published_rmse": published["rmse"],
+        "published_nll": -published["log_likelihood"],
+        "function_rhat_median": float(mixing.loc["function", "rhat_median"]),
+        "function_rhat_95": float(mixing.loc["function", "rhat_95"]),
+        "weight_rhat_median": float(mixing.loc["weights", "rhat_median"]),
+        "weight_rhat_95": float(mixing.loc["weights", "rhat_95"]),
+        "acceptance": float(draws.sample_stats.acceptance_rate.mean()),
+        "divergences": int(draws.sample_stats.diverging.sum()),
+        "gradients": draws.attrs["gradient_evaluations"],
+        "seconds": draws.attrs["sampling_time"],
+    }
+
+
+def table(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Mean over splits and, for the scores, its standard error."""
+    groups = rows.groupby("data")
+    means = groups.mean().drop(columns="split")
+    means.insert(0, "splits", groups.size())
+    means.insert(2, "rmse_se", groups["rmse"].sem())
+    means.insert(4, "nll_se", groups["nll"].sem())
+    return means.T
+
+
+def _done(path: Path, name: str, split: int) -> bool:
+    if not path.exists():
+        return False
+    rows = pandas.read_csv(path)
+    return bool(((rows.data == name) & (rows.split == split)).any())
+
+
+def _append(path: Path, row: dict) -> None:
+    pandas.DataFrame([row]).to_csv(path, mode="a", header=not path.exists(), index=False)
+
+
+def _line(row: dict) -> str:
+    return (
+        f"{row['data']:9} split {row['split']:2}: rmse {row['rmse']:.3f} "
+        f"(published {row['published_rmse']:.3f}), nll {row['nll']:.3f} "
+        f"({row['published_nll']:.3f}), R-hat of functions {row['function_rhat_median']:.3f}, "
+        f"{row['seconds']:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""Metrics against scikit-learn, SciPy, hand-made cases and the published HMC predictions."""
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import xarray as xr
+
+from bnn_ppl import metrics
+
+ROWS, CLASSES = 200, 5
+
+
+@pytest.fixture
+def probs():
+    return np.random.default_rng(0).dirichlet(np.full(CLASSES, 0.5), size=ROWS)
+
+
+@pytest.fixture
+def labels(probs):
+    return np.random.default_rng(1).integers(0, CLASSES, size=len(probs))
+
+
+def mixture(num_draws=8, rows=30):
+    """Return a regression prediction as the average of Gaussians, and its parts."""
+    rng = np.random.default_rng(2)
+    mean, sd = rng.normal(size=(num_draws, rows)), rng.uniform(0.3, 1.5, size=(num_draws, rows))
+    y = rng.normal(size=rows)
+    log_prob = scipy.special.logsumexp(scipy.stats.norm.logpdf(y, mean, sd), axis=0)
+    values = {
+        "mean": mean.mean(0),
+        "variance": (sd**2).mean(0) + mean.var(0),
+        "epistemic_variance": mean.var(0),
+        "log_prob": log_prob - np.log(num_draws),
+    }
+    return xr.Dataset({name: ("row", value) for name, value in values.items()}), mean, sd, y
+
+
+def as_dataset(probs, **rows):
+    variables = {name: ("row", value) for name, value in rows.items()}
+    return xr.Dataset({"probs": (("row", "class"), probs), **variables})
+
+
+def test_classification_metrics_equal_scikit_learn(probs, labels):
+    sklearn = pytest.importorskip("sklearn.metrics")
+    assert metrics.accuracy(probs, labels) == sklearn.accuracy_score(labels, probs.argmax(1))
+    expected = sklearn.log_loss(labels, probs, labels=range(CLASSES))
+    np.testing.assert_allclose(metrics.nll(probs, labels), expected, rtol=1e-12)
+    one_sided = [sklearn.brier_score_loss(labels == k, probs[:, k]) for k in range(CLASSES)]
+    np.testing.assert_allclose(metrics.brier(probs, labels), sum(one_sided), rtol=1e-12)
+
+
+def test_entropy_equals_scipy(probs):
+    np.testing.assert_allclose(
+        metrics.entropy(probs), scipy.stats.entropy(probs, axis=1), rtol=1e-12
+    )
+    onehot_and_uniform = np.array([[0.0, 1.0], [0.5, 0.5]])
+    np.testing.assert_allclose(metrics.entropy(onehot_and_uniform), [0, np.log(2)])
+
+
+def test_dataset_gives_the_same_as_its_probabilities(probs, labels):
+    dataset = as_dataset(probs)
+    for metric in (metrics.accuracy, metrics.nll, metrics.brier, metrics.ece):
+        assert metric(dataset, labels) == metric(probs, labels)
+    assert metrics.agreement(dataset, probs) == 1
+    assert metrics.total_variation(dataset, probs) == 0
+
+
+def test_zero_probability_of_the_true_class_gives_infinite_nll():
+    assert metrics.nll(np.array([[0.0, 1.0], [0.5, 0.5]]), np.array([0, 1])) == np.inf
+
+
+def test_nll_reads_log_prob_where_probabilities_underflow():
+    dataset = as_dataset(np.array([[0.0, 1.0]]), log_prob=[-200.0])
+    assert metrics.nll(dataset, np.array([0])) == 200
+    with pytest.raises(ValueError, match="1 rows, expected the y that predict was given"):
+        metrics.nll(dataset, np.array([1]))
+
+
+def test_ece_of_hand_made_bins():
+    # Bins of two rows: confidence .65 with accuracy .5, confidence .95 with accuracy 1.
+    confidence = np.array([0.9, 0.6, 1.0, 0.7])
+    probs = np.stack([confidence, 1 - confidence], axis=1)
+    y = np.array([0, 0, 0, 1])
+    np.testing.assert_allclose(metrics.ece(probs, y, num_bins=2), (0.15 * 2 + 0.05 * 2) / 4)
+    curve = metrics.calibration(probs, y, num_bins=2)
+    np.testing.assert_allclose(curve.confidence, [0.65, 0.95])
+    np.testing.assert_allclose(curve.accuracy, [0.5, 1.0])
+    np.testing.assert_array_equal(curve.num_rows, [2, 2])
+
+
+def test_only_strict_bins_drop_rows_on_edges():
+    # Ten rows certain, of which four wrong, so that each honest ECE must contain .4 / 2.
+    confidence = np.concatenate([np.linspace(0.55, 0.95, 10), np.ones(10)])
+    probs = np.stack([confidence, 1 - confidence], axis=1)
+    y = np.zeros(20, int)
+    y[-4:] = 1
+    for bins in ("mass", "width"):
+        assert metrics.calibration(probs, y, num_bins=4, bins=bins).num_rows.sum() == 20
+        assert metrics.ece(probs, y, num_bins=4, bins=bins) >= 0.2
+    strict = metrics.calibration(probs, y, num_bins=4, bins="strict")
+    # Edges .55, .55 + 5 * .4 / 9 and 1, 1, 1: each row on one is dropped.
+    assert strict.num_rows.sum() == 8
+    assert strict.confidence.max() < 1
+
+
+def test_mass_bins_do_not_depend_on_the_order_of_tied_rows():
+    probs = np.tile([0.8, 0.2], (30, 1))
+    y = np.arange(30) % 2
+    expected = abs(0.5 - 0.8)
+    np.testing.assert_allclose(metrics.ece(probs, y, num_bins=7), expected)
+    np.testing.assert_allclose(metrics.ece(probs, np.sort(y), num_bins=7), expected)
+
+
+def published_ece(probs, y, num_bins=20):
+    """Evaluate the definition row by row: bins between sorted confidences, both edges out."""
+    confidence = np.sort(probs.max(1))
+    step = -(-len(y) // num_bins)
+    edges = list(confidence[::step])
+    if len(y) % step != 1:
+        edges.append(confidence[-1])
+    total = 0.0
+    for low, high in pairwise(edges):
+        rows = [i for i in range(len(y)) if low < probs[i].max() < high]
+        hits = sum(probs[i].argmax() == y[i] for i in rows)
+        total += abs(hits - sum(probs[i].max() for i in rows)) / len(y)
+    return total
+
+
+@pytest.mark.parametrize("rows", [19, 100, 181, 200])
+def test_strict_ece_is_the_published_definition(probs, labels, rows):
+    probs, labels = probs[:rows], labels[:rows]
+    expected = published_ece(probs, labels)
+    assert expected != pytest.approx(metrics.ece(probs, labels), rel=1e-3)
+    np.testing.assert_allclose(metrics.ece(probs, labels, bins="strict"), expected, rtol=1e-10)
+
+
+def test_distances_of_predictions():
+    p = np.array([[0.7, 0.3, 0.0], [0.2, 0.2, 0.6]])
+    q = np.array([[0.4, 0.5, 0.1], [0.2, 0.2, 0.6]])
+    assert metrics.agreement(p, q) == 0.5
+    np.testing.assert_allclose(metrics.total_variation(p, q), 0.3 / 2)
+
+
+def test_regression_metrics_are_of_original_units():
+    prediction, mean, sd, y = mixture()
+    scale, offset = 15.2, -3.0
+    raw_y, raw_mean = scale * y + offset, scale * mean + offset
+    density = scipy.stats.norm.pdf(raw_y, raw_mean, scale * sd).mean(axis=0)
+    np.testing.assert_allclose(
+        metrics.nll(prediction, y, scale=scale), -np.log(density).mean(), rtol=1e-10
+    )
+    variance = (scale * sd) ** 2
+    total_sd = np.sqrt(variance.mean(0) + raw_mean.var(0))
+    np.testing.assert_allclose(
+        metrics.gaussian_nll(prediction, y, scale=scale),
+        -scipy.stats.norm.logpdf(raw_y, raw_mean.mean(0), total_sd).mean(),
+        rtol=1e-10,
+    )
+    error = raw_mean.mean(0) - raw_y
+    np.testing.assert_allclose(
+        metrics.rmse(prediction, y, scale=scale), np.sqrt((error**2).mean()), rtol=1e-12
+    )
+    assert metrics.rmse(prediction["mean"].values, y) == metrics.rmse(prediction, y)
+
+
+def test_coverage_counts_targets_inside_the_interval():
+    prediction, _, _, y = mixture(rows=400)
+    sd = np.sqrt(prediction["variance"].values)
+    for level in (0.5, 0.9):
+        low, high = scipy.stats.norm.interval(level, prediction["mean"].values, sd)
+        expected = np.mean((low <= y) & (y <= high))
+        assert 0 < expected < 1
+        assert metrics.coverage(prediction, y, level=level) == expected
+
+
+def test_summary_of_a_classifier(probs, labels):
+    information = {"expected_entropy": np.full(ROWS, 0.25), "mutual_information": np.arange(ROWS)}
+    table = metrics.summary(as_dataset(probs, **information), labels, digits=None)
+    assert table.to_dict() == {
+        "accuracy": metrics.accuracy(probs, labels),
+        "nll": metrics.nll(probs, labels),
+        "brier": metrics.brier(probs, labels),
+        "ece": metrics.ece(probs, labels),
+        "entropy": metrics.entropy(probs).mean(),
+        "expected_entropy": 0.25,
+        "mutual_information": (ROWS - 1) / 2,
+    }
+    assert list(metrics.summary(probs, labels).index) == list(table.index[:5])
+
+
+def test_summary_of_a_regression():
+    prediction, _, _, y = mixture()
+    table = metrics.summary(prediction, y, scale=3.0, digits=None)
+    assert table.to_dict() == {
+        "rmse": metrics.rmse(prediction, y, scale=3.0),
+        "nll": metrics.nll(prediction, y, scale=3.0),
+        "gaussian_nll": metrics.gaussian_nll(prediction, y, scale=3.0),
+        "predictive_sd": pytest.approx(3 * np.sqrt(prediction["variance"].values).mean()),
+        "coverage_90": metrics.coverage(prediction, y, level=0.9),
+    }
+
+
+def test_summary_prints_names_and_four_digits():
+    probs = np.array([[2 / 3, 1 / 3]] * 3)
+    text = str(metrics.summary(probs, np.array([0, 0, 1])))
+    lines = dict(line.split() for line in text.splitlines()[:-1])
+    assert lines == {
+        "accuracy": "0.6667",
+        "nll": "0.6365",
+        "brier": "0.4444",
+        "ece": "0.0000",
+        "entropy": "0.6365",
+    }
+
+
+def test_errors_say_what_was_got_expected_and_what_to_do(probs, labels):
+    regression, _, _, y = mixture()
+    no_density, no_noise = regression.drop_vars("log_prob"), regression * 0
+    cases = [
+        (metrics.accuracy, (probs, labels[:-1]), "shape (199,), expected (200,)"),
+        (metrics.nll, (probs, np.eye(CLASSES)[labels]), "one-hot labels as y.argmax(1)"),
+        (metrics.brier, (probs, labels.astype(float)), "dtype float64, expected integers"),
+        (metrics.ece, (probs, labels + 1), "labels from 1 to 5, expected 0 to 4"),
+        (metrics.nll, (probs, labels - 1), "labels from -1 to 3, expected 0 to 4"),
+        (metrics.nll, (np.log(probs), labels), "apply softmax to logits"),
+        (metrics.nll, (probs * 1.01, labels), "row 0 with minimum"),
+        (metrics.nll, ([[0.5, 0.5], [1.2, -0.2]], [0, 0]), "row 1 with minimum -0.2 and sum 1"),
+        (metrics.nll, (np.where(probs > 0, np.nan, 0), labels), "sum nan"),
+        (metrics.entropy, (probs[None],), "shape (1, 200, 5), expected (rows, classes)"),
+        (metrics.agreement, (probs, probs[:5]), "shapes (200, 5) and (5, 5)"),
+        (metrics.accuracy, (regression, labels), "expected probs; predict with a classifier"),
+        (metrics.rmse, (as_dataset(probs), y), "expected mean; predict with a regressor"),
+        (metrics.gaussian_nll, (probs, y), "a bare array"),
+        (metrics.nll, (no_density, y), "expected log_prob; give predict x and y"),
+        (metrics.nll, (regression, y[1:]), "shape (29,) and a prediction of shape (30,)"),
+        (metrics.rmse, (regression, y[:, None]), "shape (30, 1)"),
+        (metrics.gaussian_nll, (no_noise, y), "variance of 0, expected positive"),
+    ]
+    for metric, arguments, message in cases:
+        with pytest.raises(ValueError) as error:
+            metric(*arguments)
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_errors_of_options(probs, labels):
+    regression, _, _, y = mixture()
+    with pytest.raises(ValueError, match="got bins='quantile', expected 'mass'"):
+        metrics.ece(probs, labels, bins="quantile")
+    with pytest.raises(ValueError, match="got num_bins=0, expected 1 or more"):
+        metrics.ece(probs, labels, num_bins=0)
+    with pytest.raises(ValueError, match="got level=90, expected between 0 and 1"):
+        metrics.coverage(regression, y, level=90)
+    with pytest.raises(ValueError, match=r"got scale=.* for classes, expected 1"):
+        metrics.nll(probs, labels, scale=2.0)
+    for scale in (0.0, -1.0, np.inf, np.nan, np.ones(1)):
+        with pytest.raises(ValueError, match="expected a positive number"):
+            metrics.rmse(regression, y, scale=scale)
+
+
+@pytest.fixture
+def hmc():
+    """Return the published HMC predictions for the CIFAR-10 test set, and the labels."""
+    folder = Path(os.environ.get("BNN_PPL_DATA", "no-such-folder")) / "cifar10"
+    if not folder.is_dir():
+        pytest.skip("BNN_PPL_DATA is not set to a folder with cifar10")
+    probs = np.load(folder / "hmc_reference.npz")["probs"]
+    return probs, np.load(folder / "labels.npz")["y_test"]
+
+
+def test_scores_of_the_published_hmc_predictions(hmc):
+    probs, y = hmc
+    table = metrics.summary(probs, y)
+    expected = {"accuracy": 0.9144, "nll": 0.2773, "brier": 0.1339, "ece": 0.05218}
+    assert table[list(expected)].to_dict() == expected
+    for num_bins in (10, 20):
+        assert round(metrics.ece(probs, y, num_bins=num_bins, bins="width"), 4) == 0.0520
+    assert round(metrics.ece(probs, y, bins="strict"), 5) == 0.05196
+    # Strict bins drop the 21 edges and the confidences tied with them.
+    assert metrics.calibration(probs, y, bins="strict").num_rows.sum() <= len(y) - 21
+
+
+def test_distances_from_the_published_hmc_predictions(hmc):
+    probs, y = hmc
+    truth, argmax, uniform = np.eye(10)[y], np.eye(10)[probs.argmax(1)], np.full((10000, 10), 0.1)
+    assert round(metrics.total_variation(uniform, probs), 3) == 0.810
+    assert round(metrics.agreement(truth, probs), 3) == 0.914
+    assert round(metrics.total_variation(truth, probs), 3) == 0.167
+    assert round(metrics.total_variation(argmax, probs), 3) == 0.138
+    assert metrics.agreement(argmax, probs) == 1

@@ -1,0 +1,110 @@
+"""Networks against independent NumPy passes, and their numbers of parameters."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from flax import linen, nnx
+
+from bnn_ppl import nets
+
+# Counted by hand, weights then biases of each layer.
+LENET = (25 * 1 * 6 + 6) + (25 * 6 * 16 + 16) + (25 * 16 * 120 + 120) + 84 + (84 * 10 + 10)
+LENET_28 = LENET + 120 * 2 * 2 * 84  # 28 pixels a side pool to 13, 6 and 2
+LENET_32 = LENET + 120 * 3 * 3 * 84 + 25 * 2 * 6  # 32 pool to 15, 7 and 3; two more channels
+LENET_15 = LENET + 120 * 1 * 1 * 84  # 15 pool to 7, 3 and 1
+
+COUNTS = {
+    "MLP of three layers": (partial(nets.MLP, 784, (256, 256, 256), 10), 335_114),
+    "linear model": (partial(nets.MLP, 6, (), 2), 14),
+    "LeNet on MNIST": (partial(nets.LeNet, (28, 28, 1), 10), LENET_28),
+    "LeNet on CIFAR": (partial(nets.LeNet, (32, 32, 3), 10), LENET_32),
+    "smallest LeNet": (partial(nets.LeNet, (15, 15, 1), 10), LENET_15),
+}
+
+
+@pytest.mark.parametrize("case", COUNTS)
+def test_number_of_parameters(case):
+    factory, expected = COUNTS[case]
+    module = nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
+    assert sum(w.size for w in jax.tree.leaves(nnx.state(module, nnx.Param))) == expected
+
+
+def weights_of(layer):
+    return np.asarray(layer.kernel[...]), np.asarray(layer.bias[...])
+
+
+def filled(factory):
+    """Build a network with random weights; biases too, so that a pass that forgets them shows."""
+    rng = np.random.default_rng(5)
+    graph, state = nnx.split(nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0))))
+
+    def fill(leaf):
+        return rng.normal(scale=0.3, size=leaf.shape).astype(leaf.dtype)
+
+    return nnx.merge(graph, jax.tree.map(fill, state))
+
+
+@pytest.mark.parametrize("hidden", [(), (7,), (7, 5)])
+@pytest.mark.parametrize(
+    ("activation", "oracle"), [(nnx.relu, lambda z: np.maximum(z, 0)), (nnx.tanh, np.tanh)]
+)
+def test_mlp_equals_a_numpy_pass(hidden, activation, oracle):
+    module = filled(partial(nets.MLP, 12, hidden, 2, activation=activation))
+    x = np.random.default_rng(0).normal(size=(9, 3, 4)).astype(np.float32)
+    out = x.reshape(9, 12)
+    for i, layer in enumerate(module.layers):
+        kernel, bias = weights_of(layer)
+        out = out @ kernel + bias
+        if i < len(hidden):
+            out = oracle(out)
+    np.testing.assert_allclose(module(x), out, rtol=1e-5, atol=1e-6)
+
+
+def convolved(x, kernel, bias):
+    """Cross-correlate 5x5 with zero padding; (rows, height, width, channels)."""
+    height, width = x.shape[1:3]
+    padded = np.pad(x, ((0, 0), (2, 2), (2, 2), (0, 0)))
+    shifted = (
+        padded[:, i : i + height, j : j + width] @ kernel[i, j] for i in range(5) for j in range(5)
+    )
+    return sum(shifted) + bias
+
+
+def pooled(x):
+    """Take the maximum of each whole 3x3 window, every second pixel."""
+    height, width = ((size - 3) // 2 + 1 for size in x.shape[1:3])
+    windows = [
+        x[:, i : i + 2 * height - 1 : 2, j : j + 2 * width - 1 : 2]
+        for i in range(3)
+        for j in range(3)
+    ]
+    return np.max(windows, axis=0)
+
+
+def test_lenet_equals_a_numpy_pass():
+    module = filled(partial(nets.LeNet, (17, 20, 2), 3))
+    x = np.random.default_rng(0).normal(size=(4, 17, 20, 2)).astype(np.float32)
+    out = x
+    for layer in module.convolutions:
+        out = pooled(np.maximum(convolved(out, *weights_of(layer)), 0))
+    kernel, bias = weights_of(module.hidden)
+    out = np.maximum(out.reshape(4, -1) @ kernel + bias, 0)
+    kernel, bias = weights_of(module.output)
+    np.testing.assert_allclose(module(x), out @ kernel + bias, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(14, 28, 1), (28, 14, 3)])
+def test_lenet_refuses_small_images(shape):
+    message = f"got images of {shape[0]}x{shape[1]}, expected at least 15 pixels a side"
+    with pytest.raises(ValueError, match=message):
+        nets.LeNet(shape, 10, rngs=nnx.Rngs(0))
+
+
+def test_each_call_of_a_linen_factory_starts_elsewhere():
+    factory = nets.from_linen(linen.Dense(2), np.zeros((1, 3), np.float32))
+    first, again, other = (factory(rngs=nnx.Rngs(seed)).kernel[...] for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert first.shape == (3, 2)
+    assert np.all(first != other)

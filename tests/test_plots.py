@@ -1,0 +1,256 @@
+"""The figures show what they say: artists against the numbers they stand for."""
+
+import arviz as az
+import matplotlib
+import numpy as np
+import pytest
+import scipy.stats
+import xarray as xr
+
+matplotlib.use("Agg")
+
+from matplotlib.figure import Figure
+
+from bnn_ppl import metrics, plots
+
+
+@pytest.fixture
+def ax():
+    return Figure().subplots()
+
+
+@pytest.fixture
+def regression():
+    rng = np.random.default_rng(0)
+    mean, variance = rng.normal(size=40), rng.uniform(0.2, 0.5, size=40)
+    values = {"mean": mean, "variance": variance, "epistemic_variance": variance / 4}
+    y = mean + np.sqrt(variance) * rng.normal(size=40)
+    return xr.Dataset({name: ("row", value) for name, value in values.items()}), y
+
+
+@pytest.fixture
+def classification():
+    rng = np.random.default_rng(1)
+    probs = rng.dirichlet([0.5, 0.5, 0.5], size=300)
+    labels = np.array([rng.choice(3, p=row) for row in probs])
+    return xr.Dataset({"probs": (("row", "class"), probs)}), labels
+
+
+@pytest.fixture
+def draws():
+    rng = np.random.default_rng(2)
+    diverging = np.zeros((3, 50), bool)
+    diverging[1, [4, 30]] = True
+    stats = {"lp": rng.normal(size=(3, 50)) - 100, "diverging": diverging}
+    return az.from_dict(posterior={"w": rng.normal(size=(3, 50))}, sample_stats=stats)
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def line(ax, label):
+    (found,) = [line for line in ax.lines if line.get_label() == label]
+    return found
+
+
+def test_predictive_band_holds_the_epistemic_band_in_the_total_one(regression, ax):
+    prediction, y = regression
+    x = np.random.default_rng(3).permutation(40) / 10.0
+    assert plots.predictive_band(prediction, x[:, None], y, num_sds=3, ax=ax) is ax
+    assert legend(ax) == ["total, ±3 sd", "epistemic, ±3 sd", "predictive mean", "data"]
+    order = np.argsort(x)
+    mean = prediction["mean"].values
+    np.testing.assert_array_equal(line(ax, "predictive mean").get_xdata(), x[order])
+    np.testing.assert_array_equal(line(ax, "predictive mean").get_ydata(), mean[order])
+    np.testing.assert_array_equal(line(ax, "data").get_xydata(), np.stack([x, y], axis=1))
+    for band, name in zip(ax.collections, ("variance", "epistemic_variance"), strict=True):
+        outline = band.get_paths()[0].vertices
+        half = 3 * np.sqrt(prediction[name].values)
+        for row in (0, 17, 39):
+            edges = outline[outline[:, 0] == x[row], 1]
+            assert edges.min() == mean[row] - half[row]
+            assert edges.max() == mean[row] + half[row]
+
+
+def test_predictive_band_without_targets_draws_no_points(regression, ax):
+    plots.predictive_band(regression[0], np.arange(40.0), ax=ax)
+    assert [shown.get_label() for shown in ax.lines] == ["predictive mean"]
+
+
+def test_predicted_against_observed_is_in_original_units(regression, ax):
+    prediction, y = regression
+    scale, offset = 15.0, 10.0
+    plots.predicted_against_observed(prediction, y, scale=scale, offset=offset, ax=ax)
+    mean = scale * prediction["mean"].values + offset
+    half = 2 * scale * np.sqrt(prediction["variance"].values)
+    observed = scale * y + offset
+    points = ax.lines[0].get_xydata()
+    np.testing.assert_allclose(points, np.stack([observed, mean], axis=1))
+    bars = np.array(ax.collections[0].get_segments())
+    np.testing.assert_allclose(bars[:, :, 0], np.stack([observed, observed], axis=1))
+    np.testing.assert_allclose(bars[:, :, 1], np.stack([mean - half, mean + half], axis=1))
+    low, high = line(ax, "perfect prediction").get_xydata()
+    assert low[0] == low[1] == min(observed.min(), mean.min())
+    assert high[0] == high[1] == max(observed.max(), mean.max())
+    rmse = metrics.rmse(prediction, y, scale=scale)
+    assert ax.get_title("left") == f"Predicted against observed (RMSE {rmse:.4g})"
+    assert ax.get_xlabel() == "observed (units of y)"
+    assert ax.get_ylabel() == "predicted: mean ± 2 sd (units of y)"
+
+
+def test_reliability_shows_the_calibration_curve_and_the_confidences(classification, ax):
+    prediction, y = classification
+    plots.reliability(prediction, y, num_bins=8, ax=ax)
+    curve = metrics.calibration(prediction, y, num_bins=8, bins="width")
+    shown = line(ax, "accuracy").get_xydata()
+    np.testing.assert_array_equal(shown, np.stack([curve.confidence, curve.accuracy], axis=1))
+    heights, edges, _ = ax.patches[0].get_data()
+    np.testing.assert_allclose(edges, np.linspace(0, 1, 9))
+    np.testing.assert_allclose(heights[heights > 0], curve.num_rows / 300)
+    assert f"ECE {metrics.ece(prediction, y):.4f}" in ax.get_title("left")
+    assert ax.get_xlabel() == "confidence: probability of the predicted class"
+
+
+def test_grey_bars_hold_the_accuracy_of_calibrated_predictions_95_times_in_100():
+    rng = np.random.default_rng(4)
+    inside = []
+    for _ in range(40):
+        p = rng.uniform(0.5, 1, size=2000)
+        probs = np.stack([p, 1 - p], axis=1)
+        ax = plots.reliability(
+            probs, (rng.uniform(size=2000) > p).astype(int), ax=Figure().subplots()
+        )
+        bars = np.array(ax.collections[0].get_segments())[:, :, 1]
+        accuracy = line(ax, "accuracy").get_ydata()
+        inside.extend((bars[:, 0] <= accuracy) & (accuracy <= bars[:, 1]))
+    low, high = scipy.stats.binom.interval(0.9999, len(inside), 0.95)
+    assert low <= sum(inside) <= high
+
+
+def test_coverage_shows_the_share_inside_each_interval(regression, ax):
+    prediction, y = regression
+    plots.coverage(prediction, y, ax=ax)
+    levels, observed = line(ax, "observed").get_data()
+    for level, share in list(zip(levels, observed, strict=True))[::14]:
+        assert share == metrics.coverage(prediction, y, level=level)
+    held = 100 * metrics.coverage(prediction, y, level=0.9)
+    assert ax.get_title("left") == f"Calibration (90 % intervals hold {held:.0f} %)"
+    assert ax.get_xlabel() == "nominal level of the interval"
+    assert ax.get_ylabel() == "share of targets inside"
+
+
+def test_selective_accuracy_answers_the_least_uncertain_rows_first(ax):
+    probs = np.array([[0.6, 0.4], [1.0, 0.0], [0.1, 0.9], [0.45, 0.55]])
+    plots.selective_accuracy(probs, np.array([1, 0, 1, 1]), ax=ax)
+    share, accuracy = line(ax, "least uncertain rows first").get_data()
+    np.testing.assert_allclose(share, [0.25, 0.5, 0.75, 1])
+    np.testing.assert_allclose(accuracy, [1, 1, 2 / 3, 3 / 4])
+    assert set(line(ax, "rows in random order").get_ydata()) == {0.75}
+
+
+def test_rhat_histograms_share_bins_and_mark_the_limits(ax):
+    weights = xr.Dataset({"kernel": (("i", "j"), [[1.02, 1.5], [3.0, np.nan]]), "bias": 1.2})
+    function = np.array([0.9999, 1.002, 1.004, 1.04])
+    plots.rhat_histogram(weights, function, ax=ax)
+    assert legend(ax) == [
+        "weights: 5 scalars, 20 % below 1.05, 1 not finite",
+        "function: 4 scalars, 100 % below 1.05",
+    ]
+    (weight_share, edges, _), (function_share, same_edges, _) = (
+        patch.get_data() for patch in ax.patches[::2]
+    )
+    np.testing.assert_array_equal(edges, same_edges)
+    np.testing.assert_allclose(weight_share.sum(), 4 / 5)
+    np.testing.assert_allclose(function_share.sum(), 1)
+    assert function_share[0] == 1 / 4
+    assert edges[0] == 1.001 and edges[-1] > 3
+    shown = edges[:-1][weight_share > 0]
+    np.testing.assert_array_equal(
+        np.searchsorted(edges, [1.02, 1.2, 1.5, 3], "right") - 1, np.searchsorted(edges, shown)
+    )
+    assert [mark.get_xdata()[0] for mark in ax.lines] == [1.01, 1.05]
+    # Logarithmic in R-hat - 1: equal ratios are equal lengths.
+    places = ax.transData.transform([(1.002, 0), (1.02, 0), (1.2, 0)])[:, 0]
+    np.testing.assert_allclose(places[2] - places[1], places[1] - places[0])
+    back = ax.transData.inverted().transform([(places[2], 0)])[0, 0]
+    np.testing.assert_allclose(back, 1.2)
+
+
+def test_rhat_histogram_says_so_where_there_is_no_rhat(ax):
+    plots.rhat_histogram(np.full(3, np.nan), np.full(2, np.nan), ax=ax)
+    assert ax.texts[0].get_text() == "no finite R-hat: it needs 4 or more draws a chain"
+    assert legend(ax)[0] == "weights: 3 scalars, 0 % below 1.05, 3 not finite"
+
+
+def test_trace_shows_each_chain_its_histogram_and_the_divergences(draws, ax):
+    plots.trace_logdensity(draws, ax=ax)
+    lp = draws.sample_stats["lp"].values
+    assert legend(ax) == ["chain 0", "chain 1", "chain 2", "diverging (2)"]
+    for chain in range(3):
+        np.testing.assert_array_equal(line(ax, f"chain {chain}").get_ydata(), lp[chain])
+    expected = np.stack([[4, 30], lp[1, [4, 30]]], axis=1)
+    np.testing.assert_array_equal(line(ax, "diverging (2)").get_xydata(), expected)
+    (side,) = ax.child_axes
+    assert [patch.get_data().values.sum() for patch in side.patches] == [50, 50, 50]
+    assert side.patches[0].orientation == "horizontal"
+    assert side.get_shared_y_axes().joined(side, ax)
+    assert ax.get_ylabel() == "log posterior density (nats)"
+
+
+@pytest.mark.filterwarnings("ignore:More chains")
+def test_trace_of_ensembles_shows_one_point_a_chain(ax):
+    lp = np.array([[-3.0], [-2.0], [-np.inf]])
+    draws = az.from_dict(posterior={"w": lp}, sample_stats={"lp": lp})
+    plots.trace_logdensity(draws, ax=ax)
+    assert [shown.get_marker() for shown in ax.lines] == ["o", "o", "o"]
+    assert ax.get_ylim()[0] < -3 and ax.get_ylim()[1] > -2
+    assert all(tick == int(tick) for tick in ax.get_xticks())
+
+
+def test_report_of_a_regression(regression, draws, tmp_path):
+    prediction, y = regression
+    figure = plots.report(
+        draws, np.array([1.01]), np.array([1.3, 2]), prediction, y, scale=2.0, offset=5.0, title="t"
+    )
+    titles = [ax.get_title("left").split(" (")[0] for ax in figure.axes]
+    assert titles == ["Predicted against observed", "Calibration", "Convergence of chains", "Trace"]
+    assert figure.get_suptitle() == "t"
+    assert f"RMSE {metrics.rmse(prediction, y, scale=2.0):.4g}" in figure.axes[0].get_title("left")
+    assert figure.axes[0].lines[0].get_xdata()[0] == 2 * y[0] + 5
+    assert legend(figure.axes[2])[0].startswith("weights: 2 scalars")
+    figure.savefig(tmp_path / "report.png")
+    height, width, _ = matplotlib.image.imread(tmp_path / "report.png").shape
+    assert height > 500 and width > 500
+
+
+def test_report_of_a_classification(classification, draws):
+    prediction, y = classification
+    figure = plots.report(draws, np.array([1.01]), np.array([1.3]), prediction, y)
+    titles = [ax.get_title("left").split(" (")[0] for ax in figure.axes]
+    assert titles[:2] == ["Reliability", "Selective prediction"]
+
+
+def test_new_axes_where_none_are_given_and_no_change_of_style(regression):
+    import matplotlib.pyplot as plt
+
+    before = dict(matplotlib.rcParams)
+    ax = plots.predicted_against_observed(*regression)
+    assert ax.figure.number in plt.get_fignums()
+    assert dict(matplotlib.rcParams) == before
+    plt.close(ax.figure)
+
+
+def test_errors_say_what_was_got_expected_and_what_to_do(regression, classification, draws):
+    prediction, y = regression
+    with pytest.raises(ValueError, match=r"x of shape \(40, 6\), expected \(40,\) .*predicted_aga"):
+        plots.predictive_band(prediction, np.zeros((40, 6)))
+    with pytest.raises(ValueError, match=r"x of shape \(30,\), expected \(40,\)"):
+        plots.predictive_band(prediction, np.zeros(30))
+    with pytest.raises(ValueError, match="got a prediction of probs, expected mean"):
+        plots.predictive_band(classification[0], np.zeros(300))
+    with pytest.raises(ValueError, match="expected probs; predict with a classifier"):
+        plots.reliability(prediction, y)
+    del draws.sample_stats["lp"]
+    with pytest.raises(ValueError, match="got draws without lp, expected it in sample_stats"):
+        plots.trace_logdensity(draws)

@@ -1,0 +1,239 @@
+"""Priors against SciPy: densities, variances, what is shared by a tensor and what is not."""
+
+import math
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+import scipy.stats as st
+from numpyro import handlers
+from scipy.integrate import quad
+from scipy.special import logsumexp
+
+from bnn_ppl import priors
+
+STD = 0.3
+WEIGHTS = np.array([-2.0, -0.4, -1e-3, 0.0, 0.1, 0.7, 5.0])
+SHAPE = (5, 5, 3, 4)  # a convolution's kernel: its fan-in is 75
+
+
+def mixture_log_density(w, stds=(1.0, 0.1), weights=(0.25, 0.75)):
+    return logsumexp(np.log(weights) + st.norm.logpdf(np.asarray(w)[..., None], 0, stds), axis=-1)
+
+
+# name: how to build it, the standard deviation it should have, SciPy's log density.
+INDEPENDENT = {
+    "normal": (
+        partial(priors.normal, STD),
+        STD,
+        st.norm(0, STD).logpdf,
+    ),
+    "laplace": (
+        partial(priors.laplace, STD),
+        STD,
+        st.laplace(0, STD / math.sqrt(2)).logpdf,
+    ),
+    "logistic": (
+        partial(priors.logistic, STD),
+        STD,
+        st.logistic(0, STD * math.sqrt(3) / math.pi).logpdf,
+    ),
+    "student_t": (
+        partial(priors.student_t, STD, df=7.0),
+        STD,
+        st.t(7, 0, STD * math.sqrt(5 / 7)).logpdf,
+    ),
+    "mixture": (
+        partial(priors.mixture, (1.0, 0.1), (0.25, 0.75)),
+        math.sqrt(0.25 * 1 + 0.75 * 0.01),
+        mixture_log_density,
+    ),
+    "mixture, equal weights": (
+        partial(priors.mixture, (1.0, 0.1)),
+        math.sqrt(0.5 * 1 + 0.5 * 0.01),
+        partial(mixture_log_density, weights=(0.5, 0.5)),
+    ),
+    "fan_in, kernel": (
+        lambda: priors.fan_in(1.5)("kernel", SHAPE),
+        1.5 / math.sqrt(75),
+        st.norm(0, 1.5 / math.sqrt(75)).logpdf,
+    ),
+    "fan_in, bias": (
+        lambda: priors.fan_in(1.5, bias_std=0.2)("bias", (4,)),
+        0.2,
+        st.norm(0, 0.2).logpdf,
+    ),
+}
+every_family = pytest.mark.parametrize("family", INDEPENDENT)
+
+
+@pytest.fixture
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+@every_family
+def test_log_density_equals_scipy(family, float64):
+    build, _, log_density = INDEPENDENT[family]
+    np.testing.assert_allclose(build().log_prob(WEIGHTS), log_density(WEIGHTS), rtol=1e-10)
+
+
+@every_family
+def test_variance_is_the_square_of_std(family, float64):
+    build, std, _ = INDEPENDENT[family]
+    np.testing.assert_allclose(build().variance, std**2, rtol=1e-10)
+    np.testing.assert_allclose(build().mean, 0, atol=1e-12)
+
+
+@every_family
+def test_draws_have_std(family, float64):
+    build, std, _ = INDEPENDENT[family]
+    squares = np.asarray(build().sample(jax.random.key(1), (40_000,))) ** 2
+    error = squares.std() / math.sqrt(squares.size)
+    assert abs(squares.mean() - std**2) < 5 * error
+    assert error < 0.05 * std**2  # or the comparison above would say nothing
+
+
+def test_default_std_is_one(float64):
+    for family in (priors.normal, priors.laplace, priors.logistic, priors.student_t):
+        np.testing.assert_allclose(family().variance, 1.0, rtol=1e-10)
+
+
+def test_mixture_mixes_each_weight_on_its_own(float64):
+    pair = np.array([0.05, 2.0])  # one from the spike, one from the slab
+    prior = priors.mixture((1.0, 0.1), (0.25, 0.75)).expand(pair.shape).to_event()
+    by_weight = mixture_log_density(pair).sum()
+    by_tensor = logsumexp(
+        np.log([0.25, 0.75]) + st.norm.logpdf(pair[:, None], 0, [1.0, 0.1]).sum(0)
+    )
+    np.testing.assert_allclose(prior.log_prob(pair), by_weight, rtol=1e-10)
+    assert abs(by_weight - by_tensor) > 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "fan_in"), [((6, 50), 6), ((3, 3, 16, 32), 144), ((5, 2, 7), 10), ((7, 1), 7)]
+)
+def test_fan_in_reads_all_axes_but_the_last(shape, fan_in):
+    std = priors.fan_in(2.0)("net.layers.0.kernel", shape).scale
+    np.testing.assert_allclose(std, 2.0 / math.sqrt(fan_in), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(50,), ()])
+def test_fan_in_gives_vectors_the_bias_std(shape):
+    assert priors.fan_in(2.0, bias_std=0.7)("net.layers.0.bias", shape).scale == 0.7
+
+
+def test_fan_in_by_default_makes_up_for_relu():
+    std = priors.fan_in()("net.layers.0.kernel", (50, 2)).scale
+    np.testing.assert_allclose(std, math.sqrt(2 / 50), rtol=1e-6)
+
+
+def test_noise_is_half_normal_above_its_floor(float64):
+    prior, values = priors.noise(floor=0.05, scale=2.0), np.array([0.06, 0.4, 3.0, 9.0])
+    expected = st.truncnorm(0.05 / 2, np.inf, scale=2.0).logpdf(values)
+    np.testing.assert_allclose(prior.log_prob(values), expected, rtol=1e-10)
+    assert not prior.support(0.04)
+
+
+# --- priors that sample a scale of their own
+
+
+def trace(prior, shape, values, site="net.layers.0.kernel"):
+    seeded = handlers.seed(handlers.substitute(prior, values), jax.random.key(0))
+    sites = {}
+    with handlers.trace() as sites:
+        chosen = seeded(site, shape)
+    return chosen, sites
+
+
+def test_hierarchical_learns_one_precision_a_tensor(float64):
+    site = "net.layers.0.kernel.precision"
+    chosen, sites = trace(priors.hierarchical(STD, concentration=3.0), SHAPE, {site: 16.0})
+    assert list(sites) == [site]
+    assert sites[site]["fn"].shape() == ()
+    values = np.array([0.1, 1.0, 11.0, 90.0])
+    expected = st.gamma(3.0, scale=1 / (3.0 * STD**2)).logpdf(values)
+    np.testing.assert_allclose(sites[site]["fn"].log_prob(values), expected, rtol=1e-10)
+    np.testing.assert_allclose(sites[site]["fn"].mean, STD**-2, rtol=1e-10)
+    np.testing.assert_allclose(
+        chosen.log_prob(WEIGHTS), st.norm(0, 1 / 4).logpdf(WEIGHTS), rtol=1e-10
+    )
+
+
+def test_hierarchical_default_is_gamma_10_10(float64):
+    _, sites = trace(priors.hierarchical(), (2,), {})
+    gamma = sites["net.layers.0.kernel.precision"]["fn"]
+    assert (gamma.concentration, gamma.rate) == (10.0, 10.0)
+
+
+@pytest.mark.parametrize("concentration", [1.5, 10.0])
+def test_a_hierarchical_weight_is_marginally_student_t(concentration, float64):
+    prior = priors.hierarchical(STD, concentration)
+
+    def joint(precision, weight):
+        values = {"w.precision": precision}
+        chosen, sites = trace(prior, (), values, site="w")
+        scale = sites["w.precision"]["fn"]
+        return np.exp(chosen.log_prob(weight) + scale.log_prob(precision))
+
+    for weight in (0.0, 0.2, 1.1):
+        marginal, _ = quad(joint, 0, 60 / STD**2, args=(weight,), limit=200)
+        expected = st.t(2 * concentration, 0, STD).pdf(weight)
+        np.testing.assert_allclose(marginal, expected, rtol=1e-5)
+
+
+def test_horseshoe_has_a_scale_for_the_tensor_and_one_for_each_weight(float64):
+    site, shape = "net.layers.0.kernel", (2, 3)
+    names = [f"{site}.global_scale", f"{site}.local_scale"]
+    local = np.linspace(0.2, 3.0, 6).reshape(shape)
+    chosen, sites = trace(priors.horseshoe(0.5), shape, dict(zip(names, (0.1, local), strict=True)))
+    assert list(sites) == names
+    shared, own = (sites[name]["fn"] for name in names)
+    assert (shared.shape(), own.shape()) == ((), shape)
+    np.testing.assert_allclose(
+        shared.log_prob(0.1), st.halfcauchy(scale=0.5).logpdf(0.1), rtol=1e-10
+    )
+    np.testing.assert_allclose(own.log_prob(local), st.halfcauchy.logpdf(local).sum(), rtol=1e-10)
+    weights = np.linspace(-1, 1, 6).reshape(shape)
+    np.testing.assert_allclose(
+        chosen.log_prob(weights), st.norm(0, 0.1 * local).logpdf(weights), rtol=1e-10
+    )
+
+
+# --- what is refused
+
+REFUSED = {
+    "normal of std 0": (partial(priors.normal, 0.0), "got std=0.0, expected a number above 0"),
+    "normal of negative std": (partial(priors.normal, -1), "got std=-1, expected .* above 0"),
+    "normal of std NaN": (partial(priors.normal, math.nan), "got std=nan, expected .* above 0"),
+    "laplace": (partial(priors.laplace, 0), "got std=0, expected"),
+    "logistic": (partial(priors.logistic, 0), "got std=0, expected"),
+    "student_t of std 0": (partial(priors.student_t, 0), "got std=0, expected"),
+    "student_t of 2 df": (partial(priors.student_t, 1.0, 2), "got df=2, expected more than 2"),
+    "mixture of std 0": (partial(priors.mixture, (1.0, 0.0)), "got stds=0.0, expected"),
+    "mixture weights of sum 0.9": (
+        partial(priors.mixture, (1.0, 0.1), (0.5, 0.4)),
+        r"got weights \[0.5, 0.4\] for 2 components, expected .* summing to 1",
+    ),
+    "mixture weights too few": (partial(priors.mixture, (1.0, 0.1), (1.0,)), "got weights .* 2"),
+    "mixture weights negative": (
+        partial(priors.mixture, (1.0, 0.1), (1.5, -0.5)),
+        "got weights .* expected .* none negative",
+    ),
+    "fan_in of gain 0": (partial(priors.fan_in, 0), "got gain=0, expected"),
+    "fan_in of bias_std 0": (partial(priors.fan_in, 1, 0), "got bias_std=0, expected"),
+    "noise of floor 0": (partial(priors.noise, 0), "got floor=0, expected"),
+    "noise of scale 0": (partial(priors.noise, 0.1, 0), "got scale=0, expected"),
+    "horseshoe": (partial(priors.horseshoe, 0), "got scale=0, expected"),
+    "hierarchical of std 0": (partial(priors.hierarchical, 0), "got std=0, expected"),
+    "hierarchical": (partial(priors.hierarchical, 1, 0), "got concentration=0, expected"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    build, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        build()

@@ -1,0 +1,179 @@
+"""What run gives back, refuses and survives."""
+
+import json
+import sys
+
+import arviz
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl.method import Method
+
+X = np.linspace(-1, 1, 12)[:, None]
+Y = X[:, 0] * 2 + 0.1
+
+
+def line(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0, 2))
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(slope * x[:, 0], scale), obs=y)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return bnn.condition(line, (X, Y))
+
+
+def short(posterior, method=None, **options):
+    options = {"num_chains": 2, "num_warmup": 10, "num_draws": 6, "progress": False} | options
+    return bnn.run(jax.random.key(0), posterior, method or bnn.nuts(posterior), **options)
+
+
+def test_result_has_arviz_groups_names_and_facts(posterior):
+    draws = short(posterior)
+    assert set(draws.groups()) == {"posterior", "sample_stats", "observed_data"}
+    assert dict(draws.posterior.sizes) == {"chain": 2, "draw": 6}
+    names = {"acceptance_rate", "diverging", "energy", "lp", "step_size", "n_steps"}
+    assert set(draws.sample_stats) == names
+    assert draws.sample_stats.diverging.dtype == bool
+    facts = draws.attrs
+    assert facts["method"] == "nuts" and facts["temperature"] == 1.0
+    assert facts["gradient_evaluations"] > draws.sample_stats.n_steps.sum()  # warm-up counts too
+    assert json.loads(facts["settings"])["target_acceptance"] == 0.8
+    assert set(json.loads(facts["versions"])) >= {"jax", "numpyro", "blackjax"}
+    assert facts["sampling_time"] > 0
+    assert set(arviz.summary(draws).index) == {"slope", "scale"}
+
+
+def test_draws_are_constrained(posterior):
+    assert (short(posterior).posterior["scale"] > 0).all()
+
+
+def test_lp_is_the_log_density_of_the_draw(posterior):
+    draws = short(posterior)
+    values = {site: draws.posterior[site].values[1, 3] for site in ("slope", "scale")}
+    position = posterior.unconstrain(values)
+    expected = posterior.logdensity(position, posterior.data)
+    np.testing.assert_allclose(draws.sample_stats.lp.values[1, 3], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_draws": 0}, "num_draws=0"),
+        ({"num_chains": 0}, "num_chains=0"),
+        ({"num_warmup": -1}, "num_warmup=-1"),
+        ({"thin": 1.5}, "thin=1.5"),
+    ],
+)
+def test_counts_out_of_range_are_refused(posterior, options, words):
+    with pytest.raises(ValueError, match=words):
+        short(posterior, **options)
+
+
+def test_used_folder_is_refused_before_sampling(posterior, tmp_path):
+    (tmp_path / "mine.txt").write_text("keep me")
+    with pytest.raises(FileExistsError, match="not empty"):
+        short(posterior, folder=tmp_path)
+
+
+def test_folder_opens_again_with_the_same_draws(posterior, tmp_path):
+    draws = short(posterior, folder=tmp_path / "run")
+    loaded = bnn.diagnostics.load(tmp_path / "run")
+    np.testing.assert_array_equal(loaded.posterior["slope"], draws.posterior["slope"])
+    assert loaded.attrs["method"] == "nuts"
+
+
+def test_start_that_is_not_finite_names_sites_and_rows(posterior):
+    nowhere = short(posterior)
+    nowhere.posterior["slope"][:] = np.nan
+    with pytest.raises(ValueError, match=r"slope.*12 of 12 rows"):
+        short(posterior, init=nowhere)
+
+
+def test_init_without_a_site_is_refused(posterior):
+    with pytest.raises(ValueError, match="scale"):
+        short(posterior, init=arviz.from_dict({"slope": np.zeros((2, 3))}))
+
+
+def counter(fail_at: int | None = None) -> Method:
+    """Count steps: the simplest method there is."""
+
+    def init(key, position, batch):
+        return jnp.zeros((), int)
+
+    def step(key, state, batch):
+        return state + 1, {"n_steps": jnp.ones((), int), "diverging": state == 2}
+
+    def draw(key, state):
+        return {"slope": state * 1.0, "scale": jnp.zeros(())}
+
+    return Method(init, step, draw)
+
+
+def test_a_users_own_method_runs_and_thin_counts_steps(posterior):
+    draws = short(posterior, counter(), num_warmup=4, num_draws=3, thin=5)
+    np.testing.assert_array_equal(draws.posterior["slope"][0], [9, 14, 19])
+    np.testing.assert_array_equal(draws.sample_stats.n_steps[0], [5, 5, 5])
+    assert draws.attrs["gradient_evaluations"] == 2 * (4 + 15)
+    assert draws.attrs["method"] == "own"
+
+
+def test_a_divergence_between_draws_is_not_lost(posterior):
+    draws = short(posterior, counter(), num_warmup=0, num_draws=2, thin=5)
+    np.testing.assert_array_equal(draws.sample_stats.diverging[0], [True, False])
+
+
+def test_thin_zero_draws_without_stepping(posterior):
+    draws = short(posterior, counter(), num_warmup=2, num_draws=3, thin=0)
+    np.testing.assert_array_equal(draws.posterior["slope"], np.full((2, 3), 2.0))
+
+
+def test_keep_chooses_what_is_recorded(posterior):
+    draws = short(posterior, keep=lambda values: {"twice": 2 * values["slope"]})
+    whole = short(posterior)
+    assert set(draws.posterior) == {"twice"}
+    np.testing.assert_allclose(draws.posterior["twice"], 2 * whole.posterior["slope"], rtol=1e-6)
+
+
+def test_interrupt_keeps_the_draws_so_far(posterior, monkeypatch, capsys):
+    module = sys.modules["bnn_ppl.run"]  # the name in the package is the function's
+    shown = []
+
+    def interrupt(bar, count, stats, done):
+        shown.append(done)
+        if len(shown) == 4:  # warm-up takes the first two calls
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_show", interrupt)
+    monkeypatch.setattr(module, "_BYTES_A_CHUNK", 1)  # one draw a chunk
+    draws = short(posterior, num_warmup=2, num_draws=50)
+    assert draws.posterior.sizes["draw"] == 2
+    assert np.isfinite(draws.posterior["slope"]).all()
+
+
+def test_progress_shows_acceptance_and_time_left(posterior, capsys):
+    short(posterior, progress=True)
+    shown = capsys.readouterr().err
+    assert "acceptance=" in shown and "16/16" in shown
+
+
+def test_divergences_stop_no_chain_and_are_counted():
+    def cliff(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        scale = jnp.where(jnp.abs(w[0]) > 0.5, jnp.nan, 1.0)
+        numpyro.sample("y", dist.Normal(w[1] * x[:, 0], scale), obs=y)
+
+    posterior = bnn.condition(cliff, (X, Y))
+    start = arviz.from_dict({"w": np.zeros((2, 1, 2))})
+    method = bnn.hmc(posterior, 0.4, 2.0)
+    draws = short(posterior, method, num_warmup=0, num_draws=50, init=start)
+    assert draws.sample_stats.diverging.sum() > 0
+    assert (np.abs(draws.posterior["w"].values[..., 0]) <= 0.5).all()
+    assert np.isfinite(draws.sample_stats.lp).all()
