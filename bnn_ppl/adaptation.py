@@ -35,7 +35,7 @@ class AdaptiveState(NamedTuple):
 class Moments(NamedTuple):
     """Weighted running mean and variance of positions, recent ones weighing more."""
 
-    count: Array
+    num_draws: Array
     mean: Tree
     variance: Tree
 
@@ -111,7 +111,7 @@ def adaptive(
         if not fixed:
             averaging = update_averaging(state.averaging, info["acceptance_rate"])
             state = state._replace(averaging=averaging, step_size=averaged(averaging))
-        if adapt_mass:
+        if state.moments is not None:
             moments = updated(state.moments, chain.position)
             mass = estimated_mass(moments, inverse_mass)
             state = state._replace(moments=moments, inverse_mass=mass)
@@ -170,9 +170,7 @@ def _flat(tree: Tree) -> Array:
     return ravel_pytree(tree)[0]
 
 
-def _first_step_size(
-    key: Array, chain: Any, density: Callable, mass: Tree, target: float
-) -> Array:
+def _first_step_size(key: Array, chain: Any, density: Callable, mass: Tree, target: float) -> Array:
     """Double or halve until a single leapfrog step is accepted as often as wanted."""
     from blackjax.adaptation.step_size import find_reasonable_step_size
     from blackjax.mcmc import hmc
@@ -192,23 +190,32 @@ def first_moments(position: Tree, inverse_mass: Tree) -> tuple[Moments, Tree]:
 
 
 def updated(moments: Moments, position: Tree) -> Moments:
-    """Add a draw; weights grow as the square of the draw's number, so that the start is forgotten."""
-    count = moments.count + 1
-    share = 3 / (count + 2)
+    """Add a draw; weights grow as the fifth power of the draw's number.
+
+    So the first half weighs 2 % and a start however far outside the typical set is soon forgotten.
+    """
+    count = moments.num_draws + 1
+    share = 6 / (count + 5)
     change = jax.tree.map(jnp.subtract, position, moments.mean)
     mean = jax.tree.map(lambda m, d: m + share * d, moments.mean, change)
-    variance = jax.tree.map(
-        lambda v, d: (1 - share) * (v + share * d**2), moments.variance, change
-    )
+    variance = jax.tree.map(lambda v, d: (1 - share) * (v + share * d**2), moments.variance, change)
     return Moments(count, mean, variance)
 
 
 def estimated_mass(moments: Moments, initial: Tree) -> Tree:
-    """Shrink the variance towards the initial value, as if that had been seen five times."""
-    trust = jnp.where(moments.count > _MASS_DELAY, moments.count / (moments.count + 5), 0.0)
-    return jax.tree.map(
-        lambda v, first: trust * v + (1 - trust) * first, moments.variance, initial
+    """Shrink the variance towards the initial value, as if that had been seen five times.
+
+    On the log scale, since a posterior is often narrower than its prior by orders of magnitude.
+    """
+    trust = jnp.where(
+        moments.num_draws > _MASS_DELAY, moments.num_draws / (moments.num_draws + 5), 0.0
     )
+
+    def shrunk(variance: Array, first: Array) -> Array:
+        known = jnp.where(variance > 0, variance, first)  # 0 while every proposal is rejected
+        return known**trust * first ** (1 - trust)
+
+    return jax.tree.map(shrunk, moments.variance, initial)
 
 
 def initial_mass(prior_std: Tree, mass: str) -> Tree:

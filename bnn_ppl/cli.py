@@ -20,7 +20,7 @@ import tyro
 
 import bnn_ppl as bnn
 
-METHODS = {
+METHODS: dict[str, Callable[..., bnn.Method]] = {
     "hmc": bnn.hmc,
     "nuts": bnn.nuts,
     "mclmc": bnn.mclmc,
@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
     """Parse the command line and do what it says; bad input is one line and exit status 2."""
     _start_devices()
     app = tyro.extras.SubcommandApp()
-    app.command(_run_command(), name="run")
+    app.command(name="run")(_run_command())
     app.command(predict)
     app.command(summary)
     try:
@@ -141,7 +141,7 @@ def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
 
 
 def _run_command() -> Callable[..., None]:
-    """The command ``run``: a problem, a method with its options, and how to run it."""
+    """Make the command ``run``: a problem, a method with its options, and how to run it."""
     methods = tuple(
         Annotated[
             partial,
@@ -192,15 +192,15 @@ def _run_command() -> Callable[..., None]:
     return run
 
 
-def _run(method: partial, problem: Problem, running: Options, seed: int, folder: Path | None):
+def _run(
+    method: partial, problem: Problem, running: Options, seed: int, folder: Path | None
+) -> None:
     name = method.func.__name__
     folder = folder or _free_folder(f"{problem.data}-{problem.split}-{name}")
     data = _load(problem)
     posterior = bnn.condition(_model(problem, data), data.train, temperature=problem.temperature)
     print(_describe(problem, data, posterior))
-    draws = bnn.run(
-        jax.random.key(seed), posterior, method(posterior), folder=folder, **running
-    )
+    draws = bnn.run(jax.random.key(seed), posterior, method(posterior), folder=folder, **running)
     settings = problem._asdict() | {"data_dir": problem.data_dir and str(problem.data_dir)}
     (folder / "problem.json").write_text(json.dumps(settings, indent=2) + "\n")
     prediction = bnn.predict(posterior, draws, data.test)

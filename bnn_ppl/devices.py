@@ -51,7 +51,7 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
             in_specs=specs,
             out_specs=P("chain"),
             axis_names={"chain"},
-            check_vma=False,  # the data axis stays automatic inside, and NUTS does not trace with it
+            check_vma=False,  # the data axis is automatic inside; NUTS does not trace with it
         )
         return sharded(*args)
 

@@ -1,6 +1,7 @@
 """What a method is: four pure functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
@@ -26,4 +27,4 @@ class Method(NamedTuple):
     step: Callable[..., tuple[Any, dict[str, Any]]]
     draw: Callable[..., Any]
     warmup: Callable[..., tuple[Any, dict[str, Any]]] | None = None
-    settings: dict[str, Any] = {}
+    settings: Mapping[str, Any] = MappingProxyType({})

@@ -1,9 +1,10 @@
 """Ready-made models: a random network and the likelihood of its outputs."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
@@ -11,7 +12,7 @@ from bnn_ppl import priors
 from bnn_ppl.network import Prior, random_network
 
 Model = Callable[..., None]
-Noise = float | dist.Distribution | Literal["heteroscedastic"]
+Noise: TypeAlias = float | dist.Distribution | Literal["heteroscedastic"]
 
 
 def classifier(net: Any, prior: Prior) -> Model:
@@ -50,8 +51,8 @@ def regressor(net: Any, prior: Prior, noise: Noise | None = None) -> Model:
         As in :func:`bnn_ppl.random_network`.
     noise
         Standard deviation of y about the network, in the units of y: a number (known); a
-        distribution, its prior (learnt, as the site ``noise``); or ``"heteroscedastic"``, learnt for
-        each x. By default learnt under :func:`bnn_ppl.priors.noise`.
+        distribution, its prior (learnt, as the site ``noise``); or ``"heteroscedastic"``, learnt
+        for each x. By default learnt under :func:`bnn_ppl.priors.noise`.
 
     Returns
     -------
@@ -79,7 +80,7 @@ def regressor(net: Any, prior: Prior, noise: Noise | None = None) -> Model:
         elif isinstance(noise, dist.Distribution):
             std = numpyro.sample("noise", noise)
         else:
-            std = noise
+            std = jnp.asarray(noise, float)
         with numpyro.plate("data", output.shape[0]):
             numpyro.sample("y", dist.Normal(output[:, 0], std), obs=y)
 

@@ -2,14 +2,16 @@
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpyro
 import numpyro.distributions as dist
 from flax import linen, nnx
 
-Prior = dist.Distribution | Mapping[str, dist.Distribution] | Callable[..., dist.Distribution]
+Prior: TypeAlias = (
+    dist.Distribution | Mapping[str, dist.Distribution] | Callable[..., dist.Distribution]
+)
 
 
 def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior: Prior) -> Any:
@@ -48,7 +50,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     """
     module = _build(net)
     _refuse_stochastic_layers(module)
-    graph, weights, rest = nnx.split(module, nnx.Param, ...)
+    graph, weights, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
     _refuse_state(rest)
     variables = {".".join([name, *map(str, path)]): (path, leaf) for path, leaf in _flat(weights)}
     choose = _per_site(prior, list(variables))

@@ -28,7 +28,8 @@ class Posterior(NamedTuple):
     Attributes
     ----------
     init
-        ``key, data=data -> position``: a network from its own initialisers, every other site from its prior.
+        ``key, data=data -> position``: a network from its own initialisers, every other site from
+        its prior.
     log_prior
         ``position -> scalar``: log prior density of the constrained values.
     log_likelihood
@@ -119,8 +120,9 @@ def condition(
 
     Notes
     -----
-    The log-density is ``(log p(w) + N/|batch| sum_i log p(y_i | x_i, w)) / T`` plus the log-Jacobian
-    of the map from the position to w, which is not tempered: T tempers the density of w itself.
+    The log-density is ``(log p(w) + N/|batch| sum_i log p(y_i | x_i, w)) / T`` plus the
+    log-Jacobian of the map from the position to w, which is not tempered: T tempers the density of
+    w itself.
     """
     if not 0 < temperature < math.inf:
         raise ValueError(f"got temperature={temperature}, expected a finite number above 0")

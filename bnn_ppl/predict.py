@@ -1,6 +1,6 @@
 """Predictions averaged over draws, and per-draw predictions for diagnosis in function space."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -24,7 +24,7 @@ _BYTES_A_BLOCK = 32 * 2**20  # of draws that are on the device at once
 class _Sums(NamedTuple):
     """What predict accumulates over draws, each by row; one pass, no draw kept."""
 
-    count: Array
+    num_draws: Array
     mean: Array  # of the predictive mean, or of the class probabilities
     spread: Array  # sum of squared deviations of the mean (Welford), zero for classes
     variance: Array
@@ -183,14 +183,16 @@ def _center(predictive: dist.Distribution) -> tuple[str, Array]:
     return "mean", predictive.mean
 
 
-def _adder(posterior: Posterior, has_y: bool):
+def _adder(posterior: Posterior, has_y: bool) -> Callable[..., _Sums]:
+    """Compile the adding of a block of draws to the sums."""
+
     def one_draw(values: Tree, x: Tree, y: Array | None) -> _Sums:
         predictive = posterior.predictive(values, x)
         name, center = _center(predictive)
         nothing = jnp.zeros(predictive.batch_shape)
         variance = nothing if name == "probs" else predictive.variance
         return _Sums(
-            count=jnp.ones(()),
+            num_draws=jnp.ones(()),
             mean=center,
             spread=jnp.zeros_like(center),
             variance=variance,
@@ -199,11 +201,11 @@ def _adder(posterior: Posterior, has_y: bool):
         )
 
     def merge(sums: _Sums, new: _Sums) -> _Sums:
-        count = sums.count + 1
+        count = sums.num_draws + 1
         change = new.mean - sums.mean
         mean = sums.mean + change / count
         return _Sums(
-            count=count,
+            num_draws=count,
             mean=mean,
             spread=sums.spread + change * (new.mean - mean),
             variance=sums.variance + (new.variance - sums.variance) / count,
@@ -241,11 +243,11 @@ def _entropy(predictive: dist.Distribution, shape: tuple[int, ...]) -> Array:
 def _dataset(parts: list[_Sums], has_y: bool) -> "xarray.Dataset":
     import xarray
 
-    count = float(parts[0].count)
+    count = float(parts[0].num_draws)
     rows = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in _Sums._fields
-        if name != "count"
+        if name != "num_draws"
     }
     classes = rows["mean"].ndim > rows["variance"].ndim
     dims = ("row", "output")[: rows["variance"].ndim]

@@ -102,7 +102,8 @@ def hierarchical(std: float = 1.0, concentration: float = 10.0) -> SitePrior:
     """Gaussian whose precision is learnt for each tensor under a Gamma prior.
 
     ``w ~ N(0, 1 / precision)``, ``precision ~ Gamma(concentration, concentration std^2)`` as the
-    site ``<site>.precision``: its mean is ``1 / std^2``, its relative spread ``concentration^-1/2``.
+    site ``<site>.precision``: its mean is ``1 / std^2``, its relative spread
+    ``concentration^-1/2``.
     With ``std=1`` and the default concentration this is the Gamma(10, 10) of Springenberg et al.
     (2016). Marginally a weight is Student-t with ``2 concentration`` degrees of freedom and scale
     `std`.

@@ -149,7 +149,7 @@ def _initial_states(
     else:
         positions = by_chain(_positions_of(init, posterior, num_chains), mesh)
     for chain in range(num_chains):
-        posterior.check(jax.tree.map(lambda leaf: leaf[chain], positions))
+        posterior.check({site: leaf[chain] for site, leaf in positions.items()})
     keys = by_chain(jax.random.split(jax.random.fold_in(key, 1), num_chains), mesh)
     begin = over_chains(method.init, mesh, num_mapped=2)
     return jax.jit(begin)(keys, positions, everywhere(posterior.data, mesh))
@@ -213,48 +213,66 @@ def _repeat(
     look at the clock: about two chunks a second, whatever a draw costs. Ctrl-C ends it with the
     draws so far.
     """
+    if num == 0:
+        return states, ({}, {})
     num_chains = len(jax.tree.leaves(states)[0])
-    batch = everywhere(data, mesh)
-    chains = by_chain(jnp.arange(num_chains), mesh)
+    batch, chains = everywhere(data, mesh), by_chain(jnp.arange(num_chains), mesh)
     one_state = jax.tree.map(lambda leaf: leaf[0], states)
     _, one_record = jax.eval_shape(draw_once, key, one_state, batch)
-    records = jax.tree.map(
-        lambda leaf: np.zeros((num_chains, num, *leaf.shape), leaf.dtype), one_record
-    )
-    if num == 0:
-        return states, records
-    bytes_a_draw = num_chains * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(one_record))
-    capacity = max(1, min(num, _BYTES_A_CHUNK // max(1, bytes_a_draw)))
-
-    def chunk(chain: jax.Array, state: Tree, key: jax.Array, start: int, count: int, batch: Tree):
-        def body(i: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-            state, buffers = carry
-            draw_key = jax.random.fold_in(jax.random.fold_in(key, start + i), chain)
-            state, record = draw_once(draw_key, state, batch)
-            return state, jax.tree.map(lambda b, leaf: b.at[i].set(leaf), buffers, record)
-
-        empty = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), one_record)
-        return jax.lax.fori_loop(0, count, body, (state, empty))
-
-    advance = jax.jit(over_chains(chunk, mesh, num_mapped=2))
-    advance = advance.lower(chains, states, key, 0, 1, batch).compile()
+    records = _empty(one_record, (num_chains, num), np)
+    capacity = _capacity(one_record, num_chains, num)
+    chunk = over_chains(partial(_chunk, draw_once, one_record, capacity), mesh, num_mapped=2)
+    advance = jax.jit(chunk).lower(chains, states, key, 0, 1, batch).compile()
     done, count = 0, 1
     try:
         while done < num:
             before = time.perf_counter()
             states, buffers = advance(chains, states, key, done, count, batch)
             for record, buffer in zip(*map(jax.tree.leaves, (records, buffers)), strict=True):
-                record[:, done : done + count] = np.asarray(buffer[:, :count])
+                record[:, done : done + count] = np.asarray(buffer)[:, :count]
             done += count
             _show(bar, count, records[1], done)
             rate = count / (time.perf_counter() - before)
             count = max(1, min(capacity, num - done, int(rate * _SECONDS_A_CHUNK)))
     except KeyboardInterrupt:
-        if not done:
+        if not done or not records[0]:  # nothing yet, or only warm-up
             raise
         bar.write(f"stopped: {done} of {num} draws are kept", file=sys.stderr)
         records = jax.tree.map(lambda record: record[:, :done], records)
     return states, records
+
+
+def _chunk(
+    draw_once: Callable,
+    one_record: Tree,
+    capacity: int,
+    chain: jax.Array,
+    state: Tree,
+    key: jax.Array,
+    start: jax.Array,
+    count: jax.Array,
+    batch: Tree,
+) -> tuple[Tree, Tree]:
+    """One chain's draws number `start` to `start + count`: its state, and the records so far."""
+
+    def body(i: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+        state, buffers = carry
+        draw_key = jax.random.fold_in(jax.random.fold_in(key, start + i), chain)
+        state, record = draw_once(draw_key, state, batch)
+        return state, jax.tree.map(lambda b, leaf: b.at[i].set(leaf), buffers, record)
+
+    return jax.lax.fori_loop(0, count, body, (state, _empty(one_record, (capacity,), jnp)))
+
+
+def _empty(one_record: Tree, shape: tuple[int, ...], numpy: Any) -> Tree:
+    return jax.tree.map(lambda leaf: numpy.zeros(shape + leaf.shape, leaf.dtype), one_record)
+
+
+def _capacity(one_record: Tree, num_chains: int, num: int) -> int:
+    """Draws a chunk holds at most."""
+    leaves = jax.tree.leaves(one_record)
+    bytes_a_draw = num_chains * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    return max(1, min(num, _BYTES_A_CHUNK // max(1, bytes_a_draw)))
 
 
 # --- telling
@@ -266,7 +284,7 @@ def _bar(total: int, progress: bool) -> tqdm:
 
 
 def _show(bar: tqdm, count: int, stats: dict[str, np.ndarray], done: int) -> None:
-    facts = {}
+    facts: dict[str, Any] = {}
     if "acceptance_rate" in stats:
         facts["acceptance"] = f"{stats['acceptance_rate'][:, :done].mean():.2f}"
     if "step_size" in stats:
@@ -287,7 +305,7 @@ def _facts(key: jax.Array, posterior: Posterior, method: Method, mesh: Mesh) -> 
         "inference_library": "bnn_ppl",
         "inference_library_version": version("bnn_ppl"),
         "method": method.settings.get("method", "own"),
-        "settings": json.dumps(method.settings),
+        "settings": json.dumps(dict(method.settings)),
         "temperature": posterior.temperature,
         "tempered": posterior.tempered,
         "seed": np.asarray(jax.random.key_data(key)).tolist(),

@@ -30,7 +30,7 @@ def inference_data(
     )
 
 
-def draws_of(draws: "arviz.InferenceData", sites: list[str]) -> dict[str, np.ndarray]:
+def draws_of(draws: Any, sites: list[str]) -> dict[str, np.ndarray]:
     """Arrays (chain, draw, ...) of the sites named; refuse draws that lack one."""
     missing = [site for site in sites if site not in draws.posterior]
     if missing:
@@ -73,4 +73,6 @@ def load(folder: str | Path) -> "arviz.InferenceData":
             f"got folder={str(folder)!r} without {_DRAWS}, expected the folder of a run: "
             "pass the folder= that run was given"
         )
-    return arviz.InferenceData.from_datatree(xarray.open_datatree(path, engine="zarr", consolidated=False))
+    return arviz.InferenceData.from_datatree(
+        xarray.open_datatree(path, engine="zarr", consolidated=False)
+    )

@@ -142,7 +142,6 @@ def test_noise_is_half_normal_above_its_floor(float64):
 
 def trace(prior, shape, values, site="net.layers.0.kernel"):
     seeded = handlers.seed(handlers.substitute(prior, values), jax.random.key(0))
-    sites = {}
     with handlers.trace() as sites:
         chosen = seeded(site, shape)
     return chosen, sites

@@ -102,7 +102,7 @@ def test_init_without_a_site_is_refused(posterior):
         short(posterior, init=arviz.from_dict({"slope": np.zeros((2, 3))}))
 
 
-def counter(fail_at: int | None = None) -> Method:
+def counter() -> Method:
     """Count steps: the simplest method there is."""
 
     def init(key, position, batch):
@@ -156,6 +156,15 @@ def test_interrupt_keeps_the_draws_so_far(posterior, monkeypatch, capsys):
     draws = short(posterior, num_warmup=2, num_draws=50)
     assert draws.posterior.sizes["draw"] == 2
     assert np.isfinite(draws.posterior["slope"]).all()
+
+
+def test_interrupt_in_warm_up_ends_the_run(posterior, monkeypatch):
+    def interrupt(bar, count, stats, done):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_show", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        short(posterior)
 
 
 def test_progress_shows_acceptance_and_time_left(posterior, capsys):

@@ -121,23 +121,26 @@ def _trajectory(num_steps: jax.Array | int) -> Callable:
     """
 
     def integrator(logdensity: Callable, kinetic_energy: Callable) -> Callable:
-        gradient, velocity = jax.grad(logdensity), jax.grad(kinetic_energy)
+        # Under jit, so that the model is traced once for the loop and the last step.
+        value_and_gradient = jax.jit(jax.value_and_grad(logdensity))
+        velocity = jax.grad(kinetic_energy)
+
+        def drift(position: Any, momentum: Any, step_size: jax.Array) -> Any:
+            return optax.tree.add_scale(position, step_size, velocity(momentum))
 
         def integrate(state: "IntegratorState", step_size: jax.Array) -> "IntegratorState":
-            def drift(position: Any, momentum: Any) -> Any:
-                return optax.tree.add_scale(position, step_size, velocity(momentum))
-
             def leapfrog(_: Any, phase: tuple[Any, Any]) -> tuple[Any, Any]:
-                position = drift(*phase)
-                return position, optax.tree.add_scale(phase[1], step_size, gradient(position))
+                position = drift(*phase, step_size)
+                _, gradient = value_and_gradient(position)
+                return position, optax.tree.add_scale(phase[1], step_size, gradient)
 
             momentum = optax.tree.add_scale(state.momentum, step_size / 2, state.logdensity_grad)
             phase = state.position, momentum
             position, momentum = jax.lax.fori_loop(0, num_steps - 1, leapfrog, phase)
-            position = drift(position, momentum)
-            lp, last = jax.value_and_grad(logdensity)(position)
-            momentum = optax.tree.add_scale(momentum, step_size / 2, last)
-            return type(state)(position, momentum, lp, last)
+            position = drift(position, momentum, step_size)
+            lp, gradient = value_and_gradient(position)
+            momentum = optax.tree.add_scale(momentum, step_size / 2, gradient)
+            return type(state)(position, momentum, lp, gradient)
 
         return integrate
 

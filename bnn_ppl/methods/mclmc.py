@@ -39,7 +39,8 @@ def mclmc(
     r"""Microcanonical Langevin Monte Carlo: one integrator step a transition, no Metropolis test.
 
     .. math:: dw = S u\, dt, \qquad
-        du = (I - u u^\top)\, \big(S \nabla\log\pi(w) / (d - 1)\, dt + \sqrt{2 / (L (d-1))}\, dB\big)
+        du = (I - u u^\top)
+        \big(S \nabla\log\pi(w) / (d - 1)\, dt + \sqrt{2 / (L (d-1))}\, dB\big)
 
     with u on the unit sphere in d dimensions (Robnik et al., 2023, equation 12). Cheap and fast
     mixing, but **biased**: the stationary law is off by an amount that `energy_error` bounds, and

@@ -1,0 +1,693 @@
+"""`condition`: densities against NumPyro's, temperature, starts, and everything it refuses."""
+
+import math
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import scipy.stats as st
+from flax import nnx
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.infer.util import constrain_fn, log_density, potential_energy
+from scipy.integrate import quad
+
+import bnn_ppl as bnn
+
+ROWS = 12
+X = np.random.default_rng(0).normal(size=(ROWS, 3))
+REAL = X[:, 0] - 0.5 * X[:, 1] + 0.1
+LABELS = np.arange(ROWS) % 2
+
+
+@pytest.fixture
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+# --- models: with a network, without, with supports that move, with scaled sites
+
+
+def net(num_outputs):
+    return partial(bnn.nets.MLP, 3, (4,), num_outputs)
+
+
+def classifier(prior):
+    return bnn.models.classifier(net(2), prior)
+
+
+def regressor(*noise, num_outputs=1):
+    return lambda prior: bnn.models.regressor(net(num_outputs), prior, *noise)
+
+
+def by_site(*priors):
+    """Give each of the four tensors of the network a prior of its own."""
+    sites = [f"net.layers.{i}.{part}" for i in (0, 1) for part in ("bias", "kernel")]
+    chosen = dict(zip(sites, priors, strict=True))
+
+    def prior(site, shape):
+        return (
+            chosen[site]
+            if isinstance(chosen[site], dist.Distribution)
+            else chosen[site](site, shape)
+        )
+
+    return prior
+
+
+def simple_priors():
+    families = bnn.priors.normal, bnn.priors.laplace, bnn.priors.logistic, bnn.priors.student_t
+    return by_site(*(family(0.5) for family in families))
+
+
+def structured_priors():
+    families = bnn.priors.mixture, bnn.priors.fan_in, bnn.priors.hierarchical, bnn.priors.horseshoe
+    return by_site(*(family() for family in families))
+
+
+LIKELIHOODS = {
+    "classifier": (classifier, LABELS),
+    "known noise": (regressor(0.4), REAL),
+    "learnt noise": (regressor(dist.LogNormal(-1.0, 0.5)), REAL),
+    "heteroscedastic": (regressor("heteroscedastic", num_outputs=2), REAL),
+}
+every_likelihood = pytest.mark.parametrize("likelihood", LIKELIHOODS)
+
+
+def linear(x, y=None):
+    """Sample coefficients in a plate and a noise, without a network."""
+    with numpyro.plate("columns", x.shape[1]):
+        weights = numpyro.sample("weights", dist.Normal(0.2, 1.5))
+    noise = numpyro.sample("noise", dist.HalfNormal(2.0))
+    mean = numpyro.deterministic("mean", x @ weights)
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(mean, noise), obs=y)
+
+
+def dynamic(x, y=None):
+    a = numpyro.sample("a", dist.Uniform(0.0, 1.0))
+    b = numpyro.sample("b", dist.Uniform(0.0, 1.0 - a))
+    c = numpyro.sample("c", dist.TruncatedNormal(0.0, 1.0, low=a, high=a + b))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(a * x[:, 0] + b * x[:, 1], 0.1 + c), obs=y)
+
+
+def scaled(x, y=None):
+    with handlers.scale(scale=0.25):
+        weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    noise = numpyro.sample("noise", dist.Gamma(2.0, 1.0))
+    with handlers.scale(scale=jnp.linspace(0.5, 2.0, len(x))), numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.StudentT(4.0, x @ weights, noise), obs=y)
+
+
+def vectors(x, y=None):
+    """Sample from supports of vectors and matrices, and a prior that is a transformation."""
+    shares = numpyro.sample("shares", dist.Dirichlet(jnp.array([1.0, 2.0, 3.0])))
+    ordered = numpyro.sample(
+        "ordered",
+        dist.TransformedDistribution(
+            dist.Normal(0.0, 1.0).expand([3]).to_event(1),
+            dist.transforms.OrderedTransform(),
+        ),
+    )
+    factor = numpyro.sample("factor", dist.LKJCholesky(3, 2.0))
+    level = numpyro.sample("level", dist.LogNormal(0.0, 0.5).expand([2]).to_event(1))
+    mean = x @ (shares * ordered) + x @ factor.sum(0)
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(mean, level.sum()), obs=y)
+
+
+def improper(x, y=None):
+    slope = numpyro.sample("slope", dist.ImproperUniform(constraints.real, (), (3,)))
+    noise = numpyro.sample("noise", dist.ImproperUniform(constraints.positive, (), ()))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(x @ slope, noise), obs=y)
+
+
+def pairs(x, y=None):
+    """Observe two outputs a row as one event."""
+    kernel = numpyro.sample("kernel", dist.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(x @ kernel, 0.5).to_event(1), obs=y)
+
+
+def grid(x, y=None):
+    """Observe two outputs a row, in two plates."""
+    kernel = numpyro.sample("kernel", dist.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+    with numpyro.plate("outputs", 2, dim=-1), numpyro.plate("data", len(x), dim=-2):
+        numpyro.sample("y", dist.Normal(x @ kernel, 0.5), obs=y)
+
+
+WITHOUT_NETWORK = {
+    "linear": (linear, REAL),
+    "dynamic supports": (dynamic, REAL),
+    "scaled sites": (scaled, REAL),
+    "vectors and matrices": (vectors, REAL),
+    "improper": (improper, REAL),
+    "two outputs as an event": (pairs, X[:, 1:]),
+    "two outputs in a plate": (grid, X[:, 1:]),
+}
+every_model = pytest.mark.parametrize("name", WITHOUT_NETWORK)
+
+
+@cache
+def posterior_of(name):
+    """Condition a model without a network, in float64."""
+    model, y = WITHOUT_NETWORK[name]
+    return bnn.condition(model, (X, y))
+
+
+def position_of(posterior, seed=0):
+    """Draw a position with every coordinate away from 0."""
+    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
+    rng = np.random.default_rng(seed)
+    return {
+        site: jnp.asarray(rng.uniform(0.2, 0.8, leaf.shape) * rng.choice([-1, 1], leaf.shape))
+        for site, leaf in shapes.items()
+    }
+
+
+def assert_equals_numpyro(posterior, model, rtol):
+    position, data = position_of(posterior), posterior.data
+
+    @jax.jit
+    def both(position, data):
+        energy = partial(potential_energy, model, data, {})
+        return (
+            jax.value_and_grad(posterior.logdensity)(position, data),
+            jax.value_and_grad(lambda position: -energy(position))(position),
+        )
+
+    (got, gradient), (expected, expected_gradient) = both(position, data)
+    assert got.dtype == data[0].dtype
+    np.testing.assert_allclose(got, expected, rtol=rtol)
+    assert set(gradient) == set(expected_gradient)
+    for site, slope in expected_gradient.items():
+        assert np.any(slope != 0), site
+        largest = np.abs(slope).max()
+        np.testing.assert_allclose(gradient[site], slope, rtol=rtol, atol=rtol * largest)
+
+
+# --- densities
+
+
+@every_likelihood
+@pytest.mark.parametrize("prior", [simple_priors, structured_priors])
+def test_logdensity_equals_numpyro_for_each_prior_and_likelihood(prior, likelihood, float64):
+    build, y = LIKELIHOODS[likelihood]
+    model = build(prior())
+    assert_equals_numpyro(bnn.condition(model, (X, y)), model, rtol=1e-12)
+
+
+@every_model
+def test_logdensity_equals_numpyro_without_a_network(name, float64):
+    assert_equals_numpyro(posterior_of(name), WITHOUT_NETWORK[name][0], rtol=1e-12)
+
+
+@every_likelihood
+def test_logdensity_equals_numpyro_in_float32(likelihood):
+    build, y = LIKELIHOODS[likelihood]
+    model = build(simple_priors())
+    assert_equals_numpyro(bnn.condition(model, (X, y)), model, rtol=1e-5)
+
+
+@partial(jax.jit, static_argnums=0)
+def parts(model, data, position):
+    """Return NumPyro's log prior, log likelihood and log Jacobian at a position."""
+    values = constrain_fn(model, data, {}, position)
+    joint, trace = log_density(model, data, {}, values)
+    likelihood = trace["y"]["fn"].log_prob(trace["y"]["value"])
+    likelihood = likelihood if trace["y"]["scale"] is None else trace["y"]["scale"] * likelihood
+    log_jacobian = -potential_energy(model, data, {}, position) - joint
+    return joint - likelihood.sum(), likelihood, log_jacobian
+
+
+@every_model
+def test_prior_and_likelihood_are_those_of_numpyro(name, float64):
+    posterior = posterior_of(name)
+    position, data = position_of(posterior), posterior.data
+    log_prior, likelihood, log_jacobian = parts(WITHOUT_NETWORK[name][0], data, position)
+
+    @jax.jit
+    def ours(position, data):
+        rows = posterior.log_likelihood(position, data)
+        return posterior.log_prior(position), rows, posterior.logdensity(position, data)
+
+    got_prior, got_rows, got = ours(position, data)
+    np.testing.assert_allclose(got_prior, log_prior, rtol=1e-10)
+    np.testing.assert_allclose(got_rows, likelihood.reshape(ROWS, -1).sum(1), rtol=1e-12)
+    np.testing.assert_allclose(got, got_prior + got_rows.sum() + log_jacobian, rtol=1e-10)
+
+
+@pytest.mark.parametrize("tempered", ["posterior", "likelihood"])
+@pytest.mark.parametrize("temperature", [0.1, 1, 3.0])
+def test_temperature_divides_what_it_should(temperature, tempered, float64):
+    posterior = bnn.condition(linear, (X, REAL), temperature=temperature, tempered=tempered)
+    position, data = position_of(posterior), posterior.data
+    log_prior, rows, log_jacobian = parts(linear, data, position)
+    assert abs(log_jacobian) > 0.1
+    if tempered == "posterior":
+        expected = (log_prior + rows.sum()) / temperature + log_jacobian
+    else:
+        expected = log_prior + rows.sum() / temperature + log_jacobian
+    np.testing.assert_allclose(posterior.logdensity(position, data), expected, rtol=1e-12)
+    np.testing.assert_allclose(posterior.log_prior(position), log_prior, rtol=1e-12)
+    np.testing.assert_allclose(posterior.log_likelihood(position, data), rows, rtol=1e-12)
+    assert (posterior.temperature, posterior.tempered) == (temperature, tempered)
+
+
+@pytest.mark.parametrize("tempered", ["posterior", "likelihood"])
+def test_temperature_tempers_the_density_of_the_value_and_not_of_the_position(tempered, float64):
+    """A positive site: the Jacobian belongs to the map, so T must leave it alone."""
+
+    def model(x, y=None):
+        scale = numpyro.sample("scale", dist.Gamma(3.0, 2.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(0.0, scale), obs=y)
+
+    y, temperature = np.array([0.8, -1.7, 0.3]), 0.5
+    posterior = bnn.condition(model, (np.zeros(3), y), temperature=temperature, tempered=tempered)
+    logdensity = jax.jit(lambda z: posterior.logdensity({"scale": z}, posterior.data))
+
+    def pushed(scale):  # change of variables from the position log(scale)
+        return math.exp(logdensity(math.log(scale)) + 5) / scale
+
+    def tempered_density(scale):
+        log_prior = st.gamma(3.0, scale=1 / 2.0).logpdf(scale)
+        log_likelihood = st.norm(0, scale).logpdf(y).sum()
+        if tempered == "posterior":
+            return math.exp((log_prior + log_likelihood) / temperature)
+        return math.exp(log_prior + log_likelihood / temperature)
+
+    mass, expected_mass = (quad(f, 1e-3, 20, limit=200)[0] for f in (pushed, tempered_density))
+    for scale in (0.5, 1.0, 2.0, 4.0):
+        np.testing.assert_allclose(
+            pushed(scale) / mass, tempered_density(scale) / expected_mass, rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("tempered", ["posterior", "likelihood"])
+@pytest.mark.parametrize("size", [1, 4, ROWS])
+def test_batches_of_a_partition_average_to_the_whole(size, tempered, float64):
+    posterior = bnn.condition(linear, (X, REAL), temperature=0.3, tempered=tempered)
+    position = position_of(posterior)
+    x, y = posterior.data
+    batches = [(x[i : i + size], y[i : i + size]) for i in range(0, ROWS, size)]
+    by_batch = [posterior.logdensity(position, batch) for batch in batches]
+    whole = posterior.logdensity(position, posterior.data)
+    np.testing.assert_allclose(np.mean(by_batch), whole, rtol=1e-12)
+    assert size == ROWS or np.ptp(by_batch) > 1
+    assert [len(posterior.log_likelihood(position, batch)) for batch in batches] == [
+        size for _ in batches
+    ]
+
+
+# --- positions and values
+
+
+@every_model
+def test_constrain_and_unconstrain_are_inverse(name, float64):
+    posterior = posterior_of(name)
+    position = position_of(posterior)
+    values = posterior.constrain(position)
+    expected = constrain_fn(WITHOUT_NETWORK[name][0], posterior.data, {}, position)
+    assert set(values) == set(expected)
+    for site, value in values.items():
+        np.testing.assert_allclose(value, expected[site], rtol=1e-12)
+    back = posterior.unconstrain(values)
+    for site, value in position.items():
+        np.testing.assert_allclose(back[site], value, rtol=1e-9, atol=1e-12)
+    assert posterior.num_weights == sum(value.size for value in position.values())
+
+
+def test_values_lie_on_the_support(float64):
+    posterior = posterior_of("dynamic supports")
+    for seed in range(5):
+        values = posterior.constrain(position_of(posterior, seed))
+        assert 0 < values["a"] < 1
+        assert 0 < values["b"] < 1 - values["a"]
+        assert values["a"] < values["c"] < values["a"] + values["b"]
+
+
+@pytest.mark.parametrize("name", ["linear", "scaled sites", "improper"])
+def test_predictive_is_the_observed_distribution_at_new_inputs(name, float64):
+    posterior = posterior_of(name)
+    values = posterior.constrain(position_of(posterior))
+    new = np.random.default_rng(1).normal(size=(5, 3))
+    substituted = handlers.substitute(WITHOUT_NETWORK[name][0], values)
+    seeded = handlers.seed(substituted, jax.random.key(0))
+    expected = handlers.trace(seeded).get_trace(new)["y"]["fn"]
+    got = posterior.predictive(values, new)
+    assert got.batch_shape == (5,)
+    np.testing.assert_array_equal(got.mean, expected.mean)
+    np.testing.assert_array_equal(got.variance, expected.variance)
+
+
+# --- starts
+
+
+class Constant(nnx.Module):
+    """A linear network that starts at one known value."""
+
+    def __init__(self, *, rngs):
+        constant = nnx.initializers.constant(0.123)
+        self.linear = nnx.Linear(3, 1, kernel_init=constant, rngs=rngs)
+
+    def __call__(self, x):
+        return self.linear(x)
+
+
+def test_init_starts_a_network_from_its_initialisers_and_the_rest_from_the_prior():
+    noise = dist.LogNormal(-1.0, 0.5)
+    model = bnn.models.regressor(Constant, bnn.priors.normal(100.0), noise)
+    posterior = bnn.condition(model, (X, REAL))
+    positions = jax.jit(jax.vmap(posterior.init))(jax.random.split(jax.random.key(0), 500))
+    np.testing.assert_array_equal(positions["net.linear.kernel"], np.float32(0.123))
+    np.testing.assert_array_equal(positions["net.linear.bias"], 0)
+    assert st.kstest(positions["noise"], st.norm(-1.0, 0.5).cdf).pvalue > 1e-5
+
+
+def test_init_builds_a_fresh_module_for_each_key_and_samples_the_scales_above_its_weights():
+    prior = bnn.priors.horseshoe(0.1)
+    model = bnn.models.classifier(partial(bnn.nets.MLP, 3, (), 2), prior)
+    posterior = bnn.condition(model, (X, LABELS))
+    init = jax.jit(jax.vmap(posterior.init))
+    positions = init(jax.random.split(jax.random.key(0), 300))
+    kernels = np.asarray(positions["net.layers.0.kernel"])
+    assert np.all(kernels.std(0) > 0.1)
+    assert np.abs(kernels).max() < 2  # the initialiser's; the prior has heavy tails
+    scales = np.exp(positions["net.layers.0.kernel.global_scale"])
+    assert st.kstest(scales, st.halfcauchy(scale=0.1).cdf).pvalue > 1e-5
+    again = init(jax.random.split(jax.random.key(0), 300))
+    np.testing.assert_array_equal(again["net.layers.0.kernel"], kernels)
+
+
+def test_init_of_an_improper_prior_is_finite_and_moves_with_the_key(float64):
+    posterior = posterior_of("improper")
+    first, other = (posterior.init(jax.random.key(seed)) for seed in (0, 1))
+    for site in ("slope", "noise"):
+        assert np.isfinite(first[site]).all()
+        assert np.all(first[site] != other[site])
+    posterior.check(first)
+
+
+@pytest.mark.parametrize("build", [lambda: linear, lambda: regressor()(bnn.priors.normal())])
+def test_positions_and_data_have_the_float_type_of_the_run(build):
+    for x64, dtype in ((True, np.float64), (False, np.float32)):
+        with jax.enable_x64(x64):
+            posterior = bnn.condition(build(), (X, REAL))
+            position = jax.eval_shape(posterior.init, jax.random.key(0))
+            values = jax.eval_shape(posterior.constrain, position)
+            back = jax.eval_shape(posterior.unconstrain, values)
+            density = jax.eval_shape(posterior.logdensity, position, posterior.data)
+            for leaf in jax.tree.leaves((position, values, back, density, posterior.data)):
+                assert leaf.dtype == dtype
+
+
+def test_integers_stay_integers_and_inputs_may_be_trees():
+    def model(x, y=None):
+        effect = numpyro.sample("effect", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x["group"])):
+            numpyro.sample("y", dist.Poisson(jnp.exp(effect[x["group"]] * x["dose"])), obs=y)
+
+    x = {"group": LABELS, "dose": X[:, 0]}
+    posterior = bnn.condition(model, (x, np.arange(ROWS).tolist()))
+    assert posterior.num_rows == ROWS
+    assert posterior.data[0]["group"].dtype.kind == posterior.data[1].dtype.kind == "i"
+    position = {"effect": jnp.array([0.5, -0.3])}
+    got = posterior.log_likelihood(position, posterior.data)
+    rate = np.exp(np.array([0.5, -0.3])[LABELS] * X[:, 0])
+    np.testing.assert_allclose(got, st.poisson(rate).logpmf(np.arange(ROWS)), rtol=1e-4)
+
+
+# --- the natural length of each site
+
+
+@pytest.mark.parametrize(
+    ("temperature", "tempered", "widening"),
+    [(1, "posterior", 1), (0.25, "posterior", 0.5), (4, "likelihood", 1)],
+)
+def test_prior_std_is_that_of_the_tempered_prior(temperature, tempered, widening):
+    def model(x, y=None):
+        numpyro.sample("normal", dist.Normal(1.0, 0.3))
+        numpyro.sample("student", bnn.priors.student_t(0.7, 3.0))
+        numpyro.sample("vector", dist.Normal(0.0, jnp.array([3.0, 4.0])).to_event(1))
+        joint = dist.MultivariateNormal(jnp.zeros(2), jnp.diag(jnp.array([9.0, 16.0])))
+        numpyro.sample("joint", joint)
+        numpyro.sample("cauchy", dist.Cauchy(0.0, 1.0))
+        numpyro.sample("flat", dist.ImproperUniform(constraints.real, (), ()))
+        scale = numpyro.sample("positive", dist.HalfNormal(5.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x[:, 0], scale), obs=y)
+
+    rms = math.sqrt(12.5)
+    expected = {"normal": 0.3, "student": 0.7, "vector": rms, "joint": rms}
+    expected = {**expected, "cauchy": 1, "flat": 1, "positive": 1}
+    posterior = bnn.condition(model, (X, REAL), temperature=temperature, tempered=tempered)
+    assert set(posterior.prior_std) == set(expected)
+    for site, std in expected.items():
+        np.testing.assert_allclose(posterior.prior_std[site], widening * std, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prior", "least", "most"),
+    [(bnn.priors.hierarchical(0.2), 0.15, 0.27), (bnn.priors.horseshoe(0.2), 0.02, 2.0)],
+)
+def test_prior_std_under_a_random_scale_is_that_of_a_typical_scale(prior, least, most):
+    model = bnn.models.classifier(partial(bnn.nets.MLP, 3, (), 2), prior)
+    prior_std = bnn.condition(model, (X, LABELS)).prior_std
+    assert least < prior_std["net.layers.0.kernel"] < most
+    assert least < prior_std["net.layers.0.bias"] < most
+
+
+# --- what is refused
+
+
+def plain(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y)
+
+
+def nothing_observed(x, y=None):
+    numpyro.sample("w", dist.Normal(0.0, 1.0))
+
+
+def nothing_latent(x, y=None):
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(x[:, 0], 1.0), obs=y)
+
+
+def two_observed(x, y=None):
+    plain(x, y)
+    with numpyro.plate("again", len(x)):
+        numpyro.sample("z", dist.Normal(0.0, 1.0), obs=y)
+
+
+def factor_beside(x, y=None):
+    plain(x, y)
+    numpyro.factor("penalty", -1.0)
+
+
+def factor_alone(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    numpyro.factor("likelihood", -0.5 * (y - w) ** 2)
+
+
+def discrete_latent(x, y=None):
+    numpyro.sample("kind", dist.Bernoulli(0.5))
+    plain(x, y)
+
+
+def subsampled(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", len(x), subsample_size=4) as rows:
+        numpyro.sample("y", dist.Normal(w, 1.0), obs=y[rows])
+
+
+def unsampled_parameter(x, y=None):
+    numpyro.param("offset", 0.0)
+    plain(x, y)
+
+
+def mutable_state(x, y=None):
+    numpyro.primitives.mutable("running_mean", jnp.zeros(2))
+    plain(x, y)
+
+
+def dependent_rows(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0).to_event(1), obs=y)
+
+
+def with_nan(array, *rows):
+    array = np.array(array)
+    array[list(rows)] = np.nan
+    return array
+
+
+REFUSED_MODELS = {
+    nothing_observed: r"got a model that observes nothing \(its sites: w\), expected one",
+    nothing_latent: "got a model without latent sites, expected some",
+    two_observed: r"got 2 observed sites \(y, z\), expected one: stack",
+    factor_beside: r"got 2 observed sites \(y, penalty\), expected one: .* factors",
+    factor_alone: "got the factor 'likelihood' as likelihood, expected an observed site",
+    discrete_latent: "got the discrete latent site 'kind', expected continuous .* sum it out",
+    subsampled: "got the subsampling plate 'rows', expected whole plates: .* drop subsample_size",
+    unsampled_parameter: "got the unsampled parameter 'offset', expected a prior on everything",
+    mutable_state: "got the mutable state 'running_mean', expected .*LayerNorm",
+    dependent_rows: r"got a log-likelihood of shape \(\) at site 'y' for 12 rows, expected one",
+}
+
+
+@pytest.mark.parametrize("model", REFUSED_MODELS)
+def test_refused_models(model):
+    with pytest.raises(ValueError, match=REFUSED_MODELS[model]):
+        bnn.condition(model, (X, REAL))
+
+
+REFUSED_DATA = {
+    "NaN in x": (
+        (with_nan(X, 2, 5), REAL),
+        r"got NaN or infinite values in 2 of 12 rows of x \(first rows \[2, 5\]\), expected finite",
+    ),
+    "infinity in y": (
+        (X, np.where(np.arange(ROWS) == 7, np.inf, REAL)),
+        r"got NaN or infinite values in 1 of 12 rows of y \(first rows \[7\]\), expected finite",
+    ),
+    "NaN in every row": ((X, REAL * np.nan), r"12 of 12 rows of y \(first rows \[0, 1, 2, 3, 4\]"),
+    "y too short": ((X, REAL[:-1]), r"got x of \(12, 3\) and y of \(11,\), expected .* as many"),
+    "a number as y": ((X, 1.0), r"got x of \(12, 3\) and y of \(\), expected arrays"),
+    "lists as x": ((X.tolist(), REAL), r"got x of \(\) and y of \(12,\), expected arrays \(no li"),
+    "no rows": ((X[:0], REAL[:0]), r"got x of \(0, 3\) and y of \(0,\), expected .* at least one"),
+    "no inputs": ((None, REAL), r"got x of nothing and y of \(12,\), expected arrays"),
+    "strings": ((X, np.array(["a"] * ROWS)), "got y of dtype <U1, expected numbers: encode"),
+    "objects": ((X, [None] * ROWS), "got y of dtype object, expected numbers: encode"),
+    "an array": (X, r"got data of type ndarray, expected a pair \(x, y\): pass data.train"),
+    "a number": (3, r"got data of type int, expected a pair \(x, y\)"),
+    "a triple": ((X, REAL, REAL), r"got data of type tuple, expected a pair \(x, y\)"),
+    "a column as y": (
+        (X, REAL[:, None]),
+        r"got y of shape \(12, 1\) at site 'y', expected the shape \(12,\) of its distribution",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_DATA)
+def test_refused_data(case):
+    data, message = REFUSED_DATA[case]
+    with pytest.raises(ValueError, match=message):
+        bnn.condition(plain, data)
+
+
+REFUSED_LABELS = {
+    "a column": (LABELS[:, None], r"got y of shape \(12, 1\) at site 'y', expected .* \(12,\)"),
+    "one-hot": (np.eye(2)[LABELS], r"got y of shape \(12, 2\) at site 'y', .* or class numbers"),
+    "floats": (LABELS * 1.0, "got y of dtype float32 at the discrete site 'y', .*astype"),
+    "booleans": (LABELS > 0, "got y of dtype bool at the discrete site 'y', .*astype"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_LABELS)
+def test_refused_labels(case):
+    labels, message = REFUSED_LABELS[case]
+    with pytest.raises(ValueError, match=message):
+        bnn.condition(classifier(bnn.priors.normal()), (X, labels))
+
+
+REFUSED_OPTIONS = {
+    "temperature 0": ({"temperature": 0}, "got temperature=0, expected a finite number above 0"),
+    "temperature below 0": ({"temperature": -1.0}, "got temperature=-1.0, expected"),
+    "temperature NaN": ({"temperature": math.nan}, "got temperature=nan, expected"),
+    "temperature infinite": ({"temperature": math.inf}, "got temperature=inf, expected"),
+    "tempered misspelt": (
+        {"tempered": "prior"},
+        "got tempered='prior', expected 'posterior' or 'likelihood'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_OPTIONS)
+def test_refused_options(case):
+    options, message = REFUSED_OPTIONS[case]
+    with pytest.raises(ValueError, match=message):
+        bnn.condition(plain, (X, REAL), **options)
+
+
+def test_refusals_come_before_anything_is_computed():
+    """The model of a refused condition is traced with abstract values only."""
+    seen = []
+
+    def model(x, y=None):
+        seen.append(isinstance(x, jax.core.Tracer) and isinstance(y, jax.core.Tracer))
+        discrete_latent(x, y)
+
+    with pytest.raises(ValueError, match="discrete"):
+        bnn.condition(model, (X, REAL))
+    assert seen == [True]
+
+
+def test_a_whole_plate_of_a_given_size_is_accepted(float64):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(x), subsample_size=len(x)):
+            numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y)
+
+    position = {"w": jnp.array(0.7)}
+    got, expected = (bnn.condition(m, (X, REAL)) for m in (model, plain))
+    np.testing.assert_array_equal(
+        got.logdensity(position, got.data), expected.logdensity(position, expected.data)
+    )
+
+
+# --- the check at the start
+
+
+def test_check_passes_where_the_density_is_finite():
+    posterior = bnn.condition(linear, (X, REAL))
+    posterior.check(position_of(posterior))
+
+
+def test_check_names_the_rows():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.LogNormal(w, 1.0), obs=y)
+
+    y = np.where(np.isin(np.arange(ROWS), [3, 8]), -1.0, 1.0)
+    posterior = bnn.condition(model, (X, y))
+    message = r"not finite at the start: the likelihood 'y' at 2 of 12 rows \(first \[3, 8\]\); exp"
+    with pytest.raises(ValueError, match=message):
+        posterior.check({"w": jnp.zeros(())})
+
+
+def test_check_names_the_rows_of_labels_out_of_range():
+    labels = np.where(np.arange(ROWS) == 4, -1, LABELS)
+    labels[9] = 2
+    posterior = bnn.condition(classifier(bnn.priors.normal()), (X, labels))
+    with pytest.raises(ValueError, match=r"the likelihood 'y' at 2 of 12 rows \(first \[4, 9\]\)"):
+        posterior.check(position_of(posterior))
+
+
+def test_check_names_the_sites():
+    posterior = bnn.condition(linear, (X, REAL))
+    position = {"weights": jnp.array([0.0, jnp.nan, 0.0]), "noise": jnp.zeros(())}
+    message = "got a log-density that is not finite at the start: the prior of weights and the lik"
+    with pytest.raises(ValueError, match=message):
+        posterior.check(position)
+
+
+def test_check_names_the_edge_of_a_support():
+    def model(x, y=None):
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(0.0, 1.0 + scale), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    with pytest.raises(ValueError, match="a constrained site at the edge of its support"):
+        posterior.check({"scale": jnp.array(-jnp.inf)})
