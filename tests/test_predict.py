@@ -1,0 +1,365 @@
+"""Predictions against brute-force NumPy averages over hand-made draws."""
+
+from functools import partial
+
+import arviz as az
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import scipy.stats as st
+from scipy.special import expit, logsumexp, softmax
+
+import bnn_ppl as bnn
+from bnn_ppl import store
+from bnn_ppl.predict import _blocks
+
+CHAINS, DRAWS, ROWS = 2, 7, 11
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(ROWS, 3))
+REAL = RNG.normal(size=ROWS)
+LABELS = np.arange(ROWS) % 3
+PRIOR = bnn.priors.normal()
+
+
+@pytest.fixture
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def network_draws(num_outputs, chains=CHAINS, draws=DRAWS, **others):
+    """Make up draws of a linear network, and the outputs (chain * draw, row, output) they give."""
+    rng = np.random.default_rng(1)
+    values = {
+        "net.layers.0.bias": rng.normal(size=(chains, draws, num_outputs)),
+        "net.layers.0.kernel": rng.normal(size=(chains, draws, 3, num_outputs)),
+    }
+    kernel, bias = (values[f"net.layers.0.{part}"] for part in ("kernel", "bias"))
+    outputs = np.einsum("ni,cdik->cdnk", X, kernel) + bias[:, :, None]
+    draws = az.from_dict(posterior=values | others, attrs={"method": "made up"})
+    return draws, outputs.reshape(-1, ROWS, num_outputs)
+
+
+def linear_net(num_outputs):
+    return partial(bnn.nets.MLP, 3, (), num_outputs)
+
+
+def entropy_of(probs):
+    return -(probs * np.log(probs)).sum(-1)
+
+
+# --- each likelihood against NumPy
+
+
+def classes():
+    draws, outputs = network_draws(3)
+    posterior = bnn.condition(bnn.models.classifier(linear_net(3), PRIOR), (X, LABELS))
+    probs = softmax(outputs, axis=-1)
+    average = probs.mean(0)
+    expected = {
+        "probs": average,
+        "entropy": entropy_of(average),
+        "expected_entropy": entropy_of(probs).mean(0),
+        "mutual_information": entropy_of(average) - entropy_of(probs).mean(0),
+        "log_prob": np.log(average[np.arange(ROWS), LABELS]),
+    }
+    return posterior, draws, LABELS, expected, {"probs": probs}
+
+
+def binary():
+    def model(x, y=None):
+        logits = bnn.random_network("net", linear_net(1), PRIOR)(x)[:, 0]
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Bernoulli(logits=logits), obs=y)
+
+    draws, outputs = network_draws(1)
+    labels = np.arange(ROWS) % 2
+    probs = np.stack([expit(-outputs[..., 0]), expit(outputs[..., 0])], -1)
+    average = probs.mean(0)
+    expected = {
+        "probs": average,
+        "entropy": entropy_of(average),
+        "expected_entropy": entropy_of(probs).mean(0),
+        "mutual_information": entropy_of(average) - entropy_of(probs).mean(0),
+        "log_prob": np.log(average[np.arange(ROWS), labels]),
+    }
+    return bnn.condition(model, (X, labels)), draws, labels, expected, {"probs": probs}
+
+
+def gaussian_average(mean, std, y):
+    """Law of total variance, mixture density, entropy of the Gaussian of equal moments."""
+    std = np.broadcast_to(std, mean.shape)
+    variance = (std**2).mean(0) + mean.var(0)
+    entropy, expected_entropy = st.norm(0, np.sqrt(variance)).entropy(), st.norm(0, std).entropy()
+    return {
+        "mean": mean.mean(0),
+        "variance": variance,
+        "epistemic_variance": mean.var(0),
+        "entropy": entropy,
+        "expected_entropy": expected_entropy.mean(0),
+        "mutual_information": entropy - expected_entropy.mean(0),
+        "log_prob": logsumexp(st.norm(mean, std).logpdf(y), axis=0) - np.log(len(mean)),
+    }
+
+
+def heteroscedastic():
+    draws, outputs = network_draws(2)
+    model = bnn.models.regressor(linear_net(2), PRIOR, "heteroscedastic")
+    mean, std = outputs[..., 0], np.log1p(np.exp(outputs[..., 1]))
+    expected = gaussian_average(mean, std, REAL)
+    return bnn.condition(model, (X, REAL)), draws, REAL, expected, {"mean": mean}
+
+
+def learnt_noise():
+    noise = np.random.default_rng(2).uniform(0.2, 1.5, size=(CHAINS, DRAWS))
+    draws, outputs = network_draws(1, noise=noise)
+    model = bnn.models.regressor(linear_net(1), PRIOR, dist.LogNormal(-1.0, 0.5))
+    mean = outputs[..., 0]
+    expected = gaussian_average(mean, noise.reshape(-1, 1), REAL)
+    return bnn.condition(model, (X, REAL)), draws, REAL, expected, {"mean": mean}
+
+
+def outputs_in_a_plate():
+    def model(x, y=None):
+        mean = bnn.random_network("net", linear_net(2), PRIOR)(x)
+        with numpyro.plate("outputs", 2, dim=-1), numpyro.plate("data", len(x), dim=-2):
+            numpyro.sample("y", dist.Normal(mean, 0.7), obs=y)
+
+    draws, mean = network_draws(2)
+    y = X[:, :2]
+    expected = gaussian_average(mean, 0.7, y)
+    return bnn.condition(model, (X, y)), draws, y, expected, {"mean": mean}
+
+
+def outputs_as_an_event():
+    def model(x, y=None):
+        mean = bnn.random_network("net", linear_net(2), PRIOR)(x)
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(mean, 0.7).to_event(1), obs=y)
+
+    draws, mean = network_draws(2)
+    y = X[:, :2]
+    expected = gaussian_average(mean, 0.7, y)
+    joint = st.norm(mean, 0.7).logpdf(y).sum(-1)  # of both outputs under one draw, then averaged
+    expected["log_prob"] = logsumexp(joint, axis=0) - np.log(len(mean))
+    return bnn.condition(model, (X, y)), draws, y, expected, {"mean": mean}
+
+
+def counts():
+    def model(x, y=None):
+        log_rate = bnn.random_network("net", linear_net(1), PRIOR)(x)[:, 0]
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Poisson(jnp.exp(log_rate)), obs=y)
+
+    draws, outputs = network_draws(1)
+    rate, y = np.exp(outputs[..., 0]), np.arange(ROWS)
+    variance = rate.mean(0) + rate.var(0)
+    expected = {
+        "mean": rate.mean(0),
+        "variance": variance,
+        "epistemic_variance": rate.var(0),
+        "entropy": st.norm(0, np.sqrt(variance)).entropy(),
+        "expected_entropy": np.full(ROWS, np.nan),  # NumPyro knows no closed form of it
+        "mutual_information": np.full(ROWS, np.nan),
+        "log_prob": logsumexp(st.poisson(rate).logpmf(y), axis=0) - np.log(len(rate)),
+    }
+    return bnn.condition(model, (X, y)), draws, y, expected, {"mean": rate}
+
+
+LIKELIHOODS = [
+    classes,
+    binary,
+    heteroscedastic,
+    learnt_noise,
+    outputs_in_a_plate,
+    outputs_as_an_event,
+    counts,
+]
+every_likelihood = pytest.mark.parametrize("build", LIKELIHOODS)
+
+
+def assert_equal(prediction, expected, rtol):
+    assert set(prediction.data_vars) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(
+            prediction[name], values, rtol=rtol, atol=rtol, err_msg=name, strict=False
+        )
+        assert prediction[name].shape == values.shape
+
+
+@every_likelihood
+def test_predict_is_the_average_over_draws(build, float64):
+    posterior, draws, y, expected, _ = build()
+    prediction = bnn.predict(posterior, draws, (X, y))
+    assert_equal(prediction, expected, rtol=1e-9)
+    assert prediction["entropy"].dims == ("row", "output")[: np.ndim(expected["entropy"])]
+    if "probs" in prediction:
+        assert prediction["probs"].dims == ("row", "class")
+        np.testing.assert_allclose(prediction["probs"].sum("class"), 1, rtol=1e-12)
+
+
+@every_likelihood
+def test_function_draws_are_the_predictions_of_each_draw(build, float64):
+    posterior, draws, _, _, by_draw = build()
+    ((name, expected),) = by_draw.items()
+    got = bnn.function_draws(posterior, draws, X)
+    assert list(got.posterior.data_vars) == [name]
+    assert got.posterior[name].dims[:2] == ("chain", "draw")
+    expected = expected.reshape(CHAINS, DRAWS, *expected.shape[1:])
+    np.testing.assert_allclose(got.posterior[name], expected, rtol=1e-9)
+    assert got.attrs["method"] == "made up"
+
+
+@pytest.mark.parametrize("build", [classes, heteroscedastic])
+def test_float32_gives_the_same(build):
+    posterior, draws, y, expected, _ = build()
+    assert_equal(bnn.predict(posterior, draws, (X, y)), expected, rtol=3e-5)
+
+
+# --- streaming
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, ROWS, 100])
+@pytest.mark.parametrize("build", [classes, outputs_as_an_event])
+def test_any_number_of_rows_at_a_time_gives_the_same(build, batch_size, float64):
+    posterior, draws, y, expected, _ = build()
+    prediction = bnn.predict(posterior, draws, (X, y), batch_size=batch_size)
+    assert_equal(prediction, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("draws_a_block", [1, 3, DRAWS])
+@pytest.mark.parametrize("build", [classes, learnt_noise])
+def test_any_number_of_draws_at_a_time_gives_the_same(build, draws_a_block, float64, monkeypatch):
+    posterior, draws, y, expected, by_draw = build()
+    bytes_a_draw = sum(draws.posterior[site][0, 0].nbytes for site in draws.posterior)
+    monkeypatch.setattr("bnn_ppl.predict._BYTES_A_BLOCK", draws_a_block * bytes_a_draw + 1)
+    prediction = bnn.predict(posterior, draws, (X, y), batch_size=4)
+    assert_equal(prediction, expected, rtol=1e-9)
+    ((name, values),) = by_draw.items()
+    got = bnn.function_draws(posterior, draws, X).posterior[name]
+    np.testing.assert_allclose(got, values.reshape(got.shape), rtol=1e-9)
+
+
+def test_a_block_never_holds_more_bytes_than_allowed(monkeypatch):
+    draws, _ = network_draws(3, chains=2, draws=10)
+    sites = store.draws_of(draws, list(draws.posterior))
+    bytes_a_draw = sum(values[0, 0].nbytes for values in sites.values())
+    monkeypatch.setattr("bnn_ppl.predict._BYTES_A_BLOCK", 4 * bytes_a_draw)
+    blocks = [next(iter(block.values())) for block in _blocks(sites)]
+    assert [len(block) for block in blocks] == [4, 4, 2] * 2
+
+
+def test_thousands_of_draws(float64):
+    draws, outputs = network_draws(3, chains=2, draws=1000)
+    posterior = bnn.condition(bnn.models.classifier(linear_net(3), PRIOR), (X, LABELS))
+    average = softmax(outputs, axis=-1).mean(0)
+    prediction = bnn.predict(posterior, draws, (X, LABELS), batch_size=6)
+    np.testing.assert_allclose(prediction["probs"], average, rtol=1e-10)
+    expected = np.log(average[np.arange(ROWS), LABELS])
+    np.testing.assert_allclose(prediction["log_prob"], expected, rtol=1e-10)
+
+
+def test_one_draw_has_no_epistemic_variance(float64):
+    draws, outputs = network_draws(1, chains=1, draws=1)
+    model = bnn.models.regressor(linear_net(1), PRIOR, 0.4)
+    prediction = bnn.predict(bnn.condition(model, (X, REAL)), draws, (X, REAL))
+    np.testing.assert_array_equal(prediction["epistemic_variance"], 0)
+    np.testing.assert_allclose(prediction["variance"], 0.16, rtol=1e-12)
+    expected = st.norm(outputs[0, :, 0], 0.4).logpdf(REAL)
+    np.testing.assert_allclose(prediction["log_prob"], expected, rtol=1e-12)
+
+
+def test_far_off_rows_keep_a_finite_log_density(float64):
+    """Where every draw's density underflows: the sum must be of logarithms."""
+    posterior, draws, y, _, by_draw = learnt_noise()
+    far = y + 500
+    prediction = bnn.predict(posterior, draws, (X, far))
+    noise = draws.posterior["noise"].values.reshape(-1, 1)
+    log_density = st.norm(by_draw["mean"], noise).logpdf(far)
+    assert np.all(np.exp(log_density) == 0)
+    expected = logsumexp(log_density, axis=0) - np.log(len(log_density))
+    np.testing.assert_allclose(prediction["log_prob"], expected, rtol=1e-10)
+
+
+# --- what may be given
+
+
+@pytest.mark.parametrize("build", [classes, heteroscedastic, outputs_as_an_event])
+def test_without_y_there_is_no_log_prob(build, float64):
+    posterior, draws, _, expected, _ = build()
+    del expected["log_prob"]
+    assert_equal(bnn.predict(posterior, draws, (X, None)), expected, rtol=1e-9)
+
+
+def test_new_rows_need_not_be_as_many_as_the_conditioned(float64):
+    posterior, draws, y, expected, _ = classes()
+    prediction = bnn.predict(posterior, draws, (X[2:5], y[2:5]))
+    assert_equal(prediction, {name: values[2:5] for name, values in expected.items()}, rtol=1e-9)
+
+
+def test_sites_that_the_model_lacks_are_ignored(float64):
+    posterior, draws, y, expected, _ = classes()
+    draws.posterior["other"] = draws.posterior["net.layers.0.bias"] * 0
+    assert_equal(bnn.predict(posterior, draws, (X, y)), expected, rtol=1e-9)
+
+
+def test_whole_numbers_are_a_real_outcome_too(float64):
+    posterior, draws, _, _, _ = heteroscedastic()
+    whole = np.arange(ROWS) - 5
+    as_integers = bnn.predict(posterior, draws, (X, whole))
+    as_floats = bnn.predict(posterior, draws, (X, whole.astype(float)))
+    np.testing.assert_array_equal(as_integers["log_prob"], as_floats["log_prob"])
+
+
+def test_arviz_summarises_function_draws():
+    posterior, draws, _, _, by_draw = classes()
+    table = az.summary(bnn.function_draws(posterior, draws, X[:2]))
+    assert list(table.index) == [f"probs[{row}, {k}]" for row in (0, 1) for k in (0, 1, 2)]
+    np.testing.assert_allclose(table["mean"], by_draw["probs"].mean(0)[:2].ravel(), atol=1e-3)
+    assert np.isfinite(table[["r_hat", "ess_bulk"]]).all(axis=None)
+
+
+# --- what is refused
+
+WITHOUT_KERNEL = az.from_dict(posterior={"net.layers.0.bias": np.zeros((1, 2, 3))})
+REFUSED = {
+    "draws without a site": (
+        lambda posterior, draws: bnn.predict(posterior, WITHOUT_KERNEL, (X, LABELS)),
+        "got draws of net.layers.0.bias, expected net.layers.0.kernel too: use draws of the same",
+    ),
+    "function draws without a site": (
+        lambda posterior, draws: bnn.function_draws(posterior, WITHOUT_KERNEL, X),
+        "got draws of net.layers.0.bias, expected net.layers.0.kernel too",
+    ),
+    "x alone": (
+        lambda posterior, draws: bnn.predict(posterior, draws, X),
+        r"got data of type ndarray, expected a pair \(x, y\), or \(x, None\)",
+    ),
+    "y too short": (
+        lambda posterior, draws: bnn.predict(posterior, draws, (X, LABELS[:-1])),
+        r"got y of shape \(10,\), expected \(11,\): a row for each of x",
+    ),
+    "y as a column": (
+        lambda posterior, draws: bnn.predict(posterior, draws, (X, LABELS[:, None])),
+        r"got y of shape \(11, 1\), expected \(11,\)",
+    ),
+    "labels as floats": (
+        lambda posterior, draws: bnn.predict(posterior, draws, (X, LABELS * 1.0)),
+        "got y of dtype float32, expected int32 as the model saw: use y.astype",
+    ),
+    "batch size 0": (
+        lambda posterior, draws: bnn.predict(posterior, draws, (X, LABELS), batch_size=0),
+        "got batch_size=0 for 11 rows, expected at least 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    attempt, message = REFUSED[case]
+    posterior, draws, *_ = classes()
+    with pytest.raises(ValueError, match=message):
+        attempt(posterior, draws)
