@@ -18,6 +18,10 @@ Array = jax.Array
 Mass = Literal["diagonal", "prior", "identity"]
 Tree = Any
 
+# Warm-up steps after which the step size is searched anew: the start may lie where the density is
+# so steep that dual averaging, anchored to the step that fits there, would never come back.
+_RESTARTS = (16, 48, 130, 330, 700)
+
 # Draws before the mass matrix follows them: the first ones come from outside the typical set.
 _MASS_DELAY = 20
 
@@ -30,6 +34,7 @@ class AdaptiveState(NamedTuple):
     inverse_mass: Tree
     averaging: Any  # BlackJAX's dual averaging; None for a fixed step size
     moments: "Moments | None"
+    num_warmup: Array  # steps taken so far
 
 
 class Moments(NamedTuple):
@@ -88,9 +93,11 @@ def adaptive(
         if adapt_mass:
             moments, mass = first_moments(position, inverse_mass)
         if step_size is not None:
-            return AdaptiveState(chain, jnp.asarray(step_size, float), mass, None, moments)
+            fixed = jnp.asarray(step_size, float)
+            return AdaptiveState(chain, fixed, mass, None, moments, jnp.zeros((), int))
         first = speed * _first_step_size(key, chain, density, mass, target_acceptance)
-        return AdaptiveState(chain, first, mass, start_averaging(first), moments)
+        averaging = start_averaging(first)
+        return AdaptiveState(chain, first, mass, averaging, moments, jnp.zeros((), int))
 
     def move(key: Array, state: AdaptiveState, batch: Any, step_size: Array) -> tuple[Any, dict]:
         density = partial(logdensity, batch=batch)
@@ -111,11 +118,20 @@ def adaptive(
         if not fixed:
             averaging = update_averaging(state.averaging, info["acceptance_rate"])
             state = state._replace(averaging=averaging, step_size=averaged(averaging))
+            due = jnp.isin(state.num_warmup + 1, jnp.array(_RESTARTS))
+            state = jax.lax.cond(due, partial(restarted, key, batch), lambda state: state, state)
         if state.moments is not None:
             moments = updated(state.moments, chain.position)
             mass = estimated_mass(moments, inverse_mass)
             state = state._replace(moments=moments, inverse_mass=mass)
-        return state, info
+        return state._replace(num_warmup=state.num_warmup + 1), info
+
+    def restarted(key: Array, batch: Any, state: AdaptiveState) -> AdaptiveState:
+        density = partial(logdensity, batch=batch)
+        first = speed * _first_step_size(
+            key, state.chain, density, state.inverse_mass, target_acceptance
+        )
+        return state._replace(step_size=first, averaging=start_averaging(first))
 
     def draw(key: Array, state: AdaptiveState) -> Tree:
         del key

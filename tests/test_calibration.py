@@ -17,7 +17,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from numpyro.infer import Predictive
-from stats import assert_means, chi_square_uniform
+from stats import chi_square_uniform, effective_sample_size
 
 import bnn_ppl as bnn
 
@@ -33,34 +33,104 @@ def network_model(x, y=None, scale=1.0):
         numpyro.sample("y", dist.Normal(f, 0.3), obs=y)
 
 
-def simulated(key):
-    """Weights from the prior and data from the model, a replication along the leading axis."""
-    values = Predictive(network_model, num_samples=NUM_REPLICATIONS)(key, X)
-    return values, values.pop("y")
+def conditioned(y, scale=1.0):
+    return bnn.condition(partial(network_model, scale=scale), (X, y))
 
 
 def sampled(key, posterior, y):
-    """Draws of the weights for each data set, (replication, draw, ...), by HMC with warm-up."""
+    """Weights by HMC with warm-up for each data set, (replication, draw, ...)."""
     method = bnn.hmc(posterior)
 
     def one(key, y):
         batch = posterior.data[0], y
         keys = jax.random.split(key, 4)
 
-        def step(transition, state, key):
-            return transition(key, state, batch)[0], None
+        def repeated(transition, state, key, num):
+            def body(state, key):
+                return transition(key, state, batch)[0], None
+
+            return jax.lax.scan(body, state, jax.random.split(key, num))[0]
 
         def draw(state, key):
-            state, _ = jax.lax.scan(partial(step, method.step), state, jax.random.split(key, THIN))
+            state = repeated(method.step, state, key, THIN)
             return state, posterior.constrain(method.draw(key, state))
 
         state = method.init(keys[0], posterior.init(keys[1]), batch)
-        warmup_keys, draw_keys = (
-            jax.random.split(key, num)
-            for key, num in zip(keys[2:], (NUM_WARMUP, NUM_DRAWS), strict=True)
-        )
-        state, _ = jax.lax.scan(partial(step, method.warmup), state, warmup_keys)
-        return jax.lax.scan(draw, state, draw_keys)[1]
+        state = repeated(method.warmup, state, keys[2], NUM_WARMUP)
+        return jax.lax.scan(draw, state, jax.random.split(keys[3], NUM_DRAWS))[1]
 
     keys = jax.random.split(key, len(y))
-    return jax.jit(lambda keys, y: jax.lax.map(lambda args: one(*args), (keys, y)))(keys, y)
+    return jax.jit(lambda *args: jax.lax.map(lambda one_of: one(*one_of), args))(keys, y)
+
+
+def ranked(posterior, values, y):
+    """Function values at three inputs and log likelihood, (replication, draw, 4)."""
+
+    def log_likelihood(values, y):
+        position = posterior.unconstrain(values)
+        return posterior.log_likelihood(position, (posterior.data[0], y)).sum()
+
+    over_draws = jax.vmap(log_likelihood, (0, None))
+    fit = np.asarray(jax.jit(jax.vmap(over_draws))(values, y))
+    return np.concatenate([function_values(posterior, values), fit[..., None]], -1)
+
+
+def function_values(posterior, values):
+    in_line = {site: np.asarray(v).reshape(1, -1, *v.shape[2:]) for site, v in values.items()}
+    means = bnn.function_draws(posterior, az.from_dict(in_line), X_NEW).posterior["mean"]
+    shape = next(iter(values.values())).shape[:2]
+    return means.values.reshape(*shape, len(X_NEW))
+
+
+def p_values(truth, y, scale):
+    posterior = conditioned(np.zeros(len(X)), scale)  # the data come with each replication
+    draws = ranked(posterior, sampled(jax.random.key(1), posterior, y), y)
+    expected = ranked(posterior, jax.tree.map(lambda v: v[:, None], truth), y)
+    return chi_square_uniform((draws < expected).sum(1), 10, num_ranks=NUM_DRAWS + 1)
+
+
+@pytest.fixture(scope="module")
+def simulations():
+    """Weights from the prior and data from the model, a replication along the leading axis."""
+    model = partial(Predictive(network_model, num_samples=NUM_REPLICATIONS), x=X)
+    values = model(jax.random.key(0))
+    return values, values.pop("y")
+
+
+def test_ranks_of_the_truth_are_uniform(simulations):
+    assert (p_values(*simulations, scale=1.0) > 0.01).all()
+
+
+def test_a_likelihood_counted_twenty_per_cent_too_much_is_caught(simulations):
+    assert p_values(*simulations, scale=1.2).min() < 1e-3
+
+
+def test_run_gives_the_draws_that_were_calibrated(simulations):
+    y = simulations[1][0]
+    posterior = conditioned(y)
+    draws = bnn.run(
+        jax.random.key(2),
+        posterior,
+        bnn.hmc(posterior),
+        num_chains=4,
+        num_warmup=NUM_WARMUP,
+        num_draws=400,
+        progress=False,
+    )
+    found = bnn.function_draws(posterior, draws, X_NEW).posterior["mean"].values
+    direct = sampled(jax.random.key(3), conditioned(np.zeros(len(X))), jnp.stack([y] * 4))
+    expected = function_values(posterior, direct)
+    error = [f.std((0, 1)) / np.sqrt(effective_sample_size(f)) for f in (found, expected)]
+    assert (np.abs(found.mean((0, 1)) - expected.mean((0, 1))) < 5 * np.hypot(*error)).all()
+    assert (np.hypot(*error) < 0.1 * found.std((0, 1))).all()  # so that the line above can fail
+
+
+def test_function_draws_are_the_network_at_the_drawn_weights(simulations):
+    values = jax.tree.map(lambda v: v[:6].reshape(2, 3, *v.shape[1:]), simulations[0])
+    posterior = conditioned(simulations[1][0])
+    found = function_values(posterior, values)
+    for at in np.ndindex(2, 3):
+        one = {site: v[at] for site, v in values.items()}
+        hidden = np.tanh(X_NEW @ one["net.layers.0.kernel"] + one["net.layers.0.bias"])
+        expected = hidden @ one["net.layers.1.kernel"] + one["net.layers.1.bias"]
+        np.testing.assert_allclose(found[at], expected[:, 0], rtol=1e-4, atol=1e-5)

@@ -455,15 +455,14 @@ def test_prior_std_is_that_of_the_tempered_prior(temperature, tempered, widening
         np.testing.assert_allclose(posterior.prior_std[site], widening * std, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("prior", "least", "most"),
-    [(bnn.priors.hierarchical(0.2), 0.15, 0.27), (bnn.priors.horseshoe(0.2), 0.02, 2.0)],
-)
-def test_prior_std_under_a_random_scale_is_that_of_a_typical_scale(prior, least, most):
-    model = bnn.models.classifier(partial(bnn.nets.MLP, 3, (), 2), prior)
-    prior_std = bnn.condition(model, (X, LABELS)).prior_std
-    assert least < prior_std["net.layers.0.kernel"] < most
-    assert least < prior_std["net.layers.0.bias"] < most
+def test_prior_std_under_random_scales_is_that_of_their_medians():
+    """Half-Cauchy scales: one draw of them may be a hundred times the median."""
+    posterior = bnn.condition(classifier(bnn.priors.horseshoe(0.1)), (X, LABELS))
+    for site, std in posterior.prior_std.items():
+        if site.endswith(("kernel", "bias")):
+            assert 0.02 < std < 0.5, site
+        else:
+            assert std == 1
 
 
 # --- what is refused
