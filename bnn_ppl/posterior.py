@@ -116,7 +116,8 @@ def condition(
     ValueError
         If the data hold NaN or infinite values or x and y differ in length; if the model has no or
         several observed sites, discrete latent sites, subsampling plates, unsampled parameters or
-        mutable state, or a likelihood that is not one value a row; if T is not above 0.
+        mutable state, or a likelihood that is not one value a row; if y is not of the shape and
+        kind of its distribution; if T is not a finite number above 0.
 
     Notes
     -----

@@ -84,7 +84,7 @@ def test_a_model_without_y_samples_it(name):
     assert np.issubdtype(site["value"].dtype, np.integer) == (name == "classifier")
 
 
-@every_model
+@every_likelihood
 def test_predictive_has_the_parameters_that_numpyro_has(name):
     build, y, _ = MODELS[name]
     model = build()
@@ -124,7 +124,7 @@ def test_numpyro_samples_it_with_nuts_and_predicts(name):
     assert np.isfinite(predicted).all()
 
 
-@every_likelihood
+@pytest.mark.parametrize("name", ["classifier", "learnt noise", "heteroscedastic"])
 def test_numpyro_fits_it_with_svi(name):
     build, y, others = MODELS[name]
     model = build(hidden=())

@@ -2,6 +2,7 @@
 
 import math
 from functools import cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -172,25 +173,65 @@ def position_of(posterior, seed=0):
     }
 
 
-def assert_equals_numpyro(posterior, model, rtol):
-    position, data = position_of(posterior), posterior.data
+class Evaluated(NamedTuple):
+    """What the package and NumPyro say at one position."""
+
+    logdensity: Any
+    gradient: Any
+    log_prior: Any
+    log_likelihood: Any  # by row
+    values: Any
+    position: Any = None  # from the values back
+
+
+def ours(posterior, position, data):
+    logdensity, gradient = jax.value_and_grad(posterior.logdensity)(position, data)
+    values = posterior.constrain(position, data)
+    return Evaluated(
+        logdensity,
+        gradient,
+        posterior.log_prior(position),
+        posterior.log_likelihood(position, data),
+        values,
+        posterior.unconstrain(values, data),
+    )
+
+
+def numpyros(model, position, data):
+    energy, slope = jax.value_and_grad(partial(potential_energy, model, data, {}))(position)
+    values = constrain_fn(model, data, {}, position)
+    joint, trace = log_density(model, data, {}, values)
+    site = trace["y"]
+    rows = site["fn"].log_prob(site["value"]) * (1.0 if site["scale"] is None else site["scale"])
+    gradient = jax.tree.map(jnp.negative, slope)
+    return Evaluated(-energy, gradient, joint - rows.sum(), rows.reshape(ROWS, -1).sum(1), values)
+
+
+def evaluated(posterior, model, fields=Evaluated._fields):
+    """Evaluate some fields of both in one program; the others are not compiled."""
 
     @jax.jit
     def both(position, data):
-        energy = partial(potential_energy, model, data, {})
-        return (
-            jax.value_and_grad(posterior.logdensity)(position, data),
-            jax.value_and_grad(lambda position: -energy(position))(position),
-        )
+        pair = ours(posterior, position, data), numpyros(model, position, data)
+        others = dict.fromkeys(set(Evaluated._fields) - set(fields))
+        return tuple(evaluated._replace(**others) for evaluated in pair)
 
-    (got, gradient), (expected, expected_gradient) = both(position, data)
-    assert got.dtype == data[0].dtype
-    np.testing.assert_allclose(got, expected, rtol=rtol)
-    assert set(gradient) == set(expected_gradient)
-    for site, slope in expected_gradient.items():
+    return both(position_of(posterior), posterior.data)
+
+
+@cache
+def evaluated_without_network(name):
+    return evaluated(posterior_of(name), WITHOUT_NETWORK[name][0])
+
+
+def assert_equal_densities(got, expected, rtol):
+    assert got.logdensity.dtype == expected.logdensity.dtype
+    np.testing.assert_allclose(got.logdensity, expected.logdensity, rtol=rtol)
+    assert set(got.gradient) == set(expected.gradient)
+    for site, slope in expected.gradient.items():
         assert np.any(slope != 0), site
         largest = np.abs(slope).max()
-        np.testing.assert_allclose(gradient[site], slope, rtol=rtol, atol=rtol * largest)
+        np.testing.assert_allclose(got.gradient[site], slope, rtol=rtol, atol=rtol * largest)
 
 
 # --- densities
@@ -201,47 +242,31 @@ def assert_equals_numpyro(posterior, model, rtol):
 def test_logdensity_equals_numpyro_for_each_prior_and_likelihood(prior, likelihood, float64):
     build, y = LIKELIHOODS[likelihood]
     model = build(prior())
-    assert_equals_numpyro(bnn.condition(model, (X, y)), model, rtol=1e-12)
+    posterior = bnn.condition(model, (X, y))
+    got, expected = evaluated(posterior, model, ("logdensity", "gradient"))
+    assert_equal_densities(got, expected, rtol=1e-12)
 
 
 @every_model
 def test_logdensity_equals_numpyro_without_a_network(name, float64):
-    assert_equals_numpyro(posterior_of(name), WITHOUT_NETWORK[name][0], rtol=1e-12)
+    assert_equal_densities(*evaluated_without_network(name), rtol=1e-12)
 
 
 @every_likelihood
 def test_logdensity_equals_numpyro_in_float32(likelihood):
     build, y = LIKELIHOODS[likelihood]
     model = build(simple_priors())
-    assert_equals_numpyro(bnn.condition(model, (X, y)), model, rtol=1e-5)
-
-
-@partial(jax.jit, static_argnums=0)
-def parts(model, data, position):
-    """Return NumPyro's log prior, log likelihood and log Jacobian at a position."""
-    values = constrain_fn(model, data, {}, position)
-    joint, trace = log_density(model, data, {}, values)
-    likelihood = trace["y"]["fn"].log_prob(trace["y"]["value"])
-    likelihood = likelihood if trace["y"]["scale"] is None else trace["y"]["scale"] * likelihood
-    log_jacobian = -potential_energy(model, data, {}, position) - joint
-    return joint - likelihood.sum(), likelihood, log_jacobian
+    posterior = bnn.condition(model, (X, y))
+    got, expected = evaluated(posterior, model, ("logdensity", "gradient"))
+    assert got.logdensity.dtype == np.float32
+    assert_equal_densities(got, expected, rtol=1e-5)
 
 
 @every_model
 def test_prior_and_likelihood_are_those_of_numpyro(name, float64):
-    posterior = posterior_of(name)
-    position, data = position_of(posterior), posterior.data
-    log_prior, likelihood, log_jacobian = parts(WITHOUT_NETWORK[name][0], data, position)
-
-    @jax.jit
-    def ours(position, data):
-        rows = posterior.log_likelihood(position, data)
-        return posterior.log_prior(position), rows, posterior.logdensity(position, data)
-
-    got_prior, got_rows, got = ours(position, data)
-    np.testing.assert_allclose(got_prior, log_prior, rtol=1e-10)
-    np.testing.assert_allclose(got_rows, likelihood.reshape(ROWS, -1).sum(1), rtol=1e-12)
-    np.testing.assert_allclose(got, got_prior + got_rows.sum() + log_jacobian, rtol=1e-10)
+    got, expected = evaluated_without_network(name)
+    np.testing.assert_allclose(got.log_prior, expected.log_prior, rtol=1e-10)
+    np.testing.assert_allclose(got.log_likelihood, expected.log_likelihood, rtol=1e-12)
 
 
 @pytest.mark.parametrize("tempered", ["posterior", "likelihood"])
@@ -249,7 +274,9 @@ def test_prior_and_likelihood_are_those_of_numpyro(name, float64):
 def test_temperature_divides_what_it_should(temperature, tempered, float64):
     posterior = bnn.condition(linear, (X, REAL), temperature=temperature, tempered=tempered)
     position, data = position_of(posterior), posterior.data
-    log_prior, rows, log_jacobian = parts(linear, data, position)
+    _, plain = evaluated_without_network("linear")
+    log_prior, rows = plain.log_prior, plain.log_likelihood
+    log_jacobian = plain.logdensity - (log_prior + rows.sum())
     assert abs(log_jacobian) > 0.1
     if tempered == "posterior":
         expected = (log_prior + rows.sum()) / temperature + log_jacobian
@@ -314,15 +341,12 @@ def test_batches_of_a_partition_average_to_the_whole(size, tempered, float64):
 def test_constrain_and_unconstrain_are_inverse(name, float64):
     posterior = posterior_of(name)
     position = position_of(posterior)
-    values = jax.jit(posterior.constrain)(position)
-    constrained = jax.jit(partial(constrain_fn, WITHOUT_NETWORK[name][0], posterior.data, {}))
-    expected = constrained(position)
-    assert set(values) == set(expected)
-    for site, value in values.items():
-        np.testing.assert_allclose(value, expected[site], rtol=1e-12)
-    back = jax.jit(posterior.unconstrain)(values)
+    got, expected = evaluated_without_network(name)
+    assert set(got.values) == set(expected.values)
+    for site, value in got.values.items():
+        np.testing.assert_allclose(value, expected.values[site], rtol=1e-12)
     for site, value in position.items():
-        np.testing.assert_allclose(back[site], value, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(got.position[site], value, rtol=1e-9, atol=1e-12)
     assert posterior.num_weights == sum(value.size for value in position.values())
 
 

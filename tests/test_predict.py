@@ -223,16 +223,18 @@ def test_float32_gives_the_same(build):
 # --- streaming
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 100])
-@pytest.mark.parametrize("build", [classes, outputs_as_an_event])
+@pytest.mark.parametrize(
+    ("build", "batch_size"), [(classes, 1), (classes, 100), (outputs_as_an_event, 4)]
+)
 def test_any_number_of_rows_at_a_time_gives_the_same(build, batch_size, float64):
     posterior, draws, y, expected, _ = build()
     prediction = bnn.predict(posterior, draws, (X, y), batch_size=batch_size)
     assert_equal(prediction, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("draws_a_block", [1, 3, DRAWS])
-@pytest.mark.parametrize("build", [classes, learnt_noise])
+@pytest.mark.parametrize(
+    ("build", "draws_a_block"), [(classes, 1), (classes, DRAWS), (learnt_noise, 3)]
+)
 def test_any_number_of_draws_at_a_time_gives_the_same(build, draws_a_block, float64, monkeypatch):
     posterior, draws, y, expected, by_draw = build()
     bytes_a_draw = sum(draws.posterior[site][0, 0].nbytes for site in draws.posterior)

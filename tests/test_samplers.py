@@ -63,7 +63,7 @@ def test_prediction_is_exact(regression):
     mean, variance, epistemic = target.predictive(x)
     values = bnn.function_draws(posterior, draws, x).posterior["mean"].values
     predicted = bnn.predict(posterior, draws, (x, None))
-    # What predict gives are moments of these values, which are judged by their own Monte Carlo error.
+    # What predict gives are moments of these values, which are judged by their own Monte Carlo error.  # noqa: E501
     assert_means(values, mean)
     assert_means((values - mean) ** 2, epistemic)
     np.testing.assert_allclose(predicted["mean"], values.mean((0, 1)), rtol=1e-4, atol=1e-4)
@@ -126,7 +126,7 @@ def test_energy_error_of_leapfrog_falls_as_the_square_of_the_step(float64, netwo
 
     @partial(jax.jit, static_argnums=0)
     def energies(step_size):
-        method = bnn.hmc(posterior, step_size, trajectory_length=0.32)
+        method = bnn.hmc(posterior, step_size, trajectory_length=0.32, max_num_steps=5000)
 
         def one(key):  # equal keys give equal positions and momenta
             state = method.init(key, posterior.init(key), posterior.data)
@@ -148,3 +148,164 @@ def test_dual_averaging_reaches_the_target_acceptance(network_data):
     posterior = small_network(network_data)
     draws = sample(posterior, bnn.hmc(posterior), num_warmup=500, num_draws=250)
     assert draws.sample_stats.acceptance_rate.values.mean() == pytest.approx(0.8, abs=0.05)
+
+
+STEPS_OF_THE_DEFAULT_TRAJECTORY = [(1 / 40, 24837), (1 / 5, 70249), (1.0, 157080)]
+
+
+@pytest.mark.parametrize(("variance", "expected"), STEPS_OF_THE_DEFAULT_TRAJECTORY)
+def test_default_trajectory_is_a_quarter_period_of_the_prior(network_data, variance, expected):
+    posterior = small_network(network_data, np.sqrt(variance))
+    with pytest.raises(ValueError, match=f"{expected} leapfrog steps.*max_num_steps=1000"):
+        bnn.hmc(posterior, 1e-5)
+    length = bnn.hmc(posterior, 1e-5, max_num_steps=expected).settings["trajectory_length"]
+    assert length == pytest.approx(np.pi / 2 * np.sqrt(variance))
+
+
+def test_number_of_steps_is_not_rounded_up_by_rounding_errors(network_data):
+    posterior = small_network(network_data)
+    assert 0.24 / 1e-5 > 24000  # in floating point
+    with pytest.raises(ValueError, match="24000 leapfrog steps"):
+        bnn.hmc(posterior, 1e-5, 0.24)
+
+
+@pytest.mark.parametrize(("tempered", "factor"), [("posterior", 0.3), ("likelihood", 1.0)])
+def test_default_trajectory_follows_the_temperature_of_the_prior(network_data, tempered, factor):
+    posterior = small_network(network_data, 0.5, temperature=0.09, tempered=tempered)
+    method = bnn.hmc(posterior, 0.01, mass="identity")
+    assert method.settings["trajectory_length"] == pytest.approx(np.pi / 2 * 0.5 * factor)
+
+
+def gaussian_model(x, y=None):
+    """One weight whose posterior, given y = 0, is the standard Gaussian."""
+    w = numpyro.sample("w", dist.Normal(0.0, np.sqrt(2)))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w, np.sqrt(2)), obs=y)
+
+
+@pytest.mark.parametrize("thin", [1, 4])
+def test_thin_is_the_number_of_transitions_a_draw(thin):
+    # On a standard Gaussian a trajectory of time t turns (w, p) by the angle t, so that draws are
+    # an autoregression of coefficient cos(t).
+    posterior = bnn.condition(gaussian_model, (np.zeros((1, 1)), np.zeros(1)))
+    draws = sample(posterior, bnn.hmc(posterior, 0.05, 0.5), thin=thin, num_draws=4000)
+    w = draws.posterior["w"].values
+    assert np.mean(w[:, 1:] * w[:, :-1]) == pytest.approx(np.cos(0.5) ** thin, abs=0.06)
+    assert (draws.sample_stats.n_steps == 10 * thin).all()
+
+
+def test_jitter_frees_a_direction_whose_half_period_is_the_trajectory():
+    posterior = bnn.condition(gaussian_model, (np.zeros((1, 1)), np.zeros(1)))
+
+    def amplitude(**options):
+        draws = sample(posterior, bnn.hmc(posterior, 0.01, np.pi, **options), num_draws=500)
+        return np.abs(draws.posterior["w"].values)
+
+    stuck = amplitude()
+    assert (stuck.std(1) < 0.5 * stuck.mean(1)).all() and effective_sample_size(stuck) < 50
+    assert_means(amplitude(jitter=0.3) ** 2, 1.0, min_ess=100)
+
+
+# Rejections ------------------------------------------------------------------------------------
+
+
+def log_gamma_model(x, y=None):
+    """One event seen at an unknown rate: given y = 1 the log rate is that of an exponential."""
+    w = numpyro.sample("w", dist.ImproperUniform(constraints.real, (), ()))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(w)), obs=y)
+
+
+def test_a_rejected_proposal_counts_the_old_draw_again():
+    posterior = bnn.condition(log_gamma_model, (np.zeros((1, 1)), np.ones(1, int)))
+    draws = sample(posterior, bnn.hmc(posterior, 2.0, 2.0), num_draws=8000)
+    w, lp = draws.posterior["w"].values, draws.sample_stats.lp.values
+    moved = w[:, 1:] != w[:, :-1]
+    rate = draws.sample_stats.acceptance_rate.values[:, 1:]
+    assert moved.mean() == pytest.approx(rate.mean(), abs=0.02) and 0.4 < moved.mean() < 0.9
+    assert (lp[:, 1:] == lp[:, :-1])[~moved].all()
+    mean, variance = digamma(1.0), polygamma(1, 1.0)
+    assert_means(w, mean)
+    assert_means((w - mean) ** 2, variance)
+    accepted = w[:, 1:][moved]
+    error = accepted.std() / np.sqrt(effective_sample_size(w))
+    assert np.abs(accepted.mean() - mean) > 5 * error  # what averages of accepted draws alone give
+
+
+def test_energy_after_a_rejection_is_that_of_the_state_kept():
+    target = linear_regression()
+    posterior = conditioned(target)
+    start = az.from_dict({"weights": np.tile(target.means["weights"], (4, 2, 1))})
+    hopeless = bnn.hmc(posterior, 50.0, 100.0)
+    draws = sample(posterior, hopeless, init=start)
+    assert (draws.sample_stats.acceptance_rate == 0).all()
+    assert (draws.sample_stats.diverging).all()
+    assert (weights_of(draws) == weights_of(draws)[:, :1]).all()
+    np.testing.assert_allclose(weights_of(draws)[0, 0], target.means["weights"], rtol=1e-6)
+    kinetic = (draws.sample_stats.energy + draws.sample_stats.lp).values
+    assert_means(kinetic, 2.0)  # half a chi-square of four degrees of freedom
+    assert_means((kinetic - 2.0) ** 2, 2.0)
+
+
+# Keys, starts, devices and chunks --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def short_run():
+    """A run of few draws with warm-up, as a function of what should not matter to it."""
+    posterior = conditioned(linear_regression())
+    method = bnn.hmc(posterior)
+
+    def run(seed=0, **options):
+        return sample(posterior, method, seed, **{"num_warmup": 30, "num_draws": 20} | options)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def usual(short_run):
+    return short_run()
+
+
+def assert_equal(draws, others):
+    for group in ("posterior", "sample_stats"):
+        for name in draws[group]:
+            np.testing.assert_array_equal(draws[group][name], others[group][name], err_msg=name)
+
+
+def test_equal_keys_give_equal_draws_and_others_do_not(short_run, usual):
+    assert_equal(usual, short_run())
+    assert (weights_of(usual)[:, -1] != weights_of(short_run(seed=1))[:, -1]).all()
+
+
+def test_chains_differ(usual):
+    last = weights_of(usual)[:, -1]
+    assert len(np.unique(last, axis=0)) == 4
+
+
+def test_devices_do_not_change_the_draws(short_run, usual, monkeypatch):
+    devices = jax.devices()
+    assert len(devices) > 1 and usual.attrs["devices"].count("CPU") > 1
+    monkeypatch.setattr(jax, "devices", lambda: devices[:1])
+    alone = short_run()
+    assert alone.attrs["devices"].count("CPU") == 1
+    assert_equal(usual, alone)
+
+
+@pytest.mark.parametrize(("bytes_a_chunk", "seconds"), [(1, 0.5), (2**20, 1e-9), (200, 1e9)])
+def test_chunks_do_not_change_the_draws(short_run, usual, monkeypatch, bytes_a_chunk, seconds):
+    module = sys.modules["bnn_ppl.run"]  # the name in the package is the function's
+    monkeypatch.setattr(module, "_BYTES_A_CHUNK", bytes_a_chunk)
+    monkeypatch.setattr(module, "_SECONDS_A_CHUNK", seconds)
+    assert_equal(usual, short_run())
+
+
+def test_init_starts_each_chain_at_its_last_draw(short_run, usual):
+    starts = short_run(init=usual, num_warmup=0, num_draws=1, thin=0)
+    np.testing.assert_array_equal(weights_of(starts)[:, 0], weights_of(usual)[:, -1])
+
+
+def test_init_for_other_numbers_of_chains_is_spread_over_the_draws(short_run, usual):
+    starts = short_run(init=usual, num_chains=3, num_warmup=0, num_draws=1, thin=0)
+    in_line = weights_of(usual).reshape(-1, 4)
+    np.testing.assert_array_equal(weights_of(starts)[:, 0], in_line[[0, 40, 79]])

@@ -25,8 +25,9 @@ def hmc(
     mass: Mass | None = None,
     target_acceptance: float = 0.8,
     max_num_steps: int = 1000,
+    jitter: float | None = None,
 ) -> Method:
-    r"""Hamiltonian Monte Carlo with a fixed integration time.
+    r"""Hamiltonian Monte Carlo with a given integration time.
 
     Each transition draws a momentum :math:`p \sim N(0, M)` and follows
     :math:`H(w, p) = -\log \pi(w) + \tfrac12 p^\top M^{-1} p` by
@@ -58,6 +59,11 @@ def hmc(
     max_num_steps
         Most leapfrog steps of a transition. While the step size is adapted, longer trajectories
         are cut; a fixed step size that needs more is refused.
+    jitter
+        Each transition's integration time is uniform within this share of `trajectory_length` (so
+        0.3 means from 0.7 to 1.3 times it). With one time for all, a direction whose half period
+        happens to equal it keeps its amplitude for ever (Mackenzie, 1989; Neal, 2011, section
+        3.2). By default 0 if step_size is given, else 0.3.
 
     Raises
     ------
@@ -68,12 +74,14 @@ def hmc(
 
     mass = mass or ("diagonal" if step_size is None else "identity")
     length = trajectory_length or _quarter_period(posterior, mass)
-    _check(step_size, length, target_acceptance, max_num_steps)
+    jitter = (0.3 if step_size is None else 0.0) if jitter is None else jitter
+    _check(step_size, length, target_acceptance, max_num_steps, jitter)
 
-    def num_steps(step_size_now: jax.Array) -> jax.Array | int:
-        if step_size is not None:
+    def num_steps(key: jax.Array, step_size_now: jax.Array) -> jax.Array | int:
+        if step_size is not None and jitter == 0:
             return _num_steps(length, step_size)
-        return jnp.clip(jnp.ceil(length / step_size_now), 1, max_num_steps).astype(int)
+        time = length * (1 + jitter * jax.random.uniform(key, minval=-1.0))
+        return jnp.clip(jnp.ceil(time / step_size_now), 1, max_num_steps).astype(int)
 
     def transition(
         key: jax.Array,
@@ -82,8 +90,9 @@ def hmc(
         step_size_now: jax.Array,
         inverse_mass: Any,
     ) -> tuple["HMCState", dict]:
+        key, time_key = jax.random.split(key)
         metric = euclidean(inverse_mass)
-        steps = num_steps(step_size_now)
+        steps = num_steps(time_key, step_size_now)
         kernel = kernels.build_kernel(_trajectory(steps))
         new, info = kernel(key, chain, logdensity, step_size_now, metric, 1)
         return new, {
@@ -109,6 +118,7 @@ def hmc(
             "mass": mass,
             "target_acceptance": target_acceptance,
             "max_num_steps": max_num_steps,
+            "jitter": jitter,
         },
     )
 
@@ -164,15 +174,20 @@ def _energy(chain: "HMCState", info: "HMCInfo", metric: Any) -> jax.Array:
     return jnp.where(info.is_accepted, info.energy, start)
 
 
-def _check(step_size: float | None, length: float, target: float, max_num_steps: int) -> None:
+def _check(
+    step_size: float | None, length: float, target: float, max_num_steps: int, jitter: float
+) -> None:
     if not length > 0 or (step_size is not None and not step_size > 0):
         raise ValueError(
             f"got step_size={step_size}, trajectory_length={length}, expected numbers above 0"
         )
     if not 0 < target < 1:
         raise ValueError(f"got target_acceptance={target}, expected a number between 0 and 1")
-    if step_size is not None and _num_steps(length, step_size) > max_num_steps:
+    if not 0 <= jitter < 1:
+        raise ValueError(f"got jitter={jitter}, expected a share from 0 to below 1")
+    longest = 0 if step_size is None else _num_steps(length * (1 + jitter), step_size)
+    if longest > max_num_steps:
         raise ValueError(
-            f"got a trajectory of {_num_steps(length, step_size)} leapfrog steps, expected at most "
+            f"got a trajectory of {longest} leapfrog steps, expected at most "
             f"max_num_steps={max_num_steps}: shorten it, or raise max_num_steps"
         )
