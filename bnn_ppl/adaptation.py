@@ -18,8 +18,9 @@ Array = jax.Array
 Mass = Literal["diagonal", "prior", "identity"]
 Tree = Any
 
-# Warm-up steps after which the step size is searched anew: the start may lie where the density is
-# so steep that dual averaging, anchored to the step that fits there, would never come back.
+# Warm-up steps after which the step size is searched anew, and taken if it is ten times larger: the
+# start may lie where the density is so steep that dual averaging, anchored to the step that fits
+# there, would never come back.
 _RESTARTS = (16, 48, 130, 330, 700)
 
 # Draws before the mass matrix follows them: the first ones come from outside the typical set.
@@ -131,7 +132,11 @@ def adaptive(
         first = speed * _first_step_size(
             key, state.chain, density, state.inverse_mass, target_acceptance
         )
-        return state._replace(step_size=first, averaging=start_averaging(first))
+        # Dual averaging leaps to ten times its start: so the leap is to the step just found, and a
+        # warm-up that ends soon after a restart is none the worse.
+        anew = state._replace(step_size=first / 10, averaging=start_averaging(first / 10))
+        lost = first > 10 * state.step_size
+        return jax.tree.map(partial(jnp.where, lost), anew, state)
 
     def draw(key: Array, state: AdaptiveState) -> Tree:
         del key

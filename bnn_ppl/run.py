@@ -86,8 +86,10 @@ def run(
     Raises
     ------
     ValueError
-        If a count is out of range, `init` lacks a site, the log-density is not finite at the start,
-        or `folder` already holds something.
+        If a count is out of range, `init` lacks a site or the log-density is not finite at the
+        start.
+    FileExistsError
+        If `folder` already holds something.
     """
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     if folder is not None:

@@ -164,7 +164,7 @@ def _quarter_period(posterior: Posterior, mass: Mass) -> float:
 
 
 def _num_steps(length: float, step_size: float) -> int:
-    # In double precision, whatever the run's; 0.24 / 1e-5 is 24000, not 24000.000000000004.
+    # In double precision, whatever the run's; 0.07 / 0.01 is 7 steps, not 7.000000000000001.
     return math.ceil(round(length / step_size, 6))
 
 
