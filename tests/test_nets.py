@@ -5,9 +5,9 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from flax import linen, nnx
+from flax import errors, linen, nnx
 
-from bnn_ppl import nets
+from bnn_ppl import condition, models, nets, priors
 
 # Counted by hand, weights then biases of each layer.
 LENET = (25 * 1 * 6 + 6) + (25 * 6 * 16 + 16) + (25 * 16 * 120 + 120) + 84 + (84 * 10 + 10)
@@ -108,3 +108,16 @@ def test_each_call_of_a_linen_factory_starts_elsewhere():
     np.testing.assert_array_equal(first, again)
     assert first.shape == (3, 2)
     assert np.all(first != other)
+
+
+def test_a_linen_net_with_active_dropout_fails_instead_of_freezing_one_mask():
+    class Dropped(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dropout(0.5, deterministic=False)(linen.Dense(1)(x))
+
+    x = np.ones((4, 3), np.float32)
+    factory = nets.from_linen(Dropped(), x[:1])
+    model = models.regressor(factory, priors.normal(1.0))
+    with pytest.raises(errors.InvalidRngError):
+        condition(model, (x, x[:, 0]))

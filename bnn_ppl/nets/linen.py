@@ -23,6 +23,8 @@ def from_linen(module: linen.Module, example_input: jax.Array) -> Callable[..., 
     """
 
     def factory(*, rngs: nnx.Rngs) -> nnx.Module:
-        return nnx.bridge.lazy_init(nnx.bridge.ToNNX(module, rngs=rngs), example_input)
+        bridged = nnx.bridge.lazy_init(nnx.bridge.ToNNX(module, rngs=rngs), example_input)
+        bridged.to_nnx__rngs = None  # active dropout then fails instead of freezing one mask
+        return bridged
 
     return factory
