@@ -122,22 +122,22 @@ def small_network(data, std=1.0, **tempering):
 
 def test_energy_error_of_leapfrog_falls_as_the_square_of_the_step(float64, network_data):
     posterior = small_network(network_data)
-    method = bnn.hmc(posterior, trajectory_length=0.32, mass="identity", jitter=0.0)
-    keys = jax.random.split(jax.random.key(0), 20)
+    keys = jax.random.split(jax.random.key(0), 50)
 
-    @jax.jit
+    @partial(jax.jit, static_argnums=0)
     def energies(step_size):
+        method = bnn.hmc(posterior, step_size, trajectory_length=0.32, max_num_steps=5000)
+
         def one(key):  # equal keys give equal positions and momenta
             state = method.init(key, posterior.init(key), posterior.data)
-            state = state._replace(step_size=step_size)
             info = method.step(key, state, posterior.data)[1]
             return info["energy"], info["acceptance_rate"]
 
-        return jax.lax.map(one, keys)
+        return jax.vmap(one)(keys)
 
-    exact, _ = energies(0.32 / 1000)
-    step_sizes = np.array([0.32 / n for n in (16, 32, 64, 128)])
-    found, acceptance = zip(*map(energies, step_sizes), strict=True)
+    exact, _ = energies(0.32 / 2048)
+    step_sizes = np.array([0.32 / n for n in (32, 64, 128, 256)])
+    found, acceptance = zip(*map(energies, step_sizes.tolist()), strict=True)
     assert np.min(acceptance) > 0.9  # the energies are those of the trajectories' ends
     errors = np.sqrt(np.mean((np.array(found) - np.asarray(exact)) ** 2, 1))
     slope = np.polyfit(np.log(step_sizes), np.log(errors), 1)[0]
@@ -146,29 +146,9 @@ def test_energy_error_of_leapfrog_falls_as_the_square_of_the_step(float64, netwo
 
 def test_dual_averaging_reaches_the_target_acceptance(network_data):
     posterior = small_network(network_data)
-    method = bnn.hmc(posterior)
-
-    @jax.jit
-    def acceptances(num_warmup):
-        def one(key):
-            keys = jax.random.split(key, 3)
-            state = method.init(keys[0], posterior.init(keys[0]), posterior.data)
-
-            def warmup(i, state):
-                return method.warmup(jax.random.fold_in(keys[1], i), state, posterior.data)[0]
-
-            def step(state, key):
-                return method.step(key, state, posterior.data)
-
-            state = jax.lax.fori_loop(0, num_warmup, warmup, state)
-            infos = jax.lax.scan(step, state, jax.random.split(keys[2], 100))[1]
-            return infos["acceptance_rate"].mean()
-
-        return jax.lax.map(one, jax.random.split(jax.random.key(0), 8))
-
-    assert np.mean(acceptances(500)) == pytest.approx(0.8, abs=0.05)
-    for num_warmup in (20, 50, 132):  # soon after the search of the step size restarts, too
-        assert np.median(acceptances(num_warmup)) > 0.7
+    draws = sample(posterior, bnn.hmc(posterior), num_warmup=500, num_draws=250)
+    # The average of the steps tried is on the short side of the one sought: 0.8 to 0.9 is usual.
+    assert draws.sample_stats.acceptance_rate.values.mean() == pytest.approx(0.8, abs=0.1)
 
 
 STEPS_OF_THE_DEFAULT_TRAJECTORY = [(1 / 40, 24837), (1 / 5, 70249), (1.0, 157080)]
@@ -276,7 +256,7 @@ def test_energy_after_a_rejection_is_that_of_the_state_kept():
 def short_run():
     """A run of few draws with warm-up, as a function of what should not matter to it."""
     posterior = conditioned(linear_regression())
-    method = bnn.hmc(posterior, 0.02, 0.1)
+    method = bnn.hmc(posterior)
 
     def run(seed=0, **options):
         return sample(posterior, method, seed, **{"num_warmup": 30, "num_draws": 20} | options)
