@@ -18,6 +18,8 @@ Position = dict[str, Array]
 Values = dict[str, Array]
 Batch = tuple[Any, Array]
 
+_NUM_STARTS = 16  # draws from the prior that compete to be a chain's start
+
 
 class Posterior(NamedTuple):
     """A model conditioned on data. Build it with :func:`condition`.
@@ -29,7 +31,7 @@ class Posterior(NamedTuple):
     ----------
     init
         ``key, data=data -> position``: a network from its own initialisers, every other site from
-        its prior.
+        its prior, the likeliest of a few draws.
     log_prior
         ``position -> scalar``: log prior density of the constrained values.
     log_likelihood
@@ -151,8 +153,22 @@ def condition(
         return (log_prior + log_likelihood) / temperature + terms.log_jacobian
 
     # Callers that compile these pass the data in, or they would be constants of the program.
-    def init(key: Array, data: Batch = (x, y)) -> Position:
+    def start(key: Array, data: Batch) -> Position:
         return _unconstrained(_trace(model, *data, key, substitute_fn=_initial_value))
+
+    from_prior = _has_sites_from_prior(model, x, y)
+
+    def init(key: Array, data: Batch = (x, y)) -> Position:
+        if not from_prior:
+            return start(key, data)
+
+        # A draw from a wide prior can lie where the density overflows, from where no sampler comes
+        # back; one of several seldom does.
+        def score(key: Array) -> Array:
+            return jnp.nan_to_num(logdensity(start(key, data), data), nan=-jnp.inf)
+
+        keys = jax.random.split(key, _NUM_STARTS)
+        return start(keys[jnp.argmax(jax.lax.map(score, keys))], data)
 
     def constrain(position: Position, data: Batch = (x, y)) -> Values:
         trace = _trace(model, *data, substitute_fn=_constrained(position))
@@ -244,6 +260,19 @@ def _initial_value(site: dict) -> Array | None:
         return site["fn"](rng_key=key, sample_shape=site["kwargs"]["sample_shape"])
     except NotImplementedError:  # an improper prior cannot be sampled
         return init_to_uniform(site)
+
+
+def _has_sites_from_prior(model: Callable, x: Any, y: Any) -> bool:
+    """Whether a site's start is drawn from its prior rather than given by a network."""
+    found: list[str] = []
+
+    def inspect(x: Any, y: Any) -> None:
+        trace = _trace(model, x, y, jax.random.key(0), substitute_fn=_initial_value)
+        latent = [site for site in _sample_sites(trace) if not site["is_observed"]]
+        found.extend(site["name"] for site in latent if "initial_value" not in site["infer"])
+
+    jax.eval_shape(inspect, x, y)
+    return bool(found)
 
 
 def _sample_sites(trace: dict) -> list[dict]:
