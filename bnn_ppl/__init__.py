@@ -13,6 +13,7 @@ from bnn_ppl import data, diagnostics, metrics, models, nets, plots, priors
 from bnn_ppl.method import Method
 from bnn_ppl.methods import adjusted_mclmc, hmc, mclmc, nuts
 from bnn_ppl.network import random_network
+from bnn_ppl.plan import plan
 from bnn_ppl.posterior import Posterior, condition
 from bnn_ppl.predict import function_draws, predict
 from bnn_ppl.run import run
@@ -33,6 +34,7 @@ __all__ = [
     "models",
     "nets",
     "nuts",
+    "plan",
     "plots",
     "predict",
     "priors",

@@ -1,10 +1,11 @@
-"""The command line: ``bnn-ppl run``, ``predict`` and ``summary``, over the package's own functions.
+"""The command line: ``bnn-ppl run``, ``plan``, ``predict`` and ``summary``.
 
 Options of a method and of ``run`` are read off their signatures and docstrings, so a new argument
 there is a new option here.
 """
 
 import inspect
+import itertools
 import json
 import math
 import os
@@ -19,6 +20,7 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
+from bnn_ppl import store
 
 METHODS: dict[str, Callable[..., bnn.Method]] = {
     "hmc": bnn.hmc,
@@ -28,6 +30,8 @@ METHODS: dict[str, Callable[..., bnn.Method]] = {
 }
 
 Options = dict[str, Any]
+
+_RUNNING = {"num_chains": 4, "num_warmup": 100, "num_draws": 200}
 
 
 class Problem(NamedTuple):
@@ -57,6 +61,13 @@ class Problem(NamedTuple):
         the standardised y.
     temperature
         Of the posterior; 1 is Bayes.
+    microbatch
+        Rows a chunk of the likelihood, to save memory; by default as many as fit.
+    float64
+        Compute in double precision.
+    matmul_precision
+        Of float32 matrix products on accelerators: "highest" is float32; "tensorfloat32" and
+        "bfloat16" are faster, and coarser than HMC's energies bear on large networks.
     """
 
     data: str = "yacht"
@@ -71,6 +82,9 @@ class Problem(NamedTuple):
     prior_scale: float = round(math.sqrt(2), 3)
     noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
     temperature: float = 1.0
+    microbatch: int | None = None
+    float64: bool = False
+    matmul_precision: Literal["highest", "tensorfloat32", "bfloat16"] = "highest"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -78,6 +92,7 @@ def main(argv: list[str] | None = None) -> None:
     _start_devices()
     app = tyro.extras.SubcommandApp()
     app.command(name="run")(_run_command())
+    app.command(name="plan")(_plan_command())
     app.command(predict)
     app.command(summary)
     try:
@@ -93,6 +108,8 @@ def main(argv: list[str] | None = None) -> None:
     except (ValueError, TypeError, OSError) as error:
         print(f"bnn-ppl: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
@@ -137,28 +154,11 @@ def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
     print(bnn.diagnostics.weights(draws).to_string(float_format="{:.4g}".format))
 
 
-# --- run
+# --- run and plan
 
 
 def _run_command() -> Callable[..., None]:
     """Make the command ``run``: a problem, a method with its options, and how to run it."""
-    methods = tuple(
-        Annotated[
-            partial,
-            tyro.conf.subcommand(
-                name,
-                description=_first_paragraph(method),
-                constructor=_options(method, omit={"posterior"}, give=partial(partial, method)),
-            ),
-        ]
-        for name, method in METHODS.items()
-    )
-    running = _options(
-        bnn.run,
-        omit={"key", "posterior", "method", "init", "keep", "folder"},
-        defaults={"num_chains": 4, "num_warmup": 100, "num_draws": 200},
-        give=dict,
-    )
 
     def run(
         method: Any,
@@ -167,8 +167,14 @@ def _run_command() -> Callable[..., None]:
         *,
         seed: int = 0,
         folder: Path | None = None,
+        progress: bool = True,
+        json: bool = False,
+        distributed: bool = False,
     ) -> None:
         """Sample a network's posterior, test it and draw the report.
+
+        The same command goes on where a run was stopped or killed. On several hosts start it once
+        on each, with --distributed and a folder that all of them see.
 
         Parameters
         ----------
@@ -181,26 +187,89 @@ def _run_command() -> Callable[..., None]:
         seed
             Of the random numbers.
         folder
-            Where draws, report.png and problem.json go. By default runs/<data>-<split>-<method>.
+            Where draws, report.png and problem.json go. By default runs/<data>-<split>-<method>,
+            with a number if that holds a run with other settings.
+        progress
+            Show a bar, or lines where there is no terminal.
+        json
+            Progress as lines of JSON, on standard error.
+        distributed
+            Join the other hosts; SLURM, TPU pods and the like are detected (jax.distributed).
         """
-        _run(method, problem, running, seed, folder)
+        if distributed:
+            jax.distributed.initialize()
+        _run(method, problem, running | {"progress": "json" if json else progress}, seed, folder)
 
-    run.__annotations__ |= {
+    running = _options(
+        bnn.run,
+        omit={"key", "posterior", "method", "init", "keep", "folder", "mesh", "progress"},
+        defaults=_RUNNING,
+        give=dict,
+    )
+    run.__annotations__ |= _annotations(running)
+    return run
+
+
+def _plan_command() -> Callable[..., None]:
+    """Make the command ``plan``: the arguments of ``run``, tried for some seconds."""
+
+    def plan(method: Any, problem: Problem, running: Any, *, seed: int = 0) -> None:
+        """Say what a run would take: time, memory, disk, gradients.
+
+        Parameters
+        ----------
+        method
+            How to sample.
+        problem
+            What is learnt from what.
+        running
+            How long and how wide.
+        seed
+            Of the random numbers.
+        """
+        data, posterior = _posterior(problem)
+        print(_describe(problem, data, posterior), flush=True)
+        found = bnn.plan(jax.random.key(seed), posterior, method(posterior), **running)
+        print(_plan_table(found))
+
+    running = _options(bnn.plan, omit={"key", "posterior", "method"}, defaults=_RUNNING, give=dict)
+    plan.__annotations__ |= _annotations(running)
+    return plan
+
+
+def _annotations(running: Callable) -> Options:
+    methods = tuple(
+        Annotated[
+            partial,
+            tyro.conf.subcommand(
+                name,
+                description=_first_paragraph(method),
+                constructor=_options(method, omit={"posterior"}, give=partial(partial, method)),
+            ),
+        ]
+        for name, method in METHODS.items()
+    )
+    return {
         "method": Union[methods],  # noqa: UP007 (built from a tuple)
         "running": Annotated[dict, tyro.conf.arg(constructor=running)],
     }
-    return run
 
 
 def _run(
     method: partial, problem: Problem, running: Options, seed: int, folder: Path | None
 ) -> None:
     name = method.func.__name__
-    folder = folder or _free_folder(f"{problem.data}-{problem.split}-{name}")
-    data = _load(problem)
-    posterior = bnn.condition(_model(problem, data), data.train, temperature=problem.temperature)
-    print(_describe(problem, data, posterior))
-    draws = bnn.run(jax.random.key(seed), posterior, method(posterior), folder=folder, **running)
+    data, posterior = _posterior(problem)
+    first = jax.process_index() == 0
+    if first:
+        print(_describe(problem, data, posterior), flush=True)
+    sample = partial(bnn.run, jax.random.key(seed), posterior, method(posterior), **running)
+    if folder is None:
+        folder, draws = _sample_in_free_folder(sample, f"{problem.data}-{problem.split}-{name}")
+    else:
+        draws = sample(folder=folder)
+    if not first:
+        return
     settings = problem._asdict() | {"data_dir": problem.data_dir and str(problem.data_dir)}
     (folder / "problem.json").write_text(json.dumps(settings, indent=2) + "\n")
     prediction = bnn.predict(posterior, draws, data.test)
@@ -220,13 +289,26 @@ def _run(
     print(f"figure in {folder / 'report.png'}, draws in {folder}")
 
 
-def _free_folder(name: str) -> Path:
-    folder = Path("runs") / name
-    number = 2
-    while folder.exists():
-        folder = Path("runs") / f"{name}-{number}"
-        number += 1
-    return folder
+def _sample_in_free_folder(sample: Callable, name: str) -> tuple[Path, Any]:
+    """Go on in the first folder of this name that holds the same run, or none."""
+    for number in itertools.count(1):
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        try:
+            return folder, sample(folder=folder)
+        except (store.OtherRunError, FileExistsError):
+            continue
+    raise AssertionError
+
+
+def _posterior(problem: Problem) -> tuple[Any, bnn.Posterior]:
+    """Load the data and condition the model, in the precision asked for."""
+    jax.config.update("jax_enable_x64", problem.float64)
+    jax.config.update("jax_default_matmul_precision", problem.matmul_precision)
+    data = _load(problem)
+    model = _model(problem, data)
+    return data, bnn.condition(
+        model, data.train, temperature=problem.temperature, microbatch=problem.microbatch
+    )
 
 
 def _load(problem: Problem) -> Any:
@@ -262,9 +344,7 @@ def _reopen(folder: Path, data_dir: Path | None) -> tuple[Problem, Any, bnn.Post
         )
     problem = Problem(**json.loads(path.read_text()))
     problem = problem._replace(hidden=tuple(problem.hidden), data_dir=data_dir or problem.data_dir)
-    data = _load(problem)
-    posterior = bnn.condition(_model(problem, data), data.train, temperature=problem.temperature)
-    return problem, data, posterior
+    return problem, *_posterior(problem)
 
 
 # --- options from signatures
@@ -344,6 +424,29 @@ def _table(problem: Problem, data: Any, draws: Any, prediction: Any, functions: 
     if published:
         lines.append("\nMC dropout: published for this split (Gal & Ghahramani, 2016)")
     return "\n" + "\n".join(lines) + "\n"
+
+
+def _plan_table(plan: Any) -> str:
+    def size(count: int | None) -> str:
+        return "unknown" if count is None else f"{count / 1e6:,.1f} MB"
+
+    unknown = "not counted by the method"
+    gradients = unknown if plan.gradients is None else f"{plan.gradients:,.0f}"
+    a_draw = unknown if plan.gradients_a_draw is None else f"{plan.gradients_a_draw:,.0f}"
+    rows = [
+        ("compiling", f"{plan.compile_seconds:.1f} s"),
+        ("a gradient, all chains", f"{plan.gradient_seconds * 1e3:.3g} ms"),
+        ("gradients a draw", a_draw),
+        ("a warm-up step", f"{plan.seconds_a_warmup_step:.3g} s"),
+        ("a draw, all chains", f"{plan.seconds_a_draw:.3g} s"),
+        ("the run", f"{plan.hours:.3g} hours ({plan.hours * 60:.1f} minutes)"),
+        ("gradients in all", gradients),
+        ("memory on a device", f"{size(plan.memory_a_device)} of {size(plan.memory_limit)}"),
+        ("disk", size(plan.disk)),
+    ]
+    lines = [f"{name:24}{value}" for name, value in rows]
+    lines.append(f"\nfrom {plan.trial_steps} steps tried; while a method adapts, steps change")
+    return "\n" + "\n".join(lines)
 
 
 def _prediction_table(prediction: Any, data: Any) -> Any:

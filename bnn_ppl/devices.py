@@ -1,31 +1,178 @@
 """Chains over devices: one mesh with the axes "chain" and "data"."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 Tree = Any
 
+_AXES = ("chain", "data")
 
-def chain_mesh(num_chains: int) -> Mesh:
-    """Mesh over as many of ``jax.devices()`` as share the chains evenly."""
-    devices = jax.devices()
-    used = max(n for n in range(1, len(devices) + 1) if num_chains % n == 0)
-    axes = (AxisType.Auto, AxisType.Auto)
-    return jax.make_mesh((used, 1), ("chain", "data"), axes, devices=devices[:used])
+
+# --- the mesh
+
+
+def chain_mesh(num_chains: int, mesh: Mesh | None = None) -> Mesh:
+    """Mesh with the axes chain and data over the devices of all processes, or check a given one.
+
+    As many rows of devices as share the chains evenly. On an accelerator the devices left over
+    share the rows of data; on a CPU, whose cores share a memory, they rest. Every process has as
+    many chains, and each chain is within a process.
+
+    Parameters
+    ----------
+    num_chains
+        Chains of all processes together.
+    mesh
+        What to use instead: axes ("chain", "data"), the first one of a size that divides
+        `num_chains`. Its devices are those of the result, whatever its axis types.
+
+    Returns
+    -------
+    Mesh
+        With both axis types Auto.
+
+    Raises
+    ------
+    ValueError
+        If the chains do not divide evenly over the processes or the rows of `mesh`.
+    """
+    if mesh is None:
+        grid = _grid(num_chains)
+    else:
+        _check_mesh(mesh, num_chains)
+        grid = mesh.devices
+    return Mesh(grid, _AXES, axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def local_chains(mesh: Mesh, num_chains: int) -> slice:
+    """Chains whose devices are of this process."""
+    rows = _rows_of(mesh, jax.process_index())
+    num_each = num_chains // mesh.shape["chain"]
+    return slice(rows[0] * num_each, (rows[-1] + 1) * num_each)
+
+
+def _grid(num_chains: int) -> np.ndarray:
+    """Devices by row of chains and by shard of data, process after process."""
+    num_processes = jax.process_count()
+    if num_chains % num_processes:
+        raise ValueError(
+            f"got num_chains={num_chains} on {num_processes} processes, expected as many on each: "
+            f"use a multiple of {num_processes}"
+        )
+    by_process: list[list[jax.Device]] = [[] for _ in range(num_processes)]
+    for device in jax.devices():
+        by_process[device.process_index].append(device)
+    num_devices = min(map(len, by_process))
+    share = num_chains // num_processes
+    rows = max(n for n in range(1, num_devices + 1) if share % n == 0)
+    shards = 1 if jax.default_backend() == "cpu" else num_devices // rows
+    used = [device for devices in by_process for device in devices[: rows * shards]]
+    return np.array(used).reshape(num_processes * rows, shards)
+
+
+def _check_mesh(mesh: Mesh, num_chains: int) -> None:
+    if mesh.axis_names != _AXES:
+        raise ValueError(
+            f"got a mesh with the axes {mesh.axis_names}, expected {_AXES}: "
+            "use jax.make_mesh((chains, shards), ('chain', 'data'))"
+        )
+    num_rows = mesh.shape["chain"]
+    if num_chains % num_rows:
+        raise ValueError(
+            f"got a chain axis of {num_rows} for num_chains={num_chains}, expected one that "
+            f"divides it: use num_chains={-(-num_chains // num_rows) * num_rows} or another mesh"
+        )
+    for process in range(jax.process_count()):
+        rows = _rows_of(mesh, process)
+        if not rows or rows != list(range(rows[0], rows[-1] + 1)):
+            raise ValueError(
+                f"got a mesh with process {process} in the rows {rows}, expected consecutive ones: "
+                "order its devices by process_index"
+            )
+
+
+def _rows_of(mesh: Mesh, process: int) -> list[int]:
+    indices = [[device.process_index for device in row] for row in mesh.devices]
+    return [row for row, processes in enumerate(indices) if process in processes]
+
+
+# --- onto the devices and back
 
 
 def by_chain(tree: Tree, mesh: Mesh) -> Tree:
-    """Put a tree with a leading axis of chains on the mesh."""
-    return jax.device_put(tree, NamedSharding(mesh, P("chain")))
+    """Put a tree with a leading axis of all chains, the same on every process, on the mesh."""
+    return _put(tree, NamedSharding(mesh, P("chain")))
 
 
 def everywhere(tree: Tree, mesh: Mesh) -> Tree:
     """Put a copy of a tree on every device of the mesh."""
-    return jax.device_put(tree, NamedSharding(mesh, P()))
+    return _put(tree, NamedSharding(mesh, P()))
+
+
+def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
+    """Share the rows of (x, y) over the data axis: a batch (x, y), or (x, y, mask) with padding.
+
+    Rows that the axis does not divide are padded with copies of the first one, False in the mask.
+    """
+    num_rows = len(data[1])
+    padding = -num_rows % mesh.shape["data"]
+    batch = tuple(data)
+    if padding:
+        index = np.arange(num_rows + padding)
+        mask = index < num_rows
+        batch = (*jax.tree.map(lambda leaf: np.asarray(leaf)[index * mask], batch), mask)
+    return _put(batch, NamedSharding(mesh, P("data")))
+
+
+def to_host(tree: Tree, num_draws: int | None = None) -> Tree:
+    """NumPy arrays of this process's chains; of (chain, draw, ...) the first draws, if asked."""
+    return jax.tree.map(lambda leaf: _to_host(leaf, num_draws), tree)
+
+
+def from_host(tree: Tree, mesh: Mesh, num_chains: int) -> Tree:
+    """Put arrays of this process's chains on the mesh: the inverse of `to_host`."""
+    sharding = NamedSharding(mesh, P("chain"))
+
+    def put(leaf: np.ndarray) -> jax.Array:
+        shape = (num_chains, *leaf.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, leaf, shape)
+
+    return jax.tree.map(put, tree)
+
+
+def _put(tree: Tree, sharding: NamedSharding) -> Tree:
+    if jax.process_count() == 1:
+        return jax.device_put(tree, sharding)
+
+    def put(leaf: Any) -> jax.Array:
+        # device_put would send every leaf around to see that it is the same everywhere.
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(
+                put(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf)
+            )
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    return jax.tree.map(put, tree)
+
+
+def _to_host(leaf: jax.Array, num_draws: int | None) -> np.ndarray:
+    # Shard by shard, which a CPU does not copy: draws wait in a buffer made for many.
+    shards = {shard.index[0].start or 0: shard for shard in leaf.addressable_shards}
+    parts = [np.asarray(shards[start].data) for start in sorted(shards)]
+    if num_draws is not None:
+        parts = [part[:, :num_draws] for part in parts]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+# --- work on the devices
 
 
 def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
@@ -33,7 +180,8 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
 
     Each device runs its own chains without waiting for the others: side by side on an accelerator,
     which is fastest full; one after the other on a CPU, where a chain then stays in cache and takes
-    only its own steps.
+    only its own steps. Where devices share the rows of an argument (`by_row`), the compiler sums
+    over them.
     """
     side_by_side = mesh.devices.flat[0].platform != "cpu"
 
@@ -56,3 +204,20 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
         return sharded(*args)
 
     return all_devices
+
+
+def num_row_shards(num_rows: int) -> int:
+    """Devices that share so many rows, where this is traced: inside `over_chains`, else 1."""
+    num_shards = jax.sharding.get_abstract_mesh().shape.get("data", 1)
+    return num_shards if num_rows % num_shards == 0 else 1
+
+
+def memory_limit() -> int | None:
+    """Bytes that a device has, or a host device's share of the computer's; None if unknown."""
+    devices = jax.local_devices()
+    if devices[0].platform != "cpu":
+        return (devices[0].memory_stats() or {}).get("bytes_limit")
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // len(devices)
+    except (AttributeError, ValueError, OSError):  # not on this system
+        return None

@@ -1,7 +1,7 @@
 """Condition a NumPyro model on data: pure functions over unconstrained positions."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -9,33 +9,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.infer import init_to_median, init_to_uniform
 
+from bnn_ppl.devices import memory_limit, num_row_shards
+
 Array = jax.Array
 Position = dict[str, Array]
 Values = dict[str, Array]
-Batch = tuple[Any, Array]
+Data = tuple[Any, Array]
+Batch = Data | tuple[Any, Array, Array]
 
-_NUM_STARTS = 16  # draws from the prior that compete to be a chain's start
+_NUM_STARTS = 16  # draws from the prior, of which one is a chain's start
+_MEMORY_SHARE = 1 / 4  # of a device, for the intermediate results of one likelihood
 
 
 class Posterior(NamedTuple):
     """A model conditioned on data. Build it with :func:`condition`.
 
     A *position* is a dict from site name to unconstrained array; *values* are the same sites on
-    their own support. A *batch* is a pair ``(x, y)`` of rows.
+    their own support. A *batch* is a pair ``(x, y)`` of rows, or a triple ``(x, y, mask)``: rows
+    where the mask is False are padding. They must be copies of real rows, so that the model is
+    finite there, and count for nothing.
 
     Attributes
     ----------
     init
         ``key, data=data -> position``: a network from its own initialisers, every other site from
-        its prior, the likeliest of a few draws.
+        its prior: one of 16 draws, chosen by its likelihood.
     log_prior
         ``position -> scalar``: log prior density of the constrained values.
     log_likelihood
-        ``position, batch -> (rows,)``: log likelihood of each row.
+        ``position, batch -> (rows,)``: log likelihood of each row; 0 for padding.
     logdensity
         ``position, batch -> scalar``: the tempered log posterior density that samplers see, the
         likelihood scaled from the batch to all rows. Unnormalised.
@@ -62,6 +69,8 @@ class Posterior(NamedTuple):
         T; 1 is the Bayes posterior.
     tempered
         ``"posterior"`` or ``"likelihood"``.
+    microbatch
+        Rows that a device works on at a time; None for all of a batch.
     """
 
     init: Callable[..., Position]
@@ -73,17 +82,18 @@ class Posterior(NamedTuple):
     predictive: Callable[[Values, Any], dist.Distribution]
     check: Callable[[Position], None]
     prior_std: dict[str, Array]
-    data: Batch
+    data: Data
     num_rows: int
     num_weights: int
     temperature: float
     tempered: str
+    microbatch: int | None
 
 
 class _Terms(NamedTuple):
     log_priors: dict[str, Array]  # by site, of the constrained values
     log_jacobian: Array
-    log_likelihood: Array  # by row
+    log_likelihood: Array  # by row, 0 for padding
 
 
 def condition(
@@ -92,6 +102,7 @@ def condition(
     *,
     temperature: float = 1.0,
     tempered: Literal["posterior", "likelihood"] = "posterior",
+    microbatch: int | None = None,
 ) -> Posterior:
     """Condition a NumPyro model on data.
 
@@ -107,6 +118,12 @@ def condition(
     tempered
         What T divides: ``"posterior"`` gives ``(p(D|w) p(w))^(1/T)``, ``"likelihood"`` gives
         ``p(D|w)^(1/T) p(w)``.
+    microbatch
+        Rows that a device works on at a time, for data whose gradient does not fit in memory: the
+        likelihood of a larger batch is computed in chunks of so many rows, each computed again in
+        the backward pass, and is the same to rounding. By default all rows, unless all that the
+        likelihood computes from them, stored side by side, would take more than a quarter of the
+        device's memory (host devices share the computer's); then as many rows as take a quarter.
 
     Returns
     -------
@@ -119,7 +136,8 @@ def condition(
         If the data hold NaN or infinite values or x and y differ in length; if the model has no or
         several observed sites, discrete latent sites, subsampling plates, unsampled parameters or
         mutable state, or a likelihood that is not one value a row; if y is not of the shape and
-        kind of its distribution; if T is not a finite number above 0.
+        kind of its distribution; if T is not a finite number above 0 or `microbatch` not a whole
+        one.
 
     Notes
     -----
@@ -131,6 +149,11 @@ def condition(
         raise ValueError(f"got temperature={temperature}, expected a finite number above 0")
     if tempered not in ("posterior", "likelihood"):
         raise ValueError(f"got tempered={tempered!r}, expected 'posterior' or 'likelihood'")
+    if microbatch is not None and not (isinstance(microbatch, int | np.integer) and microbatch > 0):
+        raise ValueError(
+            f"got microbatch={microbatch!r}, expected a whole number of rows from 1 up: "
+            "leave it out to have one chosen"
+        )
     x, y = _checked_data(data)
     num_rows = y.shape[0]
     observed = _checked_structure(model, x, y)
@@ -138,23 +161,27 @@ def condition(
     prior_std = jax.jit(lambda x, y, key: _prior_std(trace(x, y, key)))(x, y, jax.random.key(0))
     widening = temperature**0.5 if tempered == "posterior" else 1.0
 
+    # Callers that compile these pass the data in, or they would be constants of the program.
+    def start(key: Array, data: Batch) -> Position:
+        return _unconstrained(_trace(model, *data[:2], key, substitute_fn=_initial_value))
+
+    shapes = jax.eval_shape(start, jax.random.key(0), (x, y))
+    rows_at_a_time = microbatch or _fitting_microbatch(model, shapes, x, y)
+    all_terms = partial(_terms, model, rows_at_a_time)
+
     def log_prior(position: Position) -> Array:
-        return _total(_terms(model, position, x, y).log_priors)
+        return _total(all_terms(position, (x, y)).log_priors)
 
     def log_likelihood(position: Position, batch: Batch) -> Array:
-        return _terms(model, position, *batch).log_likelihood
+        return all_terms(position, batch).log_likelihood
 
     def logdensity(position: Position, batch: Batch) -> Array:
-        terms = _terms(model, position, *batch)
+        terms = all_terms(position, batch)
         log_prior = _total(terms.log_priors)
-        log_likelihood = num_rows / batch[1].shape[0] * jnp.sum(terms.log_likelihood)
+        log_likelihood = num_rows / _size(batch) * jnp.sum(terms.log_likelihood)
         if tempered == "likelihood":
             return log_prior + log_likelihood / temperature + terms.log_jacobian
         return (log_prior + log_likelihood) / temperature + terms.log_jacobian
-
-    # Callers that compile these pass the data in, or they would be constants of the program.
-    def start(key: Array, data: Batch) -> Position:
-        return _unconstrained(_trace(model, *data, key, substitute_fn=_initial_value))
 
     from_prior = _has_sites_from_prior(model, x, y)
 
@@ -163,27 +190,31 @@ def condition(
             return start(key, data)
 
         # A draw from a wide prior can lie where the density overflows, from where no sampler comes
-        # back; one of several seldom does.
+        # back. One of several, chosen by its likelihood, is nearly one of the posterior (sampling
+        # importance resampling; Rubin, 1987).
         def score(key: Array) -> Array:
-            return jnp.nan_to_num(logdensity(start(key, data), data), nan=-jnp.inf)
+            rows = log_likelihood(start(key, data), data)
+            return jnp.nan_to_num(jnp.sum(rows), nan=-jnp.inf)
 
-        keys = jax.random.split(key, _NUM_STARTS)
-        return start(keys[jnp.argmax(jax.lax.map(score, keys))], data)
+        *several, choice_key = jax.random.split(key, _NUM_STARTS + 1)
+        keys = jnp.stack(several)
+        choice = jax.random.categorical(choice_key, jax.lax.map(score, keys))
+        return start(keys[choice], data)
 
     def constrain(position: Position, data: Batch = (x, y)) -> Values:
-        trace = _trace(model, *data, substitute_fn=_constrained(position))
+        trace = _trace(model, *data[:2], substitute_fn=_constrained(position))
         return {site: trace[site]["value"] for site in position}
 
     def unconstrain(values: Values, data: Batch = (x, y)) -> Position:
-        return _unconstrained(_trace(model, *data, data=values))
+        return _unconstrained(_trace(model, *data[:2], data=values))
 
     def predictive(values: Values, x: Any) -> dist.Distribution:
         return _trace(model, x, None, data=values)[observed]["fn"]
 
-    terms = jax.jit(partial(_terms, model))
+    jitted_terms = jax.jit(all_terms)
 
     def check(position: Position) -> None:
-        _check_finite(terms(position, x, y), observed)
+        _check_finite(jitted_terms(position, (x, y)), observed)
 
     return Posterior(
         init=init,
@@ -197,9 +228,10 @@ def condition(
         prior_std={site: widening * std for site, std in prior_std.items()},
         data=(x, y),
         num_rows=num_rows,
-        num_weights=sum(leaf.size for leaf in jax.eval_shape(init, jax.random.key(0)).values()),
+        num_weights=sum(leaf.size for leaf in shapes.values()),
         temperature=float(temperature),
         tempered=tempered,
+        microbatch=None if rows_at_a_time is None else int(rows_at_a_time),
     )
 
 
@@ -216,14 +248,30 @@ def _trace(model: Callable, x: Any, y: Any, key: Array | None = None, **substitu
     return handlers.trace(model).get_trace(x, y)
 
 
-def _terms(model: Callable, position: Position, x: Any, y: Any) -> _Terms:
+def _terms(model: Callable, microbatch: int | None, position: Position, batch: Batch) -> _Terms:
+    x, y, *mask = batch
     log_jacobians: list[Array] = []
     trace = _trace(model, x, y, substitute_fn=_constrained(position, log_jacobians.append))
     log_priors = {site: jnp.sum(_log_prob(trace[site])) for site in position}
+    rows = _rows(trace)
+    if microbatch is not None and len(rows) // num_row_shards(len(rows)) > microbatch:
+        # The rows just traced are then not used, and the compiler drops them.
+        values = {site: trace[site]["value"] for site in position}
+        rows = _by_chunk(lambda x, y: _rows(_trace(model, x, y, data=values)), microbatch, x, y)
+    rows = jnp.where(mask[0], rows, 0.0) if mask else rows
+    return _Terms(log_priors, jnp.asarray(sum(log_jacobians, 0.0)), rows)
+
+
+def _rows(trace: dict) -> Array:
+    """Log-likelihood by row."""
     (observed,) = [site for site in _sample_sites(trace) if site["is_observed"]]
     rows = _log_prob(observed)
-    log_likelihood = rows.reshape(rows.shape[0], -1).sum(1)
-    return _Terms(log_priors, jnp.asarray(sum(log_jacobians, 0.0)), log_likelihood)
+    return rows.reshape(rows.shape[0], -1).sum(1)
+
+
+def _size(batch: Batch) -> int | Array:
+    """Rows without the padding."""
+    return jnp.sum(batch[2]) if len(batch) == 3 else batch[1].shape[0]
 
 
 def _constrained(position: Position, record: Callable = lambda log_jacobian: None) -> Callable:
@@ -308,10 +356,75 @@ def _site_std(prior: dist.Distribution) -> Array:
     return jnp.where(jnp.isfinite(std) & (std > 0), std, 1.0) if real else jnp.ones(())
 
 
+# --- rows in chunks
+
+
+def _by_chunk(function: Callable, size: int, x: Any, y: Array) -> Array:
+    """Map rows to a number each, on every device `size` of its own rows at a time.
+
+    Only the results are kept; a gradient computes each chunk once more. The last chunk reaches back
+    over rows already done, so that all are of one size without a padded copy of the data.
+    """
+    num_shards = num_row_shards(len(y))
+    num = len(y) // num_shards
+    shards = jax.tree.map(lambda leaf: leaf.reshape(num_shards, num, *leaf.shape[1:]), (x, y))
+    starts = jnp.array([*range(0, num - size, size), num - size])
+
+    @partial(jax.checkpoint, prevent_cse=False)  # the loop prevents it already
+    def rows_from(start: Array) -> Array:
+        def chunk(leaf: Array) -> Array:
+            leaf = jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=1)
+            return leaf.reshape(num_shards * size, *leaf.shape[2:])
+
+        return function(*jax.tree.map(chunk, shards)).reshape(num_shards, size)
+
+    chunks = jnp.moveaxis(jax.lax.map(rows_from, starts), 0, 1)
+    done = chunks[:, :-1].reshape(num_shards, -1)
+    rest = chunks[:, -1, size - (num - done.shape[1]) :]
+    return jnp.concatenate([done, rest], axis=1).reshape(len(y))
+
+
+def _fitting_microbatch(model: Callable, shapes: Position, x: Any, y: Array) -> int | None:
+    """Rows whose intermediate results take a share of the memory; None if all rows do not."""
+    limit = memory_limit()
+    if limit is None:
+        return None
+
+    def rows(data: Data, position: Position) -> Array:
+        return _terms(model, None, position, data).log_likelihood
+
+    jaxpr = jax.make_jaxpr(rows)((x, y), shapes).jaxpr
+    used = _bytes_from(jaxpr, jaxpr.invars[: len(jax.tree.leaves((x, y)))])
+    fitting = _MEMORY_SHARE * limit / max(1, used)
+    return None if fitting >= 1 else max(1, int(fitting * len(y)))
+
+
+def _bytes_from(jaxpr: Jaxpr, sources: Iterable[Var]) -> int:
+    """Bytes of all that a program computes from some of its variables."""
+    derived, total = set(sources), 0
+    for equation in jaxpr.eqns:
+        if not any(isinstance(v, Var) and v in derived for v in equation.invars):
+            continue
+        derived.update(equation.outvars)
+        inner = [program for value in equation.params.values() for program in _programs(value)]
+        times = equation.params.get("length", 1)  # of a scan
+        total += times * sum(_bytes_from(program, program.invars) for program in inner)
+        if not inner:
+            results: list[Any] = [variable.aval for variable in equation.outvars]
+            total += sum(result.size * result.dtype.itemsize for result in results)
+    return total
+
+
+def _programs(parameter: Any) -> list[Jaxpr]:
+    several = parameter if isinstance(parameter, tuple | list) else [parameter]
+    programs = [p.jaxpr if isinstance(p, ClosedJaxpr) else p for p in several]
+    return [program for program in programs if isinstance(program, Jaxpr)]
+
+
 # --- refusing what would fail silently
 
 
-def _checked_data(data: Any) -> Batch:
+def _checked_data(data: Any) -> Data:
     try:
         x, y = data
     except (TypeError, ValueError):

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 
 from bnn_ppl import store
 from bnn_ppl.posterior import Posterior
+from bnn_ppl.precision import matmul_precision
 
 if TYPE_CHECKING:
     import arviz
@@ -80,12 +81,13 @@ def predict(
         raise ValueError(f"got batch_size={batch_size} for {num_rows} rows, expected at least 1")
     add = _adder(posterior, y is not None)
     parts = []
-    for start in range(0, num_rows, size):
-        rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
-        sums = None
-        for block in _blocks(sites):
-            sums = add(sums, block, *rows)
-        parts.append(jax.tree.map(np.asarray, sums))
+    with jax.default_matmul_precision(matmul_precision()):
+        for start in range(0, num_rows, size):
+            rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
+            sums = None
+            for block in _blocks(sites):
+                sums = add(sums, block, *rows)
+            parts.append(jax.tree.map(np.asarray, sums))
     return _dataset(parts, y is not None)
 
 
@@ -128,7 +130,8 @@ def function_draws(
 
         return jax.lax.map(one, block)
 
-    parts = [jax.tree.map(np.asarray, predictions(block)) for block in _blocks(sites)]
+    with jax.default_matmul_precision(matmul_precision()):
+        parts = [jax.tree.map(np.asarray, predictions(block)) for block in _blocks(sites)]
     ((name, center),) = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts).items()
     stacked = center.reshape(num_chains, num_draws, *center.shape[1:])
     return store.inference_data({name: stacked}, {}, None, dict(draws.attrs))
@@ -163,14 +166,16 @@ def _floats(tree: Tree) -> Tree:
     return jax.tree.map(convert, tree)
 
 
-def _blocks(sites: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """Draws in blocks of bounded size, chains end to end."""
-    for chain in range(next(iter(sites.values())).shape[0]):
-        one_chain = {site: values[chain] for site, values in sites.items()}
-        bytes_a_draw = sum(values[0].nbytes for values in one_chain.values())
-        size = max(1, _BYTES_A_BLOCK // bytes_a_draw)
-        for start in range(0, next(iter(one_chain.values())).shape[0], size):
-            yield {site: values[start : start + size] for site, values in one_chain.items()}
+def _blocks(sites: dict[str, "xarray.DataArray"]) -> Iterator[dict[str, np.ndarray]]:
+    """Draws in blocks of bounded size, chains end to end, read as they are needed."""
+    num_chains, num_draws = next(iter(sites.values())).shape[:2]
+    bytes_all = sum(values.nbytes for values in sites.values())
+    size = max(1, _BYTES_A_BLOCK * num_chains * num_draws // bytes_all)
+    for chain in range(num_chains):
+        for start in range(0, num_draws, size):
+            yield {
+                site: values[chain, start : start + size].values for site, values in sites.items()
+            }
 
 
 def _center(predictive: dist.Distribution) -> tuple[str, Array]:

@@ -1,24 +1,30 @@
-"""Run a method: warm-up, then draws, over chains and devices, with a progress bar."""
+"""Run a method: warm-up, then draws, over chains and devices, recorded as they come."""
 
+import hashlib
 import json
-import sys
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
-from tqdm.auto import tqdm
 
 from bnn_ppl import store
-from bnn_ppl.devices import by_chain, chain_mesh, everywhere, over_chains
+from bnn_ppl.devices import by_chain, by_row, chain_mesh, everywhere, over_chains, to_host
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
+from bnn_ppl.precision import matmul_precision
+from bnn_ppl.progress import Report, reporting
+from bnn_ppl.recorder import Folder, Layout, Memory, Progress, Records
 
 if TYPE_CHECKING:
     import arviz
@@ -26,8 +32,38 @@ if TYPE_CHECKING:
 Tree = Any
 Keep = Callable[[dict[str, jax.Array]], Tree]
 
-_SECONDS_A_CHUNK = 0.5  # between two looks at the bar and the keyboard
+_SECONDS_A_CHUNK = 0.5  # between two looks at the clock and the keyboard
+_SHARE_RECORDING = 0.02  # of the time; where recording takes more, chunks grow longer
 _BYTES_A_CHUNK = 64 * 2**20  # of draws that wait on the devices
+_DRAWS_A_CHUNK = 512
+
+
+class Phase(NamedTuple):
+    """Warm-up or draws."""
+
+    name: str  # a field of Progress
+    num: int
+    key: jax.Array
+    once: Callable[..., tuple[Tree, Records]]  # key, state, batch -> state, records
+
+
+class Prepared(NamedTuple):
+    """A run before its first step."""
+
+    mesh: Mesh
+    batch: Tree
+    positions: Tree
+    states: Tree
+    phases: tuple[Phase, Phase]
+    layout: Layout
+
+
+class Chunk(NamedTuple):
+    """A compiled loop over some steps of a phase."""
+
+    run: Callable[[Tree, int, int], tuple[Tree, Records]]  # states, start, count
+    capacity: int  # the largest count
+    bytes_a_device: int
 
 
 def run(
@@ -42,13 +78,14 @@ def run(
     init: "arviz.InferenceData | None" = None,
     keep: Keep | None = None,
     folder: str | Path | None = None,
-    progress: bool = True,
+    mesh: Mesh | None = None,
+    progress: bool | Literal["json"] = True,
 ) -> "arviz.InferenceData":
     """Run a method: `num_warmup` warm-up steps, then `num_draws` times (`thin` steps, one draw).
 
     Chains run side by side: over the devices, and on each by ``vmap`` on an accelerator, one after
     the other on a CPU (where ``jax.config.update("jax_num_cpu_devices", n)``, before JAX starts,
-    gives one device a core).
+    gives one device a core). Ctrl-C ends the run after the draws under way and keeps what there is.
 
     Parameters
     ----------
@@ -73,57 +110,93 @@ def run(
         What to record of each draw: a function of the constrained values (a dict by site name) that
         returns a dict of arrays. By default all sites.
     folder
-        Where to save the draws as Zarr; :func:`bnn_ppl.diagnostics.load` reads them back.
+        Where the draws go, as Zarr, while they come; memory does not grow with their number.
+        :func:`bnn_ppl.diagnostics.load` opens them at any moment. The same call on the same folder
+        goes on where a run was stopped or killed, to the same draws as if it had not been, on the
+        same devices bit for bit; a larger `num_draws` extends it.
+    mesh
+        Devices as a ``jax.sharding.Mesh`` with the axes ("chain", "data"): rows of the data are
+        spread over the second, padded where they do not divide. By default as many of
+        ``jax.devices()`` as share the chains evenly; on accelerators the others share the rows.
     progress
-        Whether to show a bar with the time left.
+        True for a bar with the time left, or plain lines where there is no terminal; "json" for
+        lines of JSON on standard error; False for silence.
 
     Returns
     -------
     arviz.InferenceData
         Groups ``posterior`` (chain, draw, ...), ``sample_stats`` under ArviZ's names and
-        ``observed_data``; attributes say how it was run. After Ctrl-C: the draws so far.
+        ``observed_data``; attributes say how it was run. With `folder`, values are read when used.
 
     Raises
     ------
     ValueError
-        If a count is out of range, `init` lacks a site or the log-density is not finite at the
-        start.
+        If a count is out of range, `init` lacks a site, the mesh does not fit, the log-density is
+        not finite at the start, or `folder` holds a run with other settings (the first difference
+        is named) or a damaged one.
     FileExistsError
-        If `folder` already holds something.
+        If `folder` holds something else.
+    OSError
+        If the folder cannot be written. What it held before stays, to go on from.
     """
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     if folder is not None:
-        store.check_free(folder)
-    started = time.time()
-    mesh = chain_mesh(num_chains)
-    init_key, warmup_key, draw_key = (jax.random.fold_in(key, i) for i in range(3))
-    states = _initial_states(init_key, posterior, method, num_chains, mesh, init)
+        store.read_header(folder)  # refuses what is no run's before anything is computed
+    prepared = prepare(
+        key, posterior, method, num_chains, num_warmup, num_draws, thin, init, keep, mesh
+    )
+    layout, at = prepared.layout, Progress()
+    recorder: Memory | Folder
+    if folder is None:
+        recorder = Memory(layout)
+    else:
+        settings = _settings(method, posterior, prepared)
+        recorder = Folder(Path(folder), layout, settings, prepared.mesh)
+        states, at = recorder.resume(prepared.states)
+        prepared = prepared._replace(states=states)
+    with (
+        _interrupts() as interrupted,
+        reporting(progress, num_warmup + num_draws, at.warmup + at.draws) as report,
+    ):
+        at = _advance(prepared, at, recorder, report, interrupted)
+    if interrupted() and at.draws < num_draws:
+        recorder.stopped(at)
+    return recorder.result(at)
 
-    warmup = method._replace(step=method.warmup or method.step)
-    nothing = partial(_draw_once, posterior, warmup, 1, lambda values: {})
-    everything = partial(_draw_once, posterior, method, thin, keep or (lambda values: values))
-    bar = _bar(num_warmup + num_draws, progress)
-    with bar:
-        bar.set_description("warm-up")
-        states, (_, warmup_stats) = _repeat(
-            nothing, num_warmup, warmup_key, states, posterior.data, mesh, bar
-        )
-        bar.set_description("draws")
-        _, (values, stats) = _repeat(
-            everything, num_draws, draw_key, states, posterior.data, mesh, bar
-        )
 
-    facts = {
-        **_facts(key, posterior, method, mesh),
-        "num_warmup": num_warmup,
-        "thin": thin,
-        "sampling_time": time.time() - started,
-        "gradient_evaluations": _count(warmup_stats, "n_steps") + _count(stats, "n_steps"),
-    }
-    draws = store.inference_data(values, stats, np.asarray(posterior.data[1]), facts)
-    if folder is not None:
-        store.save(folder, draws)
-    return draws
+def prepare(
+    key: jax.Array,
+    posterior: Posterior,
+    method: Method,
+    num_chains: int,
+    num_warmup: int,
+    num_draws: int,
+    thin: int,
+    init: "arviz.InferenceData | None" = None,
+    keep: Keep | None = None,
+    mesh: Mesh | None = None,
+) -> Prepared:
+    """Start the chains and say what their steps are; the arguments are those of :func:`run`."""
+    _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
+    mesh = chain_mesh(num_chains, mesh)
+    batch = by_row(posterior.data, mesh)
+    init_key, *keys = (everywhere(jax.random.fold_in(key, i), mesh) for i in range(3))
+    with jax.default_matmul_precision(matmul_precision()):
+        positions = _positions(init_key, posterior, num_chains, mesh, init)
+        states = _states(init_key, method, positions, mesh, batch)
+    adapting = method._replace(step=method.warmup or method.step)
+    phases = (
+        Phase("warmup", num_warmup, keys[0], partial(_once, posterior, adapting, 1, None)),
+        Phase("draws", num_draws, keys[1], partial(_once, posterior, method, thin, keep or dict)),
+    )
+    layout = Layout(
+        _record_of_one(phases[1], states, batch),
+        num_chains,
+        num_draws,
+        np.asarray(posterior.data[1]),
+        _facts(key, posterior, method, mesh) | {"num_warmup": num_warmup, "thin": thin},
+    )
+    return Prepared(mesh, batch, positions, states, phases, layout)
 
 
 # --- starting
@@ -136,61 +209,78 @@ def _check_counts(**counts: int) -> None:
             raise ValueError(f"got {name}={count!r}, expected a whole number from {least} up")
 
 
-def _initial_states(
+def _positions(
     key: jax.Array,
     posterior: Posterior,
-    method: Method,
     num_chains: int,
     mesh: Mesh,
     init: "arviz.InferenceData | None",
 ) -> Tree:
+    """Where the chains start; a start whose log-density is not finite is refused."""
     if init is None:
-        start = over_chains(posterior.init, mesh, num_mapped=1)
-        keys = by_chain(jax.random.split(key, num_chains), mesh)
-        positions = jax.jit(start)(keys, everywhere(posterior.data, mesh))
+        chains = by_chain(np.arange(num_chains), mesh)
+        start = over_chains(
+            lambda chain, key, data: posterior.init(jax.random.fold_in(key, chain), data),
+            mesh,
+            num_mapped=1,
+        )
+        positions = jax.jit(start)(chains, key, everywhere(posterior.data, mesh))
     else:
         positions = by_chain(_positions_of(init, posterior, num_chains), mesh)
-    for chain in range(num_chains):
-        posterior.check({site: leaf[chain] for site, leaf in positions.items()})
-    keys = by_chain(jax.random.split(jax.random.fold_in(key, 1), num_chains), mesh)
-    begin = over_chains(method.init, mesh, num_mapped=2)
-    return jax.jit(begin)(keys, positions, everywhere(posterior.data, mesh))
+    own = to_host(positions)
+    for chain in range(len(jax.tree.leaves(own)[0])):
+        posterior.check({site: leaf[chain] for site, leaf in own.items()})
+    return positions
 
 
 def _positions_of(draws: "arviz.InferenceData", posterior: Posterior, num_chains: int) -> Tree:
     sites = store.draws_of(draws, list(posterior.prior_std))
-    shape = next(iter(sites.values())).shape[:2]
-    if shape[0] == num_chains:
-        chosen = {site: values[:, -1] for site, values in sites.items()}
+    have, length = next(iter(sites.values())).shape[:2]
+    if have == num_chains:
+        chosen = {site: values[:, -1].values for site, values in sites.items()}
     else:
-        spread = np.linspace(0, shape[0] * shape[1] - 1, num_chains).round().astype(int)
+        spread = np.linspace(0, have * length - 1, num_chains).round().astype(int)
+        chain, draw = np.divmod(spread, length)
         chosen = {
-            site: values.reshape(-1, *values.shape[2:])[spread] for site, values in sites.items()
+            site: np.stack([values[c, d].values for c, d in zip(chain, draw, strict=True)])
+            for site, values in sites.items()
         }
     return jax.jit(jax.vmap(posterior.unconstrain))(jax.tree.map(jnp.asarray, chosen))
+
+
+def _states(key: jax.Array, method: Method, positions: Tree, mesh: Mesh, batch: Tree) -> Tree:
+    def begin(chain: jax.Array, position: Tree, key: jax.Array, batch: Tree) -> Tree:
+        return method.init(jax.random.fold_in(jax.random.fold_in(key, 1), chain), position, batch)
+
+    num_chains = len(jax.tree.leaves(positions)[0])
+    chains = by_chain(np.arange(num_chains), mesh)
+    return jax.jit(over_chains(begin, mesh, num_mapped=2))(chains, positions, key, batch)
 
 
 # --- stepping
 
 
-def _draw_once(
+def _once(
     posterior: Posterior,
     method: Method,
     thin: int,
-    keep: Keep,
+    keep: Keep | None,
     key: jax.Array,
     state: Tree,
     batch: Tree,
-) -> tuple[Tree, tuple[Tree, dict[str, jax.Array]]]:
+) -> tuple[Tree, Records]:
     """Take `thin` steps and one draw: the new state, and what to record."""
 
     def step(state: Tree, index: jax.Array) -> tuple[Tree, dict[str, jax.Array]]:
         return method.step(jax.random.fold_in(key, index), state, batch)
 
     state, infos = jax.lax.scan(step, state, jnp.arange(thin))
-    position = method.draw(jax.random.fold_in(key, thin), state)
     stats = {name: _over_steps(values) for name, values in infos.items()} if thin else {}
-    return state, (keep(posterior.constrain(position, batch)), stats)
+    if keep is None:
+        return state, {"posterior": {}, "sample_stats": stats}
+    position = method.draw(jax.random.fold_in(key, thin), state)
+    values = keep(posterior.constrain(position, batch))
+    return state, {"posterior": values, "sample_stats": stats}
 
 
 def _over_steps(values: jax.Array) -> jax.Array:
@@ -200,105 +290,183 @@ def _over_steps(values: jax.Array) -> jax.Array:
     return values.sum(0) if jnp.issubdtype(values.dtype, jnp.integer) else values[-1]
 
 
-def _repeat(
-    draw_once: Callable,
-    num: int,
-    key: jax.Array,
-    states: Tree,
-    data: Tree,
-    mesh: Mesh,
-    bar: tqdm,
-) -> tuple[Tree, Tree]:
-    """Repeat `draw_once` for every chain; the records as NumPy arrays (chain, draw, ...).
+def _record_of_one(phase: Phase, states: Tree, batch: Tree) -> Records:
+    """Shapes and dtypes of what one draw of one chain records."""
+    one_state = jax.eval_shape(lambda tree: jax.tree.map(lambda leaf: leaf[0], tree), states)
+    return jax.eval_shape(phase.once, phase.key, one_state, batch)[1]
 
-    The inner loop is compiled, for a number of draws given at run time, so that the outer one can
-    look at the clock: about two chunks a second, whatever a draw costs. Ctrl-C ends it with the
-    draws so far.
+
+def _advance(
+    prepared: Prepared,
+    at: Progress,
+    recorder: Memory | Folder,
+    report: Report,
+    interrupted: Callable[[], bool],
+) -> Progress:
+    """Take the steps that are left, in chunks of about half a second.
+
+    The inner loop is compiled, for a number of steps given at run time, so that the outer one can
+    look at the clock. A chunk is recorded while the devices compute the next.
     """
-    if num == 0:
-        return states, ({}, {})
-    num_chains = len(jax.tree.leaves(states)[0])
-    batch, chains = everywhere(data, mesh), by_chain(jnp.arange(num_chains), mesh)
-    one_state = jax.tree.map(lambda leaf: leaf[0], states)
-    _, one_record = jax.eval_shape(draw_once, key, one_state, batch)
-    records = _empty(one_record, (num_chains, num), np)
-    capacity = _capacity(one_record, num_chains, num)
-    chunk = over_chains(partial(_chunk, draw_once, one_record, capacity), mesh, num_mapped=2)
-    advance = jax.jit(chunk).lower(chains, states, key, 0, 1, batch).compile()
-    done, count = 0, 1
-    try:
-        while done < num:
-            before = time.perf_counter()
-            states, buffers = advance(chains, states, key, done, count, batch)
-            for record, buffer in zip(*map(jax.tree.leaves, (records, buffers)), strict=True):
-                record[:, done : done + count] = np.asarray(buffer)[:, :count]
-            done += count
-            _show(bar, count, records[1], done)
-            rate = count / (time.perf_counter() - before)
-            count = max(1, min(capacity, num - done, int(rate * _SECONDS_A_CHUNK)))
-    except KeyboardInterrupt:
-        if not done or not records[0]:  # nothing yet, or only warm-up
-            raise
-        bar.write(f"stopped: {done} of {num} draws are kept", file=sys.stderr)
-        records = jax.tree.map(lambda record: record[:, :done], records)
-    return states, records
+    states = prepared.states
+    for phase in prepared.phases:
+        done, count = getattr(at, phase.name), 1
+        if done >= phase.num or interrupted():
+            continue
+        chunk = compiled_chunk(phase, prepared)
+        unrecorded: tuple | None = None
+        try:
+            while done < phase.num and not _agreed(interrupted()):
+                began = time.perf_counter()
+                states, records = chunk.run(states, done, count)
+                last, unrecorded = unrecorded, None
+                seconds_recording = _record(recorder, last)
+                stats = to_host(records["sample_stats"], count)
+                seconds = time.perf_counter() - began
+                done += count
+                at = _counted(at, phase.name, done, stats, seconds)
+                unrecorded = at, states, records if phase.name == "draws" else None, count
+                report(phase.name, at.warmup + at.draws, _shown(at, stats, recorder))
+                aim = max(_SECONDS_A_CHUNK, seconds_recording / _SHARE_RECORDING)
+                count = int(min(chunk.capacity, phase.num - done, count / seconds * aim))
+                count = _agreed(max(1, count))
+        finally:  # whatever happens, nothing computed is lost
+            _record(recorder, unrecorded)
+    return at
 
 
-def _chunk(
-    draw_once: Callable,
-    one_record: Tree,
-    capacity: int,
-    chain: jax.Array,
-    state: Tree,
-    key: jax.Array,
-    start: jax.Array,
-    count: jax.Array,
-    batch: Tree,
-) -> tuple[Tree, Tree]:
-    """One chain's draws number `start` to `start + count`: its state, and the records so far."""
-
-    def body(i: jax.Array, carry: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-        state, buffers = carry
-        draw_key = jax.random.fold_in(jax.random.fold_in(key, start + i), chain)
-        state, record = draw_once(draw_key, state, batch)
-        return state, jax.tree.map(lambda b, leaf: b.at[i].set(leaf), buffers, record)
-
-    return jax.lax.fori_loop(0, count, body, (state, _empty(one_record, (capacity,), jnp)))
-
-
-def _empty(one_record: Tree, shape: tuple[int, ...], numpy: Any) -> Tree:
-    return jax.tree.map(lambda leaf: numpy.zeros(shape + leaf.shape, leaf.dtype), one_record)
-
-
-def _capacity(one_record: Tree, num_chains: int, num: int) -> int:
-    """Draws a chunk holds at most."""
+def compiled_chunk(phase: Phase, prepared: Prepared) -> Chunk:
+    """Compile the loop over the steps of a phase."""
+    mesh, batch, states = prepared.mesh, prepared.batch, prepared.states
+    num_chains = prepared.layout.num_chains
+    one_record = _record_of_one(phase, states, batch)
     leaves = jax.tree.leaves(one_record)
     bytes_a_draw = num_chains * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    return max(1, min(num, _BYTES_A_CHUNK // max(1, bytes_a_draw)))
+    capacity = max(1, min(_DRAWS_A_CHUNK, _BYTES_A_CHUNK // max(1, bytes_a_draw)))
+
+    def on_chain(
+        chain: jax.Array, state: Tree, key: jax.Array, start: int, count: int, batch: Tree
+    ) -> tuple[Tree, Records]:
+        def body(i: jax.Array, carry: tuple[Tree, Records]) -> tuple[Tree, Records]:
+            state, buffers = carry
+            draw_key = jax.random.fold_in(jax.random.fold_in(key, start + i), chain)
+            state, record = phase.once(draw_key, state, batch)
+            return state, jax.tree.map(lambda b, leaf: b.at[i].set(leaf), buffers, record)
+
+        empty = jax.tree.map(
+            lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), one_record
+        )
+        return jax.lax.fori_loop(0, count, body, (state, empty))
+
+    chains = by_chain(np.arange(num_chains), mesh)
+    program = jax.jit(over_chains(on_chain, mesh, num_mapped=2))
+    with jax.default_matmul_precision(matmul_precision()):
+        compiled = program.lower(chains, states, phase.key, 0, 1, batch).compile()
+
+    def run(states: Tree, start: int, count: int) -> tuple[Tree, Records]:
+        return compiled(chains, states, phase.key, start, count, batch)
+
+    memory = compiled.memory_analysis()
+    sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
+    return Chunk(run, capacity, sum(getattr(memory, size, 0) for size in sizes))
+
+
+def _record(recorder: Memory | Folder, unrecorded: tuple | None) -> float:
+    """Record a chunk, if there is one; the seconds it took."""
+    if unrecorded is None:
+        return 0.0
+    began = time.perf_counter()
+    at, states, records, count = unrecorded
+    if records is not None:
+        records = to_host(records, count)
+    recorder.keep(at, states, records)
+    return time.perf_counter() - began
+
+
+def _agreed(value: Any) -> Any:
+    """Take the first process's word, for all must run the same chunks."""
+    if jax.process_count() == 1:
+        return value
+    return type(value)(multihost_utils.broadcast_one_to_all(np.asarray(value)))
+
+
+def _counted(
+    at: Progress, phase: str, done: int, stats: dict[str, np.ndarray], seconds: float
+) -> Progress:
+    diverging = int(stats["diverging"].sum()) if "diverging" in stats else 0
+    gradients = int(stats["n_steps"].sum(dtype=np.int64)) if "n_steps" in stats else 0
+    return at._replace(
+        **{phase: done},
+        gradient_evaluations=at.gradient_evaluations + gradients,
+        divergences=at.divergences + (diverging if phase == "draws" else 0),
+        sampling_time=at.sampling_time + seconds,
+    )
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a request to stop after the chunk; a second stops at once."""
+    requested = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield requested.is_set
+        return
+
+    def request(number: int, frame: Any) -> None:
+        del number, frame
+        requested.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, request)
+    try:
+        yield requested.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # --- telling
 
 
-def _bar(total: int, progress: bool) -> tqdm:
-    seconds = 0.1 if sys.stderr.isatty() else 10
-    return tqdm(total=total, disable=not progress, mininterval=seconds, dynamic_ncols=True)
-
-
-def _show(bar: tqdm, count: int, stats: dict[str, np.ndarray], done: int) -> None:
+def _shown(at: Progress, stats: dict[str, np.ndarray], recorder: Memory | Folder) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     if "acceptance_rate" in stats:
-        facts["acceptance"] = f"{stats['acceptance_rate'][:, :done].mean():.2f}"
+        facts["acceptance"] = float(stats["acceptance_rate"].mean())
     if "step_size" in stats:
-        facts["step size"] = f"{stats['step_size'][:, done - 1].mean():.2g}"
+        facts["step_size"] = float(stats["step_size"][:, -1].mean())
+    if "lp" in stats:
+        facts["lp"] = float(stats["lp"][:, -1].mean())
     if "diverging" in stats:
-        facts["divergences"] = int(stats["diverging"][:, :done].sum())
-    bar.set_postfix(facts, refresh=False)
-    bar.update(count)
+        facts["divergences"] = at.divergences
+    if recorder.bytes_on_disk:
+        facts["disk_MB"] = round(recorder.bytes_on_disk / 1e6, 1)
+    return facts
 
 
-def _count(stats: dict[str, np.ndarray], name: str) -> int:
-    return int(stats[name].sum(dtype=np.int64)) if name in stats else 0
+def _settings(method: Method, posterior: Posterior, prepared: Prepared) -> dict[str, Any]:
+    """Say what must be equal for a run to go on: all that its draws follow from."""
+    layout = prepared.layout
+    first = jax.tree.map(lambda leaf: leaf[0], to_host(prepared.positions))
+    data = hashlib.sha256()
+    for leaf in jax.tree.leaves(posterior.data):
+        data.update(np.ascontiguousarray(leaf).tobytes())
+    facts = layout.facts
+    return json.loads(
+        json.dumps(
+            {
+                **method.settings,
+                "num_chains": layout.num_chains,
+                **{name: facts[name] for name in ("num_warmup", "thin", "seed", "temperature")},
+                **{name: facts[name] for name in ("tempered", "matmul_precision")},
+                "data": data.hexdigest()[:16],
+                "recorded": {
+                    name: [leaf.dtype.name, *leaf.shape]
+                    for name, leaf in layout.one_record["posterior"].items()
+                },
+                "log-density at the start": _agreed(
+                    float(jax.jit(posterior.logdensity)(first, posterior.data))
+                ),
+            }
+        )
+    )
 
 
 def _facts(key: jax.Array, posterior: Posterior, method: Method, mesh: Mesh) -> dict[str, Any]:
@@ -311,6 +479,8 @@ def _facts(key: jax.Array, posterior: Posterior, method: Method, mesh: Mesh) -> 
         "temperature": posterior.temperature,
         "tempered": posterior.tempered,
         "seed": np.asarray(jax.random.key_data(key)).tolist(),
+        "matmul_precision": matmul_precision(),
         "versions": json.dumps({package: version(package) for package in packages}),
         "devices": json.dumps([str(device) for device in mesh.devices.flat]),
+        "mesh": json.dumps(dict(mesh.shape)),
     }

@@ -11,11 +11,12 @@ ROOT = Path(bnn_ppl.__file__).parent
 
 # A file imports only from floors below its own; each floor is a line, the lowest first.
 FLOORS = [
-    ["network", "priors", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"],
-    ["models", "adaptation", "posterior"],
+    ["network", "priors", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
+    + ["precision", "progress"],
+    ["models", "adaptation", "posterior", "recorder"],
     ["methods"],
     ["run"],
-    ["predict", "diagnostics", "plots"],
+    ["predict", "diagnostics", "plots", "plan"],
     ["cli"],
 ]
 

@@ -198,9 +198,11 @@ def test_thin_is_the_number_of_transitions_a_draw(thin):
 
 def test_jitter_frees_a_direction_whose_half_period_is_the_trajectory():
     posterior = bnn.condition(gaussian_model, (np.zeros((1, 1)), np.zeros(1)))
+    start = az.from_dict({"w": np.array([[-1.5], [-0.8], [0.8], [1.5]])})
 
     def amplitude(**options):
-        draws = sample(posterior, bnn.hmc(posterior, 0.01, np.pi, **options), num_draws=500)
+        method = bnn.hmc(posterior, 0.01, np.pi, **options)
+        draws = sample(posterior, method, num_draws=500, init=start)
         return np.abs(draws.posterior["w"].values)
 
     stuck = amplitude()

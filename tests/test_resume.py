@@ -1,0 +1,265 @@
+"""A run that is killed and called again gives the draws of one that was not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl import store
+from bnn_ppl.method import Method
+
+SCRIPT = Path(__file__).with_name("resumable.py")
+
+
+def line(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0, 2))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(slope * x[:, 0], 1.0), obs=y)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    x = np.linspace(-1, 1, 12)[:, None]
+    return bnn.condition(line, (x, x[:, 0]))
+
+
+def walk(speed: float = 1.0) -> Method:
+    """Take a random walk whose step shrinks in warm-up: compiles in no time, forgets nothing."""
+
+    def init(key, position, batch):
+        return {"at": position["slope"], "scale": jnp.asarray(speed), "count": jnp.zeros((), int)}
+
+    def step(key, state, batch):
+        at = state["at"] + state["scale"] * jax.random.normal(key)
+        state = state | {"at": at, "count": state["count"] + 1}
+        return state, {"lp": -(at**2), "n_steps": jnp.ones((), int), "diverging": at > 1e9}
+
+    def warmup(key, state, batch):
+        state, info = step(key, state, batch)
+        return state | {"scale": state["scale"] * 0.97}, info
+
+    def draw(key, state):
+        return {"slope": state["at"]}
+
+    return Method(init, step, draw, warmup, {"method": "walk", "speed": speed})
+
+
+def sample(posterior, folder=None, seed=0, method=None, **options):
+    options = {"num_chains": 2, "num_warmup": 7, "num_draws": 9, "progress": False} | options
+    return bnn.run(jax.random.key(seed), posterior, method or walk(), folder=folder, **options)
+
+
+def assert_same(draws, expected):
+    for group in ("posterior", "sample_stats"):
+        assert set(draws[group]) == set(expected[group])
+        for name in expected[group]:
+            np.testing.assert_array_equal(draws[group][name], expected[group][name])
+    for fact in ("gradient_evaluations", "num_draws"):
+        assert draws.attrs[fact] == expected.attrs[fact]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_DRAWS_A_CHUNK", 2)
+
+
+@pytest.fixture
+def kill_at_write(monkeypatch):
+    """Make the n-th file operation of the store the process's last one."""
+
+    def arrange(number):
+        calls = iter(range(number))
+
+        def fatal(function):
+            def call(*args, **kwargs):
+                if next(calls, None) is None:
+                    raise Killed
+                return function(*args, **kwargs)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for owner, name in ((Path, "replace"), (Path, "rename"), (Path, "unlink")):
+                patch.setattr(owner, name, fatal(getattr(owner, name)))
+            yield
+
+    return arrange
+
+
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_any_write_it_opens_and_goes_on_to_the_same_draws(
+    stride, posterior, tmp_path, kill_at_write, small_chunks
+):
+    expected = sample(posterior)
+    number, finished = 0, False
+    while not finished:
+        folder = tmp_path / str(number)
+        for _ in kill_at_write(number):
+            try:
+                sample(posterior, folder)
+                finished = True
+            except Killed:
+                pass
+        if (folder / "draws.zarr").exists():
+            seen = bnn.diagnostics.load(folder)
+            count = seen.posterior.sizes["draw"]
+            np.testing.assert_array_equal(
+                seen.posterior["slope"], expected.posterior["slope"][:, :count]
+            )
+        assert_same(sample(posterior, folder), expected)
+        number += stride
+    assert number > 40
+
+
+@pytest.mark.parametrize("num_kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_by_the_system_at_random_moments(num_kills, tmp_path):
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    command = [sys.executable, str(SCRIPT)]
+    began = time.monotonic()
+    subprocess.run([*command, whole, "60"], check=True, env=environment, capture_output=True)
+    seconds = time.monotonic() - began
+    random = np.random.default_rng()
+    seen = []
+    for _ in range(num_kills):
+        process = subprocess.Popen(
+            [*command, broken, "60"], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        process.stderr.readline()  # the first chunk is done
+        time.sleep(random.uniform(0, seconds / num_kills / 2))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+        opened = bnn.diagnostics.load(broken)
+        seen.append(opened.posterior.sizes["draw"])
+        assert np.isfinite(opened.posterior["w"].values).all()
+    subprocess.run([*command, broken, "60"], check=True, env=environment, capture_output=True)
+    assert_same(bnn.diagnostics.load(broken), bnn.diagnostics.load(whole))
+    assert seen == sorted(seen)
+
+
+def test_a_finished_run_is_read_and_more_draws_extend_it(posterior, tmp_path):
+    expected = sample(posterior, num_draws=20)
+    assert_same(sample(posterior, tmp_path / "run"), sample(posterior))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["bnn_ppl.run"], "compiled_chunk", None)  # nothing is stepped
+        again = sample(posterior, tmp_path / "run")
+    assert_same(again, sample(posterior))
+    assert_same(sample(posterior, tmp_path / "run", num_draws=20), expected)
+    with pytest.raises(ValueError, match="got num_draws=3, expected at least the 20 draws"):
+        sample(posterior, tmp_path / "run", num_draws=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": 1}, r"got seed=\[0, 1\], expected seed=\[0, 0\]"),
+        ({"num_warmup": 8}, "got num_warmup=8, expected num_warmup=7"),
+        ({"num_chains": 4}, "got num_chains=4, expected num_chains=2"),
+        ({"thin": 2}, "got thin=2, expected thin=1"),
+        ({"method": walk(0.5)}, "got speed=0.5, expected speed=1.0"),
+        ({"keep": lambda values: {"twice": 2 * values["slope"]}}, "got recorded="),
+    ],
+)
+def test_other_settings_are_refused_and_the_first_difference_named(
+    posterior, tmp_path, change, words
+):
+    sample(posterior, tmp_path)
+    with pytest.raises(store.OtherRunError, match=words):
+        sample(posterior, tmp_path, **change)
+    assert_same(sample(posterior, tmp_path), sample(posterior))
+
+
+def test_another_model_or_other_data_are_refused(posterior, tmp_path):
+    sample(posterior, tmp_path)
+
+    def wider(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0, 2.5))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(slope * x[:, 0], 1.0), obs=y)
+
+    x, y = posterior.data
+    with pytest.raises(store.OtherRunError, match="log-density at the start"):
+        sample(bnn.condition(wider, (x, y)), tmp_path)
+    with pytest.raises(store.OtherRunError, match="data="):
+        sample(bnn.condition(line, (x, y + 1)), tmp_path)
+
+
+def test_one_device_fewer_goes_on(posterior, tmp_path, small_chunks):
+    expected = sample(posterior)
+    _stop_after(posterior, tmp_path, chunks=5)
+    mesh = jax.make_mesh((1, 1), ("chain", "data"), devices=jax.devices()[:1])
+    draws = sample(posterior, tmp_path, mesh=mesh)
+    np.testing.assert_allclose(draws.posterior["slope"], expected.posterior["slope"], rtol=1e-5)
+
+
+def test_interrupt_saves_and_says_how_to_go_on(posterior, tmp_path, small_chunks, capsys):
+    draws = _stop_after(posterior, tmp_path, chunks=7)
+    assert 0 < draws.posterior.sizes["draw"] < 9
+    assert "the same call or command goes on" in capsys.readouterr().err
+    assert_same(sample(posterior, tmp_path), sample(posterior))
+
+
+def test_interrupt_in_warm_up_goes_on_too(posterior, tmp_path, small_chunks):
+    with pytest.raises(KeyboardInterrupt):
+        _stop_after(posterior, tmp_path, chunks=2)
+    assert bnn.diagnostics.load(tmp_path).posterior.sizes["draw"] == 0
+    assert_same(sample(posterior, tmp_path), sample(posterior))
+
+
+def _stop_after(posterior, folder, chunks):
+    """Press Ctrl-C while the given chunk is shown."""
+    module = sys.modules["bnn_ppl.run"]
+    shown, show = [], module._shown
+
+    def press(*args):
+        shown.append(args)
+        if len(shown) == chunks:
+            signal.raise_signal(signal.SIGINT)
+        return show(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_shown", press)
+        return sample(posterior, folder)
+
+
+def test_full_disk_is_one_line_and_loses_nothing(posterior, tmp_path, small_chunks, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        real = store.append
+        calls = iter(range(3))
+        patch.setattr(store, "append", lambda *a: real(*a) if next(calls, 9) < 2 else full())
+        with pytest.raises(OSError, match="No space left on device.*the same call goes on"):
+            sample(posterior, tmp_path)
+    assert bnn.diagnostics.load(tmp_path).posterior.sizes["draw"] > 0
+    assert_same(sample(posterior, tmp_path), sample(posterior))
+
+
+def test_folder_that_cannot_be_written_is_refused_at_the_start(posterior, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(OSError, match="file"):
+        sample(posterior, tmp_path / "file" / "run")
+
+
+def test_folder_that_holds_no_run_is_refused_before_sampling(posterior, tmp_path):
+    (tmp_path / "mine.txt").write_text("keep me")
+    with pytest.raises(FileExistsError, match="holds no run"):
+        sample(posterior, tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "keep me"
