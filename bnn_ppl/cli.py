@@ -20,7 +20,7 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl import store
+from bnn_ppl.checkpoint import OtherRunError
 
 METHODS: dict[str, Callable[..., bnn.Method]] = {
     "hmc": bnn.hmc,
@@ -295,7 +295,7 @@ def _sample_in_free_folder(sample: Callable, name: str) -> tuple[Path, Any]:
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         try:
             return folder, sample(folder=folder)
-        except (store.OtherRunError, FileExistsError):
+        except (OtherRunError, FileExistsError):
             continue
     raise AssertionError
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from bnn_ppl import store
+from bnn_ppl import checkpoint, store
 from bnn_ppl.devices import by_chain, local_chains, to_host
 
 if TYPE_CHECKING:
@@ -82,20 +82,24 @@ class Memory:
 
 
 class Folder:
-    """Draws and the samplers' state in a folder; see :mod:`bnn_ppl.store`."""
+    """Draws and the samplers' state in a folder.
+
+    The state is saved after the draws: a run killed between the two computes what lies between
+    them again, with the same result.
+    """
 
     def __init__(self, path: Path, layout: Layout, settings: Facts, mesh: Mesh):
         self._path, self._layout, self._settings, self._mesh = path, layout, settings, mesh
         self._chains = local_chains(mesh, layout.num_chains)
-        header = store.read_header(path)
+        header = checkpoint.read_header(path)
         if jax.process_index() == 0 and path.is_dir():
-            store.tidy(path)
+            checkpoint.tidy(path)
         if header is None:
             if jax.process_index() == 0:
                 store.create(path, layout.one_record, layout.num_chains, layout.num_draws, layout.y)
             _meet("the folder is made")
         else:
-            store.refuse_difference(path, header["settings"], settings)
+            checkpoint.refuse_difference(path, header["settings"], settings)
         store.load(path)  # refuses a damaged one
         self._header = header
         self._saves = header["saves"] if header else 0
@@ -118,7 +122,7 @@ class Folder:
                 f"{at.draws} that its state follows: the folder was changed, copy it again"
             )
         like = jax.eval_shape(lambda tree: tree, states)
-        return by_chain(store.read_state(self._path, self._header, like), self._mesh), at
+        return by_chain(checkpoint.read_state(self._path, self._header, like), self._mesh), at
 
     def keep(self, at: Progress, states: Tree, records: Records | None) -> None:
         """Write the last draws, let readers see them, and save the state that follows them."""
@@ -131,7 +135,7 @@ class Folder:
             self._saves += 1
             header = {"settings": self._settings, "progress": at._asdict(), "saves": self._saves}
             state = to_host(states)
-            store.save_state(self._path, header, state, partial(_meet, "the state is written"))
+            checkpoint.save_state(self._path, header, state, partial(_meet, "the state is written"))
         except OSError as error:
             raise OSError(
                 error.errno,

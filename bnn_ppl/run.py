@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from bnn_ppl import store
+from bnn_ppl import checkpoint, store
 from bnn_ppl.devices import by_chain, by_row, chain_mesh, everywhere, over_chains, to_host
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
@@ -141,7 +141,7 @@ def run(
     """
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     if folder is not None:
-        store.read_header(folder)  # refuses what is no run's before anything is computed
+        checkpoint.read_header(folder)  # refuses what is no run's before anything is computed
     prepared = prepare(
         key, posterior, method, num_chains, num_warmup, num_draws, thin, init, keep, mesh
     )

@@ -1,14 +1,10 @@
-"""A run's draws as InferenceData, in memory or in a folder that a killed run can go on from.
+"""A run's draws as InferenceData, in memory or as Zarr in the run's folder.
 
-    folder/
-      draws.zarr/     groups posterior, sample_stats, observed_data; any Zarr reader opens it
-      state.json      the run's settings, how far it is, and the layout of
-      state-*.bin     the samplers' state, one file a process
-
-Arrays are laid out for the whole run, uncompressed. How many draws there are is said in one place,
-the metadata that draws.zarr/zarr.json holds for all arrays together; it is replaced in one instant,
-after the draws are written, so that readers see whole draws only, whenever the run was killed. The
-state is saved after the draws: what lies between the two is computed again, with the same result.
+``folder/draws.zarr`` has the groups posterior, sample_stats and observed_data; any Zarr reader
+opens it. Arrays are laid out for the whole run, uncompressed. How many draws there are is said in
+one place, the metadata that draws.zarr/zarr.json holds for all arrays together; it is replaced in
+one instant, after the draws are written, so that readers see whole draws only, whenever the run was
+killed.
 """
 
 import itertools
@@ -18,27 +14,25 @@ import os
 import re
 import shutil
 import warnings
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
+from bnn_ppl.files import JSON, damaged, read_json, refuse_links, replace_file
+
 if TYPE_CHECKING:
     import arviz
     import xarray
-    import zarr
 
 Tree = Any
 Records = dict[str, dict[str, Any]]  # by group ("posterior", "sample_stats") and name
-JSON = dict[str, Any]
 
-_DRAWS, _STATE = "draws.zarr", "state.json"
-_CHUNK_BYTES = 2**20  # of one array, rewritten when a draw is added to it
+_DRAWS = "draws.zarr"
+_CHUNK_BYTES = 2**23  # of one array; other readers read it as a whole
 _CHUNK_DRAWS = 1024
-_STATE_FILE = re.compile(r"state-\d+-\d+-\d+\.bin")  # save, process, processes
 _DTYPES = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 _DTYPES |= {"float16", "float32", "float64"}
 
@@ -91,10 +85,79 @@ def load(folder: str | Path) -> "arviz.InferenceData":
             f"got folder={str(folder)!r} without {_DRAWS}, expected the folder of a run: "
             "pass the folder= that run was given"
         )
-    _check_draws(Path(folder))
-    return arviz.InferenceData.from_datatree(
-        xarray.open_datatree(path, engine="zarr", consolidated=True)
-    )
+    root = _checked_metadata(Path(folder))
+    groups: dict[str, dict] = {}
+    attributes: dict[str, JSON] = {}
+    for name, node in root["consolidated_metadata"]["metadata"].items():
+        group, _, variable = name.partition("/")
+        if variable:
+            array = _array_on_disk(path / name, node)
+            groups.setdefault(group, {})[variable] = (node["dimension_names"], array)
+        else:
+            attributes[group] = node["attributes"]
+    datasets: Any = {
+        group: xarray.Dataset(variables, attrs=attributes[group])
+        for group, variables in groups.items()
+    }
+    return arviz.InferenceData(attrs=root["attributes"], **datasets)
+
+
+def _array_on_disk(path: Path, node: JSON) -> Any:
+    """Make an array for xarray that reads what is asked for, when it is, a chunk at a time.
+
+    Zarr's own reader decodes whole chunks, several at once: for R-hat, which needs some weights of
+    all draws at a time, that reads everything many times over, in memory that grows with it.
+    """
+    from xarray.backends import BackendArray
+    from xarray.core import indexing
+
+    chunk = node["chunk_grid"]["configuration"]["chunk_shape"]
+
+    def read(key: tuple[int | slice, ...]) -> np.ndarray:
+        ranges = [
+            range(k, k + 1) if isinstance(k, int | np.integer) else range(*k.indices(n))
+            for k, n in zip(key, node["shape"], strict=True)
+        ]
+        found = np.empty([len(r) for r in ranges], node["data_type"])
+        for index in itertools.product(*map(_chunks_of, ranges, chunk)):
+            file = np.memmap(
+                path.joinpath("c", *map(str, index)), found.dtype, "r", shape=(*chunk,)
+            )
+            here, there = (
+                zip(*map(_overlap, ranges, index, chunk), strict=True) if index else ((), ())
+            )
+            found[here] = file[there]
+        whole = tuple(0 if isinstance(k, int | np.integer) else slice(None) for k in key)
+        return found[whole]
+
+    class OnDisk(BackendArray):
+        shape = tuple(node["shape"])
+        dtype = np.dtype(node["data_type"])
+
+        def __getitem__(self, key: Any) -> Any:
+            basic = indexing.IndexingSupport.BASIC
+            return indexing.explicit_indexing_adapter(key, self.shape, basic, read)
+
+    return indexing.LazilyIndexedArray(OnDisk())
+
+
+def _chunks_of(wanted: range, length: int) -> range:
+    """Chunks of so many elements that a range touches."""
+    if not wanted:
+        return range(0)
+    low, high = sorted((wanted[0], wanted[-1]))
+    return range(low // length, high // length + 1)
+
+
+def _overlap(wanted: range, chunk: int, length: int) -> tuple[slice, slice]:
+    """Where the part of a range that lies in a chunk stands in the range, and in the chunk."""
+    places = [i for i, at in enumerate(wanted) if at // length == chunk]
+    if not places:
+        return slice(0), slice(0)
+    here = slice(places[0], places[-1] + 1)
+    ats = wanted[here]
+    stop = ats[-1] - chunk * length + (1 if ats.step > 0 else -1)
+    return here, slice(ats[0] - chunk * length, None if stop < 0 else stop, ats.step)
 
 
 # --- writing draws
@@ -104,7 +167,7 @@ class Writer(NamedTuple):
     """The open draws.zarr of a run that goes on."""
 
     path: Path
-    arrays: dict[str, "zarr.Array"]  # by "group/name"
+    chunks: dict[str, list[int]]  # shape of a chunk, by "group/name"
     metadata: JSON  # of the whole hierarchy
 
 
@@ -143,33 +206,55 @@ def writer(folder: str | Path, num_draws: int) -> Writer:
     import zarr
 
     path = Path(folder) / _DRAWS
-    metadata = _read_json(path / "zarr.json")
+    metadata = read_json(path / "zarr.json")
     root = zarr.open_group(path, mode="r+", use_consolidated=False)
-    arrays: dict[str, zarr.Array] = {}
+    chunks = {}
     for name, node in metadata["consolidated_metadata"]["metadata"].items():
         if "draw" not in (node.get("dimension_names") or ()):
             continue
+        chunks[name] = node["chunk_grid"]["configuration"]["chunk_shape"]
         array: Any = root[name]
         axis = node["dimension_names"].index("draw")
         if jax.process_index() == 0 and array.shape[axis] < num_draws:
             array.resize((*array.shape[:axis], num_draws, *array.shape[axis + 1 :]))
             if name.endswith("/draw"):
                 array[:] = np.arange(num_draws)
-        arrays[name] = array.with_config({"write_empty_chunks": True})  # not kept in the file
-    return Writer(path, arrays, metadata)
+    return Writer(path, chunks, metadata)
 
 
 def append(to: Writer, chains: slice, end: int, records: Records) -> None:
     """Write records (chain, draw, ...) as the draws up to `end`; readers see none of it yet."""
     for group, leaves in records.items():
         for name, values in leaves.items():
-            array = to.arrays[f"{group}/{name}"]
-            if array.chunks[0] > 1 and chains.stop - chains.start < array.shape[0]:
-                raise ValueError(
-                    f"got {jax.process_count()} processes, expected one, as made {str(to.path)!r}: "
-                    "its chunks hold all chains; go on with one process"
-                )
-            array[chains, end - values.shape[1] : end] = values
+            path, chunk = to.path / group / name, to.chunks[f"{group}/{name}"]
+            for i, draws in enumerate(values):
+                _write_chain(path, chunk, chains.start + i, end - len(draws), draws)
+
+
+def _write_chain(path: Path, chunk: list[int], chain: int, start: int, draws: np.ndarray) -> None:
+    """Write draws of one chain into the chunks they belong to; what is there of others stays.
+
+    In place, beyond what readers see, so that adding a draw costs no more than its bytes.
+    """
+    size = math.prod(chunk) * draws.dtype.itemsize
+    while len(draws):
+        place = start % chunk[1]
+        part, draws = np.split(draws, [chunk[1] - place])
+        rest = ["0"] * (len(chunk) - 2)
+        file = path.joinpath("c", str(chain // chunk[0]), str(start // chunk[1]), *rest)
+        offset = (chain % chunk[0] * chunk[1] + place) * (part.nbytes // len(part))
+        _write_at(file, offset, np.ascontiguousarray(part).data, size)
+        start += len(part)
+
+
+def _write_at(path: Path, offset: int, content: Any, size: int) -> None:
+    """Write into a file of the given size, which is made if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        if os.fstat(file.fileno()).st_size != size:
+            file.truncate(size)
+        file.seek(offset)
+        file.write(content)
 
 
 def commit(to: Writer, num_draws: int, facts: JSON) -> None:
@@ -179,7 +264,7 @@ def commit(to: Writer, num_draws: int, facts: JSON) -> None:
             array["shape"][array["dimension_names"].index("draw")] = num_draws
     to.metadata["attributes"] = facts
     if jax.process_index() == 0:
-        _replace(to.path / "zarr.json", json.dumps(to.metadata).encode())
+        replace_file(to.path / "zarr.json", json.dumps(to.metadata).encode())
 
 
 def committed(to: Writer) -> int:
@@ -210,7 +295,7 @@ def _create_array(group: Any, name: str, array: "xarray.Variable", num_draws: in
         compressors=None,
         dimension_names=array.dims,
         attributes=dict(array.attrs),
-        config={"write_empty_chunks": True},
+        config={"write_empty_chunks": True},  # or chunks of zeros would look lost
     )
     if name == "draw":
         created[:] = np.arange(num_draws)
@@ -219,10 +304,10 @@ def _create_array(group: Any, name: str, array: "xarray.Variable", num_draws: in
 
 
 def _chunks(array: "xarray.Variable") -> list[int]:
-    """All chains and some draws of a small site; one draw of one chain of a large one."""
+    """Give a chunk some draws: of all chains together for a small site, else of one chain."""
     num_chains, one, *rest = array.shape
     bytes_a_draw = array.nbytes // one
-    if bytes_a_draw > _CHUNK_BYTES or jax.process_count() > 1:
+    if bytes_a_draw > _CHUNK_BYTES // 16 or jax.process_count() > 1:
         num_chains, bytes_a_draw = 1, max(1, bytes_a_draw // num_chains)
     draws = min(_CHUNK_DRAWS, max(1, _CHUNK_BYTES // max(1, bytes_a_draw)))
     return [num_chains, draws, *(max(1, n) for n in rest)]
@@ -242,204 +327,51 @@ def _metadata(path: Path, num_draws: int, facts: JSON) -> JSON:
     return root | {"attributes": facts, "consolidated_metadata": inline}
 
 
-# --- the samplers' state
-
-
-def save_state(folder: Path, header: JSON, state: Tree, meet: Callable[[], None]) -> None:
-    """Save the state of this process's chains; ``state.json`` then names it, in one instant.
-
-    `header` says what the state belongs to, and under "saves" how many there were; `meet` waits
-    until all processes have written theirs.
-    """
-    process, processes = jax.process_index(), jax.process_count()
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    content = b"".join(np.ascontiguousarray(leaf).tobytes() for _, leaf in leaves)
-    names = [f"state-{header['saves']}-{i}-{processes}.bin" for i in range(processes)]
-    crc = zlib.crc32(content).to_bytes(4, "little")
-    _replace(folder / names[process], content + crc)
-    meet()
-    if process:
-        return
-    layout = [
-        [jax.tree_util.keystr(path), leaf.dtype.name, list(leaf.shape[1:])] for path, leaf in leaves
-    ]
-    header = header | {"layout": layout, "files": names}
-    _replace(folder / _STATE, json.dumps(header, indent=1).encode())
-    for old in folder.glob("state-*.bin"):
-        if old.name not in names:
-            old.unlink(missing_ok=True)
-
-
-def read_header(folder: str | Path) -> JSON | None:
-    """Read what ``state.json`` says of a run, or None for a folder where none has begun."""
-    folder = Path(folder)
-    if not folder.exists():
-        return None
-    if (folder / _STATE).is_file():
-        _refuse_links(folder)
-        header = _read_json(folder / _STATE)
-        if not {"settings", "progress", "saves", "layout", "files"} <= set(header):
-            raise _damaged(folder / _STATE, "it lacks what a run writes there")
-        return header
-    if not folder.is_dir() or not all(map(_is_ours, folder.iterdir())):
-        raise FileExistsError(
-            f"got folder={str(folder)!r}, which is not empty and holds no run, expected a new one "
-            "or a run's: name another, or remove it first"
-        )
-    return None
-
-
-def tidy(folder: Path) -> None:
-    """Remove what a killed run left half written."""
-    for path in folder.glob(".*"):
-        if _is_ours(path):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _is_ours(path: Path) -> bool:
-    ours = r"\.?(draws\.zarr|state(\.json|-[\d-]+\.bin))(\.\d+)?"
-    return re.fullmatch(ours, path.name) is not None
-
-
-def read_state(folder: Path, header: JSON, like: Tree) -> Tree:
-    """Read the state of all chains, arrays as in `like`; refuse a file that is not whole."""
-    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    layout = [
-        [jax.tree_util.keystr(path), leaf.dtype.name, list(leaf.shape[1:])] for path, leaf in leaves
-    ]
-    if layout != header["layout"]:
-        raise _damaged(folder / _STATE, "its layout is not that of this method's state")
-    num_chains = leaves[0][1].shape[0] // len(header["files"])
-    parts = [_read_leaves(folder, name, leaves, num_chains) for name in header["files"]]
-    return jax.tree.unflatten(
-        structure, [np.concatenate(part) for part in zip(*parts, strict=True)]
-    )
-
-
-def _read_leaves(folder: Path, name: str, leaves: list, num_chains: int) -> list[np.ndarray]:
-    if not (isinstance(name, str) and _STATE_FILE.fullmatch(name)):
-        raise _damaged(folder / _STATE, f"it names the file {name!r}")
-    shapes = [(num_chains, *leaf.shape[1:]) for _, leaf in leaves]
-    sizes = [
-        math.prod(s) * leaf.dtype.itemsize for s, (_, leaf) in zip(shapes, leaves, strict=True)
-    ]
-    path = folder / name
-    size = path.stat().st_size if path.is_file() else 0
-    if size != sum(sizes) + 4:
-        raise _damaged(path, f"it has {size} bytes, expected {sum(sizes) + 4}")
-    content = path.read_bytes()
-    if zlib.crc32(content[:-4]).to_bytes(4, "little") != content[-4:]:
-        raise _damaged(path, "its checksum does not fit")
-    starts = itertools.accumulate(sizes, initial=0)
-    return [
-        np.frombuffer(content, leaf.dtype, math.prod(shape), start).reshape(shape)
-        for start, shape, (_, leaf) in zip(starts, shapes, leaves, strict=False)
-    ]
-
-
-def refuse_difference(folder: str | Path, stored: JSON, given: JSON) -> None:
-    """Refuse to go on with other settings; name the first that differs."""
-    for name in dict.fromkeys([*given, *stored]):
-        ours, theirs = (settings.get(name) for settings in (given, stored))
-        if isinstance(ours, float) and isinstance(theirs, float) and name.startswith("log-density"):
-            same = math.isclose(ours, theirs, rel_tol=1e-3, abs_tol=1e-3)  # other devices round
-        else:
-            same = ours == theirs
-        if not same:
-            raise OtherRunError(
-                f"got {name}={ours!r}, expected {name}={theirs!r} as in the run that "
-                f"{str(folder)!r} holds: go on with its settings, or name another folder"
-            )
-
-
-class OtherRunError(ValueError):
-    """The folder holds a run with other settings."""
-
-
-# --- files
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, also when the machine stops."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
-def _read_json(path: Path) -> JSON:
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, "it is not JSON") from error
-    if not isinstance(content, dict):
-        raise _damaged(path, "it is not what a run writes there")
-    return content
-
-
-def _damaged(path: Path, what: str) -> ValueError:
-    return ValueError(
-        f"got {str(path)!r}, which is damaged or not a run's ({what}), expected a file as a run "
-        "left it: copy the folder again, or name another"
-    )
-
-
 # --- refusing what no run wrote
 
 
-def _check_draws(folder: Path) -> None:
-    """Refuse a draws.zarr that is not laid out as ours or lacks bytes that it says it holds."""
-    _refuse_links(folder)
+def _checked_metadata(folder: Path) -> JSON:
+    """Read what draws.zarr says it holds; refuse what is not laid out as ours or is not there."""
+    refuse_links(folder)
     path = folder / _DRAWS
-    root = _read_json(path / "zarr.json") if (path / "zarr.json").is_file() else {}
+    root = read_json(path / "zarr.json") if (path / "zarr.json").is_file() else {}
     try:
-        hierarchy = root["consolidated_metadata"]["metadata"].items()
-        for name, node in hierarchy:
+        for name, node in root["consolidated_metadata"]["metadata"].items():
             if not re.fullmatch(r"[^/\\]+(/[^/\\]+)?", name) or ".." in name.split("/"):
-                raise _damaged(path / "zarr.json", f"it names {name!r}")
+                raise damaged(path / "zarr.json", f"it names {name!r}")
             if node["node_type"] == "array":
                 _check_array(path / name, node)
-            elif node["node_type"] != "group":
-                raise _damaged(path / "zarr.json", f"it names a {node['node_type']!r}")
+            elif node["node_type"] != "group" or "/" in name:
+                raise damaged(path / "zarr.json", f"it names {name!r}, a {node['node_type']!r}")
+            if not isinstance(node["attributes"], dict):
+                raise damaged(path / "zarr.json", f"attributes of {name!r}")
     except (KeyError, TypeError, AttributeError) as error:
-        raise _damaged(path / "zarr.json", "it is not the metadata of a run") from error
-
-
-def _refuse_links(folder: Path) -> None:
-    for directory, directories, files in os.walk(folder):
-        for name in [*directories, *files]:
-            path = Path(directory) / name
-            if path.is_symlink():
-                raise ValueError(
-                    f"got the symbolic link {str(path)!r}, expected files alone: a run makes no "
-                    "links, and what they point to is not the run's; replace it by the file"
-                )
+        raise damaged(path / "zarr.json", "it is not the metadata of a run") from error
+    return root
 
 
 def _check_array(path: Path, node: JSON) -> None:
     grid, codecs = node["chunk_grid"], node["codecs"]
     shape, chunk = node["shape"], grid["configuration"]["chunk_shape"]
+    dims = node.get("dimension_names") or []
     plain = [{"name": "bytes"}, {"name": "bytes", "configuration": {"endian": "little"}}]
     if node["data_type"] not in _DTYPES or len(codecs) != 1 or codecs[0] not in plain:
-        raise _damaged(path, f"dtype {node['data_type']!r}, codecs {codecs!r}")
+        raise damaged(path, f"dtype {node['data_type']!r}, codecs {codecs!r}")
+    keys = node["chunk_key_encoding"]
+    if keys not in ({"name": "default"}, {"name": "default", "configuration": {"separator": "/"}}):
+        raise damaged(path, f"chunk names {keys!r}")
     whole = all(type(n) is int and n >= 0 for n in [*shape, *chunk]) and 0 not in chunk
-    if grid["name"] != "regular" or len(shape) != len(chunk) or not whole:
-        raise _damaged(path, f"shape {shape!r} in chunks {chunk!r}")
+    if grid["name"] != "regular" or not whole or not len(shape) == len(chunk) == len(dims):
+        raise damaged(path, f"shape {shape!r} in chunks {chunk!r}")
     expected = math.prod(chunk) * np.dtype(node["data_type"]).itemsize
     counts = [-(-n // c) for n, c in zip(shape, chunk, strict=True)]
     found = sum(len(files) for _, _, files in os.walk(path / "c"))
     if math.prod(counts) > max(1, found):
-        raise _damaged(path, f"it has {found} chunks, expected {math.prod(counts)} for {shape}")
+        raise damaged(path, f"it has {found} chunks, expected {math.prod(counts)} for {shape}")
     for file in _chunk_files(path, counts):
         size = file.stat().st_size if file.is_file() else 0
         if size != expected:
-            raise _damaged(file, f"it has {size} bytes, expected {expected}")
+            raise damaged(file, f"it has {size} bytes, expected {expected}")
 
 
 def _chunk_files(path: Path, counts: list[int]) -> Iterator[Path]:

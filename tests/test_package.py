@@ -11,8 +11,9 @@ ROOT = Path(bnn_ppl.__file__).parent
 
 # A file imports only from floors below its own; each floor is a line, the lowest first.
 FLOORS = [
+    ["files"],
     ["network", "priors", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
-    + ["precision", "progress"],
+    + ["precision", "progress", "checkpoint"],
     ["models", "adaptation", "posterior", "recorder"],
     ["methods"],
     ["run"],

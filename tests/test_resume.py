@@ -16,6 +16,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import store
+from bnn_ppl.checkpoint import OtherRunError
 from bnn_ppl.method import Method
 
 SCRIPT = Path(__file__).with_name("resumable.py")
@@ -180,7 +181,7 @@ def test_other_settings_are_refused_and_the_first_difference_named(
     posterior, tmp_path, change, words
 ):
     sample(posterior, tmp_path)
-    with pytest.raises(store.OtherRunError, match=words):
+    with pytest.raises(OtherRunError, match=words):
         sample(posterior, tmp_path, **change)
     assert_same(sample(posterior, tmp_path), sample(posterior))
 
@@ -194,9 +195,9 @@ def test_another_model_or_other_data_are_refused(posterior, tmp_path):
             numpyro.sample("y", dist.Normal(slope * x[:, 0], 1.0), obs=y)
 
     x, y = posterior.data
-    with pytest.raises(store.OtherRunError, match="log-density at the start"):
+    with pytest.raises(OtherRunError, match="log-density at the start"):
         sample(bnn.condition(wider, (x, y)), tmp_path)
-    with pytest.raises(store.OtherRunError, match="data="):
+    with pytest.raises(OtherRunError, match="data="):
         sample(bnn.condition(line, (x, y + 1)), tmp_path)
 
 

@@ -1,6 +1,7 @@
 """What run gives back, refuses and survives."""
 
 import json
+import signal
 import sys
 
 import arviz
@@ -79,7 +80,7 @@ def test_counts_out_of_range_are_refused(posterior, options, words):
 
 def test_used_folder_is_refused_before_sampling(posterior, tmp_path):
     (tmp_path / "mine.txt").write_text("keep me")
-    with pytest.raises(FileExistsError, match="not empty"):
+    with pytest.raises(FileExistsError, match="holds no run"):
         short(posterior, folder=tmp_path)
 
 
@@ -142,35 +143,92 @@ def test_keep_chooses_what_is_recorded(posterior):
     np.testing.assert_allclose(draws.posterior["twice"], 2 * whole.posterior["slope"], rtol=1e-6)
 
 
-def test_interrupt_keeps_the_draws_so_far(posterior, monkeypatch, capsys):
+def press_ctrl_c(monkeypatch, chunk):
+    """Interrupt while the given chunk is shown; one draw a chunk."""
     module = sys.modules["bnn_ppl.run"]  # the name in the package is the function's
-    shown = []
+    shown, show = [], module._shown
 
-    def interrupt(bar, count, stats, done):
-        shown.append(done)
-        if len(shown) == 4:  # warm-up takes the first two calls
-            raise KeyboardInterrupt
+    def press(*args):
+        shown.append(args)
+        if len(shown) == chunk:
+            signal.raise_signal(signal.SIGINT)
+        return show(*args)
 
-    monkeypatch.setattr(module, "_show", interrupt)
-    monkeypatch.setattr(module, "_BYTES_A_CHUNK", 1)  # one draw a chunk
+    monkeypatch.setattr(module, "_shown", press)
+    monkeypatch.setattr(module, "_DRAWS_A_CHUNK", 1)
+
+
+def test_interrupt_keeps_the_draws_so_far(posterior, monkeypatch, capsys):
+    press_ctrl_c(monkeypatch, chunk=4)  # warm-up takes the first two
     draws = short(posterior, num_warmup=2, num_draws=50)
     assert draws.posterior.sizes["draw"] == 2
     assert np.isfinite(draws.posterior["slope"]).all()
+    assert "stopped: 2 of 50 draws are kept" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_interrupt_in_warm_up_ends_the_run(posterior, monkeypatch):
-    def interrupt(bar, count, stats, done):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_show", interrupt)
+    press_ctrl_c(monkeypatch, chunk=1)
     with pytest.raises(KeyboardInterrupt):
         short(posterior)
 
 
-def test_progress_shows_acceptance_and_time_left(posterior, capsys):
+def test_chunks_do_not_change_the_draws(posterior, monkeypatch):
+    whole = short(posterior)
+    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_DRAWS_A_CHUNK", 1)
+    one_by_one = short(posterior)
+    for group in ("posterior", "sample_stats"):
+        for name in whole[group]:
+            np.testing.assert_array_equal(one_by_one[group][name], whole[group][name])
+
+
+def test_an_error_in_a_chunk_keeps_what_the_chunks_before_it_computed(
+    posterior, monkeypatch, tmp_path
+):
+    def fail(at, *args):
+        if at.draws == 3:
+            raise RuntimeError("out of memory")
+        return {}
+
+    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_DRAWS_A_CHUNK", 1)
+    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_shown", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        short(posterior, folder=tmp_path)
+    assert bnn.diagnostics.load(tmp_path).posterior.sizes["draw"] == 3
+
+
+def test_progress_is_lines_where_there_is_no_terminal(posterior, capsys):
+    short(posterior, progress=True)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("draws 16/16") and "left, acceptance 0." in last and "lp " in last
+
+
+def test_progress_is_a_bar_in_a_terminal(posterior, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     short(posterior, progress=True)
     shown = capsys.readouterr().err
-    assert "acceptance=" in shown and "16/16" in shown
+    assert "acceptance=" in shown and "16/16" in shown and "step_size=" in shown
+
+
+def test_progress_is_json_for_machines(posterior, capsys, tmp_path):
+    short(posterior, progress="json", folder=tmp_path)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert lines[-1]["done"] == lines[-1]["total"] == 16 and lines[-1]["phase"] == "draws"
+    assert {"rate", "seconds_left", "acceptance", "divergences", "disk_MB"} <= set(lines[-1])
+
+
+def test_matmul_precision_is_the_highest_unless_chosen_and_recorded(posterior):
+    seen = []
+
+    def keep(values):
+        product = jnp.ones((2, 2)) @ jnp.ones((2, 2))
+        seen.append(jax.config.jax_default_matmul_precision)
+        return values | {"product": product}
+
+    assert short(posterior, keep=keep).attrs["matmul_precision"] == "highest"
+    with jax.default_matmul_precision("bfloat16"):
+        assert short(posterior, keep=keep).attrs["matmul_precision"] == "bfloat16"
+    assert "highest" in seen and "bfloat16" in seen
 
 
 def test_divergences_stop_no_chain_and_are_counted():

@@ -1,8 +1,11 @@
-"""Draws on disk: what is saved is what is read back."""
+"""Draws on disk: what is written is what is read, and what no run wrote is refused."""
 
 import json
+import os
+import shutil
 
 import arviz as az
+import jax
 import numpy as np
 import pytest
 
@@ -15,9 +18,10 @@ VALUES = {
 }
 STATS = {
     "acceptance_rate": RNG.uniform(size=(2, 10)).astype(np.float32),
-    "diverging": RNG.uniform(size=(2, 10)) < 0.3,
+    "diverging": np.zeros((2, 10), bool),  # all equal to what Zarr fills in
     "n_steps": RNG.integers(1, 50, size=(2, 10)).astype(np.int32),
 }
+RECORDS = {"posterior": VALUES, "sample_stats": STATS}
 Y = RNG.normal(size=7)
 FACTS = {
     "method": "hmc",
@@ -28,12 +32,26 @@ FACTS = {
 }
 
 
+def part(start, stop):
+    return jax.tree.map(lambda values: values[:, start:stop], RECORDS)
+
+
+def written(folder, num_draws=10):
+    one = jax.tree.map(lambda values: jax.ShapeDtypeStruct(values.shape[2:], values.dtype), RECORDS)
+    store.create(folder, one, 2, num_draws, Y)
+    return store.writer(folder, num_draws)
+
+
 @pytest.fixture
-def draws():
-    return store.inference_data(VALUES, STATS, Y, FACTS)
+def folder(tmp_path):
+    to = written(tmp_path / "run")
+    store.append(to, slice(0, 2), 10, RECORDS)
+    store.commit(to, 10, FACTS)
+    return tmp_path / "run"
 
 
-def test_inference_data_has_arviz_groups_and_dims(draws):
+def test_inference_data_has_arviz_groups_and_dims():
+    draws = store.inference_data(VALUES, STATS, Y, FACTS)
     assert draws.groups() == ["posterior", "sample_stats", "observed_data"]
     assert draws.posterior["noise"].dims == ("chain", "draw")
     assert draws.posterior["net.layers.0.kernel"].dims[:2] == ("chain", "draw")
@@ -46,58 +64,60 @@ def test_inference_data_without_statistics_or_outcome():
     assert store.inference_data(VALUES, {}, None, {}).groups() == ["posterior"]
 
 
-def test_draws_come_back_as_they_were_saved(draws, tmp_path):
-    store.save(tmp_path / "a" / "run", draws)
-    loaded = store.load(tmp_path / "a" / "run")
-    assert loaded.groups() == draws.groups()
-    for group in draws.groups():
-        saved, read = draws[group], loaded[group]
-        assert set(read.data_vars) == set(saved.data_vars)
-        for name, array in saved.data_vars.items():
-            assert read[name].dims == array.dims
-            assert read[name].dtype == array.dtype
-            np.testing.assert_array_equal(read[name], array)
-        for name, coordinate in saved.coords.items():
-            np.testing.assert_array_equal(read[name], coordinate)
-    for name, value in FACTS.items():
-        assert loaded.attrs[name] == value
+def test_draws_in_a_folder_are_those_in_memory(folder):
+    in_memory, read = store.inference_data(VALUES, STATS, Y, FACTS), store.load(folder)
+    assert set(read.groups()) == set(in_memory.groups())
+    for group in in_memory.groups():
+        assert set(read[group].variables) == set(in_memory[group].variables)
+        for name, array in in_memory[group].variables.items():
+            assert read[group][name].dims == array.dims
+            assert read[group][name].dtype == array.dtype
+            np.testing.assert_array_equal(read[group][name], array)
+    assert read.attrs == FACTS
 
 
-def test_arviz_summarises_what_was_loaded(draws, tmp_path):
-    store.save(tmp_path, draws)
-    table = az.summary(store.load(tmp_path), var_names=["noise"])
+def test_arviz_summarises_what_was_loaded(folder):
+    table = az.summary(store.load(folder), var_names=["noise"])
     assert table.loc["noise", "mean"] == pytest.approx(VALUES["noise"].mean(), abs=1e-3)
 
 
-def test_a_folder_holds_the_draws_and_nothing_unfinished(draws, tmp_path):
-    store.save(tmp_path, draws)
-    assert [path.name for path in tmp_path.iterdir()] == ["draws.zarr"]
-
-
-def test_saving_again_replaces_the_whole(draws, tmp_path):
-    store.save(tmp_path, draws)
-    fewer = {name: values[:, :4] for name, values in VALUES.items() if name == "noise"}
-    store.save(tmp_path, store.inference_data(fewer, {}, None, {"method": "nuts"}))
-    loaded = store.load(tmp_path)
-    assert loaded.groups() == ["posterior"]
-    assert list(loaded.posterior.data_vars) == ["noise"]
-    assert loaded.attrs["method"] == "nuts"
-    np.testing.assert_array_equal(loaded.posterior["noise"], fewer["noise"])
-
-
-def test_a_save_that_fails_leaves_the_last_draws(draws, tmp_path, monkeypatch):
-    store.save(tmp_path, draws)
-
-    def fail(*args, **kwargs):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("xarray.DataTree.to_zarr", fail)
-    with pytest.raises(OSError, match="disk full"):
-        store.save(tmp_path, store.inference_data(VALUES, {}, None, {}))
+def test_readers_see_whole_draws_only_as_they_are_committed(tmp_path):
+    to = written(tmp_path)
+    assert store.load(tmp_path).posterior.sizes["draw"] == 0
+    store.append(to, slice(0, 2), 4, part(0, 4))
+    assert store.load(tmp_path).posterior.sizes["draw"] == 0
+    store.commit(to, 4, FACTS)
+    before = store.load(tmp_path)
+    store.append(to, slice(0, 2), 10, part(4, 10))
+    assert store.load(tmp_path).posterior.sizes["draw"] == 4
+    store.commit(to, 10, FACTS)
+    assert before.posterior.sizes["draw"] == 4
+    np.testing.assert_array_equal(before.posterior["noise"], VALUES["noise"][:, :4])
     np.testing.assert_array_equal(store.load(tmp_path).posterior["noise"], VALUES["noise"])
+    assert store.bytes_on_disk(to) > sum(values.nbytes for values in VALUES.values())
 
 
-def test_draws_of_gives_the_arrays_of_the_sites_named(draws):
+def test_a_larger_run_keeps_the_draws_there_are(folder):
+    to = store.writer(folder, 13)
+    assert store.committed(to) == 10
+    np.testing.assert_array_equal(store.load(folder).posterior["noise"], VALUES["noise"])
+    store.append(to, slice(0, 2), 13, part(0, 3))
+    store.commit(to, 13, FACTS)
+    draws = store.load(folder).posterior
+    np.testing.assert_array_equal(draws["noise"][:, :10], VALUES["noise"])
+    np.testing.assert_array_equal(draws["noise"][:, 10:], VALUES["noise"][:, :3])
+    np.testing.assert_array_equal(draws["draw"], np.arange(13))
+
+
+def test_any_zarr_reader_sees_the_same(folder):
+    import xarray
+
+    draws = xarray.open_zarr(folder / "draws.zarr", group="posterior", consolidated=False)
+    np.testing.assert_array_equal(draws["noise"], VALUES["noise"])
+
+
+def test_draws_of_gives_the_arrays_of_the_sites_named():
+    draws = store.inference_data(VALUES, STATS, Y, FACTS)
     got = store.draws_of(draws, ["noise"])
     assert list(got) == ["noise"]
     np.testing.assert_array_equal(got["noise"], VALUES["noise"])
@@ -109,23 +129,84 @@ def test_draws_of_gives_the_arrays_of_the_sites_named(draws):
         store.draws_of(draws, ["noise", "bias", "scale"])
 
 
-def test_a_missing_or_empty_folder_is_free(tmp_path):
-    store.check_free(tmp_path)
-    store.check_free(str(tmp_path / "new" / "run"))
-    assert not (tmp_path / "new").exists()
+def test_no_draws_yet_is_an_error_where_some_are_needed(tmp_path):
+    written(tmp_path)
+    with pytest.raises(ValueError, match="got no draws"):
+        store.draws_of(store.load(tmp_path), ["noise"])
 
 
-@pytest.mark.parametrize("taken", ["run", "run/draws.zarr"])
-def test_a_folder_that_holds_something_is_refused(taken, tmp_path):
-    path = tmp_path / taken
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("mine")
-    with pytest.raises(FileExistsError, match=r"got folder='.*run', which is not empty, expected"):
-        store.check_free(tmp_path / "run")
-    assert path.read_text() == "mine"
+# --- what no run wrote
 
 
 @pytest.mark.parametrize("folder", ["missing", "."])
 def test_a_folder_without_draws_is_refused(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"got folder='.*' without draws.zarr, expected"):
         store.load(tmp_path / folder)
+
+
+def noise(root):
+    return root["consolidated_metadata"]["metadata"]["posterior/noise"]
+
+
+HOSTILE = {
+    "huge shape": lambda root: noise(root).update(shape=[2, 10**15]),
+    "huge chunk": lambda root: noise(root)["chunk_grid"]["configuration"].update(
+        chunk_shape=[2, 10**15]
+    ),
+    "zero chunk": lambda root: noise(root)["chunk_grid"]["configuration"].update(
+        chunk_shape=[0, 10]
+    ),
+    "negative shape": lambda root: noise(root).update(shape=[2, -1]),
+    "shape of words": lambda root: noise(root).update(shape=["2", "10"]),
+    "other dtype": lambda root: noise(root).update(data_type="complex128"),
+    "objects": lambda root: noise(root).update(data_type="variable_length_utf8"),
+    "pickled": lambda root: noise(root).update(codecs=[{"name": "numcodecs.pickle"}]),
+    "compressed": lambda root: noise(root)["codecs"].append({"name": "gzip"}),
+    "another grid": lambda root: noise(root)["chunk_grid"].update(name="rectilinear"),
+    "other file names": lambda root: noise(root)["chunk_key_encoding"].update(name="v2"),
+    "no array": lambda root: noise(root).update(node_type="link"),
+    "outside": lambda root: root["consolidated_metadata"]["metadata"].update(
+        {"posterior/../../x": noise(root)}
+    ),
+    "no metadata": lambda root: root.pop("consolidated_metadata"),
+    "metadata of words": lambda root: root.update(consolidated_metadata="none"),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+def test_metadata_that_no_run_writes_are_refused(folder, change):
+    path = folder / "draws.zarr" / "zarr.json"
+    root = json.loads(path.read_text())
+    change(root)
+    path.write_text(json.dumps(root))
+    with pytest.raises(ValueError, match="which is damaged or not a run's"):
+        store.load(folder)
+
+
+@pytest.mark.parametrize("group", ["posterior/noise", "sample_stats/n_steps", "posterior/chain"])
+@pytest.mark.parametrize("damage", ["truncated", "missing", "all missing"])
+def test_a_store_truncated_by_hand_is_refused(folder, group, damage):
+    chunks = folder / "draws.zarr" / group / "c"
+    file = next(path for path in sorted(chunks.rglob("*")) if path.is_file())
+    if damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-3])
+    elif damage == "missing":
+        file.unlink()
+    else:
+        shutil.rmtree(chunks)
+    with pytest.raises(ValueError, match=r"noise|n_steps|chain"):
+        store.load(folder)
+
+
+@pytest.mark.parametrize("place", ["draws.zarr/posterior/noise/c/0/0", "draws.zarr", "extra"])
+def test_symbolic_links_are_refused(folder, tmp_path, place):
+    secret = tmp_path / "secret"
+    path = folder / place
+    if path.is_dir():
+        path.rename(secret)
+    else:
+        secret.write_bytes(path.read_bytes() if path.exists() else b"")
+        path.unlink(missing_ok=True)
+    os.symlink(secret, path)
+    with pytest.raises(ValueError, match="symbolic link"):
+        store.load(folder)

@@ -1,0 +1,156 @@
+"""Measure what it costs to keep draws on disk: time, and peak memory against the number of draws.
+
+    python benchmarks/storage.py                 time and memory
+    python benchmarks/storage.py --measure time
+
+Time: HMC of a 784-300-200-10 network (297,710 weights) on 160 images, two chains, with as many
+leapfrog steps as make a draw take about a second; with and without a folder, in turn, each in a
+process of its own. Memory: as many draws of the same weights by a random walk, which costs nothing,
+and then predict and R-hat over them; peak resident memory of each in a process of its own.
+"""
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import bnn_ppl as bnn
+from bnn_ppl.method import Method
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--measure", choices=["all", "time", "memory"], default="all")
+    parser.add_argument("--num-pairs", type=int, default=3)
+    parser.add_argument("--num-draws", type=int, nargs=2, default=[100, 2000])
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        jax.config.update("jax_num_cpu_devices", 2)
+        task, *rest = args.child
+        print(json.dumps(TASKS[task](*rest)))
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        if args.measure != "memory":
+            time_of_storing(Path(directory), args.num_pairs)
+        if args.measure != "time":
+            memory(Path(directory), args.num_draws)
+
+
+def time_of_storing(directory: Path, num_pairs: int) -> None:
+    ratios = []
+    for pair in range(num_pairs):
+        without = child("hmc", "")
+        stored = child("hmc", directory / f"hmc-{pair}")
+        ratios.append(stored["seconds"] / without["seconds"])
+        shutil.rmtree(directory / f"hmc-{pair}")
+        print(
+            f"{without['seconds_a_draw']:.2f} s a draw; stored over not stored {ratios[-1]:.3f}",
+            flush=True,
+        )
+    print(f"median ratio {np.median(ratios):.3f}")
+
+
+def memory(directory: Path, counts: list[int]) -> None:
+    peaks: dict[str, list[float]] = {}
+    for count in counts:
+        folder = directory / f"walk-{count}"
+        for task in ("walk", "predict", "rhat"):
+            peak = child(task, folder, count)["peak_MB"]
+            peaks.setdefault(task, []).append(peak)
+            print(f"{task:8} {count:5} draws: peak {peak:,.0f} MB", flush=True)
+        shutil.rmtree(folder)
+    for task, (few, many) in peaks.items():
+        print(f"{task:8} {counts[1]} over {counts[0]} draws: {many / few:.3f}")
+
+
+def child(*task: object) -> dict:
+    command = [sys.executable, __file__, "--child", *map(str, task)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def images() -> bnn.Posterior:
+    data = bnn.data.load("mnist", subset=160)
+    net = partial(bnn.nets.MLP, 784, (300, 200), 10)
+    return bnn.condition(bnn.models.classifier(net, bnn.priors.normal(0.1)), data.train)
+
+
+def hmc(folder: str) -> dict:
+    """Sample 20 draws of about a second."""
+    posterior = images()
+    method = bnn.hmc(posterior, 1e-4, 1e-4 * 100)
+    draws = bnn.run(
+        jax.random.key(0),
+        posterior,
+        method,
+        num_chains=2,
+        num_draws=20,
+        folder=folder or None,
+        progress=False,
+    )
+    seconds = draws.attrs["sampling_time"]
+    return {"seconds": seconds, "seconds_a_draw": seconds / 20}
+
+
+def walk(folder: str, num_draws: str) -> dict:
+    posterior = images()
+    bnn.run(
+        jax.random.key(0),
+        posterior,
+        random_walk(),
+        num_chains=2,
+        num_draws=int(num_draws),
+        folder=folder,
+        progress=False,
+    )
+    return peak()
+
+
+def random_walk() -> Method:
+    def init(key, position, batch):
+        return position
+
+    def step(key, state, batch):
+        keys = jax.random.split(key, len(state))
+        noise = {
+            site: jax.random.normal(k, leaf.shape)
+            for k, (site, leaf) in zip(keys, state.items(), strict=True)
+        }
+        return jax.tree.map(lambda w, e: w + 1e-3 * e, state, noise), {}
+
+    def draw(key, state):
+        return state
+
+    return Method(init, step, draw)
+
+
+def predict(folder: str, num_draws: str) -> dict:
+    posterior = images()
+    test = bnn.data.load("mnist", subset=160).test
+    draws = bnn.diagnostics.load(folder)
+    bnn.predict(posterior, draws, (test.x[:100], test.y[:100]))
+    return peak()
+
+
+def rhat(folder: str, num_draws: str) -> dict:
+    bnn.diagnostics.rhat(bnn.diagnostics.load(folder))
+    return peak()
+
+
+def peak() -> dict:
+    return {"peak_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+TASKS = {"hmc": hmc, "walk": walk, "predict": predict, "rhat": rhat}
+
+if __name__ == "__main__":
+    main()
