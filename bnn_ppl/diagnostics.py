@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["ess", "load", "rhat", "summary", "weights"]
 
 BLOCK_VALUES = 2**16  # a thread ranks so many at once: its temporaries stay in a core's cache
-SLAB_BYTES = 2**27  # read at once from draws on disk: bounds the memory for any network
+SLAB_BYTES = 2**26  # read at once from draws on disk: bounds the memory for any network
 
 
 def rhat(draws: Any) -> Any:

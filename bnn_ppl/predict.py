@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Array = jax.Array
 Tree = Any
 
-_BYTES_A_BLOCK = 32 * 2**20  # of draws that are on the device at once
+_BYTES_A_BLOCK = 8 * 2**20  # of draws that are on the device at once
 
 
 class _Sums(NamedTuple):
@@ -86,7 +86,8 @@ def predict(
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
             sums = None
             for block in _blocks(sites):
-                sums = add(sums, block, *rows)
+                # Waiting keeps blocks from piling up in memory before a slower device.
+                sums = jax.block_until_ready(add(sums, block, *rows))
             parts.append(jax.tree.map(np.asarray, sums))
     return _dataset(parts, y is not None)
 

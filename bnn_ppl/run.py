@@ -34,7 +34,7 @@ Keep = Callable[[dict[str, jax.Array]], Tree]
 
 _SECONDS_A_CHUNK = 0.5  # between two looks at the clock and the keyboard
 _SHARE_RECORDING = 0.02  # of the time; where recording takes more, chunks grow longer
-_BYTES_A_CHUNK = 64 * 2**20  # of draws that wait on the devices
+_BYTES_A_CHUNK = 16 * 2**20  # of draws that wait on the devices; more would fragment the memory
 _DRAWS_A_CHUNK = 512
 
 
