@@ -87,7 +87,7 @@ def images() -> bnn.Posterior:
 def hmc(folder: str) -> dict:
     """Sample 20 draws of about a second."""
     posterior = images()
-    method = bnn.hmc(posterior, 1e-4, 1e-4 * 100)
+    method = bnn.hmc(posterior, 1e-4, 1e-4 * 500)
     draws = bnn.run(
         jax.random.key(0),
         posterior,

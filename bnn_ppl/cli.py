@@ -20,7 +20,7 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.checkpoint import OtherRunError
+from bnn_ppl.checkpoint import OtherRunError, read_header
 
 METHODS: dict[str, Callable[..., bnn.Method]] = {
     "hmc": bnn.hmc,
@@ -32,6 +32,7 @@ METHODS: dict[str, Callable[..., bnn.Method]] = {
 Options = dict[str, Any]
 
 _RUNNING = {"num_chains": 4, "num_warmup": 100, "num_draws": 200}
+_SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
 
 
 class Problem(NamedTuple):
@@ -197,7 +198,7 @@ def _run_command() -> Callable[..., None]:
             Join the other hosts; SLURM, TPU pods and the like are detected (jax.distributed).
         """
         if distributed:
-            jax.distributed.initialize()
+            _join_hosts()
         _run(method, problem, running | {"progress": "json" if json else progress}, seed, folder)
 
     running = _options(
@@ -237,6 +238,16 @@ def _plan_command() -> Callable[..., None]:
     return plan
 
 
+def _join_hosts() -> None:
+    try:
+        jax.distributed.initialize(shutdown_timeout_seconds=_SECONDS_TO_REPORT)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(
+            "got --distributed, expected a cluster that jax.distributed detects (SLURM, Open MPI, "
+            f"a TPU pod) and that answers: use the Python functions elsewhere ({error})"
+        ) from error
+
+
 def _annotations(running: Callable) -> Options:
     methods = tuple(
         Annotated[
@@ -265,13 +276,12 @@ def _run(
         print(_describe(problem, data, posterior), flush=True)
     sample = partial(bnn.run, jax.random.key(seed), posterior, method(posterior), **running)
     if folder is None:
-        folder, draws = _sample_in_free_folder(sample, f"{problem.data}-{problem.split}-{name}")
+        name_of_run = f"{problem.data}-{problem.split}-{name}"
+        folder, draws = _sample_in_free_folder(sample, problem, name_of_run)
     else:
-        draws = sample(folder=folder)
+        draws = _sample(sample, problem, folder)
     if not first:
         return
-    settings = problem._asdict() | {"data_dir": problem.data_dir and str(problem.data_dir)}
-    (folder / "problem.json").write_text(json.dumps(settings, indent=2) + "\n")
     prediction = bnn.predict(posterior, draws, data.test)
     functions = bnn.function_draws(posterior, draws, data.test.x)
     print(_table(problem, data, draws, prediction, functions))
@@ -289,12 +299,28 @@ def _run(
     print(f"figure in {folder / 'report.png'}, draws in {folder}")
 
 
-def _sample_in_free_folder(sample: Callable, name: str) -> tuple[Path, Any]:
+def _sample(sample: Callable, problem: Problem, folder: Path) -> Any:
+    """Run in a folder; a new one first says what is learnt, so that it can be read at any time."""
+    new = read_header(folder) is None and jax.process_index() == 0
+    if new:
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = problem._asdict() | {"data_dir": problem.data_dir and str(problem.data_dir)}
+        (folder / "problem.json").write_text(json.dumps(settings, indent=2) + "\n")
+    try:
+        return sample(folder=folder)
+    except (ValueError, TypeError):
+        if new and len(list(folder.iterdir())) == 1:  # refused before anything was begun
+            (folder / "problem.json").unlink()
+            folder.rmdir()
+        raise
+
+
+def _sample_in_free_folder(sample: Callable, problem: Problem, name: str) -> tuple[Path, Any]:
     """Go on in the first folder of this name that holds the same run, or none."""
     for number in itertools.count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         try:
-            return folder, sample(folder=folder)
+            return folder, _sample(sample, problem, folder)
         except (OtherRunError, FileExistsError):
             continue
     raise AssertionError

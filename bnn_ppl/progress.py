@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import jax
 from tqdm.auto import tqdm
 
 Facts = dict[str, Any]
@@ -21,9 +22,9 @@ def reporting(progress: bool | Literal["json"], total: int, done: int = 0) -> It
     """Give the function that tells how far a run of `total` steps is.
 
     True means a bar with the time left, or a line every ten seconds where there is no terminal;
-    "json" a line of JSON a second on standard error.
+    "json" a line of JSON a second on standard error. Of several processes the first one tells.
     """
-    if progress is False:
+    if progress is False or jax.process_index():
         yield lambda phase, done, facts: None
     elif progress == "json" or not (sys.stderr.isatty() or _in_notebook()):
         style = "json" if progress == "json" else "lines"

@@ -98,6 +98,11 @@ class Folder:
             if jax.process_index() == 0:
                 store.create(path, layout.one_record, layout.num_chains, layout.num_draws, layout.y)
             _meet("the folder is made")
+            if not _everyone(path.is_dir()):
+                raise ValueError(
+                    f"got folder={str(path)!r}, which not every process sees, expected one that "
+                    "all of them share: name it by its whole path on a shared disk"
+                )
         else:
             checkpoint.refuse_difference(path, header["settings"], settings)
         store.load(path)  # refuses a damaged one
@@ -177,3 +182,9 @@ def _meet(where: str) -> None:
     """Wait until all processes are here."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(where)
+
+
+def _everyone(yes: bool) -> bool:
+    if jax.process_count() == 1:
+        return yes
+    return bool(multihost_utils.process_allgather(np.asarray(yes)).all())

@@ -159,7 +159,7 @@ def run(
         reporting(progress, num_warmup + num_draws, at.warmup + at.draws) as report,
     ):
         at = _advance(prepared, at, recorder, report, interrupted)
-    if interrupted() and at.draws < num_draws:
+    if _agreed(interrupted()) and at.draws < num_draws:
         recorder.stopped(at)
     return recorder.result(at)
 
@@ -311,7 +311,7 @@ def _advance(
     states = prepared.states
     for phase in prepared.phases:
         done, count = getattr(at, phase.name), 1
-        if done >= phase.num or interrupted():
+        if done >= phase.num or _agreed(interrupted()):
             continue
         chunk = compiled_chunk(phase, prepared)
         unrecorded: tuple | None = None
@@ -395,6 +395,9 @@ def _counted(
 ) -> Progress:
     diverging = int(stats["diverging"].sum()) if "diverging" in stats else 0
     gradients = int(stats["n_steps"].sum(dtype=np.int64)) if "n_steps" in stats else 0
+    if jax.process_count() > 1:
+        counts = multihost_utils.process_allgather(np.asarray([diverging, gradients], float))
+        diverging, gradients = map(int, counts.sum(0))
     return at._replace(
         **{phase: done},
         gradient_evaluations=at.gradient_evaluations + gradients,
@@ -456,6 +459,7 @@ def _settings(method: Method, posterior: Posterior, prepared: Prepared) -> dict[
                 "num_chains": layout.num_chains,
                 **{name: facts[name] for name in ("num_warmup", "thin", "seed", "temperature")},
                 **{name: facts[name] for name in ("tempered", "matmul_precision")},
+                "precision": jnp.zeros(()).dtype.name,
                 "data": data.hexdigest()[:16],
                 "recorded": {
                     name: [leaf.dtype.name, *leaf.shape]

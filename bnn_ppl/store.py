@@ -286,7 +286,7 @@ def _create_array(group: Any, name: str, array: "xarray.Variable", num_draws: in
     if "draw" in array.dims:
         axis = array.dims.index("draw")
         shape[axis] = num_draws
-        chunks = _chunks(array) if array.ndim > 1 else [_CHUNK_DRAWS]
+        chunks = _chunks(array, num_draws) if array.ndim > 1 else [_CHUNK_DRAWS]
     created = group.create_array(
         name,
         shape=shape,
@@ -303,13 +303,13 @@ def _create_array(group: Any, name: str, array: "xarray.Variable", num_draws: in
         created[:] = array.values
 
 
-def _chunks(array: "xarray.Variable") -> list[int]:
+def _chunks(array: "xarray.Variable", num_draws: int) -> list[int]:
     """Give a chunk some draws: of all chains together for a small site, else of one chain."""
     num_chains, one, *rest = array.shape
     bytes_a_draw = array.nbytes // one
     if bytes_a_draw > _CHUNK_BYTES // 16 or jax.process_count() > 1:
         num_chains, bytes_a_draw = 1, max(1, bytes_a_draw // num_chains)
-    draws = min(_CHUNK_DRAWS, max(1, _CHUNK_BYTES // max(1, bytes_a_draw)))
+    draws = min(num_draws, _CHUNK_DRAWS, max(1, _CHUNK_BYTES // max(1, bytes_a_draw)))
     return [num_chains, draws, *(max(1, n) for n in rest)]
 
 

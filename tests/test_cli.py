@@ -1,15 +1,20 @@
 """The command line, as a user types it (in this process, short runs)."""
 
+import functools
 import json
+import re
+import sys
 
+import jax
 import numpy as np
 import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
 
-SHORT = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--no-progress"]
-SHORT += ["--max-num-steps", "8", "--hidden", "4"]
+SIZES = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
+SMALL = [*SIZES, "--no-progress"]
+SHORT = [*SMALL, "--max-num-steps", "8"]
 
 
 @pytest.fixture(autouse=True)
@@ -19,10 +24,62 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "_start_devices", lambda: None)  # JAX already runs in these tests
 
 
+@pytest.fixture(autouse=True)
+def precision_restored():
+    """Leave other tests the precision they had, for the command sets it for its process."""
+    names = ("jax_enable_x64", "jax_default_matmul_precision")
+    before = {name: getattr(jax.config, name) for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture
+def draws_only(monkeypatch):
+    """Leave out what `run` shows of its draws."""
+    monkeypatch.setattr(cli, "_table", lambda *args: "")
+    monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
+
+
+class Figure:
+    def savefig(self, path, **options):
+        path.write_bytes(b"")
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Keep what a function of the package is given and returns: a list of (arguments, result)."""
+
+    def watch(name):
+        calls, function = [], getattr(bnn, name)
+
+        @functools.wraps(function)
+        def watched(*args, **options):
+            result = function(*args, **options)
+            calls.append((args, result))
+            return result
+
+        monkeypatch.setattr(bnn, name, watched)
+        return calls
+
+    return watch
+
+
+def refused(capsys, *arguments):
+    """Run a command that must end in one line, and give that line."""
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*arguments])
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("bnn-ppl: ") and err.count("\n") == 1
+    return err
+
+
 def test_run_saves_draws_figure_and_problem_and_prints_one_table(tmp_path, capsys):
     cli.main(["run", "hmc", *SHORT])
     folder = tmp_path / "runs" / "yacht-0-hmc"
-    assert {path.name for path in folder.iterdir()} == {"draws.zarr", "report.png", "problem.json"}
+    found = {re.sub("-.*bin", "", path.name) for path in folder.iterdir()}
+    assert found == {"draws.zarr", "state.json", "state", "report.png", "problem.json"}
     assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
     draws = bnn.diagnostics.load(folder)
     assert draws.posterior.sizes["chain"] == 2 and draws.posterior.sizes["draw"] == 5
@@ -34,10 +91,104 @@ def test_run_saves_draws_figure_and_problem_and_prints_one_table(tmp_path, capsy
     assert f"{draws.attrs['gradient_evaluations']:,}" in out
 
 
-def test_running_twice_takes_the_next_free_folder(tmp_path):
+def test_running_twice_reads_the_finished_run(tmp_path, monkeypatch, capsys, draws_only):
     cli.main(["run", "hmc", *SHORT])
+    before = capsys.readouterr().out
+    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "compiled_chunk", None)  # nothing is stepped
     cli.main(["run", "hmc", *SHORT])
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"yacht-0-hmc", "yacht-0-hmc-2"}
+    assert capsys.readouterr().out == before
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["yacht-0-hmc"]
+
+
+def test_other_settings_take_the_next_free_folder(tmp_path, draws_only):
+    (tmp_path / "runs" / "yacht-0-hmc-2").mkdir(parents=True)
+    (tmp_path / "runs" / "yacht-0-hmc-2" / "mine.txt").write_text("keep me")
+    for seed in (0, 1, 1):
+        cli.main(["run", "hmc", *SHORT, "--seed", str(seed)])
+    found = sorted(path.parent for path in (tmp_path / "runs").glob("*/state.json"))
+    assert [path.name for path in found] == ["yacht-0-hmc", "yacht-0-hmc-3"]
+    assert [bnn.diagnostics.load(path).attrs["seed"] for path in found] == [[0, 0], [0, 1]]
+
+
+def test_more_draws_extend_the_run_and_fewer_are_refused(capsys, draws_only):
+    cli.main(["run", "hmc", *SHORT])
+    cli.main(["run", "hmc", *SHORT, "--num-draws", "7"])
+    assert bnn.diagnostics.load("runs/yacht-0-hmc").posterior.sizes["draw"] == 7
+    assert "expected at least the 7 draws" in refused(capsys, "run", "hmc", *SHORT)
+
+
+def test_a_named_folder_refuses_other_settings(capsys, draws_only):
+    same = ["run", "hmc", *SHORT, "--folder", "here"]
+    cli.main(same)
+    for change, words in (
+        (["--seed", "3"], "got seed=[0, 3], expected seed=[0, 0]"),
+        (["--num-warmup", "4", "--seed", "3"], "got num_warmup=4, expected num_warmup=3"),
+        (["--split", "1"], "got data="),
+        (["--prior-scale", "2"], "got log-density at the start="),
+    ):
+        assert words in refused(capsys, *same, *change)
+    assert bnn.diagnostics.load("here").posterior.sizes["draw"] == 5
+
+
+def test_progress_is_json_lines_a_line_or_nothing(capsys, draws_only):
+    cli.main(["run", "hmc", *SIZES, "--max-num-steps", "8", "--json", "--folder", "a"])
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert told[0]["phase"] == "warmup"
+    assert told[-1]["phase"] == "draws" and told[-1]["done"] == told[-1]["total"] == 8
+    cli.main(["run", "hmc", *SIZES, "--max-num-steps", "8", "--folder", "b"])
+    assert "draws 8/8" in capsys.readouterr().err
+    cli.main(["run", "hmc", *SHORT, "--folder", "c"])
+    assert not capsys.readouterr().err
+
+
+def test_float64_is_kept_from_run_to_predict_and_summary(capsys, seen):
+    cli.main(["run", "hmc", *SHORT, "--float64", "--folder", "here"])
+    draws = bnn.diagnostics.load("here")
+    assert all(values.dtype == float for values in draws.posterior.values())
+    assert draws.sample_stats.lp.dtype == float
+    predictions, functions = seen("predict"), seen("function_draws")
+    for command in ("predict", "summary"):
+        jax.config.update("jax_enable_x64", False)
+        cli.main([command, "here"])
+    assert "rmse" in capsys.readouterr().out
+    assert predictions[0][1]["mean"].dtype == float
+    assert all(values.dtype == float for values in functions[0][1].posterior.values())
+
+
+def test_precision_and_microbatch_reach_the_run(capsys, seen, draws_only):
+    runs = seen("run")
+    options = ["--matmul-precision", "tensorfloat32", "--microbatch", "50", "--folder", "here"]
+    cli.main(["run", "hmc", *SHORT, *options])
+    (_, posterior, _), draws = runs[0]
+    assert draws.attrs["matmul_precision"] == "tensorfloat32"
+    assert posterior.microbatch == 50
+    words = "got matmul_precision='highest', expected matmul_precision='tensorfloat32'"
+    assert words in refused(capsys, "run", "hmc", *SHORT, "--folder", "here")
+
+
+def test_plan_says_what_the_run_then_takes(capsys, seen, draws_only):
+    plans = seen("plan")
+    cli.main(["plan", "hmc", *SIZES, "--max-num-steps", "8", "--trial-seconds", "1"])
+    rows = dict(re.findall(r"^(\w.*?)  +(.*)$", capsys.readouterr().out, re.MULTILINE))
+    assert list(rows)[-9:] == [
+        *("compiling", "a gradient, all chains", "gradients a draw", "a warm-up step"),
+        *("a draw, all chains", "the run", "gradients in all", "memory on a device", "disk"),
+    ]
+    plan = plans[0][1]
+    assert rows["disk"] == f"{plan.disk / 1e6:.1f} MB"
+    assert re.fullmatch(r"[\d,.]+ MB of [\d,.]+ MB", rows["memory on a device"])
+    assert 1 <= plan.gradients_a_draw <= 8 and plan.trial_steps == 8
+    assert 0 < plan.gradient_seconds < plan.seconds_a_draw < 1
+    assert plan.compile_seconds < plan.hours * 3600 < plan.compile_seconds + 10
+    assert 0 < plan.memory_a_device < 1e8 < plan.memory_limit
+
+    cli.main(["run", "hmc", *SHORT, "--folder", "here"])
+    draws = bnn.diagnostics.load("here")
+    recorded = sum(
+        a.nbytes for group in (draws.posterior, draws.sample_stats) for a in group.values()
+    )
+    assert recorded < plan.disk < recorded + 4096  # the rest is the samplers' state
+    assert plan.gradients == pytest.approx(draws.attrs["gradient_evaluations"], rel=0.5)
 
 
 def test_predict_writes_predictions_in_the_units_of_the_data(tmp_path, capsys):
@@ -71,14 +222,28 @@ def test_classification_runs_end_to_end(capsys):
     np.testing.assert_allclose(total, 1, rtol=1e-4)
 
 
-def test_every_option_of_a_method_is_an_option_of_its_command(capsys):
+COMMON = ["--step-size", "--trajectory-length", "--data", "--prior", "--hidden", "--seed"]
+COMMON += ["--num-chains", "--num-warmup", "--num-draws", "--thin"]
+COMMON += ["--float64", "--matmul-precision", "--microbatch"]
+
+
+@pytest.mark.parametrize(
+    ("command", "own"),
+    [
+        ("run", ["--folder", "--no-progress", "--json", "--distributed"]),
+        ("plan", ["--trial-seconds"]),
+    ],
+)
+def test_every_option_of_a_method_is_an_option_of_its_command(command, own, capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.main(["run", "hmc", "--help"])
+        cli.main([command, "hmc", "--help"])
     assert stop.value.code == 0
     out = capsys.readouterr().out
-    for option in ("--step-size", "--trajectory-length", "--num-chains", "--data", "--prior"):
+    for option in (*COMMON, *own):
         assert option in out
     assert "dual averaging in" in out  # help comes from the docstring
+    for option in ("--mesh", "--keep", "--init"):  # have no words for the command line
+        assert option not in out
 
 
 def test_all_methods_are_commands():
@@ -112,3 +277,22 @@ def test_problem_survives_the_folder(tmp_path):
     cli.main(["run", "hmc", *SHORT, "--prior", "laplace", "--prior-scale", "0.5", "--folder", "a"])
     problem = json.loads((tmp_path / "a" / "problem.json").read_text())
     assert (problem["prior"], problem["prior_scale"], problem["hidden"]) == ("laplace", 0.5, [4])
+
+
+def test_a_killed_run_is_summarised_and_goes_on(monkeypatch, capsys, draws_only):
+    """The folder says what is learnt before the first draw."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(recorder, at):
+        raise Killed
+
+    command = ["run", "hmc", *SHORT, "--folder", "here"]
+    with monkeypatch.context() as patch:
+        patch.setattr("bnn_ppl.recorder.Folder.result", killed)
+        with pytest.raises(Killed):
+            cli.main(command)
+    cli.main(["summary", "here"])
+    assert "rhat_median" in capsys.readouterr().out
+    cli.main(command)
