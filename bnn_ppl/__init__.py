@@ -9,9 +9,19 @@ The map of the package, from a model to an answer::
     answer     predict(posterior, draws, data)           function_draws, metrics, diagnostics, plots
 """
 
-from bnn_ppl import data, diagnostics, metrics, models, nets, plots, priors
+from bnn_ppl import (
+    data,
+    diagnostics,
+    metrics,
+    models,
+    nets,
+    plots,
+    preconditioners,
+    priors,
+    schedules,
+)
 from bnn_ppl.method import Method
-from bnn_ppl.methods import adjusted_mclmc, hmc, mclmc, nuts
+from bnn_ppl.methods import adjusted_mclmc, descent, hmc, mclmc, nuts, sghmc, sgld
 from bnn_ppl.network import random_network
 from bnn_ppl.plan import plan
 from bnn_ppl.posterior import Posterior, condition
@@ -26,6 +36,7 @@ __all__ = [
     "adjusted_mclmc",
     "condition",
     "data",
+    "descent",
     "diagnostics",
     "function_draws",
     "hmc",
@@ -36,8 +47,12 @@ __all__ = [
     "nuts",
     "plan",
     "plots",
+    "preconditioners",
     "predict",
     "priors",
     "random_network",
     "run",
+    "schedules",
+    "sghmc",
+    "sgld",
 ]

@@ -135,9 +135,6 @@ def adaptive(
         # Dual averaging leaps to ten times its start: so the leap is to the step just found, and a
         # warm-up that ends soon after a restart is none the worse.
         anew = state._replace(step_size=first / 10, averaging=start_averaging(first / 10))
-        if state.moments is not None:  # the way down says nothing of the widths at the bottom
-            moments, mass = first_moments(state.chain.position, inverse_mass)
-            anew = anew._replace(moments=moments, inverse_mass=mass)
         lost = first > 10 * state.step_size
         return jax.tree.map(partial(jnp.where, lost), anew, state)
 

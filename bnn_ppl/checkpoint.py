@@ -22,11 +22,16 @@ import numpy as np
 
 from bnn_ppl.files import JSON, damaged, read_json, refuse_links, replace_file
 
+try:
+    import fcntl
+except ImportError:  # not on this system
+    fcntl = None  # type: ignore[assignment]
+
 Tree = Any
 
 _STATE = "state.json"
 _STATE_FILE = re.compile(r"state-\d+-\d+-\d+\.bin")  # save, process, processes
-_OURS = re.compile(r"\.?(problem\.json|draws\.zarr|state(\.json|-[\d-]+\.bin))(\.\d+)?")
+_OURS = re.compile(r"\.?(problem\.json|draws\.zarr|state(\.json|\.lock|-[\d-]+\.bin))(\.\d+)?")
 
 
 def save_state(folder: Path, header: JSON, state: Tree, meet: Callable[[], None]) -> None:
@@ -63,8 +68,13 @@ def read_header(folder: str | Path) -> JSON | None:
         refuse_links(folder)
         header = read_json(folder / _STATE)
         kinds = {"settings": dict, "progress": dict, "saves": int, "layout": list, "files": list}
-        if not all(isinstance(header.get(name), kind) for name, kind in kinds.items()) or not all(
-            isinstance(value, int | float) for value in header["progress"].values()
+        if (
+            not all(isinstance(header.get(name), kind) for name, kind in kinds.items())
+            or not all(
+                isinstance(value, int | float) and value >= 0
+                for value in header["progress"].values()
+            )
+            or not header["files"]
         ):
             raise damaged(folder / _STATE, "it lacks what a run writes there")
         return header
@@ -74,6 +84,22 @@ def read_header(folder: str | Path) -> JSON | None:
             "or a run's: name another, or remove it first"
         )
     return None
+
+
+def lock(folder: Path) -> Any:
+    """Keep other processes from writing here until the file returned is closed, or we end."""
+    if fcntl is None:
+        return None
+    file = (folder / "state.lock").open("w")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ValueError(
+            f"got folder={str(folder)!r}, which another process writes to, expected one at a time: "
+            "wait for it, or name another folder"
+        ) from error
+    return file
 
 
 def tidy(folder: Path) -> None:
@@ -87,7 +113,7 @@ def _is_ours(path: Path) -> bool:
     return _OURS.fullmatch(path.name) is not None
 
 
-def read_state(folder: Path, header: JSON, like: Tree) -> Tree:
+def read_state(folder: Path, header: JSON, like: Tree, num_chains: int) -> Tree:
     """Read the state of all chains, arrays as in `like`; refuse a file that is not whole."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     layout = [
@@ -95,8 +121,8 @@ def read_state(folder: Path, header: JSON, like: Tree) -> Tree:
     ]
     if layout != header["layout"]:
         raise damaged(folder / _STATE, "its layout is not that of this method's state")
-    num_chains = leaves[0][1].shape[0] // max(1, len(header["files"]))
-    parts = [_read_leaves(folder, name, leaves, num_chains) for name in header["files"]]
+    num_each = num_chains // max(1, len(header["files"]))
+    parts = [_read_leaves(folder, name, leaves, num_each) for name in header["files"]]
     return jax.tree.unflatten(
         structure, [np.concatenate(part) for part in zip(*parts, strict=True)]
     )

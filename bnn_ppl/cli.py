@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import jax
 import numpy as np
@@ -21,12 +21,17 @@ import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.checkpoint import OtherRunError, read_header
+from bnn_ppl.preconditioners import Preconditioner
+from bnn_ppl.schedules import Schedule
 
 METHODS: dict[str, Callable[..., bnn.Method]] = {
     "hmc": bnn.hmc,
     "nuts": bnn.nuts,
     "mclmc": bnn.mclmc,
     "adjusted_mclmc": bnn.adjusted_mclmc,
+    "sgld": bnn.sgld,
+    "sghmc": bnn.sghmc,
+    "descent": bnn.descent,
 }
 
 Options = dict[str, Any]
@@ -167,6 +172,8 @@ def _run_command() -> Callable[..., None]:
         running: Any,
         *,
         seed: int = 0,
+        num_epochs: float | None = None,
+        num_warmup_epochs: float | None = None,
         folder: Path | None = None,
         progress: bool = True,
         json: bool = False,
@@ -187,6 +194,11 @@ def _run_command() -> Callable[..., None]:
             How long and how wide.
         seed
             Of the random numbers.
+        num_epochs
+            Passes over the data from the first draw to the last, instead of --thin: the draws are
+            spread evenly over them.
+        num_warmup_epochs
+            Passes over the data in warm-up, instead of --num-warmup.
         folder
             Where draws, report.png and problem.json go. By default runs/<data>-<split>-<method>,
             with a number if that holds a run with other settings.
@@ -199,7 +211,8 @@ def _run_command() -> Callable[..., None]:
         """
         if distributed:
             _join_hosts()
-        _run(method, problem, running | {"progress": "json" if json else progress}, seed, folder)
+        running = running | {"progress": "json" if json else progress}
+        _run(method, problem, running, seed, folder, (num_warmup_epochs, num_epochs))
 
     running = _options(
         bnn.run,
@@ -255,7 +268,9 @@ def _annotations(running: Callable) -> Options:
             tyro.conf.subcommand(
                 name,
                 description=_first_paragraph(method),
-                constructor=_options(method, omit={"posterior"}, give=partial(partial, method)),
+                constructor=_options(
+                    method, omit={"posterior", "optimizer"}, give=partial(partial, method)
+                ),
             ),
         ]
         for name, method in METHODS.items()
@@ -267,10 +282,16 @@ def _annotations(running: Callable) -> Options:
 
 
 def _run(
-    method: partial, problem: Problem, running: Options, seed: int, folder: Path | None
+    method: partial,
+    problem: Problem,
+    running: Options,
+    seed: int,
+    folder: Path | None,
+    epochs: tuple[float | None, float | None],
 ) -> None:
     name = method.func.__name__
     data, posterior = _posterior(problem)
+    running = _in_steps(running, posterior.num_rows, *epochs)
     first = jax.process_index() == 0
     if first:
         print(_describe(problem, data, posterior), flush=True)
@@ -297,6 +318,18 @@ def _run(
     )
     figure.savefig(folder / "report.png", dpi=150)
     print(f"figure in {folder / 'report.png'}, draws in {folder}")
+
+
+def _in_steps(
+    running: Options, num_rows: int, warmup: float | None, draws: float | None
+) -> Options:
+    """Turn epochs into steps."""
+    an_epoch = num_rows // (running["batch_size"] or num_rows)
+    if warmup is not None:
+        running = running | {"num_warmup": round(warmup * an_epoch)}
+    if draws is not None:
+        running = running | {"thin": max(1, round(draws * an_epoch / running["num_draws"]))}
+    return running
 
 
 def _sample(sample: Callable, problem: Problem, folder: Path) -> Any:
@@ -368,9 +401,21 @@ def _reopen(folder: Path, data_dir: Path | None) -> tuple[Problem, Any, bnn.Post
             f"got folder={str(folder)!r} without problem.json, expected one that bnn-ppl run made: "
             "name it, or use the Python functions with your own model"
         )
-    problem = Problem(**json.loads(path.read_text()))
+    problem = Problem(**_checked(path, json.loads(path.read_text())))
     problem = problem._replace(hidden=tuple(problem.hidden), data_dir=data_dir or problem.data_dir)
     return problem, *_posterior(problem)
+
+
+def _checked(path: Path, settings: Options) -> Options:
+    """Refuse words that the command line would not have taken."""
+    for name, hint in get_type_hints(Problem).items():
+        words = get_args(hint)
+        if get_origin(hint) is Literal and settings.get(name) not in words:
+            raise ValueError(
+                f"got {name}={settings.get(name)!r} in {str(path)!r}, expected one of "
+                f"{', '.join(map(repr, words))}: copy the file again"
+            )
+    return settings
 
 
 # --- options from signatures
@@ -391,13 +436,27 @@ def _options(
     ]
 
     def chosen(**options: Any) -> Any:
-        return give(**options)
+        return give(**{name: _built(hints[name], value) for name, value in options.items()})
 
     chosen.__name__ = function.__name__
     chosen.__doc__ = function.__doc__
-    chosen.__annotations__ = {parameter.name: hints[parameter.name] for parameter in parameters}
+    chosen.__annotations__ = {
+        parameter.name: _typed(hints[parameter.name]) for parameter in parameters
+    }
     chosen.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return chosen
+
+
+def _typed(hint: Any) -> Any:
+    """Say what can be typed for an argument: a number for a rate, a name for a preconditioner."""
+    if Schedule in get_args(hint):
+        return float
+    return Literal["rmsprop"] | None if Preconditioner in get_args(hint) else hint
+
+
+def _built(hint: Any, value: Any) -> Any:
+    named = Preconditioner in get_args(hint) and value is not None
+    return getattr(bnn.preconditioners, value)() if named else value
 
 
 class _Unavailable:

@@ -106,9 +106,14 @@ def _rows_of(mesh: Mesh, process: int) -> list[int]:
 # --- onto the devices and back
 
 
+def chain_sharding(mesh: Mesh) -> NamedSharding:
+    """Sharding of arrays with a leading axis of chains."""
+    return NamedSharding(mesh, P("chain"))
+
+
 def by_chain(tree: Tree, mesh: Mesh) -> Tree:
     """Put a tree with a leading axis of all chains, the same on every process, on the mesh."""
-    return _put(tree, NamedSharding(mesh, P("chain")))
+    return _put(tree, chain_sharding(mesh))
 
 
 def everywhere(tree: Tree, mesh: Mesh) -> Tree:
@@ -138,7 +143,7 @@ def to_host(tree: Tree, num_draws: int | None = None) -> Tree:
 
 def from_host(tree: Tree, mesh: Mesh, num_chains: int) -> Tree:
     """Put arrays of this process's chains on the mesh: the inverse of `to_host`."""
-    sharding = NamedSharding(mesh, P("chain"))
+    sharding = chain_sharding(mesh)
 
     def put(leaf: np.ndarray) -> jax.Array:
         shape = (num_chains, *leaf.shape[1:])

@@ -8,6 +8,7 @@ import numpy as np
 
 from bnn_ppl.devices import memory_limit, over_chains, to_host
 from bnn_ppl.method import Method
+from bnn_ppl.minibatches import Minibatches
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.precision import matmul_precision
 from bnn_ppl.run import Chunk, Prepared, compiled_chunk, prepare
@@ -63,13 +64,15 @@ def plan(
     num_warmup: int = 0,
     num_draws: int = 1,
     thin: int = 1,
+    batch_size: int | None = None,
+    bootstrap: bool = False,
     trial_seconds: float = 20.0,
 ) -> Plan:
     """Compile a run's steps, try them for some seconds, and reckon what the whole would cost.
 
     Parameters
     ----------
-    key, posterior, method, num_chains, num_warmup, num_draws, thin
+    key, posterior, method, num_chains, num_warmup, num_draws, thin, batch_size, bootstrap
         As for :func:`bnn_ppl.run`.
     trial_seconds
         Time to try steps. While a method adapts, the cost of a step changes: the longer the trial,
@@ -84,7 +87,8 @@ def plan(
     ValueError
         As :func:`bnn_ppl.run`.
     """
-    prepared = prepare(key, posterior, method, num_chains, num_warmup, num_draws, thin)
+    counts = num_chains, num_warmup, num_draws, thin
+    prepared = prepare(key, posterior, method, *counts, Minibatches(batch_size, bootstrap))
     began = time.perf_counter()
     chunks = [compiled_chunk(phase, prepared) for phase in prepared.phases]
     compile_seconds = time.perf_counter() - began
@@ -144,10 +148,10 @@ def _trial(chunk: Chunk, states: Tree, num: int, seconds: float) -> tuple[_Tried
 def _gradient_seconds(posterior: Posterior, prepared: Prepared) -> float:
     gradient = over_chains(jax.grad(posterior.logdensity), prepared.mesh, num_mapped=1)
     with jax.default_matmul_precision(matmul_precision()):
-        compiled = jax.jit(gradient).lower(prepared.positions, prepared.batch).compile()
+        compiled = jax.jit(gradient).lower(prepared.positions, prepared.data).compile()
     times = []
     for _ in range(10):
         began = time.perf_counter()
-        jax.block_until_ready(compiled(prepared.positions, prepared.batch))
+        jax.block_until_ready(compiled(prepared.positions, prepared.data))
         times.append(time.perf_counter() - began)
     return float(np.median(times))

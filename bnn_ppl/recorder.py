@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from bnn_ppl import checkpoint, store
 from bnn_ppl.devices import by_chain, local_chains, to_host
+from bnn_ppl.files import damaged
 
 if TYPE_CHECKING:
     import arviz
@@ -91,30 +92,48 @@ class Folder:
     def __init__(self, path: Path, layout: Layout, settings: Facts, mesh: Mesh):
         self._path, self._layout, self._settings, self._mesh = path, layout, settings, mesh
         self._chains = local_chains(mesh, layout.num_chains)
-        header = checkpoint.read_header(path)
-        if jax.process_index() == 0 and path.is_dir():
-            checkpoint.tidy(path)
-        if header is None:
-            if jax.process_index() == 0:
-                store.create(path, layout.one_record, layout.num_chains, layout.num_draws, layout.y)
-            _meet("the folder is made")
-            if not _everyone(path.is_dir()):
-                raise ValueError(
-                    f"got folder={str(path)!r}, which not every process sees, expected one that "
-                    "all of them share: name it by its whole path on a shared disk"
-                )
-        else:
-            checkpoint.refuse_difference(path, header["settings"], settings)
-        store.load(path)  # refuses a damaged one
-        self._header = header
-        self._saves = header["saves"] if header else 0
-        self._writer = store.writer(path, layout.num_draws)
+        share = layout.num_chains // jax.process_count()
+        if self._chains != slice(jax.process_index() * share, (jax.process_index() + 1) * share):
+            raise ValueError(
+                f"got a mesh that gives process {jax.process_index()} the chains {self._chains}, "
+                f"expected {share} for each, in the order of the processes: keep a row of devices "
+                "within a process"
+            )
+        self._header = checkpoint.read_header(path)
+        if jax.process_index() == 0:
+            self._prepare(path)
+        _meet("the folder is made")
+        if not _everyone(path.is_dir()):
+            raise ValueError(
+                f"got folder={str(path)!r}, which not every process sees, expected one that "
+                "all of them share: name it by its whole path on a shared disk"
+            )
+        self._saves = self._header["saves"] if self._header else 0
+        self._writer = store.writer(path, layout.num_draws)  # refuses a damaged one
         _meet("the folder is open")
+
+    def _prepare(self, path: Path) -> None:
+        layout = self._layout
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = checkpoint.lock(path)  # until this object or the process ends
+        checkpoint.tidy(path)
+        if self._header is not None:
+            checkpoint.refuse_difference(path, self._header["settings"], self._settings)
+        elif store.num_draws(path):
+            raise ValueError(
+                f"got draws in {str(path)!r} without the state.json that goes on from them, "
+                "expected both or neither: copy it too, or name another folder"
+            )
+        else:
+            store.create(path, layout.one_record, layout.num_chains, layout.num_draws, layout.y)
 
     def resume(self, states: Tree) -> tuple[Tree, Progress]:
         """Give the state and place where the folder's run is, or the ones given if it is new."""
         if self._header is None:
+            self.keep(Progress(), states, None)
             return states, Progress()
+        if set(self._header["progress"]) != set(Progress._fields):
+            raise damaged(self._path / "state.json", "it does not say how far the run is")
         at = Progress(**self._header["progress"])
         if at.draws > self._layout.num_draws:
             raise ValueError(
@@ -127,7 +146,9 @@ class Folder:
                 f"{at.draws} that its state follows: the folder was changed, copy it again"
             )
         like = jax.eval_shape(lambda tree: tree, states)
-        return by_chain(checkpoint.read_state(self._path, self._header, like), self._mesh), at
+        num_chains = self._layout.num_chains
+        whole = checkpoint.read_state(self._path, self._header, like, num_chains)
+        return by_chain(whole, self._mesh), at
 
     def keep(self, at: Progress, states: Tree, records: Records | None) -> None:
         """Write the last draws, let readers see them, and save the state that follows them."""

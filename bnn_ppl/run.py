@@ -19,8 +19,17 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bnn_ppl import checkpoint, store
-from bnn_ppl.devices import by_chain, by_row, chain_mesh, everywhere, over_chains, to_host
+from bnn_ppl.devices import (
+    by_chain,
+    by_row,
+    chain_mesh,
+    chain_sharding,
+    everywhere,
+    over_chains,
+    to_host,
+)
 from bnn_ppl.method import Method
+from bnn_ppl.minibatches import Minibatches
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.precision import matmul_precision
 from bnn_ppl.progress import Report, reporting
@@ -43,18 +52,21 @@ class Phase(NamedTuple):
 
     name: str  # a field of Progress
     num: int
-    key: jax.Array
-    once: Callable[..., tuple[Tree, Records]]  # key, state, batch -> state, records
+    keys: tuple[jax.Array, jax.Array]  # of the steps, and of the minibatches
+    once: Callable[..., tuple[Tree, Tree, Records]]  # see _once
+    steps_before: int
+    thin: int  # steps of one of the phase's
 
 
 class Prepared(NamedTuple):
     """A run before its first step."""
 
     mesh: Mesh
-    batch: Tree
+    data: Tree
     positions: Tree
     states: Tree
     phases: tuple[Phase, Phase]
+    minibatches: Minibatches
     layout: Layout
 
 
@@ -75,6 +87,8 @@ def run(
     num_warmup: int = 0,
     num_draws: int = 1,
     thin: int = 1,
+    batch_size: int | None = None,
+    bootstrap: bool = False,
     init: "arviz.InferenceData | None" = None,
     keep: Keep | None = None,
     folder: str | Path | None = None,
@@ -103,6 +117,11 @@ def run(
         Draws kept of each chain.
     thin
         Steps a draw; 0 for a fitted distribution, from which one draws without stepping.
+    batch_size
+        Rows that a step sees, drawn on the device: an independent permutation for each chain and
+        epoch; rows that fill no batch sit an epoch out. By default all rows, as exact methods need.
+    bootstrap
+        Give each chain as many rows as there are, drawn with replacement.
     init
         Draws of another run to start from: its last ones if it has as many chains, otherwise draws
         spread evenly over it. By default the networks' own initialisers.
@@ -142,9 +161,9 @@ def run(
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     if folder is not None:
         checkpoint.read_header(folder)  # refuses what is no run's before anything is computed
-    prepared = prepare(
-        key, posterior, method, num_chains, num_warmup, num_draws, thin, init, keep, mesh
-    )
+    counts = num_chains, num_warmup, num_draws, thin
+    minibatches = Minibatches(batch_size, bootstrap)
+    prepared = prepare(key, posterior, method, *counts, minibatches, init, keep, mesh)
     layout, at = prepared.layout, Progress()
     recorder: Memory | Folder
     if folder is None:
@@ -172,6 +191,7 @@ def prepare(
     num_warmup: int,
     num_draws: int,
     thin: int,
+    minibatches: Minibatches,
     init: "arviz.InferenceData | None" = None,
     keep: Keep | None = None,
     mesh: Mesh | None = None,
@@ -179,24 +199,31 @@ def prepare(
     """Start the chains and say what their steps are; the arguments are those of :func:`run`."""
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     mesh = chain_mesh(num_chains, mesh)
-    batch = by_row(posterior.data, mesh)
-    init_key, *keys = (everywhere(jax.random.fold_in(key, i), mesh) for i in range(3))
+    data = by_row(posterior.data, mesh)
+    minibatches.check(posterior.num_rows, mesh.shape["data"])
+    init_key, *keys, batch_key = (everywhere(jax.random.fold_in(key, i), mesh) for i in range(4))
     with jax.default_matmul_precision(matmul_precision()):
         positions = _positions(init_key, posterior, num_chains, mesh, init)
-        states = _states(init_key, method, positions, mesh, batch)
+        states = _states(init_key, method, positions, mesh, data)
     adapting = method._replace(step=method.warmup or method.step)
+    warming = partial(_once, posterior, adapting, 1, None, minibatches)
+    drawing = partial(_once, posterior, method, thin, keep or dict, minibatches)
     phases = (
-        Phase("warmup", num_warmup, keys[0], partial(_once, posterior, adapting, 1, None)),
-        Phase("draws", num_draws, keys[1], partial(_once, posterior, method, thin, keep or dict)),
+        Phase("warmup", num_warmup, (keys[0], batch_key), warming, 0, 1),
+        Phase("draws", num_draws, (keys[1], batch_key), drawing, num_warmup, thin),
     )
+    one_record = _record_of_one(phases[1], states, minibatches, data)
+    _check_record(one_record["posterior"])
     layout = Layout(
-        _record_of_one(phases[1], states, batch),
-        num_chains,
-        num_draws,
+        one_record,
+        int(num_chains),
+        int(num_draws),
         np.asarray(posterior.data[1]),
-        _facts(key, posterior, method, mesh) | {"num_warmup": num_warmup, "thin": thin},
+        _facts(key, posterior, method, mesh)
+        | {"num_warmup": int(num_warmup), "thin": int(thin)}
+        | {"batch_size": minibatches.size or "all", "bootstrap": int(minibatches.bootstrap)},
     )
-    return Prepared(mesh, batch, positions, states, phases, layout)
+    return Prepared(mesh, data, positions, states, phases, minibatches, layout)
 
 
 # --- starting
@@ -207,6 +234,24 @@ def _check_counts(**counts: int) -> None:
         least = 1 if name in ("num_chains", "num_draws") else 0
         if not isinstance(count, int | np.integer) or count < least:
             raise ValueError(f"got {name}={count!r}, expected a whole number from {least} up")
+
+
+def _check_record(values: Any) -> None:
+    """Refuse what neither ArviZ nor a folder can hold, before anything is sampled."""
+    what = "a dict of arrays by name"
+    if not isinstance(values, dict) or not values:
+        raise ValueError(f"got {values!r} to record of a draw, expected {what}: change keep=")
+    for name, leaf in values.items():
+        if not isinstance(name, str) or "/" in name or name in ("chain", "draw"):
+            raise ValueError(
+                f"got the site {name!r}, expected names without '/', not chain or draw: rename it "
+                "(numpyro.handlers.scope takes divider='.')"
+            )
+        if not hasattr(leaf, "dtype") or leaf.dtype.name not in store.DTYPES:
+            raise ValueError(
+                f"got {leaf!r} to record as {name!r}, expected an array of real numbers: change "
+                "keep=, values.astype(float)"
+            )
 
 
 def _positions(
@@ -224,7 +269,8 @@ def _positions(
             mesh,
             num_mapped=1,
         )
-        positions = jax.jit(start)(chains, key, everywhere(posterior.data, mesh))
+        start = jax.jit(start, out_shardings=chain_sharding(mesh))
+        positions = start(chains, key, everywhere(posterior.data, mesh))
     else:
         positions = by_chain(_positions_of(init, posterior, num_chains), mesh)
     own = to_host(positions)
@@ -254,7 +300,8 @@ def _states(key: jax.Array, method: Method, positions: Tree, mesh: Mesh, batch: 
 
     num_chains = len(jax.tree.leaves(positions)[0])
     chains = by_chain(np.arange(num_chains), mesh)
-    return jax.jit(over_chains(begin, mesh, num_mapped=2))(chains, positions, key, batch)
+    start = jax.jit(over_chains(begin, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
+    return start(chains, positions, key, batch)
 
 
 # --- stepping
@@ -265,22 +312,29 @@ def _once(
     method: Method,
     thin: int,
     keep: Keep | None,
-    key: jax.Array,
+    minibatches: Minibatches,
+    keys: tuple[jax.Array, jax.Array],
     state: Tree,
-    batch: Tree,
-) -> tuple[Tree, Records]:
-    """Take `thin` steps and one draw: the new state, and what to record."""
+    order: Tree,
+    count: jax.Array,
+    data: Tree,
+) -> tuple[Tree, Tree, Records]:
+    """Take `thin` steps from step `count` on, and one draw: new state and order, what to record."""
+    key, batch_key = keys
 
-    def step(state: Tree, index: jax.Array) -> tuple[Tree, dict[str, jax.Array]]:
-        return method.step(jax.random.fold_in(key, index), state, batch)
+    def step(carry: tuple[Tree, Tree], index: jax.Array) -> tuple[Tree, dict[str, jax.Array]]:
+        state, order = carry
+        order, batch = minibatches.next(order, batch_key, count + index, data)
+        state, info = method.step(jax.random.fold_in(key, index), state, batch)
+        return (state, order), info
 
-    state, infos = jax.lax.scan(step, state, jnp.arange(thin))
+    (state, order), infos = jax.lax.scan(step, (state, order), jnp.arange(thin))
     stats = {name: _over_steps(values) for name, values in infos.items()} if thin else {}
     if keep is None:
-        return state, {"posterior": {}, "sample_stats": stats}
+        return state, order, {"posterior": {}, "sample_stats": stats}
     position = method.draw(jax.random.fold_in(key, thin), state)
-    values = keep(posterior.constrain(position, batch))
-    return state, {"posterior": values, "sample_stats": stats}
+    values = keep(posterior.constrain(position, data))
+    return state, order, {"posterior": values, "sample_stats": stats}
 
 
 def _over_steps(values: jax.Array) -> jax.Array:
@@ -290,10 +344,16 @@ def _over_steps(values: jax.Array) -> jax.Array:
     return values.sum(0) if jnp.issubdtype(values.dtype, jnp.integer) else values[-1]
 
 
-def _record_of_one(phase: Phase, states: Tree, batch: Tree) -> Records:
+def _record_of_one(phase: Phase, states: Tree, minibatches: Minibatches, data: Tree) -> Records:
     """Shapes and dtypes of what one draw of one chain records."""
-    one_state = jax.eval_shape(lambda tree: jax.tree.map(lambda leaf: leaf[0], tree), states)
-    return jax.eval_shape(phase.once, phase.key, one_state, batch)[1]
+
+    def first(states: Tree, data: Tree) -> Records:
+        state = jax.tree.map(lambda leaf: leaf[0], states)
+        count = jnp.zeros((), int)
+        order = minibatches.order(phase.keys[1], count, data)
+        return phase.once(phase.keys, state, order, count, data)[2]
+
+    return jax.eval_shape(first, states, data)
 
 
 def _advance(
@@ -321,6 +381,7 @@ def _advance(
                 states, records = chunk.run(states, done, count)
                 last, unrecorded = unrecorded, None
                 seconds_recording = _record(recorder, last)
+                jax.block_until_ready(states)
                 stats = to_host(records["sample_stats"], count)
                 seconds = time.perf_counter() - began
                 done += count
@@ -337,34 +398,49 @@ def _advance(
 
 def compiled_chunk(phase: Phase, prepared: Prepared) -> Chunk:
     """Compile the loop over the steps of a phase."""
-    mesh, batch, states = prepared.mesh, prepared.batch, prepared.states
-    num_chains = prepared.layout.num_chains
-    one_record = _record_of_one(phase, states, batch)
+    mesh, data, states = prepared.mesh, prepared.data, prepared.states
+    minibatches, num_chains = prepared.minibatches, prepared.layout.num_chains
+    one_record = _record_of_one(phase, states, minibatches, data)
     leaves = jax.tree.leaves(one_record)
     bytes_a_draw = num_chains * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     capacity = max(1, min(_DRAWS_A_CHUNK, _BYTES_A_CHUNK // max(1, bytes_a_draw)))
 
     def on_chain(
-        chain: jax.Array, state: Tree, key: jax.Array, start: int, count: int, batch: Tree
+        chain: jax.Array,
+        state: Tree,
+        keys: tuple[jax.Array, jax.Array],
+        start: int,
+        count: int,
+        data: Tree,
     ) -> tuple[Tree, Records]:
-        def body(i: jax.Array, carry: tuple[Tree, Records]) -> tuple[Tree, Records]:
-            state, buffers = carry
-            draw_key = jax.random.fold_in(jax.random.fold_in(key, start + i), chain)
-            state, record = phase.once(draw_key, state, batch)
-            return state, jax.tree.map(lambda b, leaf: b.at[i].set(leaf), buffers, record)
+        key, batch_key = keys[0], jax.random.fold_in(keys[1], chain)
+        first_step = phase.steps_before + start * phase.thin
 
-        empty = jax.tree.map(
-            lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), one_record
-        )
-        return jax.lax.fori_loop(0, count, body, (state, empty))
+        def body(i: jax.Array, carry: tuple[Tree, Tree, Records]) -> tuple[Tree, Tree, Records]:
+            state, order, buffers = carry
+            draw_keys = jax.random.fold_in(jax.random.fold_in(key, start + i), chain), batch_key
+            step = first_step + i * phase.thin
+            state, order, record = phase.once(draw_keys, state, order, step, data)
+            buffers = jax.tree.map(lambda b, leaf: b.at[i].set(leaf), buffers, record)
+            return state, order, buffers
+
+        def empty(leaf: Any) -> jax.Array:
+            return jnp.zeros((capacity, *leaf.shape), leaf.dtype)
+
+        order = minibatches.order(batch_key, first_step, data)
+        begin = state, order, jax.tree.map(empty, one_record)
+        state, _, buffers = jax.lax.fori_loop(0, count, body, begin)
+        return state, buffers
 
     chains = by_chain(np.arange(num_chains), mesh)
-    program = jax.jit(over_chains(on_chain, mesh, num_mapped=2))
+    # Told where the states go, for they come back as arguments: the compiler might share a state
+    # over the data axis.
+    program = jax.jit(over_chains(on_chain, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
     with jax.default_matmul_precision(matmul_precision()):
-        compiled = program.lower(chains, states, phase.key, 0, 1, batch).compile()
+        compiled = program.lower(chains, states, phase.keys, 0, 1, data).compile()
 
     def run(states: Tree, start: int, count: int) -> tuple[Tree, Records]:
-        return compiled(chains, states, phase.key, start, count, batch)
+        return compiled(chains, states, phase.keys, start, count, data)
 
     memory = compiled.memory_analysis()
     sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
@@ -410,7 +486,8 @@ def _counted(
 def _interrupts() -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C into a request to stop after the chunk; a second stops at once."""
     requested = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a job in the background
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield requested.is_set
         return
 
@@ -458,6 +535,7 @@ def _settings(method: Method, posterior: Posterior, prepared: Prepared) -> dict[
                 **method.settings,
                 "num_chains": layout.num_chains,
                 **{name: facts[name] for name in ("num_warmup", "thin", "seed", "temperature")},
+                **{name: facts[name] for name in ("batch_size", "bootstrap")},
                 **{name: facts[name] for name in ("tempered", "matmul_precision")},
                 "precision": jnp.zeros(()).dtype.name,
                 "data": data.hexdigest()[:16],
@@ -465,12 +543,26 @@ def _settings(method: Method, posterior: Posterior, prepared: Prepared) -> dict[
                     name: [leaf.dtype.name, *leaf.shape]
                     for name, leaf in layout.one_record["posterior"].items()
                 },
-                "log-density at the start": _agreed(
-                    float(jax.jit(posterior.logdensity)(first, posterior.data))
-                ),
-            }
+                "log-density at the start": _agreed(_logdensity(posterior, first)),
+            },
+            default=_plain,
         )
     )
+
+
+def _logdensity(posterior: Posterior, position: Tree) -> float:
+    with jax.default_matmul_precision(matmul_precision()):
+        return float(jax.jit(posterior.logdensity)(position, posterior.data))
+
+
+def _plain(value: Any) -> Any:
+    """Make JSON of the numbers of NumPy and JAX."""
+    try:
+        return value.item()
+    except (AttributeError, ValueError):
+        raise TypeError(
+            f"got {value!r} in a method's settings, expected numbers and words: record its name"
+        ) from None
 
 
 def _facts(key: jax.Array, posterior: Posterior, method: Method, mesh: Mesh) -> dict[str, Any]:
@@ -479,7 +571,7 @@ def _facts(key: jax.Array, posterior: Posterior, method: Method, mesh: Mesh) -> 
         "inference_library": "bnn_ppl",
         "inference_library_version": version("bnn_ppl"),
         "method": method.settings.get("method", "own"),
-        "settings": json.dumps(dict(method.settings)),
+        "settings": json.dumps(dict(method.settings), default=_plain),
         "temperature": posterior.temperature,
         "tempered": posterior.tempered,
         "seed": np.asarray(jax.random.key_data(key)).tolist(),

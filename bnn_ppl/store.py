@@ -2,9 +2,10 @@
 
 ``folder/draws.zarr`` has the groups posterior, sample_stats and observed_data; any Zarr reader
 opens it. Arrays are laid out for the whole run, uncompressed. How many draws there are is said in
-one place, the metadata that draws.zarr/zarr.json holds for all arrays together; it is replaced in
-one instant, after the draws are written, so that readers see whole draws only, whenever the run was
-killed.
+one place, the consolidated metadata in draws.zarr/zarr.json; it is replaced in one instant, after
+the draws are written, so that readers see whole draws only, whenever the run was killed. (A reader
+told to pass over consolidated metadata sees a run in progress at its full length, zeros for what
+has not been drawn.)
 """
 
 import itertools
@@ -33,8 +34,8 @@ Records = dict[str, dict[str, Any]]  # by group ("posterior", "sample_stats") an
 _DRAWS = "draws.zarr"
 _CHUNK_BYTES = 2**23  # of one array; other readers read it as a whole
 _CHUNK_DRAWS = 1024
-_DTYPES = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
-_DTYPES |= {"float16", "float32", "float64"}
+DTYPES = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+DTYPES |= {"float16", "float32", "float64"}
 
 
 # --- InferenceData
@@ -114,21 +115,20 @@ def _array_on_disk(path: Path, node: JSON) -> Any:
     chunk = node["chunk_grid"]["configuration"]["chunk_shape"]
 
     def read(key: tuple[int | slice, ...]) -> np.ndarray:
-        ranges = [
+        wanted = [
             range(k, k + 1) if isinstance(k, int | np.integer) else range(*k.indices(n))
             for k, n in zip(key, node["shape"], strict=True)
         ]
+        ranges = [r if r.step > 0 else r[::-1] for r in wanted]
         found = np.empty([len(r) for r in ranges], node["data_type"])
         for index in itertools.product(*map(_chunks_of, ranges, chunk)):
-            file = np.memmap(
-                path.joinpath("c", *map(str, index)), found.dtype, "r", shape=(*chunk,)
-            )
-            here, there = (
-                zip(*map(_overlap, ranges, index, chunk), strict=True) if index else ((), ())
-            )
-            found[here] = file[there]
-        whole = tuple(0 if isinstance(k, int | np.integer) else slice(None) for k in key)
-        return found[whole]
+            name = path.joinpath("c", *map(str, index))
+            file = np.memmap(name, found.dtype, "r", shape=(*chunk,))
+            parts = [_overlap(*part) for part in zip(ranges, index, chunk, strict=True)]
+            found[tuple(here for here, _ in parts)] = file[tuple(there for _, there in parts)]
+        found = found[tuple(slice(None, None, 1 if r.step > 0 else -1) for r in wanted)]
+        scalars = tuple(0 if isinstance(k, int | np.integer) else slice(None) for k in key)
+        return found[scalars]
 
     class OnDisk(BackendArray):
         shape = tuple(node["shape"])
@@ -142,22 +142,20 @@ def _array_on_disk(path: Path, node: JSON) -> Any:
 
 
 def _chunks_of(wanted: range, length: int) -> range:
-    """Chunks of so many elements that a range touches."""
-    if not wanted:
-        return range(0)
-    low, high = sorted((wanted[0], wanted[-1]))
-    return range(low // length, high // length + 1)
+    """Chunks of so many elements that an ascending range touches."""
+    return range(wanted[0] // length, wanted[-1] // length + 1) if wanted else range(0)
 
 
 def _overlap(wanted: range, chunk: int, length: int) -> tuple[slice, slice]:
-    """Where the part of a range that lies in a chunk stands in the range, and in the chunk."""
-    places = [i for i, at in enumerate(wanted) if at // length == chunk]
-    if not places:
+    """Where the part of an ascending range that lies in a chunk stands in it, and in the chunk."""
+    begin, end = chunk * length, (chunk + 1) * length
+    first = max(0, -(-(begin - wanted.start) // wanted.step))
+    last = min(len(wanted), -(-(end - wanted.start) // wanted.step))
+    if first >= last:
         return slice(0), slice(0)
-    here = slice(places[0], places[-1] + 1)
-    ats = wanted[here]
-    stop = ats[-1] - chunk * length + (1 if ats.step > 0 else -1)
-    return here, slice(ats[0] - chunk * length, None if stop < 0 else stop, ats.step)
+    return slice(first, last), slice(
+        wanted[first] - begin, wanted[last - 1] - begin + 1, wanted.step
+    )
 
 
 # --- writing draws
@@ -203,23 +201,37 @@ def create(
 
 def writer(folder: str | Path, num_draws: int) -> Writer:
     """Open ``draws.zarr`` to write `num_draws` draws in all; those there stay."""
-    import zarr
-
     path = Path(folder) / _DRAWS
-    metadata = read_json(path / "zarr.json")
-    root = zarr.open_group(path, mode="r+", use_consolidated=False)
+    metadata = _checked_metadata(Path(folder))
     chunks = {}
     for name, node in metadata["consolidated_metadata"]["metadata"].items():
-        if "draw" not in (node.get("dimension_names") or ()):
+        if "draw" not in node.get("dimension_names", ()):
             continue
         chunks[name] = node["chunk_grid"]["configuration"]["chunk_shape"]
-        array: Any = root[name]
-        axis = node["dimension_names"].index("draw")
-        if jax.process_index() == 0 and array.shape[axis] < num_draws:
-            array.resize((*array.shape[:axis], num_draws, *array.shape[axis + 1 :]))
+        if jax.process_index() == 0:
+            length = max(num_draws, node["shape"][_draw_axis(node)])
+            whole = json.dumps(_with_draws(node, length)).encode()
+            replace_file(path / name / "zarr.json", whole)
             if name.endswith("/draw"):
-                array[:] = np.arange(num_draws)
+                _write_draw_numbers(path / name, length, np.dtype(node["data_type"]))
     return Writer(path, chunks, metadata)
+
+
+def _write_draw_numbers(path: Path, length: int, dtype: np.dtype) -> None:
+    for start in range(0, length, _CHUNK_DRAWS):
+        numbers = np.arange(start, start + _CHUNK_DRAWS, dtype=dtype)
+        _write_at(path / "c" / str(start // _CHUNK_DRAWS), 0, numbers.data, numbers.nbytes)
+
+
+def _draw_axis(node: JSON) -> int:
+    return node["dimension_names"].index("draw")
+
+
+def _with_draws(node: JSON, num_draws: int) -> JSON:
+    """Give an array's metadata another number of draws."""
+    shape = list(node["shape"])
+    shape[_draw_axis(node)] = num_draws
+    return node | {"shape": shape}
 
 
 def append(to: Writer, chains: slice, end: int, records: Records) -> None:
@@ -255,13 +267,15 @@ def _write_at(path: Path, offset: int, content: Any, size: int) -> None:
             file.truncate(size)
         file.seek(offset)
         file.write(content)
+        file.flush()
+        os.fsync(file.fileno())  # before the metadata count it, or a power cut could leave zeros
 
 
 def commit(to: Writer, num_draws: int, facts: JSON) -> None:
     """Let readers see the first `num_draws` draws, all at one instant."""
-    for array in to.metadata["consolidated_metadata"]["metadata"].values():
-        if "draw" in (array.get("dimension_names") or ()):
-            array["shape"][array["dimension_names"].index("draw")] = num_draws
+    nodes = to.metadata["consolidated_metadata"]["metadata"]
+    for name in to.chunks:
+        nodes[name] = _with_draws(nodes[name], num_draws)
     to.metadata["attributes"] = facts
     if jax.process_index() == 0:
         replace_file(to.path / "zarr.json", json.dumps(to.metadata).encode())
@@ -271,6 +285,14 @@ def committed(to: Writer) -> int:
     """Count the draws that readers see."""
     arrays = to.metadata["consolidated_metadata"]["metadata"]
     return arrays["posterior/draw"]["shape"][0]
+
+
+def num_draws(folder: str | Path) -> int:
+    """Count the draws in a folder; 0 where there are none yet."""
+    if not (Path(folder) / _DRAWS).exists():
+        return 0
+    nodes = _checked_metadata(Path(folder))["consolidated_metadata"]["metadata"]
+    return nodes["posterior/draw"]["shape"][0]
 
 
 def bytes_on_disk(to: Writer) -> int:
@@ -309,7 +331,7 @@ def _chunks(array: "xarray.Variable", num_draws: int) -> list[int]:
     bytes_a_draw = array.nbytes // one
     if bytes_a_draw > _CHUNK_BYTES // 16 or jax.process_count() > 1:
         num_chains, bytes_a_draw = 1, max(1, bytes_a_draw // num_chains)
-    draws = min(num_draws, _CHUNK_DRAWS, max(1, _CHUNK_BYTES // max(1, bytes_a_draw)))
+    draws = min(max(num_draws, 256), _CHUNK_DRAWS, max(1, _CHUNK_BYTES // max(1, bytes_a_draw)))
     return [num_chains, draws, *(max(1, n) for n in rest)]
 
 
@@ -319,9 +341,9 @@ def _metadata(path: Path, num_draws: int, facts: JSON) -> JSON:
     for file in sorted(path.rglob("zarr.json")):
         if file.parent != path:
             found[file.parent.relative_to(path).as_posix()] = json.loads(file.read_text())
-    for array in found.values():
-        if "draw" in (array.get("dimension_names") or ()):
-            array["shape"][array["dimension_names"].index("draw")] = num_draws
+    for name, node in found.items():
+        if "draw" in node.get("dimension_names", ()):
+            found[name] = _with_draws(node, num_draws)
     inline = {"kind": "inline", "must_understand": False, "metadata": found}
     root = json.loads((path / "zarr.json").read_text())
     return root | {"attributes": facts, "consolidated_metadata": inline}
@@ -336,11 +358,16 @@ def _checked_metadata(folder: Path) -> JSON:
     path = folder / _DRAWS
     root = read_json(path / "zarr.json") if (path / "zarr.json").is_file() else {}
     try:
-        for name, node in root["consolidated_metadata"]["metadata"].items():
+        nodes = root["consolidated_metadata"]["metadata"]
+        if not isinstance(root["attributes"], dict) or "posterior/draw" not in nodes:
+            raise damaged(path / "zarr.json", "it lacks what a run writes there")
+        for name, node in nodes.items():
             if not re.fullmatch(r"[^/\\]+(/[^/\\]+)?", name) or ".." in name.split("/"):
                 raise damaged(path / "zarr.json", f"it names {name!r}")
             if node["node_type"] == "array":
                 _check_array(path / name, node)
+                if nodes[name.split("/")[0]]["node_type"] != "group":
+                    raise damaged(path / "zarr.json", f"it names {name!r} in no group")
             elif node["node_type"] != "group" or "/" in name:
                 raise damaged(path / "zarr.json", f"it names {name!r}, a {node['node_type']!r}")
             if not isinstance(node["attributes"], dict):
@@ -355,12 +382,13 @@ def _check_array(path: Path, node: JSON) -> None:
     shape, chunk = node["shape"], grid["configuration"]["chunk_shape"]
     dims = node.get("dimension_names") or []
     plain = [{"name": "bytes"}, {"name": "bytes", "configuration": {"endian": "little"}}]
-    if node["data_type"] not in _DTYPES or len(codecs) != 1 or codecs[0] not in plain:
+    if node["data_type"] not in DTYPES or len(codecs) != 1 or codecs[0] not in plain:
         raise damaged(path, f"dtype {node['data_type']!r}, codecs {codecs!r}")
     keys = node["chunk_key_encoding"]
     if keys not in ({"name": "default"}, {"name": "default", "configuration": {"separator": "/"}}):
         raise damaged(path, f"chunk names {keys!r}")
-    whole = all(type(n) is int and n >= 0 for n in [*shape, *chunk]) and 0 not in chunk
+    named = all(isinstance(dim, str) for dim in dims)
+    whole = named and all(type(n) is int and n >= 0 for n in [*shape, *chunk]) and 0 not in chunk
     if grid["name"] != "regular" or not whole or not len(shape) == len(chunk) == len(dims):
         raise damaged(path, f"shape {shape!r} in chunks {chunk!r}")
     expected = math.prod(chunk) * np.dtype(node["data_type"]).itemsize

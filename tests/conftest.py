@@ -1,6 +1,9 @@
 """Two host devices for every test, so that chains over devices are what is tested."""
 
+import signal
+
 import jax
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 2)
 
@@ -9,3 +12,11 @@ def pytest_configure(config):
     """Compile a program once for all tests and workers, and not again the next time."""
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard():
+    """Tests press Ctrl-C, also where they run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -25,7 +25,7 @@ def saved(folder):
 def test_state_comes_back_as_it_was_saved(tmp_path):
     header = saved(tmp_path)
     assert {name: header[name] for name in HEADER} == HEADER
-    state = checkpoint.read_state(tmp_path, header, STATE)
+    state = checkpoint.read_state(tmp_path, header, STATE, 2)
     jax.tree.map(np.testing.assert_array_equal, state, STATE)
     checkpoint.save_state(tmp_path, HEADER | {"saves": 8}, STATE, nothing)
     assert len(list(tmp_path.iterdir())) == 2  # the one before is gone
@@ -34,7 +34,7 @@ def test_state_comes_back_as_it_was_saved(tmp_path):
 def test_state_of_another_method_is_refused(tmp_path):
     header = saved(tmp_path)
     with pytest.raises(ValueError, match="layout"):
-        checkpoint.read_state(tmp_path, header, STATE | {"more": STATE["at"]})
+        checkpoint.read_state(tmp_path, header, STATE | {"more": STATE["at"]}, 2)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_damaged_state_is_refused(tmp_path, damage, words):
     file = tmp_path / header["files"][0]
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ValueError, match=words):
-        checkpoint.read_state(tmp_path, header, STATE)
+        checkpoint.read_state(tmp_path, header, STATE, 2)
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "state-1-0-1.bin/x", 3, None])
 def test_state_names_no_file_outside(tmp_path, name):
     header = saved(tmp_path)
     with pytest.raises(ValueError, match="it names the file"):
-        checkpoint.read_state(tmp_path, header | {"files": [name]}, STATE)
+        checkpoint.read_state(tmp_path, header | {"files": [name]}, STATE, 2)
 
 
 @pytest.mark.parametrize(

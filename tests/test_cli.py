@@ -79,7 +79,8 @@ def test_run_saves_draws_figure_and_problem_and_prints_one_table(tmp_path, capsy
     cli.main(["run", "hmc", *SHORT])
     folder = tmp_path / "runs" / "yacht-0-hmc"
     found = {re.sub("-.*bin", "", path.name) for path in folder.iterdir()}
-    assert found == {"draws.zarr", "state.json", "state", "report.png", "problem.json"}
+    state = {"state.json", "state.lock", "state"}
+    assert found == state | {"draws.zarr", "report.png", "problem.json"}
     assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
     draws = bnn.diagnostics.load(folder)
     assert draws.posterior.sizes["chain"] == 2 and draws.posterior.sizes["draw"] == 5
@@ -244,6 +245,26 @@ def test_every_option_of_a_method_is_an_option_of_its_command(command, own, caps
     assert "dual averaging in" in out  # help comes from the docstring
     for option in ("--mesh", "--keep", "--init"):  # have no words for the command line
         assert option not in out
+
+
+@pytest.mark.parametrize("method", ["sgld", "sghmc"])
+def test_stochastic_gradients_run_by_epochs(method, capsys, draws_only):
+    options = ["--step-size", "1e-5", "--batch-size", "32", "--preconditioner", "rmsprop"]
+    epochs = ["--num-warmup-epochs", "2", "--num-epochs", "10"]
+    cli.main(["run", method, *options, *epochs, *SMALL, "--folder", "here"])
+    facts = bnn.diagnostics.load("here").attrs
+    assert facts["batch_size"] == 32 and "rmsprop" in facts["settings"]
+    # 277 rows make 8 batches of 32: 16 steps of warm-up, 80 for 5 draws, two chains.
+    assert (facts["num_warmup"], facts["thin"]) == (16, 16)
+    assert facts["gradient_evaluations"] == 2 * (16 + 80)
+
+
+def test_descent_is_an_ensemble_of_chains(capsys, draws_only):
+    arguments = ["--num-warmup", "20", "--num-draws", "1", "--thin", "0", "--batch-size", "64"]
+    sizes = ["--num-chains", "3", "--hidden", "4", "--no-progress", "--bootstrap"]
+    cli.main(["run", "descent", *arguments, *sizes, "--folder", "here"])
+    draws = bnn.diagnostics.load("here")
+    assert dict(draws.posterior.sizes)["chain"] == 3 and draws.attrs["bootstrap"] == 1
 
 
 def test_all_methods_are_commands():

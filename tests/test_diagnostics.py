@@ -222,6 +222,10 @@ def test_tables_refuse_arrays():
 
 def test_load_opens_a_run_folder(tmp_path):
     values = chains(shape=(50,)).astype(np.float32)
-    store.save(tmp_path, az.from_dict(posterior={"w": values}))
+    one = {"posterior": {"w": np.zeros(50, np.float32)}, "sample_stats": {}}
+    store.create(tmp_path, one, len(values), values.shape[1], np.zeros(1))
+    to = store.writer(tmp_path, values.shape[1])
+    store.append(to, slice(0, len(values)), values.shape[1], {"posterior": {"w": values}})
+    store.commit(to, values.shape[1], {})
     opened = diagnostics.load(tmp_path)
     np.testing.assert_array_equal(diagnostics.rhat(opened)["w"], diagnostics.rhat(values))

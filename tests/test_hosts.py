@@ -117,7 +117,7 @@ def test_two_killed_processes_go_on_to_the_draws_of_one(tmp_path, expected):
         written = told[process]["written"]
         assert written and all(chains == own for chains in written)
     found = {re.sub(r"\d+", "n", path.name, count=1) for path in folder.glob("state*")}
-    assert found == {"state.json", "state-n-0-2.bin", "state-n-1-2.bin"}
+    assert found == {"state.json", "state.lock", "state-n-0-2.bin", "state-n-1-2.bin"}
 
     assert_same(sample(copy), expected)  # one process goes on alone
     assert draws.attrs["gradient_evaluations"] == expected.attrs["gradient_evaluations"]

@@ -13,8 +13,9 @@ ROOT = Path(bnn_ppl.__file__).parent
 FLOORS = [
     ["files"],
     ["network", "priors", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
-    + ["precision", "progress", "checkpoint"],
-    ["models", "adaptation", "posterior", "recorder"],
+    + ["precision", "progress", "checkpoint", "schedules", "preconditioners"],
+    ["models", "adaptation", "posterior", "recorder", "minibatches"],
+    ["langevin"],
     ["methods"],
     ["run"],
     ["predict", "diagnostics", "plots", "plan"],

@@ -201,6 +201,62 @@ def test_another_model_or_other_data_are_refused(posterior, tmp_path):
         sample(bnn.condition(line, (x, y + 1)), tmp_path)
 
 
+def test_killed_while_it_is_extended(posterior, tmp_path, kill_at_write):
+    expected = sample(posterior, num_draws=1100)
+    for number in range(0, 8, 2):
+        folder = tmp_path / str(number)
+        sample(posterior, folder, num_draws=5)
+        for _ in kill_at_write(number):
+            with pytest.raises(Killed):
+                sample(posterior, folder, num_draws=1100)
+        draws = sample(posterior, folder, num_draws=1100)
+        assert_same(draws, expected)
+        np.testing.assert_array_equal(draws.posterior["draw"], np.arange(1100))
+
+
+def test_draws_without_their_state_are_not_overwritten(posterior, tmp_path):
+    expected = sample(posterior, tmp_path).posterior["slope"].values
+    (tmp_path / "state.json").unlink()
+    with pytest.raises(ValueError, match="without the state.json"):
+        sample(posterior, tmp_path, seed=1)
+    np.testing.assert_array_equal(bnn.diagnostics.load(tmp_path).posterior["slope"], expected)
+
+
+def test_a_folder_that_another_process_writes_is_refused(posterior, tmp_path):
+    script = f"""
+import sys
+from pathlib import Path
+from bnn_ppl import checkpoint
+held = checkpoint.lock(Path({str(tmp_path)!r}))
+print("held", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(ValueError, match="another process writes to"):
+            sample(posterior, tmp_path)
+        other.stdin.close()
+    assert_same(sample(posterior, tmp_path), sample(posterior))
+
+
+def test_counts_may_be_numpys_and_a_state_may_be_empty(posterior, tmp_path):
+    def nothing(key, position, batch):
+        return ()
+
+    def step(key, state, batch):
+        return (), {}
+
+    def draw(key, state):
+        return {"slope": jax.random.normal(key)}
+
+    method = Method(nothing, step, draw)
+    counts = {"num_chains": np.int64(2), "num_warmup": np.int32(1), "thin": np.int64(2)}
+    sample(posterior, tmp_path, method=method, **counts)
+    more = sample(posterior, tmp_path, method=method, **counts, num_draws=np.int64(12))
+    assert more.posterior.sizes["draw"] == 12
+
+
 def test_one_device_fewer_goes_on(posterior, tmp_path, small_chunks):
     expected = sample(posterior)
     _stop_after(posterior, tmp_path, chunks=5)

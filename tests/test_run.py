@@ -143,6 +143,35 @@ def test_keep_chooses_what_is_recorded(posterior):
     np.testing.assert_allclose(draws.posterior["twice"], 2 * whole.posterior["slope"], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda values: values["slope"],
+        lambda values: {},
+        lambda values: {"a": {"b": values["slope"]}},
+        lambda values: {"a/b": values["slope"]},
+        lambda values: {"draw": values["slope"]},
+        lambda values: {"a": values["slope"].astype(jnp.bfloat16)},
+        lambda values: {"a": values["slope"] + 1j},
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_before_sampling(posterior, keep, tmp_path):
+    with pytest.raises(ValueError, match="got .*expected .*: "):
+        short(posterior, keep=keep, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_booleans_integers_and_empty_arrays_are_recorded(posterior, tmp_path):
+    def keep(values):
+        big = values["slope"] > 0
+        return {"big": big, "count": big.astype(jnp.uint8), "none": jnp.zeros((0, 3))}
+
+    stored = short(posterior, keep=keep, folder=tmp_path)
+    in_memory = short(posterior, keep=keep)
+    for name in in_memory.posterior:
+        np.testing.assert_array_equal(stored.posterior[name], in_memory.posterior[name])
+
+
 def press_ctrl_c(monkeypatch, chunk):
     """Interrupt while the given chunk is shown; one draw a chunk."""
     module = sys.modules["bnn_ppl.run"]  # the name in the package is the function's

@@ -148,6 +148,21 @@ def noise(root):
     return root["consolidated_metadata"]["metadata"]["posterior/noise"]
 
 
+def test_any_part_is_read_as_from_memory(folder):
+    read = store.load(folder).posterior["net.layers.0.kernel"]
+    whole = VALUES["net.layers.0.kernel"]
+    parts = [
+        (slice(None), slice(None, None, -1)),
+        (1, slice(2, 9, 3), slice(1, 3)),
+        (slice(None), 4, 2, 1),
+        (slice(0, 0), slice(None)),
+        (slice(None), slice(8, 1, -2), slice(None), [3, 0]),
+        (np.array([1, 0]), slice(None), 0),
+    ]
+    for part in parts:
+        np.testing.assert_array_equal(read[part], whole[part])
+
+
 HOSTILE = {
     "huge shape": lambda root: noise(root).update(shape=[2, 10**15]),
     "huge chunk": lambda root: noise(root)["chunk_grid"]["configuration"].update(
@@ -169,6 +184,10 @@ HOSTILE = {
         {"posterior/../../x": noise(root)}
     ),
     "no metadata": lambda root: root.pop("consolidated_metadata"),
+    "no attributes": lambda root: root.pop("attributes"),
+    "no group": lambda root: root["consolidated_metadata"]["metadata"].pop("posterior"),
+    "no draws": lambda root: root["consolidated_metadata"]["metadata"].pop("posterior/draw"),
+    "dimensions of lists": lambda root: noise(root).update(dimension_names=[[1], [2]]),
     "metadata of words": lambda root: root.update(consolidated_metadata="none"),
 }
 

@@ -5,8 +5,11 @@ must still be able to say how many CPU devices JAX shall have.
 """
 
 from bnn_ppl.methods.adjusted_mclmc import adjusted_mclmc
+from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.hmc import hmc
 from bnn_ppl.methods.mclmc import mclmc
 from bnn_ppl.methods.nuts import nuts
+from bnn_ppl.methods.sghmc import sghmc
+from bnn_ppl.methods.sgld import sgld
 
-__all__ = ["adjusted_mclmc", "hmc", "mclmc", "nuts"]
+__all__ = ["adjusted_mclmc", "descent", "hmc", "mclmc", "nuts", "sghmc", "sgld"]

@@ -1,0 +1,56 @@
+"""Stochastic-gradient Hamiltonian Monte Carlo."""
+
+from bnn_ppl.langevin import langevin
+from bnn_ppl.method import Method
+from bnn_ppl.posterior import Posterior
+from bnn_ppl.preconditioners import Preconditioner
+from bnn_ppl.schedules import Schedule
+
+
+def sghmc(
+    posterior: Posterior,
+    step_size: float | Schedule,
+    *,
+    momentum: float = 0.9,
+    preconditioner: Preconditioner | None = None,
+    noise_temperature: float | Schedule = 1.0,
+) -> Method:
+    r"""Stochastic-gradient Hamiltonian Monte Carlo: underdamped Langevin dynamics.
+
+    .. math:: m \gets \beta m + \sqrt\epsilon\, g + \sqrt{2 (1-\beta) T}\, M^{1/2} \xi, \qquad
+        w \gets w + \sqrt\epsilon\, M^{-1} m
+
+    with g the gradient of the log-density estimated from the minibatch; the momentum is carried
+    from step to step and never drawn anew (Chen, Fox & Guestrin, 2014, equation 15, in the
+    parameters of Izmailov et al., 2021). Run it with ``batch_size=``.
+
+    **Biased** in first order of the step size, as :func:`bnn_ppl.sgld` is.
+
+    Parameters
+    ----------
+    posterior
+        What to sample.
+    step_size
+        :math:`\epsilon`, a number or a schedule of :mod:`bnn_ppl.schedules`, in squared units of
+        the weights.
+    momentum
+        :math:`\beta`, from 0 (then this is sgld) to below 1.
+    preconditioner
+        M, one of :mod:`bnn_ppl.preconditioners`; 1 by default.
+    noise_temperature
+        T of the noise, a number or a schedule, on top of the temperature that the posterior was
+        conditioned with.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+    return langevin(
+        posterior,
+        step_size,
+        momentum=momentum,
+        preconditioner=preconditioner,
+        temperature=noise_temperature,
+        name="sghmc",
+    )

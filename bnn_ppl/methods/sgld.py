@@ -1,0 +1,54 @@
+"""Stochastic-gradient Langevin dynamics."""
+
+from bnn_ppl.langevin import langevin
+from bnn_ppl.method import Method
+from bnn_ppl.posterior import Posterior
+from bnn_ppl.preconditioners import Preconditioner
+from bnn_ppl.schedules import Schedule
+
+
+def sgld(
+    posterior: Posterior,
+    step_size: float | Schedule,
+    *,
+    preconditioner: Preconditioner | None = None,
+    noise_temperature: float | Schedule = 1.0,
+) -> Method:
+    r"""Stochastic-gradient Langevin dynamics: a step along the gradient of a minibatch, and noise.
+
+    .. math:: w \gets w + \epsilon M^{-1} g + \sqrt{2 \epsilon T}\, M^{-1/2} \xi,
+        \qquad \xi \sim N(0, I)
+
+    with g the gradient of the log-density estimated from the minibatch (Welling & Teh, 2011,
+    equation 4, their step size being twice this one). Run it with ``batch_size=``.
+
+    **Biased**: without Metropolis test the stationary law differs from the posterior in first order
+    of the step size (on N(0, 1) its variance is :math:`1 / (1 - \epsilon / 2)`), and the noise of
+    minibatches widens it further.
+
+    Parameters
+    ----------
+    posterior
+        What to sample.
+    step_size
+        :math:`\epsilon`, a number or a schedule of :mod:`bnn_ppl.schedules`, in squared units of
+        the weights.
+    preconditioner
+        M, one of :mod:`bnn_ppl.preconditioners`; 1 by default.
+    noise_temperature
+        T of the noise, a number or a schedule, on top of the temperature that the posterior was
+        conditioned with.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+    return langevin(
+        posterior,
+        step_size,
+        momentum=0.0,
+        preconditioner=preconditioner,
+        temperature=noise_temperature,
+        name="sgld",
+    )

@@ -1,0 +1,280 @@
+"""Stochastic-gradient samplers against their own exact discrete law, minibatches and schedules."""
+
+import arviz as az
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from scipy.linalg import solve_discrete_lyapunov
+from stats import assert_means
+from targets import linear_regression
+
+import bnn_ppl as bnn
+from bnn_ppl.method import Method
+from bnn_ppl.minibatches import Minibatches
+
+PRECISION = 2.0  # of the Gaussian target of each of many weights
+
+
+def gaussian(x, y=None):
+    """Two hundred weights, given y = 0 each N(0, 1 / PRECISION)."""
+    prior = dist.Normal(0, np.sqrt(2 / PRECISION)).expand([200]).to_event(1)
+    w = numpyro.sample("w", prior)
+    with numpyro.plate("data", len(x)):
+        likelihood = dist.Normal(w, np.sqrt(2 * len(x) / PRECISION)).to_event(1)
+        numpyro.sample("y", likelihood, obs=y)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return bnn.condition(gaussian, (np.zeros((4, 1)), np.zeros((4, 200))))
+
+
+def sample(posterior, method, **options):
+    options = {"num_chains": 2, "num_draws": 1000, "thin": 4, "progress": False} | options
+    return bnn.run(jax.random.key(0), posterior, method, **options)
+
+
+def law(step_size, momentum, temperature):
+    """Stationary variance of a weight: the fixed point of the recursion's covariance."""
+    root = np.sqrt(step_size)
+    m_row = np.array([-root * PRECISION, momentum])
+    move = np.array([[1 + root * m_row[0], root * m_row[1]], m_row])
+    noise = np.sqrt(2 * (1 - momentum) * temperature) * np.array([root, 1.0])
+    return solve_discrete_lyapunov(move, np.outer(noise, noise))[0, 0]
+
+
+def start():
+    draws = np.random.default_rng(0).normal(size=(2, 1, 200)) / np.sqrt(PRECISION)
+    return az.from_dict({"w": draws})
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.1, 0.01])
+@pytest.mark.parametrize(
+    ("momentum", "step_size"), [(0.0, 0.3), (0.0, 0.02), (0.9, 0.3), (0.9, 0.02)]
+)
+def test_stationary_variance_is_that_of_the_discrete_law(
+    posterior, momentum, step_size, temperature
+):
+    if momentum:
+        method = bnn.sghmc(posterior, step_size, momentum=momentum, noise_temperature=temperature)
+    else:
+        method = bnn.sgld(posterior, step_size, noise_temperature=temperature)
+    draws = sample(posterior, method, num_warmup=200, init=start())
+    # All weights have one law: each is a chain of its own.
+    w = draws.posterior["w"].values.transpose(0, 2, 1).reshape(400, 1000)
+    expected = law(step_size, momentum, temperature)
+    assert_means(w**2, expected, min_ess=400)
+    if step_size < 0.1:
+        assert expected == pytest.approx(temperature / PRECISION, rel=0.05)
+
+
+def test_law_of_sgld_in_closed_form():
+    assert law(0.3, 0.0, 1.0) == pytest.approx(1 / PRECISION / (1 - 0.3 * PRECISION / 2))
+
+
+def test_bias_falls_with_the_first_power_of_the_step():
+    bias = [law(step, 0.9, 1.0) * PRECISION - 1 for step in (0.02, 0.01)]
+    assert bias[0] / bias[1] == pytest.approx(2, rel=0.05)
+
+
+def test_temperature_of_the_posterior_tempers_too():
+    posterior = bnn.condition(gaussian, (np.zeros((4, 1)), np.zeros((4, 200))), temperature=0.1)
+    draws = sample(posterior, bnn.sgld(posterior, 0.002), num_warmup=500, thin=20)
+    assert float(draws.posterior["w"].var()) == pytest.approx(0.1 / PRECISION, rel=0.05)
+
+
+def test_minibatch_gradients_are_scaled_to_all_rows():
+    """Noise of the minibatch aside, the mean is the conjugate posterior's."""
+    model, data, mean = conjugate()
+    posterior = bnn.condition(model, data)
+    draws = sample(posterior, bnn.sgld(posterior, 2e-3), batch_size=8, num_warmup=500, thin=20)
+    assert_means(draws.posterior["weights"].values, mean, min_ess=200)
+
+
+def conjugate():
+    target = linear_regression()
+    return target.model, target.data, target.means["weights"]
+
+
+def test_preconditioner_gives_each_weight_its_scale():
+    """Scales 1 : 100, which one step size cannot serve."""
+    scales = np.repeat([1.0, 0.01], 100)
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, scales).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(0 * w[0], 1.0), obs=y)
+
+    posterior = bnn.condition(model, (np.zeros((4, 1)), np.zeros(4)))
+    precondition = bnn.preconditioners.rmsprop(decay=0.9999)  # remembers longer than chains do
+    for method in (
+        bnn.sgld(posterior, 1e-3, preconditioner=precondition),
+        bnn.sghmc(posterior, 1e-4, preconditioner=precondition),
+    ):
+        draws = sample(posterior, method, num_warmup=20000, thin=20)
+        std = draws.posterior["w"].values.std((0, 1))
+        np.testing.assert_allclose(std[:100].mean(), 1.0, rtol=0.1)
+        np.testing.assert_allclose(std[100:].mean(), 0.01, rtol=0.1)
+
+
+# --- minibatches
+
+
+def seen_rows(num_rows, **options):
+    """Rows that each step sees, (chain, step, row of the batch)."""
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    size = options["batch_size"] or num_rows
+
+    def init(key, position, batch):
+        return jnp.zeros(size, int)
+
+    def step(key, state, batch):
+        return batch[1].astype(int), {}
+
+    method = Method(init, step, lambda key, state: {"w": jnp.zeros(())} | {"rows": state})
+    posterior = bnn.condition(model, (np.zeros((num_rows, 1)), np.arange(num_rows, dtype=float)))
+    posterior = posterior._replace(constrain=lambda position, data: position)
+    draws = bnn.run(jax.random.key(0), posterior, method, progress=False, **options)
+    return draws.posterior["rows"].values
+
+
+def test_an_epoch_is_a_permutation_of_its_own_for_each_chain():
+    rows = seen_rows(12, num_chains=2, num_warmup=3, num_draws=9, batch_size=4)
+    epochs = rows.reshape(2, 3, 12)  # the first one passed in warm-up
+    np.testing.assert_array_equal(np.sort(epochs), np.broadcast_to(np.arange(12), epochs.shape))
+    assert len(np.unique(epochs.reshape(6, 12), axis=0)) == 6
+
+
+def test_an_epoch_begun_in_warm_up_goes_on():
+    whole = seen_rows(12, num_chains=1, num_warmup=0, num_draws=6, batch_size=4)
+    later = seen_rows(12, num_chains=1, num_warmup=2, num_draws=4, batch_size=4)
+    np.testing.assert_array_equal(later[0], whole[0, 2:])
+
+
+def test_rows_that_fill_no_batch_sit_out_and_take_turns():
+    rows = seen_rows(10, num_chains=1, num_draws=60, batch_size=4)[0].reshape(30, 8)
+    assert all(len(set(epoch)) == 8 for epoch in rows)
+    assert set(rows.ravel()) == set(range(10))
+
+
+def test_bootstrap_repeats_rows_and_keeps_to_them():
+    rows = seen_rows(100, num_chains=2, num_draws=4, batch_size=50, bootstrap=True)
+    epochs = np.sort(rows.reshape(2, 2, 100))
+    np.testing.assert_array_equal(epochs[:, 0], epochs[:, 1])
+    shares = [len(set(chain[0])) / 100 for chain in epochs]
+    assert all(0.5 < share < 0.75 for share in shares)  # 1 - 1/e = 0.63
+    assert set(epochs[0, 0]) != set(epochs[1, 0])
+
+
+def test_batches_over_devices_hold_each_row_once_an_epoch():
+    mesh = jax.make_mesh((1, 2), ("chain", "data"))
+    rows = seen_rows(12, num_chains=1, num_draws=3, batch_size=4, mesh=mesh)
+    np.testing.assert_array_equal(np.sort(rows.ravel()), np.arange(12))
+
+
+@pytest.mark.parametrize("size", [0, 13, 2.5])
+def test_batch_size_out_of_range_is_refused(size):
+    with pytest.raises(ValueError, match="batch_size="):
+        Minibatches(size, False).check(12, 1)
+
+
+def test_thinned_and_interrupted_runs_see_the_same_batches(posterior, tmp_path):
+    method = bnn.sghmc(posterior, 0.01)
+    options = {"batch_size": 3, "num_warmup": 5, "thin": 2}
+    whole = sample(posterior, method, num_draws=9, **options)
+    sample(posterior, method, num_draws=4, folder=tmp_path, **options)
+    resumed = sample(posterior, method, num_draws=9, folder=tmp_path, **options)
+    np.testing.assert_array_equal(resumed.posterior["w"], whole.posterior["w"])
+
+
+# --- schedules
+
+
+def values(schedule, counts):
+    return np.array([float(schedule(jnp.asarray(count))) for count in counts])
+
+
+def test_schedules_are_their_formulas():
+    cyclical = bnn.schedules.cyclical(0.5, 10, num_burnin=3)
+    expected = [0.5] * 3 + [0.25 * (1 + np.cos(np.pi * (t % 10) / 10)) for t in range(25)]
+    np.testing.assert_allclose(values(cyclical, range(28)), expected, rtol=1e-5)
+    burn_in = bnn.schedules.cosine_burn_in(1.0, 0.2, 4)
+    np.testing.assert_allclose(values(burn_in, [0, 2, 4, 9]), [1.0, 0.6, 0.2, 0.2], rtol=1e-5)
+    decaying = bnn.schedules.decaying(0.1, 2.0, 0.5)
+    np.testing.assert_allclose(values(decaying, [0, 7]), 0.1 * np.array([2.0, 9.0]) ** -0.5)
+    exploring = bnn.schedules.exploring(10, 0.3, num_burnin=2)
+    np.testing.assert_array_equal(values(exploring, range(12)), [0] * 5 + [1] * 7)
+
+
+def test_step_size_recorded_is_the_schedules(posterior):
+    schedule = bnn.schedules.cyclical(0.1, 8)
+    draws = sample(posterior, bnn.sgld(posterior, schedule), num_warmup=3, num_draws=6, thin=1)
+    np.testing.assert_allclose(
+        draws.sample_stats.step_size[0], values(schedule, range(3, 9)), rtol=1e-5
+    )
+
+
+def test_cyclical_steps_visit_both_modes_where_a_constant_step_stays():
+    posterior = bnn.condition(two_modes, (np.zeros((1, 1)), np.zeros(1)))
+    begin = az.from_dict({"w": np.full((2, 1), 3.0)})
+    options = {"num_draws": 2000, "thin": 5, "init": begin}
+    stays = sample(posterior, bnn.sgld(posterior, 0.01), **options).posterior["w"]
+    cyclical = bnn.schedules.cyclical(1.0, 100)
+    visits = sample(posterior, bnn.sgld(posterior, cyclical), **options).posterior["w"]
+    assert (stays > 0).all()
+    assert ((visits > 0).mean("draw") > 0.1).all() and ((visits < 0).mean("draw") > 0.1).all()
+
+
+def two_modes(x, y=None):
+    """Modes at 3 and -3, far apart for the steps that sample one of them well."""
+    w = numpyro.sample("w", dist.Normal(0, 10))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(jnp.abs(w) - 3, 0.75), obs=y)
+
+
+# --- descent
+
+
+def test_descent_finds_the_mode_of_a_regression():
+    model, data, mean = conjugate()
+    posterior = bnn.condition(model, data)
+    method = bnn.descent(posterior, learning_rate=optax.cosine_decay_schedule(0.1, 2000))
+    draws = bnn.run(
+        jax.random.key(0), posterior, method, num_chains=2, num_warmup=2000, thin=0, progress=False
+    )
+    for chain in draws.posterior["weights"].values[:, 0]:
+        np.testing.assert_allclose(chain, mean, atol=1e-3)
+
+
+def test_descent_takes_any_optimiser_and_warm_starts_a_sampler(posterior):
+    method = bnn.descent(posterior, optax.sgd(0.1, momentum=0.9))
+    found = sample(posterior, method, num_warmup=300, num_draws=1, thin=0)
+    np.testing.assert_allclose(found.posterior["w"], 0, atol=1e-3)
+    warm = sample(posterior, bnn.sgld(posterior, 1e-9), init=found, num_draws=2, thin=1)
+    np.testing.assert_allclose(warm.posterior["w"], 0, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda p: bnn.sgld(p, -1.0),
+        lambda p: bnn.sghmc(p, 0.1, momentum=1.0),
+        lambda p: bnn.sgld(p, 0.1, noise_temperature=-1.0),
+        lambda p: bnn.schedules.cyclical(0.1, 0),
+        lambda p: bnn.schedules.exploring(10, 1.5),
+        lambda p: bnn.schedules.decaying(0.0, 1.0),
+        lambda p: bnn.preconditioners.rmsprop(1.0),
+    ],
+)
+def test_numbers_out_of_range_are_refused(posterior, build):
+    with pytest.raises(ValueError, match="got .*expected"):
+        build(posterior)
