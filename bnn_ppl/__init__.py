@@ -21,7 +21,7 @@ from bnn_ppl import (
     schedules,
 )
 from bnn_ppl.method import Method
-from bnn_ppl.methods import adjusted_mclmc, descent, hmc, mclmc, nuts, sghmc, sgld
+from bnn_ppl.methods import adjusted_mclmc, descent, hmc, mclmc, nuts, sghmc, sgld, sgnht
 from bnn_ppl.network import random_network
 from bnn_ppl.plan import plan
 from bnn_ppl.posterior import Posterior, condition
@@ -55,4 +55,5 @@ __all__ = [
     "schedules",
     "sghmc",
     "sgld",
+    "sgnht",
 ]

@@ -31,6 +31,7 @@ METHODS: dict[str, Callable[..., bnn.Method]] = {
     "adjusted_mclmc": bnn.adjusted_mclmc,
     "sgld": bnn.sgld,
     "sghmc": bnn.sghmc,
+    "sgnht": bnn.sgnht,
     "descent": bnn.descent,
 }
 
@@ -172,6 +173,7 @@ def _run_command() -> Callable[..., None]:
         running: Any,
         *,
         seed: int = 0,
+        init: Path | None = None,
         num_epochs: float | None = None,
         num_warmup_epochs: float | None = None,
         folder: Path | None = None,
@@ -194,6 +196,8 @@ def _run_command() -> Callable[..., None]:
             How long and how wide.
         seed
             Of the random numbers.
+        init
+            Folder of another run of the same model, whose draws the chains start from.
         num_epochs
             Passes over the data from the first draw to the last, instead of --thin: the draws are
             spread evenly over them.
@@ -212,6 +216,8 @@ def _run_command() -> Callable[..., None]:
         if distributed:
             _join_hosts()
         running = running | {"progress": "json" if json else progress}
+        if init is not None:
+            running = running | {"init": bnn.diagnostics.load(init)}
         _run(method, problem, running, seed, folder, (num_warmup_epochs, num_epochs))
 
     running = _options(

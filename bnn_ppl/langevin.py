@@ -71,9 +71,9 @@ def langevin(
 
     settings = {
         "method": name,
-        "step_size": _named(step_size),
+        "step_size": named(step_size),
         "preconditioner": preconditioner.name if preconditioner else "identity",
-        "noise_temperature": _named(temperature),
+        "noise_temperature": named(temperature),
     }
     if momentum:
         settings["momentum"] = momentum
@@ -100,7 +100,7 @@ def _noise(key: jax.Array, position: Tree) -> Tree:
     return unravel(jax.random.normal(key, flat.shape, flat.dtype))
 
 
-def _named(rate: float | Schedule) -> float | str:
+def named(rate: float | Schedule) -> float | str:
     """Say what a rate is, for the record: a number, or the schedule's first values."""
     if not callable(rate):
         return rate

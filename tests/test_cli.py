@@ -243,7 +243,7 @@ def test_every_option_of_a_method_is_an_option_of_its_command(command, own, caps
     for option in (*COMMON, *own):
         assert option in out
     assert "dual averaging in" in out  # help comes from the docstring
-    for option in ("--mesh", "--keep", "--init"):  # have no words for the command line
+    for option in ("--mesh", "--keep"):  # have no words for the command line
         assert option not in out
 
 
@@ -265,6 +265,16 @@ def test_descent_is_an_ensemble_of_chains(capsys, draws_only):
     cli.main(["run", "descent", *arguments, *sizes, "--folder", "here"])
     draws = bnn.diagnostics.load("here")
     assert dict(draws.posterior.sizes)["chain"] == 3 and draws.attrs["bootstrap"] == 1
+
+
+def test_a_run_starts_from_the_draws_of_another(capsys, seen, draws_only):
+    ensemble = ["--num-warmup", "5", "--num-draws", "1", "--thin", "0", "--num-chains", "2"]
+    small = ["--hidden", "4", "--no-progress"]
+    cli.main(["run", "descent", *ensemble, *small, "--folder", "ensemble"])
+    cli.main(["run", "mclmc", "--step-size", "1e-6", *SMALL, "--init", "ensemble"])
+    found = bnn.diagnostics.load("ensemble").posterior["noise"].values[:, -1]
+    started = bnn.diagnostics.load("runs/yacht-0-mclmc").posterior["noise"].values[:, 0]
+    np.testing.assert_allclose(started, found, rtol=1e-3)
 
 
 def test_all_methods_are_commands():

@@ -72,6 +72,34 @@ def test_stationary_variance_is_that_of_the_discrete_law(
         assert expected == pytest.approx(temperature / PRECISION, rel=0.05)
 
 
+def test_thermostat_has_the_targets_variance_at_small_steps(posterior):
+    draws = sample(posterior, bnn.sgnht(posterior, 0.05), num_warmup=2000, thin=10, init=start())
+    assert float(draws.posterior["w"].var()) == pytest.approx(1 / PRECISION, rel=0.05)
+
+
+def test_thermostat_absorbs_the_noise_of_minibatches():
+    """Where sghmc with as little friction is visibly too wide."""
+    noise = np.random.default_rng(0).normal(size=(64, 50)) * 5
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1e3).expand([50]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(w, np.sqrt(64)).to_event(1), obs=y)
+
+    posterior = bnn.condition(model, (np.zeros((64, 1)), noise))
+    begin = az.from_dict({"w": np.zeros((2, 1, 50))})
+    options = {"batch_size": 4, "num_warmup": 5000, "thin": 10, "num_draws": 2000, "init": begin}
+    variance = {
+        name: float(sample(posterior, method, **options).posterior["w"].var("draw").mean())
+        for name, method in {
+            "sgnht": bnn.sgnht(posterior, 0.05),
+            "sghmc": bnn.sghmc(posterior, 0.05**2, momentum=1 - 0.05 * 0.01),
+        }.items()
+    }
+    assert variance["sgnht"] == pytest.approx(1.0, rel=0.15)
+    assert variance["sghmc"] > 1.4
+
+
 def test_law_of_sgld_in_closed_form():
     assert law(0.3, 0.0, 1.0) == pytest.approx(1 / PRECISION / (1 - 0.3 * PRECISION / 2))
 
@@ -268,6 +296,7 @@ def test_descent_takes_any_optimiser_and_warm_starts_a_sampler(posterior):
     [
         lambda p: bnn.sgld(p, -1.0),
         lambda p: bnn.sghmc(p, 0.1, momentum=1.0),
+        lambda p: bnn.sgnht(p, 0.1, friction=0.0),
         lambda p: bnn.sgld(p, 0.1, noise_temperature=-1.0),
         lambda p: bnn.schedules.cyclical(0.1, 0),
         lambda p: bnn.schedules.exploring(10, 1.5),

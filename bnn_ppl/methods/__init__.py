@@ -11,5 +11,6 @@ from bnn_ppl.methods.mclmc import mclmc
 from bnn_ppl.methods.nuts import nuts
 from bnn_ppl.methods.sghmc import sghmc
 from bnn_ppl.methods.sgld import sgld
+from bnn_ppl.methods.sgnht import sgnht
 
-__all__ = ["adjusted_mclmc", "descent", "hmc", "mclmc", "nuts", "sghmc", "sgld"]
+__all__ = ["adjusted_mclmc", "descent", "hmc", "mclmc", "nuts", "sghmc", "sgld", "sgnht"]

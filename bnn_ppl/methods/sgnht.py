@@ -1,0 +1,79 @@
+"""Stochastic-gradient Nosé-Hoover thermostat."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bnn_ppl.langevin import named
+from bnn_ppl.method import Method
+from bnn_ppl.posterior import Posterior
+from bnn_ppl.schedules import Schedule, value_at
+
+Tree = Any
+
+
+class ThermostatState(NamedTuple):
+    """A chain with its friction."""
+
+    chain: Any  # BlackJAX's position, momentum and friction xi
+    num_steps: jax.Array  # taken so far
+
+
+def sgnht(posterior: Posterior, step_size: float | Schedule, *, friction: float = 0.01) -> Method:
+    r"""Stochastic-gradient Nosé-Hoover thermostat: a friction that learns the minibatches' noise.
+
+    .. math:: w \gets w + h p, \qquad p \gets (1 - h \xi) p + h g + \sqrt{2 h A}\, \eta, \qquad
+        \xi \gets \xi + h (p^\top p / d - 1)
+
+    with g the gradient of the log-density estimated from the minibatch, d the number of weights and
+    :math:`\eta \sim N(0, I)` (Ding et al., 2014, algorithm 2; BlackJAX's solver). The friction
+    :math:`\xi` rises until the kinetic energy is right, so noise of unknown size in g does not heat
+    the chain. Run it with ``batch_size=``.
+
+    **Biased** in first order of the step size.
+
+    Parameters
+    ----------
+    posterior
+        What to sample.
+    step_size
+        h, a number or a schedule; a time, the square root of what :func:`bnn_ppl.sgld` calls so.
+    friction
+        A, the noise added, and the friction to begin with.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+    from blackjax.sgmcmc import sgnht as kernels
+
+    if not friction > 0 or (not callable(step_size) and not step_size > 0):
+        raise ValueError(
+            f"got step_size={step_size}, friction={friction}, expected numbers above 0"
+        )
+    kernel = kernels.build_kernel(friction)
+
+    def init(key: jax.Array, position: Tree, batch: Any) -> ThermostatState:
+        del batch
+        chain = kernels.init(position, key, jnp.asarray(friction, float))
+        return ThermostatState(chain, jnp.zeros((), int))
+
+    def step(key: jax.Array, state: ThermostatState, batch: Any) -> tuple[ThermostatState, dict]:
+        size = value_at(step_size, state.num_steps)
+        lp, gradient = jax.value_and_grad(posterior.logdensity)(state.chain.position, batch)
+        chain = kernel(key, state.chain, lambda position, batch: gradient, batch, size)
+        return ThermostatState(chain, state.num_steps + 1), {
+            "diverging": ~jnp.isfinite(lp),
+            "lp": lp,
+            "n_steps": jnp.asarray(1),
+            "step_size": size,
+        }
+
+    def draw(key: jax.Array, state: ThermostatState) -> Tree:
+        del key
+        return state.chain.position
+
+    settings = {"method": "sgnht", "step_size": named(step_size), "friction": friction}
+    return Method(init, step, draw, settings=settings)
