@@ -202,7 +202,9 @@ def start(script, *args):
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
-@pytest.mark.parametrize(("bits", "tolerance"), [(32, 1e-5), (64, 1e-12)])
+@pytest.mark.parametrize(
+    ("bits", "tolerance"), [pytest.param(32, 1e-5, marks=pytest.mark.slow), (64, 1e-12)]
+)
 def test_every_factorisation_gives_the_same_weights(bits, tolerance):
     found = json.loads(finished(start(FACTORISATIONS, bits)).splitlines()[-1])
     assert len(found) == 10

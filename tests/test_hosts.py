@@ -102,6 +102,7 @@ def assert_same(draws, expected):
     assert draws.attrs["num_draws"] == expected.attrs["num_draws"]
 
 
+@pytest.mark.slow
 def test_two_killed_processes_go_on_to_the_draws_of_one(tmp_path, expected):
     folder, copy = tmp_path / "both", tmp_path / "copy"
     pair(folder, [("commit", 7), ("-", 0)])
