@@ -49,10 +49,7 @@ def save_state(folder: Path, header: JSON, state: Tree, meet: Callable[[], None]
     meet()
     if process:
         return
-    layout = [
-        [jax.tree_util.keystr(path), leaf.dtype.name, list(leaf.shape[1:])] for path, leaf in leaves
-    ]
-    header = header | {"layout": layout, "files": names}
+    header = header | {"layout": _layout(leaves), "files": names}
     replace_file(folder / _STATE, json.dumps(header, indent=1).encode())
     for old in folder.glob("state-*.bin"):
         if old.name not in names:
@@ -116,16 +113,20 @@ def _is_ours(path: Path) -> bool:
 def read_state(folder: Path, header: JSON, like: Tree, num_chains: int) -> Tree:
     """Read the state of all chains, arrays as in `like`; refuse a file that is not whole."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    layout = [
-        [jax.tree_util.keystr(path), leaf.dtype.name, list(leaf.shape[1:])] for path, leaf in leaves
-    ]
-    if layout != header["layout"]:
+    if _layout(leaves) != header["layout"]:
         raise damaged(folder / _STATE, "its layout is not that of this method's state")
     num_each = num_chains // max(1, len(header["files"]))
     parts = [_read_leaves(folder, name, leaves, num_each) for name in header["files"]]
     return jax.tree.unflatten(
         structure, [np.concatenate(part) for part in zip(*parts, strict=True)]
     )
+
+
+def _layout(leaves: list) -> list:
+    """Name, dtype and shape of each leaf, without the chains."""
+    return [
+        [jax.tree_util.keystr(path), leaf.dtype.name, list(leaf.shape[1:])] for path, leaf in leaves
+    ]
 
 
 def _read_leaves(folder: Path, name: str, leaves: list, num_chains: int) -> list[np.ndarray]:

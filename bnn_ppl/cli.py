@@ -199,10 +199,10 @@ def _run_command() -> Callable[..., None]:
         init
             Folder of another run of the same model, whose draws the chains start from.
         num_epochs
-            Passes over the data from the first draw to the last, instead of --thin: the draws are
-            spread evenly over them.
+            Passes over the data from the first draw to the last, over which the draws are spread
+            evenly; --thin is then not used.
         num_warmup_epochs
-            Passes over the data in warm-up, instead of --num-warmup.
+            Passes over the data in warm-up; --num-warmup is then not used.
         folder
             Where draws, report.png and problem.json go. By default runs/<data>-<split>-<method>,
             with a number if that holds a run with other settings.
@@ -330,11 +330,21 @@ def _in_steps(
     running: Options, num_rows: int, warmup: float | None, draws: float | None
 ) -> Options:
     """Turn epochs into steps."""
+    if warmup is not None and not 0 <= warmup < math.inf:
+        raise ValueError(
+            f"got --num-warmup-epochs {warmup:g}, expected 0 or more: 0 leaves warm-up out"
+        )
+    if draws is not None and not 0 < draws < math.inf:
+        raise ValueError(
+            f"got --num-epochs {draws:g}, expected more than 0: give the passes over the data, or "
+            "--thin"
+        )
     an_epoch = num_rows // (running["batch_size"] or num_rows)
     if warmup is not None:
         running = running | {"num_warmup": round(warmup * an_epoch)}
     if draws is not None:
-        running = running | {"thin": max(1, round(draws * an_epoch / running["num_draws"]))}
+        num_draws = max(1, running["num_draws"])  # fewer are refused by `run`
+        running = running | {"thin": max(1, round(draws * an_epoch / num_draws))}
     return running
 
 

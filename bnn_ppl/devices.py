@@ -141,17 +141,6 @@ def to_host(tree: Tree, num_draws: int | None = None) -> Tree:
     return jax.tree.map(lambda leaf: _to_host(leaf, num_draws), tree)
 
 
-def from_host(tree: Tree, mesh: Mesh, num_chains: int) -> Tree:
-    """Put arrays of this process's chains on the mesh: the inverse of `to_host`."""
-    sharding = chain_sharding(mesh)
-
-    def put(leaf: np.ndarray) -> jax.Array:
-        shape = (num_chains, *leaf.shape[1:])
-        return jax.make_array_from_process_local_data(sharding, leaf, shape)
-
-    return jax.tree.map(put, tree)
-
-
 def _put(tree: Tree, sharding: NamedSharding) -> Tree:
     if jax.process_count() == 1:
         return jax.device_put(tree, sharding)
@@ -215,6 +204,11 @@ def num_row_shards(num_rows: int) -> int:
     """Devices that share so many rows, where this is traced: inside `over_chains`, else 1."""
     num_shards = jax.sharding.get_abstract_mesh().shape.get("data", 1)
     return num_shards if num_rows % num_shards == 0 else 1
+
+
+def bytes_of(tree: Tree) -> int:
+    """Bytes of a tree of arrays, or of the shapes and dtypes of some."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def memory_limit() -> int | None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bnn_ppl.devices import memory_limit, over_chains, to_host
+from bnn_ppl.devices import bytes_of, memory_limit, over_chains, to_host
 from bnn_ppl.method import Method
 from bnn_ppl.minibatches import Minibatches
 from bnn_ppl.posterior import Posterior
@@ -101,9 +101,7 @@ def plan(
     if drawing.late_gradients is not None:
         a_chain = num_warmup * (warming.late_gradients or 0) + num_draws * drawing.late_gradients
         gradients = num_chains * a_chain
-    leaves = jax.tree.leaves(prepared.layout.one_record)
-    draws = num_chains * num_draws * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    state = sum(leaf.nbytes for leaf in jax.tree.leaves(prepared.states))
+    draws = num_chains * num_draws * bytes_of(prepared.layout.one_record)
     return Plan(
         compile_seconds=compile_seconds,
         gradient_seconds=gradient_seconds,
@@ -114,7 +112,7 @@ def plan(
         gradients=gradients,
         memory_a_device=max(chunk.bytes_a_device for chunk in chunks),
         memory_limit=memory_limit(),
-        disk=draws + state,
+        disk=draws + bytes_of(prepared.states),
         trial_steps=warming.steps + drawing.steps,
     )
 
@@ -134,6 +132,7 @@ def _trial(chunk: Chunk, states: Tree, num: int, seconds: float) -> tuple[_Tried
         began = time.perf_counter()
         states, records = chunk.run(states, len(times), 1)
         stats = to_host(records["sample_stats"], 1)
+        jax.block_until_ready(states)  # a method may have no statistics to wait for
         times.append(time.perf_counter() - began)
         if "n_steps" in stats:
             gradients.append(float(stats["n_steps"].mean()))

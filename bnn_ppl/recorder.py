@@ -1,6 +1,8 @@
 """Where a run's draws go: into memory, or into a folder with all it takes to go on."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -99,18 +101,20 @@ class Folder:
                 f"expected {share} for each, in the order of the processes: keep a row of devices "
                 "within a process"
             )
-        self._header = checkpoint.read_header(path)
-        if jax.process_index() == 0:
-            self._prepare(path)
-        _meet("the folder is made")
+        with _together(path):
+            self._header = checkpoint.read_header(path)
+            if self._header is not None:
+                checkpoint.refuse_difference(path, self._header["settings"], settings)
+            if jax.process_index() == 0:
+                self._prepare(path)
         if not _everyone(path.is_dir()):
             raise ValueError(
                 f"got folder={str(path)!r}, which not every process sees, expected one that "
                 "all of them share: name it by its whole path on a shared disk"
             )
         self._saves = self._header["saves"] if self._header else 0
-        self._writer = store.writer(path, layout.num_draws)  # refuses a damaged one
-        _meet("the folder is open")
+        with _together(path):
+            self._writer = store.writer(path, layout.num_draws)  # refuses a damaged one
 
     def _prepare(self, path: Path) -> None:
         layout = self._layout
@@ -118,14 +122,13 @@ class Folder:
         self._lock = checkpoint.lock(path)  # until this object or the process ends
         checkpoint.tidy(path)
         if self._header is not None:
-            checkpoint.refuse_difference(path, self._header["settings"], self._settings)
-        elif store.num_draws(path):
+            return
+        if store.num_draws(path):
             raise ValueError(
                 f"got draws in {str(path)!r} without the state.json that goes on from them, "
                 "expected both or neither: copy it too, or name another folder"
             )
-        else:
-            store.create(path, layout.one_record, layout.num_chains, layout.num_draws, layout.y)
+        store.create(path, layout.one_record, layout.num_chains, layout.num_draws, layout.y)
 
     def resume(self, states: Tree) -> tuple[Tree, Progress]:
         """Give the state and place where the folder's run is, or the ones given if it is new."""
@@ -203,6 +206,24 @@ def _meet(where: str) -> None:
     """Wait until all processes are here."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(where)
+
+
+@contextmanager
+def _together(folder: Path) -> Iterator[None]:
+    """Do this on every process, and go on when all have; where one fails, all raise.
+
+    Otherwise those that fail end, and the others wait for them.
+    """
+    try:
+        yield
+    except Exception:
+        _everyone(False)
+        raise
+    if not _everyone(True):
+        raise ValueError(
+            f"got folder={str(folder)!r}, which another process could not open, expected all to: "
+            "see its message"
+        )
 
 
 def _everyone(yes: bool) -> bool:

@@ -22,6 +22,7 @@ from bnn_ppl import checkpoint, store
 from bnn_ppl.devices import (
     by_chain,
     by_row,
+    bytes_of,
     chain_mesh,
     chain_sharding,
     everywhere,
@@ -63,6 +64,7 @@ class Prepared(NamedTuple):
 
     mesh: Mesh
     data: Tree
+    chains: jax.Array  # their numbers, each on its device
     positions: Tree
     states: Tree
     phases: tuple[Phase, Phase]
@@ -158,7 +160,6 @@ def run(
     OSError
         If the folder cannot be written. What it held before stays, to go on from.
     """
-    _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     if folder is not None:
         checkpoint.read_header(folder)  # refuses what is no run's before anything is computed
     counts = num_chains, num_warmup, num_draws, thin
@@ -202,9 +203,10 @@ def prepare(
     data = by_row(posterior.data, mesh)
     minibatches.check(posterior.num_rows, mesh.shape["data"])
     init_key, *keys, batch_key = (everywhere(jax.random.fold_in(key, i), mesh) for i in range(4))
+    chains = by_chain(np.arange(num_chains), mesh)
     with jax.default_matmul_precision(matmul_precision()):
-        positions = _positions(init_key, posterior, num_chains, mesh, init)
-        states = _states(init_key, method, positions, mesh, data)
+        positions = _positions(init_key, posterior, chains, mesh, init)
+        states = _states(init_key, method, chains, positions, mesh, data)
     adapting = method._replace(step=method.warmup or method.step)
     warming = partial(_once, posterior, adapting, 1, None, minibatches)
     drawing = partial(_once, posterior, method, thin, keep or dict, minibatches)
@@ -223,7 +225,7 @@ def prepare(
         | {"num_warmup": int(num_warmup), "thin": int(thin)}
         | {"batch_size": minibatches.size or "all", "bootstrap": int(minibatches.bootstrap)},
     )
-    return Prepared(mesh, data, positions, states, phases, minibatches, layout)
+    return Prepared(mesh, data, chains, positions, states, phases, minibatches, layout)
 
 
 # --- starting
@@ -257,13 +259,12 @@ def _check_record(values: Any) -> None:
 def _positions(
     key: jax.Array,
     posterior: Posterior,
-    num_chains: int,
+    chains: jax.Array,
     mesh: Mesh,
     init: "arviz.InferenceData | None",
 ) -> Tree:
     """Where the chains start; a start whose log-density is not finite is refused."""
     if init is None:
-        chains = by_chain(np.arange(num_chains), mesh)
         start = over_chains(
             lambda chain, key, data: posterior.init(jax.random.fold_in(key, chain), data),
             mesh,
@@ -272,7 +273,7 @@ def _positions(
         start = jax.jit(start, out_shardings=chain_sharding(mesh))
         positions = start(chains, key, everywhere(posterior.data, mesh))
     else:
-        positions = by_chain(_positions_of(init, posterior, num_chains), mesh)
+        positions = by_chain(_positions_of(init, posterior, len(chains)), mesh)
     own = to_host(positions)
     for chain in range(len(jax.tree.leaves(own)[0])):
         posterior.check({site: leaf[chain] for site, leaf in own.items()})
@@ -294,12 +295,12 @@ def _positions_of(draws: "arviz.InferenceData", posterior: Posterior, num_chains
     return jax.jit(jax.vmap(posterior.unconstrain))(jax.tree.map(jnp.asarray, chosen))
 
 
-def _states(key: jax.Array, method: Method, positions: Tree, mesh: Mesh, batch: Tree) -> Tree:
+def _states(
+    key: jax.Array, method: Method, chains: jax.Array, positions: Tree, mesh: Mesh, batch: Tree
+) -> Tree:
     def begin(chain: jax.Array, position: Tree, key: jax.Array, batch: Tree) -> Tree:
         return method.init(jax.random.fold_in(jax.random.fold_in(key, 1), chain), position, batch)
 
-    num_chains = len(jax.tree.leaves(positions)[0])
-    chains = by_chain(np.arange(num_chains), mesh)
     start = jax.jit(over_chains(begin, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
     return start(chains, positions, key, batch)
 
@@ -399,10 +400,9 @@ def _advance(
 def compiled_chunk(phase: Phase, prepared: Prepared) -> Chunk:
     """Compile the loop over the steps of a phase."""
     mesh, data, states = prepared.mesh, prepared.data, prepared.states
-    minibatches, num_chains = prepared.minibatches, prepared.layout.num_chains
+    minibatches, chains = prepared.minibatches, prepared.chains
     one_record = _record_of_one(phase, states, minibatches, data)
-    leaves = jax.tree.leaves(one_record)
-    bytes_a_draw = num_chains * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    bytes_a_draw = len(chains) * bytes_of(one_record)
     capacity = max(1, min(_DRAWS_A_CHUNK, _BYTES_A_CHUNK // max(1, bytes_a_draw)))
 
     def on_chain(
@@ -432,7 +432,6 @@ def compiled_chunk(phase: Phase, prepared: Prepared) -> Chunk:
         state, _, buffers = jax.lax.fori_loop(0, count, body, begin)
         return state, buffers
 
-    chains = by_chain(np.arange(num_chains), mesh)
     # Told where the states go, for they come back as arguments: the compiler might share a state
     # over the data axis.
     program = jax.jit(over_chains(on_chain, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import arviz
     import xarray
 
-Tree = Any
 Records = dict[str, dict[str, Any]]  # by group ("posterior", "sample_stats") and name
 
 _DRAWS = "draws.zarr"
@@ -172,7 +171,10 @@ class Writer(NamedTuple):
 def create(
     folder: str | Path, one_record: Records, num_chains: int, num_draws: int, y: np.ndarray
 ) -> None:
-    """Make ``draws.zarr`` without draws, laid out for `num_draws` records like the one given."""
+    """Make ``draws.zarr`` without draws, laid out for `num_draws` records like the one given.
+
+    The draws' numbers are the writer's to write.
+    """
     import zarr
 
     folder = Path(folder)
@@ -193,7 +195,7 @@ def create(
         group = root.create_group(name, attributes=dict(draws[name].attrs))
         for variable, array in draws[name].variables.items():
             _create_array(group, str(variable), array, num_draws)
-    (unfinished / "zarr.json").write_text(json.dumps(_metadata(unfinished, 0, {})))
+    (unfinished / "zarr.json").write_text(json.dumps(_metadata(unfinished)))
     if (folder / _DRAWS).exists():
         shutil.rmtree(folder / _DRAWS)
     unfinished.rename(folder / _DRAWS)
@@ -283,16 +285,18 @@ def commit(to: Writer, num_draws: int, facts: JSON) -> None:
 
 def committed(to: Writer) -> int:
     """Count the draws that readers see."""
-    arrays = to.metadata["consolidated_metadata"]["metadata"]
-    return arrays["posterior/draw"]["shape"][0]
+    return _num_draws(to.metadata)
 
 
 def num_draws(folder: str | Path) -> int:
     """Count the draws in a folder; 0 where there are none yet."""
     if not (Path(folder) / _DRAWS).exists():
         return 0
-    nodes = _checked_metadata(Path(folder))["consolidated_metadata"]["metadata"]
-    return nodes["posterior/draw"]["shape"][0]
+    return _num_draws(_checked_metadata(Path(folder)))
+
+
+def _num_draws(metadata: JSON) -> int:
+    return metadata["consolidated_metadata"]["metadata"]["posterior/draw"]["shape"][0]
 
 
 def bytes_on_disk(to: Writer) -> int:
@@ -319,9 +323,7 @@ def _create_array(group: Any, name: str, array: "xarray.Variable", num_draws: in
         attributes=dict(array.attrs),
         config={"write_empty_chunks": True},  # or chunks of zeros would look lost
     )
-    if name == "draw":
-        created[:] = np.arange(num_draws)
-    elif "draw" not in array.dims:
+    if "draw" not in array.dims:
         created[:] = array.values
 
 
@@ -335,18 +337,18 @@ def _chunks(array: "xarray.Variable", num_draws: int) -> list[int]:
     return [num_chains, draws, *(max(1, n) for n in rest)]
 
 
-def _metadata(path: Path, num_draws: int, facts: JSON) -> JSON:
-    """Metadata of a whole hierarchy, as Zarr readers find it in its root."""
+def _metadata(path: Path) -> JSON:
+    """Metadata of a whole hierarchy without draws, as Zarr readers find it in its root."""
     found = {}
     for file in sorted(path.rglob("zarr.json")):
         if file.parent != path:
             found[file.parent.relative_to(path).as_posix()] = json.loads(file.read_text())
     for name, node in found.items():
         if "draw" in node.get("dimension_names", ()):
-            found[name] = _with_draws(node, num_draws)
+            found[name] = _with_draws(node, 0)
     inline = {"kind": "inline", "must_understand": False, "metadata": found}
     root = json.loads((path / "zarr.json").read_text())
-    return root | {"attributes": facts, "consolidated_metadata": inline}
+    return root | {"attributes": {}, "consolidated_metadata": inline}
 
 
 # --- refusing what no run wrote

@@ -259,6 +259,11 @@ def test_stochastic_gradients_run_by_epochs(method, capsys, draws_only):
     assert facts["gradient_evaluations"] == 2 * (16 + 80)
 
 
+def test_no_epochs_of_warmup_are_no_warmup(capsys, draws_only):
+    cli.main(["run", "hmc", *SHORT, "--num-warmup-epochs", "0", "--folder", "here"])
+    assert bnn.diagnostics.load("here").attrs["num_warmup"] == 0
+
+
 def test_descent_is_an_ensemble_of_chains(capsys, draws_only):
     arguments = ["--num-warmup", "20", "--num-draws", "1", "--thin", "0", "--batch-size", "64"]
     sizes = ["--num-chains", "3", "--hidden", "4", "--no-progress", "--bootstrap"]
@@ -287,6 +292,10 @@ def test_all_methods_are_commands():
     [
         (["run", "hmc", "--data", "yatch"], "did you mean"),
         (["run", "hmc", "--num-draws", "0"], "num_draws=0"),
+        (["run", "hmc", "--num-epochs", "0"], "got --num-epochs 0, expected more than 0"),
+        (["run", "hmc", "--num-epochs", "nan"], "got --num-epochs nan, expected more than 0"),
+        (["run", "hmc", "--num-epochs", "1", "--num-draws", "0"], "num_draws=0"),
+        (["run", "hmc", "--num-warmup-epochs", "-1"], "got --num-warmup-epochs -1, expected 0"),
         (["run", "hmc", "--split", "99"], "99"),
         (["run", "hmc", "--net", "lenet"], "expected images"),
         (["run", "hmc", "--noise", "-1"], "noise=-1"),

@@ -163,6 +163,10 @@ def test_refusals_are_one_line_of_each_process(tmp_path, expected):
     for told in pair(tmp_path):
         assert told["error"].startswith("got num_warmup=12, expected num_warmup=11")
         assert "\n" not in told["error"]
+    (tmp_path / "state.json").unlink()
+    first, second = pair(tmp_path)
+    assert first["error"].startswith("got draws in") and "without the state.json" in first["error"]
+    assert re.match("got folder=.*, which another process could not open", second["error"])
 
 
 # --- the command line, under Open MPI's variables
