@@ -10,6 +10,7 @@ The map of the package, from a model to an answer::
 """
 
 from bnn_ppl import (
+    augmentation,
     data,
     diagnostics,
     metrics,
@@ -21,7 +22,7 @@ from bnn_ppl import (
     schedules,
 )
 from bnn_ppl.method import Method
-from bnn_ppl.methods import adjusted_mclmc, descent, hmc, mclmc, nuts, sghmc, sgld, sgnht
+from bnn_ppl.methods import adjusted_mclmc, csgld, descent, hmc, mclmc, nuts, sghmc, sgld, sgnht
 from bnn_ppl.network import random_network
 from bnn_ppl.plan import plan
 from bnn_ppl.posterior import Posterior, condition
@@ -34,7 +35,9 @@ __all__ = [
     "Method",
     "Posterior",
     "adjusted_mclmc",
+    "augmentation",
     "condition",
+    "csgld",
     "data",
     "descent",
     "diagnostics",

@@ -10,6 +10,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from bnn_ppl.method import Method
+from bnn_ppl.noise import gaussian_like
 
 if TYPE_CHECKING:
     from blackjax.mcmc.metrics import Metric
@@ -156,9 +157,7 @@ def euclidean(inverse_mass: Tree) -> "Metric":
         return jax.tree.map(jnp.multiply, inverse_mass, momentum)
 
     def sample_momentum(key: Array, position: Tree) -> Tree:
-        # One generator for all leaves: one for each takes a fifth of a second to compile.
-        flat, unravel = ravel_pytree(position)
-        noise = unravel(jax.random.normal(key, flat.shape, flat.dtype))
+        noise = gaussian_like(key, position)
         return jax.tree.map(lambda e, inverse: e / jnp.sqrt(inverse), noise, inverse_mass)
 
     def kinetic_energy(momentum: Tree, position: Tree | None = None) -> Array:

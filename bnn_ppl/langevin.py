@@ -1,16 +1,18 @@
 """Langevin dynamics on stochastic gradients: what sgld and sghmc share."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
-from bnn_ppl.method import Method
+from bnn_ppl.gibbs import check_gibbs, precisions_drawn
+from bnn_ppl.method import Method, step_info
+from bnn_ppl.noise import gaussian_like
 from bnn_ppl.posterior import Posterior
-from bnn_ppl.preconditioners import Preconditioner
-from bnn_ppl.schedules import Schedule, value_at
+from bnn_ppl.preconditioners import Preconditioner, identity
+from bnn_ppl.schedules import Schedule, named, value_at
 
 Tree = Any
 
@@ -31,6 +33,8 @@ def langevin(
     momentum: float,
     preconditioner: Preconditioner | None,
     temperature: float | Schedule,
+    gibbs_every: int | None,
+    subtract_noise: bool = False,
     name: str,
 ) -> Method:
     r"""Make a method of underdamped Langevin dynamics, or overdamped without momentum.
@@ -38,32 +42,58 @@ def langevin(
     .. math:: m \gets \beta m + \sqrt\epsilon\, g + \sqrt{2 (1-\beta) T}\, M^{1/2} \xi, \qquad
         w \gets w + \sqrt\epsilon\, M^{-1} m
     """
-    _check(step_size, momentum, temperature)
+    preconditioner = preconditioner or identity()
+    _check(posterior, step_size, momentum, temperature, gibbs_every)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> LangevinState:
         del key, batch
         start = optax.tree.zeros_like(position) if momentum else None
-        inner = preconditioner.init(position) if preconditioner else ()
-        return LangevinState(position, start, inner, jnp.zeros((), int))
+        return LangevinState(position, start, preconditioner.init(position), jnp.zeros((), int))
 
-    def step(key: jax.Array, state: LangevinState, batch: Any) -> tuple[LangevinState, dict]:
-        lp, gradient = jax.value_and_grad(posterior.logdensity)(state.position, batch)
-        size = value_at(step_size, state.num_steps)
-        spread = jnp.sqrt(2 * (1 - momentum) * value_at(temperature, state.num_steps))
-        inner, mass = state.preconditioner, None
-        if preconditioner is not None:
-            inner, mass = preconditioner.update(gradient, inner)
-        push = _push(gradient, _noise(key, state.position), jnp.sqrt(size), spread, mass)
+    def step(
+        key: jax.Array, state: LangevinState, batch: Any, adapting: bool = False
+    ) -> tuple[LangevinState, dict]:
+        noise_key, probe_key, gibbs_key = (jax.random.fold_in(key, i) for i in range(3))
+
+        def density(position: Tree) -> jax.Array:
+            return posterior.logdensity(position, batch)
+
+        size, heat = (value_at(rate, state.num_steps) for rate in (step_size, temperature))
+        if preconditioner.curvature is None:
+            lp, gradient = jax.value_and_grad(density)(state.position)
+        else:
+            lp, gradient, hessian = _with_hessian(probe_key, density, state.position)
+        inner = state.preconditioner
+        if adapting or not preconditioner.freezes:
+            inner = preconditioner.update(gradient, inner)
+        mass = preconditioner.mass(inner)
+        if preconditioner.curvature is not None:
+            drift = preconditioner.curvature(gradient, hessian, inner)
+            gradient = optax.tree.add_scale(gradient, heat, drift)
+        root = jnp.sqrt(size)
+
+        def pushed(g: jax.Array, e: jax.Array, m: jax.Array) -> jax.Array:
+            variance = 2 * (1 - momentum) * heat * m
+            if subtract_noise:
+                variance = jnp.maximum(variance - size * m**2, 0.0)
+            return root * g + jnp.sqrt(variance) * e
+
+        noise = gaussian_like(noise_key, state.position)
+        push = jax.tree.map(pushed, gradient, noise, mass)
         if momentum:
-            push = jax.tree.map(lambda m, p: momentum * m + p, state.momentum, push)
-        position = _moved(state.position, push, jnp.sqrt(size), mass)
+            push = optax.tree.add_scale(push, momentum, state.momentum)
+        position = jax.tree.map(lambda w, p, m: w + root * p / m, state.position, push, mass)
+        if gibbs_every is not None:
+            resting = {site: state.position[site] for site in posterior.precisions}
+            position = jax.lax.cond(
+                state.num_steps % gibbs_every == 0,
+                partial(precisions_drawn, gibbs_key, posterior),
+                lambda position: position,
+                position | resting,
+            )
         carried = push if momentum else None
-        return LangevinState(position, carried, inner, state.num_steps + 1), {
-            "diverging": ~jnp.isfinite(lp),
-            "lp": lp,
-            "n_steps": jnp.asarray(1),
-            "step_size": size,
-        }
+        info = step_info(lp, step_size=size)
+        return LangevinState(position, carried, inner, state.num_steps + 1), info
 
     def draw(key: jax.Array, state: LangevinState) -> Tree:
         del key
@@ -72,46 +102,35 @@ def langevin(
     settings = {
         "method": name,
         "step_size": named(step_size),
-        "preconditioner": preconditioner.name if preconditioner else "identity",
+        "preconditioner": preconditioner.name,
         "noise_temperature": named(temperature),
+        "gibbs_every": gibbs_every,
     }
     if momentum:
-        settings["momentum"] = momentum
-    return Method(init, step, draw, settings=settings)
+        settings |= {"momentum": momentum, "subtract_noise": subtract_noise}
+    warmup = partial(step, adapting=True) if preconditioner.freezes else None
+    return Method(init, step, draw, warmup, settings)
 
 
-def _push(
-    gradient: Tree, noise: Tree, root: jax.Array, spread: jax.Array, mass: Tree | None
-) -> Tree:
-    if mass is None:
-        return jax.tree.map(lambda g, e: root * g + spread * e, gradient, noise)
-    return jax.tree.map(lambda g, e, m: root * g + spread * jnp.sqrt(m) * e, gradient, noise, mass)
+def _with_hessian(key: jax.Array, density: Any, position: Tree) -> tuple[jax.Array, Tree, Tree]:
+    """Value, gradient and an unbiased estimate of the Hessian's diagonal (Hutchinson's).
+
+    For random signs z the mean of z * (H z) is the diagonal of H.
+    """
+    signs = optax.tree.random_like(key, position, sampler=jax.random.rademacher)
+    both = jax.value_and_grad(density)
+    (lp, gradient), (_, product) = jax.jvp(both, (position,), (signs,))
+    return lp, gradient, optax.tree.mul(signs, product)
 
 
-def _moved(position: Tree, push: Tree, root: jax.Array, mass: Tree | None) -> Tree:
-    if mass is None:
-        return optax.tree.add_scale(position, root, push)
-    return jax.tree.map(lambda w, p, m: w + root * p / m, position, push, mass)
-
-
-def _noise(key: jax.Array, position: Tree) -> Tree:
-    # One generator for all leaves: one for each takes a fifth of a second to compile.
-    flat, unravel = ravel_pytree(position)
-    return unravel(jax.random.normal(key, flat.shape, flat.dtype))
-
-
-def named(rate: float | Schedule) -> float | str:
-    """Say what a rate is, for the record: a number, or the schedule's first values."""
-    if not callable(rate):
-        return rate
-    values = [f"{float(rate(jnp.asarray(count))):.6g}" for count in (0, 1, 10, 100, 1000, 10000)]
-    return "schedule: " + ", ".join(values)
-
-
-def _check(step_size: Any, momentum: float, temperature: Any) -> None:
+def _check(
+    posterior: Posterior, step_size: Any, momentum: float, temperature: Any, gibbs_every: int | None
+) -> None:
     if not callable(step_size) and not step_size > 0:
         raise ValueError(f"got step_size={step_size}, expected a number above 0 or a schedule")
     if not 0 <= momentum < 1:
         raise ValueError(f"got momentum={momentum}, expected a number from 0 to below 1")
     if not callable(temperature) and not temperature >= 0:
         raise ValueError(f"got noise_temperature={temperature}, expected 0 or more, or a schedule")
+    if gibbs_every is not None:
+        check_gibbs(posterior, gibbs_every)

@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 
 class Method(NamedTuple):
     """An inference method as :func:`bnn_ppl.run` sees it.
@@ -14,7 +17,8 @@ class Method(NamedTuple):
         ``key, position, batch -> state``.
     step
         ``key, state, batch -> state, info``: one transition. `info` is a dict of scalars under
-        ArviZ's names: some of acceptance_rate, diverging, energy, lp, step_size, n_steps.
+        ArviZ's names: some of acceptance_rate, diverging, energy, lp, step_size, n_steps; and
+        ``log_weight`` where draws do not weigh the same.
     draw
         ``key, state -> position``: one draw, without stepping.
     warmup
@@ -28,3 +32,13 @@ class Method(NamedTuple):
     draw: Callable[..., Any]
     warmup: Callable[..., tuple[Any, dict[str, Any]]] | None = None
     settings: Mapping[str, Any] = MappingProxyType({})
+
+
+def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:
+    """Make the info of a step without a Metropolis test from its log-density estimate."""
+    return {
+        "diverging": ~jnp.isfinite(lp),
+        "lp": lp,
+        "n_steps": jnp.asarray(num_gradients),
+        **more,
+    }

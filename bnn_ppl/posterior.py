@@ -59,6 +59,9 @@ class Posterior(NamedTuple):
         Dict from site to scalar: the standard deviation of the prior as tempered (root mean square
         over the site's elements; times sqrt(T) where T divides the prior), the natural unit of
         length for samplers. 1 where it is infinite or unknown, and for constrained sites.
+    precisions
+        Dict from the site of a precision to its prior, for sites marked by
+        ``infer={"precision_of": site}``, as :func:`bnn_ppl.priors.hierarchical` does.
     data
         The pair (x, y) conditioned on.
     num_rows
@@ -82,12 +85,21 @@ class Posterior(NamedTuple):
     predictive: Callable[[Values, Any], dist.Distribution]
     check: Callable[[Position], None]
     prior_std: dict[str, Array]
+    precisions: dict[str, "Precision"]
     data: Data
     num_rows: int
     num_weights: int
     temperature: float
     tempered: str
     microbatch: int | None
+
+
+class Precision(NamedTuple):
+    """Gamma prior of the precision of a site that is Gaussian about 0."""
+
+    governs: str
+    concentration: Array
+    rate: Array
 
 
 class _Terms(NamedTuple):
@@ -158,7 +170,9 @@ def condition(
     num_rows = y.shape[0]
     observed = _checked_structure(model, x, y)
     trace = partial(_trace, model, substitute_fn=init_to_median())  # of scales above a weight
-    prior_std = jax.jit(lambda x, y, key: _prior_std(trace(x, y, key)))(x, y, jax.random.key(0))
+    prior_std, precisions = jax.jit(lambda *args: _about_priors(trace(*args)))(
+        x, y, jax.random.key(0)
+    )
     widening = temperature**0.5 if tempered == "posterior" else 1.0
 
     # Callers that compile these pass the data in, or they would be constants of the program.
@@ -226,6 +240,9 @@ def condition(
         predictive=predictive,
         check=check,
         prior_std={site: widening * std for site, std in prior_std.items()},
+        precisions={
+            site: Precision(governs, *gamma) for (site, governs), gamma in precisions.items()
+        },
         data=(x, y),
         num_rows=num_rows,
         num_weights=sum(leaf.size for leaf in shapes.values()),
@@ -336,12 +353,16 @@ def _total(log_probs: dict[str, Array]) -> Array:
     return jnp.asarray(sum(log_probs.values(), 0.0))
 
 
-def _prior_std(trace: dict) -> dict[str, Array]:
-    return {
-        site["name"]: _site_std(site["fn"])
-        for site in _sample_sites(trace)
-        if not site["is_observed"]
+def _about_priors(trace: dict) -> tuple[dict, dict]:
+    """Give standard deviations by site, and Gammas by site and the site they govern."""
+    latent = [site for site in _sample_sites(trace) if not site["is_observed"]]
+    std = {site["name"]: _site_std(site["fn"]) for site in latent}
+    gammas = {
+        (site["name"], site["infer"]["precision_of"]): (site["fn"].concentration, site["fn"].rate)
+        for site in latent
+        if "precision_of" in site["infer"]
     }
+    return std, gammas
 
 
 def _site_std(prior: dist.Distribution) -> Array:

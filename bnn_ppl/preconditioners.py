@@ -11,54 +11,162 @@ Tree = Any
 
 
 class Preconditioner(NamedTuple):
-    """A mass matrix that follows the gradients.
+    r"""A mass matrix that follows the gradients.
 
     Attributes
     ----------
     init
         ``position -> state``.
     update
-        ``gradient, state -> state, mass``: `mass` a tree like the position, the diagonal of M.
+        ``gradient, state -> state``.
+    mass
+        ``state -> mass``: the diagonal of M, a tree like the position (leaves may be scalars).
     name
         Recorded with the draws.
+    freezes
+        Whether only warm-up updates the state. A mass that stays as it is biases nothing.
+    curvature
+        ``gradient, hessian, state -> tree``: :math:`M \Gamma` with
+        :math:`\Gamma_i = \partial M_{ii}^{-1} / \partial w_i`, from the diagonal of the
+        log-density's Hessian; None to leave it out.
     """
 
     init: Callable[[Tree], Tree]
-    update: Callable[[Tree, Tree], tuple[Tree, Tree]]
+    update: Callable[[Tree, Tree], Tree]
+    mass: Callable[[Tree], Tree]
     name: str
+    freezes: bool = False
+    curvature: Callable[[Tree, Tree, Tree], Tree] | None = None
 
 
 def identity() -> Preconditioner:
     """M = 1."""
-    return Preconditioner(
-        lambda position: (),
-        lambda gradient, state: (state, optax.tree.ones_like(gradient)),
-        "identity",
-    )
+
+    def init(position: Tree) -> Tree:
+        return jax.tree.map(lambda leaf: jnp.ones((), leaf.dtype), position)
+
+    return Preconditioner(init, lambda gradient, ones: ones, lambda ones: ones, "identity")
 
 
-def rmsprop(decay: float = 0.99, epsilon: float = 1e-7) -> Preconditioner:
+class SquaredGradients(NamedTuple):
+    """Running mean of the squared gradients, and how many there were."""
+
+    mean: Tree
+    num: jax.Array
+
+
+def rmsprop(
+    decay: float = 0.99, epsilon: float = 1e-7, *, curvature: bool = False, freezes: bool = False
+) -> Preconditioner:
     r"""Give each weight the scale of its recent gradients (Li et al., 2016, algorithm 1).
 
     :math:`v \gets \alpha v + (1 - \alpha) g^2`, :math:`M = \epsilon + \sqrt{v}`, with g
     the gradient of the whole log-density, and v corrected for its start at 0 as Adam's is.
 
-    The term :math:`\Gamma = \partial M^{-1} / \partial w` of the exact dynamics is left out, as in
-    the published implementations; the stationary law is therefore **biased**, the less so the
-    closer `decay` is to 1.
+    A mass that follows the gradients **biases** the stationary law, for dynamics with a mass that
+    depends on w need the term :math:`\Gamma_i = \partial M_{ii}^{-1} / \partial w_i` too, which
+    the published implementations leave out. The bias is the less the closer `decay` is to 1.
+
+    Parameters
+    ----------
+    decay
+        :math:`\alpha`.
+    epsilon
+        Added to the mass; the larger, the less the steps differ.
+    curvature
+        Add :math:`\Gamma`, for :func:`bnn_ppl.sgld`. It depends on the Hessian's diagonal, which
+        one product with the Hessian estimates: a step then costs about twice as much.
+    freezes
+        Update v in warm-up only, so that the draws are those of a constant mass, without this bias.
     """
     if not 0 <= decay < 1:
         raise ValueError(f"got decay={decay}, expected a number from 0 to below 1")
 
-    def init(position: Tree) -> Tree:
-        return optax.tree.zeros_like(position), jnp.zeros(())
+    def init(position: Tree) -> SquaredGradients:
+        return SquaredGradients(optax.tree.zeros_like(position), jnp.zeros(()))
 
-    def update(gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
-        v, count = state
-        v = jax.tree.map(lambda v, g: decay * v + (1 - decay) * g**2, v, gradient)
-        count = count + 1
-        share = 1 - decay**count  # of the weights that are not the start's
-        mass = jax.tree.map(lambda v: epsilon + jnp.sqrt(v / share), v)
-        return (v, count), mass
+    def update(gradient: Tree, state: SquaredGradients) -> SquaredGradients:
+        mean = jax.tree.map(lambda v, g: decay * v + (1 - decay) * g**2, state.mean, gradient)
+        return SquaredGradients(mean, state.num + 1)
 
-    return Preconditioner(init, update, f"rmsprop({decay}, {epsilon})")
+    def share(state: SquaredGradients) -> jax.Array:
+        # Of the weights that are not the start's; before the first gradient the mass is 1.
+        return 1 - decay**state.num
+
+    def mass(state: SquaredGradients) -> Tree:
+        begun = state.num > 0
+        whole = jnp.where(begun, share(state), 1.0)
+        return jax.tree.map(
+            lambda v: jnp.where(begun, epsilon + jnp.sqrt(v / whole), 1.0), state.mean
+        )
+
+    def term(gradient: Tree, hessian: Tree, state: SquaredGradients) -> Tree:
+        def of_leaf(g: jax.Array, h: jax.Array, v: jax.Array) -> jax.Array:
+            root = jnp.sqrt(v / share(state))
+            slope = (1 - decay) / share(state) * g * h / jnp.where(root > 0, root, 1.0)
+            return -slope / (epsilon + root)
+
+        return jax.tree.map(of_leaf, gradient, hessian, state.mean)
+
+    return Preconditioner(
+        init,
+        update,
+        mass,
+        f"rmsprop({decay}, {epsilon}, curvature={curvature}, freezes={freezes})",
+        freezes,
+        term if curvature else None,
+    )
+
+
+class Scales(NamedTuple):
+    """Each weight's gradients: how many to remember, their mean and mean square."""
+
+    memory: Tree
+    mean: Tree
+    square: Tree
+    num: jax.Array
+
+
+def scale_adapted(min_memory: float = 1000.0, epsilon: float = 1e-16) -> Preconditioner:
+    r"""Estimate each weight's scale in warm-up with a memory of its own, then keep it.
+
+    .. math:: \tau \gets \tau - \tau \bar g^2 / V + 1, \qquad
+        \bar g \gets \bar g + (g - \bar g) / \tau, \qquad V \gets V + (g^2 - V) / \tau,
+        \qquad M = \sqrt{V}
+
+    with g the gradient of the whole log-density: where gradients are mostly noise the memory
+    :math:`\tau` grows, where they agree it is short (Springenberg et al., 2016, section 4.2).
+    Warm-up has to be long enough to reach the typical set; the draws are those of a constant mass.
+
+    Parameters
+    ----------
+    min_memory
+        Steps that are remembered at least, once there have been so many. Not in the paper: there
+        :math:`\tau` falls to 1 where successive gradients are alike, as those of all rows are, and
+        M becomes the size of the last one.
+    epsilon
+        Added to V.
+    """
+    if not min_memory >= 1:
+        raise ValueError(f"got min_memory={min_memory}, expected 1 or more")
+
+    def init(position: Tree) -> Scales:
+        ones = optax.tree.ones_like(position)
+        return Scales(ones, optax.tree.zeros_like(position), ones, jnp.zeros(()))
+
+    def update(gradient: Tree, state: Scales) -> Scales:
+        def longer(t: jax.Array, m: jax.Array, v: jax.Array) -> jax.Array:
+            return jnp.maximum(t - t * m**2 / (v + epsilon) + 1, jnp.minimum(num, min_memory))
+
+        num = state.num + 1
+        memory = jax.tree.map(longer, state.memory, state.mean, state.square)
+        mean = jax.tree.map(lambda m, g, t: m + (g - m) / t, state.mean, gradient, memory)
+        square = jax.tree.map(lambda v, g, t: v + (g**2 - v) / t, state.square, gradient, memory)
+        return Scales(memory, mean, square, num)
+
+    def mass(state: Scales) -> Tree:
+        return jax.tree.map(lambda v: jnp.sqrt(v + epsilon), state.square)
+
+    return Preconditioner(
+        init, update, mass, f"scale_adapted({min_memory}, {epsilon})", freezes=True
+    )

@@ -25,7 +25,7 @@ _BYTES_A_BLOCK = 8 * 2**20  # of draws that are on the device at once
 class _Sums(NamedTuple):
     """What predict accumulates over draws, each by row; one pass, no draw kept."""
 
-    num_draws: Array
+    weight: Array  # of the draws
     mean: Array  # of the predictive mean, or of the class probabilities
     spread: Array  # sum of squared deviations of the mean (Welford), zero for classes
     variance: Array
@@ -50,7 +50,8 @@ def predict(
     posterior
         The one that was sampled.
     draws
-        From :func:`bnn_ppl.run`, or any InferenceData with the model's sites.
+        From :func:`bnn_ppl.run`, or any InferenceData with the model's sites. Draws weigh the same
+        unless their statistics hold ``log_weight``; chains always do.
     data
         A pair (x, y) or (x, None). y is in the units the model saw.
     batch_size
@@ -85,9 +86,9 @@ def predict(
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
             sums = None
-            for block in _blocks(sites):
+            for block, weights in _blocks(sites, _weights(draws)):
                 # Waiting keeps blocks from piling up in memory before a slower device.
-                sums = jax.block_until_ready(add(sums, block, *rows))
+                sums = jax.block_until_ready(add(sums, block, weights, *rows))
             parts.append(jax.tree.map(np.asarray, sums))
     return _dataset(parts, y is not None)
 
@@ -132,7 +133,8 @@ def function_draws(
         return jax.lax.map(one, block)
 
     with jax.default_matmul_precision(matmul_precision()):
-        parts = [jax.tree.map(np.asarray, predictions(block)) for block in _blocks(sites)]
+        blocks = _blocks(sites, np.ones((num_chains, num_draws)))
+        parts = [jax.tree.map(np.asarray, predictions(block)) for block, _ in blocks]
     ((name, center),) = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts).items()
     stacked = center.reshape(num_chains, num_draws, *center.shape[1:])
     return store.inference_data({name: stacked}, {}, None, dict(draws.attrs))
@@ -167,16 +169,27 @@ def _floats(tree: Tree) -> Tree:
     return jax.tree.map(convert, tree)
 
 
-def _blocks(sites: dict[str, "xarray.DataArray"]) -> Iterator[dict[str, np.ndarray]]:
+def _weights(draws: Any) -> np.ndarray:
+    """Weights of the draws (chain, draw), 1 on average in each chain."""
+    if "log_weight" not in getattr(draws, "sample_stats", {}):
+        return np.ones((draws.posterior.sizes["chain"], draws.posterior.sizes["draw"]))
+    logs = draws.sample_stats["log_weight"].transpose("chain", "draw").values.astype(float)
+    weights = np.exp(logs - logs.max(1, keepdims=True))
+    return weights / weights.mean(1, keepdims=True)
+
+
+def _blocks(
+    sites: dict[str, "xarray.DataArray"], weights: np.ndarray
+) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
     """Draws in blocks of bounded size, chains end to end, read as they are needed."""
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
     bytes_all = sum(values.nbytes for values in sites.values())
     size = max(1, _BYTES_A_BLOCK * num_chains * num_draws // bytes_all)
     for chain in range(num_chains):
         for start in range(0, num_draws, size):
-            yield {
-                site: values[chain, start : start + size].values for site, values in sites.items()
-            }
+            rows = slice(start, start + size)
+            block = {site: values[chain, rows].values for site, values in sites.items()}
+            yield block, weights[chain, rows]
 
 
 def _center(predictive: dist.Distribution) -> tuple[str, Array]:
@@ -192,44 +205,47 @@ def _center(predictive: dist.Distribution) -> tuple[str, Array]:
 def _adder(posterior: Posterior, has_y: bool) -> Callable[..., _Sums]:
     """Compile the adding of a block of draws to the sums."""
 
-    def one_draw(values: Tree, x: Tree, y: Array | None) -> _Sums:
+    def one_draw(values: Tree, weight: Array, x: Tree, y: Array | None) -> _Sums:
         predictive = posterior.predictive(values, x)
         name, center = _center(predictive)
         nothing = jnp.zeros(predictive.batch_shape)
         variance = nothing if name == "probs" else predictive.variance
         return _Sums(
-            num_draws=jnp.ones(()),
+            weight=weight,
             mean=center,
             spread=jnp.zeros_like(center),
             variance=variance,
-            log_prob=predictive.log_prob(y) if has_y else nothing,
+            log_prob=jnp.log(weight) + predictive.log_prob(y) if has_y else nothing,
             entropy=_entropy(predictive, variance.shape),
         )
 
     def merge(sums: _Sums, new: _Sums) -> _Sums:
-        count = sums.num_draws + 1
+        weight = sums.weight + new.weight
+        share = new.weight / jnp.where(weight > 0, weight, 1.0)
         change = new.mean - sums.mean
-        mean = sums.mean + change / count
+        mean = sums.mean + share * change
         return _Sums(
-            num_draws=count,
+            weight=weight,
             mean=mean,
-            spread=sums.spread + change * (new.mean - mean),
-            variance=sums.variance + (new.variance - sums.variance) / count,
+            spread=sums.spread + new.weight * change * (new.mean - mean),
+            variance=sums.variance + share * (new.variance - sums.variance),
             log_prob=jnp.logaddexp(sums.log_prob, new.log_prob),
-            entropy=sums.entropy + (new.entropy - sums.entropy) / count,
+            entropy=sums.entropy + share * (new.entropy - sums.entropy),
         )
 
     @jax.jit
-    def add(sums: _Sums | None, block: Tree, x: Tree, y: Array | None) -> _Sums:
+    def add(sums: _Sums | None, block: Tree, weights: Array, x: Tree, y: Array | None) -> _Sums:
+        weighted = block, weights.astype(float)
         if sums is None:
-            first = jax.tree.map(lambda leaf: leaf[0], block)
-            sums = one_draw(first, x, y)
-            block = jax.tree.map(lambda leaf: leaf[1:], block)
+            first, weight = jax.tree.map(lambda leaf: leaf[0], weighted)
+            sums = one_draw(first, weight, x, y)
+            weighted = jax.tree.map(lambda leaf: leaf[1:], weighted)
 
-        def body(sums: _Sums, values: Tree) -> tuple[_Sums, None]:
-            return merge(sums, one_draw(values, x, y)), None
+        def body(sums: _Sums, draw: tuple[Tree, Array]) -> tuple[_Sums, None]:
+            values, weight = draw
+            return merge(sums, one_draw(values, weight, x, y)), None
 
-        return jax.lax.scan(body, sums, block)[0]
+        return jax.lax.scan(body, sums, weighted)[0]
 
     return add
 
@@ -249,11 +265,11 @@ def _entropy(predictive: dist.Distribution, shape: tuple[int, ...]) -> Array:
 def _dataset(parts: list[_Sums], has_y: bool) -> "xarray.Dataset":
     import xarray
 
-    count = float(parts[0].num_draws)
+    weight = float(parts[0].weight)
     rows = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in _Sums._fields
-        if name != "num_draws"
+        if name != "weight"
     }
     classes = rows["mean"].ndim > rows["variance"].ndim
     dims = ("row", "output")[: rows["variance"].ndim]
@@ -262,7 +278,7 @@ def _dataset(parts: list[_Sums], has_y: bool) -> "xarray.Dataset":
         columns["probs"] = ((*dims, "class"), rows["mean"])
         entropy = -np.sum(rows["mean"] * np.log(np.maximum(rows["mean"], 1e-38)), -1)
     else:
-        epistemic = rows["spread"] / count
+        epistemic = rows["spread"] / weight
         columns["mean"] = (dims, rows["mean"])
         columns["variance"] = (dims, rows["variance"] + epistemic)
         columns["epistemic_variance"] = (dims, epistemic)
@@ -271,5 +287,5 @@ def _dataset(parts: list[_Sums], has_y: bool) -> "xarray.Dataset":
     columns["expected_entropy"] = (dims, rows["entropy"])
     columns["mutual_information"] = (dims, entropy - rows["entropy"])
     if has_y:
-        columns["log_prob"] = (dims[: rows["log_prob"].ndim], rows["log_prob"] - np.log(count))
+        columns["log_prob"] = (dims[: rows["log_prob"].ndim], rows["log_prob"] - np.log(weight))
     return xarray.Dataset(columns)

@@ -114,7 +114,9 @@ def hierarchical(std: float = 1.0, concentration: float = 10.0) -> SitePrior:
     def prior(site: str, shape: tuple[int, ...]) -> dist.Distribution:
         del shape
         gamma = dist.Gamma(concentration, concentration * std**2)
-        return dist.Normal(0.0, numpyro.sample(f"{site}.precision", gamma) ** -0.5)
+        governs = {"precision_of": site}  # for samplers that draw it given the weights
+        precision = numpyro.sample(f"{site}.precision", gamma, infer=governs)
+        return dist.Normal(0.0, precision**-0.5)
 
     return prior
 

@@ -18,6 +18,14 @@ def value_at(rate: float | Schedule, count: jax.Array) -> jax.Array:
     return jnp.asarray(rate(count) if callable(rate) else rate, float)
 
 
+def named(rate: float | Schedule) -> float | str:
+    """Say what a rate is, for the record: a number, or the schedule's first values."""
+    if not callable(rate):
+        return rate
+    values = [f"{float(rate(jnp.asarray(count))):.6g}" for count in (0, 1, 10, 100, 1000, 10000)]
+    return "schedule: " + ", ".join(values)
+
+
 def cosine_burn_in(start: float, end: float, num_burnin: int) -> Schedule:
     """Go from `start` to `end` along half a cosine in `num_burnin` steps, and stay.
 

@@ -11,10 +11,11 @@ ROOT = Path(bnn_ppl.__file__).parent
 
 # A file imports only from floors below its own; each floor is a line, the lowest first.
 FLOORS = [
-    ["files"],
+    ["files", "noise"],
     ["network", "priors", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
     + ["precision", "progress", "checkpoint", "schedules", "preconditioners"],
-    ["models", "adaptation", "posterior", "recorder", "minibatches"],
+    ["models", "adaptation", "posterior", "recorder", "minibatches", "augmentation"],
+    ["gibbs", "early_stopping"],
     ["langevin"],
     ["methods"],
     ["run"],

@@ -251,7 +251,8 @@ def test_a_block_never_holds_more_bytes_than_allowed(monkeypatch):
     sites = store.draws_of(draws, list(draws.posterior))
     bytes_a_draw = sum(values[0, 0].nbytes for values in sites.values())
     monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", 4 * bytes_a_draw)
-    blocks = [next(iter(block.values())) for block in PREDICT._blocks(sites)]
+    weights = np.ones((2, 10))
+    blocks = [next(iter(block.values())) for block, _ in PREDICT._blocks(sites, weights)]
     assert [len(block) for block in blocks] == [4, 4, 2] * 2
 
 
@@ -263,6 +264,23 @@ def test_thousands_of_draws(float64):
     np.testing.assert_allclose(prediction["probs"], average, rtol=1e-10)
     expected = np.log(average[np.arange(ROWS), LABELS])
     np.testing.assert_allclose(prediction["log_prob"], expected, rtol=1e-10)
+
+
+def test_a_draw_that_weighs_three_counts_as_three(float64, monkeypatch):
+    """Weights are relative within a chain, chains weigh the same; a draw may weigh nothing."""
+    draws, _ = network_draws(1, chains=2, draws=3)
+    model = bnn.models.regressor(linear_net(1), PRIOR, 0.4)
+    posterior = bnn.condition(model, (X, REAL))
+    logs = np.log([[1.0, 3.0, 2.0], [3e-9, 3e-9, 1e-60]])
+    draws.add_groups(sample_stats={"log_weight": logs})
+    chain, draw = np.repeat([[0], [1]], 6, 1), [[0, 1, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1]]
+    repeated = {site: values.values[chain, draw] for site, values in draws.posterior.items()}
+    expected = bnn.predict(posterior, az.from_dict(repeated), (X, REAL))
+    bytes_a_draw = sum(draws.posterior[site][0, 0].nbytes for site in draws.posterior)
+    for draws_a_block in (2, 100):
+        monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", draws_a_block * bytes_a_draw + 1)
+        got = bnn.predict(posterior, draws, (X, REAL))
+        assert_equal(got, expected, rtol=1e-6)
 
 
 def test_one_draw_has_no_epistemic_variance(float64):

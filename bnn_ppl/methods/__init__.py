@@ -5,6 +5,7 @@ must still be able to say how many CPU devices JAX shall have.
 """
 
 from bnn_ppl.methods.adjusted_mclmc import adjusted_mclmc
+from bnn_ppl.methods.csgld import csgld
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.hmc import hmc
 from bnn_ppl.methods.mclmc import mclmc
@@ -13,4 +14,4 @@ from bnn_ppl.methods.sghmc import sghmc
 from bnn_ppl.methods.sgld import sgld
 from bnn_ppl.methods.sgnht import sgnht
 
-__all__ = ["adjusted_mclmc", "descent", "hmc", "mclmc", "nuts", "sghmc", "sgld", "sgnht"]
+__all__ = ["adjusted_mclmc", "csgld", "descent", "hmc", "mclmc", "nuts", "sghmc", "sgld", "sgnht"]

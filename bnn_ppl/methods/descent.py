@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.method import Method
+from bnn_ppl.early_stopping import stopped_early
+from bnn_ppl.method import Method, step_info
 from bnn_ppl.posterior import Posterior
-from bnn_ppl.schedules import Schedule
+from bnn_ppl.schedules import Schedule, named
 
 Tree = Any
 
@@ -18,6 +19,8 @@ class DescentState(NamedTuple):
 
     position: Tree
     optimizer: Tree
+    average: Tree  # None without
+    num_steps: jax.Array
 
 
 def descent(
@@ -25,6 +28,10 @@ def descent(
     optimizer: optax.GradientTransformation | None = None,
     *,
     learning_rate: float | Schedule = 1e-3,
+    average_from: int | None = None,
+    held_out: tuple[Any, Any] | None = None,
+    check_every: int = 100,
+    patience: int = 10,
 ) -> Method:
     r"""Maximum a posteriori: descend on minus the log-density over the number of rows.
 
@@ -48,12 +55,29 @@ def descent(
         Any optax optimiser; ``optax.adam(learning_rate)`` by default.
     learning_rate
         Of the default optimiser: a number or a schedule.
+    average_from
+        Draw the mean of the points from this step on instead of the last one (Polyak & Juditsky,
+        1992; of a network's weights: Izmailov et al., 2018, without cyclical steps).
+    held_out
+        Rows (x, y) that are not among the posterior's: a chain draws the point with their highest
+        log-likelihood, and stops when that has not risen for `patience` looks.
+    check_every
+        Steps between two looks at the rows held out.
+    patience
+        Looks without a better point before a chain stops.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
     """
+    rate = named(learning_rate) if optimizer is None else "of the optimizer given"
     optimizer = optimizer or optax.adam(learning_rate)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DescentState:
         del key, batch
-        return DescentState(position, optimizer.init(position))
+        average = None if average_from is None else position
+        return DescentState(position, optimizer.init(position), average, jnp.zeros((), int))
 
     def loss(position: Tree, batch: Any) -> jax.Array:
         return -posterior.logdensity(position, batch) / posterior.num_rows
@@ -63,15 +87,20 @@ def descent(
         value, gradient = jax.value_and_grad(loss)(state.position, batch)
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
         position = optax.apply_updates(state.position, updates)
-        return DescentState(position, inner), {
-            "diverging": ~jnp.isfinite(value),
-            "lp": -value * posterior.num_rows,
-            "n_steps": jnp.asarray(1),
-        }
+        average = state.average
+        if average_from is not None:
+            # Until then the last point stands for the mean.
+            share = 1.0 / jnp.maximum(state.num_steps - average_from + 1, 1)
+            average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
+        info = step_info(-value * posterior.num_rows)
+        return DescentState(position, inner, average, state.num_steps + 1), info
 
     def draw(key: jax.Array, state: DescentState) -> Tree:
         del key
-        return state.position
+        return state.position if average_from is None else state.average
 
-    rate = learning_rate if not callable(learning_rate) else "schedule"
-    return Method(init, step, draw, settings={"method": "descent", "learning_rate": rate})
+    settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
+    method = Method(init, step, draw, settings=settings)
+    if held_out is None:
+        return method
+    return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)

@@ -14,6 +14,8 @@ def sghmc(
     momentum: float = 0.9,
     preconditioner: Preconditioner | None = None,
     noise_temperature: float | Schedule = 1.0,
+    gibbs_every: int | None = None,
+    subtract_noise: bool = False,
 ) -> Method:
     r"""Stochastic-gradient Hamiltonian Monte Carlo: underdamped Langevin dynamics.
 
@@ -40,17 +42,31 @@ def sghmc(
     noise_temperature
         T of the noise, a number or a schedule, on top of the temperature that the posterior was
         conditioned with.
+    gibbs_every
+        Steps between draws of the precisions of :func:`bnn_ppl.priors.hierarchical` from their law
+        given the weights; in between they rest. By default they move like weights.
+    subtract_noise
+        Take :math:`M^2` for the variance of the minibatches' gradients, and add so much less noise:
+        :math:`2 (1-\beta) T M - \epsilon M^2`, not below 0 (Springenberg et al., 2016, equation 9,
+        with :func:`bnn_ppl.preconditioners.scale_adapted`). Right where gradients are mostly noise.
 
     Raises
     ------
     ValueError
-        If a number is out of range.
+        If a number is out of range, or the model has no precisions to draw.
     """
+    if preconditioner is not None and preconditioner.curvature is not None:
+        raise ValueError(
+            "got a preconditioner with curvature, expected one without: the term is that of "
+            "overdamped dynamics; use sgld"
+        )
     return langevin(
         posterior,
         step_size,
         momentum=momentum,
         preconditioner=preconditioner,
         temperature=noise_temperature,
+        gibbs_every=gibbs_every,
+        subtract_noise=subtract_noise,
         name="sghmc",
     )

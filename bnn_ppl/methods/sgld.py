@@ -13,6 +13,7 @@ def sgld(
     *,
     preconditioner: Preconditioner | None = None,
     noise_temperature: float | Schedule = 1.0,
+    gibbs_every: int | None = None,
 ) -> Method:
     r"""Stochastic-gradient Langevin dynamics: a step along the gradient of a minibatch, and noise.
 
@@ -38,11 +39,14 @@ def sgld(
     noise_temperature
         T of the noise, a number or a schedule, on top of the temperature that the posterior was
         conditioned with.
+    gibbs_every
+        Steps between draws of the precisions of :func:`bnn_ppl.priors.hierarchical` from their law
+        given the weights; in between they rest. By default they move like weights.
 
     Raises
     ------
     ValueError
-        If a number is out of range.
+        If a number is out of range, or the model has no precisions to draw.
     """
     return langevin(
         posterior,
@@ -50,5 +54,6 @@ def sgld(
         momentum=0.0,
         preconditioner=preconditioner,
         temperature=noise_temperature,
+        gibbs_every=gibbs_every,
         name="sgld",
     )

@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from bnn_ppl.langevin import named
-from bnn_ppl.method import Method
+from bnn_ppl.method import Method, step_info
 from bnn_ppl.posterior import Posterior
-from bnn_ppl.schedules import Schedule, value_at
+from bnn_ppl.schedules import Schedule, named, value_at
 
 Tree = Any
 
@@ -26,10 +26,10 @@ def sgnht(posterior: Posterior, step_size: float | Schedule, *, friction: float 
     .. math:: w \gets w + h p, \qquad p \gets (1 - h \xi) p + h g + \sqrt{2 h A}\, \eta, \qquad
         \xi \gets \xi + h (p^\top p / d - 1)
 
-    with g the gradient of the log-density estimated from the minibatch, d the number of weights and
-    :math:`\eta \sim N(0, I)` (Ding et al., 2014, algorithm 2; BlackJAX's solver). The friction
-    :math:`\xi` rises until the kinetic energy is right, so noise of unknown size in g does not heat
-    the chain. Run it with ``batch_size=``.
+    with g the gradient at the new w of the log-density estimated from the minibatch, d the number
+    of weights and :math:`\eta \sim N(0, I)` (Ding et al., 2014, algorithm 2; BlackJAX's solver).
+    The friction :math:`\xi` rises until the kinetic energy is right, so noise of unknown size in g
+    does not heat the chain. Run it with ``batch_size=``.
 
     **Biased** in first order of the step size.
 
@@ -62,14 +62,12 @@ def sgnht(posterior: Posterior, step_size: float | Schedule, *, friction: float 
 
     def step(key: jax.Array, state: ThermostatState, batch: Any) -> tuple[ThermostatState, dict]:
         size = value_at(step_size, state.num_steps)
-        lp, gradient = jax.value_and_grad(posterior.logdensity)(state.chain.position, batch)
+        # Where the kernel moves to: with the gradient of where it was the two updates would be an
+        # explicit Euler step, whose energy grows.
+        moved = optax.tree.add_scale(state.chain.position, size, state.chain.momentum)
+        lp, gradient = jax.value_and_grad(posterior.logdensity)(moved, batch)
         chain = kernel(key, state.chain, lambda position, batch: gradient, batch, size)
-        return ThermostatState(chain, state.num_steps + 1), {
-            "diverging": ~jnp.isfinite(lp),
-            "lp": lp,
-            "n_steps": jnp.asarray(1),
-            "step_size": size,
-        }
+        return ThermostatState(chain, state.num_steps + 1), step_info(lp, step_size=size)
 
     def draw(key: jax.Array, state: ThermostatState) -> Tree:
         del key

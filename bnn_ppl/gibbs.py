@@ -1,0 +1,41 @@
+"""Gibbs draws of the precisions that a hierarchical prior learns."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bnn_ppl.posterior import Posterior
+
+Tree = dict[str, Any]
+
+
+def check_gibbs(posterior: Posterior, every: int) -> None:
+    """Refuse a posterior whose precisions have no Gamma law given the weights."""
+    if every < 1:
+        raise ValueError(f"got gibbs_every={every}, expected a whole number of steps from 1 up")
+    if not posterior.precisions:
+        raise ValueError(
+            f"got gibbs_every={every} for a model without learnt precisions, expected some: "
+            "use bnn_ppl.priors.hierarchical, or leave gibbs_every out"
+        )
+    if posterior.temperature != 1 and posterior.tempered == "posterior":
+        raise ValueError(
+            f"got gibbs_every={every} at temperature={posterior.temperature}, expected 1: the "
+            "conditional law is Gamma at 1 only; use tempered='likelihood'"
+        )
+
+
+def precisions_drawn(key: jax.Array, posterior: Posterior, position: Tree) -> Tree:
+    r"""Draw each precision from its law given the weights it governs.
+
+    With w ~ N(0, 1 / tau) and tau ~ Gamma(a, b) that is Gamma(a + n / 2, b + sum w^2 / 2)
+    (Springenberg et al., 2016, section 4.1). Positions hold log tau.
+    """
+    drawn = {}
+    for index, (site, prior) in enumerate(posterior.precisions.items()):
+        weights = position[prior.governs]
+        shape = prior.concentration + weights.size / 2
+        rate = prior.rate + jnp.sum(weights**2) / 2
+        drawn[site] = jax.random.loggamma(jax.random.fold_in(key, index), shape) - jnp.log(rate)
+    return position | drawn

@@ -1,0 +1,122 @@
+"""Contour stochastic-gradient Langevin dynamics."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bnn_ppl.method import Method, step_info
+from bnn_ppl.posterior import Posterior
+from bnn_ppl.schedules import Schedule, decaying, named, value_at
+
+Tree = Any
+
+
+class ContourState(NamedTuple):
+    """A chain with its histogram of energies."""
+
+    chain: Any  # BlackJAX's position, share of each energy band, and the band it is in
+    num_steps: jax.Array  # taken so far
+
+
+def csgld(
+    posterior: Posterior,
+    step_size: float | Schedule,
+    *,
+    min_energy: float,
+    energy_gap: float,
+    num_bands: int = 512,
+    flatness: float = 1.0,
+    learning_rate: float | Schedule | None = None,
+) -> Method:
+    r"""Contour SGLD: flatten the landscape of energies, and weigh the draws to make up for it.
+
+    .. math:: w \gets w + \epsilon \Big(1 + \zeta
+        \frac{\log \theta_J - \log \theta_{J-1}}{\Delta u}\Big) g + \sqrt{2 \epsilon}\, \xi,
+        \qquad \theta \gets \theta + \omega\, \theta_J\, (1_J - \theta)
+
+    with g the gradient of the log-density :math:`-U` estimated from the minibatch, J the band of
+    width :math:`\Delta u` that U lies in, and :math:`\theta` each band's share of the posterior, as
+    learnt so far (Deng et al., 2020, algorithm 1; BlackJAX's kernel). Where low energies are
+    overrepresented the gradient changes its sign, and the chain climbs out of a mode.
+
+    A draw weighs :math:`\theta_J^\zeta`, recorded as ``log_weight``; :func:`bnn_ppl.predict` weighs
+    draws by it, ArviZ's summaries do not. **Biased** in first order of the step size, as
+    :func:`bnn_ppl.sgld` is. A step takes one gradient and one more value of the log-density.
+
+    Parameters
+    ----------
+    posterior
+        What to sample.
+    step_size
+        :math:`\epsilon`, a number or a schedule, in squared units of the weights.
+    min_energy
+        An energy (minus the log-density, as recorded in ``lp``) below the lowest.
+    energy_gap
+        :math:`\Delta u`. `min_energy` and `num_bands` gaps should reach up to the energies of
+        warm-up; higher ones fall into the last band.
+    num_bands
+        Bands of energy.
+    flatness
+        :math:`\zeta`: 0 is sgld, 1 visits all bands alike.
+    learning_rate
+        :math:`\omega`, a number or a schedule; by default ``decaying(1, 100, 0.6)``.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+    from blackjax.sgmcmc import csgld as kernels
+
+    _check(step_size, energy_gap, num_bands, flatness)
+    rate = decaying(1, 100, 0.6) if learning_rate is None else learning_rate
+    kernel = kernels.build_kernel(num_bands, energy_gap, min_energy)
+
+    def init(key: jax.Array, position: Tree, batch: Any) -> ContourState:
+        del key, batch
+        chain = kernels.init(position, num_bands)
+        chain = chain._replace(energy_idx=jnp.asarray(chain.energy_idx, jnp.int32))
+        return ContourState(chain, jnp.zeros((), int))
+
+    def step(key: jax.Array, state: ContourState, batch: Any) -> tuple[ContourState, dict]:
+        size, omega = (value_at(rate, state.num_steps) for rate in (step_size, rate))
+        lp, gradient = jax.value_and_grad(posterior.logdensity)(state.chain.position, batch)
+        chain = kernel(
+            key,
+            state.chain,
+            posterior.logdensity,
+            lambda position, batch: gradient,
+            batch,
+            size,
+            omega,
+            flatness,
+        )
+        log_weight = flatness * jnp.log(chain.energy_pdf[chain.energy_idx])
+        info = step_info(lp, step_size=size, log_weight=log_weight)
+        return ContourState(chain, state.num_steps + 1), info
+
+    def draw(key: jax.Array, state: ContourState) -> Tree:
+        del key
+        return state.chain.position
+
+    settings = {
+        "method": "csgld",
+        "step_size": named(step_size),
+        "min_energy": min_energy,
+        "energy_gap": energy_gap,
+        "num_bands": num_bands,
+        "flatness": flatness,
+        "learning_rate": named(rate),
+    }
+    return Method(init, step, draw, settings=settings)
+
+
+def _check(step_size: Any, energy_gap: float, num_bands: int, flatness: float) -> None:
+    if not callable(step_size) and not step_size > 0:
+        raise ValueError(f"got step_size={step_size}, expected a number above 0 or a schedule")
+    if not (energy_gap > 0 and num_bands > 2 and flatness >= 0):
+        raise ValueError(
+            f"got energy_gap={energy_gap}, num_bands={num_bands}, flatness={flatness}, expected "
+            "above 0, above 2, and 0 or more"
+        )

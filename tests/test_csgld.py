@@ -1,0 +1,61 @@
+"""Contour SGLD: flattened energies, weighted draws."""
+
+import arviz as az
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from test_sgmcmc import sample, two_modes
+
+import bnn_ppl as bnn
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return bnn.condition(two_modes, (np.zeros((1, 1)), np.zeros(1)))
+
+
+@pytest.fixture(scope="module")
+def draws(posterior):
+    lowest = -float(posterior.logdensity({"w": jnp.asarray(3.0)}, posterior.data))
+    method = bnn.csgld(posterior, 0.01, min_energy=lowest - 0.1, energy_gap=0.5, num_bands=40)
+    begin = az.from_dict({"w": np.full((2, 1), 3.0)})
+    options = {"num_warmup": 20000, "num_draws": 4000, "thin": 10, "init": begin}
+    return sample(posterior, method, **options)
+
+
+def test_both_modes_are_visited(draws):
+    right = (draws.posterior["w"] > 0).mean("draw")
+    assert ((right > 0.15) & (right < 0.85)).all()
+
+
+def test_weighted_draws_are_those_of_the_posterior(posterior, draws):
+    w, weights = draws.posterior["w"].values, np.exp(draws.sample_stats.log_weight.values)
+
+    def density(w):
+        return np.exp(-(w**2) / 200 - (np.abs(w) - 3) ** 2 / (2 * 0.6**2))
+
+    exact, total = (
+        quad(lambda w, f=f: f(w) * density(w), 0, 20, points=[3])[0]
+        for f in (np.square, np.ones_like)
+    )
+    weighted = (weights * w**2).sum() / weights.sum()
+    assert weighted == pytest.approx(exact / total, rel=0.06)
+    assert (w**2).mean() > 1.2 * exact / total  # unweighted they are of a flattened landscape
+    np.testing.assert_allclose(
+        bnn.predict(posterior, draws, (np.zeros((1, 1)), None))["mean"],
+        (weights / weights.mean(1, keepdims=True) * (np.abs(w) - 3)).mean(),
+        rtol=1e-3,
+    )
+
+
+def test_without_flatness_it_is_sgld(posterior):
+    """The same kernel, and its noise."""
+    draws = {}
+    for method in (
+        bnn.csgld(posterior, 0.01, min_energy=0.0, energy_gap=0.5, flatness=0.0),
+        bnn.csgld(posterior, 0.01, min_energy=0.0, energy_gap=5.0, num_bands=9, flatness=0.0),
+    ):
+        draws[len(draws)] = sample(posterior, method, num_draws=50, thin=1)
+    np.testing.assert_array_equal(draws[0].posterior["w"], draws[1].posterior["w"])
+    np.testing.assert_array_equal(draws[0].sample_stats.log_weight, 0)

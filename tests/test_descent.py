@@ -1,0 +1,142 @@
+"""Point estimates: modes, averages, early stopping, augmentation."""
+
+from functools import partial
+
+import arviz as az
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from targets import linear_regression
+from test_sgmcmc import gaussian, sample
+
+import bnn_ppl as bnn
+from bnn_ppl.augmentation import augmented, crop_and_flip
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return bnn.condition(gaussian, (np.zeros((4, 1)), np.zeros((4, 200))))
+
+
+def test_it_finds_the_mode_of_a_regression():
+    target = linear_regression()
+    posterior = bnn.condition(target.model, target.data)
+    method = bnn.descent(posterior, learning_rate=optax.cosine_decay_schedule(0.1, 2000))
+    draws = sample(posterior, method, num_warmup=2000, num_draws=1, thin=0)
+    for chain in draws.posterior["weights"].values[:, 0]:
+        np.testing.assert_allclose(chain, target.means["weights"], atol=1e-3)
+
+
+def test_it_takes_any_optimiser_and_warm_starts_a_sampler(posterior):
+    method = bnn.descent(posterior, optax.sgd(0.1, momentum=0.9))
+    found = sample(posterior, method, num_warmup=300, num_draws=1, thin=0)
+    np.testing.assert_allclose(found.posterior["w"], 0, atol=1e-3)
+    warm = sample(posterior, bnn.sgld(posterior, 1e-9), init=found, num_draws=2, thin=1)
+    np.testing.assert_allclose(warm.posterior["w"], 0, atol=2e-3)
+
+
+def test_the_schedule_of_the_learning_rate_is_recorded(posterior):
+    method = bnn.descent(posterior, learning_rate=optax.linear_schedule(0.1, 0.0, 10))
+    assert method.settings["learning_rate"].startswith("schedule: 0.1, 0.09, 0")
+    assert bnn.descent(posterior, optax.sgd(0.1)).settings["learning_rate"] != 1e-3
+
+
+def test_the_average_is_that_of_the_points_from_a_step_on(posterior):
+    last = sample(posterior, bnn.descent(posterior), num_warmup=3, num_draws=5)
+    averaging = bnn.descent(posterior, average_from=4 * 4)  # the fifth draw's first step
+    mean = sample(posterior, averaging, num_warmup=3, num_draws=5, thin=4)
+    points = sample(posterior, bnn.descent(posterior), num_warmup=3, num_draws=20, thin=1)
+    np.testing.assert_allclose(mean.posterior["w"][:, 2], last.posterior["w"][:, 2], rtol=1e-6)
+    expected = points.posterior["w"].values[:, 16 - 3 : 20].mean(1)
+    np.testing.assert_allclose(mean.posterior["w"][:, -1], expected, rtol=1e-5)
+
+
+def overfitting():
+    """Return rows to learn by heart and rows held out, of a regression with more weights."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 30))
+    y = x[:, 0] + rng.normal(size=60)
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 10).expand([30]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    return bnn.condition(model, (x[:35], y[:35])), (x[35:], y[35:])
+
+
+def test_early_stopping_draws_the_best_point_on_the_rows_held_out():
+    posterior, held_out = overfitting()
+    begin = az.from_dict({"w": np.random.default_rng(1).normal(size=(2, 1, 30)) * 0.1})
+    options = {"num_warmup": 0, "num_draws": 400, "thin": 5, "init": begin}
+    path = sample(posterior, bnn.descent(posterior, learning_rate=0.01), **options)
+    options = {"num_warmup": 2000, "num_draws": 1, "thin": 0, "init": begin}
+    method = bnn.descent(
+        posterior, learning_rate=0.01, held_out=held_out, check_every=5, patience=20
+    )
+    stopped = sample(posterior, method, **options)
+    score = jax.vmap(
+        lambda w: posterior.log_likelihood({"w": w}, jax.tree.map(jnp.asarray, held_out)).sum()
+    )
+    for chain in range(2):
+        points = path.posterior["w"].values[chain]
+        scores = np.asarray(score(points))
+        assert scores.max() > scores[-1] + 5  # it does overfit
+        found = stopped.posterior["w"].values[chain, 0]
+        np.testing.assert_allclose(found, points[scores.argmax()], rtol=1e-5)
+    # A chain that has stopped takes no gradients.
+    assert stopped.attrs["gradient_evaluations"] < 2 * 1000
+
+
+def test_early_stopping_refuses_counts_out_of_range():
+    posterior, held_out = overfitting()
+    with pytest.raises(ValueError, match="got check_every=0, patience=10, expected"):
+        bnn.descent(posterior, held_out=held_out, check_every=0)
+
+
+# --- augmentation
+
+IMAGES = np.random.default_rng(0).normal(size=(64, 6, 5, 2)).astype(np.float32)
+
+
+def test_crops_are_shifts_filled_from_outside():
+    changed = crop_and_flip(jax.random.key(0), IMAGES, padding=2, fill=-7.0, flip=False)
+    padded = np.pad(IMAGES, ((0, 0), (2, 2), (2, 2), (0, 0)), constant_values=-7.0)
+    seen = set()
+    for image, whole in zip(np.asarray(changed), padded, strict=True):
+        shifts = [
+            (i, j)
+            for i in range(5)
+            for j in range(5)
+            if np.array_equal(image, whole[i : i + 6, j : j + 5])
+        ]
+        assert len(shifts) == 1
+        seen |= set(shifts)
+    assert len(seen) > 15  # of the 25 shifts
+
+
+def test_about_half_the_images_are_mirrored():
+    changed = np.asarray(crop_and_flip(jax.random.key(0), IMAGES, padding=0))
+    same = (changed == IMAGES).all((1, 2, 3))
+    mirrored = (changed == IMAGES[:, :, ::-1]).all((1, 2, 3))
+    assert (same ^ mirrored).all() and 16 < mirrored.sum() < 48
+
+
+def test_an_augmented_method_sees_other_rows_at_each_step_of_the_same_data():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(w * x.sum((1, 2, 3)), 1.0), obs=y)
+
+    posterior = bnn.condition(model, (IMAGES, np.zeros(64)))
+    method = augmented(bnn.sgld(posterior, 1e-12), partial(crop_and_flip, padding=2))
+    assert "crop_and_flip" in method.settings["augmentation"]
+    begin = az.from_dict({"w": np.ones((2, 1))})
+    options = {"num_draws": 5, "thin": 1, "batch_size": 64, "init": begin}
+    lp = sample(posterior, method, **options).sample_stats.lp.values
+    plain = sample(posterior, bnn.sgld(posterior, 1e-12), **options).sample_stats.lp.values
+    assert (np.abs(np.diff(lp)) > 10 * np.abs(np.diff(plain))).all()
