@@ -176,7 +176,9 @@ def run(
         prepared = prepared._replace(states=states)
     with (
         _interrupts() as interrupted,
-        reporting(progress, num_warmup + num_draws, at.warmup + at.draws) as report,
+        reporting(
+            progress, _num_steps(num_warmup, num_draws, thin), _num_steps(at.warmup, at.draws, thin)
+        ) as report,
     ):
         at = _advance(prepared, at, recorder, report, interrupted)
     if _agreed(interrupted()) and at.draws < num_draws:
@@ -388,7 +390,8 @@ def _advance(
                 done += count
                 at = _counted(at, phase.name, done, stats, seconds)
                 unrecorded = at, states, records if phase.name == "draws" else None, count
-                report(phase.name, at.warmup + at.draws, _shown(at, stats, recorder))
+                steps = _num_steps(at.warmup, at.draws, prepared.phases[1].thin)
+                report(phase.name, steps, _shown(at, stats, recorder))
                 aim = max(_SECONDS_A_CHUNK, seconds_recording / _SHARE_RECORDING)
                 count = int(min(chunk.capacity, phase.num - done, count / seconds * aim))
                 count = _agreed(max(1, count))
@@ -505,6 +508,11 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
 # --- telling
 
 
+def _num_steps(warmup: int, draws: int, thin: int) -> int:
+    """Count the steps of a chain, in which progress is told; a draw without any is one."""
+    return warmup + draws * max(1, thin)
+
+
 def _shown(at: Progress, stats: dict[str, np.ndarray], recorder: Memory | Folder) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     if "acceptance_rate" in stats:
@@ -517,6 +525,8 @@ def _shown(at: Progress, stats: dict[str, np.ndarray], recorder: Memory | Folder
         facts["divergences"] = at.divergences
     if recorder.bytes_on_disk:
         facts["disk_MB"] = round(recorder.bytes_on_disk / 1e6, 1)
+    if at.draws:
+        facts["draws"] = at.draws
     return facts
 
 

@@ -232,6 +232,12 @@ def test_progress_is_lines_where_there_is_no_terminal(posterior, capsys):
     assert last.startswith("draws 16/16") and "left, acceptance 0." in last and "lp " in last
 
 
+def test_progress_counts_steps_so_that_the_time_left_is_right_for_long_draws(posterior, capsys):
+    short(posterior, progress="json", thin=5)
+    last = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert last["done"] == last["total"] == 10 + 6 * 5 and last["draws"] == 6
+
+
 def test_progress_is_a_bar_in_a_terminal(posterior, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     short(posterior, progress=True)

@@ -1,5 +1,8 @@
 """Stochastic-gradient samplers against their own exact discrete law, minibatches and schedules."""
 
+import subprocess
+import sys
+
 import arviz as az
 import jax
 import jax.numpy as jnp
@@ -13,6 +16,7 @@ from stats import assert_means
 from targets import linear_regression
 
 import bnn_ppl as bnn
+from bnn_ppl.augmentation import augmented
 from bnn_ppl.method import Method
 from bnn_ppl.minibatches import Minibatches
 
@@ -118,6 +122,39 @@ def test_thermostat_absorbs_the_noise_of_minibatches():
     assert variance["sghmc"] > 1.4
 
 
+ON_FOUR_DEVICES = """
+import sys
+import jax, numpy as np, numpyro, numpyro.distributions as dist
+import bnn_ppl as bnn
+
+jax.config.update("jax_num_cpu_devices", 4)
+
+def gaussian(x, y=None):  # two hundred weights, given eight times y = 0 each N(0, 1 / 2)
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([200]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w, np.sqrt(8)).to_event(1), obs=y)
+
+posterior = bnn.condition(gaussian, (np.zeros((8, 1)), np.zeros((8, 200))))
+one, shared, split = (jax.make_mesh(s, ("chain", "data")) for s in ((1, 1), (1, 4), (4, 1)))
+runs = [(m, 1.0, mesh) for m in (bnn.sgld, bnn.sghmc) for mesh in (one, shared, split)]
+runs += [(bnn.sgld, T, mesh) for T in (0.1, 0.01) for mesh in (one, shared)]
+for method, T, mesh in runs:
+    method = method(posterior, 0.02, noise_temperature=T)
+    draws = bnn.run(jax.random.key(0), posterior, method, num_chains=4, num_warmup=200,
+                    num_draws=100, thin=20, batch_size=4, mesh=mesh, progress=False)
+    print(2 * float(draws.posterior["w"].var()) / T)
+"""
+
+
+def test_one_and_four_devices_sample_at_the_same_temperature():
+    """A gradient summed twice over the devices would sample at 1/4 of it."""
+    command = [sys.executable, "-c", ON_FOUR_DEVICES]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+    found = np.array(done.stdout.split(), float)
+    assert len(found) == 10
+    np.testing.assert_allclose(found, 1, rtol=0.05)
+
+
 def test_law_of_sgld_in_closed_form():
     assert law(0.3, 0.0, 1.0) == pytest.approx(1 / PRECISION / (1 - 0.3 * PRECISION / 2))
 
@@ -212,13 +249,54 @@ def test_batch_size_out_of_range_is_refused(size):
         Minibatches(size, False).check(12, 1)
 
 
-def test_thinned_and_interrupted_runs_see_the_same_batches(posterior, tmp_path):
-    method = bnn.sghmc(posterior, 0.01)
+# Every state that a method here carries, and every place where its key or its count goes.
+METHODS = {
+    "sgld": lambda p: bnn.sgld(p, bnn.schedules.decaying(0.01, 1.0)),
+    "sgld with curvature": lambda p: bnn.sgld(
+        p, 0.01, preconditioner=bnn.preconditioners.rmsprop(curvature=True)
+    ),
+    "cyclical sghmc": lambda p: bnn.sghmc(
+        p,
+        bnn.schedules.cyclical(0.01, 7),
+        noise_temperature=bnn.schedules.exploring(7, 0.5),
+    ),
+    "scale-adapted sghmc": lambda p: bnn.sghmc(
+        p, 0.01, preconditioner=bnn.preconditioners.scale_adapted(), subtract_noise=True
+    ),
+    "sgnht": lambda p: bnn.sgnht(p, 0.01),
+    "csgld": lambda p: bnn.csgld(p, 0.01, min_energy=0.0, energy_gap=50.0),
+    "averaged descent": lambda p: bnn.descent(p, average_from=8),
+    "descent stopped early": lambda p: bnn.descent(p, held_out=p.data, check_every=2, patience=1),
+    "augmented sgld": lambda p: augmented(bnn.sgld(p, 0.01), lambda key, x: -x),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_interrupted_run_is_bit_identical(posterior, tmp_path, name):
+    method = METHODS[name](posterior)
     options = {"batch_size": 3, "num_warmup": 5, "thin": 2}
     whole = sample(posterior, method, num_draws=9, **options)
     sample(posterior, method, num_draws=4, folder=tmp_path, **options)
     resumed = sample(posterior, method, num_draws=9, folder=tmp_path, **options)
     np.testing.assert_array_equal(resumed.posterior["w"], whole.posterior["w"])
+    for stat, values in whole.sample_stats.items():
+        np.testing.assert_array_equal(resumed.sample_stats[stat], values, err_msg=stat)
+
+
+def test_an_interrupted_run_draws_the_same_precisions(tmp_path):
+    posterior = bnn.condition(learnt_precision, (np.zeros((4, 1)), np.zeros(4)))
+    method = bnn.sgld(posterior, 0.01, gibbs_every=3)
+    options = {"batch_size": 3, "num_warmup": 5, "thin": 2}
+    whole = sample(posterior, method, num_draws=9, **options)
+    sample(posterior, method, num_draws=4, folder=tmp_path, **options)
+    resumed = sample(posterior, method, num_draws=9, folder=tmp_path, **options)
+    np.testing.assert_array_equal(resumed.posterior["w.precision"], whole.posterior["w.precision"])
+
+
+def learnt_precision(x, y=None):
+    w = numpyro.sample("w", bnn.priors.hierarchical()("w", (3,)).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w[0], 1.0), obs=y)
 
 
 # --- schedules
