@@ -1,6 +1,7 @@
 """Augmentation: each step sees its batch changed at random."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -40,12 +41,18 @@ def augmented(method: Method, augmentation: Augmentation) -> Method:
 
         return changed
 
-    name = getattr(augmentation, "__name__", None) or repr(augmentation)
     return method._replace(
         step=seeing(method.step),
         warmup=None if method.warmup is None else seeing(method.warmup),
-        settings={**method.settings, "augmentation": name},
+        settings={**method.settings, "augmentation": _named(augmentation)},
     )
+
+
+def _named(augmentation: Augmentation) -> str:
+    if not isinstance(augmentation, partial):
+        return getattr(augmentation, "__name__", type(augmentation).__name__)
+    options = ", ".join(f"{name}={value!r}" for name, value in augmentation.keywords.items())
+    return f"{_named(augmentation.func)}({options})"
 
 
 def crop_and_flip(

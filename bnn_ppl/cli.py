@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 import jax
 import numpy as np
+import optax
 import tyro
 
 import bnn_ppl as bnn
@@ -32,7 +33,14 @@ METHODS: dict[str, Callable[..., bnn.Method]] = {
     "sgld": bnn.sgld,
     "sghmc": bnn.sghmc,
     "sgnht": bnn.sgnht,
+    "csgld": bnn.csgld,
     "descent": bnn.descent,
+}
+
+PRECONDITIONERS: dict[str, Callable[[], Preconditioner]] = {
+    "rmsprop": bnn.preconditioners.rmsprop,
+    "rmsprop_with_curvature": partial(bnn.preconditioners.rmsprop, curvature=True),
+    "scale_adapted": bnn.preconditioners.scale_adapted,
 }
 
 Options = dict[str, Any]
@@ -66,6 +74,8 @@ class Problem(NamedTuple):
     noise
         Of a regression: "learnt", "heteroscedastic", or a known standard deviation in units of
         the standardised y.
+    held_out
+        Share of the training rows, the last ones, kept from training; descent stops early by them.
     temperature
         Of the posterior; 1 is Bayes.
     microbatch
@@ -88,10 +98,41 @@ class Problem(NamedTuple):
     ] = "fan_in"
     prior_scale: float = round(math.sqrt(2), 3)
     noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
+    held_out: float = 0.0
     temperature: float = 1.0
     microbatch: int | None = None
     float64: bool = False
     matmul_precision: Literal["highest", "tensorfloat32", "bfloat16"] = "highest"
+
+
+class Training(NamedTuple):
+    """How methods on minibatches go about it.
+
+    Attributes
+    ----------
+    rate_schedule
+        How the step size (of descent: the learning rate) changes. "cosine_burn_in": from
+        --rate-start along half a cosine, over warm-up; "cosine": from the rate to 0 over warm-up;
+        "cyclical": the rate in warm-up, then falling to 0 along half a cosine, again and again.
+    rate_start
+        Rate at the first step of "cosine_burn_in"; by default ten times the rate.
+    cycle_epochs
+        Passes over the data of a cycle.
+    exploration
+        Share of each cycle, its first part, without noise.
+    optimizer
+        Of descent: "sgd" has the momentum 0.9.
+    augment
+        Change each image of a batch at random: "crop" shifts it by up to 4 pixels,
+        "crop_and_flip" mirrors every other one too.
+    """
+
+    rate_schedule: Literal["constant", "cosine_burn_in", "cosine", "cyclical"] = "constant"
+    rate_start: float | None = None
+    cycle_epochs: float = 50.0
+    exploration: float = 0.0
+    optimizer: Literal["adam", "sgd"] = "adam"
+    augment: Literal["crop", "crop_and_flip"] | None = None
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -170,6 +211,7 @@ def _run_command() -> Callable[..., None]:
     def run(
         method: Any,
         problem: Problem,
+        training: Training,
         running: Any,
         *,
         seed: int = 0,
@@ -192,6 +234,8 @@ def _run_command() -> Callable[..., None]:
             How to sample.
         problem
             What is learnt from what.
+        training
+            How methods on minibatches go about it.
         running
             How long and how wide.
         seed
@@ -218,7 +262,7 @@ def _run_command() -> Callable[..., None]:
         running = running | {"progress": "json" if json else progress}
         if init is not None:
             running = running | {"init": bnn.diagnostics.load(init)}
-        _run(method, problem, running, seed, folder, (num_warmup_epochs, num_epochs))
+        _run(method, problem, training, running, seed, folder, (num_warmup_epochs, num_epochs))
 
     running = _options(
         bnn.run,
@@ -233,7 +277,9 @@ def _run_command() -> Callable[..., None]:
 def _plan_command() -> Callable[..., None]:
     """Make the command ``plan``: the arguments of ``run``, tried for some seconds."""
 
-    def plan(method: Any, problem: Problem, running: Any, *, seed: int = 0) -> None:
+    def plan(
+        method: Any, problem: Problem, training: Training, running: Any, *, seed: int = 0
+    ) -> None:
         """Say what a run would take: time, memory, disk, gradients.
 
         Parameters
@@ -242,6 +288,8 @@ def _plan_command() -> Callable[..., None]:
             How to sample.
         problem
             What is learnt from what.
+        training
+            How methods on minibatches go about it.
         running
             How long and how wide.
         seed
@@ -249,7 +297,8 @@ def _plan_command() -> Callable[..., None]:
         """
         data, posterior = _posterior(problem)
         print(_describe(problem, data, posterior), flush=True)
-        found = bnn.plan(jax.random.key(seed), posterior, method(posterior), **running)
+        chosen = _method(method, training, running, posterior, _parts(problem, data)[1])
+        found = bnn.plan(jax.random.key(seed), posterior, chosen, **running)
         print(_plan_table(found))
 
     running = _options(bnn.plan, omit={"key", "posterior", "method"}, defaults=_RUNNING, give=dict)
@@ -275,7 +324,9 @@ def _annotations(running: Callable) -> Options:
                 name,
                 description=_first_paragraph(method),
                 constructor=_options(
-                    method, omit={"posterior", "optimizer"}, give=partial(partial, method)
+                    method,
+                    omit={"posterior", "optimizer", "held_out"},
+                    give=partial(partial, method),
                 ),
             ),
         ]
@@ -290,6 +341,7 @@ def _annotations(running: Callable) -> Options:
 def _run(
     method: partial,
     problem: Problem,
+    training: Training,
     running: Options,
     seed: int,
     folder: Path | None,
@@ -298,10 +350,11 @@ def _run(
     name = method.func.__name__
     data, posterior = _posterior(problem)
     running = _in_steps(running, posterior.num_rows, *epochs)
+    chosen = _method(method, training, running, posterior, _parts(problem, data)[1])
     first = jax.process_index() == 0
     if first:
         print(_describe(problem, data, posterior), flush=True)
-    sample = partial(bnn.run, jax.random.key(seed), posterior, method(posterior), **running)
+    sample = partial(bnn.run, jax.random.key(seed), posterior, chosen, **running)
     if folder is None:
         name_of_run = f"{problem.data}-{problem.split}-{name}"
         folder, draws = _sample_in_free_folder(sample, problem, name_of_run)
@@ -324,6 +377,60 @@ def _run(
     )
     figure.savefig(folder / "report.png", dpi=150)
     print(f"figure in {folder / 'report.png'}, draws in {folder}")
+
+
+def _method(
+    method: partial, training: Training, running: Options, posterior: bnn.Posterior, held_out: Any
+) -> bnn.Method:
+    """Build a method with what `training` asks for; refuse what it has no use for."""
+    options, of_descent = dict(method.keywords), method.func is bnn.descent
+    rate = "learning_rate" if of_descent else "step_size"
+    epoch = posterior.num_rows // (running["batch_size"] or posterior.num_rows)
+    cycle = max(1, round(training.cycle_epochs * epoch))
+    if training.rate_schedule != "constant":
+        if Schedule not in get_args(_hints(method.func).get(rate)):
+            raise _no_use(method, f"--rate-schedule {training.rate_schedule}")
+        options[rate] = _schedule(training, options[rate], running["num_warmup"], cycle)
+    if training.exploration:
+        if "noise_temperature" not in options or training.rate_schedule != "cyclical":
+            raise _no_use(method, "--exploration", "sgld or sghmc with --rate-schedule cyclical")
+        share, burnin = training.exploration, running["num_warmup"]
+        options["noise_temperature"] = bnn.schedules.exploring(cycle, share, burnin)
+    if training.optimizer != "adam":
+        if not of_descent:
+            raise _no_use(method, f"--optimizer {training.optimizer}", "descent")
+        options["optimizer"] = optax.sgd(options[rate], momentum=0.9)
+    if of_descent and len(held_out.y):
+        options["held_out"] = held_out
+    built = method.func(posterior, **options)
+    if training.optimizer != "adam":
+        known = {"optimizer": training.optimizer, rate: bnn.schedules.named(options[rate])}
+        built = built._replace(settings={**built.settings, **known})
+    if training.augment is None:
+        return built
+    if not running["batch_size"]:
+        raise ValueError("got --augment without --batch-size, expected one: augment minibatches")
+    change = partial(
+        bnn.augmentation.crop_and_flip,
+        fill=float(posterior.data[0].min()),
+        flip=training.augment == "crop_and_flip",
+    )
+    return bnn.augmentation.augmented(built, change)
+
+
+def _schedule(training: Training, rate: float, num_warmup: int, cycle: int) -> Schedule:
+    if training.rate_schedule == "cyclical":
+        return bnn.schedules.cyclical(rate, cycle, num_warmup)
+    if training.rate_schedule == "cosine":
+        return bnn.schedules.cosine_burn_in(rate, 0.0, num_warmup)
+    start = 10 * rate if training.rate_start is None else training.rate_start
+    return bnn.schedules.cosine_burn_in(start, rate, num_warmup)
+
+
+def _no_use(
+    method: partial, option: str, user: str = "sgld, sghmc, sgnht, csgld or descent"
+) -> Any:
+    return ValueError(f"got {option} for {method.func.__name__}, expected {user}: leave it out")
 
 
 def _in_steps(
@@ -381,8 +488,9 @@ def _posterior(problem: Problem) -> tuple[Any, bnn.Posterior]:
     jax.config.update("jax_default_matmul_precision", problem.matmul_precision)
     data = _load(problem)
     model = _model(problem, data)
+    train, _ = _parts(problem, data)
     return data, bnn.condition(
-        model, data.train, temperature=problem.temperature, microbatch=problem.microbatch
+        model, train, temperature=problem.temperature, microbatch=problem.microbatch
     )
 
 
@@ -390,6 +498,18 @@ def _load(problem: Problem) -> Any:
     return bnn.data.load(
         problem.data, split=problem.split, subset=problem.subset, data_dir=problem.data_dir
     )
+
+
+def _parts(problem: Problem, data: Any) -> tuple[Any, Any]:
+    """Training rows, and those of them that are held out."""
+    if not 0 <= problem.held_out < 1:
+        raise ValueError(f"got --held-out {problem.held_out:g}, expected a share from 0 to below 1")
+    first = len(data.train.y) - round(problem.held_out * len(data.train.y))
+    kept, held = (
+        bnn.data.Data(*(leaf[rows] for leaf in data.train))
+        for rows in (slice(first), slice(first, None))
+    )
+    return kept, held
 
 
 def _model(problem: Problem, data: Any) -> Callable:
@@ -441,7 +561,7 @@ def _options(
     function: Callable, *, omit: set[str], give: Callable, defaults: Options | None = None
 ) -> Callable:
     """Make a function of `function`'s arguments, less some, that hands those chosen to `give`."""
-    hints = get_type_hints(function, localns={"arviz": _Unavailable})
+    hints = _hints(function)
     parameters = [
         parameter.replace(
             kind=inspect.Parameter.KEYWORD_ONLY,
@@ -463,16 +583,22 @@ def _options(
     return chosen
 
 
+def _hints(function: Callable) -> Options:
+    return get_type_hints(function, localns={"arviz": _Unavailable})
+
+
 def _typed(hint: Any) -> Any:
     """Say what can be typed for an argument: a number for a rate, a name for a preconditioner."""
     if Schedule in get_args(hint):
-        return float
-    return Literal["rmsprop"] | None if Preconditioner in get_args(hint) else hint
+        return float | None if type(None) in get_args(hint) else float
+    if Preconditioner in get_args(hint):
+        return Literal[tuple(PRECONDITIONERS)] | None
+    return hint
 
 
 def _built(hint: Any, value: Any) -> Any:
     named = Preconditioner in get_args(hint) and value is not None
-    return getattr(bnn.preconditioners, value)() if named else value
+    return PRECONDITIONERS[value]() if named else value
 
 
 class _Unavailable:
@@ -493,7 +619,7 @@ def _describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
     return "\n".join(
         [
-            f"data   {problem.data}, split {problem.split} ({data.source}): {len(data.train.y)} "
+            f"data   {problem.data}, split {problem.split} ({data.source}): {posterior.num_rows} "
             f"training and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             f"model  {problem.net} {hidden} with {posterior.num_weights} unknowns, "
             f"{problem.prior}({problem.prior_scale}) prior, T = {posterior.temperature:g}",
@@ -510,15 +636,17 @@ def _table(problem: Problem, data: Any, draws: Any, prediction: Any, functions: 
     for name, value in bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).items():
         other = beside.get(name)
         rows.append((name, f"{value:.4g}", "" if other is None else f"{other:.4g}"))
-    diagnosis = bnn.diagnostics.summary(draws, functions).T
-    rows += [("", "", ""), ("mixing", "functions", "weights")]
-    for name in diagnosis.index:
-        rows.append((name, *(f"{diagnosis.loc[name, space]:.4g}" for space in diagnosis)))
-    stats = draws.sample_stats
+    if draws.posterior.sizes["draw"] > 1:  # an ensemble does not mix
+        diagnosis = bnn.diagnostics.summary(draws, functions).T
+        rows += [("", "", ""), ("mixing", "functions", "weights")]
+        for name in diagnosis.index:
+            rows.append((name, *(f"{diagnosis.loc[name, space]:.4g}" for space in diagnosis)))
     rows += [("", "", ""), ("sampling", "", "")]
+    stats = draws.get("sample_stats", {})
     if "acceptance_rate" in stats:
         rows.append(("acceptance", f"{float(stats.acceptance_rate.mean()):.3f}", ""))
-    rows.append(("divergences", str(int(stats.diverging.sum())), ""))
+    if "diverging" in stats:
+        rows.append(("divergences", str(int(stats.diverging.sum())), ""))
     rows.append(("gradient evaluations", f"{draws.attrs['gradient_evaluations']:,}", ""))
     rows.append(("seconds", f"{draws.attrs['sampling_time']:.1f}", ""))
     lines = [f"{a:24}{b:>14}{c:>14}".rstrip() for a, b, c in rows]

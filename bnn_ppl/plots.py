@@ -274,7 +274,7 @@ def report(
     offset: float = 0.0,
     title: str = "",
 ) -> Figure:
-    """One figure of four panels: fit, calibration, convergence, trace.
+    """One figure of four panels: fit, calibration, convergence, trace; two for an ensemble.
 
     Parameters
     ----------
@@ -299,16 +299,21 @@ def report(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 9), layout="constrained")
-    (fit, calibration), (convergence, trace) = figure.subplots(2, 2)
+    # Fitted once a chain, there is neither a trace nor anything to converge.
+    sampled = "sample_stats" in draws.groups() and draws.posterior.sizes["draw"] > 1
+    num_rows = 2 if sampled else 1
+    figure = Figure(figsize=(12, 4.5 * num_rows), layout="constrained")
+    fit, calibration, *rest = figure.subplots(num_rows, 2).flat
     if "probs" in prediction:
         reliability(prediction, y, ax=fit)
         selective_accuracy(prediction, y, ax=calibration)
     else:
         predicted_against_observed(prediction, y, scale=scale, offset=offset, ax=fit)
         coverage(prediction, y, ax=calibration)
-    rhat_histogram(weight_rhat, function_rhat, ax=convergence)
-    trace_logdensity(draws, ax=trace)
+    if sampled:
+        convergence, trace = rest
+        rhat_histogram(weight_rhat, function_rhat, ax=convergence)
+        trace_logdensity(draws, ax=trace)
     figure.suptitle(title, fontsize="x-large", fontweight="bold")
     return figure
 

@@ -264,12 +264,55 @@ def test_no_epochs_of_warmup_are_no_warmup(capsys, draws_only):
     assert bnn.diagnostics.load("here").attrs["num_warmup"] == 0
 
 
-def test_descent_is_an_ensemble_of_chains(capsys, draws_only):
-    arguments = ["--num-warmup", "20", "--num-draws", "1", "--thin", "0", "--batch-size", "64"]
-    sizes = ["--num-chains", "3", "--hidden", "4", "--no-progress", "--bootstrap"]
-    cli.main(["run", "descent", *arguments, *sizes, "--folder", "here"])
+ENSEMBLE = ["--num-warmup", "20", "--num-draws", "1", "--thin", "0", "--batch-size", "64"]
+ENSEMBLE += ["--num-chains", "3", "--hidden", "4", "--no-progress"]
+
+
+def test_descent_is_an_ensemble_of_chains(capsys):
+    cli.main(["run", "descent", *ENSEMBLE, "--bootstrap", "--folder", "here"])
     draws = bnn.diagnostics.load("here")
     assert dict(draws.posterior.sizes)["chain"] == 3 and draws.attrs["bootstrap"] == 1
+    out = capsys.readouterr().out
+    assert "rmse" in out and "mixing" not in out  # which an ensemble does not
+
+
+def test_descent_by_sgd_with_a_cosine_stops_early_by_rows_held_out(capsys, draws_only):
+    options = ["--optimizer", "sgd", "--learning-rate", "0.02", "--rate-schedule", "cosine"]
+    stopping = ["--held-out", "0.2", "--check-every", "5", "--patience", "1"]
+    cli.main(["run", "descent", *ENSEMBLE, *options, *stopping, "--folder", "here"])
+    settings = json.loads(bnn.diagnostics.load("here").attrs["settings"])
+    assert settings["optimizer"] == "sgd" and settings["rows_held_out"] == 55  # of 277
+    assert settings["learning_rate"].startswith("schedule: 0.02, 0.019876")
+    assert "222 training" in capsys.readouterr().out
+
+
+def test_a_cycle_explores_and_samples(capsys, draws_only):
+    options = ["--step-size", "1e-5", "--batch-size", "27", "--num-warmup-epochs", "1"]
+    cyclical = ["--rate-schedule", "cyclical", "--cycle-epochs", "2", "--exploration", "0.5"]
+    cli.main(["run", "sghmc", *SMALL, *options, *cyclical, "--folder", "here"])
+    settings = json.loads(bnn.diagnostics.load("here").attrs["settings"])
+    # Ten steps of warm-up at the first step size, then cycles of twenty, each cold for ten.
+    rates = {
+        name: settings[name].removeprefix("schedule: ").split(", ")
+        for name in settings
+        if str(settings[name]).startswith("schedule")
+    }
+    counts = np.array([0, 1, 10, 100, 1000, 10000])
+    cycle = np.maximum(counts - 10, 0) % 20 / 20
+    np.testing.assert_allclose(
+        np.array(rates["step_size"], float), 0.5e-5 * (1 + np.cos(np.pi * cycle)), rtol=1e-4
+    )
+    noisy = (counts >= 10) & (cycle >= 0.5)
+    np.testing.assert_array_equal(np.array(rates["noise_temperature"], float), noisy)
+
+
+def test_images_are_augmented_and_the_run_goes_on(capsys, draws_only):
+    options = ["--step-size", "1e-6", "--batch-size", "8", "--data", "digits", "--subset", "32"]
+    for num_draws in ("5", "6"):
+        sizes = ["--num-warmup", "3", "--num-draws", num_draws, "--hidden", "4", "--no-progress"]
+        cli.main(["run", "sgld", *sizes, *options, "--augment", "crop", "--folder", "here"])
+    settings = json.loads(bnn.diagnostics.load("here").attrs["settings"])
+    assert settings["augmentation"] == "crop_and_flip(fill=0.0, flip=False)"
 
 
 def test_a_run_starts_from_the_draws_of_another(capsys, seen, draws_only):
@@ -296,6 +339,11 @@ def test_all_methods_are_commands():
         (["run", "hmc", "--num-epochs", "nan"], "got --num-epochs nan, expected more than 0"),
         (["run", "hmc", "--num-epochs", "1", "--num-draws", "0"], "num_draws=0"),
         (["run", "hmc", "--num-warmup-epochs", "-1"], "got --num-warmup-epochs -1, expected 0"),
+        (["run", "hmc", "--rate-schedule", "cosine"], "got --rate-schedule cosine for hmc"),
+        (["run", "hmc", "--optimizer", "sgd"], "got --optimizer sgd for hmc, expected descent"),
+        (["run", "sgld", "--step-size", "1", "--exploration", "0.5"], "got --exploration for sgld"),
+        (["run", "sgld", "--step-size", "1", "--augment", "crop"], "got --augment without"),
+        (["run", "hmc", "--held-out", "1"], "got --held-out 1, expected a share"),
         (["run", "hmc", "--split", "99"], "99"),
         (["run", "hmc", "--net", "lenet"], "expected images"),
         (["run", "hmc", "--noise", "-1"], "noise=-1"),
