@@ -1,10 +1,12 @@
 """Microcanonical Langevin Monte Carlo, without adjustment."""
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from bnn_ppl.adaptation import Mass, Moments, estimated_mass, first_moments, initial_mass, updated
 from bnn_ppl.isokinetic import isokinetic_mclachlan
@@ -17,14 +19,34 @@ Tree = Any
 # and transitions that the average remembers.
 _SPREAD, _MEMORY = 1.5, 150
 
+# Warm-up takes back steps whose energy error is so many times its target: the first step may be far
+# too long, and would lose a start inside the typical set.
+_LOST = 100.0
+
+# The trail averages a fiftieth of warm-up, so that the moments hold several independent ones; and
+# the length waits until that is ten steps.
+_TRAILS, _LENGTH_DELAY = 50, 500
+
+# Decoherence length over autocorrelation length (Robnik et al., 2023, section 4).
+_LENGTH_RATIO = 0.4
+
+
+class Trail(NamedTuple):
+    """A moving average of the positions, and how that varies."""
+
+    position: Tree
+    moments: Moments
+
 
 class MCLMCState(NamedTuple):
     """A chain with what its warm-up has learnt."""
 
     chain: Any  # the BlackJAX kernel's own state
     step_size: jax.Array
+    length: jax.Array
     inverse_mass: Tree
     moments: Moments | None
+    trail: Trail | None
     average: tuple[jax.Array, jax.Array]  # of error / step_size^6, and its weight
 
 
@@ -55,13 +77,23 @@ def mclmc(
         The distance of a step, in units of S. None: warm-up finds the one whose squared energy
         change per weight averages `energy_error`.
     decoherence_length
-        Distance over which the direction is forgotten. None: sqrt(d).
+        Distance over which the direction is forgotten, L, in the same units. None: sqrt(d), which
+        after 500 steps of warm-up moves to 0.4 times the distance over which positions are
+        autocorrelated (see Notes).
     mass
         Square of S: "diagonal" (the variance of the draws, estimated in warm-up), "prior" (its
         variance) or "identity". By default "identity" if step_size is given, else "diagonal".
     energy_error
         Target of the step-size search. The energy error of each step, squared and divided by d, is
         recorded as ``energy_error``.
+
+    Notes
+    -----
+    The integrated autocorrelation time of a weight w is estimated as that of an average over the
+    last n steps is: n var(average) / var(w), n growing with warm-up, and L is the rule of Robnik et
+    al. (2023), 0.4 times step size times its mean over the weights. As a longer L shortens the
+    autocorrelation, L is where the two agree: for a Gaussian 0.9 sqrt(sum_i var(w_i) / S_i^2). A
+    chain that mixes more slowly than warm-up lasts gets an L of at most 0.016 of its path so far.
 
     Raises
     ------
@@ -76,16 +108,20 @@ def mclmc(
     kernel = kernels.build_kernel(integrator=isokinetic_mclachlan)
     start_mass = initial_mass(posterior.prior_std, mass)
     num_weights = posterior.num_weights
-    length = decoherence_length or math.sqrt(num_weights)
+    if decoherence_length is not None and not decoherence_length > 0:
+        raise ValueError(f"got decoherence_length={decoherence_length}, expected a number above 0")
 
     def init(key: jax.Array, position: Tree, batch: Any) -> MCLMCState:
         chain = kernels.init(position, lambda w: posterior.logdensity(w, batch), key)
-        moments, inverse_mass = None, start_mass
-        if mass == "diagonal":
-            moments, inverse_mass = first_moments(position, start_mass)
+        # An entry for each weight: scalars made a step half as long again on a CPU.
+        first_seen, inverse_mass = first_moments(position, start_mass)
+        trail = Trail(position, first_seen) if decoherence_length is None else None
+        moments = first_seen if trail is not None or mass == "diagonal" else None
         # A quarter of the typical set's radius in standard units is too far, never too near.
         first = jnp.asarray(step_size or 0.25 * math.sqrt(num_weights), float)
-        return MCLMCState(chain, first, inverse_mass, moments, (jnp.zeros(()), jnp.zeros(())))
+        length = jnp.asarray(decoherence_length or math.sqrt(num_weights), float)
+        average = jnp.zeros(()), jnp.zeros(())
+        return MCLMCState(chain, first, length, inverse_mass, moments, trail, average)
 
     def step(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
         chain, info = kernel(
@@ -93,7 +129,7 @@ def mclmc(
             state.chain,
             lambda w: posterior.logdensity(w, batch),
             state.inverse_mass,
-            jnp.asarray(length, float),
+            state.length,
             state.step_size,
         )
         return state._replace(chain=chain), {
@@ -101,18 +137,23 @@ def mclmc(
             "lp": chain.logdensity,
             "n_steps": jnp.asarray(2),  # gradients
             "step_size": state.step_size,
+            "decoherence_length": state.length,
             "energy_error": info.energy_change**2 / num_weights,
         }
 
     def warmup(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
-        state, info = step(key, state, batch)
+        new, info = step(key, state, batch)
         if step_size is None:
-            state = _tuned(state, info, energy_error)
-        if state.moments is not None:
-            moments = updated(state.moments, state.chain.position)
-            inverse_mass = estimated_mass(moments, start_mass)
-            state = state._replace(moments=moments, inverse_mass=inverse_mass)
-        return state, info
+            new = _tuned(state, new, info, energy_error)
+        if new.moments is None:
+            return new, info
+        moments = updated(new.moments, new.chain.position)
+        new = new._replace(moments=moments)
+        if new.trail is not None:
+            new = _lengthened(new, moments, new.trail)
+        if mass == "diagonal":
+            new = new._replace(inverse_mass=estimated_mass(moments, start_mass))
+        return new, info
 
     def draw(key: jax.Array, state: MCLMCState) -> Tree:
         del key
@@ -121,24 +162,46 @@ def mclmc(
     settings = {
         "method": "mclmc",
         "step_size": step_size,
-        "decoherence_length": length,
+        "decoherence_length": decoherence_length,
         "mass": mass,
         "energy_error": energy_error,
     }
     return Method(init, step, draw, warmup, settings)
 
 
-def _tuned(state: MCLMCState, info: dict, target: float) -> MCLMCState:
+def _tuned(old: MCLMCState, new: MCLMCState, info: dict, target: float) -> MCLMCState:
     """Aim at the energy error: it grows as the sixth power of the step size."""
-    error = info["energy_error"] / target + 1e-8
+    error = jnp.where(info["diverging"], _LOST, info["energy_error"] / target + 1e-8)
+    lost = error >= _LOST
+    # Capped, or the average would not forget for thousands of steps one that was far off.
+    error = jnp.minimum(error, _LOST)
     trust = jnp.exp(-0.5 * (jnp.log(error) / (6 * _SPREAD)) ** 2)
     keep = (_MEMORY - 1) / (_MEMORY + 1)
-    total = keep * state.average[0] + trust * error / state.step_size**6
-    weight = keep * state.average[1] + trust
-    aimed = (total / weight) ** (-1 / 6)
-    # A step that left the numbers says nothing of the error, only that it was too long.
-    step_size = jnp.where(info["diverging"], 0.8 * state.step_size, aimed)
-    average = jax.tree.map(
-        lambda new, old: jnp.where(info["diverging"], old, new), (total, weight), state.average
+    total = keep * old.average[0] + trust * error / old.step_size**6
+    weight = keep * old.average[1] + trust
+    chain = jax.tree.map(partial(jnp.where, lost), old.chain, new.chain)
+    return new._replace(
+        chain=chain, step_size=(total / weight) ** (-1 / 6), average=(total, weight)
     )
-    return state._replace(step_size=step_size, average=average)
+
+
+def _lengthened(state: MCLMCState, moments: Moments, trail: Trail) -> MCLMCState:
+    """Move the length towards its share of the autocorrelation length."""
+    rate = _TRAILS / (moments.num_draws + _TRAILS)
+    change = optax.tree.sub(state.chain.position, trail.position)
+    position = optax.tree.add_scale(trail.position, rate, change)
+    trail = Trail(position, updated(trail.moments, position))
+    # The variance of an exponential average of independent draws is that of one times this.
+    alone = rate / (2 - rate)
+    shares = jax.tree.map(_share, trail.moments.variance, moments.variance)
+    time = optax.tree.sum(shares) / optax.tree.size(shares) / alone
+    aim = _LENGTH_RATIO * state.step_size * time
+    # Slowly: the autocorrelation seen is that at lengths of a while ago.
+    speed = jnp.where(moments.num_draws > _LENGTH_DELAY, 3 / (moments.num_draws + 5), 0.0)
+    length = state.length * (jnp.maximum(aim, state.step_size) / state.length) ** speed
+    return state._replace(length=length, trail=trail)
+
+
+def _share(part: jax.Array, whole: jax.Array) -> jax.Array:
+    """Share of an average's variance in a weight's, at most 1; 0 where nothing has moved."""
+    return jnp.where(whole > 0, jnp.minimum(part / jnp.where(whole > 0, whole, 1.0), 1.0), 0.0)

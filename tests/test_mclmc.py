@@ -1,0 +1,156 @@
+"""What MCLMC's warm-up learns: the step size and the decoherence length."""
+
+import signal
+import sys
+from contextlib import contextmanager, suppress
+
+import arviz as az
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from stats import effective_sample_size
+
+import bnn_ppl as bnn
+from bnn_ppl.methods.mclmc import MCLMCState
+
+SCALES = np.geomspace(0.1, 1.0, 100)
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    """A posterior of a hundred independent weights of very different scales, y saying nothing."""
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, jnp.asarray(SCALES, float)).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(0.0 * w.sum(), 1.0), obs=y)
+
+    return bnn.condition(model, (np.zeros((1, 1)), np.zeros(1)))
+
+
+def sample(posterior, method, **options):
+    options = {"num_chains": 2, "num_warmup": 4000, "num_draws": 4000, "progress": False} | options
+    return bnn.run(jax.random.key(0), posterior, method, **options)
+
+
+def last_length(draws):
+    return draws.sample_stats.decoherence_length.values[:, -1]
+
+
+@pytest.fixture(scope="module")
+def tuned(gaussian):
+    return sample(gaussian, bnn.mclmc(gaussian, mass="identity"))
+
+
+def test_length_is_that_of_an_offline_search(gaussian, tuned):
+    found = last_length(tuned)
+    # Each frequency's autocorrelation says 0.8 times its variance; a Gaussian has them all.
+    np.testing.assert_allclose(found, np.sqrt(0.8 * np.sum(SCALES**2)), rtol=0.25)
+    np.testing.assert_allclose(found, blackjax_length(gaussian), rtol=0.5)
+
+
+def blackjax_length(posterior):
+    def logdensity(w):
+        return posterior.logdensity({"w": w}, posterior.data)
+
+    keys = jax.random.split(jax.random.key(1), 3)
+    position = jnp.asarray(SCALES, float) * jax.random.normal(keys[0], SCALES.shape)
+    state = blackjax.mcmc.mclmc.init(position, logdensity, keys[1])
+    _, found, *_ = blackjax.mclmc_find_L_and_step_size(
+        blackjax.mcmc.mclmc.build_kernel(),
+        20_000,
+        state,
+        keys[2],
+        logdensity,
+        diagonal_preconditioning=False,
+    )
+    return float(found.L)
+
+
+def test_tuned_length_is_worth_as_many_draws_as_the_default(gaussian, tuned):
+    usual = sample(gaussian, bnn.mclmc(gaussian, mass="identity", decoherence_length=10.0))
+    assert (last_length(usual) == 10).all()
+
+    def worth(draws):
+        # Of the second moments, which Robnik et al. judge samplers by; 2 gradients a draw in both.
+        return effective_sample_size(draws.posterior["w"].values ** 2).mean()
+
+    assert worth(tuned) > worth(usual)
+
+
+def test_length_stays_about_the_root_of_the_dimension_in_standard_units(gaussian):
+    draws = sample(gaussian, bnn.mclmc(gaussian), num_draws=1)
+    np.testing.assert_allclose(last_length(draws), 10.0, rtol=0.4)
+
+
+def test_a_short_warm_up_leaves_the_length(gaussian):
+    draws = sample(gaussian, bnn.mclmc(gaussian), num_warmup=500, num_draws=1)
+    np.testing.assert_allclose(last_length(draws), 10.0, rtol=1e-6)
+
+
+def test_a_given_length_and_mass_carry_nothing_along(gaussian):
+    method = bnn.mclmc(gaussian, decoherence_length=3.0, mass="identity")
+    state = method.init(jax.random.key(0), {"w": jnp.zeros(100)}, gaussian.data)
+    assert isinstance(state, MCLMCState) and state.trail is None and state.moments is None
+
+
+def test_warm_up_keeps_a_start_inside_the_typical_set():
+    # The first step is too long by a factor of 25; a start that it lost would take hundreds of
+    # transitions to come back.
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([400]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(w.sum(), 0.01), obs=y)
+
+    posterior = bnn.condition(model, (np.zeros((1, 1)), np.zeros(1)))
+    w = np.random.default_rng(0).standard_normal((2, 1, 400))
+    w -= w.mean(-1, keepdims=True)
+    start = az.from_dict({"w": w})
+    draws = sample(posterior, bnn.mclmc(posterior), num_warmup=60, num_draws=1, init=start)
+    assert (draws.sample_stats.lp > posterior.logdensity({"w": w[0, 0]}, posterior.data) - 60).all()
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_DRAWS_A_CHUNK", 150)
+
+
+# Chunks of warm-up: one step, then up to 150.
+@pytest.mark.parametrize("chunk", [5, 8])
+def test_interrupted_it_goes_on_to_the_same_draws(chunk, gaussian, tmp_path, small_chunks):
+    method, counts = bnn.mclmc(gaussian), {"num_warmup": 700, "num_draws": 400}
+    whole = sample(gaussian, method, **counts)
+    with interrupt_at(chunk):
+        sample(gaussian, method, folder=tmp_path, **counts)
+    resumed = sample(gaussian, method, folder=tmp_path, **counts)
+    for group in ("posterior", "sample_stats"):
+        for name in whole[group]:
+            np.testing.assert_array_equal(resumed[group][name], whole[group][name], err_msg=name)
+
+
+@contextmanager
+def interrupt_at(chunk):
+    """Press Ctrl-C while the given chunk is shown; before the first draw that is an error too."""
+    module = sys.modules["bnn_ppl.run"]
+    shown, show = [], module._shown
+
+    def press(*args):
+        shown.append(args)
+        if len(shown) == chunk:
+            signal.raise_signal(signal.SIGINT)
+        return show(*args)
+
+    with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(module, "_shown", press)
+        yield
+    assert len(shown) == chunk
+
+
+@pytest.mark.parametrize("length", [0.0, -1.0])
+def test_length_that_is_none_is_refused(length, gaussian):
+    with pytest.raises(ValueError, match="decoherence_length"):
+        bnn.mclmc(gaussian, decoherence_length=length)
