@@ -1,11 +1,15 @@
 """The README's program runs as printed (fewer draws), and its commands exist."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from bnn_ppl import cli
+
 README = Path(__file__).parent.parent / "README.md"
+DOCS = README.parent / "docs"
 
 
 def test_the_program_in_the_readme_runs(tmp_path, monkeypatch, capsys):
@@ -23,3 +27,39 @@ def test_the_program_in_the_readme_runs(tmp_path, monkeypatch, capsys):
 def test_the_commands_in_the_readme_are_in_the_makefile(target):
     makefile = (README.parent / "Makefile").read_text()
     assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
+
+
+def commands(page):
+    """Lines of the blocks of a page that a shell would run."""
+    blocks = re.findall(r"```sh\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+    return "".join(blocks).splitlines()
+
+
+def test_the_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
+    """All of them, in their order: with the options as printed, and then less of everything."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_start_devices", lambda: None)  # JAX already runs in these tests
+    monkeypatch.setattr(cli, "_table", lambda *args: "")
+    monkeypatch.setattr(cli.bnn.plots, "report", lambda *args, **kwargs: Figure())
+    lines = commands("minibatches.md")
+    assert len(lines) == 11
+    for line in lines:
+        program, command, method, *options = shlex.split(line)
+        assert (program, command) == ("bnn-ppl", "run")
+        cli.main([command, method, *options, *less(method, options), "--no-progress"])
+
+
+def less(method, options):
+    """Options for a run of a second: the last one given counts."""
+    small = ["--num-chains", "2", "--num-draws", "1" if "--thin" in options else "2"]
+    small += ["--num-warmup-epochs", "1", "--net", "mlp", "--hidden", "4"]
+    small += ["--num-epochs", "1"] if "--num-epochs" in options else []
+    small += ["--subset", "80"] if "mnist" in options else []
+    return small + (["--trajectory-length", "3e-5"] if method == "hmc" else [])
+
+
+class Figure:
+    """Stands for the report, which other tests draw."""
+
+    def savefig(self, path, **options):
+        path.write_bytes(b"")
