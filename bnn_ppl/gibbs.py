@@ -26,16 +26,20 @@ def check_gibbs(posterior: Posterior, every: int) -> None:
         )
 
 
-def precisions_drawn(key: jax.Array, posterior: Posterior, position: Tree) -> Tree:
-    r"""Draw each precision from its law given the weights it governs.
+def precisions_drawn(key: jax.Array, posterior: Posterior, position: Tree, due: jax.Array) -> Tree:
+    r"""Draw each precision, if that is due, from its law given the weights it governs.
 
     With w ~ N(0, 1 / tau) and tau ~ Gamma(a, b) that is Gamma(a + n / 2, b + sum w^2 / 2)
     (Springenberg et al., 2016, section 4.1). Positions hold log tau.
     """
-    drawn = {}
-    for index, (site, prior) in enumerate(posterior.precisions.items()):
-        weights = position[prior.governs]
-        shape = prior.concentration + weights.size / 2
-        rate = prior.rate + jnp.sum(weights**2) / 2
-        drawn[site] = jax.random.loggamma(jax.random.fold_in(key, index), shape) - jnp.log(rate)
-    return position | drawn
+
+    def drawn(position: Tree) -> Tree:
+        new = {}
+        for index, (site, prior) in enumerate(posterior.precisions.items()):
+            weights = position[prior.governs]
+            shape = prior.concentration + weights.size / 2
+            rate = prior.rate + jnp.sum(weights**2) / 2
+            new[site] = jax.random.loggamma(jax.random.fold_in(key, index), shape) - jnp.log(rate)
+        return position | new
+
+    return jax.lax.cond(due, drawn, lambda position: position, position)

@@ -50,26 +50,32 @@ def langevin(
         start = optax.tree.zeros_like(position) if momentum else None
         return LangevinState(position, start, preconditioner.init(position), jnp.zeros((), int))
 
-    def step(
-        key: jax.Array, state: LangevinState, batch: Any, adapting: bool = False
-    ) -> tuple[LangevinState, dict]:
-        noise_key, probe_key, gibbs_key = (jax.random.fold_in(key, i) for i in range(3))
+    def driven(
+        key: jax.Array, state: LangevinState, batch: Any, heat: jax.Array, adapting: bool
+    ) -> tuple[jax.Array, Tree, Tree, Tree]:
+        """Log-density, gradient (with the term of a mass that follows it), mass, mass's state."""
 
         def density(position: Tree) -> jax.Array:
             return posterior.logdensity(position, batch)
 
-        size, heat = (value_at(rate, state.num_steps) for rate in (step_size, temperature))
+        inner, hessian = state.preconditioner, None
         if preconditioner.curvature is None:
             lp, gradient = jax.value_and_grad(density)(state.position)
         else:
-            lp, gradient, hessian = _with_hessian(probe_key, density, state.position)
-        inner = state.preconditioner
+            lp, gradient, hessian = _with_hessian(key, density, state.position)
         if adapting or not preconditioner.freezes:
             inner = preconditioner.update(gradient, inner)
-        mass = preconditioner.mass(inner)
         if preconditioner.curvature is not None:
-            drift = preconditioner.curvature(gradient, hessian, inner)
-            gradient = optax.tree.add_scale(gradient, heat, drift)
+            term = preconditioner.curvature(gradient, hessian, inner)
+            gradient = optax.tree.add_scale(gradient, heat, term)
+        return lp, gradient, preconditioner.mass(inner), inner
+
+    def step(
+        key: jax.Array, state: LangevinState, batch: Any, adapting: bool = False
+    ) -> tuple[LangevinState, dict]:
+        noise_key, probe_key, gibbs_key = (jax.random.fold_in(key, i) for i in range(3))
+        size, heat = (value_at(rate, state.num_steps) for rate in (step_size, temperature))
+        lp, gradient, mass, inner = driven(probe_key, state, batch, heat, adapting)
         root = jnp.sqrt(size)
 
         def pushed(g: jax.Array, e: jax.Array, m: jax.Array) -> jax.Array:
@@ -78,19 +84,14 @@ def langevin(
                 variance = jnp.maximum(variance - size * m**2, 0.0)
             return root * g + jnp.sqrt(variance) * e
 
-        noise = gaussian_like(noise_key, state.position)
-        push = jax.tree.map(pushed, gradient, noise, mass)
+        push = jax.tree.map(pushed, gradient, gaussian_like(noise_key, state.position), mass)
         if momentum:
             push = optax.tree.add_scale(push, momentum, state.momentum)
         position = jax.tree.map(lambda w, p, m: w + root * p / m, state.position, push, mass)
         if gibbs_every is not None:
-            resting = {site: state.position[site] for site in posterior.precisions}
-            position = jax.lax.cond(
-                state.num_steps % gibbs_every == 0,
-                partial(precisions_drawn, gibbs_key, posterior),
-                lambda position: position,
-                position | resting,
-            )
+            due = state.num_steps % gibbs_every == 0
+            position |= {site: state.position[site] for site in posterior.precisions}
+            position = precisions_drawn(gibbs_key, posterior, position, due)
         carried = push if momentum else None
         info = step_info(lp, step_size=size)
         return LangevinState(position, carried, inner, state.num_steps + 1), info

@@ -300,7 +300,7 @@ def report(
     from matplotlib.figure import Figure
 
     # Fitted once a chain, there is neither a trace nor anything to converge.
-    sampled = "sample_stats" in draws.groups() and draws.posterior.sizes["draw"] > 1
+    sampled = "sample_stats" in draws.groups() and draws["posterior"].sizes["draw"] > 1
     num_rows = 2 if sampled else 1
     figure = Figure(figsize=(12, 4.5 * num_rows), layout="constrained")
     fit, calibration, *rest = figure.subplots(num_rows, 2).flat

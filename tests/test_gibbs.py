@@ -30,7 +30,7 @@ def linear(x, y=None):
 def test_a_draw_is_of_the_closed_form(posterior):
     position = {"w": np.array([0.5, -1.0, 2.0]), "w.precision": np.zeros(())}
     keys = jax.random.split(jax.random.key(0), 4000)
-    drawn = jax.vmap(lambda key: precisions_drawn(key, posterior, position))(keys)
+    drawn = jax.vmap(lambda key: precisions_drawn(key, posterior, position, True))(keys)
     concentration, rate = 3.0 + 3 / 2, 3.0 * 0.7**2 + (0.25 + 1 + 4) / 2
     expected = stats.gamma(concentration, scale=1 / rate)
     assert stats.kstest(np.exp(drawn["w.precision"]), expected.cdf).pvalue > 1e-4
