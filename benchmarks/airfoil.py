@@ -47,7 +47,8 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-2, help="its largest")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--mass", choices=["identity", "diagonal", "prior"], default="identity")
-    parser.add_argument("--energy-error", type=float, default=0.05)
+    parser.add_argument("--energy-error", type=float, default=0.05, help="of the draws")
+    parser.add_argument("--first-energy-error", type=float, default=0.5, help="of warm-up")
     parser.add_argument("--num-warmup", type=int, default=16_000)
     parser.add_argument("--num-draws", type=int, default=320)
     parser.add_argument("--thin", type=int, default=100)
@@ -103,7 +104,9 @@ def ensemble(posterior, key: jax.Array, args: argparse.Namespace) -> arviz.Infer
 
 
 def mclmc(posterior, key: jax.Array, start, args: argparse.Namespace) -> arviz.InferenceData:
-    method = bnn.mclmc(posterior, mass=args.mass, energy_error=args.energy_error)
+    errors = args.first_energy_error, args.energy_error
+    falling = bnn.schedules.cosine_burn_in(*errors, args.num_warmup)
+    method = bnn.mclmc(posterior, mass=args.mass, energy_error=falling)
     counts = {"num_warmup": args.num_warmup, "num_draws": args.num_draws, "thin": args.thin}
     return bnn.run(
         key, posterior, method, num_chains=args.num_nets, init=start, **counts, progress=False

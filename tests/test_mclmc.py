@@ -1,6 +1,5 @@
 """What MCLMC's warm-up learns: the step size and the decoherence length."""
 
-import signal
 import sys
 from contextlib import contextmanager, suppress
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from interrupts import press_ctrl_c
 from stats import effective_sample_size
 
 import bnn_ppl as bnn
@@ -135,17 +135,8 @@ def test_interrupted_it_goes_on_to_the_same_draws(chunk, gaussian, tmp_path, sma
 @contextmanager
 def interrupt_at(chunk):
     """Press Ctrl-C while the given chunk is shown; before the first draw that is an error too."""
-    module = sys.modules["bnn_ppl.run"]
-    shown, show = [], module._shown
-
-    def press(*args):
-        shown.append(args)
-        if len(shown) == chunk:
-            signal.raise_signal(signal.SIGINT)
-        return show(*args)
-
     with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
-        patch.setattr(module, "_shown", press)
+        shown = press_ctrl_c(patch, chunk)
         yield
     assert len(shown) == chunk
 
@@ -154,3 +145,17 @@ def interrupt_at(chunk):
 def test_length_that_is_none_is_refused(length, gaussian):
     with pytest.raises(ValueError, match="decoherence_length"):
         bnn.mclmc(gaussian, decoherence_length=length)
+
+
+def test_a_falling_energy_error_ends_at_the_steps_of_its_last_value(gaussian):
+    falling = bnn.schedules.cosine_burn_in(0.5, 5e-4, 3000)
+    usual, fallen = (
+        sample(gaussian, bnn.mclmc(gaussian, mass="identity", energy_error=error), num_draws=500)
+        for error in (5e-4, falling)
+    )
+    early = sample(
+        gaussian, bnn.mclmc(gaussian, mass="identity", energy_error=falling), num_warmup=600
+    )
+    steps = [float(draws.sample_stats.step_size[:, -1].mean()) for draws in (usual, fallen, early)]
+    assert steps[1] == pytest.approx(steps[0], rel=0.1)
+    assert steps[2] > 1.3 * steps[0]  # at 0.45, where errors grow faster than the sixth power

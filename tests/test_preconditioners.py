@@ -1,13 +1,12 @@
 """Masses that follow the gradients, and the bias that they bring or do not."""
 
-import arviz as az
 import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy.integrate import quad
-from test_sgmcmc import sample
+from test_sgmcmc import noisy_gradients, sample
 
 import bnn_ppl as bnn
 from bnn_ppl import preconditioners
@@ -93,15 +92,7 @@ def test_curvature_is_refused_where_its_term_would_be_another():
 
 def test_noise_of_minibatches_can_be_subtracted():
     """Gradients of pure noise of variance V: injected noise and theirs make up one whole."""
-    noise = np.random.default_rng(0).normal(size=(1024, 50)) * 5
-
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal(0, 1e3).expand([50]).to_event(1))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Normal(w, np.sqrt(1024)).to_event(1), obs=y)
-
-    posterior = bnn.condition(model, (np.zeros((1024, 1)), noise))
-    begin = az.from_dict({"w": np.zeros((2, 1, 50))})
+    posterior, begin = noisy_gradients(1024)
     options = {"batch_size": 4, "num_warmup": 5000, "thin": 20, "num_draws": 2000, "init": begin}
     variance = {}
     for subtract in (False, True):

@@ -13,6 +13,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl import store
@@ -281,17 +282,8 @@ def test_interrupt_in_warm_up_goes_on_too(posterior, tmp_path, small_chunks):
 
 def _stop_after(posterior, folder, chunks):
     """Press Ctrl-C while the given chunk is shown."""
-    module = sys.modules["bnn_ppl.run"]
-    shown, show = [], module._shown
-
-    def press(*args):
-        shown.append(args)
-        if len(shown) == chunks:
-            signal.raise_signal(signal.SIGINT)
-        return show(*args)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_shown", press)
+        press_ctrl_c(patch, chunks)
         return sample(posterior, folder)
 
 

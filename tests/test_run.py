@@ -11,6 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl.method import Method
@@ -172,23 +173,14 @@ def test_booleans_integers_and_empty_arrays_are_recorded(posterior, tmp_path):
         np.testing.assert_array_equal(stored.posterior[name], in_memory.posterior[name])
 
 
-def press_ctrl_c(monkeypatch, chunk):
-    """Interrupt while the given chunk is shown; one draw a chunk."""
-    module = sys.modules["bnn_ppl.run"]  # the name in the package is the function's
-    shown, show = [], module._shown
-
-    def press(*args):
-        shown.append(args)
-        if len(shown) == chunk:
-            signal.raise_signal(signal.SIGINT)
-        return show(*args)
-
-    monkeypatch.setattr(module, "_shown", press)
-    monkeypatch.setattr(module, "_DRAWS_A_CHUNK", 1)
+def interrupt_at(monkeypatch, chunk):
+    """Press Ctrl-C at a chunk; one draw a chunk."""
+    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_DRAWS_A_CHUNK", 1)
+    press_ctrl_c(monkeypatch, chunk)
 
 
 def test_interrupt_keeps_the_draws_so_far(posterior, monkeypatch, capsys):
-    press_ctrl_c(monkeypatch, chunk=4)  # warm-up takes the first two
+    interrupt_at(monkeypatch, chunk=4)  # warm-up takes the first two
     draws = short(posterior, num_warmup=2, num_draws=50)
     assert draws.posterior.sizes["draw"] == 2
     assert np.isfinite(draws.posterior["slope"]).all()
@@ -197,7 +189,7 @@ def test_interrupt_keeps_the_draws_so_far(posterior, monkeypatch, capsys):
 
 
 def test_interrupt_in_warm_up_ends_the_run(posterior, monkeypatch):
-    press_ctrl_c(monkeypatch, chunk=1)
+    interrupt_at(monkeypatch, chunk=1)
     with pytest.raises(KeyboardInterrupt):
         short(posterior)
 

@@ -99,17 +99,22 @@ def test_variance_under_the_thermostat_is_that_of_its_discrete_law(posterior, st
         assert expected == pytest.approx(1 / PRECISION, rel=0.05)
 
 
-def test_thermostat_absorbs_the_noise_of_minibatches():
-    """Where sghmc with as little friction is visibly too wide."""
-    noise = np.random.default_rng(0).normal(size=(64, 50)) * 5
+def noisy_gradients(num_rows):
+    """Give fifty weights of variance 1, gradients of 4 rows of variance 25 / 4, and a start."""
+    noise = np.random.default_rng(0).normal(size=(num_rows, 50)) * 5
 
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1e3).expand([50]).to_event(1))
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Normal(w, np.sqrt(64)).to_event(1), obs=y)
+            numpyro.sample("y", dist.Normal(w, np.sqrt(num_rows)).to_event(1), obs=y)
 
-    posterior = bnn.condition(model, (np.zeros((64, 1)), noise))
-    begin = az.from_dict({"w": np.zeros((2, 1, 50))})
+    posterior = bnn.condition(model, (np.zeros((num_rows, 1)), noise))
+    return posterior, az.from_dict({"w": np.zeros((2, 1, 50))})
+
+
+def test_thermostat_absorbs_the_noise_of_minibatches():
+    """Where sghmc with as little friction is visibly too wide."""
+    posterior, begin = noisy_gradients(64)
     options = {"batch_size": 4, "num_warmup": 5000, "thin": 10, "num_draws": 2000, "init": begin}
     variance = {
         name: float(sample(posterior, method, **options).posterior["w"].var("draw").mean())

@@ -12,6 +12,7 @@ from bnn_ppl.adaptation import Mass, Moments, estimated_mass, first_moments, ini
 from bnn_ppl.isokinetic import isokinetic_mclachlan
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
+from bnn_ppl.schedules import Schedule, named, value_at
 
 Tree = Any
 
@@ -48,6 +49,7 @@ class MCLMCState(NamedTuple):
     moments: Moments | None
     trail: Trail | None
     average: tuple[jax.Array, jax.Array]  # of error / step_size^6, and its weight
+    num_warmup: jax.Array  # steps of it so far
 
 
 def mclmc(
@@ -56,7 +58,7 @@ def mclmc(
     decoherence_length: float | None = None,
     *,
     mass: Mass | None = None,
-    energy_error: float = 5e-4,
+    energy_error: float | Schedule = 5e-4,
 ) -> Method:
     r"""Microcanonical Langevin Monte Carlo: one integrator step a transition, no Metropolis test.
 
@@ -84,8 +86,9 @@ def mclmc(
         Square of S: "diagonal" (the variance of the draws, estimated in warm-up), "prior" (its
         variance) or "identity". By default "identity" if step_size is given, else "diagonal".
     energy_error
-        Target of the step-size search. The energy error of each step, squared and divided by d, is
-        recorded as ``energy_error``.
+        Target of the step-size search, a number or a schedule over warm-up's steps: one that falls
+        explores with long steps and samples with short ones. The energy error of each step, squared
+        and divided by d, is recorded as ``energy_error``.
 
     Notes
     -----
@@ -103,7 +106,7 @@ def mclmc(
     from blackjax.mcmc import mclmc as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")
-    if not energy_error > 0:
+    if not callable(energy_error) and not energy_error > 0:
         raise ValueError(f"got energy_error={energy_error}, expected a number above 0")
     kernel = kernels.build_kernel(integrator=isokinetic_mclachlan)
     start_mass = initial_mass(posterior.prior_std, mass)
@@ -121,7 +124,8 @@ def mclmc(
         first = jnp.asarray(step_size or 0.25 * math.sqrt(num_weights), float)
         length = jnp.asarray(decoherence_length or math.sqrt(num_weights), float)
         average = jnp.zeros(()), jnp.zeros(())
-        return MCLMCState(chain, first, length, inverse_mass, moments, trail, average)
+        zero = jnp.zeros((), int)
+        return MCLMCState(chain, first, length, inverse_mass, moments, trail, average, zero)
 
     def step(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
         chain, info = kernel(
@@ -144,7 +148,8 @@ def mclmc(
     def warmup(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
         new, info = step(key, state, batch)
         if step_size is None:
-            new = _tuned(state, new, info, energy_error)
+            new = _tuned(state, new, info, value_at(energy_error, state.num_warmup))
+        new = new._replace(num_warmup=state.num_warmup + 1)
         if new.moments is None:
             return new, info
         moments = updated(new.moments, new.chain.position)
@@ -164,12 +169,12 @@ def mclmc(
         "step_size": step_size,
         "decoherence_length": decoherence_length,
         "mass": mass,
-        "energy_error": energy_error,
+        "energy_error": named(energy_error),
     }
     return Method(init, step, draw, warmup, settings)
 
 
-def _tuned(old: MCLMCState, new: MCLMCState, info: dict, target: float) -> MCLMCState:
+def _tuned(old: MCLMCState, new: MCLMCState, info: dict, target: jax.Array) -> MCLMCState:
     """Aim at the energy error: it grows as the sixth power of the step size."""
     error = jnp.where(info["diverging"], _LOST, info["energy_error"] / target + 1e-8)
     lost = error >= _LOST

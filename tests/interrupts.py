@@ -1,0 +1,19 @@
+"""Ctrl-C at a known moment of a run."""
+
+import signal
+import sys
+
+
+def press_ctrl_c(patch, chunk):
+    """Press Ctrl-C while the given chunk is shown, until `patch` (a MonkeyPatch) is undone."""
+    module = sys.modules["bnn_ppl.run"]  # the name in the package is the function's
+    shown, show = [], module._shown
+
+    def press(*args):
+        shown.append(args)
+        if len(shown) == chunk:
+            signal.raise_signal(signal.SIGINT)
+        return show(*args)
+
+    patch.setattr(module, "_shown", press)
+    return shown
