@@ -30,7 +30,12 @@ def augmented(method: Method, augmentation: Augmentation) -> Method:
     method
         A method that takes minibatches.
     augmentation
-        ``key, x -> x``: for example ``partial(crop_and_flip, padding=4)``.
+        ``key, x -> x``: for example ``partial(crop_and_flip, padding=4)``. Its name and, of a
+        partial, its arguments are recorded: give a function of your own a name.
+
+    Returns
+    -------
+    Method
     """
 
     def seeing(step: Callable) -> Callable:
@@ -77,7 +82,17 @@ def crop_and_flip(
     -------
     jax.Array
         As x: a random crop of the padded image (He et al., 2016, section 4.2).
+
+    Raises
+    ------
+    ValueError
+        If x is no array of images.
     """
+    if getattr(x, "ndim", None) != 4:
+        raise ValueError(
+            f"got x of shape {getattr(x, 'shape', type(x).__name__)}, expected images (rows, "
+            "height, width, channels): leave augmentation out"
+        )
     shift_key, flip_key = jax.random.split(key)
     edges = ((0, 0), (padding, padding), (padding, padding), (0, 0))
     padded = jnp.pad(x, edges, constant_values=fill)

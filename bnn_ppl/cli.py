@@ -37,6 +37,8 @@ METHODS: dict[str, Callable[..., bnn.Method]] = {
     "descent": bnn.descent,
 }
 
+ON_MINIBATCHES = (bnn.sgld, bnn.sghmc, bnn.sgnht, bnn.csgld, bnn.descent)
+
 PRECONDITIONERS: dict[str, Callable[[], Preconditioner]] = {
     "rmsprop": bnn.preconditioners.rmsprop,
     "rmsprop_with_curvature": partial(bnn.preconditioners.rmsprop, curvature=True),
@@ -112,14 +114,15 @@ class Training(NamedTuple):
     ----------
     rate_schedule
         How the step size (of descent: the learning rate) changes. "cosine_burn_in": from
-        --rate-start along half a cosine, over warm-up; "cosine": from the rate to 0 over warm-up;
-        "cyclical": the rate in warm-up, then falling to 0 along half a cosine, again and again.
+        --rate-start along half a cosine, over warm-up; "cosine" (of descent): from the rate to 0,
+        over warm-up; "cyclical": the rate in warm-up, then falling to 0 along half a cosine, again
+        and again.
     rate_start
-        Rate at the first step of "cosine_burn_in"; by default ten times the rate.
+        Rate at the first step of "cosine_burn_in"; ten times the rate by default.
     cycle_epochs
         Passes over the data of a cycle.
     exploration
-        Share of each cycle, its first part, without noise.
+        Share of each cycle, its first part, without noise; warm-up then has none either.
     optimizer
         Of descent: "sgd" has the momentum 0.9.
     augment
@@ -388,12 +391,19 @@ def _method(
     epoch = posterior.num_rows // (running["batch_size"] or posterior.num_rows)
     cycle = max(1, round(training.cycle_epochs * epoch))
     if training.rate_schedule != "constant":
-        if Schedule not in get_args(_hints(method.func).get(rate)):
+        takes = Schedule in get_args(_hints(method.func).get(rate))
+        if not takes or (training.rate_schedule == "cosine" and not of_descent):
             raise _no_use(method, f"--rate-schedule {training.rate_schedule}")
+        if training.rate_schedule != "cyclical" and not running["num_warmup"]:
+            raise ValueError("got --num-warmup 0 with a rate that changes over it, expected more")
         options[rate] = _schedule(training, options[rate], running["num_warmup"], cycle)
+    if training.rate_start is not None and training.rate_schedule != "cosine_burn_in":
+        raise ValueError("got --rate-start, expected --rate-schedule cosine_burn_in with it")
     if training.exploration:
         if "noise_temperature" not in options or training.rate_schedule != "cyclical":
             raise _no_use(method, "--exploration", "sgld or sghmc with --rate-schedule cyclical")
+        if options["noise_temperature"] != 1:
+            raise ValueError("got --exploration and --noise-temperature, expected one of them")
         share, burnin = training.exploration, running["num_warmup"]
         options["noise_temperature"] = bnn.schedules.exploring(cycle, share, burnin)
     if training.optimizer != "adam":
@@ -408,8 +418,12 @@ def _method(
         built = built._replace(settings={**built.settings, **known})
     if training.augment is None:
         return built
+    if method.func not in ON_MINIBATCHES:
+        raise _no_use(method, "--augment")
     if not running["batch_size"]:
         raise ValueError("got --augment without --batch-size, expected one: augment minibatches")
+    if np.ndim(posterior.data[0]) != 4:
+        raise ValueError("got --augment for a table, expected images: leave it out")
     change = partial(
         bnn.augmentation.crop_and_flip,
         fill=float(posterior.data[0].min()),
@@ -427,9 +441,8 @@ def _schedule(training: Training, rate: float, num_warmup: int, cycle: int) -> S
     return bnn.schedules.cosine_burn_in(start, rate, num_warmup)
 
 
-def _no_use(
-    method: partial, option: str, user: str = "sgld, sghmc, sgnht, csgld or descent"
-) -> Any:
+def _no_use(method: partial, option: str, user: str = "") -> ValueError:
+    user = user or "one of " + ", ".join(function.__name__ for function in ON_MINIBATCHES)
     return ValueError(f"got {option} for {method.func.__name__}, expected {user}: leave it out")
 
 

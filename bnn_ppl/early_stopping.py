@@ -1,13 +1,15 @@
 """Stop a chain when rows held out are predicted no better."""
 
+import zlib
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bnn_ppl.method import Method
-from bnn_ppl.posterior import Posterior
+from bnn_ppl.posterior import Posterior, checked_rows
 
 Tree = Any
 
@@ -33,7 +35,9 @@ def stopped_early(
 ) -> Method:
     """Draw the point with the highest log-likelihood of rows held out, and stop once it falls.
 
-    A chain that has stopped takes no more gradients; its statistics stay those of its last step.
+    A chain that has stopped takes no more gradients, where chains run one after the other (on a
+    CPU); side by side, on an accelerator, all do the work of all steps, looks included, and what a
+    stopped one finds is dropped. Its statistics stay those of its last step.
 
     Parameters
     ----------
@@ -42,22 +46,27 @@ def stopped_early(
     posterior
         What it was built with.
     held_out
-        Rows (x, y) that are not among the posterior's.
+        Rows (x, y) that are not among the posterior's; constants of the compiled program.
     check_every
         Steps between two looks at them.
     patience
         Looks without a better point before a chain stops.
 
+    Returns
+    -------
+    Method
+
     Raises
     ------
     ValueError
-        If a count is below 1.
+        If a count is below 1, or the rows are not finite or not like the posterior's.
     """
     if check_every < 1 or patience < 1:
         raise ValueError(
             f"got check_every={check_every}, patience={patience}, expected whole numbers from 1 up"
         )
-    rows = jax.tree.map(jnp.asarray, tuple(held_out))
+    rows = checked_rows(posterior, held_out)
+    digest = zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(rows)))
 
     def init(key: jax.Array, position: Tree, batch: Any) -> StoppedState:
         inner, zero = method.init(key, position, batch), jnp.zeros((), int)
@@ -78,7 +87,8 @@ def stopped_early(
 
     def rested(state: StoppedState, batch: Any) -> StoppedState:
         del batch
-        return state._replace(info=state.info | {"n_steps": jnp.zeros_like(state.info["n_steps"])})
+        none = {name: jnp.zeros_like(n) for name, n in state.info.items() if name == "n_steps"}
+        return state._replace(info=state.info | none)
 
     def looked(state: StoppedState) -> StoppedState:
         point = method.draw(jax.random.key(0), state.inner)
@@ -102,7 +112,7 @@ def stopped_early(
         draw,
         settings={
             **method.settings,
-            "rows_held_out": len(rows[1]),
+            "rows_held_out": f"{len(rows[1])}, checksum {digest}",
             "check_every": check_every,
             "patience": patience,
         },

@@ -10,7 +10,7 @@ from bnn_ppl.posterior import Posterior
 Tree = dict[str, Any]
 
 
-def check_gibbs(posterior: Posterior, every: int) -> None:
+def check_gibbs(posterior: Posterior, every: int, noise_temperature: Any) -> None:
     """Refuse a posterior whose precisions have no Gamma law given the weights."""
     if every < 1:
         raise ValueError(f"got gibbs_every={every}, expected a whole number of steps from 1 up")
@@ -18,6 +18,11 @@ def check_gibbs(posterior: Posterior, every: int) -> None:
         raise ValueError(
             f"got gibbs_every={every} for a model without learnt precisions, expected some: "
             "use bnn_ppl.priors.hierarchical, or leave gibbs_every out"
+        )
+    if callable(noise_temperature) or noise_temperature != 1:
+        raise ValueError(
+            f"got gibbs_every={every} with another noise_temperature than 1, expected 1: the "
+            "precisions would be drawn at 1; temper by condition(..., tempered='likelihood')"
         )
     if posterior.temperature != 1 and posterior.tempered == "posterior":
         raise ValueError(
@@ -30,7 +35,7 @@ def precisions_drawn(key: jax.Array, posterior: Posterior, position: Tree, due: 
     r"""Draw each precision, if that is due, from its law given the weights it governs.
 
     With w ~ N(0, 1 / tau) and tau ~ Gamma(a, b) that is Gamma(a + n / 2, b + sum w^2 / 2)
-    (Springenberg et al., 2016, section 4.1). Positions hold log tau.
+    (Springenberg et al., 2016). Positions hold log tau.
     """
 
     def drawn(position: Tree) -> Tree:

@@ -12,7 +12,7 @@ from bnn_ppl.method import Method, step_info
 from bnn_ppl.noise import gaussian_like
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.preconditioners import Preconditioner, identity
-from bnn_ppl.schedules import Schedule, named, value_at
+from bnn_ppl.schedules import Schedule, check_rate, named, value_at
 
 Tree = Any
 
@@ -41,9 +41,18 @@ def langevin(
 
     .. math:: m \gets \beta m + \sqrt\epsilon\, g + \sqrt{2 (1-\beta) T}\, M^{1/2} \xi, \qquad
         w \gets w + \sqrt\epsilon\, M^{-1} m
+
+    Parameters and errors are those of :func:`bnn_ppl.sghmc`; `name` is recorded.
     """
     preconditioner = preconditioner or identity()
-    _check(posterior, step_size, momentum, temperature, gibbs_every)
+    _check(step_size, momentum, temperature)
+    if gibbs_every is not None:
+        check_gibbs(posterior, gibbs_every, temperature)
+    if subtract_noise and not preconditioner.freezes:
+        raise ValueError(
+            f"got subtract_noise with the preconditioner {preconditioner.name}, expected one that "
+            "knows the gradients' variance and keeps it: preconditioners.scale_adapted()"
+        )
 
     def init(key: jax.Array, position: Tree, batch: Any) -> LangevinState:
         del key, batch
@@ -64,10 +73,9 @@ def langevin(
         else:
             lp, gradient, hessian = _with_hessian(key, density, state.position)
         if adapting or not preconditioner.freezes:
-            inner = preconditioner.update(gradient, inner)
+            inner = preconditioner.update(gradient, hessian, inner)
         if preconditioner.curvature is not None:
-            term = preconditioner.curvature(gradient, hessian, inner)
-            gradient = optax.tree.add_scale(gradient, heat, term)
+            gradient = optax.tree.add_scale(gradient, heat, preconditioner.curvature(inner))
         return lp, gradient, preconditioner.mass(inner), inner
 
     def step(
@@ -106,9 +114,10 @@ def langevin(
         "preconditioner": preconditioner.name,
         "noise_temperature": named(temperature),
         "gibbs_every": gibbs_every,
+        "subtract_noise": subtract_noise,
     }
     if momentum:
-        settings |= {"momentum": momentum, "subtract_noise": subtract_noise}
+        settings |= {"momentum": momentum}
     warmup = partial(step, adapting=True) if preconditioner.freezes else None
     return Method(init, step, draw, warmup, settings)
 
@@ -124,14 +133,9 @@ def _with_hessian(key: jax.Array, density: Any, position: Tree) -> tuple[jax.Arr
     return lp, gradient, optax.tree.mul(signs, product)
 
 
-def _check(
-    posterior: Posterior, step_size: Any, momentum: float, temperature: Any, gibbs_every: int | None
-) -> None:
-    if not callable(step_size) and not step_size > 0:
-        raise ValueError(f"got step_size={step_size}, expected a number above 0 or a schedule")
+def _check(step_size: Any, momentum: float, temperature: Any) -> None:
+    check_rate("step_size", step_size)
     if not 0 <= momentum < 1:
         raise ValueError(f"got momentum={momentum}, expected a number from 0 to below 1")
     if not callable(temperature) and not temperature >= 0:
         raise ValueError(f"got noise_temperature={temperature}, expected 0 or more, or a schedule")
-    if gibbs_every is not None:
-        check_gibbs(posterior, gibbs_every)

@@ -252,6 +252,22 @@ def condition(
     )
 
 
+def checked_rows(posterior: Posterior, data: Any) -> Data:
+    """Give rows (x, y) as arrays; refuse any that are not like those conditioned on."""
+    rows = _checked_data(data)
+    for name, new, seen in zip("xy", rows, posterior.data, strict=True):
+        got, expected = (
+            [f"{leaf.shape[1:]} {leaf.dtype}" for leaf in jax.tree.leaves(tree)]
+            for tree in (new, seen)
+        )
+        if got != expected:
+            raise ValueError(
+                f"got {name} with rows of {', '.join(got)}, expected {', '.join(expected)} as in "
+                "the data conditioned on: cut both from one array"
+            )
+    return rows
+
+
 # --- evaluating the model
 
 

@@ -18,7 +18,8 @@ class Preconditioner(NamedTuple):
     init
         ``position -> state``.
     update
-        ``gradient, state -> state``.
+        ``gradient, hessian, state -> state``, with an estimate of the diagonal of the log-density's
+        Hessian where there is a `curvature`, else None.
     mass
         ``state -> mass``: the diagonal of M, a tree like the position (leaves may be scalars).
     name
@@ -26,17 +27,16 @@ class Preconditioner(NamedTuple):
     freezes
         Whether only warm-up updates the state. A mass that stays as it is biases nothing.
     curvature
-        ``gradient, hessian, state -> tree``: :math:`M \Gamma` with
-        :math:`\Gamma_i = \partial M_{ii}^{-1} / \partial w_i`, from the diagonal of the
-        log-density's Hessian; None to leave it out.
+        ``state -> tree``: :math:`M \Gamma` with
+        :math:`\Gamma_i = \partial M_{ii}^{-1} / \partial w_i`; None to leave it out.
     """
 
     init: Callable[[Tree], Tree]
-    update: Callable[[Tree, Tree], Tree]
+    update: Callable[[Tree, Tree | None, Tree], Tree]
     mass: Callable[[Tree], Tree]
     name: str
     freezes: bool = False
-    curvature: Callable[[Tree, Tree, Tree], Tree] | None = None
+    curvature: Callable[[Tree], Tree] | None = None
 
 
 def identity() -> Preconditioner:
@@ -45,13 +45,14 @@ def identity() -> Preconditioner:
     def init(position: Tree) -> Tree:
         return jax.tree.map(lambda leaf: jnp.ones((), leaf.dtype), position)
 
-    return Preconditioner(init, lambda gradient, ones: ones, lambda ones: ones, "identity")
+    return Preconditioner(init, lambda gradient, hessian, ones: ones, lambda ones: ones, "identity")
 
 
 class SquaredGradients(NamedTuple):
-    """Running mean of the squared gradients, and how many there were."""
+    """Running means of the squared gradients and of half their slopes, and how many there were."""
 
     mean: Tree
+    slope: Tree  # None without curvature
     num: jax.Array
 
 
@@ -63,50 +64,68 @@ def rmsprop(
     :math:`v \gets \alpha v + (1 - \alpha) g^2`, :math:`M = \epsilon + \sqrt{v}`, with g
     the gradient of the whole log-density, and v corrected for its start at 0 as Adam's is.
 
-    A mass that follows the gradients **biases** the stationary law, for dynamics with a mass that
-    depends on w need the term :math:`\Gamma_i = \partial M_{ii}^{-1} / \partial w_i` too, which
-    the published implementations leave out. The bias is the less the closer `decay` is to 1.
+    A mass that follows the gradients while the weights move **biases** the stationary law: dynamics
+    whose mass depends on w need the term :math:`\Gamma_i = \partial M_{ii}^{-1} / \partial w_i`,
+    which the published implementations leave out. Three ways out: a memory longer than the weights
+    take to mix, `freezes`, or `curvature`.
 
     Parameters
     ----------
     decay
-        :math:`\alpha`.
+        :math:`\alpha`, from 0 to below 1.
     epsilon
         Added to the mass; the larger, the less the steps differ.
     curvature
-        Add :math:`\Gamma`, for :func:`bnn_ppl.sgld`. It depends on the Hessian's diagonal, which
-        one product with the Hessian estimates: a step then costs about twice as much.
+        Add :math:`\Gamma`, for :func:`bnn_ppl.sgld`:
+        :math:`s \gets \alpha s + (1 - \alpha) g\, \partial g / \partial w` follows half the slope
+        of v, as if the weights rested while v is averaged, with the Hessian's diagonal estimated by
+        one product with the Hessian; a step costs about twice as much. It mends what comes of the
+        gradient of all rows; that M and g share a minibatch's noise biases still.
     freezes
         Update v in warm-up only, so that the draws are those of a constant mass, without this bias.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or if a frozen mass is to have curvature.
     """
-    if not 0 <= decay < 1:
-        raise ValueError(f"got decay={decay}, expected a number from 0 to below 1")
+    if not 0 <= decay < 1 or not epsilon >= 0:
+        raise ValueError(
+            f"got decay={decay}, epsilon={epsilon}, expected from 0 to below 1, and 0 or more"
+        )
+    if curvature and freezes:
+        raise ValueError("got curvature and freezes, expected one: a constant mass has no slope")
 
     def init(position: Tree) -> SquaredGradients:
-        return SquaredGradients(optax.tree.zeros_like(position), jnp.zeros(()))
+        zeros = optax.tree.zeros_like(position)
+        return SquaredGradients(zeros, zeros if curvature else None, jnp.zeros(()))
 
-    def update(gradient: Tree, state: SquaredGradients) -> SquaredGradients:
-        mean = jax.tree.map(lambda v, g: decay * v + (1 - decay) * g**2, state.mean, gradient)
-        return SquaredGradients(mean, state.num + 1)
+    def update(gradient: Tree, hessian: Tree | None, state: SquaredGradients) -> SquaredGradients:
+        def followed(old: Tree, new: Tree) -> Tree:
+            return jax.tree.map(lambda o, n: decay * o + (1 - decay) * n, old, new)
+
+        mean = followed(state.mean, optax.tree.mul(gradient, gradient))
+        slope = state.slope
+        if curvature:
+            slope = followed(slope, optax.tree.mul(gradient, hessian))
+        return SquaredGradients(mean, slope, state.num + 1)
 
     def share(state: SquaredGradients) -> jax.Array:
         # Of the weights that are not the start's; before the first gradient the mass is 1.
-        return 1 - decay**state.num
+        return jnp.where(state.num > 0, 1 - decay**state.num, 1.0)
 
     def mass(state: SquaredGradients) -> Tree:
-        begun = state.num > 0
-        whole = jnp.where(begun, share(state), 1.0)
-        return jax.tree.map(
-            lambda v: jnp.where(begun, epsilon + jnp.sqrt(v / whole), 1.0), state.mean
-        )
+        def root(v: jax.Array) -> jax.Array:
+            return jnp.where(state.num > 0, epsilon + jnp.sqrt(v / share(state)), 1.0)
 
-    def term(gradient: Tree, hessian: Tree, state: SquaredGradients) -> Tree:
-        def of_leaf(g: jax.Array, h: jax.Array, v: jax.Array) -> jax.Array:
+        return jax.tree.map(root, state.mean)
+
+    def term(state: SquaredGradients) -> Tree:
+        def of_leaf(v: jax.Array, s: jax.Array) -> jax.Array:
             root = jnp.sqrt(v / share(state))
-            slope = (1 - decay) / share(state) * g * h / jnp.where(root > 0, root, 1.0)
-            return -slope / (epsilon + root)
+            return -s / share(state) / (jnp.where(root > 0, root, 1.0) * (epsilon + root))
 
-        return jax.tree.map(of_leaf, gradient, hessian, state.mean)
+        return jax.tree.map(of_leaf, state.mean, state.slope)
 
     return Preconditioner(
         init,
@@ -135,7 +154,7 @@ def scale_adapted(min_memory: float = 1000.0, epsilon: float = 1e-16) -> Precond
         \qquad M = \sqrt{V}
 
     with g the gradient of the whole log-density: where gradients are mostly noise the memory
-    :math:`\tau` grows, where they agree it is short (Springenberg et al., 2016, section 4.2).
+    :math:`\tau` grows, where they agree it is short (Springenberg et al., 2016).
     Warm-up has to be long enough to reach the typical set; the draws are those of a constant mass.
 
     Parameters
@@ -146,6 +165,11 @@ def scale_adapted(min_memory: float = 1000.0, epsilon: float = 1e-16) -> Precond
         M becomes the size of the last one.
     epsilon
         Added to V.
+
+    Raises
+    ------
+    ValueError
+        If `min_memory` is below 1.
     """
     if not min_memory >= 1:
         raise ValueError(f"got min_memory={min_memory}, expected 1 or more")
@@ -154,7 +178,9 @@ def scale_adapted(min_memory: float = 1000.0, epsilon: float = 1e-16) -> Precond
         ones = optax.tree.ones_like(position)
         return Scales(ones, optax.tree.zeros_like(position), ones, jnp.zeros(()))
 
-    def update(gradient: Tree, state: Scales) -> Scales:
+    def update(gradient: Tree, hessian: Tree | None, state: Scales) -> Scales:
+        del hessian
+
         def longer(t: jax.Array, m: jax.Array, v: jax.Array) -> jax.Array:
             return jnp.maximum(t - t * m**2 / (v + epsilon) + 1, jnp.minimum(num, min_memory))
 

@@ -6,11 +6,24 @@ will do, optax's schedules too.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
 Schedule = Callable[[jax.Array], jax.Array]
+
+
+@dataclass(frozen=True)
+class NamedSchedule:
+    """A schedule that says what it is, so that a run does not go on with another."""
+
+    function: Schedule
+    name: str
+
+    def __call__(self, count: jax.Array) -> jax.Array:
+        """Give the value at a step."""
+        return self.function(count)
 
 
 def value_at(rate: float | Schedule, count: jax.Array) -> jax.Array:
@@ -19,11 +32,19 @@ def value_at(rate: float | Schedule, count: jax.Array) -> jax.Array:
 
 
 def named(rate: float | Schedule) -> float | str:
-    """Say what a rate is, for the record: a number, or the schedule's first values."""
+    """Say what a rate is, for the record: a number, a name, or its values at 0, 1, 10, ..."""
+    if isinstance(rate, NamedSchedule):
+        return rate.name
     if not callable(rate):
         return rate
-    values = [f"{float(rate(jnp.asarray(count))):.6g}" for count in (0, 1, 10, 100, 1000, 10000)]
-    return "schedule: " + ", ".join(values)
+    counts = [0, *(10**power for power in range(8))]
+    return "schedule: " + ", ".join(f"{float(rate(jnp.asarray(n))):.6g}" for n in counts)
+
+
+def check_rate(name: str, rate: float | Schedule) -> None:
+    """Refuse a number that is not above 0."""
+    if not callable(rate) and not rate > 0:
+        raise ValueError(f"got {name}={rate}, expected a number above 0 or a schedule")
 
 
 def cosine_burn_in(start: float, end: float, num_burnin: int) -> Schedule:
@@ -31,13 +52,14 @@ def cosine_burn_in(start: float, end: float, num_burnin: int) -> Schedule:
 
     As in Izmailov et al. (2021), appendix on stochastic-gradient MCMC.
     """
-    _check(num_burnin=num_burnin)
+    check_rate("start", start)
+    _check_length("num_burnin", num_burnin)
 
     def schedule(count: jax.Array) -> jax.Array:
         part = jnp.clip(count / num_burnin, 0.0, 1.0)
         return end + (start - end) * 0.5 * (1 + jnp.cos(math.pi * part))
 
-    return schedule
+    return NamedSchedule(schedule, f"cosine_burn_in({start}, {end}, {num_burnin})")
 
 
 def cyclical(start: float, cycle_length: int, num_burnin: int = 0) -> Schedule:
@@ -47,13 +69,14 @@ def cyclical(start: float, cycle_length: int, num_burnin: int = 0) -> Schedule:
     burn-in, `start` during it (Zhang et al., 2020, equation 1). With :func:`exploring` as noise
     temperature a cycle first looks for a mode without noise, then samples.
     """
-    _check(cycle_length=cycle_length)
+    check_rate("start", start)
+    _check_length("cycle_length", cycle_length)
 
     def schedule(count: jax.Array) -> jax.Array:
         part = (jnp.maximum(count - num_burnin, 0) % cycle_length) / cycle_length
         return start * 0.5 * (1 + jnp.cos(math.pi * part))
 
-    return schedule
+    return NamedSchedule(schedule, f"cyclical({start}, {cycle_length}, {num_burnin})")
 
 
 def exploring(cycle_length: int, share: float, num_burnin: int = 0) -> Schedule:
@@ -61,7 +84,7 @@ def exploring(cycle_length: int, share: float, num_burnin: int = 0) -> Schedule:
 
     The exploration and sampling stages of cyclical MCMC (Zhang et al., 2020, section 3).
     """
-    _check(cycle_length=cycle_length)
+    _check_length("cycle_length", cycle_length)
     if not 0 <= share <= 1:
         raise ValueError(f"got share={share}, expected a number from 0 to 1")
 
@@ -69,7 +92,7 @@ def exploring(cycle_length: int, share: float, num_burnin: int = 0) -> Schedule:
         part = ((count - num_burnin) % cycle_length) / cycle_length
         return jnp.where((count >= num_burnin) & (part >= share), 1.0, 0.0)
 
-    return schedule
+    return NamedSchedule(schedule, f"exploring({cycle_length}, {share}, {num_burnin})")
 
 
 def decaying(scale: float, shift: float, power: float = 0.55) -> Schedule:
@@ -80,10 +103,10 @@ def decaying(scale: float, shift: float, power: float = 0.55) -> Schedule:
     """
     if not (scale > 0 and shift > 0):
         raise ValueError(f"got scale={scale}, shift={shift}, expected numbers above 0")
-    return lambda count: scale * (shift + count) ** -power
+    name = f"decaying({scale}, {shift}, {power})"
+    return NamedSchedule(lambda count: scale * (shift + count) ** -power, name)
 
 
-def _check(**lengths: int) -> None:
-    for name, length in lengths.items():
-        if length < 1:
-            raise ValueError(f"got {name}={length}, expected a whole number from 1 up")
+def _check_length(name: str, length: int) -> None:
+    if length < 1:
+        raise ValueError(f"got {name}={length}, expected a whole number from 1 up")

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from test_sgmcmc import sample, two_modes
+from stats import assert_means
+from test_sgmcmc import gaussian, law, sample, two_modes
 
 import bnn_ppl as bnn
 
@@ -49,13 +50,10 @@ def test_weighted_draws_are_those_of_the_posterior(posterior, draws):
     )
 
 
-def test_without_flatness_it_is_sgld(posterior):
-    """The same kernel, and its noise."""
-    draws = {}
-    for method in (
-        bnn.csgld(posterior, 0.01, min_energy=0.0, energy_gap=0.5, flatness=0.0),
-        bnn.csgld(posterior, 0.01, min_energy=0.0, energy_gap=5.0, num_bands=9, flatness=0.0),
-    ):
-        draws[len(draws)] = sample(posterior, method, num_draws=50, thin=1)
-    np.testing.assert_array_equal(draws[0].posterior["w"], draws[1].posterior["w"])
-    np.testing.assert_array_equal(draws[0].sample_stats.log_weight, 0)
+def test_in_one_wide_band_it_is_sgld():
+    """Nothing is flattened then, and the exact discrete law is sgld's."""
+    target = bnn.condition(gaussian, (np.zeros((4, 1)), np.zeros((4, 200))))
+    method = bnn.csgld(target, 0.3, min_energy=-1e6, energy_gap=1e9)
+    draws = sample(target, method, num_warmup=200)
+    w = draws.posterior["w"].values.transpose(0, 2, 1).reshape(400, 1000)
+    assert_means(w**2, law(0.3, 0.0, 1.0), min_ess=400)

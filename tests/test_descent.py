@@ -47,7 +47,7 @@ def test_the_schedule_of_the_learning_rate_is_recorded(posterior):
 
 def test_the_average_is_that_of_the_points_from_a_step_on(posterior):
     last = sample(posterior, bnn.descent(posterior), num_warmup=3, num_draws=5)
-    averaging = bnn.descent(posterior, average_from=4 * 4)  # the fifth draw's first step
+    averaging = bnn.descent(posterior, average_from=16)
     mean = sample(posterior, averaging, num_warmup=3, num_draws=5, thin=4)
     points = sample(posterior, bnn.descent(posterior), num_warmup=3, num_draws=20, thin=1)
     np.testing.assert_allclose(mean.posterior["w"][:, 2], last.posterior["w"][:, 2], rtol=1e-6)
@@ -92,10 +92,27 @@ def test_early_stopping_draws_the_best_point_on_the_rows_held_out():
     assert stopped.attrs["gradient_evaluations"] < 2 * 1000
 
 
-def test_early_stopping_refuses_counts_out_of_range():
-    posterior, held_out = overfitting()
+def test_early_stopping_refuses_what_it_could_not_compare():
+    posterior, (x, y) = overfitting()
     with pytest.raises(ValueError, match="got check_every=0, patience=10, expected"):
-        bnn.descent(posterior, held_out=held_out, check_every=0)
+        bnn.descent(posterior, held_out=(x, y), check_every=0)
+    with pytest.raises(ValueError, match="row"):
+        bnn.descent(posterior, held_out=(x, np.where(y > 0, np.nan, y)))
+    with pytest.raises(ValueError, match="as many rows"):
+        bnn.descent(posterior, held_out=(x, y[1:]))
+    with pytest.raises(ValueError, match="got y with rows of .*1,.*expected .*cut both"):
+        bnn.descent(posterior, held_out=(x, y[:, None]))
+
+
+def test_other_rows_held_out_are_another_run():
+    posterior, (x, y) = overfitting()
+    one, other = (bnn.descent(posterior, held_out=(x, y + i)).settings for i in range(2))
+    assert one != other
+
+
+def test_augmentation_of_a_table_is_refused():
+    with pytest.raises(ValueError, match="got x of shape .*expected images"):
+        crop_and_flip(jax.random.key(0), np.zeros((5, 3)))
 
 
 # --- augmentation

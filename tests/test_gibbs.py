@@ -6,7 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy import stats
-from test_sgmcmc import sample
+from test_sgmcmc import gaussian, sample
 
 import bnn_ppl as bnn
 from bnn_ppl.gibbs import precisions_drawn
@@ -60,11 +60,13 @@ def test_between_draws_precisions_rest(posterior):
 
 
 def test_what_has_no_gamma_law_is_refused(posterior):
-    plain = bnn.condition(lambda x, y=None: linear(x, y), posterior.data)._replace(precisions={})
+    plain = bnn.condition(gaussian, (np.zeros((4, 1)), np.zeros((4, 200))))
     with pytest.raises(ValueError, match="got gibbs_every=5 for a model without .*expected"):
         bnn.sgld(plain, 1e-4, gibbs_every=5)
     cold = bnn.condition(linear, posterior.data, temperature=0.1)
     with pytest.raises(ValueError, match="got gibbs_every=5 at temperature=0.1, expected 1"):
         bnn.sgld(cold, 1e-4, gibbs_every=5)
+    with pytest.raises(ValueError, match="got gibbs_every=5 with another noise_temperature"):
+        bnn.sgld(posterior, 1e-4, gibbs_every=5, noise_temperature=0.1)
     with pytest.raises(ValueError, match="got gibbs_every=0, expected"):
         bnn.sgld(posterior, 1e-4, gibbs_every=0)

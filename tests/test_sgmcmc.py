@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.optimize import brentq
@@ -323,6 +324,15 @@ def test_schedules_are_their_formulas():
     np.testing.assert_array_equal(values(exploring, range(12)), [0] * 5 + [1] * 7)
 
 
+def test_schedules_that_differ_late_are_told_apart(posterior):
+    """Or a run would go on with another one."""
+    schedules = [bnn.schedules.cyclical(3e-7, length, 10**6) for length in (37500, 75000)]
+    names = {bnn.sgld(posterior, schedule).settings["step_size"] for schedule in schedules}
+    assert names == {"cyclical(3e-07, 37500, 1000000)", "cyclical(3e-07, 75000, 1000000)"}
+    late = optax.piecewise_constant_schedule(1e-3, {10**6: 0.1})
+    assert bnn.sgld(posterior, late).settings["step_size"].endswith("0.001, 0.0001, 0.0001")
+
+
 def test_step_size_recorded_is_the_schedules(posterior):
     schedule = bnn.schedules.cyclical(0.1, 8)
     draws = sample(posterior, bnn.sgld(posterior, schedule), num_warmup=3, num_draws=6, thin=1)
@@ -359,8 +369,14 @@ def two_modes(x, y=None):
         lambda p: bnn.sgld(p, -1.0),
         lambda p: bnn.sghmc(p, 0.1, momentum=1.0),
         lambda p: bnn.sgnht(p, 0.1, friction=0.0),
+        lambda p: bnn.csgld(p, 0.1, min_energy=0.0, energy_gap=0.0),
+        lambda p: bnn.csgld(p, 0.1, min_energy=0.0, energy_gap=1.0, learning_rate=-1.0),
+        lambda p: bnn.descent(p, learning_rate=-1.0),
+        lambda p: bnn.descent(p, average_from=-1),
+        lambda p: bnn.mclmc(p, 0.0),
         lambda p: bnn.sgld(p, 0.1, noise_temperature=-1.0),
         lambda p: bnn.schedules.cyclical(0.1, 0),
+        lambda p: bnn.schedules.cyclical(-0.1, 10),
         lambda p: bnn.schedules.exploring(10, 1.5),
         lambda p: bnn.schedules.decaying(0.0, 1.0),
         lambda p: bnn.preconditioners.rmsprop(1.0),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.posterior import Posterior
-from bnn_ppl.schedules import Schedule, decaying, named, value_at
+from bnn_ppl.schedules import Schedule, check_rate, decaying, named, value_at
 
 Tree = Any
 
@@ -26,12 +26,11 @@ def csgld(
     min_energy: float,
     energy_gap: float,
     num_bands: int = 512,
-    flatness: float = 1.0,
     learning_rate: float | Schedule | None = None,
 ) -> Method:
     r"""Contour SGLD: flatten the landscape of energies, and weigh the draws to make up for it.
 
-    .. math:: w \gets w + \epsilon \Big(1 + \zeta
+    .. math:: w \gets w + \epsilon \Big(1 +
         \frac{\log \theta_J - \log \theta_{J-1}}{\Delta u}\Big) g + \sqrt{2 \epsilon}\, \xi,
         \qquad \theta \gets \theta + \omega\, \theta_J\, (1_J - \theta)
 
@@ -40,9 +39,10 @@ def csgld(
     learnt so far (Deng et al., 2020, algorithm 1; BlackJAX's kernel). Where low energies are
     overrepresented the gradient changes its sign, and the chain climbs out of a mode.
 
-    A draw weighs :math:`\theta_J^\zeta`, recorded as ``log_weight``; :func:`bnn_ppl.predict` weighs
-    draws by it, ArviZ's summaries do not. **Biased** in first order of the step size, as
-    :func:`bnn_ppl.sgld` is. A step takes one gradient and one more value of the log-density.
+    A draw weighs :math:`\theta_J`, recorded as ``log_weight`` (where the step ended; ``lp`` is of
+    where it began); :func:`bnn_ppl.predict` weighs draws by it, ArviZ's summaries do not.
+    **Biased** in first order of the step size, as :func:`bnn_ppl.sgld` is. A step takes a gradient
+    and one more value of the log-density.
 
     Parameters
     ----------
@@ -57,8 +57,6 @@ def csgld(
         warm-up; higher ones fall into the last band.
     num_bands
         Bands of energy.
-    flatness
-        :math:`\zeta`: 0 is sgld, 1 visits all bands alike.
     learning_rate
         :math:`\omega`, a number or a schedule; by default ``decaying(1, 100, 0.6)``.
 
@@ -69,8 +67,13 @@ def csgld(
     """
     from blackjax.sgmcmc import csgld as kernels
 
-    _check(step_size, energy_gap, num_bands, flatness)
+    check_rate("step_size", step_size)
     rate = decaying(1, 100, 0.6) if learning_rate is None else learning_rate
+    check_rate("learning_rate", rate)
+    if not (energy_gap > 0 and num_bands > 2):
+        raise ValueError(
+            f"got energy_gap={energy_gap}, num_bands={num_bands}, expected above 0 and above 2"
+        )
     kernel = kernels.build_kernel(num_bands, energy_gap, min_energy)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> ContourState:
@@ -90,9 +93,8 @@ def csgld(
             batch,
             size,
             omega,
-            flatness,
         )
-        log_weight = flatness * jnp.log(chain.energy_pdf[chain.energy_idx])
+        log_weight = jnp.log(chain.energy_pdf[chain.energy_idx])
         info = step_info(lp, step_size=size, log_weight=log_weight)
         return ContourState(chain, state.num_steps + 1), info
 
@@ -106,17 +108,6 @@ def csgld(
         "min_energy": min_energy,
         "energy_gap": energy_gap,
         "num_bands": num_bands,
-        "flatness": flatness,
         "learning_rate": named(rate),
     }
     return Method(init, step, draw, settings=settings)
-
-
-def _check(step_size: Any, energy_gap: float, num_bands: int, flatness: float) -> None:
-    if not callable(step_size) and not step_size > 0:
-        raise ValueError(f"got step_size={step_size}, expected a number above 0 or a schedule")
-    if not (energy_gap > 0 and num_bands > 2 and flatness >= 0):
-        raise ValueError(
-            f"got energy_gap={energy_gap}, num_bands={num_bands}, flatness={flatness}, expected "
-            "above 0, above 2, and 0 or more"
-        )

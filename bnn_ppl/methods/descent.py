@@ -9,7 +9,7 @@ import optax
 from bnn_ppl.early_stopping import stopped_early
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.posterior import Posterior
-from bnn_ppl.schedules import Schedule, named
+from bnn_ppl.schedules import Schedule, check_rate, named
 
 Tree = Any
 
@@ -52,7 +52,8 @@ def descent(
     posterior
         What to maximise.
     optimizer
-        Any optax optimiser; ``optax.adam(learning_rate)`` by default.
+        Any optax optimiser; ``optax.adam(learning_rate)`` by default. Its arguments cannot be
+        recorded: keep them, to go on with a run.
     learning_rate
         Of the default optimiser: a number or a schedule.
     average_from
@@ -60,7 +61,8 @@ def descent(
         1992; of a network's weights: Izmailov et al., 2018, without cyclical steps).
     held_out
         Rows (x, y) that are not among the posterior's: a chain draws the point with their highest
-        log-likelihood, and stops when that has not risen for `patience` looks.
+        log-likelihood, and stops when that has not risen for `patience` looks
+        (:func:`bnn_ppl.early_stopping.stopped_early`).
     check_every
         Steps between two looks at the rows held out.
     patience
@@ -69,8 +71,11 @@ def descent(
     Raises
     ------
     ValueError
-        If a number is out of range.
+        If a number is out of range, or the rows held out are not like the posterior's.
     """
+    check_rate("learning_rate", learning_rate)
+    if average_from is not None and average_from < 0:
+        raise ValueError(f"got average_from={average_from}, expected a step from 0 up")
     rate = named(learning_rate) if optimizer is None else "of the optimizer given"
     optimizer = optimizer or optax.adam(learning_rate)
 

@@ -12,7 +12,7 @@ from bnn_ppl.adaptation import Mass, Moments, estimated_mass, first_moments, ini
 from bnn_ppl.isokinetic import isokinetic_mclachlan
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
-from bnn_ppl.schedules import Schedule, named, value_at
+from bnn_ppl.schedules import Schedule, check_rate, named, value_at
 
 Tree = Any
 
@@ -106,8 +106,9 @@ def mclmc(
     from blackjax.mcmc import mclmc as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")
-    if not callable(energy_error) and not energy_error > 0:
-        raise ValueError(f"got energy_error={energy_error}, expected a number above 0")
+    if step_size is not None:
+        check_rate("step_size", step_size)
+    check_rate("energy_error", energy_error)
     kernel = kernels.build_kernel(integrator=isokinetic_mclachlan)
     start_mass = initial_mass(posterior.prior_std, mass)
     num_weights = posterior.num_weights

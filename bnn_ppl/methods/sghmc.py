@@ -47,13 +47,14 @@ def sghmc(
         given the weights; in between they rest. By default they move like weights.
     subtract_noise
         Take :math:`M^2` for the variance of the minibatches' gradients, and add so much less noise:
-        :math:`2 (1-\beta) T M - \epsilon M^2`, not below 0 (Springenberg et al., 2016, equation 9,
-        with :func:`bnn_ppl.preconditioners.scale_adapted`). Right where gradients are mostly noise.
+        :math:`2 (1-\beta) T M - \epsilon M^2`, not below 0 (Springenberg et al., 2016). Right with
+        :func:`bnn_ppl.preconditioners.scale_adapted`, where gradients are mostly noise.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or the model has no precisions to draw.
+        If a number is out of range, the model has no precisions to draw, or the preconditioner
+        does not go with the other arguments.
     """
     if preconditioner is not None and preconditioner.curvature is not None:
         raise ValueError(

@@ -8,7 +8,7 @@ import optax
 
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.posterior import Posterior
-from bnn_ppl.schedules import Schedule, named, value_at
+from bnn_ppl.schedules import Schedule, check_rate, named, value_at
 
 Tree = Any
 
@@ -27,7 +27,7 @@ def sgnht(posterior: Posterior, step_size: float | Schedule, *, friction: float 
         \xi \gets \xi + h (p^\top p / d - 1)
 
     with g the gradient at the new w of the log-density estimated from the minibatch, d the number
-    of weights and :math:`\eta \sim N(0, I)` (Ding et al., 2014, algorithm 2; BlackJAX's solver).
+    of weights and :math:`\eta \sim N(0, I)` (Ding et al., 2014; BlackJAX's solver).
     The friction :math:`\xi` rises until the kinetic energy is right, so noise of unknown size in g
     does not heat the chain. Run it with ``batch_size=``.
 
@@ -49,10 +49,8 @@ def sgnht(posterior: Posterior, step_size: float | Schedule, *, friction: float 
     """
     from blackjax.sgmcmc import sgnht as kernels
 
-    if not friction > 0 or (not callable(step_size) and not step_size > 0):
-        raise ValueError(
-            f"got step_size={step_size}, friction={friction}, expected numbers above 0"
-        )
+    check_rate("step_size", step_size)
+    check_rate("friction", friction)
     kernel = kernels.build_kernel(friction)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> ThermostatState:
