@@ -49,8 +49,8 @@ def main() -> None:
     parser.add_argument("--mass", choices=["identity", "diagonal", "prior"], default="identity")
     parser.add_argument("--energy-error", type=float, default=0.02, help="of the draws")
     parser.add_argument("--first-energy-error", type=float, default=0.5, help="of warm-up")
-    parser.add_argument("--num-warmup", type=int, default=36_000)
-    parser.add_argument("--num-draws", type=int, default=240)
+    parser.add_argument("--num-warmup", type=int, default=50_000)
+    parser.add_argument("--num-draws", type=int, default=300)
     parser.add_argument("--thin", type=int, default=100)
     parser.add_argument("--leapfrogs", type=int, default=200, help="of a transition of HMC")
     args = parser.parse_args()
@@ -86,7 +86,7 @@ def evaluate(data, seed: int, args: argparse.Namespace):
 
 
 def model(data, args: argparse.Namespace) -> bnn.models.Model:
-    net = partial(bnn.nets.MLP, data.train.x.shape[1], (16,) * 4, 2)
+    net = partial(bnn.nets.MLP, data.train.x.shape[1], (16,) * 4, 2, features_first=True)
     return bnn.models.regressor(net, PRIORS[args.prior](args.scale), "heteroscedastic")
 
 

@@ -50,8 +50,10 @@ def filled(factory):
 @pytest.mark.parametrize(
     ("activation", "oracle"), [(nnx.relu, lambda z: np.maximum(z, 0)), (nnx.tanh, np.tanh)]
 )
-def test_mlp_equals_a_numpy_pass(hidden, activation, oracle):
-    module = filled(partial(nets.MLP, 12, hidden, 2, activation=activation))
+@pytest.mark.parametrize("features_first", [False, True])
+def test_mlp_equals_a_numpy_pass(hidden, activation, oracle, features_first):
+    net = partial(nets.MLP, 12, hidden, 2, activation=activation, features_first=features_first)
+    module = filled(net)
     x = np.random.default_rng(0).normal(size=(9, 3, 4)).astype(np.float32)
     out = x.reshape(9, 12)
     for i, layer in enumerate(module.layers):
