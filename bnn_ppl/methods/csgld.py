@@ -83,7 +83,7 @@ def csgld(
         return ContourState(chain, jnp.zeros((), int))
 
     def step(key: jax.Array, state: ContourState, batch: Any) -> tuple[ContourState, dict]:
-        size, omega = (value_at(rate, state.num_steps) for rate in (step_size, rate))
+        size, omega = (value_at(r, state.num_steps) for r in (step_size, rate))
         lp, gradient = jax.value_and_grad(posterior.logdensity)(state.chain.position, batch)
         chain = kernel(
             key,
