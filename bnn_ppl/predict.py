@@ -76,6 +76,7 @@ def predict(
     """
     x, y = _pair(data, posterior.data[1])
     sites = store.draws_of(draws, list(posterior.prior_std))
+    all_weights = _weights(draws)
     num_rows = len(jax.tree.leaves(x)[0])
     size = num_rows if batch_size is None else batch_size
     if size < 1:
@@ -86,7 +87,7 @@ def predict(
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
             sums = None
-            for block, weights in _blocks(sites, _weights(draws)):
+            for block, weights in _blocks(sites, all_weights):
                 # Waiting keeps blocks from piling up in memory before a slower device.
                 sums = jax.block_until_ready(add(sums, block, weights, *rows))
             parts.append(jax.tree.map(np.asarray, sums))
