@@ -31,7 +31,9 @@ Tree = Any
 
 _STATE = "state.json"
 _STATE_FILE = re.compile(r"state-\d+-\d+-\d+\.bin")  # save, process, processes
-_OURS = re.compile(r"\.?(problem\.json|draws\.zarr|state(\.json|\.lock|-[\d-]+\.bin))(\.\d+)?")
+_OURS = re.compile(
+    r"\.?(problem\.json|draws\.zarr|fitted-\d+\.npz|state(\.json|\.lock|-[\d-]+\.bin))(\.\d+)?"
+)
 
 
 def save_state(folder: Path, header: JSON, state: Tree, meet: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What a method is: four pure functions."""
+"""What a method is: a few pure functions, of which most methods need three."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -25,6 +25,11 @@ class Method(NamedTuple):
         Like `step`; used instead of it during warm-up, where it may adapt. `step` if None.
     settings
         The method's name and arguments, as recorded with the draws.
+    finish
+        ``state -> state``: once, after the last warm-up step, which such a method must have.
+    fitted
+        ``state -> dict of arrays``: the parameters of the distribution that draws come from,
+        recorded once a chain, at the end, in the group ``fitted``.
     """
 
     init: Callable[..., Any]
@@ -32,6 +37,8 @@ class Method(NamedTuple):
     draw: Callable[..., Any]
     warmup: Callable[..., tuple[Any, dict[str, Any]]] | None = None
     settings: Mapping[str, Any] = MappingProxyType({})
+    finish: Callable[[Any], Any] | None = None
+    fitted: Callable[[Any], dict[str, jax.Array]] | None = None
 
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:

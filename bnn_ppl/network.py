@@ -1,7 +1,9 @@
 """Random networks: a Flax network whose every weight is a NumPyro sample site."""
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import jax
@@ -12,6 +14,29 @@ from flax import linen, nnx
 Prior: TypeAlias = (
     dist.Distribution | Mapping[str, dist.Distribution] | Callable[..., dist.Distribution]
 )
+
+Change: TypeAlias = Callable[[str, nnx.Module], Any]
+
+_CHANGES: ContextVar[tuple[Change, ...]] = ContextVar("changes", default=())
+
+
+@contextmanager
+def changed_networks(change: Change) -> Iterator[None]:
+    """Within this context every random network is ``change(name, module)`` of what it was.
+
+    The module is the trace's own and may be changed in place. This is how methods reach the layers
+    of a network inside a model that knows nothing of them.
+    """
+    token = _CHANGES.set((*_CHANGES.get(), change))
+    try:
+        yield
+    finally:
+        _CHANGES.reset(token)
+
+
+def networks_are_changed() -> bool:
+    """Say whether this is within such a context."""
+    return bool(_CHANGES.get())
 
 
 def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior: Prior) -> Any:
@@ -58,7 +83,10 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
         (path, leaf.replace(_sample(site, leaf[...], choose)))
         for site, (path, leaf) in variables.items()
     ]
-    return nnx.merge(graph, nnx.from_flat_state(sampled), rest)
+    network: Any = nnx.merge(graph, nnx.from_flat_state(sampled), rest)
+    for change in _CHANGES.get():
+        network = change(name, network)
+    return network
 
 
 def _build(net: Any) -> nnx.Module:

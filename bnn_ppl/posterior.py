@@ -11,10 +11,11 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 from numpyro import handlers
-from numpyro.distributions import biject_to
+from numpyro.distributions import ExpandedDistribution, biject_to
 from numpyro.infer import init_to_median, init_to_uniform
 
 from bnn_ppl.devices import memory_limit, num_row_shards
+from bnn_ppl.network import networks_are_changed
 
 Array = jax.Array
 Position = dict[str, Array]
@@ -24,6 +25,28 @@ Batch = Data | tuple[Any, Array, Array]
 
 _NUM_STARTS = 16  # draws from the prior, of which one is a chain's start
 _MEMORY_SHARE = 1 / 4  # of a device, for the intermediate results of one likelihood
+
+
+class Terms(NamedTuple):
+    """What a log-density is the sum of.
+
+    Attributes
+    ----------
+    log_priors
+        By site, of the constrained values.
+    log_jacobian
+        Of the map from the position to the constrained values.
+    log_likelihood
+        By row, 0 for padding.
+    normals
+        Mean and standard deviation of the prior, by site, where it is Gaussian given the other
+        sites; they broadcast to the site.
+    """
+
+    log_priors: dict[str, Array]
+    log_jacobian: Array
+    log_likelihood: Array
+    normals: dict[str, tuple[Array, Array]]
 
 
 class Posterior(NamedTuple):
@@ -46,6 +69,11 @@ class Posterior(NamedTuple):
     logdensity
         ``position, batch -> scalar``: the tempered log posterior density that samplers see, the
         likelihood scaled from the batch to all rows. Unnormalised.
+    terms
+        ``position, batch -> Terms``: the parts of that sum.
+    combined
+        ``log_prior, log_likelihood (rows,), batch -> scalar``: the parts put together, the
+        likelihood scaled to all rows, each part tempered.
     constrain
         ``position, data=data -> values``.
     unconstrain
@@ -80,6 +108,8 @@ class Posterior(NamedTuple):
     log_prior: Callable[[Position], Array]
     log_likelihood: Callable[[Position, Batch], Array]
     logdensity: Callable[[Position, Batch], Array]
+    terms: Callable[[Position, Batch], Terms]
+    combined: Callable[[Array, Array, Batch], Array]
     constrain: Callable[..., Values]
     unconstrain: Callable[..., Position]
     predictive: Callable[[Values, Any], dist.Distribution]
@@ -100,12 +130,6 @@ class Precision(NamedTuple):
     governs: str
     concentration: Array
     rate: Array
-
-
-class _Terms(NamedTuple):
-    log_priors: dict[str, Array]  # by site, of the constrained values
-    log_jacobian: Array
-    log_likelihood: Array  # by row, 0 for padding
 
 
 def condition(
@@ -189,13 +213,16 @@ def condition(
     def log_likelihood(position: Position, batch: Batch) -> Array:
         return all_terms(position, batch).log_likelihood
 
+    def combined(log_prior: Array, log_likelihood: Array, batch: Batch) -> Array:
+        log_likelihood = num_rows / _size(batch) * jnp.sum(log_likelihood)
+        if tempered == "likelihood":
+            return log_prior + log_likelihood / temperature
+        return (log_prior + log_likelihood) / temperature
+
     def logdensity(position: Position, batch: Batch) -> Array:
         terms = all_terms(position, batch)
         log_prior = _total(terms.log_priors)
-        log_likelihood = num_rows / _size(batch) * jnp.sum(terms.log_likelihood)
-        if tempered == "likelihood":
-            return log_prior + log_likelihood / temperature + terms.log_jacobian
-        return (log_prior + log_likelihood) / temperature + terms.log_jacobian
+        return combined(log_prior, terms.log_likelihood, batch) + terms.log_jacobian
 
     from_prior = _has_sites_from_prior(model, x, y)
 
@@ -235,6 +262,8 @@ def condition(
         log_prior=log_prior,
         log_likelihood=log_likelihood,
         logdensity=logdensity,
+        terms=all_terms,
+        combined=combined,
         constrain=constrain,
         unconstrain=unconstrain,
         predictive=predictive,
@@ -281,18 +310,30 @@ def _trace(model: Callable, x: Any, y: Any, key: Array | None = None, **substitu
     return handlers.trace(model).get_trace(x, y)
 
 
-def _terms(model: Callable, microbatch: int | None, position: Position, batch: Batch) -> _Terms:
+def _terms(model: Callable, microbatch: int | None, position: Position, batch: Batch) -> Terms:
     x, y, *mask = batch
     log_jacobians: list[Array] = []
     trace = _trace(model, x, y, substitute_fn=_constrained(position, log_jacobians.append))
     log_priors = {site: jnp.sum(_log_prob(trace[site])) for site in position}
     rows = _rows(trace)
-    if microbatch is not None and len(rows) // num_row_shards(len(rows)) > microbatch:
+    in_chunks = microbatch is not None and not networks_are_changed()  # a tap sees all rows
+    if in_chunks and len(rows) // num_row_shards(len(rows)) > microbatch:
         # The rows just traced are then not used, and the compiler drops them.
         values = {site: trace[site]["value"] for site in position}
         rows = _by_chunk(lambda x, y: _rows(_trace(model, x, y, data=values)), microbatch, x, y)
     rows = jnp.where(mask[0], rows, 0.0) if mask else rows
-    return _Terms(log_priors, jnp.asarray(sum(log_jacobians, 0.0)), rows)
+    normals = {site: _normal(trace[site]) for site in position}
+    known = {site: normal for site, normal in normals.items() if normal is not None}
+    return Terms(log_priors, jnp.asarray(sum(log_jacobians, 0.0)), rows, known)
+
+
+def _normal(site: dict) -> tuple[Array, Array] | None:
+    prior = site["fn"]
+    while isinstance(prior, dist.Independent | ExpandedDistribution):
+        prior = prior.base_dist
+    if type(prior) is not dist.Normal or site["scale"] is not None:
+        return None
+    return prior.loc, prior.scale
 
 
 def _rows(trace: dict) -> Array:
@@ -588,7 +629,7 @@ def _refuse_observed(site: dict) -> None:
         )
 
 
-def _check_finite(terms: _Terms, observed: str) -> None:
+def _check_finite(terms: Terms, observed: str) -> None:
     sites = [site for site, value in terms.log_priors.items() if not np.isfinite(value)]
     rows = np.flatnonzero(~np.isfinite(np.asarray(terms.log_likelihood)))
     problems = [f"the prior of {', '.join(sites)}"] if sites else []

@@ -75,12 +75,12 @@ class Memory:
             raise KeyboardInterrupt
         print(f"stopped: {at.draws} of {self._layout.num_draws} draws are kept", file=sys.stderr)
 
-    def result(self, at: Progress) -> "arviz.InferenceData":
-        """Give the draws."""
+    def result(self, at: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
+        """Give the draws, and the parameters of the distribution they come from."""
         records = jax.tree.map(lambda whole: whole[:, : at.draws], self._records)
         facts = self._layout.facts | _counts(at)
         return store.inference_data(
-            records["posterior"], records["sample_stats"], self._layout.y, facts
+            records["posterior"], records["sample_stats"], self._layout.y, facts, fitted
         )
 
 
@@ -188,9 +188,12 @@ class Folder:
         if not at.draws:
             raise KeyboardInterrupt
 
-    def result(self, at: Progress) -> "arviz.InferenceData":
-        """Open the draws."""
+    def result(self, at: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
+        """Store the parameters of the distribution that draws come from, and open the draws."""
         del at
+        if fitted:
+            store.write_fitted(self._path, self._chains.start, fitted)
+        _meet("the parameters are written")
         return store.load(self._path)
 
 

@@ -57,6 +57,7 @@ class Phase(NamedTuple):
     once: Callable[..., tuple[Tree, Tree, Records]]  # see _once
     steps_before: int
     thin: int  # steps of one of the phase's
+    finish: Callable[[Tree], Tree] | None = None  # after the last step
 
 
 class Prepared(NamedTuple):
@@ -146,8 +147,9 @@ def run(
     Returns
     -------
     arviz.InferenceData
-        Groups ``posterior`` (chain, draw, ...), ``sample_stats`` under ArviZ's names and
-        ``observed_data``; attributes say how it was run. With `folder`, values are read when used.
+        Groups ``posterior`` (chain, draw, ...), ``sample_stats`` under ArviZ's names,
+        ``observed_data`` and, of a method that fits a distribution, ``fitted``, its parameters
+        (chain, ...); attributes say how it was run. With `folder`, values are read when used.
 
     Raises
     ------
@@ -180,10 +182,10 @@ def run(
             progress, _num_steps(num_warmup, num_draws, thin), _num_steps(at.warmup, at.draws, thin)
         ) as report,
     ):
-        at = _advance(prepared, at, recorder, report, interrupted)
+        states, at = _advance(prepared, at, recorder, report, interrupted)
     if _agreed(interrupted()) and at.draws < num_draws:
         recorder.stopped(at)
-    return recorder.result(at)
+    return recorder.result(at, _fitted(method, states, prepared.mesh))
 
 
 def prepare(
@@ -204,6 +206,11 @@ def prepare(
     mesh = chain_mesh(num_chains, mesh)
     data = by_row(posterior.data, mesh)
     minibatches.check(posterior.num_rows, mesh.shape["data"])
+    if method.finish is not None and not num_warmup:
+        raise ValueError(
+            f"got num_warmup=0 for {method.settings.get('method', 'this method')}, expected more: "
+            "it looks at the data in warm-up, and draws need none (thin=0)"
+        )
     init_key, *keys, batch_key = (everywhere(jax.random.fold_in(key, i), mesh) for i in range(4))
     chains = by_chain(np.arange(num_chains), mesh)
     with jax.default_matmul_precision(matmul_precision()):
@@ -213,7 +220,7 @@ def prepare(
     warming = partial(_once, posterior, adapting, 1, None, minibatches)
     drawing = partial(_once, posterior, method, thin, keep or dict, minibatches)
     phases = (
-        Phase("warmup", num_warmup, (keys[0], batch_key), warming, 0, 1),
+        Phase("warmup", num_warmup, (keys[0], batch_key), warming, 0, 1, method.finish),
         Phase("draws", num_draws, (keys[1], batch_key), drawing, num_warmup, thin),
     )
     one_record = _record_of_one(phases[1], states, minibatches, data)
@@ -365,7 +372,7 @@ def _advance(
     recorder: Memory | Folder,
     report: Report,
     interrupted: Callable[[], bool],
-) -> Progress:
+) -> tuple[Tree, Progress]:
     """Take the steps that are left, in chunks of about half a second.
 
     The inner loop is compiled, for a number of steps given at run time, so that the outer one can
@@ -397,7 +404,7 @@ def _advance(
                 count = _agreed(max(1, count))
         finally:  # whatever happens, nothing computed is lost
             _record(recorder, unrecorded)
-    return at
+    return states, at
 
 
 def compiled_chunk(phase: Phase, prepared: Prepared) -> Chunk:
@@ -424,6 +431,9 @@ def compiled_chunk(phase: Phase, prepared: Prepared) -> Chunk:
             draw_keys = jax.random.fold_in(jax.random.fold_in(key, start + i), chain), batch_key
             step = first_step + i * phase.thin
             state, order, record = phase.once(draw_keys, state, order, step, data)
+            if phase.finish is not None:
+                last = start + i == phase.num - 1
+                state = jax.lax.cond(last, phase.finish, lambda state: state, state)
             buffers = jax.tree.map(lambda b, leaf: b.at[i].set(leaf), buffers, record)
             return state, order, buffers
 
@@ -503,6 +513,13 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
         yield requested.is_set
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _fitted(method: Method, states: Tree, mesh: Mesh) -> dict[str, np.ndarray]:
+    """Give the parameters of this process's fitted distributions; nothing for a sampler."""
+    if method.fitted is None:
+        return {}
+    return to_host(jax.jit(jax.vmap(method.fitted), out_shardings=chain_sharding(mesh))(states))
 
 
 # --- telling

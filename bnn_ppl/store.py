@@ -5,9 +5,11 @@ opens it. Arrays are laid out for the whole run, uncompressed. How many draws th
 one place, the consolidated metadata in draws.zarr/zarr.json; it is replaced in one instant, after
 the draws are written, so that readers see whole draws only, whenever the run was killed. (A reader
 told to pass over consolidated metadata sees a run in progress at its full length, zeros for what
-has not been drawn.)
+has not been drawn.) ``folder/fitted-<first chain>.npz`` has the group fitted, of some chains, once
+the run has ended.
 """
 
+import io
 import itertools
 import json
 import math
@@ -15,6 +17,7 @@ import os
 import re
 import shutil
 import warnings
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,16 +48,27 @@ def inference_data(
     stats: dict[str, np.ndarray],
     y: np.ndarray | None,
     facts: JSON,
+    fitted: dict[str, np.ndarray] | None = None,
 ) -> "arviz.InferenceData":
-    """Draws and statistics, arrays of shape (chain, draw, ...), as InferenceData."""
+    """Draws and statistics, arrays (chain, draw, ...), as InferenceData; `fitted` is (chain, ...)."""
     import arviz  # imports matplotlib, which importing the package must not
 
-    return arviz.from_dict(
+    draws = arviz.from_dict(
         posterior=values,
         sample_stats=stats or None,
         observed_data=None if y is None else {"y": y},
         attrs=facts,
     )
+    if fitted:
+        draws.add_groups(fitted=_by_chain(fitted))
+    return draws
+
+
+def _by_chain(arrays: dict[str, np.ndarray]) -> "xarray.Dataset":
+    import xarray
+
+    dims = {name: [f"{name}_dim_{i}" for i in range(np.ndim(a) - 1)] for name, a in arrays.items()}
+    return xarray.Dataset({name: (["chain", *dims[name]], a) for name, a in arrays.items()})
 
 
 def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:
@@ -99,7 +113,30 @@ def load(folder: str | Path) -> "arviz.InferenceData":
         group: xarray.Dataset(variables, attrs=attributes[group])
         for group, variables in groups.items()
     }
+    fitted = _read_fitted(Path(folder))
+    if fitted:
+        datasets["fitted"] = _by_chain(fitted)
     return arviz.InferenceData(attrs=root["attributes"], **datasets)
+
+
+def write_fitted(folder: str | Path, first_chain: int, fitted: dict[str, np.ndarray]) -> None:
+    """Write the parameters (chain, ...) of the distributions that some chains draw from."""
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **fitted)
+    replace_file(Path(folder) / f"fitted-{first_chain}.npz", content.getvalue())
+
+
+def _read_fitted(folder: Path) -> dict[str, np.ndarray]:
+    files = sorted(folder.glob("fitted-*.npz"), key=lambda path: int(path.stem.split("-")[1]))
+    parts = []
+    for file in files:
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                parts.append(dict(arrays))
+        except (ValueError, OSError, zipfile.BadZipFile) as error:
+            raise damaged(file, "it is not a file of arrays") from error
+    names = parts[0] if parts else {}
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def _array_on_disk(path: Path, node: JSON) -> Any:
