@@ -50,7 +50,7 @@ def inference_data(
     facts: JSON,
     fitted: dict[str, np.ndarray] | None = None,
 ) -> "arviz.InferenceData":
-    """Draws and statistics, arrays (chain, draw, ...), as InferenceData; `fitted` is (chain, ...)."""
+    """Draws and statistics (chain, draw, ...), and fitted parameters (chain, ...), as one."""
     import arviz  # imports matplotlib, which importing the package must not
 
     draws = arviz.from_dict(
