@@ -1,15 +1,14 @@
-"""Measure stochastic-gradient samplers and ensembles on MNIST, 784-1200-1200-10, 60,000 images.
+"""Measure every method on MNIST, 784-1200-1200-10, 60,000 images.
 
-Beside Antoran's Bayesian-Neural-Networks, which publishes 100 draws of the same network with a
-N(0, 0.1^2) prior at T = 1: summed test log-likelihood and error in per cent.
+Beside Antoran's Bayesian-Neural-Networks, which publishes the same network with 100 draws:
+summed test log-likelihood and error in per cent.
 
     python benchmarks/mnist.py sgld psgld sghmc ensemble --data-dir ~/data
     python benchmarks/mnist.py sghmc --temperature 0.3 --validate
 
 The second command leaves the test images alone: the first 55,000 training images train, the last
 5,000 are predicted (their log-likelihood is doubled, to compare with 10,000). Settings are those
-that did best there. Draws go to runs/mnist-<method>-<temperature>; a second call goes on where one
-was stopped.
+that did best there. Draws go to runs/mnist-<method>; a second call goes on where one was stopped.
 """
 
 import argparse
@@ -17,39 +16,65 @@ import json
 import time
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import optax
 
 import bnn_ppl as bnn
 
-PUBLISHED = {
-    "sgld": (-828.3, 1.76),
-    "psgld": (-661.3, 1.76),
-    "ensemble": (-496.5, 1.53),
-    "one member": (-572.9, 1.58),
-}
 BATCH = 128
-STEP_SIZES = {"sgld": 4e-6, "psgld": 1e-4, "sghmc": 8e-7, "ensemble": 1e-3}
-NUM_MEMBERS, EPOCHS_A_MEMBER = 10, 6
+
+
+class Setting(NamedTuple):
+    """How a method was run."""
+
+    epochs: float  # of warm-up
+    step_size: float
+    published: tuple[float, float] | None = None
+    prior: object = bnn.priors.normal(0.1)
+    num_draws: int = 100
+    num_chains: int = 1
+
+
+MIXTURE = bnn.priors.mixture((0.1, 0.0005), (0.75, 0.25))
+SETTINGS = {
+    "sgld": Setting(6, 4e-6, (-828.3, 1.76)),
+    "psgld": Setting(6, 1e-4, (-661.3, 1.76)),
+    "sghmc": Setting(6, 8e-7),
+    "ensemble": Setting(6, 1e-3, (-496.5, 1.53), num_draws=1, num_chains=10),
+    "bbp_gaussian": Setting(12, 1e-3, (-1100.3, 2.60)),
+    "bbp_mixture": Setting(12, 1e-3, (-1008.3, 2.38), MIXTURE),
+    "bbp_laplace": Setting(12, 1e-3, (-892.9, 2.28), bnn.priors.laplace(0.1 * 2**0.5)),
+    "local": Setting(12, 1e-3, (-1086.4, 2.61)),
+    "mc_dropout": Setting(40, 1e-3, (-435.5, 1.37)),
+}
+DRAWS_AN_EPOCH = 4  # of samplers
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("methods", nargs="+", choices=STEP_SIZES)
+    parser.add_argument("methods", nargs="+", choices=SETTINGS)
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--step-size", type=float, help="instead of the one chosen")
-    parser.add_argument("--prior-std", type=float, default=0.1)
-    parser.add_argument("--temperature", type=float, default=0.1, help="of the noise; 1 is Bayes")
-    parser.add_argument("--num-warmup-epochs", type=float, default=6)
-    parser.add_argument("--num-draws", type=int, default=100)
-    parser.add_argument("--draws-an-epoch", type=float, default=4)
     parser.add_argument("--validate", action="store_true", help="leave the test images alone")
+    parser.add_argument("--step-size", type=float, help="these five instead of those chosen")
+    parser.add_argument("--prior-std", type=float)
+    parser.add_argument("--epochs", type=float)
+    parser.add_argument("--num-draws", type=int)
+    parser.add_argument("--num-chains", type=int)
+    parser.add_argument("--temperature", type=float, default=0.1, help="of samplers' noise")
     parser.add_argument("--folder", type=Path, default=Path("runs"))
     args = parser.parse_args()
     train, test = load(args)
     for name in args.methods:
-        print(json.dumps(measure(name, train, test, args)), flush=True)
+        print(json.dumps(measure(name, setting(name, args), train, test, args)), flush=True)
+
+
+def setting(name: str, args: argparse.Namespace) -> Setting:
+    chosen = {field: getattr(args, field, None) for field in Setting._fields}
+    if args.prior_std:
+        chosen["prior"] = bnn.priors.normal(args.prior_std)
+    return SETTINGS[name]._replace(**{k: v for k, v in chosen.items() if v is not None})
 
 
 def load(args: argparse.Namespace) -> tuple[bnn.data.Data, bnn.data.Data]:
@@ -61,60 +86,63 @@ def load(args: argparse.Namespace) -> tuple[bnn.data.Data, bnn.data.Data]:
     return bnn.data.Data(x[:55_000], y[:55_000]), bnn.data.Data(x[55_000:], y[55_000:])
 
 
-def measure(name: str, train: bnn.data.Data, test: bnn.data.Data, args: argparse.Namespace) -> dict:
+def measure(name: str, chosen: Setting, train, test, args: argparse.Namespace) -> dict:
     net = partial(bnn.nets.MLP, 784, (1200, 1200), 10)
-    prior = bnn.priors.normal(args.prior_std)
-    posterior = bnn.condition(bnn.models.classifier(net, prior), train)
+    posterior = bnn.condition(bnn.models.classifier(net, chosen.prior), train)
     an_epoch = len(train.y) // BATCH
-    step_size = args.step_size or STEP_SIZES[name]
+    num_steps = round(chosen.epochs * an_epoch)
+    sampler = name in SAMPLERS
+    build = partial(SAMPLERS[name], noise_temperature=args.temperature) if sampler else FITS[name]
+    rate = chosen.step_size
+    if not sampler:
+        rate = optax.cosine_decay_schedule(rate, num_steps)
+    validation = "-validation" if args.validate else ""
     began = time.perf_counter()
-    draws = (ensemble if name == "ensemble" else sample)(name, posterior, an_epoch, step_size, args)
+    draws = bnn.run(
+        jax.random.key(0),
+        posterior,
+        build(posterior, rate),
+        num_chains=chosen.num_chains,
+        num_warmup=num_steps,
+        num_draws=chosen.num_draws,
+        thin=an_epoch // DRAWS_AN_EPOCH if sampler else 0,
+        batch_size=BATCH,
+        folder=args.folder / f"mnist-{name}{validation}",
+    )
     prediction = bnn.predict(posterior, draws, test, batch_size=2_000)
     scores = bnn.metrics.summary(prediction, test.y, digits=None)
-    published = PUBLISHED.get(name)
     return {
         "method": name,
-        "step_size": step_size,
-        "prior_std": args.prior_std,
-        "temperature": 0.0 if name == "ensemble" else args.temperature,
+        **chosen._asdict() | {"prior": type(chosen.prior).__name__},
+        "prior_std": round(float(chosen.prior.variance) ** 0.5, 3),
+        "temperature": args.temperature if sampler else None,
         "predicted": "validation" if args.validate else "test",
         "log_likelihood": round(-10_000 * float(scores["nll"]), 1),
         "error": round(100 * (1 - float(scores["accuracy"])), 2),
-        "published": published,
         "ece": round(float(scores["ece"]), 4),
         "sampling_minutes": round(draws.attrs["sampling_time"] / 60, 1),
         "minutes": round((time.perf_counter() - began) / 60, 1),
     }
 
 
-def sample(name, posterior, an_epoch, step_size, args):
-    """One chain, as published."""
-    mass = bnn.preconditioners.rmsprop(epsilon=1e-8) if name == "psgld" else None
-    method = bnn.sghmc if name == "sghmc" else bnn.sgld
-    return run(
-        name,
-        posterior,
-        method(posterior, step_size, preconditioner=mass, noise_temperature=args.temperature),
-        args,
-        num_warmup=round(args.num_warmup_epochs * an_epoch),
-        num_draws=args.num_draws,
-        thin=round(an_epoch / args.draws_an_epoch),
-    )
+def adam(method, **options):
+    """Give a fit by Adam whose rate falls to 0."""
+    return lambda posterior, rate: method(posterior, learning_rate=rate, **options)
 
 
-def ensemble(name, posterior, an_epoch, step_size, args):
-    """Members side by side on the cores, each from a start of its own."""
-    num_steps = EPOCHS_A_MEMBER * an_epoch
-    rate = optax.cosine_decay_schedule(step_size, num_steps)
-    method = bnn.descent(posterior, learning_rate=rate)
-    return run(name, posterior, method, args, num_chains=NUM_MEMBERS, num_warmup=num_steps, thin=0)
-
-
-def run(name, posterior, method, args, **options):
-    folder = args.folder / f"mnist-{name}{'-validation' if args.validate else ''}"
-    if name != "ensemble":
-        folder = folder.with_name(f"{folder.name}-{args.temperature:g}")
-    return bnn.run(jax.random.key(0), posterior, method, batch_size=BATCH, folder=folder, **options)
+SAMPLERS = {
+    "sgld": bnn.sgld,
+    "psgld": partial(bnn.sgld, preconditioner=bnn.preconditioners.rmsprop(epsilon=1e-8)),
+    "sghmc": bnn.sghmc,
+}
+FITS = {
+    "ensemble": adam(bnn.descent),
+    "bbp_gaussian": adam(bnn.mfvi),
+    "bbp_mixture": adam(bnn.mfvi),
+    "bbp_laplace": adam(bnn.mfvi),
+    "local": adam(bnn.mfvi, estimator="local_reparametrisation"),
+    "mc_dropout": adam(bnn.mc_dropout),
+}
 
 
 if __name__ == "__main__":

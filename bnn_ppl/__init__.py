@@ -21,8 +21,21 @@ from bnn_ppl import (
     priors,
     schedules,
 )
+from bnn_ppl.guide import guide
 from bnn_ppl.method import Method
-from bnn_ppl.methods import adjusted_mclmc, csgld, descent, hmc, mclmc, nuts, sghmc, sgld, sgnht
+from bnn_ppl.methods import (
+    adjusted_mclmc,
+    csgld,
+    descent,
+    hmc,
+    mc_dropout,
+    mclmc,
+    mfvi,
+    nuts,
+    sghmc,
+    sgld,
+    sgnht,
+)
 from bnn_ppl.network import random_network
 from bnn_ppl.plan import plan
 from bnn_ppl.posterior import Posterior, condition
@@ -42,9 +55,12 @@ __all__ = [
     "descent",
     "diagnostics",
     "function_draws",
+    "guide",
     "hmc",
+    "mc_dropout",
     "mclmc",
     "metrics",
+    "mfvi",
     "models",
     "nets",
     "nuts",

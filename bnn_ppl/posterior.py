@@ -316,8 +316,9 @@ def _terms(model: Callable, microbatch: int | None, position: Position, batch: B
     trace = _trace(model, x, y, substitute_fn=_constrained(position, log_jacobians.append))
     log_priors = {site: jnp.sum(_log_prob(trace[site])) for site in position}
     rows = _rows(trace)
-    in_chunks = microbatch is not None and not networks_are_changed()  # a tap sees all rows
-    if in_chunks and len(rows) // num_row_shards(len(rows)) > microbatch:
+    if networks_are_changed():  # a tap sees all rows at once
+        microbatch = None
+    if microbatch is not None and len(rows) // num_row_shards(len(rows)) > microbatch:
         # The rows just traced are then not used, and the compiler drops them.
         values = {site: trace[site]["value"] for site in position}
         rows = _by_chunk(lambda x, y: _rows(_trace(model, x, y, data=values)), microbatch, x, y)

@@ -26,31 +26,32 @@ def tapped(tap: Tap) -> Iterator[None]:
     ValueError
         If a layer is called twice: its weights would be taken for two.
     """
-    called: set[str] = set()
-
-    def once(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:
-        if name in called:
-            raise ValueError(
-                f"got a network that calls {name} more than once, expected once: methods that work "
-                "layer by layer take a call for a layer; use another method"
-            )
-        called.add(name)
-        return tap(name, layer, inputs)
 
     def change(name: str, network: nnx.Module) -> nnx.Module:
+        called: set[str] = set()
+
+        def once(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:
+            if name in called:
+                raise ValueError(
+                    f"got a network that calls {name} more than once, expected once: methods that "
+                    "work layer by layer take a call for a layer; use another method"
+                )
+            called.add(name)
+            return tap(name, layer, inputs)
+
         for path, layer in _layers(network):
             # The class is changed, not the attribute: a layer may sit in any container.
             original = nnx.clone(layer)
             layer.__class__ = _TAPPED[type(layer)]
-            layer.tap = _Bound(once, ".".join([name, *map(str, path)]), original)  # type: ignore[union-attr]
+            layer.tap = _Bound(once, ".".join([name, *map(str, path)]), original)
         return network
 
     with changed_networks(change):
         yield
 
 
-def layer_names(trace: Callable[[], Any]) -> list[str]:
-    """Names of the layers that a computation calls, in its order; nothing is computed."""
+def layer_names(function: Callable[..., Any], *arguments: Any) -> list[str]:
+    """Names of the layers that a function calls, in its order; nothing is computed."""
     names: list[str] = []
 
     def note(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:
@@ -58,13 +59,13 @@ def layer_names(trace: Callable[[], Any]) -> list[str]:
         return layer(inputs)
 
     with tapped(note):
-        jax.eval_shape(trace)
+        jax.eval_shape(function, *arguments)
     return names
 
 
 def with_weights(layer: Layer, kernel: jax.Array, bias: jax.Array | None) -> Layer:
     """Give the same layer with other weights."""
-    other = nnx.clone(layer)
+    other: Any = nnx.clone(layer)
     other.kernel[...] = kernel
     if bias is not None:
         other.bias[...] = bias
@@ -84,17 +85,17 @@ def _tapped_call(self: Any, inputs: jax.Array) -> jax.Array:
 
 
 class _TappedLinear(nnx.Linear):
-    __call__ = _tapped_call
+    __call__ = _tapped_call  # type: ignore[assignment]
 
 
 class _TappedConv(nnx.Conv):
-    __call__ = _tapped_call
+    __call__ = _tapped_call  # type: ignore[assignment]
 
 
 _TAPPED: dict[type, type] = {nnx.Linear: _TappedLinear, nnx.Conv: _TappedConv}
 
 
-def _layers(network: nnx.Module) -> list[tuple[tuple, Layer]]:
+def _layers(network: nnx.Module) -> list[tuple[tuple, Any]]:
     modules = list(nnx.iter_modules(network))
     cells = [path for path, module in modules if isinstance(module, nnx.RNNCellBase)]
     return [

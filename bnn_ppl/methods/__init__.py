@@ -8,10 +8,24 @@ from bnn_ppl.methods.adjusted_mclmc import adjusted_mclmc
 from bnn_ppl.methods.csgld import csgld
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.hmc import hmc
+from bnn_ppl.methods.mc_dropout import mc_dropout
 from bnn_ppl.methods.mclmc import mclmc
+from bnn_ppl.methods.mfvi import mfvi
 from bnn_ppl.methods.nuts import nuts
 from bnn_ppl.methods.sghmc import sghmc
 from bnn_ppl.methods.sgld import sgld
 from bnn_ppl.methods.sgnht import sgnht
 
-__all__ = ["adjusted_mclmc", "csgld", "descent", "hmc", "mclmc", "nuts", "sghmc", "sgld", "sgnht"]
+__all__ = [
+    "adjusted_mclmc",
+    "csgld",
+    "descent",
+    "hmc",
+    "mc_dropout",
+    "mclmc",
+    "mfvi",
+    "nuts",
+    "sghmc",
+    "sgld",
+    "sgnht",
+]

@@ -1,0 +1,165 @@
+"""Monte Carlo dropout: a distribution over networks with inputs of layers left out."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bnn_ppl.method import Method, step_info
+from bnn_ppl.posterior import Posterior
+from bnn_ppl.schedules import Schedule, check_rate, named
+from bnn_ppl.taps import Layer, layer_names, tapped
+
+Tree = Any
+
+
+class DropoutState(NamedTuple):
+    """The weights before any is dropped, and their optimiser."""
+
+    position: Tree
+    optimizer: Tree
+
+
+def mc_dropout(
+    posterior: Posterior,
+    optimizer: optax.GradientTransformation | None = None,
+    *,
+    learning_rate: float | Schedule = 1e-3,
+    rate: float | Mapping[str, float] = 0.5,
+) -> Method:
+    r"""Monte Carlo dropout: fit weights that stay good when inputs of layers are left out.
+
+    .. math:: q(w): W = \mathrm{diag}(z / (1 - p)) M, \quad z_k \sim \mathrm{Bernoulli}(1 - p),
+        \qquad M \gets M + \mathrm{optimizer}(\nabla E_q[\log \pi(w)] / N)
+
+    Gal & Ghahramani (2016): the evidence lower bound of a q that drops whole rows of a layer's
+    kernel, in its limit of point masses, where q's entropy does not depend on M. In training each
+    row of the batch has masks of its own for the likelihood; the prior is taken at a draw of q, so
+    any prior will do. A draw is a whole network with one mask, the same for all inputs.
+    Convolutions drop whole channels (Gal & Ghahramani, 2015). Biases stay. Train in warm-up and
+    draw without stepping::
+
+        run(key, posterior, mc_dropout(posterior), num_warmup=20_000, batch_size=128,
+            num_draws=100, thin=0)
+
+    Parameters
+    ----------
+    posterior
+        What to approximate; its model must have a network with dense or convolutional layers.
+    optimizer
+        Any optax optimiser; ``optax.adam(learning_rate)`` by default. Its arguments cannot be
+        recorded: keep them, to go on with a run.
+    learning_rate
+        Of the default optimiser: a number or a schedule.
+    rate
+        p, the share of a layer's inputs that is left out: a number, for all layers but the first,
+        which sees the data; or by layer ("net.layers.1"), 0 for those not named.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, a layer unknown, or the model has no layers to drop from.
+    """
+    check_rate("learning_rate", learning_rate)
+    rates = _rates(posterior, rate)
+    of_rate = named(learning_rate) if optimizer is None else "of the optimizer given"
+    optimizer = optimizer or optax.adam(learning_rate)
+
+    def init(key: jax.Array, position: Tree, batch: Any) -> DropoutState:
+        del key, batch
+        return DropoutState(position, optimizer.init(position))
+
+    def expected(position: Tree, key: jax.Array, batch: Any) -> jax.Array:
+        rows_key, prior_key = jax.random.split(key)
+        with tapped(_dropping(rows_key, rates)):
+            rows = posterior.log_likelihood(position, batch)
+        terms = posterior.terms(_dropped(prior_key, rates, position), batch)
+        log_prior = optax.tree.sum(terms.log_priors)
+        return posterior.combined(log_prior, rows, batch) + terms.log_jacobian
+
+    def loss(position: Tree, key: jax.Array, batch: Any) -> jax.Array:
+        return -expected(position, key, batch) / posterior.num_rows
+
+    def step(key: jax.Array, state: DropoutState, batch: Any) -> tuple[DropoutState, dict]:
+        value, gradient = jax.value_and_grad(loss)(state.position, key, batch)
+        updates, inner = optimizer.update(gradient, state.optimizer, state.position)
+        position = optax.apply_updates(state.position, updates)
+        return DropoutState(position, inner), step_info(-value * posterior.num_rows)
+
+    def draw(key: jax.Array, state: DropoutState) -> Tree:
+        return _dropped(key, rates, state.position)
+
+    def fitted(state: DropoutState) -> dict[str, jax.Array]:
+        spread = {f"{name}.kernel": (p / (1 - p)) ** 0.5 for name, p in rates.items()}
+        loc = {f"{site}.loc": w for site, w in state.position.items()}
+        return loc | {
+            f"{site}.scale": jnp.abs(w) * spread.get(site, 0.0)
+            for site, w in state.position.items()
+        }
+
+    settings = {"method": "mc_dropout", "learning_rate": of_rate, "rate": rates}
+    return Method(init, step, draw, settings=settings, fitted=fitted)
+
+
+def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str, float]:
+    """Give the share left out by layer; layers without any are not named."""
+    one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.data)
+    start = jax.eval_shape(posterior.init, jax.random.key(0))
+    names = layer_names(posterior.log_likelihood, start, one_row)
+    if not names:
+        raise ValueError(
+            "got a model whose network calls no nnx.Linear or nnx.Conv, expected some to drop "
+            "inputs of: use them, or another method"
+        )
+    rates = dict(rate) if isinstance(rate, Mapping) else dict.fromkeys(names[1:], rate)
+    for name, share in rates.items():
+        if name not in names:
+            raise ValueError(f"got a rate for {name!r}, expected a layer of {', '.join(names)}")
+        if not 0 <= share < 1:
+            raise ValueError(f"got rate={share}, expected a number from 0 to below 1")
+    if not any(rates.values()):
+        raise ValueError(
+            "got no layer with a rate above 0, expected one: name the only layer of a network, "
+            "or use descent"
+        )
+    return {name: float(share) for name, share in rates.items() if share}
+
+
+def _dropping(key: jax.Array, rates: dict[str, float]) -> Any:
+    """Make each layer see inputs some of which are left out, others for each row."""
+
+    def tap(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:
+        if name not in rates:
+            return layer(inputs)
+        if getattr(layer, "feature_group_count", 1) != 1:
+            raise ValueError(
+                f"got the convolution {name} in groups, expected one whose outputs see all "
+                "channels: give it no rate"
+            )
+        shape = (inputs.shape[0], *(1,) * (inputs.ndim - 2), inputs.shape[-1])
+        return layer(inputs * _mask(_own_key(key, rates, name), rates[name], shape, inputs.dtype))
+
+    return tap
+
+
+def _dropped(key: jax.Array, rates: dict[str, float], position: Tree) -> Tree:
+    """Leave out rows of kernels: the inputs of their layers."""
+    new = dict(position)
+    for name, rate in rates.items():
+        kernel = position[f"{name}.kernel"]
+        shape = (kernel.shape[-2], 1)
+        new[f"{name}.kernel"] = kernel * _mask(
+            _own_key(key, rates, name), rate, shape, kernel.dtype
+        )
+    return new
+
+
+def _own_key(key: jax.Array, rates: dict[str, float], name: str) -> jax.Array:
+    return jax.random.fold_in(key, list(rates).index(name))
+
+
+def _mask(key: jax.Array, rate: float, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Give 0 for what is left out and 1 / (1 - rate) for the rest: 1 on average."""
+    return jax.random.bernoulli(key, 1 - rate, shape).astype(dtype) / (1 - rate)
