@@ -9,47 +9,20 @@ sghmc takes ten steps a call, on one batch (with one, the gradient would not rea
 the compiler would drop it). Each process times all of them in turn; medians of paired ratios.
 """
 
-import argparse
-import json
-import subprocess
-import sys
-import time
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
+from timing import compare, of_method, seconds_a_step, with_batches
 
 import bnn_ppl as bnn
-from bnn_ppl.minibatches import Minibatches
 
 STEP_SIZE, BATCH, BLACKJAX_STEPS = 1e-6, 128, 10
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--processes", type=int, default=5)
-    parser.add_argument("--num-steps", type=int, default=30)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        print(json.dumps(measure(args.num_steps)))
-        return
-    ratios: dict[str, list[float]] = {}
-    for _ in range(args.processes):
-        command = [sys.executable, __file__, "--child", "--num-steps", str(args.num_steps)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        seconds = json.loads(done.stdout.splitlines()[-1])
-        for name, value in seconds.items():
-            ratios.setdefault(name, []).append(value / seconds["bare loop"])
-        print({name: f"{value * 1e3:.1f} ms" for name, value in seconds.items()}, flush=True)
-    for name, values in ratios.items():
-        print(f"{name:18} {np.median(values):.3f}  ({min(values):.3f} to {max(values):.3f})")
-
-
 def measure(num_steps: int) -> dict[str, float]:
-    """Seconds a step of each, the best of three."""
+    """Seconds a step of each."""
     data = bnn.data.load("mnist", subset=160)
     x, y = data.test.x, data.test.y
     net = partial(bnn.nets.MLP, 784, (1200, 1200), 10)
@@ -57,30 +30,12 @@ def measure(num_steps: int) -> dict[str, float]:
     position = posterior.init(jax.random.key(0))
     programs = {
         "bare loop": (bare(posterior), position),
-        "bnn_ppl sgld": ours(posterior, bnn.sgld(posterior, STEP_SIZE), position),
-        "bnn_ppl sghmc": ours(posterior, bnn.sghmc(posterior, STEP_SIZE), position),
+        "bnn_ppl sgld": of_method(posterior, bnn.sgld(posterior, STEP_SIZE), position, BATCH),
+        "bnn_ppl sghmc": of_method(posterior, bnn.sghmc(posterior, STEP_SIZE), position, BATCH),
         "BlackJAX sgld": blackjax_sgld(posterior, position),
         "BlackJAX sghmc": blackjax_sghmc(posterior, position),
     }
-    seconds = {}
-    for name, (program, state) in programs.items():
-        calls = num_steps // BLACKJAX_STEPS if name == "BlackJAX sghmc" else num_steps
-        loop = jax.jit(partial(repeat, program), static_argnums=0).lower(calls, state).compile()
-        seconds[name] = min(timed(loop, state) for _ in range(3)) / num_steps
-    return seconds
-
-
-def repeat(step, num_steps, state):
-    def body(i, state):
-        return step(jax.random.fold_in(jax.random.key(1), i), i, state)
-
-    return jax.lax.fori_loop(0, num_steps, body, state)
-
-
-def timed(loop, state) -> float:
-    began = time.perf_counter()
-    jax.block_until_ready(loop(state))
-    return time.perf_counter() - began
+    return seconds_a_step(programs, num_steps, {"BlackJAX sghmc": BLACKJAX_STEPS})
 
 
 def first_batch(posterior):
@@ -104,37 +59,19 @@ def bare(posterior):
     return step
 
 
-def with_batches(posterior, step, state):
-    """Draw a batch for each step, as `bnn_ppl.run` does."""
-    minibatches, key = Minibatches(BATCH, bootstrap=False), jax.random.key(2)
-
-    def batch_and_step(step_key, i, carry):
-        state, order = carry
-        order, batch = minibatches.next(order, key, i, posterior.data)
-        return step(step_key, state, batch), order
-
-    order = minibatches.order(key, jnp.zeros((), int), posterior.data)
-    return batch_and_step, (state, order)
-
-
-def ours(posterior, method, position):
-    state = method.init(jax.random.key(2), position, posterior.data)
-    return with_batches(posterior, lambda *args: method.step(*args)[0], state)
-
-
 def blackjax_sgld(posterior, position):
     import blackjax
 
     kernel = blackjax.sgld(jax.grad(posterior.logdensity))
-    return with_batches(posterior, lambda *args: kernel.step(*args, STEP_SIZE), position)
+    return with_batches(posterior, lambda *args: kernel.step(*args, STEP_SIZE), position, BATCH)
 
 
 def blackjax_sghmc(posterior, position):
     import blackjax
 
     kernel = blackjax.sghmc(jax.grad(posterior.logdensity), BLACKJAX_STEPS)
-    return with_batches(posterior, lambda *args: kernel.step(*args, STEP_SIZE), position)
+    return with_batches(posterior, lambda *args: kernel.step(*args, STEP_SIZE), position, BATCH)
 
 
 if __name__ == "__main__":
-    main()
+    compare(measure, __file__, __doc__)

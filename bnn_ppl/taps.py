@@ -19,7 +19,8 @@ def tapped(tap: Tap) -> Iterator[None]:
 
     The name is the first part of the layer's sites ("net.layers.0"); the layer holds its weights in
     the trace and is called as usual. Layers inside recurrent cells are left alone: they are called
-    once a time step, in a loop of their own.
+    once a time step, in a loop of their own. Give the posterior's functions as they are: one under
+    a ``jax.jit`` of its own may have been traced before, without the tap.
 
     Raises
     ------

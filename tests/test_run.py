@@ -271,3 +271,50 @@ def test_divergences_stop_no_chain_and_are_counted():
     assert draws.sample_stats.diverging.sum() > 0
     assert (np.abs(draws.posterior["w"].values[..., 0]) <= 0.5).all()
     assert np.isfinite(draws.sample_stats.lp).all()
+
+
+def fitted_normal() -> Method:
+    """Fit the mean of y over the batches of warm-up; `finish` halves it."""
+
+    def init(key, position, batch):
+        return jnp.zeros(()), jnp.zeros((), int)
+
+    def step(key, state, batch):
+        return (state[0] + batch[1].mean(), state[1] + 1), {}
+
+    def draw(key, state):
+        return {"slope": state[0], "scale": jnp.zeros(())}
+
+    return Method(
+        init,
+        step,
+        draw,
+        settings={"method": "fitted_normal"},
+        finish=lambda state: (state[0] / state[1] / 2, state[1]),
+        fitted=lambda state: {"slope.loc": state[0], "pair": jnp.stack([state[0], 1.0])},
+    )
+
+
+def test_a_fit_is_finished_once_and_its_parameters_are_recorded(posterior, tmp_path):
+    options = {"num_warmup": 4, "thin": 0}
+    draws = short(posterior, fitted_normal(), **options)
+    np.testing.assert_allclose(draws.posterior["slope"], Y.mean() / 2, rtol=1e-5)
+    assert draws.fitted["pair"].shape == (2, 2) and draws.fitted["pair"].dims[0] == "chain"
+    np.testing.assert_allclose(draws.fitted["slope.loc"], Y.mean() / 2, rtol=1e-5)
+    short(posterior, fitted_normal(), folder=tmp_path, num_draws=2, **options)
+    stored = short(posterior, fitted_normal(), folder=tmp_path, **options)  # goes on after it
+    for group in ("posterior", "fitted"):
+        for name in draws[group]:
+            np.testing.assert_array_equal(stored[group][name], draws[group][name])
+
+
+def test_a_fit_without_warm_up_is_refused(posterior):
+    with pytest.raises(ValueError, match="got num_warmup=0 for fitted_normal"):
+        short(posterior, fitted_normal(), num_warmup=0, thin=0)
+
+
+def test_damaged_parameters_are_refused(posterior, tmp_path):
+    short(posterior, fitted_normal(), num_warmup=2, thin=0, folder=tmp_path)
+    (tmp_path / "fitted-0.npz").write_bytes(b"PK nonsense")
+    with pytest.raises(ValueError, match=r"fitted-0.npz.*damaged"):
+        bnn.diagnostics.load(tmp_path)
