@@ -76,7 +76,7 @@ def predict(
     """
     x, y = _pair(data, posterior.data[1])
     sites = store.draws_of(draws, list(posterior.prior_std))
-    all_weights = _weights(draws)
+    all_weights = weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
     size = num_rows if batch_size is None else batch_size
     if size < 1:
@@ -87,7 +87,7 @@ def predict(
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
             sums = None
-            for block, weights in _blocks(sites, all_weights):
+            for block, weights in in_blocks(sites, all_weights):
                 # Waiting keeps blocks from piling up in memory before a slower device.
                 sums = jax.block_until_ready(add(sums, block, weights, *rows))
             parts.append(jax.tree.map(np.asarray, sums))
@@ -134,7 +134,7 @@ def function_draws(
         return jax.lax.map(one, block)
 
     with jax.default_matmul_precision(matmul_precision()):
-        blocks = _blocks(sites, np.ones((num_chains, num_draws)))
+        blocks = in_blocks(sites, np.ones((num_chains, num_draws)))
         parts = [jax.tree.map(np.asarray, predictions(block)) for block, _ in blocks]
     ((name, center),) = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts).items()
     stacked = center.reshape(num_chains, num_draws, *center.shape[1:])
@@ -170,7 +170,7 @@ def _floats(tree: Tree) -> Tree:
     return jax.tree.map(convert, tree)
 
 
-def _weights(draws: Any) -> np.ndarray:
+def weights_of(draws: Any) -> np.ndarray:
     """Weights of the draws (chain, draw), 1 on average in each chain."""
     if "log_weight" not in getattr(draws, "sample_stats", {}):
         return np.ones((draws.posterior.sizes["chain"], draws.posterior.sizes["draw"]))
@@ -179,7 +179,7 @@ def _weights(draws: Any) -> np.ndarray:
     return weights / weights.mean(1, keepdims=True)
 
 
-def _blocks(
+def in_blocks(
     sites: dict[str, "xarray.DataArray"], weights: np.ndarray
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
     """Draws in blocks of bounded size, chains end to end, read as they are needed."""

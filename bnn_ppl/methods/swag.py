@@ -1,0 +1,191 @@
+"""SWA-Gaussian: a normal distribution with the moments of another method's iterates."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bnn_ppl.method import Method
+from bnn_ppl.noise import gaussian_like
+from bnn_ppl.posterior import Posterior
+
+Tree = Any
+
+
+class Moments(NamedTuple):
+    """What is kept of the points collected."""
+
+    mean: Tree
+    squares: Tree  # sum of squared deviations from the mean
+    deviations: Tree  # (rank, ...): the last ones, each from the mean of its time; 0 before
+    num_collected: jax.Array
+
+
+class SwagState(NamedTuple):
+    """The method wrapped and the moments of its points."""
+
+    inner: Tree
+    moments: Moments
+    num_steps: jax.Array
+
+
+def swag(
+    posterior: Posterior,
+    inner: Method,
+    rank: int = 20,
+    *,
+    collect_every: int | None = None,
+    collect_from: int = 0,
+) -> Method:
+    r"""SWAG: draw from a normal distribution fitted to the points another method passes through.
+
+    At every collection, of the point w,
+
+    .. math:: \bar w \gets \bar w + (w - \bar w) / n, \qquad
+        \hat d \gets w - \bar w \;\text{in place of the oldest of the last}\; R
+
+    and a draw, of standard normal :math:`z_1` (K numbers) and :math:`z_2` (one a weight), is
+
+    .. math:: w = \bar w + \frac{1}{\sqrt 2} \Big(\sigma \odot z_2
+        + \frac{1}{\sqrt{K - 1}} \hat D z_1 \Big)
+
+    with :math:`\hat D` the :math:`K = \min(n, R)` deviations held and :math:`\sigma^2` the mean of
+    the squared deviations from :math:`\bar w` (Maddox et al., 2019, equation 1 and algorithm 1):
+    half the covariance is of rank K - 1, half diagonal. The variance is summed by Welford's
+    recursion, for the difference of mean squares cancels in single precision. Before two points are
+    collected a draw is the inner method's own.
+
+    Fit in warm-up, and draw without stepping::
+
+        method = swag(posterior, descent(posterior, optax.sgd(lr)))
+        run(key, posterior, method, num_chains=.., num_warmup=steps, num_draws=20, thin=0,
+            batch_size=128)
+
+    Several chains are MultiSWAG (Wilson & Izmailov, 2020), a mixture of as many normal
+    distributions. The locations in the group ``fitted`` are stochastic weight averages (SWA;
+    Izmailov et al., 2018). Networks here keep no batch statistics, so there are none to renew.
+
+    Parameters
+    ----------
+    posterior
+        What `inner` was built with.
+    inner
+        Any method whose draw is a point that its steps move: :func:`bnn_ppl.descent` at a constant
+        learning rate, :func:`bnn_ppl.sgld`. Weights of its draws (``log_weight``) are not heeded.
+    rank
+        R, from 2 up: deviations held, each as large as the weights.
+    collect_every
+        Steps from one collection to the next; by default an epoch, that is as many batches as the
+        rows fill.
+    collect_from
+        The first step that collects, counted from 0: one where `inner` has converged, unless
+        ``init=`` of `run` starts it there.
+
+    Returns
+    -------
+    Method
+        Its ``fitted`` gives, by site in unconstrained space, ``.loc``, the mean, and ``.scale``,
+        the :math:`\sigma` of the diagonal half; and ``num_collected``.
+
+    Raises
+    ------
+    ValueError
+        If a count is out of range, or `inner` is fitted in warm-up and then drawn from.
+    """
+    _check(rank, collect_every, collect_from)
+    if inner.finish is not None:
+        raise ValueError(
+            f"got {inner.settings.get('method', 'a method')} with a finish as inner, expected a "
+            "method whose steps move a point: use descent or sgld"
+        )
+
+    def init(key: jax.Array, position: Tree, batch: Any) -> SwagState:
+        zeros, zero = optax.tree.zeros_like(position), jnp.zeros((), int)
+        held = jax.tree.map(lambda w: jnp.zeros((rank, *w.shape), w.dtype), position)
+        moments = Moments(zeros, zeros, held, zero)
+        return SwagState(inner.init(key, position, batch), moments, zero)
+
+    def stepped(take: Any, key: jax.Array, state: SwagState, batch: Any) -> tuple[SwagState, dict]:
+        step_key, draw_key = (jax.random.fold_in(key, i) for i in range(2))
+        chain, info = take(step_key, state.inner, batch)
+        every = collect_every or max(1, posterior.num_rows // batch[1].shape[0])
+        since = state.num_steps - collect_from
+        due = (since >= 0) & (since % every == 0)
+
+        def collect(_: jax.Array, moments: Moments) -> Moments:
+            return _collected(moments, inner.draw(draw_key, chain))
+
+        # A loop that runs once or not at all, in place. Where chains run side by side, cond would
+        # compute both branches and choose between two copies of the deviations at every step.
+        moments = jax.lax.fori_loop(0, due.astype(int), collect, state.moments)
+        return SwagState(chain, moments, state.num_steps + 1), info
+
+    def draw(key: jax.Array, state: SwagState) -> Tree:
+        point = inner.draw(key, state.inner)
+        drawn = _drawn(key, state.moments)
+        return jax.tree.map(partial(jnp.where, state.moments.num_collected > 1), drawn, point)
+
+    def fitted(state: SwagState) -> dict[str, jax.Array]:
+        moments = state.moments
+        point = inner.draw(jax.random.key(0), state.inner)
+        mean = jax.tree.map(partial(jnp.where, moments.num_collected > 1), moments.mean, point)
+        return {
+            **{f"{site}.loc": loc for site, loc in mean.items()},
+            **{f"{site}.scale": scale for site, scale in _sds(moments).items()},
+            "num_collected": moments.num_collected,
+        }
+
+    settings = {
+        **inner.settings,
+        "method": "swag",
+        "inner": inner.settings.get("method", "own"),
+        "rank": rank,
+        "collect_every": collect_every or "epoch",
+        "collect_from": collect_from,
+    }
+    warmup = None if inner.warmup is None else partial(stepped, inner.warmup)
+    return Method(init, partial(stepped, inner.step), draw, warmup, settings, fitted=fitted)
+
+
+def _collected(moments: Moments, point: Tree) -> Moments:
+    count = moments.num_collected + 1
+    before = optax.tree.sub(point, moments.mean)
+    mean = jax.tree.map(lambda m, d: m + d / count, moments.mean, before)
+    after = optax.tree.sub(point, mean)
+    squares = jax.tree.map(lambda s, b, a: s + b * a, moments.squares, before, after)
+
+    def put(held: jax.Array, deviation: jax.Array) -> jax.Array:
+        return held.at[moments.num_collected % len(held)].set(deviation)
+
+    return Moments(mean, squares, jax.tree.map(put, moments.deviations, after), count)
+
+
+def _drawn(key: jax.Array, moments: Moments) -> Tree:
+    rank_key, weight_key = (jax.random.fold_in(key, i) for i in range(2))
+    rank = len(jax.tree.leaves(moments.deviations)[0])
+    # Rows not yet filled are 0: their numbers change nothing.
+    root = jnp.sqrt(jnp.maximum(jnp.minimum(moments.num_collected, rank) - 1, 1.0))
+    z1 = jax.random.normal(rank_key, (rank,)) / root
+    z2 = gaussian_like(weight_key, moments.mean)
+
+    def drawn(mean: jax.Array, sd: jax.Array, held: jax.Array, z: jax.Array) -> jax.Array:
+        return mean + jnp.sqrt(0.5) * (sd * z + jnp.tensordot(z1, held, 1))
+
+    return jax.tree.map(drawn, moments.mean, _sds(moments), moments.deviations, z2)
+
+
+def _sds(moments: Moments) -> Tree:
+    count = jnp.maximum(moments.num_collected, 1)
+    return jax.tree.map(lambda squares: jnp.sqrt(squares / count), moments.squares)
+
+
+def _check(rank: int, collect_every: int | None, collect_from: int) -> None:
+    counts = {"rank": (rank, 2), "collect_from": (collect_from, 0)}
+    if collect_every is not None:
+        counts["collect_every"] = (collect_every, 1)
+    for name, (count, least) in counts.items():
+        if not isinstance(count, int | np.integer) or count < least:
+            raise ValueError(f"got {name}={count!r}, expected a whole number from {least} up")
