@@ -47,7 +47,7 @@ SETTINGS = {
     "bbp_mixture": Setting(12, 1e-3, (-1008.3, 2.38), MIXTURE),
     "bbp_laplace": Setting(12, 1e-3, (-892.9, 2.28), bnn.priors.laplace(0.1 * 2**0.5)),
     "local": Setting(12, 1e-3, (-1086.4, 2.61)),
-    "mc_dropout": Setting(40, 1e-3, (-435.5, 1.37)),
+    "mc_dropout": Setting(30, 1e-3, (-435.5, 1.37), bnn.priors.normal(1.0)),
 }
 DRAWS_AN_EPOCH = 4  # of samplers
 

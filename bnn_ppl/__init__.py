@@ -6,7 +6,8 @@ The map of the package, from a model to an answer::
     posterior  condition(model, data)                    Posterior
     method     hmc(posterior), nuts(posterior), ...      Method
     draws      run(key, posterior, method, ...)          arviz.InferenceData
-    answer     predict(posterior, draws, data)           function_draws, metrics, diagnostics, plots
+    answer     predict(posterior, draws, data)           function_draws, metrics, diagnostics,
+                                                         pruning, plots
 """
 
 from bnn_ppl import (
@@ -19,15 +20,19 @@ from bnn_ppl import (
     plots,
     preconditioners,
     priors,
+    pruning,
     schedules,
 )
 from bnn_ppl.guide import guide
+from bnn_ppl.linearised import linearised
 from bnn_ppl.method import Method
 from bnn_ppl.methods import (
     adjusted_mclmc,
     csgld,
     descent,
     hmc,
+    ivon,
+    laplace,
     mc_dropout,
     mclmc,
     mfvi,
@@ -35,6 +40,8 @@ from bnn_ppl.methods import (
     sghmc,
     sgld,
     sgnht,
+    swag,
+    vogn,
 )
 from bnn_ppl.network import random_network
 from bnn_ppl.plan import plan
@@ -57,6 +64,9 @@ __all__ = [
     "function_draws",
     "guide",
     "hmc",
+    "ivon",
+    "laplace",
+    "linearised",
     "mc_dropout",
     "mclmc",
     "metrics",
@@ -69,10 +79,13 @@ __all__ = [
     "preconditioners",
     "predict",
     "priors",
+    "pruning",
     "random_network",
     "run",
     "schedules",
     "sghmc",
     "sgld",
     "sgnht",
+    "swag",
+    "vogn",
 ]

@@ -1,4 +1,4 @@
-"""The command line: ``bnn-ppl run``, ``plan``, ``predict`` and ``summary``.
+"""The command line: ``bnn-ppl run``, ``plan``, ``predict``, ``summary`` and ``prune``.
 
 Options of a method and of ``run`` are read off their signatures and docstrings, so a new argument
 there is a new option here.
@@ -10,7 +10,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -25,6 +25,36 @@ from bnn_ppl.checkpoint import OtherRunError, read_header
 from bnn_ppl.preconditioners import Preconditioner
 from bnn_ppl.schedules import Schedule
 
+
+def swag(
+    posterior: bnn.Posterior,
+    *,
+    learning_rate: float | Schedule = 0.01,
+    rank: int = 20,
+    collect_every: int | None = None,
+    collect_from: int = 0,
+) -> bnn.Method:
+    """Stochastic weight averaging with a Gaussian, around SGD with the momentum 0.9.
+
+    Parameters
+    ----------
+    posterior
+        What to approximate.
+    learning_rate
+        Of SGD.
+    rank
+        Deviations from the mean that are kept.
+    collect_every
+        Steps between two points of the average; by default an epoch.
+    collect_from
+        The first step whose point counts.
+    """
+    inner = bnn.descent(posterior, optax.sgd(learning_rate, momentum=0.9))
+    known = {"optimizer": "sgd", "learning_rate": bnn.schedules.named(learning_rate)}
+    inner = inner._replace(settings={**inner.settings, **known})
+    return bnn.swag(posterior, inner, rank, collect_every=collect_every, collect_from=collect_from)
+
+
 METHODS: dict[str, Callable[..., bnn.Method]] = {
     "hmc": bnn.hmc,
     "nuts": bnn.nuts,
@@ -35,9 +65,16 @@ METHODS: dict[str, Callable[..., bnn.Method]] = {
     "sgnht": bnn.sgnht,
     "csgld": bnn.csgld,
     "descent": bnn.descent,
+    "swag": swag,
+    "laplace": bnn.laplace,
+    "mfvi": bnn.mfvi,
+    "mc_dropout": bnn.mc_dropout,
+    "vogn": bnn.vogn,
+    "ivon": bnn.ivon,
 }
 
-ON_MINIBATCHES = (bnn.sgld, bnn.sghmc, bnn.sgnht, bnn.csgld, bnn.descent)
+FITS = (bnn.descent, swag, bnn.mfvi, bnn.mc_dropout, bnn.vogn, bnn.ivon)  # trained in warm-up
+ON_MINIBATCHES = (bnn.sgld, bnn.sghmc, bnn.sgnht, bnn.csgld, *FITS)
 
 PRECONDITIONERS: dict[str, Callable[[], Preconditioner]] = {
     "rmsprop": bnn.preconditioners.rmsprop,
@@ -47,7 +84,8 @@ PRECONDITIONERS: dict[str, Callable[[], Preconditioner]] = {
 
 Options = dict[str, Any]
 
-_RUNNING = {"num_chains": 4, "num_warmup": 100, "num_draws": 200}
+_RUNNING = {"num_chains": 4, "num_warmup": None, "num_draws": None, "thin": None}
+_EPOCHS_OF_A_FIT = 100
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
 
 
@@ -72,7 +110,8 @@ class Problem(NamedTuple):
         Family of the prior over weights.
     prior_scale
         Its first argument: the gain for fan_in (standard deviation times the square root of the
-        fan-in), the standard deviation for the others.
+        fan-in), the standard deviation for the others; of the wider part of a mixture, which has
+        three quarters of the weights and is 200 times as wide as the other.
     noise
         Of a regression: "learnt", "heteroscedastic", or a known standard deviation in units of
         the standardised y.
@@ -96,7 +135,14 @@ class Problem(NamedTuple):
     net: Literal["mlp", "lenet"] = "mlp"
     hidden: tuple[int, ...] = (50,)
     prior: Literal[
-        "fan_in", "normal", "laplace", "logistic", "student_t", "hierarchical", "horseshoe"
+        "fan_in",
+        "normal",
+        "laplace",
+        "logistic",
+        "student_t",
+        "mixture",
+        "hierarchical",
+        "horseshoe",
     ] = "fan_in"
     prior_scale: float = round(math.sqrt(2), 3)
     noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
@@ -146,6 +192,7 @@ def main(argv: list[str] | None = None) -> None:
     app.command(name="plan")(_plan_command())
     app.command(predict)
     app.command(summary)
+    app.command(prune)
     try:
         app.cli(
             prog="bnn-ppl",
@@ -205,6 +252,33 @@ def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
     print(bnn.diagnostics.weights(draws).to_string(float_format="{:.4g}".format))
 
 
+def prune(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
+    """Say how many weights a run could do without, and draw weights.png and pruning.png.
+
+    Deletes those with the least signal to noise (mean over standard deviation), or those of which
+    the data told least (divergence from the prior), and tests what is left.
+
+    Parameters
+    ----------
+    folder
+        Of a run that the command line made; not of a single point.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    _, data, posterior = _reopen(folder, data_dir)
+    draws = bnn.diagnostics.load(folder)
+    curves = {
+        title: bnn.pruning.pruning_curve(posterior, draws, data.test, by=by)
+        for title, by in {"signal to noise": "signal_to_noise", "divergence": "kl"}.items()
+    }
+    for title, curve in curves.items():
+        print(f"\nby {title}, in the units the model saw")
+        print(curve.to_string(index=False, float_format="{:.4g}".format))
+    bnn.plots.pruning(curves).savefig(folder / "pruning.png", dpi=150)
+    bnn.plots.weights(draws).savefig(folder / "weights.png", dpi=150)
+    print(f"figures in {folder / 'pruning.png'} and {folder / 'weights.png'}")
+
+
 # --- run and plan
 
 
@@ -240,7 +314,9 @@ def _run_command() -> Callable[..., None]:
         training
             How methods on minibatches go about it.
         running
-            How long and how wide.
+            How long and how wide. By default samplers take 100 steps of warm-up and 200 draws;
+            methods that fit take 100 passes over the data (laplace: one), then 100 draws without
+            stepping (descent: one draw).
         seed
             Of the random numbers.
         init
@@ -294,11 +370,14 @@ def _plan_command() -> Callable[..., None]:
         training
             How methods on minibatches go about it.
         running
-            How long and how wide.
+            How long and how wide. By default samplers take 100 steps of warm-up and 200 draws;
+            methods that fit take 100 passes over the data (laplace: one), then 100 draws without
+            stepping (descent: one draw).
         seed
             Of the random numbers.
         """
         data, posterior = _posterior(problem)
+        running = _in_steps(method, running, posterior.num_rows)
         print(_describe(problem, data, posterior), flush=True)
         chosen = _method(method, training, running, posterior, _parts(problem, data)[1])
         found = bnn.plan(jax.random.key(seed), posterior, chosen, **running)
@@ -352,7 +431,12 @@ def _run(
 ) -> None:
     name = method.func.__name__
     data, posterior = _posterior(problem)
-    running = _in_steps(running, posterior.num_rows, *epochs)
+    if method.func is bnn.laplace and "init" not in running:
+        raise ValueError(
+            "got laplace without --init, expected the folder of a run of descent: it is about its "
+            "point"
+        )
+    running = _in_steps(method, running, posterior.num_rows, *epochs)
     chosen = _method(method, training, running, posterior, _parts(problem, data)[1])
     first = jax.process_index() == 0
     if first:
@@ -386,13 +470,13 @@ def _method(
     method: partial, training: Training, running: Options, posterior: bnn.Posterior, held_out: Any
 ) -> bnn.Method:
     """Build a method with what `training` asks for; refuse what it has no use for."""
-    options, of_descent = dict(method.keywords), method.func is bnn.descent
-    rate = "learning_rate" if of_descent else "step_size"
+    options, fits = dict(method.keywords), method.func in FITS
+    rate = "learning_rate" if fits else "step_size"
     epoch = posterior.num_rows // (running["batch_size"] or posterior.num_rows)
     cycle = max(1, round(training.cycle_epochs * epoch))
     if training.rate_schedule != "constant":
         takes = Schedule in get_args(_hints(method.func).get(rate))
-        if not takes or (training.rate_schedule == "cosine" and not of_descent):
+        if not takes or (training.rate_schedule == "cosine" and not fits):
             raise _no_use(method, f"--rate-schedule {training.rate_schedule}")
         if training.rate_schedule != "cyclical" and not running["num_warmup"]:
             raise ValueError("got --num-warmup 0 with a rate that changes over it, expected more")
@@ -407,10 +491,11 @@ def _method(
         share, burnin = training.exploration, running["num_warmup"]
         options["noise_temperature"] = bnn.schedules.exploring(cycle, share, burnin)
     if training.optimizer != "adam":
-        if not of_descent:
-            raise _no_use(method, f"--optimizer {training.optimizer}", "descent")
+        if "optimizer" not in _hints(method.func):
+            users = "descent, mfvi or mc_dropout"
+            raise _no_use(method, f"--optimizer {training.optimizer}", users)
         options["optimizer"] = optax.sgd(options[rate], momentum=0.9)
-    if of_descent and len(held_out.y):
+    if method.func is bnn.descent and len(held_out.y):
         options["held_out"] = held_out
     built = method.func(posterior, **options)
     if training.optimizer != "adam":
@@ -447,9 +532,13 @@ def _no_use(method: partial, option: str, user: str = "") -> ValueError:
 
 
 def _in_steps(
-    running: Options, num_rows: int, warmup: float | None, draws: float | None
+    method: partial,
+    running: Options,
+    num_rows: int,
+    warmup: float | None = None,
+    draws: float | None = None,
 ) -> Options:
-    """Turn epochs into steps."""
+    """Turn epochs into steps, and give what was not said."""
     if warmup is not None and not 0 <= warmup < math.inf:
         raise ValueError(
             f"got --num-warmup-epochs {warmup:g}, expected 0 or more: 0 leaves warm-up out"
@@ -460,6 +549,14 @@ def _in_steps(
             "--thin"
         )
     an_epoch = num_rows // (running["batch_size"] or num_rows)
+    usual = {"num_warmup": 100, "num_draws": 200, "thin": 1}
+    if method.func in FITS:
+        num_draws = 1 if method.func is bnn.descent else 100
+        usual = {"num_warmup": _EPOCHS_OF_A_FIT * an_epoch, "num_draws": num_draws, "thin": 0}
+    elif method.func is bnn.laplace:
+        usual = {"num_warmup": an_epoch, "num_draws": 100, "thin": 0}
+    said = {name: value for name, value in running.items() if value is not None}
+    running = {"batch_size": None} | usual | said
     if warmup is not None:
         running = running | {"num_warmup": round(warmup * an_epoch)}
     if draws is not None:
@@ -526,12 +623,18 @@ def _parts(problem: Problem, data: Any) -> tuple[Any, Any]:
 
 
 def _model(problem: Problem, data: Any) -> Callable:
-    prior = getattr(bnn.priors, problem.prior)(problem.prior_scale)
+    prior = _prior(problem.prior, problem.prior_scale)
     if data.num_classes is not None:
         return bnn.models.classifier(_net(problem, data, data.num_classes), prior)
     num_outputs = 2 if problem.noise == "heteroscedastic" else 1
     noise = None if problem.noise == "learnt" else problem.noise
     return bnn.models.regressor(_net(problem, data, num_outputs), prior, noise)
+
+
+def _prior(family: str, scale: float) -> Any:
+    if family == "mixture":
+        return bnn.priors.mixture((scale, scale / 200), (0.75, 0.25))
+    return getattr(bnn.priors, family)(scale)
 
 
 def _net(problem: Problem, data: Any, num_outputs: int) -> Callable:
@@ -590,7 +693,7 @@ def _options(
     chosen.__name__ = function.__name__
     chosen.__doc__ = function.__doc__
     chosen.__annotations__ = {
-        parameter.name: _typed(hints[parameter.name]) for parameter in parameters
+        parameter.name: _typed(hints[parameter.name], parameter.default) for parameter in parameters
     }
     chosen.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return chosen
@@ -600,8 +703,12 @@ def _hints(function: Callable) -> Options:
     return get_type_hints(function, localns={"arviz": _Unavailable})
 
 
-def _typed(hint: Any) -> Any:
+def _typed(hint: Any, default: Any) -> Any:
     """Say what can be typed for an argument: a number for a rate, a name for a preconditioner."""
+    if any(get_origin(part) is Mapping for part in get_args(hint)):
+        return float
+    if default is None:
+        hint = hint | None
     if Schedule in get_args(hint):
         return float | None if type(None) in get_args(hint) else float
     if Preconditioner in get_args(hint):

@@ -42,10 +42,11 @@ def guide(
     ValueError
         If the draws have no such group.
     """
-    if "fitted" not in draws or f"{next(iter(posterior.prior_std))}.scale" not in draws["fitted"]:
+    method = draws.attrs.get("method", "another method")
+    if method not in ("mfvi", "vogn", "ivon") or "fitted" not in draws:
         raise ValueError(
-            f"got draws of {draws.attrs.get('method', 'another method')} without a fitted "
-            "Gaussian, expected those of mfvi, vogn or ivon"
+            f"got draws of {method}, which fits no independent Gaussians, expected those of mfvi, "
+            "vogn or ivon: use the draws themselves"
         )
     fitted = draws["fitted"].isel(chain=chain)
     gaussians = {

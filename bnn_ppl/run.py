@@ -44,6 +44,7 @@ Keep = Callable[[dict[str, jax.Array]], Tree]
 
 _SECONDS_A_CHUNK = 0.5  # between two looks at the clock and the keyboard
 _SHARE_RECORDING = 0.02  # of the time; where recording takes more, chunks grow longer
+_BYTES_A_SECOND = 2e9  # of states, which each chunk copies: large ones make chunks longer too
 _BYTES_A_CHUNK = 16 * 2**20  # of draws that wait on the devices; more would fragment the memory
 _DRAWS_A_CHUNK = 512
 
@@ -185,7 +186,8 @@ def run(
         states, at = _advance(prepared, at, recorder, report, interrupted)
     if _agreed(interrupted()) and at.draws < num_draws:
         recorder.stopped(at)
-    return recorder.result(at, _fitted(method, states, prepared.mesh))
+    fitted = _fitted(method, states, prepared.mesh) if at.warmup == num_warmup else {}
+    return recorder.result(at, fitted)
 
 
 def prepare(
@@ -379,6 +381,7 @@ def _advance(
     look at the clock. A chunk is recorded while the devices compute the next.
     """
     states = prepared.states
+    bytes_a_device = bytes_of(states) / prepared.mesh.shape["chain"]
     for phase in prepared.phases:
         done, count = getattr(at, phase.name), 1
         if done >= phase.num or _agreed(interrupted()):
@@ -399,7 +402,8 @@ def _advance(
                 unrecorded = at, states, records if phase.name == "draws" else None, count
                 steps = _num_steps(at.warmup, at.draws, prepared.phases[1].thin)
                 report(phase.name, steps, _shown(at, stats, recorder))
-                aim = max(_SECONDS_A_CHUNK, seconds_recording / _SHARE_RECORDING)
+                overhead = max(seconds_recording, bytes_a_device / _BYTES_A_SECOND)
+                aim = max(_SECONDS_A_CHUNK, overhead / _SHARE_RECORDING)
                 count = int(min(chunk.capacity, phase.num - done, count / seconds * aim))
                 count = _agreed(max(1, count))
         finally:  # whatever happens, nothing computed is lost

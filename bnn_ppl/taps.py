@@ -59,8 +59,8 @@ def layer_names(function: Callable[..., Any], *arguments: Any) -> list[str]:
         names.append(name)
         return layer(inputs)
 
-    with tapped(note):
-        jax.eval_shape(function, *arguments)
+    with tapped(note):  # a new function each time: JAX remembers the traces of those it knows
+        jax.eval_shape(lambda *args: function(*args), *arguments)
     return names
 
 

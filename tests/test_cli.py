@@ -315,6 +315,32 @@ def test_a_run_starts_from_the_draws_of_another(capsys, seen, draws_only):
     np.testing.assert_allclose(started, found, rtol=1e-3)
 
 
+def test_methods_that_fit_train_by_epochs_and_draw_without_stepping(capsys, draws_only):
+    options = ["--batch-size", "64", "--num-chains", "2", "--hidden", "4", "--no-progress"]
+    cli.main(["run", "descent", *options, "--folder", "point"])
+    facts = bnn.diagnostics.load("point").attrs
+    # 277 rows make 4 batches of 64; a hundred epochs of them.
+    assert (facts["num_warmup"], facts["thin"], facts["num_draws"]) == (400, 0, 1)
+    cli.main(["run", "laplace", *options, "--init", "point", "--folder", "laplace"])
+    draws = bnn.diagnostics.load("laplace")
+    assert (draws.attrs["num_warmup"], draws.attrs["num_draws"]) == (4, 100)
+    assert np.isfinite(draws.fitted["log_evidence"]).all()
+
+
+@pytest.mark.parametrize("method", ["swag", "mfvi", "mc_dropout", "vogn", "ivon"])
+def test_every_fit_runs_from_the_command_line(method, capsys, draws_only):
+    options = ["--batch-size", "64", "--num-warmup-epochs", "3", "--num-draws", "3"]
+    cli.main(["run", method, *options, "--num-chains", "2", "--hidden", "4", "--no-progress"])
+    draws = bnn.diagnostics.load(f"runs/yacht-0-{method}")
+    assert draws.attrs["method"] == method and draws.attrs["num_warmup"] == 12
+    assert "net.layers.0.kernel.loc" in draws.fitted
+
+
+def test_a_mixture_is_a_prior_of_the_command_line(capsys, draws_only):
+    cli.main(["run", "hmc", *SHORT, "--prior", "mixture", "--prior-scale", "1", "--folder", "here"])
+    cli.main(["predict", "here"])
+
+
 def test_all_methods_are_commands():
     methods = {name for name in bnn.__all__ if name in dir(bnn.methods)}
     assert methods == set(cli.METHODS)
@@ -337,6 +363,7 @@ def test_all_methods_are_commands():
         (["run", "sgld", "--step-size", "1", "--rate-start", "2"], "got --rate-start, expected"),
         (["run", "hmc", "--augment", "crop"], "got --augment for hmc, expected one of sgld"),
         (["run", "hmc", "--optimizer", "sgd"], "got --optimizer sgd for hmc, expected descent"),
+        (["run", "laplace"], "got laplace without --init"),
         (["run", "sgld", "--step-size", "1", "--exploration", "0.5"], "got --exploration for sgld"),
         (["run", "sgld", "--step-size", "1", "--augment", "crop"], "got --augment without"),
         (["run", "hmc", "--held-out", "1"], "got --held-out 1, expected a share"),

@@ -11,15 +11,18 @@ ROOT = Path(bnn_ppl.__file__).parent
 
 # A file imports only from floors below its own; each floor is a line, the lowest first.
 FLOORS = [
-    ["files", "noise"],
-    ["network", "priors", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
+    ["files", "noise", "network"],
+    ["priors", "taps", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
     + ["precision", "progress", "checkpoint", "schedules", "preconditioners"],
     ["models", "adaptation", "posterior", "recorder", "minibatches", "augmentation"],
-    ["gibbs", "early_stopping"],
+    ["gibbs", "early_stopping", "curvature", "row_gradients", "gaussian_mean_field"],
+    ["linearised", "blocks"],
     ["langevin"],
     ["methods"],
     ["run"],
-    ["predict", "diagnostics", "plots", "plan"],
+    ["predict", "diagnostics", "plan", "guide"],
+    ["pruning"],
+    ["plots"],
     ["cli"],
 ]
 

@@ -35,14 +35,15 @@ def commands(page):
     return "".join(blocks).splitlines()
 
 
-def test_the_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("page", "count"), [("minibatches.md", 11), ("distributions.md", 7)])
+def test_the_commands_of_the_docs_run(page, count, tmp_path, monkeypatch, capsys):
     """All of them, in their order: with the options as printed, and then less of everything."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_start_devices", lambda: None)  # JAX already runs in these tests
     monkeypatch.setattr(cli, "_table", lambda *args: "")
     monkeypatch.setattr(cli.bnn.plots, "report", lambda *args, **kwargs: Figure())
-    lines = commands("minibatches.md")
-    assert len(lines) == 11
+    lines = commands(page)
+    assert len(lines) == count
     for line in lines:
         program, command, method, *options = shlex.split(line)
         assert (program, command) == ("bnn-ppl", "run")
@@ -51,7 +52,7 @@ def test_the_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
 
 def less(method, options):
     """Options for a run of a second: the last one given counts."""
-    small = ["--num-chains", "2", "--num-draws", "1" if "--thin" in options else "2"]
+    small = ["--num-chains", "2", "--num-draws", "1" if method == "descent" else "2"]
     small += ["--num-warmup-epochs", "1", "--net", "mlp", "--hidden", "4"]
     small += ["--num-epochs", "1"] if "--num-epochs" in options else []
     small += ["--subset", "80"] if "mnist" in options else []

@@ -30,6 +30,7 @@ def position_of(posterior):
 def test_layers_are_named_by_their_sites_in_the_order_of_their_calls(lenet):
     position = position_of(lenet)
     names = layer_names(lenet.log_likelihood, position, lenet.data)
+    assert names == layer_names(lenet.log_likelihood, position, lenet.data)  # again
     assert names == [f"net.convolutions.{i}" for i in range(3)] + ["net.hidden", "net.output"]
     assert {f"{name}.{part}" for name in names for part in ("kernel", "bias")} == set(position)
 

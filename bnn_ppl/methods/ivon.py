@@ -1,0 +1,197 @@
+"""Improved variational online Newton (IVON)."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bnn_ppl.gaussian_mean_field import (
+    averaged,
+    check_numbers,
+    drawn,
+    fitted,
+    likelihood_weight,
+    prior_normals,
+)
+from bnn_ppl.method import Method, step_info
+from bnn_ppl.posterior import Posterior
+from bnn_ppl.schedules import Schedule, check_rate, named, value_at
+
+Tree = Any
+
+
+class IvonState(NamedTuple):
+    """A Gaussian over the weights and its running gradient."""
+
+    loc: Tree
+    momentum: Tree
+    curvature: Tree  # h + delta: the precision over N / T
+    num_steps: jax.Array  # taken so far, on which the momentum's debiasing depends
+
+
+class Estimate(NamedTuple):
+    """What a draw of the weights says, by site."""
+
+    lp: jax.Array
+    gradient: Tree  # of the loss
+    product: Tree  # of the gradient and the draw's distance from the mean
+    delta: Tree
+    pull: Tree  # delta times the mean's distance from the prior's
+
+
+def ivon(
+    posterior: Posterior,
+    learning_rate: float | Schedule = 0.1,
+    *,
+    hess_init: float = 0.1,
+    beta1: float = 0.9,
+    beta2: float = 0.9999,
+    num_samples: int = 1,
+    clip: float = math.inf,
+) -> Method:
+    r"""Improved variational online Newton (Shen et al., 2024, arXiv:2402.17641, algorithm 1).
+
+    A natural-gradient step of the evidence lower bound in :math:`q(w) = \prod_j N(w_j; m_j,
+    \sigma_j^2)`, :math:`\sigma^2 = T / (N (h + \delta))`, which takes the curvature h of the loss,
+    the mean negative log-likelihood, from the gradient alone (Stein's identity):
+
+    .. math:: w = m + \sigma \xi, \qquad
+        \hat g = -\frac{1}{|B|} \sum_{i \in B} \nabla \log p(y_i | x_i, w), \qquad
+        \hat h = \hat g\, (w - m) / \sigma^2
+
+    .. math:: g \gets \beta_1 g + (1 - \beta_1) \hat g, \qquad
+        h \gets \beta_2 h + (1 - \beta_2) \hat h
+        + \tfrac12 (1 - \beta_2)^2 (h - \hat h)^2 / (h + \delta)
+
+    .. math:: m \gets m - \alpha (h_0 + \delta)\, \mathrm{clip} \left(
+        \frac{g / (1 - \beta_1^t) + \delta (m - m_0)}{h + \delta} \right)
+
+    The last term of h, a step along the curve of the space of precisions, keeps
+    :math:`h + \delta` above 0. :math:`m_0` is the mean of a Gaussian prior and :math:`\delta` its
+    precision over N / T. Any other prior, and a constraint, is counted to the loss and its
+    curvature to h, with :math:`\delta = 0`. Train in warm-up and draw without stepping::
+
+        run(key, posterior, ivon(posterior), num_warmup=20_000, batch_size=128,
+            num_draws=100, thin=0)
+
+    T is the posterior's temperature; under ``tempered="posterior"`` it divides the prior too, which
+    makes the covariance T times as wide; the paper's effective sample size is N / T. A step costs a
+    gradient and a draw of noise: not much more than one of Adam.
+
+    Parameters
+    ----------
+    posterior
+        What to approximate.
+    learning_rate
+        :math:`\alpha`, a number or a schedule. As it is multiplied by :math:`h_0 + \delta`, the
+        first steps are those of gradient descent on the loss at this rate, later ones longer where
+        the curvature has fallen.
+    hess_init
+        :math:`h_0`. Weights start with a standard deviation of about
+        ``(N / T * hess_init)**-0.5``: let that be less than their own size. Too small a value and
+        the noise drowns what there is to learn, in which case raise it first; too large a one and
+        it takes ``1 / (1 - beta2)`` steps a factor of e to come down.
+    beta1
+        Memory of the gradient.
+    beta2
+        Memory of the curvature. A share of ``beta2**t`` of `hess_init` is left after t steps: the
+        authors' 0.99999 is for runs of a million.
+    num_samples
+        Draws of the weights a step, each with a gradient.
+    clip
+        Largest step of a mean in units of the learning rate, against the noise of few rows.
+
+    Returns
+    -------
+    Method
+        Its ``fitted`` gives, by site in unconstrained space, ``.loc``, m, and ``.scale``,
+        :math:`\sigma`, and ``num_steps``.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+    check_rate("learning_rate", learning_rate)
+    check_numbers(num_samples, beta1, beta2, hess_init=hess_init, clip=clip)
+    weight = likelihood_weight(posterior)
+
+    def density(position: Tree, batch: Any) -> tuple[jax.Array, dict]:
+        terms = posterior.terms(position, batch)
+        log_prior = optax.tree.sum(terms.log_priors)
+        lp = posterior.combined(log_prior, terms.log_likelihood, batch) + terms.log_jacobian
+        return lp, terms.normals
+
+    def init(key: jax.Array, position: Tree, batch: Any) -> IvonState:
+        del key
+        normals = prior_normals(posterior, density(position, batch)[1])
+        delta = {site: normal.precision / weight for site, normal in normals.items()}
+        curvature = {
+            site: jnp.full_like(w, hess_init) + delta.get(site, 0.0) for site, w in position.items()
+        }
+        momentum = jax.tree.map(jnp.zeros_like, position)
+        return IvonState(position, momentum, curvature, jnp.zeros((), int))
+
+    def precision(state: IvonState) -> Tree:
+        return jax.tree.map(lambda c: weight * c, state.curvature)
+
+    def estimated(key: jax.Array, state: IvonState, batch: Any) -> Estimate:
+        position = drawn(key, state.loc, precision(state))
+        (lp, normals), gradient = jax.value_and_grad(density, has_aux=True)(position, batch)
+        gradient = jax.tree.map(lambda g: -g / weight, gradient)
+        delta = {site: jnp.zeros(()) for site in position}
+        pull = dict(delta)
+        for site, normal in prior_normals(posterior, normals).items():
+            delta[site] = normal.precision / weight
+            gradient[site] -= delta[site] * (position[site] - normal.loc)
+            pull[site] = delta[site] * (state.loc[site] - normal.loc)
+        product = jax.tree.map(lambda g, w, m: g * (w - m), gradient, position, state.loc)
+        return Estimate(lp, gradient, product, delta, pull)
+
+    def step(key: jax.Array, state: IvonState, batch: Any) -> tuple[IvonState, dict]:
+        lp, gradient, product, delta, pull = averaged(
+            lambda key: estimated(key, state, batch), key, num_samples
+        )
+        num_steps = state.num_steps + 1
+        rate, debias = value_at(learning_rate, state.num_steps), 1 - beta1**num_steps
+
+        def moved(
+            w: jax.Array, g: jax.Array, c: jax.Array, delta: jax.Array, pull: jax.Array
+        ) -> Any:
+            direction = jnp.clip((g / debias + pull) / c, -clip, clip)
+            return w - rate * (hess_init + delta) * direction
+
+        momentum = jax.tree.map(
+            lambda old, new: beta1 * old + (1 - beta1) * new, state.momentum, gradient
+        )
+        curvature = jax.tree.map(changed, state.curvature, product, delta)
+        loc = jax.tree.map(moved, state.loc, momentum, curvature, delta, pull)
+        return IvonState(loc, momentum, curvature, num_steps), step_info(lp, num_samples)
+
+    def changed(curvature: jax.Array, product: jax.Array, delta: jax.Array) -> jax.Array:
+        """Step along the curve of the space of precisions, which does not leave it."""
+        found = weight * curvature * product + delta
+        change = (1 - beta2) * (found - curvature)
+        return curvature + change + jnp.square(change) / (2 * curvature)
+
+    def draw(key: jax.Array, state: IvonState) -> Tree:
+        return drawn(key, state.loc, precision(state))
+
+    settings = {
+        "method": "ivon",
+        "learning_rate": named(learning_rate),
+        "hess_init": hess_init,
+        "beta1": beta1,
+        "beta2": beta2,
+        "num_samples": num_samples,
+        "clip": None if math.isinf(clip) else clip,
+    }
+    return Method(
+        init,
+        step,
+        draw,
+        settings=settings,
+        fitted=lambda state: fitted(state.loc, precision(state), state.num_steps),
+    )
