@@ -42,12 +42,16 @@ SETTINGS = {
     "sgld": Setting(6, 4e-6, (-828.3, 1.76)),
     "psgld": Setting(6, 1e-4, (-661.3, 1.76)),
     "sghmc": Setting(6, 8e-7),
+    "map": Setting(10, 1e-3, (-572.9, 1.58), num_draws=1),
     "ensemble": Setting(6, 1e-3, (-496.5, 1.53), num_draws=1, num_chains=10),
     "bbp_gaussian": Setting(12, 1e-3, (-1100.3, 2.60)),
     "bbp_mixture": Setting(12, 1e-3, (-1008.3, 2.38), MIXTURE),
     "bbp_laplace": Setting(12, 1e-3, (-892.9, 2.28), bnn.priors.laplace(0.1 * 2**0.5)),
     "local": Setting(12, 1e-3, (-1086.4, 2.61)),
     "mc_dropout": Setting(30, 1e-3, (-435.5, 1.37), bnn.priors.normal(1.0)),
+    "laplace": Setting(1, 0.0, (-1387.2, 2.08)),  # about the draw of "map"
+    "vogn": Setting(10, 1e-3),
+    "ivon": Setting(10, 0.1),
 }
 DRAWS_AN_EPOCH = 4  # of samplers
 
@@ -89,33 +93,15 @@ def load(args: argparse.Namespace) -> tuple[bnn.data.Data, bnn.data.Data]:
 def measure(name: str, chosen: Setting, train, test, args: argparse.Namespace) -> dict:
     net = partial(bnn.nets.MLP, 784, (1200, 1200), 10)
     posterior = bnn.condition(bnn.models.classifier(net, chosen.prior), train)
-    an_epoch = len(train.y) // BATCH
-    num_steps = round(chosen.epochs * an_epoch)
-    sampler = name in SAMPLERS
-    build = partial(SAMPLERS[name], noise_temperature=args.temperature) if sampler else FITS[name]
-    rate = chosen.step_size
-    if not sampler:
-        rate = optax.cosine_decay_schedule(rate, num_steps)
-    validation = "-validation" if args.validate else ""
     began = time.perf_counter()
-    draws = bnn.run(
-        jax.random.key(0),
-        posterior,
-        build(posterior, rate),
-        num_chains=chosen.num_chains,
-        num_warmup=num_steps,
-        num_draws=chosen.num_draws,
-        thin=an_epoch // DRAWS_AN_EPOCH if sampler else 0,
-        batch_size=BATCH,
-        folder=args.folder / f"mnist-{name}{validation}",
-    )
+    draws = sample(name, chosen, posterior, args)
     prediction = bnn.predict(posterior, draws, test, batch_size=2_000)
     scores = bnn.metrics.summary(prediction, test.y, digits=None)
     return {
         "method": name,
         **chosen._asdict() | {"prior": type(chosen.prior).__name__},
         "prior_std": round(float(chosen.prior.variance) ** 0.5, 3),
-        "temperature": args.temperature if sampler else None,
+        "temperature": args.temperature if name in SAMPLERS else None,
         "predicted": "validation" if args.validate else "test",
         "log_likelihood": round(-10_000 * float(scores["nll"]), 1),
         "error": round(100 * (1 - float(scores["accuracy"])), 2),
@@ -123,6 +109,30 @@ def measure(name: str, chosen: Setting, train, test, args: argparse.Namespace) -
         "sampling_minutes": round(draws.attrs["sampling_time"] / 60, 1),
         "minutes": round((time.perf_counter() - began) / 60, 1),
     }
+
+
+def sample(name: str, chosen: Setting, posterior, args: argparse.Namespace):
+    batch_size, init = BATCH, None
+    if name == "laplace":
+        batch_size, init = 500, sample("map", SETTINGS["map"], posterior, args)
+    an_epoch = posterior.num_rows // batch_size
+    num_steps = round(chosen.epochs * an_epoch)
+    if name in SAMPLERS:
+        method = SAMPLERS[name](posterior, chosen.step_size, noise_temperature=args.temperature)
+    else:
+        method = FITS[name](posterior, optax.cosine_decay_schedule(chosen.step_size, num_steps))
+    return bnn.run(
+        jax.random.key(0),
+        posterior,
+        method,
+        num_chains=chosen.num_chains,
+        num_warmup=num_steps,
+        num_draws=chosen.num_draws,
+        thin=an_epoch // DRAWS_AN_EPOCH if name in SAMPLERS else 0,
+        batch_size=batch_size,
+        init=init,
+        folder=args.folder / f"mnist-{name}{'-validation' if args.validate else ''}",
+    )
 
 
 def adam(method, **options):
@@ -142,6 +152,10 @@ FITS = {
     "bbp_laplace": adam(bnn.mfvi),
     "local": adam(bnn.mfvi, estimator="local_reparametrisation"),
     "mc_dropout": adam(bnn.mc_dropout),
+    "map": adam(bnn.descent),
+    "laplace": lambda posterior, rate: bnn.laplace(posterior),
+    "vogn": adam(bnn.vogn),
+    "ivon": adam(bnn.ivon),
 }
 
 

@@ -758,7 +758,8 @@ def _table(problem: Problem, data: Any, draws: Any, prediction: Any, functions: 
         rows.append((name, f"{value:.4g}", "" if other is None else f"{other:.4g}"))
     if draws.posterior.sizes["draw"] > 1:  # an ensemble does not mix
         diagnosis = bnn.diagnostics.summary(draws, functions).T
-        rows += [("", "", ""), ("mixing", "functions", "weights")]
+        title = "mixing" if draws.attrs["thin"] else "agreement of the fits"
+        rows += [("", "", ""), (title, "functions", "weights")]
         for name in diagnosis.index:
             rows.append((name, *(f"{diagnosis.loc[name, space]:.4g}" for space in diagnosis)))
     rows += [("", "", ""), ("sampling", "", "")]

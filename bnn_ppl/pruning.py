@@ -22,12 +22,13 @@ SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 
 
 def moments(draws: "arviz.InferenceData") -> tuple[Arrays, Arrays]:
-    """Mean and standard deviation of each weight over all chains and draws, in double precision.
+    """Mean and standard deviation of each weight over the draws of each chain, in double precision.
 
-    Those of the group ``fitted`` (``.loc`` and ``.scale``, in unconstrained space) instead where it
-    has a site and there is one chain: they are exact. (For :func:`bnn_ppl.swag` they
-    are the diagonal half's.) Draws stream through, a block at a time, and weigh what their
-    ``log_weight`` says, as in :func:`bnn_ppl.predict`.
+    Each chain for itself: chains of a network go to modes with other hidden units in a weight's
+    place. Those of the group ``fitted`` (``.loc`` and ``.scale``, in unconstrained space) instead
+    where it has a site: they are exact. (For :func:`bnn_ppl.swag` they are the diagonal half's.)
+    Draws stream through, a block at a time, and weigh what their ``log_weight`` says, as in
+    :func:`bnn_ppl.predict`.
 
     Parameters
     ----------
@@ -37,7 +38,7 @@ def moments(draws: "arviz.InferenceData") -> tuple[Arrays, Arrays]:
     Returns
     -------
     dict of str to numpy.ndarray, twice
-        By recorded site, of the site's shape.
+        By recorded site, (chain, ...).
 
     Raises
     ------
@@ -58,12 +59,12 @@ def signal_to_noise(draws: "arviz.InferenceData") -> Arrays:
     Parameters
     ----------
     draws
-        From :func:`bnn_ppl.run`: several draws, or one chain of a fitted distribution.
+        From :func:`bnn_ppl.run`: several draws a chain, or a fitted distribution's.
 
     Returns
     -------
     dict of str to numpy.ndarray
-        By recorded site, of the site's shape; of `moments`. Infinite where all draws are equal, but
+        By recorded site, (chain, ...); of `moments`. Infinite where all draws are equal, but
         0 where all are 0.
 
     Raises
@@ -89,13 +90,13 @@ def divergence_from_prior(posterior: Posterior, draws: "arviz.InferenceData") ->
     posterior
         The one that was sampled.
     draws
-        From :func:`bnn_ppl.run`: several draws, or one chain of a fitted distribution.
+        From :func:`bnn_ppl.run`: several draws a chain, or a fitted distribution's.
 
     Returns
     -------
     dict of str to numpy.ndarray
-        By site whose support is all real numbers, of the site's shape. Infinite where all draws
-        are equal.
+        By site whose support is all real numbers, (chain, ...). Infinite where all draws are
+        equal.
 
     Raises
     ------
@@ -115,7 +116,7 @@ def pruned(
     share: float,
     by: str = "signal_to_noise",
 ) -> "arviz.InferenceData":
-    """Delete a share of the weights: those with the lowest score are 0 in every draw.
+    """Delete a share of each chain's weights: those with the lowest score are 0 in its draws.
 
     A weight is any entry of a site with more than one whose support is all real numbers: kernels
     and biases alike, but neither a learnt noise nor a prior's scales. All compete, across layers
@@ -173,8 +174,8 @@ def pruning_curve(
     Returns
     -------
     pandas.DataFrame
-        A row a share: ``share``, ``num_weights`` (left), ``error`` (1 - accuracy) of classes or
-        ``rmse``, and ``nll`` (nats a row), in the units the model saw.
+        A row a share: ``share``, ``num_weights`` (left in a chain), ``error`` (1 - accuracy) of
+        classes or ``rmse``, and ``nll`` (nats a row), in the units the model saw.
 
     Raises
     ------
@@ -190,7 +191,7 @@ def pruning_curve(
         gone = _lowest(scores, share)
         left = _without(draws, gone, share, by)
         prediction = predict(posterior, left, data, batch_size=batch_size)
-        num_left = sum(int(np.sum(~lost)) for lost in gone.values())
+        num_left = sum(int(np.sum(~lost[0])) for lost in gone.values())
         rows.append({"share": share, "num_weights": num_left, **_costs(prediction, data[1])})
     return pd.DataFrame(rows)
 
@@ -199,21 +200,31 @@ def pruning_curve(
 
 
 def _fitted(draws: Any, sites: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    if "fitted" not in draws.groups() or draws.posterior.sizes["chain"] > 1:
+    if "fitted" not in draws.groups():
         return {}
-    names = {site: (f"{site}.loc", f"{site}.scale") for site in sites}
+    fitted, names = draws.fitted, {site: (f"{site}.loc", f"{site}.scale") for site in sites}
     return {
-        site: (_of_one_chain(draws.fitted[loc]), _of_one_chain(draws.fitted[scale]))
+        site: (fitted[loc].values.astype(float), fitted[scale].values.astype(float))
         for site, (loc, scale) in names.items()
-        if loc in draws.fitted and scale in draws.fitted
+        if loc in fitted and scale in fitted
     }
 
 
-def _of_one_chain(values: Any) -> np.ndarray:
-    return values.values[0].astype(float)
-
-
 def _from_draws(sites: Any, weights: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    chains = [
+        _of_chain({site: values[i : i + 1] for site, values in sites.items()}, weights[i : i + 1])
+        for i in range(len(weights))
+    ]
+    return {
+        site: (
+            np.stack([chain[site][0] for chain in chains]),
+            np.stack([chain[site][1] for chain in chains]),
+        )
+        for site in sites
+    }
+
+
+def _of_chain(sites: Any, weights: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     # Sums of differences from the first draw: as they are of the size of the spread, none cancels.
     first = {site: values[0, 0].values.astype(float) for site, values in sites.items()}
     sums = {site: [np.zeros_like(start), np.zeros_like(start)] for site, start in first.items()}
@@ -277,16 +288,17 @@ def _scores(posterior: Posterior, draws: "arviz.InferenceData", by: str) -> Arra
     else:
         found = signal_to_noise(draws)
         scores = {site: found[site] for site in _real_sites(posterior, draws)}
-    return {site: score for site, score in scores.items() if score.size > 1}
+    return {site: score for site, score in scores.items() if score[0].size > 1}
 
 
 def _lowest(scores: Arrays, share: float) -> Arrays:
-    """Where the lowest share of all scores together is, by site."""
-    flat = np.concatenate([score.ravel() for score in scores.values()])
-    gone = np.zeros(len(flat), bool)
-    gone[np.argsort(flat, kind="stable")[: round(share * len(flat))]] = True
-    ends = np.cumsum([score.size for score in scores.values()])[:-1]
-    parts = np.split(gone, ends)
+    """Where the lowest share of a chain's scores together is, by site, (chain, ...)."""
+    flat = np.concatenate([score.reshape(len(score), -1) for score in scores.values()], axis=1)
+    lowest = np.argsort(flat, axis=1, kind="stable")[:, : round(share * flat.shape[1])]
+    gone = np.zeros(flat.shape, bool)
+    np.put_along_axis(gone, lowest, True, axis=1)
+    ends = np.cumsum([score[0].size for score in scores.values()])[:-1]
+    parts = np.split(gone, ends, axis=1)
     return {
         site: part.reshape(score.shape)
         for (site, score), part in zip(scores.items(), parts, strict=True)
@@ -300,7 +312,7 @@ def _without(
 
     values = store.draws_of(draws, list(gone))
     left = {
-        site: found.copy(data=np.where(gone[site], 0, found.values))
+        site: found.copy(data=np.where(gone[site][:, None], 0, found.values))
         for site, found in values.items()
     }
     groups: Any = {name: draws[name] for name in draws.groups() if name != "fitted"}
