@@ -146,6 +146,81 @@ def test_distances_of_predictions():
     np.testing.assert_allclose(metrics.total_variation(p, q), 0.3 / 2)
 
 
+def gaussians(mean, sd):
+    variance = np.square(np.asarray(sd, float))
+    return xr.Dataset({"mean": ("row", np.asarray(mean, float)), "variance": ("row", variance)})
+
+
+def test_wasserstein_distances_of_gaussians_are_those_of_their_quantiles():
+    rng = np.random.default_rng(5)
+    means, sds = rng.normal(size=(2, 6)), rng.uniform(0.2, 2, size=(2, 6))
+    p, q = (gaussians(mean, sd) for mean, sd in zip(means, sds, strict=True))
+    levels = (np.arange(200_000) + 0.5) / 200_000
+    quantiles = scipy.stats.norm.ppf(levels[:, None, None], means, sds)
+    gap = np.abs(quantiles[:, 0] - quantiles[:, 1])
+    np.testing.assert_allclose(metrics.wasserstein_1(p, q), gap.mean(), rtol=1e-4)
+    expected = np.sqrt((gap**2).mean(axis=0)).mean()
+    np.testing.assert_allclose(metrics.wasserstein_2(p, q), expected, rtol=1e-4)
+    assert metrics.wasserstein_1(p, q, scale=3.0) == pytest.approx(3 * metrics.wasserstein_1(p, q))
+    assert metrics.wasserstein_2(p, q, scale=3.0) == pytest.approx(3 * metrics.wasserstein_2(p, q))
+
+
+@pytest.mark.parametrize("second", [(1.5, 0.4), (0.1, 2.0), (0.0, 0.3)])
+def test_wasserstein_1_equals_scipy_on_samples(second):
+    p, q = gaussians([0.0], [1.0]), gaussians(*([value] for value in second))
+    z = np.random.default_rng(6).normal(size=(2, 100_000))
+    expected = scipy.stats.wasserstein_distance(z[0], second[0] + second[1] * z[1])
+    # Means and sds of the samples are off by up to about 3 / sqrt(100,000), and so is the distance.
+    assert metrics.wasserstein_1(p, q) == pytest.approx(expected, abs=0.015)
+
+
+def test_wasserstein_distances_at_their_limits():
+    p = gaussians([0.0, 1.0], [1.0, 2.0])
+    assert metrics.wasserstein_1(p, p) == metrics.wasserstein_2(p, p) == 0
+    moved, wider = gaussians([3.0, -2.0], [1.0, 2.0]), gaussians([0.0, 1.0], [1.5, 2.5])
+    assert metrics.wasserstein_1(p, moved) == metrics.wasserstein_2(p, moved) == 3
+    np.testing.assert_allclose(metrics.wasserstein_1(p, wider), 0.5 * np.sqrt(2 / np.pi))
+    assert metrics.wasserstein_2(p, wider) == 0.5
+    # Ten orders of magnitude between the differences must neither overflow nor cancel.
+    far = gaussians([1e10, 1e10], [1.0 + 1e-10, 2.0 + 1e-10])
+    np.testing.assert_allclose(metrics.wasserstein_1(p, far), 1e10)
+
+
+def test_fitted_temperature_is_the_known_one():
+    # Nine labels of ten rows are class 0 and one is class 1: .9 is exactly calibrated.
+    probs, y = np.tile([0.9, 0.1], (10, 1)), np.array([0] * 9 + [1])
+    for temperature in (0.3, 1.0, 4.0):
+        sharp = probs**temperature
+        prediction = sharp / sharp.sum(axis=1, keepdims=True)
+        found = metrics.fit_temperature(prediction, y)
+        np.testing.assert_allclose(found, temperature, rtol=1e-4)
+        expected = -(0.9 * np.log(0.9) + 0.1 * np.log(0.1))
+        np.testing.assert_allclose(metrics.calibrated_nll(prediction, y, found), expected)
+
+
+def test_calibrated_nll_is_that_of_the_tempered_probabilities(probs, labels):
+    tempered = probs ** (1 / 2.5)
+    tempered /= tempered.sum(axis=1, keepdims=True)
+    expected = metrics.nll(tempered, labels)
+    np.testing.assert_allclose(metrics.calibrated_nll(probs, labels, 2.5), expected)
+    np.testing.assert_allclose(
+        metrics.calibrated_nll(probs, labels, 1.0), metrics.nll(probs, labels)
+    )
+    grid = [metrics.calibrated_nll(probs, labels, t) for t in np.geomspace(0.02, 50, 60)]
+    fitted = metrics.fit_temperature(probs, labels)
+    assert metrics.calibrated_nll(probs, labels, fitted) <= min(grid)
+
+
+def test_temperatures_where_no_finite_one_is_best():
+    y = np.array([0, 1])
+    assert metrics.fit_temperature(np.array([[0.0, 1.0], [0.5, 0.5]]), y) == 1
+    assert metrics.fit_temperature(np.array([[0.7, 0.3], [0.4, 0.6]]), y) < 0.05
+    assert metrics.fit_temperature(np.array([[0.3, 0.7], [0.6, 0.4]]), y) > 99
+    # The probability underflowed, its logarithm did not: nothing but a large T makes up for it.
+    underflowed = as_dataset(np.array([[0.0, 1.0], [0.5, 0.5]]), log_prob=[-200.0, np.log(0.5)])
+    assert metrics.fit_temperature(underflowed, y) > 99
+
+
 def test_regression_metrics_are_of_original_units():
     prediction, mean, sd, y = mixture()
     scale, offset = 15.2, -3.0
@@ -240,6 +315,10 @@ def test_errors_say_what_was_got_expected_and_what_to_do(probs, labels):
         (metrics.nll, (regression, y[1:]), "shape (29,) and a prediction of shape (30,)"),
         (metrics.rmse, (regression, y[:, None]), "shape (30, 1)"),
         (metrics.gaussian_nll, (no_noise, y), "variance of 0, expected positive"),
+        (metrics.wasserstein_1, (regression, probs), "a bare array, expected a prediction with"),
+        (metrics.wasserstein_2, (regression, regression[{"row": [0]}]), "shapes (30,) and (1,)"),
+        (metrics.calibrated_nll, (probs, labels, 0.0), "temperature=0.0, expected a positive"),
+        (metrics.fit_temperature, (probs, labels + 1), "labels from 1 to 5, expected 0 to 4"),
     ]
     for metric, arguments, message in cases:
         with pytest.raises(ValueError) as error:

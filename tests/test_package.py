@@ -21,7 +21,7 @@ FLOORS = [
     ["methods"],
     ["run"],
     ["predict", "diagnostics", "plan", "guide"],
-    ["pruning"],
+    ["pruning", "compare"],
     ["plots"],
     ["cli"],
 ]

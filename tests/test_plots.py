@@ -12,6 +12,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 from bnn_ppl import metrics, plots
+from bnn_ppl.compare import compare
 
 
 @pytest.fixture
@@ -254,3 +255,71 @@ def test_errors_say_what_was_got_expected_and_what_to_do(regression, classificat
     del draws.sample_stats["lp"]
     with pytest.raises(ValueError, match="got draws without lp, expected it in sample_stats"):
         plots.trace_logdensity(draws)
+
+
+def of_classes(reference="a"):
+    y = np.random.default_rng(5).integers(0, 3, size=60)
+    a, b, c = (np.random.default_rng(seed).dirichlet([1, 1, 1], size=60) for seed in range(3))
+    b[0] = np.eye(3)[(y[0] + 1) % 3]  # sure and wrong: its nll is infinite
+    runs = {
+        name: az.from_dict(posterior={"w": np.zeros((2, 4))}, attrs={"sampling_time": seconds})
+        for name, seconds in {"a": 1000.0, "c": 0.5}.items()
+    }
+    options = {"validation": np.arange(1, 30), "draws": runs}
+    return compare({"a": a, "b": b, "c": c}, y, reference, **options)
+
+
+def test_comparison_shows_each_score_of_each_method_and_fills_the_best():
+    table = of_classes()
+    figure = plots.comparison(table)
+    titles = [ax.get_title("left") for ax in figure.axes]
+    assert titles == [
+        "Accuracy ↑",
+        "NLL ↓",
+        "Calibrated NLL ↓",
+        "Temperature → 1",
+        "Brier score ↓",
+        "ECE ↓",
+        "Agreement ↑",
+        "Total variation ↓",
+        "Seconds ↓",
+    ]
+    columns = [column for column in table if column in table.attrs["better"]]
+    columns.remove("gradient_evaluations")  # known of no method
+    for ax, column in zip(figure.axes, columns, strict=True):
+        hollow, filled = ax.lines[:2]
+        assert (hollow.get_markerfacecolor(), filled.get_markerfacecolor()) == ("white", plots.BLUE)
+        shown = np.concatenate([hollow.get_xydata(), filled.get_xydata()])
+        order = np.argsort(shown[:, 1])
+        np.testing.assert_array_equal(shown[order, 0], table[column])
+        assert ax.yaxis_inverted()
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["a", "b", "c"]
+    fastest = figure.axes[-1].lines[1]
+    assert fastest.get_xydata().tolist() == [[0.5, 2]]
+    scales = [ax.get_xscale() for ax in figure.axes]
+    assert scales == ["linear"] * 8 + ["log"]
+    assert [text.get_text() for text in figure.axes[1].texts] == ["infinite"]
+    assert figure.axes[1].texts[0].xy == (0.5, 1)
+
+
+def test_comparison_marks_the_reference_and_the_ideal():
+    table = of_classes()
+    figure = plots.comparison(table)
+    marks = {ax.get_title("left"): ax.lines[2:] for ax in figure.axes}
+    accuracy, ideal = marks["Accuracy ↑"][0], marks["Temperature → 1"][1]
+    assert (accuracy.get_xdata()[0], accuracy.get_linestyle()) == (table.loc["a", "accuracy"], "--")
+    assert (ideal.get_xdata()[0], ideal.get_linestyle()) == (1, ":")
+    assert marks["Seconds ↓"] == []
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["best", "reference a", "ideal"]
+    figure = plots.comparison(of_classes(reference=None)[["nll", "brier"]])
+    assert [len(ax.lines) for ax in figure.axes] == [2, 2]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["best"]
+
+
+def test_comparison_of_selected_columns_can_be_written(tmp_path):
+    figure = plots.comparison(of_classes()[["accuracy", "nll"]].iloc[:2])
+    assert len(figure.axes) == 2
+    figure.savefig(tmp_path / "comparison.png")
+    with pytest.raises(ValueError, match="got a table of columns num_draws, expected scores and"):
+        plots.comparison(of_classes()[["num_draws"]])

@@ -252,7 +252,7 @@ def test_a_block_never_holds_more_bytes_than_allowed(monkeypatch):
     bytes_a_draw = sum(values[0, 0].nbytes for values in sites.values())
     monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", 4 * bytes_a_draw)
     weights = np.ones((2, 10))
-    blocks = [next(iter(block.values())) for block, _ in PREDICT._blocks(sites, weights)]
+    blocks = [next(iter(block.values())) for block, _ in PREDICT.in_blocks(sites, weights)]
     assert [len(block) for block in blocks] == [4, 4, 2] * 2
 
 
