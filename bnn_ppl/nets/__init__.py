@@ -1,7 +1,29 @@
 """Networks as Flax NNX modules, and the bridge for linen ones. One network a file."""
 
-from bnn_ppl.nets.lenet import LeNet
+from bnn_ppl.nets.alexnet import AlexNet
+from bnn_ppl.nets.cnn_lstm import CNNLSTM
+from bnn_ppl.nets.frn import FilterResponseNorm
+from bnn_ppl.nets.lenet import LeNet, LeNet5, LeNetCaffe
 from bnn_ppl.nets.linen import from_linen
 from bnn_ppl.nets.mlp import MLP
+from bnn_ppl.nets.resnet import PreResNet, ResNet, ResNet18, ResNet20
+from bnn_ppl.nets.unet import UNet
+from bnn_ppl.nets.vgg import VGG, VGG16
 
-__all__ = ["MLP", "LeNet", "from_linen"]
+__all__ = [
+    "CNNLSTM",
+    "MLP",
+    "VGG",
+    "VGG16",
+    "AlexNet",
+    "FilterResponseNorm",
+    "LeNet",
+    "LeNet5",
+    "LeNetCaffe",
+    "PreResNet",
+    "ResNet",
+    "ResNet18",
+    "ResNet20",
+    "UNet",
+    "from_linen",
+]

@@ -1,15 +1,22 @@
-"""LeNet, as in the full-batch HMC study of Izmailov et al. (2021)."""
+"""LeNet in the three forms that studies of Bayesian networks use."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import jax
 from flax import nnx
+
+from bnn_ppl.nets.mlp import MLP
+from bnn_ppl.nets.pooling import max_pool
 
 _pool = partial(nnx.max_pool, window_shape=(3, 3), strides=(2, 2), padding="VALID")
 
 
 class LeNet(nnx.Module):
     """Three 5x5 convolutions (6, 16, 120), each with ReLU and 3x3/2 max-pooling, then 84 units.
+
+    As in the full-batch HMC study of Izmailov et al. (2021), "What Are Bayesian Neural Network
+    Posteriors Really Like?": 91,946 parameters for 28x28x1, 10 classes.
 
     Parameters
     ----------
@@ -38,8 +45,85 @@ class LeNet(nnx.Module):
         return self.output(x)
 
 
+class LeNet5(nnx.Module):
+    """Two unpadded 5x5 convolutions, each with ReLU and max-pooling by 2, then dense layers.
+
+    LeCun et al. (1998), "Gradient-Based Learning Applied to Document Recognition", with ReLU and
+    max-pooling as in Osawa et al. (2019), "Practical Deep Learning with Bayesian Principles":
+    6 and 16 channels, 120 and 84 units; 62,006 parameters for 32x32x3, 10 classes.
+
+    Parameters
+    ----------
+    image_shape
+        (height, width, channels) of one image; at least 16 pixels a side.
+    num_classes
+        Number of outputs.
+    widths
+        Channels of both convolutions.
+    hidden
+        Units of the dense layers before the last.
+    rngs
+        Source of the initial weights.
+
+    Raises
+    ------
+    ValueError
+        If nothing would be left of the images after the poolings.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        *,
+        widths: tuple[int, int] = (6, 16),
+        hidden: Sequence[int] = (120, 84),
+        rngs: nnx.Rngs,
+    ):
+        height, width, channels = image_shape
+        if min(height, width) < 16:
+            raise ValueError(f"got images of {height}x{width}, expected at least 16 pixels a side")
+        first, second = widths
+        conv = partial(nnx.Conv, kernel_size=(5, 5), padding="VALID", rngs=rngs)
+        self.convolutions = nnx.List([conv(channels, first), conv(first, second)])
+        flat = second * _left(height) * _left(width)
+        self.dense = MLP(flat, hidden, num_classes, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map images (rows, height, width, channels) to logits (rows, num_classes)."""
+        for convolution in self.convolutions:
+            x = max_pool(nnx.relu(convolution(x)), (2, 2))
+        return self.dense(x)
+
+
+class LeNetCaffe(LeNet5):
+    """LeNet5 with 20 and 50 channels and one dense layer of 500 units before the last.
+
+    The wider form that came with Caffe (Jia et al., 2014), as in Wilson & Izmailov (2020),
+    "Bayesian Deep Learning and a Probabilistic Perspective of Generalization": 431,080 parameters
+    for 28x28x1, 10 classes.
+
+    Parameters
+    ----------
+    image_shape
+        (height, width, channels) of one image; at least 16 pixels a side.
+    num_classes
+        Number of outputs.
+    rngs
+        Source of the initial weights.
+    """
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, rngs: nnx.Rngs):
+        super().__init__(image_shape, num_classes, widths=(20, 50), hidden=(500,), rngs=rngs)
+
+
 def _pooled(size: int) -> int:
     """Pixels a side that are left after three 3x3/2 poolings."""
     for _ in range(3):
         size = (size - 3) // 2 + 1
     return size
+
+
+def _left(size: int) -> int:
+    """Pixels a side that are left after two unpadded 5x5 convolutions with poolings by 2."""
+    return ((size - 4) // 2 - 4) // 2

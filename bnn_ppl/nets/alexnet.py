@@ -1,0 +1,76 @@
+"""AlexNet for small images."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+from flax import nnx
+
+from bnn_ppl.nets.pooling import max_pool
+
+_POOLED = (0, 1, 4)  # convolutions that are pooled after
+
+
+class AlexNet(nnx.Module):
+    """Five convolutions with ReLU, max-pooling by 2 after the first, second and last; a dense one.
+
+    The convolutions: 64 of 11x11 with stride 4 and 5 pixels of padding, 192 of 5x5, 384, 256 and
+    256 of 3x3; their kernels start He-normal. 2,472,266 parameters for 32x32x3, 10 classes. As in
+    Osawa et al. (2019), "Practical Deep Learning with Bayesian Principles"; after Krizhevsky
+    (2014), "One weird trick for parallelizing convolutional neural networks".
+
+    Parameters
+    ----------
+    image_shape
+        (height, width, channels) of one image; at least 29 pixels a side.
+    num_classes
+        Number of outputs.
+    widths
+        Channels of each convolution.
+    rngs
+        Source of the initial weights.
+
+    Raises
+    ------
+    ValueError
+        If nothing would be left of the images after the poolings, or `widths` are not five.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        *,
+        widths: Sequence[int] = (64, 192, 384, 256, 256),
+        rngs: nnx.Rngs,
+    ):
+        height, width, channels = image_shape
+        if min(height, width) < 29:
+            raise ValueError(f"got images of {height}x{width}, expected at least 29 pixels a side")
+        if len(widths) != 5:
+            raise ValueError(f"got {len(widths)} widths, expected one for each of 5 convolutions")
+        conv = partial(nnx.Conv, kernel_init=nnx.initializers.he_normal(), rngs=rngs)
+        a, b, c, d, e = widths
+        self.convolutions = nnx.List(
+            [
+                conv(channels, a, (11, 11), strides=4, padding=5),
+                conv(a, b, (5, 5)),
+                conv(b, c, (3, 3)),
+                conv(c, d, (3, 3)),
+                conv(d, e, (3, 3)),
+            ]
+        )
+        self.output = nnx.Linear(e * _left(height) * _left(width), num_classes, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map images (rows, height, width, channels) to logits (rows, num_classes)."""
+        for index, convolution in enumerate(self.convolutions):
+            x = nnx.relu(convolution(x))
+            if index in _POOLED:
+                x = max_pool(x, (2, 2))
+        return self.output(x.reshape(x.shape[0], -1))
+
+
+def _left(size: int) -> int:
+    """Pixels a side that are left after the first convolution's strides and three poolings."""
+    return ((size - 1) // 4 + 1) // 8

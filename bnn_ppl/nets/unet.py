@@ -1,0 +1,82 @@
+"""U-Net, a classifier of pixels."""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bnn_ppl.nets.pooling import max_pool
+from bnn_ppl.nets.stage import ConvStage
+
+
+class UNet(nnx.Module):
+    """Classifies each pixel: convolutions at ever coarser scales and back up.
+
+    Ronneberger et al. (2015), "U-Net: Convolutional Networks for Biomedical Image Segmentation",
+    padded with zeros so that images keep their size. At each scale two 3x3 convolutions, each with
+    filter response normalisation (Singh & Krishnan, 2020) and ReLU; down by max-pooling by 2; up by
+    repeating each pixel and a 2x2 convolution, joined by what the way down had at that scale; a 1x1
+    convolution at the end. Kernels start He-normal. 118,018 parameters for 32x32x3, 2 classes; with
+    the paper's widths (64, 128, 256, 512, 1024), one channel and no normalisation 31,030,658.
+
+    Parameters
+    ----------
+    image_shape
+        (height, width, channels) of one image; sides that can be halved for each width but one.
+    num_classes
+        Number of outputs a pixel.
+    widths
+        Channels of each scale, the finest first.
+    normalised
+        Whether there is normalisation.
+    rngs
+        Source of the initial weights.
+
+    Raises
+    ------
+    ValueError
+        If a side cannot be halved so often.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        *,
+        widths: Sequence[int] = (16, 32, 64),
+        normalised: bool = True,
+        rngs: nnx.Rngs,
+    ):
+        height, breadth, channels = image_shape
+        coarsest = 2 ** (len(widths) - 1)
+        if height % coarsest or breadth % coarsest:
+            raise ValueError(
+                f"got images of {height}x{breadth}, expected sides that are multiples of "
+                f"{coarsest} for {len(widths)} widths: crop or pad them"
+            )
+        stage = partial(ConvStage, number=2, normalised=normalised, rngs=rngs)
+        self.down = nnx.List(stage(m, n) for m, n in pairwise([channels, *widths]))
+        upwards = list(pairwise(reversed(widths)))
+        self.widen = nnx.List(_conv(m, n, 2, rngs=rngs) for m, n in upwards)
+        self.up = nnx.List(stage(2 * n, n) for _, n in upwards)
+        self.output = _conv(widths[0], num_classes, 1, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map images (rows, height, width, channels) to logits (rows, height, width, classes)."""
+        x = self.down[0](x)
+        passed = []
+        for scale in self.down[1:]:
+            passed.append(x)
+            x = scale(max_pool(x, (2, 2)))
+        for widen, scale in zip(self.widen, self.up, strict=True):
+            x = widen(x.repeat(2, 1).repeat(2, 2))
+            x = scale(jnp.concatenate([passed.pop(), x], axis=-1))
+        return self.output(x)
+
+
+def _conv(in_channels: int, out_channels: int, size: int, *, rngs: nnx.Rngs) -> nnx.Conv:
+    start = nnx.initializers.he_normal()
+    return nnx.Conv(in_channels, out_channels, (size, size), kernel_init=start, rngs=rngs)
