@@ -50,7 +50,7 @@ SETTINGS = {
     "local": Setting(12, 1e-3, (-1086.4, 2.61)),
     "mc_dropout": Setting(30, 1e-3, (-435.5, 1.37), bnn.priors.normal(1.0)),
     "laplace": Setting(1, 0.0, (-1387.2, 2.08)),  # about the draw of "map"
-    "vogn": Setting(10, 1e-3),
+    "vogn": Setting(10, 1e-2),
     "ivon": Setting(10, 0.1),
 }
 DRAWS_AN_EPOCH = 4  # of samplers
@@ -135,8 +135,8 @@ def sample(name: str, chosen: Setting, posterior, args: argparse.Namespace):
     )
 
 
-def adam(method, **options):
-    """Give a fit by Adam whose rate falls to 0."""
+def fit(method, **options):
+    """Give a fit whose learning rate falls to 0; by Adam, but for vogn and ivon."""
     return lambda posterior, rate: method(posterior, learning_rate=rate, **options)
 
 
@@ -146,16 +146,16 @@ SAMPLERS = {
     "sghmc": bnn.sghmc,
 }
 FITS = {
-    "ensemble": adam(bnn.descent),
-    "bbp_gaussian": adam(bnn.mfvi),
-    "bbp_mixture": adam(bnn.mfvi),
-    "bbp_laplace": adam(bnn.mfvi),
-    "local": adam(bnn.mfvi, estimator="local_reparametrisation"),
-    "mc_dropout": adam(bnn.mc_dropout),
-    "map": adam(bnn.descent),
+    "ensemble": fit(bnn.descent),
+    "bbp_gaussian": fit(bnn.mfvi),
+    "bbp_mixture": fit(bnn.mfvi),
+    "bbp_laplace": fit(bnn.mfvi),
+    "local": fit(bnn.mfvi, estimator="local_reparametrisation"),
+    "mc_dropout": fit(bnn.mc_dropout),
+    "map": fit(bnn.descent),
     "laplace": lambda posterior, rate: bnn.laplace(posterior),
-    "vogn": adam(bnn.vogn),
-    "ivon": adam(bnn.ivon),
+    "vogn": fit(bnn.vogn, beta2=0.9999),
+    "ivon": fit(bnn.ivon),
 }
 
 

@@ -70,7 +70,8 @@ def row_gradients(posterior: Posterior) -> Callable[[Position, Batch], RowGradie
     Parameters
     ----------
     posterior
-        Whose batches may carry a mask. A batch is taken as a whole: there are no microbatches.
+        Whose batches may carry a mask. A batch is taken as a whole: there are no microbatches. The
+        weights of a layer must be used by that layer alone.
 
     Returns
     -------
@@ -233,7 +234,7 @@ def _sites(name: str, layer: Layer, position: Position) -> dict[str, str] | None
 
     They are not where the site has a constraint or the model changes the weights it samples.
     """
-    weights = {"kernel": layer.kernel, "bias": layer.bias}
+    weights: dict[str, Any] = {"kernel": layer.kernel, "bias": layer.bias}
     sites = {part: f"{name}.{part}" for part, weight in weights.items() if weight is not None}
     own = all(position.get(site) is weights[part][...] for part, site in sites.items())
     return sites if own else None

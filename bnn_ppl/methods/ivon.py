@@ -78,7 +78,7 @@ def ivon(
 
     T is the posterior's temperature; under ``tempered="posterior"`` it divides the prior too, which
     makes the covariance T times as wide; the paper's effective sample size is N / T. A step costs a
-    gradient and a draw of noise: not much more than one of Adam.
+    gradient and a draw of noise for every weight.
 
     Parameters
     ----------
