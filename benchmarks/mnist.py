@@ -50,6 +50,7 @@ SETTINGS = {
     "local": Setting(12, 1e-3, (-1086.4, 2.61)),
     "mc_dropout": Setting(30, 1e-3, (-435.5, 1.37), bnn.priors.normal(1.0)),
     "laplace": Setting(1, 0.0, (-1387.2, 2.08)),  # about the draw of "map"
+    "linearised": Setting(1, 0.0, (-1387.2, 2.08)),  # the draws of "laplace"
     "vogn": Setting(10, 1e-2),
     "ivon": Setting(10, 0.1),
 }
@@ -94,7 +95,9 @@ def measure(name: str, chosen: Setting, train, test, args: argparse.Namespace) -
     net = partial(bnn.nets.MLP, 784, (1200, 1200), 10)
     posterior = bnn.condition(bnn.models.classifier(net, chosen.prior), train)
     began = time.perf_counter()
-    draws = sample(name, chosen, posterior, args)
+    draws = sample("laplace" if name == "linearised" else name, chosen, posterior, args)
+    if name == "linearised":
+        posterior = bnn.linearised(posterior, draws)
     prediction = bnn.predict(posterior, draws, test, batch_size=2_000)
     scores = bnn.metrics.summary(prediction, test.y, digits=None)
     return {

@@ -93,9 +93,10 @@ def mfvi(
         log_std = jax.tree.map(lambda w: jnp.full_like(w, math.log(init_std)), position)
         return MeanFieldState(position, log_std, optimizer.init((position, log_std)))
 
-    def expected(key: jax.Array, mean: Tree, std: Tree, batch: Any) -> jax.Array:
+    def expected(key: jax.Array, mean: Tree, log_std: Tree, batch: Any) -> jax.Array:
         """Estimate the log-density expected over q."""
-        position = _draw(key, mean, std)
+        std = jax.tree.map(jnp.exp, log_std)
+        position = _draw(key, mean, log_std)
         terms = posterior.terms(position, batch)
         log_prior = _expected_log_prior(terms, mean, std)
         rows = terms.log_likelihood
@@ -106,9 +107,8 @@ def mfvi(
 
     def loss(parameters: tuple[Tree, Tree], key: jax.Array, batch: Any) -> tuple[jax.Array, Any]:
         mean, log_std = parameters
-        std = jax.tree.map(jnp.exp, log_std)
         keys = jax.random.split(key, num_samples)
-        values = [expected(key, mean, std, batch) for key in keys]
+        values = [expected(key, mean, log_std, batch) for key in keys]
         value = sum(values[1:], values[0]) / num_samples
         bound = value + _entropy(log_std)
         return -bound / posterior.num_rows, (value, bound)
@@ -121,7 +121,7 @@ def mfvi(
         return MeanFieldState(mean, log_std, inner), step_info(value, num_samples, elbo=bound)
 
     def draw(key: jax.Array, state: MeanFieldState) -> Tree:
-        return _draw(key, state.mean, jax.tree.map(jnp.exp, state.log_std))
+        return _draw(key, state.mean, state.log_std)
 
     def fitted(state: MeanFieldState) -> dict[str, jax.Array]:
         loc = {f"{site}.loc": mean for site, mean in state.mean.items()}
@@ -137,10 +137,22 @@ def mfvi(
     return Method(init, step, draw, settings=settings, fitted=fitted)
 
 
-def _draw(key: jax.Array, mean: Tree, std: Tree) -> Tree:
-    # The compiler would make the noise once for the weights and again for their gradient.
-    noise = jax.lax.optimization_barrier(gaussian_like(key, mean))
-    return jax.tree.map(lambda m, s, e: m + s * e, mean, std, noise)
+def _draw(key: jax.Array, mean: Tree, log_std: Tree) -> Tree:
+    return jax.tree.map(_moved, mean, log_std, gaussian_like(key, mean))
+
+
+@jax.custom_jvp
+def _moved(mean: jax.Array, log_std: jax.Array, noise: jax.Array) -> jax.Array:
+    return mean + jnp.exp(log_std) * noise
+
+
+@_moved.defjvp
+def _moved_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    # By log_std it is the distance from the mean: the noise, which costs as much to make as a
+    # gradient of the network, is not made again for it.
+    mean, d_mean, d_log_std = primals[0], *tangents[:2]
+    moved = _moved(*primals)
+    return moved, d_mean + d_log_std * (moved - mean)
 
 
 def _expected_log_prior(terms: Terms, mean: Tree, std: Tree) -> jax.Array:
