@@ -7,7 +7,7 @@ The map of the package, from a model to an answer::
     method     hmc(posterior), nuts(posterior), ...      Method
     draws      run(key, posterior, method, ...)          arviz.InferenceData
     answer     predict(posterior, draws, data)           function_draws, metrics, diagnostics,
-                                                         pruning, plots
+                                                         compare, pruning, plots
 """
 
 from bnn_ppl import (
@@ -23,6 +23,7 @@ from bnn_ppl import (
     pruning,
     schedules,
 )
+from bnn_ppl.compare import compare
 from bnn_ppl.guide import guide
 from bnn_ppl.linearised import linearised
 from bnn_ppl.method import Method
@@ -56,6 +57,7 @@ __all__ = [
     "Posterior",
     "adjusted_mclmc",
     "augmentation",
+    "compare",
     "condition",
     "csgld",
     "data",

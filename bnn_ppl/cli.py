@@ -1,4 +1,4 @@
-"""The command line: ``bnn-ppl run``, ``plan``, ``predict``, ``summary`` and ``prune``.
+"""The command line: ``bnn-ppl run``, ``plan``, ``predict``, ``summary``, ``prune``, ``compare``.
 
 Options of a method and of ``run`` are read off their signatures and docstrings, so a new argument
 there is a new option here.
@@ -22,6 +22,7 @@ import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.checkpoint import OtherRunError, read_header
+from bnn_ppl.compare import to_latex
 from bnn_ppl.preconditioners import Preconditioner
 from bnn_ppl.schedules import Schedule
 
@@ -193,6 +194,7 @@ def main(argv: list[str] | None = None) -> None:
     app.command(predict)
     app.command(summary)
     app.command(prune)
+    app.command(compare)
     try:
         app.cli(
             prog="bnn-ppl",
@@ -277,6 +279,67 @@ def prune(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | Non
     bnn.plots.pruning(curves).savefig(folder / "pruning.png", dpi=150)
     bnn.plots.weights(draws).savefig(folder / "weights.png", dpi=150)
     print(f"figures in {folder / 'pruning.png'} and {folder / 'weights.png'}")
+
+
+def compare(
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    *,
+    reference: str | None = None,
+    calibrate: float = 0.0,
+    latex: bool = False,
+    figure: Path = Path("comparison.png"),
+    data_dir: Path | None = None,
+) -> None:
+    """Put runs on the same data side by side: scores on the test rows, distances, cost.
+
+    Parameters
+    ----------
+    folders
+        Of runs that the command line made, on one data set and split.
+    reference
+        Name of the run's folder that the others should be near to, HMC's say: agreement and total
+        variation of classes, Wasserstein distances of numbers.
+    calibrate
+        Share of the test rows, the first ones, on which a temperature of each method's
+        probabilities is fitted; the scores are then of the others.
+    latex
+        Print the table as LaTeX.
+    figure
+        Where the figure goes.
+    data_dir
+        Folder with the data set, if it has moved since the runs.
+    """
+    predictions: Options = {}
+    draws: Options = {}
+    functions: Options = {}
+    data, first = None, None
+    for folder in folders:
+        problem, data, posterior = _reopen(folder, data_dir)
+        of_data = problem.data, problem.split
+        if of_data != (first := first or of_data):
+            raise ValueError(
+                f"got a run on {problem.data}, split {problem.split}, in {str(folder)!r}, expected "
+                f"{first[0]}, split {first[1]}, as in the first: compare runs on the same rows"
+            )
+        name = folder.name
+        draws[name] = bnn.diagnostics.load(folder)
+        predictions[name] = bnn.predict(posterior, draws[name], data.test)
+        if draws[name].posterior.sizes["draw"] > 1:
+            functions[name] = bnn.function_draws(posterior, draws[name], data.test.x)
+    if data is None:
+        raise ValueError("got no folders, expected those of some runs: bnn-ppl compare runs/*")
+    table = bnn.compare(
+        predictions,
+        data.test.y,
+        reference,
+        validation=np.arange(round(calibrate * len(data.test.y))) if calibrate else None,
+        draws=draws,
+        function_rhat=functions,
+        scale=data.y_scale,
+    )
+    print(to_latex(table) if latex else table.to_string(float_format="{:.4g}".format))
+    bnn.plots.comparison(table).savefig(figure, dpi=150)
+    print(f"figure in {figure}")
 
 
 # --- run and plan

@@ -4,6 +4,7 @@ import functools
 import json
 import re
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -339,6 +340,33 @@ def test_every_fit_runs_from_the_command_line(method, capsys, draws_only):
 def test_a_mixture_is_a_prior_of_the_command_line(capsys, draws_only):
     cli.main(["run", "hmc", *SHORT, "--prior", "mixture", "--prior-scale", "1", "--folder", "here"])
     cli.main(["predict", "here"])
+
+
+def test_runs_are_compared_side_by_side(capsys, draws_only):
+    small = ["--hidden", "4", "--no-progress", "--num-chains", "2", "--num-warmup", "5"]
+    cli.main(["run", "hmc", *SHORT, "--folder", "exact"])
+    cli.main(["run", "mc_dropout", *small, "--num-draws", "4", "--folder", "dropout"])
+    cli.main(["run", "descent", *small, "--folder", "point"])
+    capsys.readouterr()
+    cli.main(["compare", "exact", "dropout", "point", "--reference", "exact"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["exact", "dropout", "point"]
+    assert {"rmse", "nll", "wasserstein_2", "rhat_median", "seconds"} <= set(lines[0].split())
+    assert Path("comparison.png").stat().st_size > 1000
+    cli.main(["compare", "exact", "dropout", "--latex"])
+    assert r"\toprule" in capsys.readouterr().out
+    cli.main(["run", "hmc", *SHORT, "--split", "1", "--folder", "other"])
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "exact", "other"])
+    assert "got a run on yacht, split 1" in capsys.readouterr().err
+
+
+def test_weights_are_pruned_from_the_command_line(capsys, draws_only):
+    cli.main(["run", "mfvi", *SMALL, "--folder", "here"])
+    cli.main(["prune", "here"])
+    out = capsys.readouterr().out
+    assert "by signal to noise" in out and "rmse" in out and "0.99" in out
+    assert all(Path("here", name).stat().st_size > 1000 for name in ("pruning.png", "weights.png"))
 
 
 def test_all_methods_are_commands():
