@@ -43,7 +43,9 @@ SETTINGS = {
     "psgld": Setting(6, 1e-4, (-661.3, 1.76)),
     "sghmc": Setting(6, 8e-7),
     "map": Setting(10, 1e-3, (-572.9, 1.58), num_draws=1),
-    "ensemble": Setting(8, 1e-3, (-496.5, 1.53), bnn.priors.normal(0.3), num_draws=1, num_chains=10),
+    "ensemble": Setting(
+        8, 1e-3, (-496.5, 1.53), bnn.priors.normal(0.3), num_draws=1, num_chains=10
+    ),
     "bbp_gaussian": Setting(12, 1e-3, (-1100.3, 2.60)),
     "bbp_mixture": Setting(12, 1e-3, (-1008.3, 2.38), MIXTURE),
     "bbp_laplace": Setting(12, 1e-3, (-892.9, 2.28), bnn.priors.laplace(0.1 * 2**0.5)),

@@ -33,7 +33,7 @@ def swag(
     learning_rate: float | Schedule = 0.01,
     rank: int = 20,
     collect_every: int | None = None,
-    collect_from: int = 0,
+    collect_from: int | None = None,
 ) -> bnn.Method:
     """Stochastic weight averaging with a Gaussian, around SGD with the momentum 0.9.
 
@@ -48,12 +48,15 @@ def swag(
     collect_every
         Steps between two points of the average; by default an epoch.
     collect_from
-        The first step whose point counts.
+        The first step whose point counts; by default half-way through warm-up, or at once with
+        --init.
     """
     inner = bnn.descent(posterior, optax.sgd(learning_rate, momentum=0.9))
     known = {"optimizer": "sgd", "learning_rate": bnn.schedules.named(learning_rate)}
     inner = inner._replace(settings={**inner.settings, **known})
-    return bnn.swag(posterior, inner, rank, collect_every=collect_every, collect_from=collect_from)
+    return bnn.swag(
+        posterior, inner, rank, collect_every=collect_every, collect_from=collect_from or 0
+    )
 
 
 METHODS: dict[str, Callable[..., bnn.Method]] = {
@@ -74,7 +77,8 @@ METHODS: dict[str, Callable[..., bnn.Method]] = {
     "ivon": bnn.ivon,
 }
 
-FITS = (bnn.descent, swag, bnn.mfvi, bnn.mc_dropout, bnn.vogn, bnn.ivon)  # trained in warm-up
+TRAINED_ONCE = (bnn.mfvi, bnn.mc_dropout, bnn.vogn, bnn.ivon)  # then drawn from
+FITS = (bnn.descent, swag, *TRAINED_ONCE)  # trained in warm-up
 ON_MINIBATCHES = (bnn.sgld, bnn.sghmc, bnn.sgnht, bnn.csgld, *FITS)
 
 PRECONDITIONERS: dict[str, Callable[[], Preconditioner]] = {
@@ -85,7 +89,7 @@ PRECONDITIONERS: dict[str, Callable[[], Preconditioner]] = {
 
 Options = dict[str, Any]
 
-_RUNNING = {"num_chains": 4, "num_warmup": None, "num_draws": None, "thin": None}
+_RUNNING = {"num_chains": None, "num_warmup": None, "num_draws": None, "thin": None}
 _EPOCHS_OF_A_FIT = 100
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
 
@@ -160,10 +164,10 @@ class Training(NamedTuple):
     Attributes
     ----------
     rate_schedule
-        How the step size (of descent: the learning rate) changes. "cosine_burn_in": from
-        --rate-start along half a cosine, over warm-up; "cosine" (of descent): from the rate to 0,
-        over warm-up; "cyclical": the rate in warm-up, then falling to 0 along half a cosine, again
-        and again.
+        How the step size (of methods that fit: the learning rate) changes. "cosine_burn_in": from
+        --rate-start along half a cosine, over warm-up; "cosine" (of methods that fit): from the
+        rate to 0, over warm-up; "cyclical": the rate in warm-up, then falling to 0 along half a
+        cosine, again and again.
     rate_start
         Rate at the first step of "cosine_burn_in"; ten times the rate by default.
     cycle_epochs
@@ -171,7 +175,7 @@ class Training(NamedTuple):
     exploration
         Share of each cycle, its first part, without noise; warm-up then has none either.
     optimizer
-        Of descent: "sgd" has the momentum 0.9.
+        Of descent, mfvi and mc_dropout: "sgd" has the momentum 0.9.
     augment
         Change each image of a batch at random: "crop" shifts it by up to 4 pixels,
         "crop_and_flip" mirrors every other one too.
@@ -379,7 +383,7 @@ def _run_command() -> Callable[..., None]:
         running
             How long and how wide. By default samplers take 100 steps of warm-up and 200 draws;
             methods that fit take 100 passes over the data (laplace: one), then 100 draws without
-            stepping (descent: one draw).
+            stepping (descent: one draw). Four chains (laplace: those of --init).
         seed
             Of the random numbers.
         init
@@ -558,6 +562,16 @@ def _method(
             users = "descent, mfvi or mc_dropout"
             raise _no_use(method, f"--optimizer {training.optimizer}", users)
         options["optimizer"] = optax.sgd(options[rate], momentum=0.9)
+    if method.func is swag:
+        half = 0 if "init" in running else running["num_warmup"] // 2
+        options["collect_from"] = (
+            half if options["collect_from"] is None else options["collect_from"]
+        )
+        if not running["thin"] and options["collect_from"] >= max(1, running["num_warmup"]):
+            raise ValueError(
+                f"got --collect-from {options['collect_from']} of {running['num_warmup']} steps of "
+                "warm-up, expected an earlier one: there would be no point to average"
+            )
     if method.func is bnn.descent and len(held_out.y):
         options["held_out"] = held_out
     built = method.func(posterior, **options)
@@ -612,12 +626,19 @@ def _in_steps(
             "--thin"
         )
     an_epoch = num_rows // (running["batch_size"] or num_rows)
-    usual = {"num_warmup": 100, "num_draws": 200, "thin": 1}
+    if draws is not None and (method.func is bnn.laplace or method.func in TRAINED_ONCE):
+        raise ValueError(
+            f"got --num-epochs for {method.func.__name__}, which trains in warm-up and then draws "
+            "without stepping, expected --num-warmup-epochs"
+        )
+    usual: Options = {"num_chains": 4, "num_warmup": 100, "num_draws": 200, "thin": 1}
     if method.func in FITS:
         num_draws = 1 if method.func is bnn.descent else 100
-        usual = {"num_warmup": _EPOCHS_OF_A_FIT * an_epoch, "num_draws": num_draws, "thin": 0}
+        usual |= {"num_warmup": _EPOCHS_OF_A_FIT * an_epoch, "num_draws": num_draws, "thin": 0}
     elif method.func is bnn.laplace:
-        usual = {"num_warmup": an_epoch, "num_draws": 100, "thin": 0}
+        usual |= {"num_warmup": an_epoch, "num_draws": 100, "thin": 0}
+        if "init" in running:
+            usual["num_chains"] = running["init"].posterior.sizes["chain"]
     said = {name: value for name, value in running.items() if value is not None}
     running = {"batch_size": None} | usual | said
     if warmup is not None:

@@ -160,6 +160,7 @@ def condition(
         the backward pass, and is the same to rounding. By default all rows, unless all that the
         likelihood computes from them, stored side by side, would take more than a quarter of the
         device's memory (host devices share the computer's); then as many rows as take a quarter.
+        Methods that work layer by layer (taps) see each batch whole.
 
     Returns
     -------

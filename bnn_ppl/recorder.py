@@ -121,6 +121,7 @@ class Folder:
         path.mkdir(parents=True, exist_ok=True)
         self._lock = checkpoint.lock(path)  # until this object or the process ends
         checkpoint.tidy(path)
+        store.remove_fitted(path)  # written again at the end
         if self._header is not None:
             return
         if store.num_draws(path):

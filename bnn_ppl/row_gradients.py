@@ -83,8 +83,7 @@ def row_gradients(posterior: Posterior) -> Callable[[Position, Batch], RowGradie
     ValueError
         If the network calls a layer twice.
     """
-    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
-    return partial(_row_gradients, posterior, _row_layers(posterior, shapes))
+    return partial(_row_gradients, posterior, row_layers(posterior))
 
 
 def _row_gradients(
@@ -184,8 +183,17 @@ def _sums_of_squares(gradient: Callable[[Tree], Tree], rows: Tree, weights: Tree
 # --- which layers
 
 
-def _row_layers(posterior: Posterior, shapes: Position) -> Layers:
-    """Layers whose first axis, of inputs and outputs, is that of the rows: it grows with them."""
+def row_layers(posterior: Posterior) -> Layers:
+    """Layers that each row goes through on its own, with the position's own numbers as weights.
+
+    Their first axis, of inputs and outputs, is that of the rows: it grows with them.
+
+    Raises
+    ------
+    ValueError
+        If the network calls a layer twice.
+    """
+    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     num_rows = posterior.num_rows
     layers = _called_layers(posterior, shapes, num_rows)
     if not layers:

@@ -523,7 +523,9 @@ def _fitted(method: Method, states: Tree, mesh: Mesh) -> dict[str, np.ndarray]:
     """Give the parameters of this process's fitted distributions; nothing for a sampler."""
     if method.fitted is None:
         return {}
-    return to_host(jax.jit(jax.vmap(method.fitted), out_shardings=chain_sharding(mesh))(states))
+    with jax.default_matmul_precision(matmul_precision()):
+        fitted = jax.jit(jax.vmap(method.fitted), out_shardings=chain_sharding(mesh))(states)
+    return to_host(fitted)
 
 
 # --- telling

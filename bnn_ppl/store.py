@@ -85,7 +85,7 @@ def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:
 
 
 def load(folder: str | Path) -> "arviz.InferenceData":
-    """Open the draws of a run, finished or not; values are read when used.
+    """Open the draws of a run, finished or not; values are read when used, those fitted at once.
 
     Nothing that the folder holds is executed; one that is damaged or not what a run writes is
     refused before any of it is read.
@@ -114,7 +114,8 @@ def load(folder: str | Path) -> "arviz.InferenceData":
         for group, variables in groups.items()
     }
     fitted = _read_fitted(Path(folder))
-    if fitted:
+    num_chains = datasets["posterior"].sizes["chain"]
+    if fitted and len(next(iter(fitted.values()))) == num_chains:  # all processes have written
         datasets["fitted"] = _by_chain(fitted)
     return arviz.InferenceData(attrs=root["attributes"], **datasets)
 
@@ -122,21 +123,34 @@ def load(folder: str | Path) -> "arviz.InferenceData":
 def write_fitted(folder: str | Path, first_chain: int, fitted: dict[str, np.ndarray]) -> None:
     """Write the parameters (chain, ...) of the distributions that some chains draw from."""
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **fitted)
+    np.savez(content, **fitted)  # type: ignore[arg-type]
     replace_file(Path(folder) / f"fitted-{first_chain}.npz", content.getvalue())
 
 
 def _read_fitted(folder: Path) -> dict[str, np.ndarray]:
-    files = sorted(folder.glob("fitted-*.npz"), key=lambda path: int(path.stem.split("-")[1]))
-    parts = []
-    for file in files:
+    parts: list[dict[str, np.ndarray]] = []
+    for file in _fitted_files(folder):
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 parts.append(dict(arrays))
-        except (ValueError, OSError, zipfile.BadZipFile) as error:
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise damaged(file, "it is not a file of arrays") from error
+        if parts[-1].keys() != parts[0].keys() or not all(map(np.ndim, parts[-1].values())):
+            raise damaged(file, "it holds other arrays than the rest")
     names = parts[0] if parts else {}
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
+
+
+def remove_fitted(folder: str | Path) -> None:
+    """Remove the parameters of an earlier end of the run."""
+    for file in _fitted_files(Path(folder)):
+        file.unlink()
+
+
+def _fitted_files(folder: Path) -> list[Path]:
+    numbers = {re.fullmatch(r"fitted-(\d+)\.npz", path.name): path for path in folder.iterdir()}
+    found = [(int(match[1]), path) for match, path in numbers.items() if match]
+    return [path for _, path in sorted(found)]
 
 
 def _array_on_disk(path: Path, node: JSON) -> Any:

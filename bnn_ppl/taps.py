@@ -42,9 +42,8 @@ def tapped(tap: Tap) -> Iterator[None]:
 
         for path, layer in _layers(network):
             # The class is changed, not the attribute: a layer may sit in any container.
-            original = nnx.clone(layer)
+            layer.tap = _Bound(once, ".".join([name, *map(str, path)]), type(layer))
             layer.__class__ = _TAPPED[type(layer)]
-            layer.tap = _Bound(once, ".".join([name, *map(str, path)]), original)
         return network
 
     with changed_networks(change):
@@ -76,13 +75,19 @@ def with_weights(layer: Layer, kernel: jax.Array, bias: jax.Array | None) -> Lay
 class _Bound:
     """A tap and the layer it is at; a class, for a network's attributes cannot be functions."""
 
-    def __init__(self, tap: Tap, name: str, layer: Layer):
-        self.tap, self.name, self.layer = tap, name, layer
+    def __init__(self, tap: Tap, name: str, kind: type):
+        self.tap, self.name, self.kind = tap, name, kind
 
 
 def _tapped_call(self: Any, inputs: jax.Array) -> jax.Array:
     bound = self.tap
-    return bound.tap(bound.name, bound.layer, inputs)
+    # To be called as the layer it is; by object's, for flax lets no loop change a module from
+    # outside, and this change is over before the loop sees it.
+    object.__setattr__(self, "__class__", bound.kind)
+    try:
+        return bound.tap(bound.name, self, inputs)
+    finally:
+        object.__setattr__(self, "__class__", _TAPPED[bound.kind])
 
 
 class _TappedLinear(nnx.Linear):

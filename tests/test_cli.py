@@ -322,8 +322,10 @@ def test_methods_that_fit_train_by_epochs_and_draw_without_stepping(capsys, draw
     facts = bnn.diagnostics.load("point").attrs
     # 277 rows make 4 batches of 64; a hundred epochs of them.
     assert (facts["num_warmup"], facts["thin"], facts["num_draws"]) == (400, 0, 1)
-    cli.main(["run", "laplace", *options, "--init", "point", "--folder", "laplace"])
+    laplace = [*options[:2], *options[4:], "--init", "point", "--folder", "laplace"]
+    cli.main(["run", "laplace", *laplace])
     draws = bnn.diagnostics.load("laplace")
+    assert draws.posterior.sizes["chain"] == 2  # as many as there are points
     assert (draws.attrs["num_warmup"], draws.attrs["num_draws"]) == (4, 100)
     assert np.isfinite(draws.fitted["log_evidence"]).all()
 
@@ -392,6 +394,11 @@ def test_all_methods_are_commands():
         (["run", "hmc", "--augment", "crop"], "got --augment for hmc, expected one of sgld"),
         (["run", "hmc", "--optimizer", "sgd"], "got --optimizer sgd for hmc, expected descent"),
         (["run", "laplace"], "got laplace without --init"),
+        (["run", "mfvi", "--num-epochs", "5"], "got --num-epochs for mfvi"),
+        (
+            ["run", "swag", "--num-warmup", "9", "--collect-from", "9"],
+            "got --collect-from 9 of 9 steps",
+        ),
         (["run", "sgld", "--step-size", "1", "--exploration", "0.5"], "got --exploration for sgld"),
         (["run", "sgld", "--step-size", "1", "--augment", "crop"], "got --augment without"),
         (["run", "hmc", "--held-out", "1"], "got --held-out 1, expected a share"),
@@ -424,7 +431,7 @@ def test_a_killed_run_is_summarised_and_goes_on(monkeypatch, capsys, draws_only)
     class Killed(BaseException):
         pass
 
-    def killed(recorder, at):
+    def killed(recorder, *args):
         raise Killed
 
     command = ["run", "hmc", *SHORT, "--folder", "here"]

@@ -201,7 +201,9 @@ def test_the_command_on_two_hosts(tmp_path):
             process.kill()
     assert [process.returncode for process in running] == [0, 0], (told, untold)
     assert "rmse" in first and "draws 6/6" in told
-    assert all(line.startswith("[Gloo]") for line in second.splitlines()) and not untold
+    # The second says nothing of its own; Gloo's lines run into each other under load.
+    ours = ("data ", "model ", "test rows", "rmse", "figure")
+    assert not any(words in second for words in ours) and not untold
     folder = tmp_path / "runs" / "yacht-0-hmc"
     assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
     assert dict(bnn.diagnostics.load(folder).posterior.sizes)["chain"] == 4

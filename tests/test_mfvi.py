@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
@@ -169,6 +170,27 @@ def test_layers_with_noise_of_their_own_are_those_that_the_network_calls():
     posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal(0.7)), (X, Y))
     plain, local = (gradients(posterior, e, 5) for e in ("weights", "local_reparametrisation"))
     np.testing.assert_allclose(plain, local, rtol=1e-4, atol=1e-6)
+
+
+def flattened(x, y=None):
+    """Call a layer on rows and positions in one axis, as no layer by layer noise can be."""
+    net = bnn.random_network("net", partial(bnn.nets.MLP, 1, (), 1), bnn.priors.normal(0.7))
+    f = net(x.reshape(-1, 1)).reshape(len(x), 3).sum(1)
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(f, 0.5), obs=y)
+
+
+def positive(x, y=None):
+    net = bnn.random_network("net", partial(bnn.nets.MLP, 3, (), 1), dist.HalfNormal(0.7))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(net(x)[:, 0], 0.5), obs=y)
+
+
+@pytest.mark.parametrize("model", [flattened, positive])
+def test_layers_that_rows_do_not_go_through_one_by_one_are_drawn_once_for_a_batch(model):
+    posterior = bnn.condition(model, (X, Y))
+    plain, local = (gradients(posterior, e, 5) for e in ("weights", "local_reparametrisation"))
+    np.testing.assert_allclose(plain, local, rtol=1e-4, atol=1e-5)
 
 
 def test_a_start_at_a_point_estimate_is_where_the_means_begin():

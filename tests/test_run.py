@@ -318,3 +318,15 @@ def test_damaged_parameters_are_refused(posterior, tmp_path):
     (tmp_path / "fitted-0.npz").write_bytes(b"PK nonsense")
     with pytest.raises(ValueError, match=r"fitted-0.npz.*damaged"):
         bnn.diagnostics.load(tmp_path)
+    (tmp_path / "fitted-0.npz").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"fitted-0.npz.*damaged"):
+        bnn.diagnostics.load(tmp_path)
+
+
+def test_parameters_of_an_earlier_end_do_not_stay(posterior, tmp_path):
+    """Those of a second process, say, where the run goes on with one."""
+    options = {"num_warmup": 2, "thin": 0, "folder": tmp_path}
+    short(posterior, fitted_normal(), num_draws=2, **options)
+    (tmp_path / "fitted-1.npz").write_bytes((tmp_path / "fitted-0.npz").read_bytes())
+    assert "fitted" not in bnn.diagnostics.load(tmp_path)  # of four chains, where there are two
+    assert short(posterior, fitted_normal(), **options).fitted.sizes["chain"] == 2

@@ -5,10 +5,13 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from flax import nnx
 
 import bnn_ppl as bnn
+from bnn_ppl.row_gradients import row_layers
 from bnn_ppl.taps import layer_names, tapped, with_weights
 
 IMAGES = np.random.default_rng(0).normal(size=(6, 16, 16, 1)), np.arange(6) % 3
@@ -138,3 +141,19 @@ def test_taps_see_all_rows_of_a_batch_at_once():
     with tapped(note):
         posterior.log_likelihood(position, posterior.data)
     assert seen == [6] * 5
+
+
+def test_weights_that_the_model_changes_are_those_of_the_layer():
+    def model(x, y=None):
+        net = bnn.random_network("net", partial(bnn.nets.MLP, 256, (), 3), bnn.priors.normal(0.3))
+        net.layers[0].kernel[...] = 3 * net.layers[0].kernel[...]
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Categorical(logits=net(x)), obs=y)
+
+    posterior = bnn.condition(model, IMAGES)
+    position = position_of(posterior)
+    plain = posterior.log_likelihood(position, posterior.data)
+    with tapped(lambda name, layer, inputs: layer(inputs)):
+        found = posterior.log_likelihood(position, posterior.data)
+    np.testing.assert_allclose(found, plain, rtol=1e-5)
+    assert not row_layers(posterior)  # so methods by layer leave it to others

@@ -101,7 +101,8 @@ def ivon(
     num_samples
         Draws of the weights a step, each with a gradient.
     clip
-        Largest step of a mean in units of the learning rate, against the noise of few rows.
+        Largest step of a mean, in units of :math:`\alpha (h_0 + \delta)`, against the noise of
+        few rows.
 
     Returns
     -------

@@ -9,8 +9,9 @@ import optax
 
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.posterior import Posterior
+from bnn_ppl.row_gradients import row_layers
 from bnn_ppl.schedules import Schedule, check_rate, named
-from bnn_ppl.taps import Layer, layer_names, tapped
+from bnn_ppl.taps import Layer, tapped
 
 Tree = Any
 
@@ -60,7 +61,8 @@ def mc_dropout(
     Raises
     ------
     ValueError
-        If a number is out of range, a layer unknown, or the model has no layers to drop from.
+        If a number is out of range, a layer unknown or called twice, or the model has no layers to
+        drop from.
     """
     check_rate("learning_rate", learning_rate)
     rates = _rates(posterior, rate)
@@ -105,13 +107,11 @@ def mc_dropout(
 
 def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str, float]:
     """Give the share left out by layer; layers without any are not named."""
-    one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.data)
-    start = jax.eval_shape(posterior.init, jax.random.key(0))
-    names = layer_names(posterior.log_likelihood, start, one_row)
+    names = list(row_layers(posterior))
     if not names:
         raise ValueError(
-            "got a model whose network calls no nnx.Linear or nnx.Conv, expected some to drop "
-            "inputs of: use them, or another method"
+            "got a model whose network calls no nnx.Linear or nnx.Conv on (rows, ...), with "
+            "unconstrained weights, expected some to drop inputs of: use another method"
         )
     rates = dict(rate) if isinstance(rate, Mapping) else dict.fromkeys(names[1:], rate)
     for name, share in rates.items():

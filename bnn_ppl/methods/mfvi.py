@@ -11,6 +11,7 @@ from flax import nnx
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.noise import gaussian_like
 from bnn_ppl.posterior import Posterior, Terms
+from bnn_ppl.row_gradients import row_layers
 from bnn_ppl.schedules import Schedule, check_rate, named
 from bnn_ppl.taps import Layer, Tap, tapped, with_weights
 
@@ -71,8 +72,9 @@ def mfvi(
         batch (Bayes by backprop). ``"local_reparametrisation"``: draws of each row's activations in
         dense layers (Kingma et al., 2015, equation 6), flipout in the other layers.
         ``"flipout"``: a draw whose signs each row flips its own way (Wen et al., 2018, equation 4),
-        in dense and convolutional layers. The latter two have gradients of lower variance; weights
-        of other layers are drawn once for a batch.
+        in dense and convolutional layers. The latter two have gradients of lower variance; they
+        see a batch whole (no ``microbatch``), and draw once for it the weights of other layers, of
+        layers not called on (rows, ...), and those with a constraint.
     init_std
         Standard deviation of every weight at the start.
     num_samples
@@ -81,12 +83,14 @@ def mfvi(
     Raises
     ------
     ValueError
-        If a number is out of range or the estimator unknown.
+        If a number is out of range, the estimator unknown, or, for the latter two, the network
+        calls a layer twice.
     """
     check_rate("learning_rate", learning_rate)
     _check(estimator, init_std, num_samples)
     rate = named(learning_rate) if optimizer is None else "of the optimizer given"
     optimizer = optimizer or optax.adam(learning_rate)
+    layers = set() if estimator == "weights" else set(row_layers(posterior))
 
     def init(key: jax.Array, position: Tree, batch: Any) -> MeanFieldState:
         del key, batch
@@ -101,7 +105,7 @@ def mfvi(
         log_prior = _expected_log_prior(terms, mean, std)
         rows = terms.log_likelihood
         if estimator != "weights":
-            with tapped(_noisy(jax.random.fold_in(key, 1), estimator, mean, std)):
+            with tapped(_noisy(jax.random.fold_in(key, 1), estimator, layers, mean, std)):
                 rows = posterior.log_likelihood(position, batch)
         return posterior.combined(log_prior, rows, batch) + terms.log_jacobian
 
@@ -175,13 +179,15 @@ def _entropy(log_std: Tree) -> jax.Array:
 # --- averaging over q layer by layer
 
 
-def _noisy(key: jax.Array, estimator: str, mean: Tree, std: Tree) -> Tap:
-    """Make each layer give, row by row, a draw of its outputs under q."""
-    layers: list[str] = []
+def _noisy(key: jax.Array, estimator: str, layers: set[str], mean: Tree, std: Tree) -> Tap:
+    """Make each of some layers give, row by row, a draw of its outputs under q."""
+    seen: list[str] = []
 
     def tap(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:
-        layers.append(name)
-        own_key = jax.random.fold_in(key, len(layers))
+        if name not in layers:
+            return layer(inputs)
+        seen.append(name)
+        own_key = jax.random.fold_in(key, len(seen))
         kernel, bias = f"{name}.kernel", f"{name}.bias" if layer.bias is not None else None
         center = with_weights(layer, mean[kernel], mean[bias] if bias else None)
         deviations = std[kernel], std[bias] if bias else None
@@ -195,8 +201,7 @@ def _noisy(key: jax.Array, estimator: str, mean: Tree, std: Tree) -> Tap:
 
 def _local_noise(key: jax.Array, layer: Layer, std: Tree, inputs: jax.Array) -> jax.Array:
     variance = with_weights(layer, *jax.tree.map(jnp.square, std))(inputs**2)
-    noise = jax.random.normal(key, variance.shape, variance.dtype)
-    return jnp.sqrt(variance + _LEAST_VARIANCE) * noise
+    return jnp.sqrt(variance + _LEAST_VARIANCE) * gaussian_like(key, variance)
 
 
 def _flipped_noise(key: jax.Array, layer: Layer, std: Tree, inputs: jax.Array) -> jax.Array:

@@ -54,9 +54,9 @@ def swag(
 
     with :math:`\hat D` the :math:`K = \min(n, R)` deviations held and :math:`\sigma^2` the mean of
     the squared deviations from :math:`\bar w` (Maddox et al., 2019, equation 1 and algorithm 1):
-    half the covariance is of rank K - 1, half diagonal. The variance is summed by Welford's
-    recursion, for the difference of mean squares cancels in single precision. Before two points are
-    collected a draw is the inner method's own.
+    half the covariance is of low rank, at most K, half diagonal. The variance is summed by
+    Welford's recursion, for the difference of mean squares cancels in single precision. Before two
+    points are collected a draw is the inner method's own.
 
     Fit in warm-up, and draw without stepping::
 
