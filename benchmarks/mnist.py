@@ -56,7 +56,6 @@ SETTINGS = {
     "vogn": Setting(10, 1e-2),
     "ivon": Setting(10, 0.1),
 }
-DRAWS_AN_EPOCH = 4  # of samplers
 
 
 def main() -> None:
@@ -69,6 +68,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float)
     parser.add_argument("--num-draws", type=int)
     parser.add_argument("--num-chains", type=int)
+    parser.add_argument("--draws-an-epoch", type=float, default=4, help="of samplers")
     parser.add_argument("--temperature", type=float, default=0.1, help="of samplers' noise")
     parser.add_argument("--folder", type=Path, default=Path("runs"))
     args = parser.parse_args()
@@ -133,7 +133,7 @@ def sample(name: str, chosen: Setting, posterior, args: argparse.Namespace):
         num_chains=chosen.num_chains,
         num_warmup=num_steps,
         num_draws=chosen.num_draws,
-        thin=an_epoch // DRAWS_AN_EPOCH if name in SAMPLERS else 0,
+        thin=round(an_epoch / args.draws_an_epoch) if name in SAMPLERS else 0,
         batch_size=batch_size,
         init=init,
         folder=args.folder / f"mnist-{name}{'-validation' if args.validate else ''}",

@@ -313,25 +313,25 @@ def compare(
     data_dir
         Folder with the data set, if it has moved since the runs.
     """
-    predictions: Options = {}
-    draws: Options = {}
-    functions: Options = {}
-    data, first = None, None
-    for folder in folders:
-        problem, data, posterior = _reopen(folder, data_dir)
-        of_data = problem.data, problem.split
-        if of_data != (first := first or of_data):
+    _check_comparison([folder.name for folder in folders], reference, calibrate)
+    opened = {folder.name: _reopen(folder, data_dir) for folder in folders}
+    first, data, _ = next(iter(opened.values()))
+    for name, (problem, _, _) in opened.items():
+        if (problem.data, problem.split) != (first.data, first.split):
             raise ValueError(
-                f"got a run on {problem.data}, split {problem.split}, in {str(folder)!r}, expected "
-                f"{first[0]}, split {first[1]}, as in the first: compare runs on the same rows"
+                f"got a run on {problem.data}, split {problem.split}, in {name!r}, expected "
+                f"{first.data}, split {first.split}, as in the first: compare runs on the same rows"
             )
-        name = folder.name
-        draws[name] = bnn.diagnostics.load(folder)
-        predictions[name] = bnn.predict(posterior, draws[name], data.test)
-        if draws[name].posterior.sizes["draw"] > 1:
-            functions[name] = bnn.function_draws(posterior, draws[name], data.test.x)
-    if data is None:
-        raise ValueError("got no folders, expected those of some runs: bnn-ppl compare runs/*")
+    draws: Options = {folder.name: bnn.diagnostics.load(folder) for folder in folders}
+    predictions: Options = {
+        name: bnn.predict(posterior, draws[name], data.test)
+        for name, (_, _, posterior) in opened.items()
+    }
+    functions: Options = {
+        name: bnn.function_draws(posterior, draws[name], data.test.x)
+        for name, (_, _, posterior) in opened.items()
+        if draws[name].posterior.sizes["draw"] > 1
+    }
     table = bnn.compare(
         predictions,
         data.test.y,
@@ -344,6 +344,22 @@ def compare(
     print(to_latex(table) if latex else table.to_string(float_format="{:.4g}".format))
     bnn.plots.comparison(table).savefig(figure, dpi=150)
     print(f"figure in {figure}")
+
+
+def _check_comparison(names: list[str], reference: str | None, calibrate: float) -> None:
+    """Refuse, before anything is predicted, what could not be compared."""
+    if not names:
+        raise ValueError("got no folders, expected those of some runs: bnn-ppl compare runs/*")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"got several folders named {', '.join(twice)}, expected a name of its own for each "
+            "run: rename one"
+        )
+    if reference is not None and reference not in names:
+        raise ValueError(f"got --reference {reference}, expected one of {', '.join(names)}")
+    if not 0 <= calibrate < 1:
+        raise ValueError(f"got --calibrate {calibrate:g}, expected a share from 0 to below 1")
 
 
 # --- run and plan

@@ -17,8 +17,8 @@ _PARITY = 0x1BD11BDA
 def gaussian_like(key: jax.Array, tree: Tree) -> Tree:
     """Draw standard normal noise for every entry of a tree: the numbers of ``jax.random.normal``.
 
-    JAX's generator passes over the memory once for each of its rounds, which on a CPU takes longer
-    than the gradient of a layer; written out here, all rounds are one loop.
+    JAX's generator passes over the memory once for each of its rounds, which on a CPU took half as
+    long again (benchmarks/RESULTS.md); written out here, all rounds are one loop.
     """
     leaves, structure = jax.tree.flatten(tree)
     if any(leaf.dtype != jnp.float32 for leaf in leaves):

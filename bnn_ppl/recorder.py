@@ -121,7 +121,6 @@ class Folder:
         path.mkdir(parents=True, exist_ok=True)
         self._lock = checkpoint.lock(path)  # until this object or the process ends
         checkpoint.tidy(path)
-        store.remove_fitted(path)  # written again at the end
         if self._header is not None:
             return
         if store.num_draws(path):
@@ -134,6 +133,7 @@ class Folder:
     def resume(self, states: Tree) -> tuple[Tree, Progress]:
         """Give the state and place where the folder's run is, or the ones given if it is new."""
         if self._header is None:
+            self._forget_fitted()
             self.keep(Progress(), states, None)
             return states, Progress()
         if set(self._header["progress"]) != set(Progress._fields):
@@ -152,7 +152,14 @@ class Folder:
         like = jax.eval_shape(lambda tree: tree, states)
         num_chains = self._layout.num_chains
         whole = checkpoint.read_state(self._path, self._header, like, num_chains)
+        self._forget_fitted()
         return by_chain(whole, self._mesh), at
+
+    def _forget_fitted(self) -> None:
+        """Remove what an earlier end fitted, once nothing is left to refuse: this end writes it."""
+        if jax.process_index() == 0:
+            store.remove_fitted(self._path)
+        _meet("the parameters of an earlier end are gone")
 
     def keep(self, at: Progress, states: Tree, records: Records | None) -> None:
         """Write the last draws, let readers see them, and save the state that follows them."""

@@ -50,19 +50,6 @@ def tapped(tap: Tap) -> Iterator[None]:
         yield
 
 
-def layer_names(function: Callable[..., Any], *arguments: Any) -> list[str]:
-    """Names of the layers that a function calls, in its order; nothing is computed."""
-    names: list[str] = []
-
-    def note(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:
-        names.append(name)
-        return layer(inputs)
-
-    with tapped(note):  # a new function each time: JAX remembers the traces of those it knows
-        jax.eval_shape(lambda *args: function(*args), *arguments)
-    return names
-
-
 def with_weights(layer: Layer, kernel: jax.Array, bias: jax.Array | None) -> Layer:
     """Give the same layer with other weights."""
     other: Any = nnx.clone(layer)

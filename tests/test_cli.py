@@ -408,6 +408,10 @@ def test_all_methods_are_commands():
         (["run", "hmc", "--temperature", "0"], "temperature=0"),
         (["summary", "nowhere"], "nowhere"),
         (["predict", "nowhere"], "nowhere"),
+        (["compare"], "got no folders"),
+        (["compare", "a/x", "b/x"], "got several folders named x"),
+        (["compare", "a", "b", "--reference", "c"], "got --reference c, expected one of a, b"),
+        (["compare", "a", "b", "--calibrate", "1"], "got --calibrate 1, expected a share"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_runs(arguments, words, capsys, tmp_path):

@@ -226,7 +226,13 @@ def test_an_interrupted_run_is_bit_identical(tmp_path, estimator):
 
 @pytest.mark.parametrize(
     "options",
-    [{"estimator": "wieghts"}, {"init_std": 0.0}, {"num_samples": 0}, {"learning_rate": -1.0}],
+    [
+        {"estimator": "wieghts"},
+        {"init_std": 0.0},
+        {"num_samples": 0},
+        {"num_samples": 1.5},
+        {"learning_rate": -1.0},
+    ],
 )
 def test_arguments_out_of_range_are_refused(options):
     _, posterior = small_net(bnn.priors.normal(0.7))

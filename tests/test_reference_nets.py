@@ -15,7 +15,7 @@ from scipy.special import expit
 import bnn_ppl as bnn
 from bnn_ppl import nets
 from bnn_ppl.nets.pooling import max_pool
-from bnn_ppl.taps import layer_names
+from bnn_ppl.row_gradients import row_layers
 
 CIFAR = (32, 32, 3)
 WIDE = (64, 128, 256, 512, 1024)
@@ -407,7 +407,7 @@ def test_methods_that_work_layer_by_layer_find_every_dense_layer_and_convolution
     with jax.enable_x64(True):
         posterior = conditioned(case)
         position = jax.eval_shape(posterior.init, jax.random.key(0))
-        names = layer_names(posterior.log_likelihood, position, posterior.data)
+        names = list(row_layers(posterior))
     kernels = {site.removesuffix(".kernel") for site in position if site.endswith(".kernel")}
     assert sorted(names) == sorted(name for name in kernels if ".cell." not in name)
 

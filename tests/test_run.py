@@ -330,3 +330,11 @@ def test_parameters_of_an_earlier_end_do_not_stay(posterior, tmp_path):
     (tmp_path / "fitted-1.npz").write_bytes((tmp_path / "fitted-0.npz").read_bytes())
     assert "fitted" not in bnn.diagnostics.load(tmp_path)  # of four chains, where there are two
     assert short(posterior, fitted_normal(), **options).fitted.sizes["chain"] == 2
+
+
+def test_a_call_that_is_refused_leaves_the_parameters(posterior, tmp_path):
+    options = {"num_warmup": 2, "thin": 0, "folder": tmp_path}
+    short(posterior, fitted_normal(), num_draws=3, **options)
+    with pytest.raises(ValueError, match="num_draws=2"):
+        short(posterior, fitted_normal(), num_draws=2, **options)
+    assert bnn.diagnostics.load(tmp_path).fitted.sizes["chain"] == 2

@@ -152,8 +152,8 @@ def _moved(mean: jax.Array, log_std: jax.Array, noise: jax.Array) -> jax.Array:
 
 @_moved.defjvp
 def _moved_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-    # By log_std it is the distance from the mean: the noise, which costs as much to make as a
-    # gradient of the network, is not made again for it.
+    # By log_std it is the distance from the mean: the noise, which is dear to make, is not made
+    # again for it.
     mean, d_mean, d_log_std = primals[0], *tangents[:2]
     moved = _moved(*primals)
     return moved, d_mean + d_log_std * (moved - mean)
@@ -221,5 +221,5 @@ def _check(estimator: str, init_std: float, num_samples: int) -> None:
         raise ValueError(f"got estimator={estimator!r}, expected one of {get_args(Estimator)}")
     if not init_std > 0:
         raise ValueError(f"got init_std={init_std}, expected a number above 0")
-    if num_samples < 1:
-        raise ValueError(f"got num_samples={num_samples}, expected a whole number from 1 up")
+    if not isinstance(num_samples, int) or num_samples < 1:
+        raise ValueError(f"got num_samples={num_samples!r}, expected a whole number from 1 up")
