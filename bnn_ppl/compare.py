@@ -54,7 +54,7 @@ DISTANCES = ("agreement", "total_variation", "wasserstein_1", "wasserstein_2")
 
 
 def compare(
-    predictions: dict[str, Prediction],
+    predictions: Mapping[str, Prediction],
     y: ArrayLike,
     reference: str | Prediction | None = None,
     *,

@@ -12,6 +12,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
+from bnn_ppl.cli.methods import METHODS
 
 SIZES = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL = [*SIZES, "--no-progress"]
@@ -38,7 +39,7 @@ def precision_restored():
 @pytest.fixture
 def draws_only(monkeypatch):
     """Leave out what `run` shows of its draws."""
-    monkeypatch.setattr(cli, "_table", lambda *args: "")
+    monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
 
 
@@ -373,7 +374,7 @@ def test_weights_are_pruned_from_the_command_line(capsys, draws_only):
 
 def test_all_methods_are_commands():
     methods = {name for name in bnn.__all__ if name in dir(bnn.methods)}
-    assert methods == set(cli.METHODS)
+    assert methods == set(METHODS)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import bnn_ppl as bnn
 from bnn_ppl import cli
 
 README = Path(__file__).parent.parent / "README.md"
@@ -40,8 +41,8 @@ def test_the_commands_of_the_docs_run(page, count, tmp_path, monkeypatch, capsys
     """All of them, in their order: with the options as printed, and then less of everything."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_start_devices", lambda: None)  # JAX already runs in these tests
-    monkeypatch.setattr(cli, "_table", lambda *args: "")
-    monkeypatch.setattr(cli.bnn.plots, "report", lambda *args, **kwargs: Figure())
+    monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
     lines = commands(page)
     assert len(lines) == count
     for line in lines:

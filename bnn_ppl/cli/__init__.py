@@ -1,0 +1,47 @@
+"""The command line: ``bnn-ppl run``, ``plan``, ``predict``, ``summary``, ``prune``, ``compare``.
+
+Options of a method and of ``run`` are read off their signatures and docstrings, so a new argument
+there is a new option here.
+"""
+
+import os
+import sys
+
+import jax
+import tyro
+
+from bnn_ppl.cli.answers import compare, predict, prune, summary
+from bnn_ppl.cli.run import plan_command, run_command
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Parse the command line and do what it says; bad input is one line and exit status 2."""
+    _start_devices()
+    app = tyro.extras.SubcommandApp()
+    app.command(name="run")(run_command())
+    app.command(name="plan")(plan_command())
+    app.command(predict)
+    app.command(summary)
+    app.command(prune)
+    app.command(compare)
+    try:
+        app.cli(
+            prog="bnn-ppl",
+            description=(
+                "Bayesian neural networks, sampled.  Try: bnn-ppl run hmc --data yacht;  "
+                "then: bnn-ppl summary runs/yacht-0-hmc"
+            ),
+            args=argv,
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs),
+        )
+    except (ValueError, TypeError, OSError) as error:
+        print(f"bnn-ppl: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _start_devices() -> None:
+    """Give JAX one CPU device a core, before it starts, so that chains run side by side."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    jax.config.update("jax_num_cpu_devices", count or 1)

@@ -1,0 +1,145 @@
+"""Commands on the folders of runs: ``predict``, ``summary``, ``prune``, ``compare``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+import bnn_ppl as bnn
+from bnn_ppl.cli.folders import check_names, reopen, reopen_all
+from bnn_ppl.cli.printed import prediction_table
+from bnn_ppl.compare import to_latex
+
+
+def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
+    """Average a run's predictions over its draws: test metrics, and predictions.csv in the folder.
+
+    Parameters
+    ----------
+    folder
+        Of a run that the command line made.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    run = reopen(folder, data_dir)
+    data = run.data
+    prediction = bnn.predict(run.posterior, run.draws, data.test)
+    print(bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).to_string())
+    prediction_table(prediction, data).to_csv(folder / "predictions.csv", index_label="row")
+    print(f"predictions of {len(data.test.y)} test rows of {run.problem.data}, in the units of the")
+    print(f"data, in {folder / 'predictions.csv'}")
+
+
+def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
+    """Say how a run went: its settings, and R-hat and ESS in function and weight space.
+
+    Weights of a network need not mix: permuting hidden units changes no function. Functions must:
+    R-hat below 1.01 is good, above 1.05 is not converged.
+
+    Parameters
+    ----------
+    folder
+        Of a run that the command line made.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    run = reopen(folder, data_dir)
+    draws = run.draws
+    for name, value in draws.attrs.items():
+        print(f"{name:28} {value}")
+    functions = bnn.function_draws(run.posterior, draws, run.data.test.x)
+    print("\nfunctions at the test rows, and weights")
+    print(bnn.diagnostics.summary(draws, functions).to_string(float_format="{:.4g}".format))
+    print("\nweights, layer by layer")
+    print(bnn.diagnostics.weights(draws).to_string(float_format="{:.4g}".format))
+
+
+def prune(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
+    """Say how many weights a run could do without, and draw weights.png and pruning.png.
+
+    Deletes those with the least signal to noise (mean over standard deviation), or those of which
+    the data told least (divergence from the prior), and tests what is left.
+
+    Parameters
+    ----------
+    folder
+        Of a run that the command line made; not of a single point.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    run = reopen(folder, data_dir)
+    draws = run.draws
+    curves = {
+        title: bnn.pruning.pruning_curve(run.posterior, draws, run.data.test, by=by)
+        for title, by in {"signal to noise": "signal_to_noise", "divergence": "kl"}.items()
+    }
+    for title, curve in curves.items():
+        print(f"\nby {title}, in the units the model saw")
+        print(curve.to_string(index=False, float_format="{:.4g}".format))
+    bnn.plots.pruning(curves).savefig(folder / "pruning.png", dpi=150)
+    bnn.plots.weights(draws).savefig(folder / "weights.png", dpi=150)
+    print(f"figures in {folder / 'pruning.png'} and {folder / 'weights.png'}")
+
+
+def compare(
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    *,
+    reference: str | None = None,
+    calibrate: float = 0.0,
+    latex: bool = False,
+    figure: Path = Path("comparison.png"),
+    data_dir: Path | None = None,
+) -> None:
+    """Put runs on the same data side by side: scores on the test rows, distances, cost.
+
+    Parameters
+    ----------
+    folders
+        Of runs that the command line made, on one data set and split.
+    reference
+        Name of the run's folder that the others should be near to, HMC's say: agreement and total
+        variation of classes, Wasserstein distances of numbers.
+    calibrate
+        Share of the test rows, the first ones, on which a temperature of each method's
+        probabilities is fitted; the scores are then of the others.
+    latex
+        Print the table as LaTeX.
+    figure
+        Where the figure goes.
+    data_dir
+        Folder with the data set, if it has moved since the runs.
+    """
+    _check_comparison([folder.name for folder in folders], reference, calibrate)
+    runs = reopen_all(folders, data_dir)
+    data = next(iter(runs.values())).data
+    draws = {name: run.draws for name, run in runs.items()}
+    predictions = {
+        name: bnn.predict(run.posterior, draws[name], data.test) for name, run in runs.items()
+    }
+    functions = {
+        name: bnn.function_draws(run.posterior, draws[name], data.test.x)
+        for name, run in runs.items()
+        if draws[name].posterior.sizes["draw"] > 1
+    }
+    table = bnn.compare(
+        predictions,
+        data.test.y,
+        reference,
+        validation=np.arange(round(calibrate * len(data.test.y))) if calibrate else None,
+        draws=draws,
+        function_rhat=functions,
+        scale=data.y_scale,
+    )
+    print(to_latex(table) if latex else table.to_string(float_format="{:.4g}".format))
+    bnn.plots.comparison(table).savefig(figure, dpi=150)
+    print(f"figure in {figure}")
+
+
+def _check_comparison(names: list[str], reference: str | None, calibrate: float) -> None:
+    """Refuse, before anything is predicted, what could not be compared."""
+    check_names(names)
+    if reference is not None and reference not in names:
+        raise ValueError(f"got --reference {reference}, expected one of {', '.join(names)}")
+    if not 0 <= calibrate < 1:
+        raise ValueError(f"got --calibrate {calibrate:g}, expected a share from 0 to below 1")

@@ -1,0 +1,156 @@
+"""What is learnt from what: data, model and posterior, as the command line says it."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+import bnn_ppl as bnn
+
+NETS: dict[str, Callable] = {
+    "lenet": bnn.nets.LeNet,
+    "lenet5": bnn.nets.LeNet5,
+    "lenet_caffe": bnn.nets.LeNetCaffe,
+    "alexnet": bnn.nets.AlexNet,
+    "vgg16": bnn.nets.VGG16,
+    "resnet20": bnn.nets.ResNet20,
+    "resnet18": bnn.nets.ResNet18,
+    "preresnet20": bnn.nets.PreResNet,
+    "cnn_lstm": bnn.nets.CNNLSTM,
+}
+
+
+class Problem(NamedTuple):
+    """What is learnt from what.
+
+    Attributes
+    ----------
+    data
+        Data set: a UCI table (yacht and energy ship with the package), mnist or digits.
+    split
+        Which of the published splits into training and test rows (UCI); a seed for digits.
+    subset
+        Only the first so many training images; for mnist up to 160 ship with the package.
+    data_dir
+        Folder with more data sets; by default the environment variable BNN_PPL_DATA.
+    net
+        "mlp" takes rows of any shape, "cnn_lstm" sequences of tokens, the others images.
+    hidden
+        Width of each hidden layer of the mlp.
+    prior
+        Family of the prior over weights.
+    prior_scale
+        Its first argument: the gain for fan_in (standard deviation times the square root of the
+        fan-in), the standard deviation for the others; of the wider part of a mixture, which has
+        three quarters of the weights and is 200 times as wide as the other.
+    noise
+        Of a regression: "learnt", "heteroscedastic", or a known standard deviation in units of
+        the standardised y.
+    held_out
+        Share of the training rows, the last ones, kept from training; descent stops early by them.
+    temperature
+        Of the posterior; 1 is Bayes.
+    microbatch
+        Rows a chunk of the likelihood, to save memory; by default as many as fit.
+    float64
+        Compute in double precision.
+    matmul_precision
+        Of float32 matrix products on accelerators: "highest" is float32; "tensorfloat32" and
+        "bfloat16" are faster, and coarser than HMC's energies bear on large networks.
+    """
+
+    data: str = "yacht"
+    split: int = 0
+    subset: int | None = None
+    data_dir: Path | None = None
+    net: Literal[
+        "mlp",
+        "lenet",
+        "lenet5",
+        "lenet_caffe",
+        "alexnet",
+        "vgg16",
+        "resnet20",
+        "resnet18",
+        "preresnet20",
+        "cnn_lstm",
+    ] = "mlp"
+    hidden: tuple[int, ...] = (50,)
+    prior: Literal[
+        "fan_in",
+        "normal",
+        "laplace",
+        "logistic",
+        "student_t",
+        "mixture",
+        "hierarchical",
+        "horseshoe",
+    ] = "fan_in"
+    prior_scale: float = round(math.sqrt(2), 3)
+    noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
+    held_out: float = 0.0
+    temperature: float = 1.0
+    microbatch: int | None = None
+    float64: bool = False
+    matmul_precision: Literal["highest", "tensorfloat32", "bfloat16"] = "highest"
+
+
+def conditioned(problem: Problem) -> tuple[Any, bnn.Posterior]:
+    """Load the data and condition the model, in the precision asked for."""
+    jax.config.update("jax_enable_x64", problem.float64)
+    jax.config.update("jax_default_matmul_precision", problem.matmul_precision)
+    data = load_data(problem)
+    model = _model(problem, data)
+    train, _ = training_rows(problem, data)
+    return data, bnn.condition(
+        model, train, temperature=problem.temperature, microbatch=problem.microbatch
+    )
+
+
+def load_data(problem: Problem) -> Any:
+    """Load the data set that the problem names."""
+    return bnn.data.load(
+        problem.data, split=problem.split, subset=problem.subset, data_dir=problem.data_dir
+    )
+
+
+def training_rows(problem: Problem, data: Any) -> tuple[Any, Any]:
+    """Training rows, and those of them that are held out."""
+    if not 0 <= problem.held_out < 1:
+        raise ValueError(f"got --held-out {problem.held_out:g}, expected a share from 0 to below 1")
+    first = len(data.train.y) - round(problem.held_out * len(data.train.y))
+    kept, held = (
+        bnn.data.Data(*(leaf[rows] for leaf in data.train))
+        for rows in (slice(first), slice(first, None))
+    )
+    return kept, held
+
+
+def _model(problem: Problem, data: Any) -> Callable:
+    prior = _prior(problem.prior, problem.prior_scale)
+    if data.num_classes is not None:
+        return bnn.models.classifier(_net(problem, data, data.num_classes), prior)
+    num_outputs = 2 if problem.noise == "heteroscedastic" else 1
+    noise = None if problem.noise == "learnt" else problem.noise
+    return bnn.models.regressor(_net(problem, data, num_outputs), prior, noise)
+
+
+def _prior(family: str, scale: float) -> Any:
+    if family == "mixture":
+        return bnn.priors.mixture((scale, scale / 200), (0.75, 0.25))
+    return getattr(bnn.priors, family)(scale)
+
+
+def _net(problem: Problem, data: Any, num_outputs: int) -> Callable:
+    row_shape = data.train.x.shape[1:]
+    if problem.net == "mlp":
+        return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)
+    axes, kind = (1, "tokens") if problem.net == "cnn_lstm" else (3, "images")
+    if len(row_shape) != axes or (kind == "tokens" and data.train.x.dtype.kind != "i"):
+        raise ValueError(
+            f"got --net {problem.net} for {problem.data}, expected {kind}: use --net mlp"
+        )
+    return partial(NETS[problem.net], row_shape, num_outputs)
