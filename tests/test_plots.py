@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from bnn_ppl import metrics, plots
 from bnn_ppl.compare import compare
+from bnn_ppl.plots.axes import BLUE
 
 
 @pytest.fixture
@@ -288,7 +289,7 @@ def test_comparison_shows_each_score_of_each_method_and_fills_the_best():
     columns.remove("gradient_evaluations")  # known of no method
     for ax, column in zip(figure.axes, columns, strict=True):
         hollow, filled = ax.lines[:2]
-        assert (hollow.get_markerfacecolor(), filled.get_markerfacecolor()) == ("white", plots.BLUE)
+        assert (hollow.get_markerfacecolor(), filled.get_markerfacecolor()) == ("white", BLUE)
         shown = np.concatenate([hollow.get_xydata(), filled.get_xydata()])
         order = np.argsort(shown[:, 1])
         np.testing.assert_array_equal(shown[order, 0], table[column])

@@ -1,0 +1,33 @@
+"""Figures of predictions and of chains: one question a function, each drawn on one Axes.
+
+Every function takes ``ax=None``, draws on new Axes where none are given, and returns the Axes;
+`report` puts four of them in one figure; so do `weights`, `pruning` and `comparison` with their
+own. Colours are Okabe and Ito's, which the colour-blind can tell apart, and no global style of
+matplotlib is changed.
+"""
+
+from bnn_ppl.plots.of_chains import rhat_histogram, trace_logdensity
+from bnn_ppl.plots.of_methods import comparison
+from bnn_ppl.plots.of_predictions import (
+    coverage,
+    predicted_against_observed,
+    predictive_band,
+    reliability,
+    selective_accuracy,
+)
+from bnn_ppl.plots.of_runs import report
+from bnn_ppl.plots.of_weights import pruning, weights
+
+__all__ = [
+    "comparison",
+    "coverage",
+    "predicted_against_observed",
+    "predictive_band",
+    "pruning",
+    "reliability",
+    "report",
+    "rhat_histogram",
+    "selective_accuracy",
+    "trace_logdensity",
+    "weights",
+]

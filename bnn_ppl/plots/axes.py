@@ -1,0 +1,30 @@
+"""What the figures share: axes, their finish, colours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#666666"
+COLORS = (BLUE, ORANGE, "#009E73", RED, "#CC79A7", "#56B4E9", GREY)
+
+
+def new_axes(ax: Axes | None) -> Axes:
+    """Give the axes to draw on, new ones by default."""
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(6, 4.5), layout="constrained")[1]
+
+
+def finish(ax: Axes, title: str, x_label: str, y_label: str, *, legend: Any = "best") -> Axes:
+    """Give axes a title, labels and a legend."""
+    ax.set_title(title, loc="left", fontsize="medium", fontweight="bold")
+    ax.set(xlabel=x_label, ylabel=y_label)
+    ax.spines[["top", "right"]].set_visible(False)
+    if legend:
+        ax.legend(loc=legend, framealpha=0.8, edgecolor="none", fontsize="small")
+    return ax
