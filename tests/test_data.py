@@ -321,7 +321,16 @@ def test_an_unknown_name_without_a_neighbour_lists_all():
         ("yacht", {"subset": 10}, r"subset=10 for 'yacht'.*image sets.*slice"),
         ("mnist", {"subset": 10, "split": 1}, r"split=1 for 'mnist'.*0 to 0 \(1 published\)"),
         ("yacht", {"split": -1}, "split=-1 .*0 to 19"),
-        ("yacht", {"split": "a"}, "split='a'.*whole number"),
+        ("yacht", {"split": "a"}, "split='a'.*whole number.* 0 to 19 .*'seed-0'.*'fold-9'"),
+        ("yacht", {"split": "fold-10"}, "split='fold-10'"),
+        ("mnist", {"subset": 10, "split": "seed-0"}, "split='seed-0' for 'mnist'"),
+        ("digits", {"split": "fold-1"}, "split='fold-1' for 'digits'"),
+        ("imdb", {"split": 1}, r"split=1 for 'imdb'.*\(1 published\)"),
+        ("imdb", {"subset": 25_001}, "1 to 25000"),
+        ("wilson-1d", {"subset": 3}, "subset=3 for 'wilson-1d'.*slice"),
+        ("wilson-1d", {"split": 2}, "split=2 for 'wilson-1d'"),
+        ("yacht", {"target": 0}, r"target=0 for 'yacht', expected None.*\.csv"),
+        ("digits", {"classes": True}, "classes=True for 'digits', expected None"),
         ("digits", {"split": -1}, "split=-1 for 'digits'"),
         ("yacht", {"dtype": np.int32}, "dtype=int32, expected floating point"),
     ],
@@ -335,7 +344,8 @@ def test_wrong_arguments(name, settings, message):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"y": None}, r"got arrays \['test_index', 'train_index', 'x'\], expected arrays"),
+        ({"y": None}, r"got arrays \['x'\], expected arrays \['x', 'y'\]"),
+        ({"test_index": None}, r"got arrays \['train_index'\], expected arrays"),
         ({"y": np.ones(39)}, r"y \(39,\), expected \(n, d\) and \(n,\)"),
         ({"x": np.ones(40)}, r"x \(40,\)"),
         ({"x": np.full((40, 3), np.nan)}, "finite"),
@@ -441,10 +451,22 @@ def test_published_figures_of_a_split():
         data.published("yacht", split=20)
 
 
+def test_nothing_is_published_for_other_splits_and_for_tables_of_the_user(tmp_path):
+    assert data.published("yacht", split="seed-3") is None
+    assert data.published("yacht", split="fold-3") is None
+    assert data.published("yacht", split="3") == data.published("yacht", split=3)
+    assert data.published("some/where.csv", split=3) is None
+    with pytest.raises(ValueError, match="'mine'; expected one of"):
+        data.published("mine")
+    assert data.published("mine", data_dir=save(tmp_path, "uci/mine.npz", table())) is None
+    with pytest.raises(ValueError, match="split='seed' for 'yacht'"):
+        data.published("yacht", split="seed")
+
+
 def test_every_name_can_be_asked_for():
-    for name in sets.SETS:
+    for name in sets.SETS.keys() - {"notmnist"}:
         try:
-            loaded = data.load(name, subset=10 if "mnist" in name else None)
+            loaded = data.load(name, subset=10 if name in sets.IMAGES else None)
         except FileNotFoundError as error:
             assert name in str(error)
         else:
@@ -454,7 +476,7 @@ def test_every_name_can_be_asked_for():
 def test_the_shipped_files_are_small_and_noticed():
     notice = (files.PACKAGE / "NOTICE.md").read_text(encoding="utf-8")
     shipped = [path for path in files.PACKAGE.rglob("*.*") if path.suffix in (".npz", ".csv")]
-    assert len(shipped) == 5
+    assert len(shipped) == 7
     assert sum(path.stat().st_size for path in shipped) < 1_500_000
     for path in shipped:
         assert f"`{path.relative_to(files.PACKAGE).as_posix()}`" in notice

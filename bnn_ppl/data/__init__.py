@@ -1,77 +1,136 @@
-"""Data sets by name, split and standardised, and published figures to compare with.
+"""Data sets by name, split and standardised, and published results to compare with.
 
-`load` reads one set; `sets.py` holds one function for each kind of set and the table of names,
-`files.py` finds and reads files. ``files/NOTICE.md`` gives source and licence of what the package
-ships: yacht, energy, digits, and 160 training and 2,000 test images of MNIST.
+`load` reads one set, or a file of your own; `out_of_distribution` gives the images of another set
+to a network trained on one; `published` and `hmc_reference` are what others got. ``sets.py`` is the
+table of names, ``tables.py``, ``images.py``, ``text.py`` and ``own.py`` read one kind of set each,
+``splits.py`` says which rows train. ``files/NOTICE.md`` gives source and licence of what the
+package ships: yacht, energy, digits, two curves, and 160 training and 2,000 test images of MNIST.
 """
 
-import csv
-import difflib
 import os
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bnn_ppl.data.files import PACKAGE, Data, DataSet, places
-from bnn_ppl.data.sets import SETS, published_split
+from bnn_ppl.data.files import Data, DataSet, places
+from bnn_ppl.data.images import test_images
+from bnn_ppl.data.own import is_file, own
+from bnn_ppl.data.references import HMCReference, hmc_reference, published
+from bnn_ppl.data.sets import IMAGES, check_name, loader
+from bnn_ppl.data.standardise import Moments, standardise
 
-__all__ = ["Data", "DataSet", "load", "published"]
+__all__ = [
+    "Data",
+    "DataSet",
+    "HMCReference",
+    "hmc_reference",
+    "load",
+    "out_of_distribution",
+    "published",
+]
 
 
 def load(
-    name: str,
+    name: str | os.PathLike[str],
     *,
-    split: int = 0,
+    split: int | str = 0,
     subset: int | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     dtype: DTypeLike = np.float32,
+    target: str | int | None = None,
+    classes: bool | None = None,
 ) -> DataSet:
-    """Load a data set by name, as NumPy arrays.
+    """Load a data set by name, or a file of your own, as NumPy arrays.
 
-    It is looked for in the user's folder, then in the package, then, for mnist and fashion-mnist,
-    with tensorflow-datasets if that is installed (which downloads, and keeps an image order of its
-    own: there a subset holds other images). Everything is computed in double precision and cast
-    last.
+    A named set is looked for in the user's folder, then in the package, then, for image sets but
+    notmnist and digits, with tensorflow-datasets if that is installed (which downloads, and keeps
+    an image order of its own: there a subset holds other images). Everything is computed in double
+    precision and cast last.
 
     Parameters
     ----------
-    name : str
-        Regression tables: "airfoil", "boston", "concrete", "energy", "naval", "power-plant",
-        "protein", "yacht"; images: "digits", "mnist", "fashion-mnist".
-    split : int
-        For tables the published split (airfoil has 1, protein 5, the others 20). For digits the
-        seed of the permutation whose first 1,437 images train and last 360 test. Else 0.
+    name : str or path
+        - Regression tables: "airfoil", "boston", "concrete", "energy", "naval", "power-plant",
+          "protein", "yacht", and every table of yours at ``uci/<name>.npz`` in the folder.
+        - Curves of one variable: "wilson-1d", "izmailov-1d".
+        - Images: "digits" (8 x 8); "mnist", "fashion-mnist", "kmnist" (28 x 28); "cifar10",
+          "cifar100", "svhn" (32 x 32, in colour).
+        - Texts: "imdb".
+        - A file of yours: a path that ends in ``.csv`` or ``.npz``, see Notes.
+    split : int or str
+        For tables:
+
+        - a number: the published split (airfoil has 1, protein 5, the others 20). A table without
+          published splits is permuted by NumPy with this seed; the first 90 % train.
+        - "seed-3": 90 % of a permutation by JAX with this seed, as in the code of Izmailov et al.
+          (2021), there "yacht_3". Starts JAX.
+        - "fold-3": one of ten, each the test part once, of a permutation by NumPy with seed 0, as
+          scikit-learn's KFold cuts it: the protocol of Antoran et al.'s code, on all rows.
+
+        For digits the seed of the permutation whose first 1,437 images train and last 360 test.
+        For other sets 0.
     subset : int, optional
-        Image sets: keep the first `subset` training images. With 160 or fewer, mnist comes with the
-        package, and has 2,000 test images there instead of 10,000.
+        Images, texts and files: keep the first `subset` training rows. With 160 or fewer, mnist
+        comes with the package, and has 2,000 test images there instead of 10,000. A folder with
+        only part of cifar10's training images needs it.
     data_dir : path, optional
         Folder with files such as ``uci/naval.npz`` and ``mnist/mnist.npz``; default: the
         environment variable BNN_PPL_DATA.
     dtype : dtype
-        Of x, and of y in regression; y of classes is int32.
+        Of x, and of y in regression; y of classes and tokens are int32.
+    target : str or int, optional
+        Of a ``.csv`` file: the column of y by its name in the header, or by its number, 0 the first
+        and -1 the last. Default: the last.
+    classes : bool, optional
+        Of a file: whether y are classes 0, 1, 2, ... Default: no for ``.csv``; for ``.npz`` if y
+        is of integers.
 
     Returns
     -------
     DataSet
         Tables: x (rows, columns) and y (rows,), both standardised by the training rows of the
-        split. Images: x (rows, height, width, 1), pixels / 255 standardised by the customary mean
-        and standard deviation (mnist 0.1307, 0.3081; fashion-mnist 0.2860, 0.3530), digits / 16.
+        split. Curves: x (rows, 2) and y (rows,), see Notes. Images: x (rows, height, width,
+        channels), pixels / 255 standardised by constants of the set, see Notes. Texts: x (rows,
+        100) of tokens, int32.
 
     Raises
     ------
     ValueError
-        For an unknown name, split, subset or dtype, and for a damaged file.
+        For an unknown name, split, subset, dtype, target, and for a damaged file; for a set that
+        has test images only.
     FileNotFoundError
-        If no source has the set; the message says what to do.
+        If no source has the set, or enough training images; the message says what to do, and
+        names the largest subset there is.
 
     Notes
     -----
-    Boston: column B is computed from the share of Black residents on an assumption about race and
-    house prices. It is ethically questionable; use the set to compare methods, never as a model
-    of houses or people.
+    Tables: the published splits are those of Hernandez-Lobato and Adams (2015) as published by Gal
+    and Ghahramani (2016); airfoil's is that of the package bde. Izmailov et al. divide by the
+    standard deviation plus 1e-6, here nothing is added. Boston's column B is computed from the
+    share of Black residents on an assumption about race and house prices. It is ethically
+    questionable; use the set to compare methods, never as a model of houses or people.
 
-    The tables' splits are those of Hernandez-Lobato and Adams (2015) as published by Gal and
-    Ghahramani (2016); airfoil's is that of the package bde.
+    Curves: x are the features (x, x^2), not standardised, and the test part is the function without
+    noise on a grid that goes beyond the data. "wilson-1d": 60 points of Wilson and Izmailov (2020),
+    100 of the grid, y ten times that of the source as in their experiments, so y_scale is 0.1; they
+    take noise variance 0.0005 and prior variance 0.001. "izmailov-1d": 120 and 120 points of
+    Izmailov et al. (2021), as they are, of noise standard deviation 0.02 and prior 0.1.
+
+    Images: mean and standard deviation are mnist 0.1307, 0.3081; fashion-mnist 0.2860, 0.3530;
+    kmnist 0.1918, 0.3483; cifar10 and cifar100, as in Izmailov et al. (2021), (0.49, 0.48, 0.44),
+    0.2; svhn (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970). Digits are divided by 16. Rows
+    from files are in the standard order of the set, those from tensorflow-datasets in its order:
+    `source` tells, and `hmc_reference` has both.
+
+    Imdb, as in Izmailov et al. (2021): Keras' encoding with 20,000 tokens, the last 100 of a review
+    with zeros in front, 0 for a negative and 1 for a positive one; the first 20,000 training rows.
+    The 5,000 rows that the protocol validates on are ``train.x[20_000:]`` of ``subset=25_000``.
+
+    Files of yours: a ``.csv`` file holds numbers separated by commas, with a first line of names or
+    without. An ``.npz`` file holds x_train, y_train, x_test and y_test, or x and y, which are split
+    as a ``.csv`` file is: as a table without published splits. Tables (rows, columns), and y of
+    regression, are standardised by the training rows; images (rows, height, width) or (rows,
+    height, width, channels) by their training rows too, channel by channel.
 
     Examples
     --------
@@ -80,60 +139,65 @@ def load(
     >>> yacht.train.x.shape, yacht.test.y.shape
     ((277, 6), (31,))
     """
-    _check_name(name)
+    name = os.fspath(name)
     kind = np.dtype(dtype)
     if kind.kind != "f":
         raise ValueError(f"got dtype={kind.name}, expected floating point; pass np.float32")
-    return SETS[name](name, split, subset, places(data_dir), kind)
+    if is_file(name):
+        return own(name, split, subset, kind, target, classes)
+    where = places(data_dir)
+    read = loader(name, where)
+    for argument, value in (("target", target), ("classes", classes)):
+        if value is not None:
+            raise ValueError(
+                f"got {argument}={value!r} for {name!r}, expected None; it is for .csv and .npz"
+            )
+    return read(name, split, subset, where, kind)
 
 
-def published(name: str, *, split: int | None = None) -> dict[str, float] | None:
-    """Give the figures published for MC dropout on the same splits.
+def out_of_distribution(
+    name: str, like: DataSet, *, data_dir: str | os.PathLike[str] | None = None
+) -> np.ndarray:
+    """Give the test images of another set as a network trained on `like` is to see them.
 
-    One hidden layer, tuned by grid search, 100 times the base number of epochs; from the results
-    files of Gal and Ghahramani (2016), CC BY-NC 4.0 (see ``files/NOTICE.md``).
+    Their pixels are standardised by the constants of `like`, not by their own. To mnist others are
+    fashion-mnist, kmnist and notmnist; to cifar10, svhn and cifar100, which have no class in common
+    with it. The test images alone are needed: of kmnist half of them (5,000), of notmnist 10,000
+    letters, of cifar100 1,000 will do.
 
     Parameters
     ----------
     name : str
-        A name `load` knows.
-    split : int, optional
-        The split; default: the mean over all of them.
+        A set of images: "mnist", "fashion-mnist", "kmnist", "notmnist", "cifar10", "cifar100" or
+        "svhn".
+    like : DataSet
+        The set a network was trained on, from `load`.
+    data_dir : path, optional
+        As of `load`.
 
     Returns
     -------
-    dict or None
-        "rmse" (of the Monte Carlo mean) and "log_likelihood" (nats a test row), both in the
-        original units of y. Without `split` also "rmse_error" and "log_likelihood_error", the
-        standard errors of the means (standard deviation with divisor n over sqrt(n)), and
-        "num_splits". None if nothing was published for the set.
+    numpy.ndarray
+        Shape (rows, height, width, channels), of the dtype of ``like.train.x``.
 
     Raises
     ------
     ValueError
-        For an unknown name or split.
+        For an unknown name, images of another shape than those of `like`, and a damaged file.
+    FileNotFoundError
+        If no source has the images.
+
+    Examples
+    --------
+    >>> from bnn_ppl import data
+    >>> mnist = data.load("mnist", subset=160)
+    >>> clothes = data.out_of_distribution("fashion-mnist", mnist)  # doctest: +SKIP
     """
-    _check_name(name)
-    with open(PACKAGE / "uci" / "mc_dropout_results.csv", newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["set"] == name]
-    if not rows:
-        return None
-    columns = {"rmse": "rmse_mc", "log_likelihood": "test_log_likelihood"}
-    figures = {
-        key: np.array([float(row[column]) for row in rows]) for key, column in columns.items()
-    }
-    if split is not None:
-        at = published_split(name, split, len(rows))
-        return {key: float(values[at]) for key, values in figures.items()}
-    means = {key: float(values.mean()) for key, values in figures.items()}
-    errors = {
-        f"{key}_error": float(values.std()) / len(rows) ** 0.5 for key, values in figures.items()
-    }
-    return {**means, **errors, "num_splits": len(rows)}
-
-
-def _check_name(name: str) -> None:
-    if name not in SETS:
-        close = difflib.get_close_matches(str(name).lower(), SETS, 1)
-        meant = f"; did you mean {close[0]!r}?" if close else ";"
-        raise ValueError(f"got data set {name!r}{meant} expected one of {', '.join(sorted(SETS))}")
+    check_name(name, IMAGES)
+    shape, wanted = IMAGES[name].shape, like.train.x.shape[1:]
+    if shape != wanted:
+        fitting = [other for other, kind in IMAGES.items() if kind.shape == wanted]
+        choice = f"choose {' or '.join(fitting)}" if fitting else "choose like= of that shape"
+        raise ValueError(f"got {name!r} of images {shape}, expected {wanted} as of like=; {choice}")
+    x = test_images(name, places(data_dir), IMAGES[name])
+    return standardise(x, Moments(like.x_mean, like.x_scale), like.train.x.dtype)

@@ -18,7 +18,8 @@ class Data(NamedTuple):
     Attributes
     ----------
     x : numpy.ndarray
-        Shape (rows, columns) for tables, (rows, height, width, channels) for images.
+        Shape (rows, columns) for tables, (rows, height, width, channels) for images, (rows, tokens)
+        for texts, there int32.
     y : numpy.ndarray
         Shape (rows,): standardised targets, or int32 class numbers.
     """
@@ -28,20 +29,22 @@ class Data(NamedTuple):
 
 
 class DataSet(NamedTuple):
-    """A loaded data set; ``x * x_scale + x_mean`` gives back the numbers of the source, and y too.
+    """A loaded data set; ``x * x_scale + x_mean`` gives back the source's numbers, y the same.
 
     Attributes
     ----------
     train, test : Data
         The two parts; no row of the source is in both.
     y_mean, y_scale : float
-        Mean and standard deviation of y on the training rows; 0.0 and 1.0 for classification.
+        Mean and standard deviation of y on the training rows; 0.0 and 1.0 for classification, 0.0
+        and a constant of the set for curves.
     x_mean, x_scale : numpy.ndarray
-        The same of x: shape (columns,) for tables, () for images (there fixed by the set).
+        The same of x: shape (columns,) for tables, () or (channels,) for images (of a named set
+        constants of the set, for pixels as stored), 0 and 1 for texts.
     num_classes : int or None
         None for regression.
     name : str
-        The name it was loaded by.
+        The name, or the path, it was loaded by.
     source : str
         "package", the folder it was read from, or "tensorflow-datasets".
     """
@@ -107,6 +110,21 @@ def not_found(name: str, file: str, where: Sequence[Place], others: str = "") ->
     )
 
 
+def arrays_in(path: Path) -> list[str]:
+    """Give the names of the arrays of an ``.npz`` file.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return sorted(file.files)
+    except Exception as error:
+        raise unreadable(path, error) from error
+
+
 def read_npz(path: Path, *names: str) -> tuple[np.ndarray, ...]:
     """Read the named arrays of an ``.npz`` file, never unpickling.
 
@@ -120,7 +138,7 @@ def read_npz(path: Path, *names: str) -> tuple[np.ndarray, ...]:
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in names if name in file.files}
     except Exception as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     require(path, len(found) == len(names), f"arrays {sorted(found)}", f"arrays {sorted(names)}")
     return tuple(found[name] for name in names)
 
@@ -137,15 +155,18 @@ def read_xz(path: Path) -> np.ndarray:
         with lzma.open(path) as file:
             return np.asarray(np.load(file, allow_pickle=False))
     except Exception as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
-def require(path: Path | str, condition: Any, got: str, expected: str) -> None:
+def require(
+    path: Path | str, condition: Any, got: str, expected: str, do: str = "replace the file"
+) -> None:
     """Raise ValueError about the contents of a file unless `condition` holds."""
     if not condition:
-        raise ValueError(f"{path}: got {got}, expected {expected}; replace the file")
+        raise ValueError(f"{path}: got {got}, expected {expected}; {do}")
 
 
-def _unreadable(path: Path, error: Exception) -> ValueError:
+def unreadable(path: Path, error: Exception) -> ValueError:
+    """Make the error for a file that could not be read, in one line."""
     first = (str(error) or type(error).__name__).splitlines()[0]
     return ValueError(f"{path}: cannot be read ({first}); replace the file")

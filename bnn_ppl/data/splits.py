@@ -1,0 +1,109 @@
+"""Which rows train and which test: published splits, seeds, folds."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+Rows = tuple[np.ndarray, np.ndarray]  # row numbers of the training part, of the test part
+
+_PROTOCOL = re.compile(r"seed-[0-9]{1,9}|fold-[0-9]")
+_OR_A_PROTOCOL = ", or 'seed-0', 'seed-1' and so on, or 'fold-0' to 'fold-9'"
+
+
+def split_rows(name: str, split: Any, num_rows: int, published: Rows | None = None) -> Rows:
+    """Give the rows of a table that train and those that test.
+
+    A whole number counts the rows of the two arrays `published`; without them it seeds a
+    permutation whose first 90 % train. "seed-3" and "fold-3" are the protocols that `load` tells.
+
+    Raises
+    ------
+    ValueError
+        If there is no such split, or the table has too few rows to be split.
+    """
+    protocol, number = protocol_of(split)
+    if protocol == "seed":
+        return _first_nine_tenths(name, _permutation_of_jax(number, num_rows))
+    if protocol == "fold":
+        return _fold(name, number, num_rows)
+    if published is not None:
+        number = published_split(name, split, len(published[0]), _OR_A_PROTOCOL)
+        return published[0][number], published[1][number]
+    number = split_number(name, split, 2**32 - 1, _OR_A_PROTOCOL)
+    return _first_nine_tenths(name, permutation(number, num_rows))
+
+
+def protocol_of(split: Any) -> tuple[str | None, int]:
+    """Take "seed-3" apart into "seed" and 3; None and 0 for a split that is no protocol's."""
+    matched = _PROTOCOL.fullmatch(split) if isinstance(split, str) else None
+    return (split[:4], int(split[5:])) if matched else (None, 0)
+
+
+def published_split(name: str, split: Any, count: int, others: str = "") -> int:
+    """Give `split` back as an int; ValueError unless it is one of `count` published splits."""
+    return split_number(name, split, count - 1, f" ({count} published){others}")
+
+
+def split_number(name: str, split: Any, high: int, note: str = "") -> int:
+    """Give `split` back as an int; ValueError unless it is a number, or its text, up to `high`."""
+    number = int(split) if isinstance(split, str) and split.isdecimal() else split
+    return whole(name, "split", number, 0, high, note)
+
+
+def permutation(seed: int, num_rows: int) -> np.ndarray:
+    """Give the rows in a random order, the same for ever."""
+    # NumPy promises never to change RandomState's streams; a Generator's may change.
+    return np.random.RandomState(seed).permutation(num_rows)
+
+
+def whole(name: str, argument: str, value: Any, low: int, high: int, note: str = "") -> int:
+    """Give `value` back as an int.
+
+    Raises
+    ------
+    ValueError
+        If it is not a whole number from `low` to `high`.
+    """
+    if isinstance(value, int | np.integer) and low <= value <= high:
+        return int(value)
+    raise ValueError(
+        f"got {argument}={value!r} for {name!r}, expected a whole number from {low} to {high}"
+        f"{note}; change {argument}="
+    )
+
+
+def refuse_subset(name: str, subset: Any) -> None:
+    """Raise ValueError unless `subset` is None."""
+    if subset is not None:
+        raise ValueError(
+            f"got subset={subset!r} for {name!r}, expected None (subsets are for image sets and "
+            "texts); slice data.train.x and data.train.y"
+        )
+
+
+def _permutation_of_jax(seed: int, num_rows: int) -> np.ndarray:
+    import jax  # here, because no other split needs it
+
+    key = jax.random.key(seed, impl="threefry2x32")
+    with jax.threefry_partitionable(False):  # as JAX drew in 2021
+        return np.asarray(jax.random.permutation(key, num_rows))
+
+
+def _first_nine_tenths(name: str, order: np.ndarray) -> Rows:
+    _require_rows(name, len(order), 2)
+    num_train = int(0.9 * len(order))
+    return order[:num_train], order[num_train:]
+
+
+def _fold(name: str, fold: int, num_rows: int) -> Rows:
+    _require_rows(name, num_rows, 10)
+    folds = np.array_split(permutation(0, num_rows), 10)
+    return np.concatenate(folds[:fold] + folds[fold + 1 :]), folds[fold]
+
+
+def _require_rows(name: str, num_rows: int, fewest: int) -> None:
+    if num_rows < fewest:
+        raise ValueError(
+            f"got {num_rows} rows in {name!r}, expected at least {fewest} for this split; add rows"
+        )

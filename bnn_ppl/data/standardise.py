@@ -1,0 +1,64 @@
+"""Numbers of the source to numbers a network is fed."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bnn_ppl.data.files import Data, DataSet
+
+
+class Moments(NamedTuple):
+    """Mean and scale: one number, or one a column or channel."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+
+UNCHANGED = Moments(np.asarray(0.0), np.asarray(1.0))
+
+
+def moments(values: np.ndarray) -> Moments:
+    """Give mean and standard deviation (divisor n) over rows, in double precision.
+
+    A constant column gets its value and 1: it becomes exactly 0, where the rounding of a computed
+    mean and standard deviation would leave noise or NaN.
+    """
+    values = np.asarray(values, np.float64)
+    constant = np.ptp(values, axis=0) == 0
+    mean = np.where(constant, values[0], values.mean(axis=0))
+    return Moments(mean, np.where(constant, 1.0, values.std(axis=0)))
+
+
+def standardise(values: np.ndarray, by: Moments, dtype: np.dtype) -> np.ndarray:
+    """Compute (values - mean) / scale in double precision and cast last."""
+    if values.dtype != np.uint8 or values.ndim != 4:
+        return ((values - by.mean) / by.scale).astype(dtype)
+    # Images: one value for each level is exact, and makes no double-precision copy of them.
+    levels = ((np.arange(256.0)[:, None] - by.mean) / by.scale).astype(dtype)
+    levels = np.broadcast_to(levels, (256, values.shape[-1]))
+    result = np.empty(values.shape, dtype)
+    for channel in range(values.shape[-1]):
+        result[..., channel] = levels[:, channel][values[..., channel]]
+    return result
+
+
+def regression(
+    train: Data, test: Data, x: Moments, y: Moments, name: str, source: str, dtype: np.dtype
+) -> DataSet:
+    """Make the data set of real targets, both parts standardised by `x` and `y`."""
+
+    def part(data: Data) -> Data:
+        return Data(standardise(data.x, x, dtype), standardise(data.y, y, dtype))
+
+    return DataSet(part(train), part(test), float(y.mean), float(y.scale), *x, None, name, source)
+
+
+def classification(
+    train: Data, test: Data, x: Moments, num_classes: int, name: str, source: str, dtype: np.dtype
+) -> DataSet:
+    """Make the data set of classes, the inputs of both parts standardised by `x`."""
+
+    def part(data: Data) -> Data:
+        return Data(standardise(data.x, x, dtype), data.y.astype(np.int32))
+
+    return DataSet(part(train), part(test), 0.0, 1.0, *x, num_classes, name, source)
