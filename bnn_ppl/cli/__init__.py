@@ -12,11 +12,23 @@ import tyro
 
 from bnn_ppl.cli.answers import compare, predict, prune, summary
 from bnn_ppl.cli.run import plan_command, run_command
+from bnn_ppl.cli.sweep import sweep_command
 
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and do what it says; bad input is one line and exit status 2."""
     _start_devices()
+    given, repeated = _parted(sys.argv[1:] if argv is None else argv)
+    try:
+        _parse(given, repeated)
+    except (ValueError, TypeError, OSError) as error:
+        print(f"bnn-ppl: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _parse(arguments: list[str], repeated: list[str]) -> None:
     app = tyro.extras.SubcommandApp()
     app.command(name="run")(run_command())
     app.command(name="plan")(plan_command())
@@ -24,21 +36,22 @@ def main(argv: list[str] | None = None) -> None:
     app.command(summary)
     app.command(prune)
     app.command(compare)
-    try:
-        app.cli(
-            prog="bnn-ppl",
-            description=(
-                "Bayesian neural networks, sampled.  Try: bnn-ppl run hmc --data yacht;  "
-                "then: bnn-ppl summary runs/yacht-0-hmc"
-            ),
-            args=argv,
-            config=(tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs),
-        )
-    except (ValueError, TypeError, OSError) as error:
-        print(f"bnn-ppl: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    app.command(name="sweep")(sweep_command(repeated, lambda words: _parse(["run", *words], [])))
+    app.cli(
+        prog="bnn-ppl",
+        description=(
+            "Bayesian neural networks, sampled.  Try: bnn-ppl run hmc --data yacht;  "
+            "then: bnn-ppl summary runs/yacht-0-hmc"
+        ),
+        args=arguments,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs),
+    )
+
+
+def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Part what stands before two dashes from the run that ``sweep`` repeats, after them."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at + 1 :]
 
 
 def _start_devices() -> None:

@@ -24,7 +24,8 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
 
 def results_table(problem: Problem, data: Any, draws: Any, prediction: Any, functions: Any) -> str:
     """Lay out scores, beside published ones where there are any, mixing and cost of a run."""
-    published = bnn.data.published(problem.data, split=problem.split) or {}
+    published = bnn.data.published(problem.data, split=problem.split, data_dir=problem.data_dir)
+    published = published or {}
     rows = [("test rows", "this run", "MC dropout" if published else "")]
     beside = {"rmse": published.get("rmse"), "nll": published.get("log_likelihood")}
     if beside["nll"] is not None:

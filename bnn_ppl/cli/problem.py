@@ -29,11 +29,18 @@ class Problem(NamedTuple):
     Attributes
     ----------
     data
-        Data set: a UCI table (yacht and energy ship with the package), mnist or digits.
+        Data set: a table (yacht and energy ship with the package), images (digits, mnist,
+        cifar10), imdb; or a file of your own that ends with .csv (y is the last column) or .npz.
     split
-        Which of the published splits into training and test rows (UCI); a seed for digits.
+        Which of the published splits into training and test rows (UCI), or "seed-3" or "fold-3"
+        for others; for digits and files of your own a seed.
     subset
-        Only the first so many training images; for mnist up to 160 ship with the package.
+        Only the first so many training rows of images and texts; up to 160 of mnist ship with the
+        package.
+    target
+        The column of a .csv file that is y, by name or number.
+    classes
+        Whether y of a file of your own is a class number.
     data_dir
         Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     net
@@ -63,8 +70,10 @@ class Problem(NamedTuple):
     """
 
     data: str = "yacht"
-    split: int = 0
+    split: int | str = 0
     subset: int | None = None
+    target: int | str | None = None
+    classes: bool | None = None
     data_dir: Path | None = None
     net: Literal[
         "mlp",
@@ -113,7 +122,12 @@ def conditioned(problem: Problem) -> tuple[Any, bnn.Posterior]:
 def load_data(problem: Problem) -> Any:
     """Load the data set that the problem names."""
     return bnn.data.load(
-        problem.data, split=problem.split, subset=problem.subset, data_dir=problem.data_dir
+        problem.data,
+        split=problem.split,
+        subset=problem.subset,
+        data_dir=problem.data_dir,
+        target=problem.target,
+        classes=problem.classes,
     )
 
 

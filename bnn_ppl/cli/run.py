@@ -184,7 +184,7 @@ def _run(
         print(describe(problem, data, posterior), flush=True)
     sample = partial(bnn.run, jax.random.key(seed), posterior, chosen, **running)
     if folder is None:
-        name_of_run = f"{problem.data}-{problem.split}-{name}"
+        name_of_run = f"{Path(problem.data).stem}-{problem.split}-{name}"
         folder, draws = _sample_in_free_folder(sample, problem, name_of_run)
     else:
         draws = _sample(sample, problem, folder)

@@ -16,6 +16,7 @@ from bnn_ppl.plots.of_predictions import (
     selective_accuracy,
 )
 from bnn_ppl.plots.of_runs import report
+from bnn_ppl.plots.of_sweeps import sweep
 from bnn_ppl.plots.of_weights import pruning, weights
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "report",
     "rhat_histogram",
     "selective_accuracy",
+    "sweep",
     "trace_logdensity",
     "weights",
 ]

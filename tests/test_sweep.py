@@ -1,0 +1,104 @@
+"""Sweeps over settings: the command, its table, its figure."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl import cli
+
+RUN = ["--", "hmc", "--data", "yacht", "--num-chains", "2", "--num-warmup", "3"]
+RUN += ["--num-draws", "5", "--hidden", "4", "--max-num-steps", "8", "--no-progress"]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BNN_PPL_DATA", raising=False)
+    monkeypatch.setattr(cli, "_start_devices", lambda: None)  # JAX already runs in these tests
+    monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
+
+
+class Figure:
+    def savefig(self, path, **options):
+        path.write_bytes(b"")
+
+
+def test_a_sweep_runs_each_value_and_scores_each_run(tmp_path):
+    cli.main(["sweep", "temperature", "0.1", "3", "--reference", "3", *RUN])
+    folder = tmp_path / "runs" / "sweep-temperature"
+    table = pd.read_csv(folder / "sweep.csv")
+    assert list(table["temperature"]) == [0.1, 3.0]
+    assert (folder / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    data = bnn.data.load("yacht")
+    for row in table.itertuples():
+        draws = bnn.diagnostics.load(folder / f"{row.temperature:g}")
+        assert draws.attrs["temperature"] == row.temperature
+        model = bnn.models.regressor(
+            lambda *, rngs: bnn.nets.MLP(6, (4,), 1, rngs=rngs), bnn.priors.fan_in()
+        )
+        posterior = bnn.condition(model, data.train, temperature=row.temperature)
+        rmse = bnn.metrics.rmse(
+            bnn.predict(posterior, draws, data.test), data.test.y, scale=data.y_scale
+        )
+        np.testing.assert_allclose(row.rmse, rmse, rtol=1e-5)
+        np.testing.assert_allclose(row.acceptance, draws.sample_stats.acceptance_rate.mean())
+    assert table["wasserstein_2"][1] == 0 < table["wasserstein_2"][0]
+
+
+def test_a_second_option_makes_pairs_and_a_finished_sweep_is_read_again(tmp_path, monkeypatch):
+    command = ["sweep", "prior", "normal", "laplace", "--by", "seed", "0", "1", *RUN]
+    cli.main(command)
+    path = tmp_path / "runs" / "sweep-prior-seed" / "sweep.csv"
+    first = path.read_text()
+    table = pd.read_csv(path)
+    assert list(zip(table["prior"], table["seed"], strict=True)) == [
+        ("normal", 0), ("normal", 1), ("laplace", 0), ("laplace", 1),
+    ]  # fmt: skip
+    assert table["rmse"].nunique() == 4
+    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "compiled_chunk", None)  # nothing is stepped
+    cli.main(command)
+    assert path.read_text() == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["temperature", "1"], "got no run to repeat"),
+        (["temperature", "1", "1", *RUN], "each once"),
+        (["temperature", *RUN], "got the values none"),
+        (["temperature", "1", *RUN, "--temperature", "2"], "expected it only before"),
+        (["temperature", "1", *RUN, "--folder", "x"], "got --folder after"),
+        (["temperature", "1", "--reference", "2", *RUN], "got --reference 2"),
+        (["temperature", "-1", *RUN], "temperature"),
+    ],
+)
+def test_bad_sweeps_are_refused_in_a_line(arguments, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["sweep", *arguments])
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert words in err
+
+
+def test_the_figure_shows_each_score_at_its_value_with_a_line_for_each_second_value():
+    table = pd.DataFrame(
+        {
+            "step": ["0.1", "1", "10", "0.1", "1", "10"],
+            "family": ["a", "a", "a", "b", "b", "b"],
+            "rmse": np.arange(6.0),
+            "seconds": np.ones(6),
+        }
+    )
+    figure = bnn.plots.sweep(table, ["step", "family"])
+    (ax,) = figure.axes
+    np.testing.assert_array_equal([line.get_xdata() for line in ax.lines], [[0.1, 1, 10]] * 2)
+    np.testing.assert_array_equal([line.get_ydata() for line in ax.lines], [[0, 1, 2], [3, 4, 5]])
+    assert ax.get_xscale() == "log"
+    (ax,) = bnn.plots.sweep(table[::3], ["family"]).axes
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["a", "b"]
+    with pytest.raises(ValueError, match="expected step and scores"):
+        bnn.plots.sweep(table[["step", "seconds"]], ["step"])
