@@ -12,6 +12,7 @@ The map of the package, from a model to an answer::
 
 from bnn_ppl import (
     augmentation,
+    correlations,
     data,
     diagnostics,
     metrics,
@@ -23,6 +24,7 @@ from bnn_ppl import (
     pruning,
     schedules,
 )
+from bnn_ppl.chain_budget import chain_budget
 from bnn_ppl.compare import compare
 from bnn_ppl.guide import guide
 from bnn_ppl.linearised import linearised
@@ -48,6 +50,7 @@ from bnn_ppl.network import random_network
 from bnn_ppl.plan import plan
 from bnn_ppl.posterior import Posterior, condition
 from bnn_ppl.predict import function_draws, predict
+from bnn_ppl.prior_draws import prior_draws
 from bnn_ppl.run import run
 
 __version__ = "0.1.0"
@@ -57,8 +60,10 @@ __all__ = [
     "Posterior",
     "adjusted_mclmc",
     "augmentation",
+    "chain_budget",
     "compare",
     "condition",
+    "correlations",
     "csgld",
     "data",
     "descent",
@@ -80,6 +85,7 @@ __all__ = [
     "plots",
     "preconditioners",
     "predict",
+    "prior_draws",
     "priors",
     "pruning",
     "random_network",

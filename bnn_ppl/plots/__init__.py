@@ -6,7 +6,9 @@ own. Colours are Okabe and Ito's, which the colour-blind can tell apart, and no 
 matplotlib is changed.
 """
 
+from bnn_ppl.plots.of_budgets import chain_budget
 from bnn_ppl.plots.of_chains import rhat_histogram, trace_logdensity
+from bnn_ppl.plots.of_correlations import correlations
 from bnn_ppl.plots.of_methods import comparison
 from bnn_ppl.plots.of_predictions import (
     coverage,
@@ -20,7 +22,9 @@ from bnn_ppl.plots.of_sweeps import sweep
 from bnn_ppl.plots.of_weights import pruning, weights
 
 __all__ = [
+    "chain_budget",
     "comparison",
+    "correlations",
     "coverage",
     "predicted_against_observed",
     "predictive_band",

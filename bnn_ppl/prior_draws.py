@@ -1,0 +1,87 @@
+"""Draws from a model's prior, in the form of a run's."""
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import handlers
+
+from bnn_ppl import store
+from bnn_ppl.posterior import Data, Posterior, Values
+
+if TYPE_CHECKING:
+    import arviz
+
+
+def prior_draws(
+    key: jax.Array, posterior: Posterior, num_draws: int, num_chains: int = 1
+) -> "arviz.InferenceData":
+    """Draw every site from the model's prior: what the model believes before it sees y.
+
+    :func:`bnn_ppl.predict` and :func:`bnn_ppl.function_draws` take the result for draws of a run:
+    their answers are then the prior predictive distribution and functions drawn from the prior.
+
+    Parameters
+    ----------
+    key
+        From ``jax.random.key``. A draw's numbers do not depend on how many draws there are.
+    posterior
+        From :func:`bnn_ppl.condition`. Its temperature does not count: the draws are from the prior
+        that the model states. Nor do its networks' initialisers.
+    num_draws
+        Draws of each chain.
+    num_chains
+        Chains; all draws are independent.
+
+    Returns
+    -------
+    arviz.InferenceData
+        The group ``posterior`` (so named to stand in a run's place) with every site (chain, draw,
+        ...) on its own support, scales of hierarchical priors among them.
+
+    Raises
+    ------
+    ValueError
+        If a count is below 1, or a prior is improper.
+    """
+    _check_counts(num_draws=num_draws, num_chains=num_chains)
+
+    def draw(chain: jax.Array, index: jax.Array, data: Data) -> Values:
+        own_key = jax.random.fold_in(jax.random.fold_in(key, chain), index)
+        return _from_prior(own_key, posterior, data)
+
+    _refuse_improper(posterior)
+    # The data are an argument, or they would be a constant of the program.
+    every_chain = jax.jit(
+        lambda data: jax.lax.map(
+            lambda chain: jax.lax.map(lambda i: draw(chain, i, data), jnp.arange(num_draws)),
+            jnp.arange(num_chains),
+        )
+    )
+    values = jax.tree.map(np.array, every_chain(posterior.data))
+    facts = {"method": "prior", "seed": np.asarray(jax.random.key_data(key)).tolist()}
+    return store.inference_data(values, {}, None, facts)
+
+
+def _from_prior(key: jax.Array, posterior: Posterior, data: Data) -> Values:
+    """Trace the model with no site given: NumPyro draws those that are missing."""
+    model = handlers.seed(posterior.unconstrain, key)
+    trace = handlers.trace(model).get_trace({}, data)
+    return {site: trace[site]["value"] for site in posterior.prior_std}
+
+
+def _refuse_improper(posterior: Posterior) -> None:
+    try:
+        jax.eval_shape(lambda data: _from_prior(jax.random.key(0), posterior, data), posterior.data)
+    except NotImplementedError:
+        raise ValueError(
+            "got a model with a prior that cannot be drawn from, expected proper ones: replace "
+            "ImproperUniform by a distribution"
+        ) from None
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise ValueError(f"got {name}={count!r}, expected a whole number from 1 up")
