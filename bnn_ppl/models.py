@@ -21,20 +21,23 @@ def classifier(net: Any, prior: Prior) -> Model:
     Parameters
     ----------
     net
-        As in :func:`bnn_ppl.random_network`; maps x (rows, ...) to logits (rows, classes).
+        As in :func:`bnn_ppl.random_network`; maps x (rows, ...) to logits (rows, classes), or
+        (rows, height, width, classes) where every pixel has a label.
     prior
         As in :func:`bnn_ppl.random_network`.
 
     Returns
     -------
     Callable
-        ``model(x, y=None)`` with y of integer classes, shape (rows,).
+        ``model(x, y=None)`` with y of integer classes, shape (rows,) or (rows, height, width); the
+        pixels of a row are one event.
     """
 
     def model(x: jax.Array, y: jax.Array | None = None) -> None:
         logits = random_network("net", net, prior)(x)
         with numpyro.plate("data", logits.shape[0]):
-            numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
+            labels = dist.Categorical(logits=logits).to_event(logits.ndim - 2)
+            numpyro.sample("y", labels, obs=y)
 
     return model
 

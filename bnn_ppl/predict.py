@@ -22,7 +22,7 @@ Tree = Any
 _BYTES_A_BLOCK = 8 * 2**20  # of draws that are on the device at once
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
     """What predict accumulates over draws, each by row; one pass, no draw kept."""
 
     weight: Array  # of the draws
@@ -65,8 +65,9 @@ def predict(
         ``entropy`` of the average (for numbers, of the Gaussian with its mean and variance),
         ``expected_entropy`` of a draw (NaN where the distribution has no closed form), their
         difference ``mutual_information``, and, if y is given, ``log_prob``, the log of the average
-        density of y (not the average of the log). With several outputs all are by row and output;
-        only ``log_prob`` is of the outputs together where they are one event (``to_event(1)``).
+        density of y (not the average of the log). With several outputs all are by row and output
+        (``output_0``, ``output_1`` for pixels); only ``log_prob`` is of the outputs together where
+        they are one event (``to_event``).
 
     Raises
     ------
@@ -74,14 +75,14 @@ def predict(
         If the draws lack a site, x and y differ in length, y is not of the shape and type that the
         model saw, or `batch_size` is below 1.
     """
-    x, y = _pair(data, posterior.data[1])
+    x, y = checked_pair(data, posterior.data[1])
     sites = store.draws_of(draws, list(posterior.prior_std))
     all_weights = weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
     size = num_rows if batch_size is None else batch_size
     if size < 1:
         raise ValueError(f"got batch_size={batch_size} for {num_rows} rows, expected at least 1")
-    add = _adder(posterior, y is not None)
+    add = adder(posterior, y is not None)
     parts = []
     with jax.default_matmul_precision(matmul_precision()):
         for start in range(0, num_rows, size):
@@ -141,7 +142,8 @@ def function_draws(
     return store.inference_data({name: stacked}, {}, None, dict(draws.attrs))
 
 
-def _pair(data: Any, seen: Array) -> tuple[Tree, Array | None]:
+def checked_pair(data: Any, seen: Array) -> tuple[Tree, Array | None]:
+    """Give rows (x, y) to predict as arrays; refuse a y unlike the one seen."""
     try:
         x, y = data
     except (TypeError, ValueError):
@@ -195,23 +197,31 @@ def in_blocks(
 
 def _center(predictive: dist.Distribution) -> tuple[str, Array]:
     """Class probabilities where the distribution has classes, else its mean."""
-    probs = getattr(predictive, "probs", None)
-    if probs is not None and jnp.ndim(probs) == len(predictive.batch_shape) + 1:
+    each = _each_output(predictive)
+    probs = getattr(each, "probs", None)
+    if probs is not None and jnp.ndim(probs) == len(each.batch_shape) + 1:
         return "probs", probs
-    if probs is not None and predictive.support is dist.constraints.boolean:
+    if probs is not None and each.support is dist.constraints.boolean:
         return "probs", jnp.stack([1 - probs, probs], -1)
     return "mean", predictive.mean
 
 
-def _adder(posterior: Posterior, has_y: bool) -> Callable[..., _Sums]:
+def _each_output(predictive: dist.Distribution) -> dist.Distribution:
+    """Give the distribution of single outputs where several are one event."""
+    while isinstance(predictive, dist.Independent):
+        predictive = predictive.base_dist
+    return predictive
+
+
+def adder(posterior: Posterior, has_y: bool) -> Callable[..., Sums]:
     """Compile the adding of a block of draws to the sums."""
 
-    def one_draw(values: Tree, weight: Array, x: Tree, y: Array | None) -> _Sums:
+    def one_draw(values: Tree, weight: Array, x: Tree, y: Array | None) -> Sums:
         predictive = posterior.predictive(values, x)
         name, center = _center(predictive)
         nothing = jnp.zeros(predictive.batch_shape)
-        variance = nothing if name == "probs" else predictive.variance
-        return _Sums(
+        variance = jnp.zeros(center.shape[:-1]) if name == "probs" else predictive.variance
+        return Sums(
             weight=weight,
             mean=center,
             spread=jnp.zeros_like(center),
@@ -220,12 +230,12 @@ def _adder(posterior: Posterior, has_y: bool) -> Callable[..., _Sums]:
             entropy=_entropy(predictive, variance.shape),
         )
 
-    def merge(sums: _Sums, new: _Sums) -> _Sums:
+    def merge(sums: Sums, new: Sums) -> Sums:
         weight = sums.weight + new.weight
         share = new.weight / jnp.where(weight > 0, weight, 1.0)
         change = new.mean - sums.mean
         mean = sums.mean + share * change
-        return _Sums(
+        return Sums(
             weight=weight,
             mean=mean,
             spread=sums.spread + new.weight * change * (new.mean - mean),
@@ -235,14 +245,14 @@ def _adder(posterior: Posterior, has_y: bool) -> Callable[..., _Sums]:
         )
 
     @jax.jit
-    def add(sums: _Sums | None, block: Tree, weights: Array, x: Tree, y: Array | None) -> _Sums:
+    def add(sums: Sums | None, block: Tree, weights: Array, x: Tree, y: Array | None) -> Sums:
         weighted = block, weights.astype(float)
         if sums is None:
             first, weight = jax.tree.map(lambda leaf: leaf[0], weighted)
             sums = one_draw(first, weight, x, y)
             weighted = jax.tree.map(lambda leaf: leaf[1:], weighted)
 
-        def body(sums: _Sums, draw: tuple[Tree, Array]) -> tuple[_Sums, None]:
+        def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, None]:
             values, weight = draw
             return merge(sums, one_draw(values, weight, x, y)), None
 
@@ -253,27 +263,26 @@ def _adder(posterior: Posterior, has_y: bool) -> Callable[..., _Sums]:
 
 def _entropy(predictive: dist.Distribution, shape: tuple[int, ...]) -> Array:
     """Entropy of each output; NaN where the distribution knows no closed form of it."""
-    while isinstance(predictive, dist.Independent):
-        predictive = predictive.base_dist
     unknown = jnp.full(shape, jnp.nan)
     try:
-        entropy = predictive.entropy()
+        entropy = _each_output(predictive).entropy()
     except NotImplementedError:
         return unknown
     return entropy if entropy.shape == shape else unknown
 
 
-def _dataset(parts: list[_Sums], has_y: bool) -> "xarray.Dataset":
+def _dataset(parts: list[Sums], has_y: bool) -> "xarray.Dataset":
     import xarray
 
     weight = float(parts[0].weight)
     rows = {
         name: np.concatenate([getattr(part, name) for part in parts])
-        for name in _Sums._fields
+        for name in Sums._fields
         if name != "weight"
     }
     classes = rows["mean"].ndim > rows["variance"].ndim
-    dims = ("row", "output")[: rows["variance"].ndim]
+    num_axes = rows["variance"].ndim - 1
+    dims = ("row", *(["output"] if num_axes == 1 else [f"output_{i}" for i in range(num_axes)]))
     columns: dict[str, Any] = {}
     if classes:
         columns["probs"] = ((*dims, "class"), rows["mean"])

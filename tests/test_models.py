@@ -170,3 +170,27 @@ def test_refused(case):
     build, message = REFUSED[case]
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_every_pixel_may_have_a_label():
+    """U-Net from `run` to `predict`: a row is one event, probabilities are by pixel."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 8, 4, 1)).astype(np.float32)
+    y = (x[..., 0] > 0).astype(np.int32)
+    net = partial(bnn.nets.UNet, (8, 4, 1), 2, widths=(2, 3))
+    posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in()), (x, y))
+    draws = bnn.run(
+        jax.random.key(0), posterior, bnn.hmc(posterior, 1e-3, 5e-3), num_draws=2, progress=False
+    )
+    prediction = bnn.predict(posterior, draws, (x, y))
+    assert prediction["probs"].dims == ("row", "output_0", "output_1", "class")
+    each = bnn.function_draws(posterior, draws, x).posterior["probs"].values[0]
+    np.testing.assert_allclose(prediction["probs"], each.mean(0), rtol=1e-5)
+    by_pixel = np.take_along_axis(each, y[None, ..., None], -1)[..., 0]
+    by_row = np.log(by_pixel).sum((2, 3))  # of each draw
+    np.testing.assert_allclose(prediction["log_prob"], np.log(np.exp(by_row).mean(0)), rtol=1e-4)
+    first = {site: values[0, 0].values for site, values in draws.posterior.items()}
+    position = posterior.unconstrain(first)
+    np.testing.assert_allclose(
+        posterior.log_likelihood(position, (x, y)).sum(), by_row[0].sum(), rtol=1e-4
+    )
