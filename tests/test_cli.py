@@ -358,6 +358,11 @@ def test_runs_are_compared_side_by_side(capsys, draws_only):
     assert Path("comparison.png").stat().st_size > 1000
     cli.main(["compare", "exact", "dropout", "--latex"])
     assert r"\toprule" in capsys.readouterr().out
+    cli.main(["predict", "exact"])
+    capsys.readouterr()
+    cli.main(["compare", "exact", "dropout", "--reference", "exact/predictions.npz"])
+    first, second = capsys.readouterr().out.splitlines()[1:3]
+    assert first.split()[6] == "0" < second.split()[6]  # distance to the same predictions
     cli.main(["run", "hmc", *SHORT, "--split", "1", "--folder", "other"])
     with pytest.raises(SystemExit):
         cli.main(["compare", "exact", "other"])

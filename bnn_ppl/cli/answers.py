@@ -1,7 +1,7 @@
 """Commands on the folders of runs: ``predict``, ``summary``, ``prune``, ``compare``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -9,11 +9,12 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.cli.folders import check_names, reopen, reopen_all
 from bnn_ppl.cli.printed import prediction_table
-from bnn_ppl.compare import to_latex
+from bnn_ppl.compare import VARIABLES, to_latex
+from bnn_ppl.metrics import Prediction
 
 
 def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
-    """Average a run's predictions over its draws: test metrics, and predictions.csv in the folder.
+    """Average a run's predictions over its draws: test metrics, predictions.csv and .npz.
 
     Parameters
     ----------
@@ -27,8 +28,10 @@ def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
     prediction = bnn.predict(run.posterior, run.draws, data.test)
     print(bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).to_string())
     prediction_table(prediction, data).to_csv(folder / "predictions.csv", index_label="row")
+    arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
+    np.savez_compressed(folder / "predictions.npz", **arrays)
     print(f"predictions of {len(data.test.y)} test rows of {run.problem.data}, in the units of the")
-    print(f"data, in {folder / 'predictions.csv'}")
+    print(f"data, in {folder / 'predictions.csv'}; in those of the model, with entropies, in .npz")
 
 
 def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
@@ -98,8 +101,10 @@ def compare(
     folders
         Of runs that the command line made, on one data set and split.
     reference
-        Name of the run's folder that the others should be near to, HMC's say: agreement and total
-        variation of classes, Wasserstein distances of numbers.
+        What the others should be near to, HMC's predictions say: the name of a run's folder, an
+        .npz file with "probs" (or "mean" and "variance") of the same test rows, or "published" for
+        those of Izmailov et al. (2021) on cifar10. The table then has agreement and total variation
+        of classes, Wasserstein distances of numbers.
     calibrate
         Share of the test rows, the first ones, on which a temperature of each method's
         probabilities is fitted; the scores are then of the others.
@@ -125,7 +130,7 @@ def compare(
     table = bnn.compare(
         predictions,
         data.test.y,
-        reference,
+        reference if reference in runs else _predicted(reference, data, data_dir),
         validation=np.arange(round(calibrate * len(data.test.y))) if calibrate else None,
         draws=draws,
         function_rhat=functions,
@@ -139,7 +144,23 @@ def compare(
 def _check_comparison(names: list[str], reference: str | None, calibrate: float) -> None:
     """Refuse, before anything is predicted, what could not be compared."""
     check_names(names)
-    if reference is not None and reference not in names:
-        raise ValueError(f"got --reference {reference}, expected one of {', '.join(names)}")
+    elsewhere = reference == "published" or Path(reference or "").suffix == ".npz"
+    if reference is not None and reference not in names and not elsewhere:
+        raise ValueError(
+            f"got --reference {reference}, expected one of {', '.join(names)}, an .npz file of "
+            "predictions, or published"
+        )
     if not 0 <= calibrate < 1:
         raise ValueError(f"got --calibrate {calibrate:g}, expected a share from 0 to below 1")
+
+
+def _predicted(reference: str | None, data: Any, data_dir: Path | None) -> Prediction | None:
+    """Read predictions of the test rows that were made elsewhere."""
+    if reference is None:
+        return None
+    if reference == "published":
+        found = bnn.data.hmc_reference(data.name, data_dir=data_dir)
+        shuffled = data.source == "tensorflow-datasets"
+        return found.probs[found.tfds_order] if shuffled else found.probs
+    with np.load(reference, allow_pickle=False) as file:
+        return {name: file[name] for name in VARIABLES if name in file.files}
