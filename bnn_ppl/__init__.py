@@ -23,6 +23,7 @@ from bnn_ppl import (
     priors,
     pruning,
     schedules,
+    surface,
 )
 from bnn_ppl.chain_budget import chain_budget
 from bnn_ppl.compare import compare
@@ -94,6 +95,7 @@ __all__ = [
     "sghmc",
     "sgld",
     "sgnht",
+    "surface",
     "swag",
     "vogn",
 ]

@@ -13,6 +13,7 @@ import tyro
 from bnn_ppl.cli.answers import compare, predict, prune, summary
 from bnn_ppl.cli.run import plan_command, run_command
 from bnn_ppl.cli.studies_of_draws import chains, correlations
+from bnn_ppl.cli.surface import surface
 from bnn_ppl.cli.sweep import sweep_command
 
 
@@ -39,6 +40,7 @@ def _parse(arguments: list[str], repeated: list[str]) -> None:
     app.command(compare)
     app.command(chains)
     app.command(correlations)
+    app.command(surface)
     app.command(name="sweep")(sweep_command(repeated, lambda words: _parse(["run", *words], [])))
     app.cli(
         prog="bnn-ppl",

@@ -18,6 +18,7 @@ from bnn_ppl.plots.of_predictions import (
     selective_accuracy,
 )
 from bnn_ppl.plots.of_runs import report
+from bnn_ppl.plots.of_surfaces import posterior_surface
 from bnn_ppl.plots.of_sweeps import sweep
 from bnn_ppl.plots.of_weights import pruning, weights
 
@@ -27,6 +28,7 @@ __all__ = [
     "correlations",
     "coverage",
     "predicted_against_observed",
+    "posterior_surface",
     "predictive_band",
     "pruning",
     "reliability",
