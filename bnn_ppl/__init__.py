@@ -11,8 +11,10 @@ The map of the package, from a model to an answer::
 """
 
 from bnn_ppl import (
+    adversarial,
     augmentation,
     correlations,
+    corruptions,
     data,
     diagnostics,
     metrics,
@@ -23,6 +25,7 @@ from bnn_ppl import (
     priors,
     pruning,
     schedules,
+    shift,
     surface,
 )
 from bnn_ppl.chain_budget import chain_budget
@@ -60,11 +63,13 @@ __all__ = [
     "Method",
     "Posterior",
     "adjusted_mclmc",
+    "adversarial",
     "augmentation",
     "chain_budget",
     "compare",
     "condition",
     "correlations",
+    "corruptions",
     "csgld",
     "data",
     "descent",
@@ -95,6 +100,7 @@ __all__ = [
     "sghmc",
     "sgld",
     "sgnht",
+    "shift",
     "surface",
     "swag",
     "vogn",

@@ -1,5 +1,7 @@
 """How good is a prediction? Accuracy, density, calibration, error, and distance to a reference.
 
+And does it know when it is wrong, or when the input is not of its kind?
+
 Every function takes class probabilities, an array (rows, classes), or the Dataset of
 `bnn_ppl.predict`, which holds ``probs`` by row (classification) or ``mean`` and ``variance`` by
 row (regression). Regression predictions and ``y`` are in the units of training; ``scale`` gives
@@ -23,21 +25,29 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Calibration",
+    "Entropies",
+    "Selective",
     "accuracy",
     "agreement",
+    "auroc",
     "brier",
     "calibrated_nll",
     "calibration",
     "coverage",
     "ece",
+    "entropies",
     "entropy",
+    "failure_auroc",
     "fit_temperature",
+    "fpr95",
     "gaussian_nll",
     "nll",
     "probabilities",
     "rmse",
+    "selective",
     "summary",
     "total_variation",
+    "uncertainty",
     "variable",
     "wasserstein_1",
     "wasserstein_2",
@@ -46,6 +56,7 @@ __all__ = [
 Array: TypeAlias = NDArray[Any]
 Prediction: TypeAlias = ArrayLike | Mapping[Any, Any]  # an xarray.Dataset is a Mapping
 Bins: TypeAlias = Literal["mass", "width", "strict"]
+Score: TypeAlias = Literal["entropy", "max_probability", "mutual_information"]
 
 # Float16 averages and tables printed with four digits pass; logits do not.
 SUM_TOLERANCE = 1e-3
@@ -59,6 +70,22 @@ class Calibration(NamedTuple):
     confidence: Array
     accuracy: Array
     num_rows: Array
+
+
+class Entropies(NamedTuple):
+    """Entropy of each row's prediction, in nats, and the parts that sum to it."""
+
+    total: Array
+    aleatoric: Array
+    epistemic: Array
+
+
+class Selective(NamedTuple):
+    """Accuracy on the least uncertain share of rows (coverage), and the area of the errors."""
+
+    coverage: Array
+    accuracy: Array
+    aurc: float
 
 
 def accuracy(prediction: Prediction, y: ArrayLike) -> float:
@@ -393,6 +420,153 @@ def entropy(probs: Prediction) -> Array:
     return -np.sum(p * np.log(np.where(p > 0, p, 1)), axis=1)
 
 
+def entropies(prediction: Prediction) -> Entropies:
+    r"""Entropy of the average prediction, split by where the uncertainty comes from.
+
+    .. math:: H[E_w p(y \mid x, w)] = E_w H[p(y \mid x, w)] + I(y; w \mid x)
+
+    Total, aleatoric (expected over draws) and epistemic (the mutual information of y and the
+    weights, what draws disagree on; Houlsby et al. 2011; Depeweg et al. 2018).
+
+    Parameters
+    ----------
+    prediction : Dataset
+        What `predict` returned, of classes or of numbers.
+
+    Returns
+    -------
+    Entropies
+        Arrays (rows,) in nats; of numbers, differential entropies, which may be negative.
+    """
+    names = ("entropy", "expected_entropy", "mutual_information")
+    return Entropies(*(variable(prediction, name) for name in names))
+
+
+def uncertainty(prediction: Prediction, by: Score = "entropy") -> Array:
+    """Score by which rows are ordered from certain to uncertain.
+
+    Parameters
+    ----------
+    prediction : array (rows, classes) or Dataset
+        Class probabilities, or a prediction of numbers.
+    by : {"entropy", "max_probability", "mutual_information"}
+        The total entropy; 1 - the highest probability (Hendrycks & Gimpel 2017); the epistemic part
+        of the entropy, of what `predict` returned. Of numbers the first and the last.
+
+    Returns
+    -------
+    array (rows,)
+        Higher is less certain.
+    """
+    if by == "entropy":
+        return variable(prediction, by) if _is_regression(prediction) else entropy(prediction)
+    if by == "max_probability":
+        return 1 - probabilities(prediction).max(axis=1)
+    if by == "mutual_information":
+        return variable(prediction, by)
+    raise ValueError(
+        f"got by={by!r}, expected 'entropy', 'max_probability' or 'mutual_information'"
+    )
+
+
+def auroc(in_scores: ArrayLike, out_scores: ArrayLike) -> float:
+    """Area under the ROC curve: the chance that an outer row scores higher than an inner one.
+
+    Pairs with equal scores count half (the Mann-Whitney statistic; Hanley & McNeil 1982).
+
+    Parameters
+    ----------
+    in_scores : array (rows,)
+        Uncertainty of rows from the distribution that was learnt; see `uncertainty`.
+    out_scores : array (rows,)
+        Of rows that should be told from them.
+
+    Returns
+    -------
+    float
+        1 if the scores tell all apart, 0.5 if they tell nothing. It does not depend on which of
+        the two is called positive.
+    """
+    inside, outside = _sorted_scores("in_scores", in_scores), _scores("out_scores", out_scores)
+    below, not_above = (np.searchsorted(inside, outside, side) for side in ("left", "right"))
+    return float(np.sum(below + not_above) / 2 / (inside.size * outside.size))
+
+
+def fpr95(in_scores: ArrayLike, out_scores: ArrayLike) -> float:
+    """Share of outer rows that pass for inner ones where 95 % of the inner ones pass.
+
+    The false positive rate at a true positive rate of 95 %, the rows of the distribution that was
+    learnt being the positive ones (Liang et al. 2018). Hendrycks et al. (2019) call the outer rows
+    positive instead, which gives another number.
+
+    Parameters
+    ----------
+    in_scores, out_scores : array (rows,)
+        As in `auroc`: higher is less certain. A row passes if its score is at most the lowest
+        threshold that at least 95 % of the inner rows keep to.
+    """
+    inside, outside = _sorted_scores("in_scores", in_scores), _scores("out_scores", out_scores)
+    threshold = inside[-(-95 * inside.size // 100) - 1]
+    return float(np.mean(outside <= threshold))
+
+
+def failure_auroc(prediction: Prediction, y: ArrayLike, by: Score = "max_probability") -> float:
+    """AUROC of telling misclassified rows from others by their uncertainty.
+
+    The success/failure detection of Hendrycks & Gimpel (2017).
+
+    Parameters
+    ----------
+    prediction : array (rows, classes) or Dataset
+        Class probabilities.
+    y : array of int (rows,)
+        True class numbers.
+    by : str
+        As in `uncertainty`.
+
+    Returns
+    -------
+    float
+        The chance that a misclassified row is less certain than another one; NaN where all rows
+        are right, or all wrong.
+    """
+    probs, labels = _probs_and_labels(prediction, y)
+    score, wrong = uncertainty(prediction, by), probs.argmax(axis=1) != labels
+    if wrong.all() or not wrong.any():
+        return float("nan")
+    return auroc(score[~wrong], score[wrong])
+
+
+def selective(prediction: Prediction, y: ArrayLike, by: Score = "entropy") -> Selective:
+    r"""Accuracy of answering only the rows of least uncertainty, for every share of rows.
+
+    .. math:: \mathrm{AURC} = \frac 1 n \sum_{k=1}^n (1 - \text{accuracy on the first } k)
+
+    the area under the curve of risk against coverage (Geifman et al. 2019). Rows of equal
+    uncertainty come in random order, on average, so that the order of the rows has no say.
+
+    Parameters
+    ----------
+    prediction : array (rows, classes) or Dataset
+        Class probabilities.
+    y : array of int (rows,)
+        True class numbers.
+    by : str
+        As in `uncertainty`.
+
+    Returns
+    -------
+    Selective
+        ``coverage`` 1/n, 2/n, ..., 1; ``accuracy`` on that share; ``aurc``, lower is better.
+    """
+    probs, labels = _probs_and_labels(prediction, y)
+    _, group = np.unique(uncertainty(prediction, by), return_inverse=True)
+    hit_share = np.bincount(group, probs.argmax(axis=1) == labels) / np.bincount(group)
+    count = np.arange(1, len(labels) + 1)
+    accuracies = np.cumsum(hit_share[np.sort(group)]) / count
+    return Selective(count / len(labels), accuracies, float(np.mean(1 - accuracies)))
+
+
 def summary(
     prediction: Prediction, y: ArrayLike, *, scale: float = 1.0, digits: int | None = 4
 ) -> pandas.Series:
@@ -412,8 +586,8 @@ def summary(
     Returns
     -------
     pandas.Series of float
-        Classification: accuracy, nll, brier, ece and the row means of entropy and, where the
-        Dataset has them, expected_entropy and mutual_information. Regression: rmse, nll,
+        Classification: accuracy, nll, brier, ece, failure_auroc and the row means of entropy and,
+        where the Dataset has them, expected_entropy and mutual_information. Regression: rmse, nll,
         gaussian_nll, predictive_sd (mean over rows), coverage_90.
     """
     import pandas as pd
@@ -487,6 +661,8 @@ def _remedy(name: str) -> str:
         return "give predict x and y, or use gaussian_nll"
     if name == "probs":
         return "predict with a classifier, or use a function for regression"
+    if name in ("entropy", "expected_entropy", "mutual_information"):
+        return "pass what predict returned"
     return "predict with a regressor, or use a function for classes"
 
 
@@ -496,6 +672,7 @@ def _classification_summary(prediction: Prediction, y: ArrayLike, scale: float) 
         "nll": nll(prediction, y, scale=scale),
         "brier": brier(prediction, y),
         "ece": ece(prediction, y),
+        "failure_auroc": failure_auroc(prediction, y),
         "entropy": float(np.mean(entropy(prediction))),
     }
     for name in ("expected_entropy", "mutual_information"):
@@ -513,6 +690,20 @@ def _regression_summary(prediction: Prediction, y: ArrayLike, scale: float) -> d
         "predictive_sd": float(np.mean(np.sqrt(variance)) * scale),
         "coverage_90": coverage(prediction, y, level=0.9),
     }
+
+
+def _scores(name: str, scores: ArrayLike) -> Array:
+    values = np.asarray(scores, dtype=float)
+    if values.ndim != 1 or values.size == 0 or np.isnan(values).any():
+        raise ValueError(
+            f"got {name} of shape {values.shape} with {np.isnan(values).sum()} NaN, expected a "
+            "number a row, at least one: pass what uncertainty returned"
+        )
+    return values
+
+
+def _sorted_scores(name: str, scores: ArrayLike) -> Array:
+    return np.sort(_scores(name, scores))
 
 
 def _edges(confidence: Array, num_bins: int, bins: Bins) -> Array:

@@ -1,7 +1,7 @@
 """Metrics against scikit-learn, SciPy, hand-made cases and the published HMC predictions."""
 
 import os
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import numpy as np
@@ -253,6 +253,90 @@ def test_coverage_counts_targets_inside_the_interval():
         assert metrics.coverage(prediction, y, level=level) == expected
 
 
+@pytest.mark.parametrize("levels", [4, 10**6])
+def test_auroc_and_fpr95_are_those_of_scikit_learn(levels):
+    """Few levels make ties. Inner rows are the positive class of the false positive rate."""
+    sklearn = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(3)
+    for num_in, num_out in ((1, 1), (20, 7), (37, 60), (180, 90)):
+        inside = rng.integers(0, levels, num_in) / levels
+        outside = rng.integers(levels // 4, levels + levels // 4, num_out) / levels
+        scores, is_out = np.append(inside, outside), np.arange(num_in + num_out) >= num_in
+        expected = sklearn.roc_auc_score(is_out, scores)
+        assert metrics.auroc(inside, outside) == pytest.approx(expected, abs=1e-14)
+        false, true, _ = sklearn.roc_curve(~is_out, -scores, drop_intermediate=False)
+        assert metrics.fpr95(inside, outside) == false[true >= 0.95][0]
+
+
+def test_auroc_is_the_share_of_pairs_in_order_and_ties_are_half():
+    assert metrics.auroc([0, 1], [1, 2]) == (1 + 1 + 0.5 + 1) / 4
+    assert metrics.auroc([1, 2], [0, 1]) == 0.5 / 4
+    assert metrics.auroc([5] * 3, [5] * 2) == 0.5
+
+
+def test_fpr95_is_of_outer_rows_below_the_threshold_of_inner_ones():
+    inside = np.arange(20.0)  # 19 of 20 are at most 18
+    assert metrics.fpr95(inside, [17.5, 18, 18.5, 19]) == 0.5
+    assert metrics.fpr95(inside, [30, 40]) == 0
+    # With outer rows positive it would be the share of inner rows above the lowest outer one.
+    assert metrics.fpr95(inside, [10.5] * 3) == 1
+
+
+def test_failure_auroc_is_scikit_learns_of_the_misclassified_rows(probs, labels):
+    sklearn = pytest.importorskip("sklearn.metrics")
+    wrong = probs.argmax(1) != labels
+    assert 10 < wrong.sum() < 190
+    expected = sklearn.roc_auc_score(wrong, -probs.max(1))
+    assert metrics.failure_auroc(probs, labels) == pytest.approx(expected, abs=1e-14)
+    by_entropy = sklearn.roc_auc_score(wrong, scipy.stats.entropy(probs, axis=1))
+    assert metrics.failure_auroc(probs, labels, "entropy") == pytest.approx(by_entropy, abs=1e-14)
+
+
+def test_failures_that_are_none_or_all_cannot_be_told():
+    probs = np.array([[0.9, 0.1], [0.2, 0.8]])
+    assert np.isnan(metrics.failure_auroc(probs, np.array([0, 1])))
+    assert np.isnan(metrics.failure_auroc(probs, np.array([1, 0])))
+
+
+def test_selective_accuracy_is_a_loop_over_shares(probs, labels):
+    for by, score in (("entropy", metrics.entropy(probs)), ("max_probability", -probs.max(1))):
+        order = np.argsort(score)
+        accuracies = [
+            metrics.accuracy(probs[order[:k]], labels[order[:k]]) for k in range(1, ROWS + 1)
+        ]
+        found = metrics.selective(probs, labels, by)
+        np.testing.assert_allclose(found.coverage, np.arange(1, ROWS + 1) / ROWS)
+        np.testing.assert_allclose(found.accuracy, accuracies)
+        assert found.aurc == pytest.approx(np.mean(1 - np.array(accuracies)))
+
+
+def test_selective_accuracy_of_tied_rows_is_the_mean_over_their_orders():
+    confidence = np.array([0.9, 0.7, 0.7, 0.7, 0.6])
+    probs, y = np.stack([confidence, 1 - confidence], axis=1), np.array([0, 1, 0, 0, 1])
+    curves = [
+        np.cumsum((y == 0)[[0, *order, 4]]) / np.arange(1, 6) for order in permutations([1, 2, 3])
+    ]
+    for rows in ([0, 1, 2, 3, 4], [3, 4, 0, 2, 1]):
+        found = metrics.selective(probs[rows], y[rows])
+        np.testing.assert_allclose(found.accuracy, np.mean(curves, axis=0))
+
+
+def test_entropies_are_the_parts_that_predict_gives():
+    draws = np.random.default_rng(4).dirichlet(np.ones(3), size=(6, 20))
+    expected = scipy.stats.entropy(draws, axis=-1).mean(0)
+    total = scipy.stats.entropy(draws.mean(0), axis=-1)
+    rows = {"entropy": total, "expected_entropy": expected, "mutual_information": total - expected}
+    found = metrics.entropies(as_dataset(draws.mean(0), **rows))
+    np.testing.assert_allclose(found.total, metrics.entropy(draws.mean(0)))
+    np.testing.assert_array_equal(found.aleatoric, expected)
+    np.testing.assert_array_equal(found.epistemic, total - expected)
+
+
+def test_uncertainty_of_numbers_is_their_entropy():
+    regression = mixture()[0].assign(entropy=("row", np.arange(30.0)))
+    np.testing.assert_array_equal(metrics.uncertainty(regression), np.arange(30))
+
+
 def test_summary_of_a_classifier(probs, labels):
     information = {"expected_entropy": np.full(ROWS, 0.25), "mutual_information": np.arange(ROWS)}
     table = metrics.summary(as_dataset(probs, **information), labels, digits=None)
@@ -261,11 +345,12 @@ def test_summary_of_a_classifier(probs, labels):
         "nll": metrics.nll(probs, labels),
         "brier": metrics.brier(probs, labels),
         "ece": metrics.ece(probs, labels),
+        "failure_auroc": metrics.failure_auroc(probs, labels),
         "entropy": metrics.entropy(probs).mean(),
         "expected_entropy": 0.25,
         "mutual_information": (ROWS - 1) / 2,
     }
-    assert list(metrics.summary(probs, labels).index) == list(table.index[:5])
+    assert list(metrics.summary(probs, labels).index) == list(table.index[:6])
 
 
 def test_summary_of_a_regression():
@@ -289,6 +374,7 @@ def test_summary_prints_names_and_four_digits():
         "nll": "0.6365",
         "brier": "0.4444",
         "ece": "0.0000",
+        "failure_auroc": "0.5000",
         "entropy": "0.6365",
     }
 
@@ -319,6 +405,14 @@ def test_errors_say_what_was_got_expected_and_what_to_do(probs, labels):
         (metrics.wasserstein_2, (regression, regression[{"row": [0]}]), "shapes (30,) and (1,)"),
         (metrics.calibrated_nll, (probs, labels, 0.0), "temperature=0.0, expected a positive"),
         (metrics.fit_temperature, (probs, labels + 1), "labels from 1 to 5, expected 0 to 4"),
+        (metrics.selective, (probs, labels[:-1]), "shape (199,), expected (200,)"),
+        (metrics.failure_auroc, (regression, labels), "expected probs; predict with a classifier"),
+        (metrics.uncertainty, (probs, "variance"), "by='variance', expected 'entropy'"),
+        (metrics.uncertainty, (as_dataset(probs), "mutual_information"), "pass what predict"),
+        (metrics.entropies, (probs,), "a bare array, expected a prediction with entropy"),
+        (metrics.auroc, ([], [1.0]), "in_scores of shape (0,)"),
+        (metrics.auroc, ([0.0], [np.nan]), "out_scores of shape (1,) with 1 NaN"),
+        (metrics.fpr95, (probs, [1.0]), "in_scores of shape (200, 5)"),
     ]
     for metric, arguments, message in cases:
         with pytest.raises(ValueError) as error:

@@ -11,7 +11,7 @@ ROOT = Path(bnn_ppl.__file__).parent
 
 # A file imports only from floors below its own; each floor is a line, the lowest first.
 FLOORS = [
-    ["files", "noise", "network"],
+    ["files", "noise", "network", "corruptions"],
     ["priors", "taps", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
     + ["precision", "progress", "checkpoint", "schedules", "preconditioners"],
     ["models", "adaptation", "posterior", "recorder", "minibatches", "augmentation"],
@@ -20,8 +20,9 @@ FLOORS = [
     ["langevin"],
     ["methods"],
     ["run"],
-    ["predict", "diagnostics", "plan", "guide"],
-    ["pruning", "compare"],
+    ["predict", "diagnostics", "plan", "guide", "surface"],
+    ["pruning", "compare", "prior_draws", "correlations", "chain_budget", "shift"],
+    ["adversarial"],
     ["plots"],
     ["cli"],
 ]

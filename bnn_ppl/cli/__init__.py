@@ -12,6 +12,7 @@ import tyro
 
 from bnn_ppl.cli.answers import compare, predict, prune, summary
 from bnn_ppl.cli.run import plan_command, run_command
+from bnn_ppl.cli.shift import adversarial, corruptions, ood, rotations
 from bnn_ppl.cli.studies_of_draws import chains, correlations
 from bnn_ppl.cli.surface import surface
 from bnn_ppl.cli.sweep import sweep_command
@@ -41,6 +42,10 @@ def _parse(arguments: list[str], repeated: list[str]) -> None:
     app.command(chains)
     app.command(correlations)
     app.command(surface)
+    app.command(corruptions)
+    app.command(rotations)
+    app.command(adversarial)
+    app.command(ood)
     app.command(name="sweep")(sweep_command(repeated, lambda words: _parse(["run", *words], [])))
     app.cli(
         prog="bnn-ppl",

@@ -18,22 +18,27 @@ from bnn_ppl.plots.of_predictions import (
     selective_accuracy,
 )
 from bnn_ppl.plots.of_runs import report
+from bnn_ppl.plots.of_shift import adversarial, corruptions, out_of_distribution, rotations
 from bnn_ppl.plots.of_surfaces import posterior_surface
 from bnn_ppl.plots.of_sweeps import sweep
 from bnn_ppl.plots.of_weights import pruning, weights
 
 __all__ = [
+    "adversarial",
     "chain_budget",
     "comparison",
     "correlations",
+    "corruptions",
     "coverage",
-    "predicted_against_observed",
+    "out_of_distribution",
     "posterior_surface",
+    "predicted_against_observed",
     "predictive_band",
     "pruning",
     "reliability",
     "report",
     "rhat_histogram",
+    "rotations",
     "selective_accuracy",
     "sweep",
     "trace_logdensity",

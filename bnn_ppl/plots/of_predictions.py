@@ -162,16 +162,13 @@ def selective_accuracy(prediction: Prediction, y: ArrayLike, *, ax: Axes | None 
     ax : Axes, optional
         Where to draw.
     """
-    total = metrics.accuracy(prediction, y)
+    curve, total = metrics.selective(prediction, y), metrics.accuracy(prediction, y)
     ax = new_axes(ax)
-    hit = metrics.probabilities(prediction).argmax(axis=1) == np.asarray(y)
-    num_answered = np.arange(1, len(hit) + 1)
-    accuracy = np.cumsum(hit[np.argsort(metrics.entropy(prediction), kind="stable")]) / num_answered
     label = "least uncertain rows first"
-    ax.plot(num_answered / len(hit), accuracy, color=BLUE, lw=2, label=label)
+    ax.plot(curve.coverage, curve.accuracy, color=BLUE, lw=2, label=label)
     ax.axhline(total, ls="--", color=GREY, lw=1.2, label="rows in random order")
     ax.set_xlim(0, 1)
-    title = f"Selective prediction (accuracy of all {total:.4f})"
+    title = f"Selective prediction (accuracy of all {total:.4f}, AURC {curve.aurc:.4f})"
     return finish(ax, title, "share of rows answered", "accuracy on them")
 
 

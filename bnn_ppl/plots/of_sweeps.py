@@ -16,8 +16,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCORES = ("accuracy", "rmse", "nll", "ece", "coverage_90", "agreement", "total_variation")
-SCORES += ("wasserstein_2", "rhat_median", "acceptance", "ess_a_1000_gradients")
+SCORES = (
+    "accuracy",
+    "rmse",
+    "nll",
+    "ece",
+    "coverage_90",
+    "agreement",
+    "total_variation",
+    "wasserstein_2",
+    "rhat_median",
+    "acceptance",
+    "ess_a_1000_gradients",
+)
 TITLES = HEADINGS | {
     "acceptance": "Acceptance",
     "ess_a_1000_gradients": "ESS of functions in 1,000 gradients",
@@ -75,8 +86,8 @@ def _panel(ax: Axes, table: pandas.DataFrame, options: Sequence[str], score: str
     lines = table.groupby(options[1], sort=False) if len(options) > 1 else [("", table)]
     for (name, rows), color, marker in zip(lines, cycle(COLORS), cycle("os^Dv")):
         places = _places(table[options[0]], rows[options[0]])
-        style = {"color": color, "marker": marker, "lw": 1.5, "ms": 5}
-        ax.plot(places, rows[score].to_numpy(float), label=name, **style)
+        values = rows[score].to_numpy(float)
+        ax.plot(places, values, color=color, marker=marker, lw=1.5, ms=5, label=name)
     _axis(ax, table[options[0]])
     finish(ax, TITLES[score], options[0], "", legend="")
 
