@@ -377,6 +377,16 @@ def test_weights_are_pruned_from_the_command_line(capsys, draws_only):
     assert all(Path("here", name).stat().st_size > 1000 for name in ("pruning.png", "weights.png"))
 
 
+def test_the_help_lists_every_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--help"])
+    assert stop.value.code == 0
+    listed = set(re.findall(r"^\W+([a-z-]+)  +\S", capsys.readouterr().out, flags=re.MULTILINE))
+    expected = {"run", "plan", "predict", "summary", "prune", "compare", "sweep", "chains"}
+    expected |= {"correlations", "surface", "corruptions", "rotations", "adversarial", "ood"}
+    assert expected <= listed
+
+
 def test_all_methods_are_commands():
     methods = {name for name in bnn.__all__ if name in dir(bnn.methods)}
     assert methods == set(METHODS)

@@ -1,4 +1,4 @@
-"""The command line: ``bnn-ppl run``, ``plan``, ``predict``, ``summary``, ``prune``, ``compare``.
+"""The command line: ``bnn-ppl run``, and the commands on what it leaves.
 
 Options of a method and of ``run`` are read off their signatures and docstrings, so a new argument
 there is a new option here.
@@ -16,6 +16,20 @@ from bnn_ppl.cli.shift import adversarial, corruptions, ood, rotations
 from bnn_ppl.cli.studies_of_draws import chains, correlations
 from bnn_ppl.cli.surface import surface
 from bnn_ppl.cli.sweep import sweep_command
+
+COMMANDS = (
+    summary,
+    predict,
+    compare,
+    prune,
+    chains,
+    correlations,
+    surface,
+    corruptions,
+    rotations,
+    adversarial,
+    ood,
+)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -35,18 +49,9 @@ def _parse(arguments: list[str], repeated: list[str]) -> None:
     app = tyro.extras.SubcommandApp()
     app.command(name="run")(run_command())
     app.command(name="plan")(plan_command())
-    app.command(predict)
-    app.command(summary)
-    app.command(prune)
-    app.command(compare)
-    app.command(chains)
-    app.command(correlations)
-    app.command(surface)
-    app.command(corruptions)
-    app.command(rotations)
-    app.command(adversarial)
-    app.command(ood)
     app.command(name="sweep")(sweep_command(repeated, lambda words: _parse(["run", *words], [])))
+    for command in COMMANDS:
+        app.command(command)
     app.cli(
         prog="bnn-ppl",
         description=(
