@@ -1,0 +1,159 @@
+"""How near do cheap methods come to HMC? 160 images of MNIST, 784-256-256-10, prior N(0, 1).
+
+The setting is Izmailov et al.'s (bnn_hmc, README). The images ship with the package, and what HMC
+predicts for the 2,000 test images is kept beside the documentation (docs/comparison.md says how it
+was run). One command fits every approximation and prints the table:
+
+    python benchmarks/mnist160.py
+
+    python benchmarks/mnist160.py sghmc mfvi --folder runs/mnist160     some of them
+
+A second call goes on where the first was stopped. No setting was chosen by a distance to HMC or by
+test images: rates are the largest that keep the training images fitted.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+import bnn_ppl as bnn
+from bnn_ppl.compare import to_latex
+
+DOCS = Path(__file__).parent.parent / "docs"
+HMC = DOCS / "mnist160_hmc.npz"
+
+
+class Setting(NamedTuple):
+    """How a method was run; starts are "initialisers" of the network, "prior" draws, or a run."""
+
+    method: Callable[[bnn.Posterior, int], bnn.Method]  # posterior, steps of warm-up
+    start: str
+    num_chains: int
+    num_warmup: int
+    num_draws: int = 1
+    thin: int = 0
+    batch_size: int | None = 80
+
+
+def cosine(rate: float) -> Callable:
+    """Make a learning rate that falls to 0 in warm-up."""
+    return partial(optax.cosine_decay_schedule, rate)
+
+
+def fitted(method: Callable, rate: float, **options: Any) -> Callable:
+    return lambda posterior, steps: method(posterior, learning_rate=cosine(rate)(steps), **options)
+
+
+def sampled(method: Callable, step_size: float, **options: Any) -> Callable:
+    return lambda posterior, steps: method(posterior, step_size, **options)
+
+
+def cyclical(step_size: float, **options: Any) -> Callable:
+    def build(posterior: bnn.Posterior, steps: int) -> bnn.Method:
+        schedule = bnn.schedules.cyclical(step_size, CYCLE, steps)
+        return bnn.sghmc(posterior, schedule, momentum=0.95, **options)
+
+    return build
+
+
+def multiswag(posterior: bnn.Posterior, steps: int) -> bnn.Method:
+    inner = bnn.descent(posterior, optax.sgd(0.005, momentum=0.9))
+    return bnn.swag(posterior, inner, 20, collect_every=10, collect_from=steps // 2)
+
+
+CYCLE = 100
+SAMPLER = {"start": "ensemble_from_prior", "num_chains": 100, "num_warmup": 50}
+SETTINGS = {
+    "ensemble": Setting(fitted(bnn.descent, 1e-3), "initialisers", 50, 400),
+    "ensemble_from_prior": Setting(fitted(bnn.descent, 1e-3), "prior", 200, 200),
+    "sgld": Setting(sampled(bnn.sgld, 1e-8), num_draws=2, thin=100, **SAMPLER),
+    "sghmc": Setting(sampled(bnn.sghmc, 1e-8), num_draws=2, thin=100, **SAMPLER),
+    "sghmc_cyclical": Setting(cyclical(1e-8), num_draws=2, thin=CYCLE, **SAMPLER),
+    "sghmc_cyclical_rmsprop": Setting(
+        cyclical(1e-5, preconditioner=bnn.preconditioners.rmsprop()),
+        num_draws=2,
+        thin=CYCLE,
+        **SAMPLER,
+    ),
+    "multiswag": Setting(multiswag, "initialisers", 20, 800, num_draws=10),
+    "mfvi": Setting(fitted(bnn.mfvi, 1e-2), "initialisers", 1, 10_000, num_draws=200),
+    "laplace": Setting(lambda posterior, steps: bnn.laplace(posterior), "ensemble", 1, 2, 200),
+    "mc_dropout": Setting(fitted(bnn.mc_dropout, 1e-3), "initialisers", 1, 1000, num_draws=200),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("methods", nargs="*", help=f"of {', '.join(SETTINGS)}; by default all")
+    parser.add_argument("--folder", type=Path, default=Path("runs/mnist160"))
+    parser.add_argument("--table", type=Path, default=Path("mnist160"), help="of csv, tex and png")
+    args = parser.parse_args()
+    unknown = set(args.methods) - set(SETTINGS)
+    if unknown:
+        parser.error(f"got {', '.join(unknown)}, expected some of {', '.join(SETTINGS)}")
+    data = bnn.data.load("mnist", subset=160)
+    data = data._replace(test=bnn.data.Data(*(leaf[:2000] for leaf in data.test)))
+    posterior = conditioned(data)
+    names = args.methods or list(SETTINGS)
+    draws = {name: fit(name, posterior, args.folder) for name in names}
+    table = compared(posterior, draws, data)
+    print(table.drop(columns="brier").to_string(float_format="{:.4g}".format))
+    table.to_csv(args.table.with_suffix(".csv"))
+    args.table.with_suffix(".tex").write_text(to_latex(table))
+    bnn.plots.comparison(table).savefig(args.table.with_suffix(".png"), dpi=150)
+
+
+def conditioned(data: bnn.data.DataSet) -> bnn.Posterior:
+    net = partial(bnn.nets.MLP, 784, (256, 256), 10)
+    return bnn.condition(bnn.models.classifier(net, bnn.priors.normal(1.0)), data.train)
+
+
+def fit(name: str, posterior: bnn.Posterior, folder: Path) -> Any:
+    chosen = SETTINGS[name]
+    init = None
+    if chosen.start == "prior":
+        init = bnn.prior_draws(jax.random.key(1), posterior, 1, chosen.num_chains)
+    elif chosen.start in SETTINGS:
+        init = fit(chosen.start, posterior, folder)
+    print(f"\n{name}, from {chosen.start}", flush=True)
+    return bnn.run(
+        jax.random.key(0),
+        posterior,
+        chosen.method(posterior, chosen.num_warmup),
+        num_chains=chosen.num_chains,
+        num_warmup=chosen.num_warmup,
+        num_draws=chosen.num_draws,
+        thin=chosen.thin,
+        batch_size=chosen.batch_size,
+        init=init,
+        folder=folder / name,
+    )
+
+
+def compared(posterior: bnn.Posterior, draws: dict, data: bnn.data.DataSet) -> Any:
+    """Scores of each method and its distance to HMC, which stands in the first row."""
+    with np.load(HMC) as file:
+        hmc, rhat = file["probs"], file["rhat"]
+    predictions = {name: bnn.predict(posterior, run, data.test) for name, run in draws.items()}
+    if "laplace" in draws:
+        model = bnn.linearised(posterior, draws["laplace"])
+        predictions["laplace_linearised"] = bnn.predict(model, draws["laplace"], data.test)
+    return bnn.compare(
+        {"hmc": hmc} | predictions,
+        data.test.y,
+        "hmc",
+        draws=draws,
+        function_rhat={"hmc": rhat},
+    )
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", os.cpu_count())
+    main()
