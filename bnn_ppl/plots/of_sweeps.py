@@ -84,10 +84,11 @@ def sweep(table: pandas.DataFrame, options: Sequence[str]) -> Figure:
 
 def _panel(ax: Axes, table: pandas.DataFrame, options: Sequence[str], score: str) -> None:
     lines = table.groupby(options[1], sort=False) if len(options) > 1 else [("", table)]
+    style = "-" if _are_numbers(table[options[0]]) else ""  # nothing lies between names
     for (name, rows), color, marker in zip(lines, cycle(COLORS), cycle("os^Dv")):
         places = _places(table[options[0]], rows[options[0]])
         values = rows[score].to_numpy(float)
-        ax.plot(places, values, color=color, marker=marker, lw=1.5, ms=5, label=name)
+        ax.plot(places, values, ls=style, color=color, marker=marker, lw=1.5, ms=5, label=name)
     _axis(ax, table[options[0]])
     finish(ax, TITLES[score], options[0], "", legend="")
 
