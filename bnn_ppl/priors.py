@@ -6,11 +6,17 @@ adding one function here and one row to the table in ``tests/test_priors.py``.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
+
+if TYPE_CHECKING:
+    import arviz
+    import xarray
 
 SitePrior = Callable[[str, tuple[int, ...]], dist.Distribution]
 
@@ -121,6 +127,50 @@ def hierarchical(std: float = 1.0, concentration: float = 10.0) -> SitePrior:
     return prior
 
 
+def from_draws(
+    draws: "arviz.InferenceData", name: str = "net", *, chain: int | None = None
+) -> dict[str, dist.Distribution]:
+    """Independent Gaussians with the means and standard deviations that a run found.
+
+    The posterior of one data set as the prior of the next (Opper, 1998; Nguyen et al., 2018)::
+
+        draws = run(key, condition(classifier(net, fan_in()), first), mfvi(...), ...)
+        posterior = condition(classifier(net, from_draws(draws)), second)
+
+    Where the group ``fitted`` holds ``<site>.loc`` and ``<site>.scale`` they are these numbers:
+    exact for mfvi, vogn, ivon and diagonal laplace, the margins of other structures of laplace, the
+    diagonal of swag. Otherwise they are the moments of the draws, weighted by ``log_weight`` if
+    there is one. Either way what weights know of each other is lost.
+
+    Parameters
+    ----------
+    draws
+        From :func:`bnn_ppl.run`, of a model with a :func:`bnn_ppl.random_network`, whose weights
+        are real numbers.
+    name
+        Of the network, as ``random_network`` was told it.
+    chain
+        Which chain's: chains of a network go to modes with other hidden units in a weight's place.
+        May be left out where there is only one.
+
+    Returns
+    -------
+    dict of str to numpyro.distributions.Normal
+        By site of a weight, of the weight's shape; a prior for ``random_network``. Scales that the
+        first prior sampled (``<site>.precision``) have no part in it.
+
+    Raises
+    ------
+    ValueError
+        If there is no such chain, several and none is named, or no network of that name; or if a
+        standard deviation is 0 or not finite.
+    """
+    chain = _chosen_chain(draws, chain)
+    groups = [group for group in draws.groups() if "chain" in draws[group].dims]
+    own = {group: draws[group].isel(chain=chain) for group in groups}
+    return {site: _gaussian(own, site) for site in _weights_of(own["posterior"], name)}
+
+
 def noise(floor: float = 0.05, scale: float = 1.0) -> dist.Distribution:
     """Half-normal for the standard deviation of an observation, cut off below `floor`.
 
@@ -129,6 +179,56 @@ def noise(floor: float = 0.05, scale: float = 1.0) -> dist.Distribution:
     few rows) drive the noise towards 0 and the posterior to a needle that no step size follows.
     """
     return dist.TruncatedNormal(0.0, _positive("scale", scale), low=_positive("floor", floor))
+
+
+def _chosen_chain(draws: "arviz.InferenceData", chain: int | None) -> int:
+    num_chains = draws["posterior"].sizes["chain"]
+    if chain is None and num_chains == 1:
+        return 0
+    if chain is None or not 0 <= chain < num_chains:
+        raise ValueError(
+            f"got chain={chain} of {num_chains} chains, expected a number from 0 to "
+            f"{num_chains - 1}: say which chain's modes the prior is about"
+        )
+    return chain
+
+
+def _weights_of(values: "xarray.Dataset", name: str) -> list[str]:
+    sites = list(map(str, values.data_vars))
+    below = [site for site in sites if site.startswith(f"{name}.")]
+    weights = [site for site in below if site.rpartition(".")[0] not in below]
+    if not weights:
+        raise ValueError(
+            f"got draws of {', '.join(sites)}, expected weights of a network {name!r}: pass the "
+            "name that random_network was told"
+        )
+    return weights
+
+
+def _gaussian(own: "Mapping[str, xarray.Dataset]", site: str) -> dist.Normal:
+    fitted: Mapping = own.get("fitted", {})
+    if f"{site}.loc" in fitted and f"{site}.scale" in fitted:
+        loc, scale = (fitted[f"{site}.{part}"].values for part in ("loc", "scale"))
+    else:
+        loc, scale = _moments(own, site)
+    if not np.all((scale > 0) & np.isfinite(scale)):
+        raise ValueError(
+            f"got a standard deviation of 0, or not finite, in {site!r}, expected a spread in "
+            "every weight: use more draws, or a method that fits them all"
+        )
+    return dist.Normal(jnp.asarray(loc, float), jnp.asarray(scale, float))
+
+
+def _moments(own: "Mapping[str, xarray.Dataset]", site: str) -> tuple[np.ndarray, np.ndarray]:
+    values = own["posterior"][site].transpose("draw", ...).values.astype(float)
+    if not len(values):
+        raise ValueError("got no draws, expected some: let the run go on (the same call again)")
+    log_weights = np.zeros(len(values))
+    if "log_weight" in own.get("sample_stats", {}):
+        log_weights = own["sample_stats"]["log_weight"].values.astype(float)
+    weights = np.exp(log_weights - log_weights.max())
+    mean = np.average(values, 0, weights)
+    return mean, np.sqrt(np.average((values - mean) ** 2, 0, weights))
 
 
 def _positive(name: str, value: float) -> float:

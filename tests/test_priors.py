@@ -12,6 +12,7 @@ from scipy.integrate import quad
 from scipy.special import logsumexp
 
 from bnn_ppl import priors
+from bnn_ppl.store import inference_data
 
 STD = 0.3
 WEIGHTS = np.array([-2.0, -0.4, -1e-3, 0.0, 0.1, 0.7, 5.0])
@@ -201,6 +202,66 @@ def test_horseshoe_has_a_scale_for_the_tensor_and_one_for_each_weight(float64):
     )
 
 
+# --- priors that another run found
+
+KERNEL, BIAS = "net.layers.0.kernel", "net.layers.0.bias"
+
+
+def draws_of(num_chains=2, num_draws=6, log_weight=None, fitted=None, **others):
+    rng = np.random.default_rng(0)
+    values = {
+        KERNEL: rng.normal(3, 2, (num_chains, num_draws, 3, 2)),
+        BIAS: rng.normal(3, 2, (num_chains, num_draws, 2)),
+    }
+    stats = {} if log_weight is None else {"log_weight": log_weight}
+    return inference_data(values | others, stats, None, {}, fitted)
+
+
+def gaussians(num_chains, scale=0.1):
+    """Make up the parameters of a fit, float32 as a run has them."""
+    rng = np.random.default_rng(1)
+    fitted = {"log_evidence": np.zeros(num_chains)}
+    for site, shape in ((KERNEL, (num_chains, 3, 2)), (BIAS, (num_chains, 2))):
+        fitted[f"{site}.loc"] = rng.normal(size=shape).astype(np.float32)
+        fitted[f"{site}.scale"] = (scale * rng.uniform(size=shape)).astype(np.float32)
+    return fitted
+
+
+@pytest.mark.parametrize("chain", [0, 1])
+def test_the_prior_from_a_fit_has_its_means_and_scales_to_the_last_bit(chain):
+    fitted = gaussians(2)
+    prior = priors.from_draws(draws_of(fitted=fitted), chain=chain)
+    assert list(prior) == [KERNEL, BIAS]
+    for site, gaussian in prior.items():
+        np.testing.assert_array_equal(gaussian.loc, fitted[f"{site}.loc"][chain])
+        np.testing.assert_array_equal(gaussian.scale, fitted[f"{site}.scale"][chain])
+
+
+def test_the_prior_from_draws_has_their_moments(float64):
+    draws = draws_of()
+    for site, gaussian in priors.from_draws(draws, chain=1).items():
+        own = draws.posterior[site].values[1]
+        np.testing.assert_allclose(gaussian.loc, own.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(gaussian.scale, own.std(0), rtol=1e-12)
+
+
+def test_the_prior_from_weighted_draws_counts_them_as_often_as_they_weigh(float64):
+    counts = np.array([1, 3, 2, 1, 1, 4])
+    draws = draws_of(1, log_weight=np.log(counts)[None] + 800)
+    repeated = np.repeat(draws.posterior[KERNEL].values[0], counts, axis=0)
+    gaussian = priors.from_draws(draws)[KERNEL]
+    np.testing.assert_allclose(gaussian.loc, repeated.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(gaussian.scale, repeated.std(0), rtol=1e-12)
+
+
+def test_the_prior_from_draws_is_of_the_weights_of_one_network_alone():
+    scales = {f"{KERNEL}.precision": np.ones((2, 6)), "noise": np.ones((2, 6))}
+    other = {"network.bias": np.random.default_rng(2).normal(size=(2, 6, 4))}
+    draws = draws_of(**scales, **other)
+    assert list(priors.from_draws(draws, chain=0)) == [KERNEL, BIAS]
+    assert list(priors.from_draws(draws, "network", chain=0)) == ["network.bias"]
+
+
 # --- what is refused
 
 REFUSED = {
@@ -228,6 +289,30 @@ REFUSED = {
     "horseshoe": (partial(priors.horseshoe, 0), "got scale=0, expected"),
     "hierarchical of std 0": (partial(priors.hierarchical, 0), "got std=0, expected"),
     "hierarchical": (partial(priors.hierarchical, 1, 0), "got concentration=0, expected"),
+    "several chains, none named": (
+        lambda: priors.from_draws(draws_of(3)),
+        "got chain=None of 3 chains, expected a number from 0 to 2: say which",
+    ),
+    "a chain there is not": (
+        lambda: priors.from_draws(draws_of(3), chain=3),
+        "got chain=3 of 3 chains, expected a number from 0 to 2",
+    ),
+    "a network there is not": (
+        lambda: priors.from_draws(draws_of(1), "ne"),
+        "got draws of net.layers.0.kernel, .*expected weights of a network 'ne': pass",
+    ),
+    "one draw, which has no spread": (
+        lambda: priors.from_draws(draws_of(1, 1)),
+        f"got a standard deviation of 0, or not finite, in '{KERNEL}', expected a spread",
+    ),
+    "weights that a fit left where they were": (
+        lambda: priors.from_draws(draws_of(1, fitted=gaussians(1, scale=0))),
+        f"got a standard deviation of 0, or not finite, in '{KERNEL}', expected a spread",
+    ),
+    "no draws": (
+        lambda: priors.from_draws(draws_of(1).isel(draw=slice(0))),
+        "got no draws, expected some: let the run go on",
+    ),
 }
 
 
