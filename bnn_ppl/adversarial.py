@@ -236,12 +236,14 @@ def _checked(
     if not isinstance(x, Array) or x.dtype.kind != "f":
         kind = x.dtype if isinstance(x, Array) else type(x).__name__
         raise ValueError(f"got x of {kind}, expected an array of floats: others have no gradient")
+    if not len(epsilons):
+        raise ValueError("got no epsilons, expected one or more: 0.1 is usual")
     for epsilon in epsilons:
         if not 0 <= epsilon < np.inf:
             raise ValueError(f"got epsilon={epsilon}, expected a finite number from 0 up")
     for name, number in (("num_steps", num_steps), ("batch_size", batch_size)):
         if number is not None and number < 1:
             raise ValueError(f"got {name}={number}, expected at least 1")
-    if clip is not None and np.any(np.asarray(clip[0]) >= np.asarray(clip[1])):
-        raise ValueError(f"got clip={clip}, expected a lowest value below the highest: swap them")
+    if clip is not None and np.any(np.asarray(clip[0]) > np.asarray(clip[1])):
+        raise ValueError("got clip with a lowest value above the highest, expected below: swap")
     return np.asarray(x), np.asarray(y)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from bnn_ppl import store
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.precision import matmul_precision
-from bnn_ppl.predict import checked_pair, in_blocks, weights_of
+from bnn_ppl.predict import checked_pair, each_output, in_blocks, weights_of
 from bnn_ppl.progress import reporting
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def by_class(correlations: ArrayLike, y: ArrayLike) -> "pandas.DataFrame":
 
 def _outputs(predictive: dist.Distribution) -> jax.Array:
     """Logits where the distribution has them, else its mean, as (output, row)."""
-    logits = getattr(predictive, "logits", None)
+    logits = getattr(each_output(predictive), "logits", None)
     values = predictive.mean if logits is None else logits
     return values.reshape(values.shape[0], -1).T
 

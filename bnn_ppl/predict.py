@@ -197,7 +197,7 @@ def in_blocks(
 
 def _center(predictive: dist.Distribution) -> tuple[str, Array]:
     """Class probabilities where the distribution has classes, else its mean."""
-    each = _each_output(predictive)
+    each = each_output(predictive)
     probs = getattr(each, "probs", None)
     if probs is not None and jnp.ndim(probs) == len(each.batch_shape) + 1:
         return "probs", probs
@@ -206,7 +206,7 @@ def _center(predictive: dist.Distribution) -> tuple[str, Array]:
     return "mean", predictive.mean
 
 
-def _each_output(predictive: dist.Distribution) -> dist.Distribution:
+def each_output(predictive: dist.Distribution) -> dist.Distribution:
     """Give the distribution of single outputs where several are one event."""
     while isinstance(predictive, dist.Independent):
         predictive = predictive.base_dist
@@ -265,7 +265,7 @@ def _entropy(predictive: dist.Distribution, shape: tuple[int, ...]) -> Array:
     """Entropy of each output; NaN where the distribution knows no closed form of it."""
     unknown = jnp.full(shape, jnp.nan)
     try:
-        entropy = _each_output(predictive).entropy()
+        entropy = each_output(predictive).entropy()
     except NotImplementedError:
         return unknown
     return entropy if entropy.shape == shape else unknown

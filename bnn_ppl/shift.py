@@ -265,7 +265,8 @@ def predictions_of(
     for first in remaining:
         some = [first, *islice(remaining, _BYTES_AT_ONCE // first.nbytes)]
         together = np.concatenate(some), np.concatenate([y] * len(some))
-        prediction = predict(posterior, draws, together, batch_size=batch_size or len(y))
+        size = len(y) if batch_size is None else batch_size
+        prediction = predict(posterior, draws, together, batch_size=size)
         for start in range(0, len(some) * len(y), len(y)):
             yield prediction.isel(row=slice(start, start + len(y)))
 

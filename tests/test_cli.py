@@ -367,6 +367,24 @@ def test_runs_are_compared_side_by_side(capsys, draws_only):
     with pytest.raises(SystemExit):
         cli.main(["compare", "exact", "other"])
     assert "got a run on yacht, split 1" in capsys.readouterr().err
+    problem = json.loads(Path("point/problem.json").read_text())
+    for change, words in {
+        '{"float64": true}': "got float64=True in 'point'",
+        '{"colour": "red"}': "got colour in",
+    }.items():
+        Path("point/problem.json").write_text(json.dumps(problem | json.loads(change)))
+        with pytest.raises(SystemExit):
+            cli.main(["compare", "exact", "point"])
+        assert words in capsys.readouterr().err
+    for wrong, words in {
+        ("--figure", "nowhere/x.png"): "got --figure nowhere/x.png",
+        ("--reference", "nowhere.npz"): "got --reference nowhere.npz",
+        ("--reference", "exact/problem.npz"): "cannot be read",
+    }.items():
+        Path("exact/problem.npz").write_bytes(b"")
+        with pytest.raises(SystemExit):
+            cli.main(["compare", "exact", "dropout", *wrong])
+        assert words in capsys.readouterr().err
 
 
 def test_weights_are_pruned_from_the_command_line(capsys, draws_only):

@@ -99,6 +99,7 @@ def test_classes_are_never_guessed_from_a_table(tmp_path):
         ("1,2\n3,x\n", {}, "got 'x' in line 2, column '1'"),
         ("1,x\n3,4\n", {}, "got 'x' in line 1, column '1'"),
         ("a,b\n1,2\n\n,4\n", {}, "got '' in line 4, column 'a'"),
+        ("a,b\n1,2\n,\n3,4\n", {}, "got '' in line 3, column 'a'"),
         ("a,b\n1,nan\n", {}, "got 'nan' in line 2, column 'b', expected a finite number"),
         ("a,b\n1,-inf\n", {}, "got '-inf' in line 2"),
         ("a,b\n1,2\n1,2,3\n", {}, "got 3 cells in line 3, expected 2 as in the first"),
@@ -184,6 +185,9 @@ def test_own_images_can_be_met_with_those_of_another_set(tmp_path):
     back = other * like.x_scale + like.x_mean
     assert back.min() == pytest.approx(0, abs=1e-3)
     assert back.max() == pytest.approx(255, abs=1e-3)
+    shares = data.load(save(tmp_path, **four(x / 255.0, np.arange(20) % 2)))
+    with pytest.raises(ValueError, match="expected whole numbers from 0 to 255"):
+        data.out_of_distribution("mnist", shares)
 
 
 @pytest.mark.parametrize(

@@ -444,7 +444,7 @@ def test_attacks_that_cannot_be_are_refused():
         (np.nan, {}, "got epsilon=nan"),
         (0.1, {"num_steps": 0}, "got num_steps=0, expected at least 1"),
         (0.1, {"batch_size": 0}, "got batch_size=0, expected at least 1"),
-        (0.1, {"clip": (1.0, -1.0)}, "expected a lowest value below the highest"),
+        (0.1, {"clip": (1.0, -1.0)}, "got clip with a lowest value above the highest"),
     ):
         with pytest.raises(ValueError, match=message):
             fgsm(*problem, epsilon, **options)

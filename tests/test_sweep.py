@@ -74,6 +74,8 @@ def test_a_second_option_makes_pairs_and_a_finished_sweep_is_read_again(tmp_path
         (["temperature", "1", *RUN, "--folder", "x"], "got --folder after"),
         (["temperature", "1", "--reference", "2", *RUN], "got --reference 2"),
         (["temperature", "-1", *RUN], "temperature"),
+        (["split", "0", "1", *RUN], "got a sweep over split"),
+        (["prior_scale", "1", *RUN, "--prior-scale", "2"], "expected it only before"),
     ],
 )
 def test_bad_sweeps_are_refused_in_a_line(arguments, words, capsys):

@@ -1,5 +1,6 @@
 """Commands on the folders of runs: ``predict``, ``summary``, ``prune``, ``compare``."""
 
+import zipfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.folders import check_names, reopen, reopen_all
+from bnn_ppl.cli.folders import check_figure, check_names, reopen, reopen_all
 from bnn_ppl.cli.printed import prediction_table
 from bnn_ppl.compare import VARIABLES, to_latex
 from bnn_ppl.metrics import Prediction
@@ -115,6 +116,7 @@ def compare(
     data_dir
         Folder with the data set, if it has moved since the runs.
     """
+    check_figure(figure)
     _check_comparison([folder.name for folder in folders], reference, calibrate)
     runs = reopen_all(folders, data_dir)
     data = next(iter(runs.values())).data
@@ -150,6 +152,8 @@ def _check_comparison(names: list[str], reference: str | None, calibrate: float)
             f"got --reference {reference}, expected one of {', '.join(names)}, an .npz file of "
             "predictions, or published"
         )
+    if elsewhere and reference != "published" and not Path(str(reference)).is_file():
+        raise FileNotFoundError(f"got --reference {reference}, expected a file that is there")
     if not 0 <= calibrate < 1:
         raise ValueError(f"got --calibrate {calibrate:g}, expected a share from 0 to below 1")
 
@@ -162,5 +166,8 @@ def _predicted(reference: str | None, data: Any, data_dir: Path | None) -> Predi
         found = bnn.data.hmc_reference(data.name, data_dir=data_dir)
         shuffled = data.source == "tensorflow-datasets"
         return found.probs[found.tfds_order] if shuffled else found.probs
-    with np.load(reference, allow_pickle=False) as file:
-        return {name: file[name] for name in VARIABLES if name in file.files}
+    try:
+        with np.load(reference, allow_pickle=False) as file:
+            return {name: file[name] for name in VARIABLES if name in file.files}
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise ValueError(f"{reference}: cannot be read ({error}); write it again") from error

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 import bnn_ppl as bnn
 from bnn_ppl.cli.options import Options
 from bnn_ppl.cli.problem import Problem, conditioned
@@ -37,18 +39,42 @@ def reopen(folder: Path, data_dir: Path | None = None) -> Opened:
 
 
 def reopen_all(folders: tuple[Path, ...], data_dir: Path | None = None) -> dict[str, Opened]:
-    """Open runs on the same test rows, by name of the folder."""
+    """Open runs on the same test rows, computed alike, by name of the folder."""
     check_names([folder.name for folder in folders])
     runs = {folder.name: reopen(folder, data_dir) for folder in folders}
-    first = next(iter(runs.values())).problem
+    first = next(iter(runs.values()))
     for name, run in runs.items():
-        if (run.problem.data, run.problem.split) != (first.data, first.split):
+        for setting in ("float64", "matmul_precision"):  # JAX has one of each for all
+            got, expected = (getattr(each.problem, setting) for each in (run, first))
+            if got != expected:
+                raise ValueError(
+                    f"got {setting}={got!r} in {name!r}, expected {expected!r} as in the first: "
+                    "look at runs of one precision together"
+                )
+        if not _same_rows(run.data, first.data):
             raise ValueError(
                 f"got a run on {run.problem.data}, split {run.problem.split}, in {name!r}, "
-                f"expected {first.data}, split {first.split}, as in the first: compare runs on "
-                "the same rows"
+                f"expected the test rows and units of {first.problem.data}, split "
+                f"{first.problem.split}, as in the first: compare runs on the same rows"
             )
     return runs
+
+
+def _same_rows(data: Any, other: Any) -> bool:
+    """Tell whether test rows are the same, and in the same units."""
+    return (
+        np.array_equal(data.test.x, other.test.x)
+        and np.array_equal(data.test.y, other.test.y)
+        and (data.y_mean, data.y_scale) == (other.y_mean, other.y_scale)
+    )
+
+
+def check_figure(figure: Path) -> None:
+    """Refuse a place where nothing can be written, before anything is computed."""
+    if not figure.parent.is_dir():
+        raise FileNotFoundError(
+            f"got --figure {figure} in a folder that is not there, expected one that is: make it"
+        )
 
 
 def check_names(names: list[str]) -> None:
@@ -65,6 +91,12 @@ def check_names(names: list[str]) -> None:
 
 def _checked(path: Path, settings: Options) -> Options:
     """Refuse words that the command line would not have taken."""
+    unknown = set(settings) - set(Problem._fields) if isinstance(settings, dict) else {"no table"}
+    if unknown:
+        raise ValueError(
+            f"got {', '.join(sorted(unknown))} in {str(path)!r}, expected the options of run: copy "
+            "the file again, or update bnn_ppl"
+        )
     for name, hint in get_type_hints(Problem).items():
         words = get_args(hint)
         if get_origin(hint) is Literal and settings.get(name) not in words:

@@ -10,7 +10,7 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl import adversarial as attacks
 from bnn_ppl import shift
-from bnn_ppl.cli.folders import Opened, reopen_all
+from bnn_ppl.cli.folders import Opened, check_figure, reopen_all
 from bnn_ppl.corruptions import rotate
 from bnn_ppl.plots import of_shift
 from bnn_ppl.progress import reporting
@@ -63,6 +63,7 @@ def corruptions(
     progress
         Show how far it is.
     """
+    path = _path(folders, figure, "corruptions.png")
     runs, data = _image_runs(folders, data_dir)
     tables = {
         name: shift.corrupted(
@@ -82,7 +83,7 @@ def corruptions(
     shown = ["accuracy", "nll", "ece", "entropy", "mutual_information"]
     print("means over corruptions, by severity (0: none)")
     print(_by_condition(tables, "severity", shown))
-    _write(tables, of_shift.corruptions(tables), _path(folders, figure, "corruptions.png"))
+    _write(tables, of_shift.corruptions(tables), path)
 
 
 def rotations(
@@ -117,6 +118,7 @@ def rotations(
     progress
         Show how far it is.
     """
+    path = _path(folders, figure, "rotations.png")
     runs, data = _image_runs(folders, data_dir)
     one = num_rows is None
     rows = _first_of(data, label) if num_rows is None else _some(data.test, num_rows)
@@ -142,7 +144,7 @@ def rotations(
     shown += ["entropy", "expected_entropy", "mutual_information"]
     print(_by_condition(tables, "angle", shown))
     images = _turned(rows.x, data) if one else None
-    _write(tables, of_shift.rotations(tables, images), _path(folders, figure, "rotations.png"))
+    _write(tables, of_shift.rotations(tables, images), path)
 
 
 def adversarial(
@@ -183,6 +185,7 @@ def adversarial(
     progress
         Show how far it is.
     """
+    path = _path(folders, figure, "adversarial.png")
     runs = reopen_all(folders, data_dir)
     data = next(iter(runs.values())).data
     tables = {
@@ -204,7 +207,7 @@ def adversarial(
         shown = ["accuracy", "nll", "entropy", "mutual_information"]
     print(f"inputs moved by at most epsilon, {num_steps} steps")
     print(_by_condition(tables, "epsilon", shown))
-    _write(tables, of_shift.adversarial(tables), _path(folders, figure, "adversarial.png"))
+    _write(tables, of_shift.adversarial(tables), path)
 
 
 def ood(
@@ -239,6 +242,7 @@ def ood(
     progress
         Show how far it is.
     """
+    path = _path(folders, figure, "ood.png")
     runs, data = _image_runs(folders, data_dir)
     problem = next(iter(runs.values())).problem
     if not against or problem.data in against:
@@ -260,7 +264,7 @@ def ood(
         print(f"\n{name}: test rows of {problem.data} told from others")
         print(table.to_string(index=False, float_format="{:.4g}".format))
     drawn = of_shift.out_of_distribution(predictions, problem.data)
-    _write(tables, drawn, _path(folders, figure, "ood.png"))
+    _write(tables, drawn, path)
 
 
 def _predictions(
@@ -336,7 +340,9 @@ def _by_condition(
 
 
 def _path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Path:
+    """Give where the figure goes, before anything is computed."""
     if figure is not None:
+        check_figure(figure)
         return figure
     return folders[0] / name if len(folders) == 1 else Path(name)
 

@@ -16,6 +16,7 @@ from bnn_ppl.correlations import by_class, function_correlations
 from bnn_ppl.plots.of_budgets import chain_budget as draw_budget
 from bnn_ppl.plots.of_correlations import correlations as draw_correlations
 from bnn_ppl.prior_draws import prior_draws
+from bnn_ppl.shift import evenly, thinned
 
 _NUM_GROUPS = 5  # of rows of a regression, by the size of y
 
@@ -44,7 +45,7 @@ def correlations(
     num_draws
         Networks drawn from the prior, and most of the run's draws, spread evenly over it.
     num_rows
-        Test rows, the first ones.
+        Test rows, evenly spread.
     output
         Number of the one logit to look at, from 0; by default the average over all.
     prior_scales
@@ -58,7 +59,8 @@ def correlations(
     """
     _check_counts(num_draws=num_draws, num_rows=num_rows)
     run = reopen(folder, data_dir)
-    x, y = run.data.test.x[:num_rows], run.data.test.y[:num_rows]
+    chosen = evenly(len(run.data.test.y), num_rows)
+    x, y = run.data.test.x[chosen], run.data.test.y[chosen]
     labels, names = _groups(y, run.data)
     tables = {}
     for title, posterior, draws in _priors_and_posterior(run, prior_scales, num_draws, seed):
@@ -98,7 +100,7 @@ def chains(
     num_draws
         Numbers of draws a chain; by default 1, 2, 4, ... and all.
     num_rows
-        Test rows, the first ones; by default all.
+        Test rows, evenly spread; by default all.
     max_subsets
         Choices of chains to average over, where there are more.
     seed
@@ -112,10 +114,11 @@ def chains(
         raise ValueError(f"got --num-rows {num_rows}, expected at least 1")
     run = reopen(folder, data_dir)
     test = run.data.test
+    chosen = evenly(len(test.y), len(test.y) if num_rows is None else num_rows)
     table = chain_budget(
         run.posterior,
         run.draws,
-        (test.x[:num_rows], test.y[:num_rows]),
+        (test.x[chosen], test.y[chosen]),
         num_chains=num_chains or None,
         num_draws=num_draws or None,
         max_subsets=max_subsets,
@@ -140,25 +143,19 @@ def _priors_and_posterior(
     run: Opened, prior_scales: tuple[float, ...], num_draws: int, seed: int
 ) -> Iterator[tuple[str, bnn.Posterior, Any]]:
     """Title, model and draws of each prior, by its scale, and of the run."""
-    own, drawn = run.problem.prior_scale, _spread(run.draws, num_draws)
+    sizes = run.draws.posterior.sizes
+    if sizes["chain"] * sizes["draw"] < 2:
+        raise ValueError(
+            f"got a run of {sizes['draw']} draws, expected 2 or more in all: a single function has "
+            "no correlations"
+        )
+    own, drawn = run.problem.prior_scale, thinned(run.draws, num_draws)
     for scale in sorted({own, *prior_scales}):
         problem = run.problem._replace(prior_scale=scale)
         posterior = run.posterior if scale == own else conditioned(problem)[1]
         draws = prior_draws(jax.random.key(seed), posterior, num_draws)
         yield f"prior {problem.prior}({scale:g})", posterior, draws
     yield "posterior", run.posterior, drawn
-
-
-def _spread(draws: Any, num_draws: int) -> Any:
-    """At most so many draws, spread evenly over each chain, but at least one of each."""
-    sizes = draws.posterior.sizes
-    if sizes["chain"] * sizes["draw"] < 2:
-        raise ValueError(
-            f"got a run of {sizes['draw']} draws, expected 2 or more in all: a single function has "
-            "no correlations"
-        )
-    step = min(-(-sizes["chain"] * sizes["draw"] // num_draws), sizes["draw"])
-    return draws.isel(draw=slice(step - 1, None, step))
 
 
 def _groups(y: np.ndarray, data: Any) -> tuple[np.ndarray, dict[int, Any]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import tyro
 
-from bnn_ppl.cli.folders import Opened, reopen, reopen_all
+from bnn_ppl.cli.folders import Opened, check_figure, reopen, reopen_all
 from bnn_ppl.plots.of_surfaces import posterior_surface
 from bnn_ppl.surface import corner
 from bnn_ppl.surface import corners as corners_of
@@ -52,11 +52,9 @@ def surface(
     data_dir
         Folder with the data set, if it has moved since the runs.
     """
+    if figure is not None:
+        check_figure(figure)
     figure = figure or (folders[0] if len(folders) == 1 else Path()) / "surface.png"
-    if not figure.parent.is_dir():
-        raise FileNotFoundError(
-            f"got --figure {figure} in a folder that is not there, expected one that is: make it"
-        )
     run, chosen = _chosen(folders, corners, data_dir)
     found = surface_through(
         run.posterior, chosen, num_points=num_points, margin=margin, progress=progress

@@ -11,6 +11,8 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.cli.folders import Opened, reopen_all
 
+OTHER_ROWS = ("data", "split", "target", "classes", "data-dir", "float64", "matmul-precision")
+
 
 def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], None]) -> Callable:
     """Make the command ``sweep``: `run` is called with `arguments` and one value after another."""
@@ -57,9 +59,9 @@ def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], None]) ->
                 "got no run to repeat, expected it after two dashes: "
                 "bnn-ppl sweep temperature 0.1 1 -- hmc --data yacht"
             )
-        varied = {option.lstrip("-"): values}
+        varied = {_plain(option): values}
         if by:
-            varied[by[0].lstrip("-")] = by[1:]
+            varied[_plain(by[0])] = by[1:]
         folder = folder or Path("runs") / "-".join(["sweep", *varied])
         _check(varied, arguments, reference)
         settings = {",".join(chosen): chosen for chosen in itertools.product(*varied.values())}
@@ -77,6 +79,11 @@ def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], None]) ->
     return sweep
 
 
+def _plain(option: str) -> str:
+    """Write an option as the help does, without its first dashes."""
+    return option.lstrip("-").replace("_", "-")
+
+
 def _check(varied: dict[str, tuple], arguments: Sequence[str], reference: str | None) -> None:
     for option, values in varied.items():
         if len(set(values)) < max(1, len(values)) or not values:
@@ -84,7 +91,12 @@ def _check(varied: dict[str, tuple], arguments: Sequence[str], reference: str | 
                 f"got the values {', '.join(values) or 'none'} of {option}, expected one or more, "
                 "each once"
             )
-        if any(word.split("=")[0] == f"--{option}" for word in arguments):
+        if option in OTHER_ROWS:
+            raise ValueError(
+                f"got a sweep over {option}, expected an option that leaves the test rows and "
+                "their units alone: use run for each value"
+            )
+        if any(_plain(word.split("=")[0]) == option for word in arguments):
             raise ValueError(f"got --{option} after the two dashes, expected it only before: drop")
     if any(word.split("=")[0] == "--folder" for word in arguments):
         raise ValueError("got --folder after the two dashes, expected it before: move it")

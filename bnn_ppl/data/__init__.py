@@ -183,7 +183,8 @@ def out_of_distribution(
     Raises
     ------
     ValueError
-        For an unknown name, images of another shape than those of `like`, and a damaged file.
+        For an unknown name, images of another shape than those of `like`, a `like` whose pixels
+        were not whole numbers from 0 to 255, and a damaged file.
     FileNotFoundError
         If no source has the images.
 
@@ -199,5 +200,16 @@ def out_of_distribution(
         fitting = [other for other, kind in IMAGES.items() if kind.shape == wanted]
         choice = f"choose {' or '.join(fitting)}" if fitting else "choose like= of that shape"
         raise ValueError(f"got {name!r} of images {shape}, expected {wanted} as of like=; {choice}")
+    _check_bytes(like)
     x = test_images(name, places(data_dir), IMAGES[name])
     return standardise(x, Moments(like.x_mean, like.x_scale), like.train.x.dtype)
+
+
+def _check_bytes(like: DataSet) -> None:
+    """Refuse images whose pixels were not bytes: their units are not those of other sets."""
+    pixels = like.train.x[:100] * np.asarray(like.x_scale) + np.asarray(like.x_mean)
+    if np.abs(pixels - np.rint(pixels)).max() > 0.01 or pixels.max() < 16.5:
+        raise ValueError(
+            f"got like={like.name!r} with pixels from {pixels.min():.4g} to {pixels.max():.4g}, "
+            "expected whole numbers from 0 to 255: store them as uint8"
+        )

@@ -79,7 +79,7 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            lines = [(reader.line_num, cells) for cells in reader if "".join(cells).strip()]
+            lines = [(reader.line_num, cells) for cells in reader if cells not in ([], [""])]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise unreadable(path, error) from error
     require(path, lines, "an empty file", "rows of numbers", "fill it")

@@ -1,9 +1,8 @@
-"""Figures of predictions and of chains: one question a function, each drawn on one Axes.
+"""Figures of predictions, chains, weights and studies: one question a function.
 
-Every function takes ``ax=None``, draws on new Axes where none are given, and returns the Axes;
-`report` puts four of them in one figure; so do `weights`, `pruning` and `comparison` with their
-own. Colours are Okabe and Ito's, which the colour-blind can tell apart, and no global style of
-matplotlib is changed.
+Those of one panel take ``ax=None``, draw on new Axes where none are given, and return the Axes;
+`report` puts four of them in one figure. Those of several panels return a Figure. Colours are Okabe
+and Ito's, which the colour-blind can tell apart, and no global style of matplotlib is changed.
 """
 
 from bnn_ppl.plots.of_budgets import chain_budget
