@@ -10,6 +10,9 @@ import jax
 import numpyro
 import numpyro.distributions as dist
 from flax import linen, nnx
+from jax.lax import conv_general_dilated
+
+from bnn_ppl.convolution import convolution
 
 Prior: TypeAlias = (
     dist.Distribution | Mapping[str, dist.Distribution] | Callable[..., dist.Distribution]
@@ -84,6 +87,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
         for site, (path, leaf) in variables.items()
     ]
     network: Any = nnx.merge(graph, nnx.from_flat_state(sampled), rest)
+    _quicken(network)
     for change in _CHANGES.get():
         network = change(name, network)
     return network
@@ -107,6 +111,14 @@ def _build(net: Any) -> nnx.Module:
             "pass a factory such as partial(bnn_ppl.nets.MLP, 6, (50,), 2)"
         )
     return module
+
+
+def _quicken(network: nnx.Module) -> None:
+    """Let convolutions of a copy of the network be ours, where JAX's are slow inside loops."""
+    if jax.default_backend() == "cpu":
+        for _, layer in nnx.iter_modules(network):
+            if isinstance(layer, nnx.Conv) and layer.conv_general_dilated is conv_general_dilated:
+                layer.conv_general_dilated = convolution
 
 
 def _flat(state: nnx.State) -> list[tuple[tuple, nnx.Variable]]:
