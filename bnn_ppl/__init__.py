@@ -7,7 +7,7 @@ The map of the package, from a model to an answer::
     method     hmc(posterior), nuts(posterior), ...      Method
     draws      run(key, posterior, method, ...)          arviz.InferenceData
     answer     predict(posterior, draws, data)           function_draws, metrics, diagnostics,
-                                                         compare, pruning, plots
+                                                         compare, pruning, studies, plots
 """
 
 from bnn_ppl import (
@@ -26,6 +26,7 @@ from bnn_ppl import (
     pruning,
     schedules,
     shift,
+    studies,
     surface,
 )
 from bnn_ppl.chain_budget import chain_budget
@@ -101,6 +102,7 @@ __all__ = [
     "sgld",
     "sgnht",
     "shift",
+    "studies",
     "surface",
     "swag",
     "vogn",

@@ -11,7 +11,8 @@ ROOT = Path(bnn_ppl.__file__).parent
 
 # A file imports only from floors below its own; each floor is a line, the lowest first.
 FLOORS = [
-    ["files", "noise", "network", "corruptions"],
+    ["files", "noise", "convolution", "corruptions"],
+    ["network"],
     ["priors", "taps", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
     + ["precision", "progress", "checkpoint", "schedules", "preconditioners"],
     ["models", "adaptation", "posterior", "recorder", "minibatches", "augmentation"],
@@ -22,7 +23,7 @@ FLOORS = [
     ["run"],
     ["predict", "diagnostics", "plan", "guide", "surface"],
     ["pruning", "compare", "prior_draws", "correlations", "chain_budget", "shift"],
-    ["adversarial"],
+    ["adversarial", "studies"],
     ["plots"],
     ["cli"],
 ]

@@ -13,6 +13,7 @@ import tyro
 from bnn_ppl.cli.answers import compare, predict, prune, summary
 from bnn_ppl.cli.run import plan_command, run_command
 from bnn_ppl.cli.shift import adversarial, corruptions, ood, rotations
+from bnn_ppl.cli.studies import continual, label_noise
 from bnn_ppl.cli.studies_of_draws import chains, correlations
 from bnn_ppl.cli.surface import surface
 from bnn_ppl.cli.sweep import sweep_command
@@ -29,6 +30,8 @@ COMMANDS = (
     rotations,
     adversarial,
     ood,
+    continual,
+    label_noise,
 )
 
 
@@ -38,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     given, repeated = _parted(sys.argv[1:] if argv is None else argv)
     try:
         _parse(given, repeated)
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"bnn-ppl: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

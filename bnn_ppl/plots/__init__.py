@@ -18,6 +18,7 @@ from bnn_ppl.plots.of_predictions import (
 )
 from bnn_ppl.plots.of_runs import report
 from bnn_ppl.plots.of_shift import adversarial, corruptions, out_of_distribution, rotations
+from bnn_ppl.plots.of_studies import continual, label_noise
 from bnn_ppl.plots.of_surfaces import posterior_surface
 from bnn_ppl.plots.of_sweeps import sweep
 from bnn_ppl.plots.of_weights import pruning, weights
@@ -26,9 +27,11 @@ __all__ = [
     "adversarial",
     "chain_budget",
     "comparison",
+    "continual",
     "correlations",
     "corruptions",
     "coverage",
+    "label_noise",
     "out_of_distribution",
     "posterior_surface",
     "predicted_against_observed",

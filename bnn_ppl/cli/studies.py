@@ -1,0 +1,211 @@
+"""Commands that train several models: ``continual``, ``label-noise``."""
+
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import bnn_ppl as bnn
+from bnn_ppl import studies
+from bnn_ppl.plots import of_studies
+from bnn_ppl.studies.continual import Learner
+from bnn_ppl.studies.label_noise import check_scikit_learn
+
+
+def continual(
+    *,
+    data: str = "digits",
+    subset: int | None = None,
+    data_dir: Path | None = None,
+    learners: tuple[Learner, ...] = ("vcl", "fine_tuning"),
+    num_tasks: int = 5,
+    hidden: tuple[int, ...] = (100, 100),
+    prior_scale: float = 1.414,
+    temperature: float = 0.1,
+    num_epochs: int = 100,
+    batch_size: int = 32,
+    learning_rate: float = 5e-3,
+    num_draws: int = 20,
+    num_rows: int | None = None,
+    seed: int = 0,
+    folder: Path | None = None,
+    progress: bool = True,
+) -> None:
+    """Learn permuted images task by task, the posterior of each the prior of the next.
+
+    Task 1 is the data set, each other one its images under a fixed permutation of the pixels; no
+    row is seen again after its task. Prints the accuracy on each task after each task; the folder
+    gets accuracies.csv, continual.png and every fit. The same command goes on where it was stopped;
+    a larger --num-tasks extends it. All of MNIST: --temperature 1 --batch-size 256 --num-epochs 4.
+
+    Parameters
+    ----------
+    data
+        Data set of images: digits, mnist, fashion-mnist.
+    subset
+        Only the first so many training images; for mnist up to 160 ship with the package.
+    data_dir
+        Folder with more data sets; by default the environment variable BNN_PPL_DATA.
+    learners
+        "vcl": variational, the Gaussian fitted to a task being the prior of the next (Nguyen et
+        al., 2018). "ewc": the same of a point and its diagonal Laplace approximation (Kirkpatrick
+        et al., 2017). "same_prior": variational, the first prior for every task. "fine_tuning":
+        plain descent.
+    num_tasks
+        Tasks, the unpermuted one included.
+    hidden
+        Width of each hidden layer.
+    prior_scale
+        Gain of the first prior, fan_in: standard deviation times the square root of the fan-in.
+    temperature
+        Of the likelihood. 1 is Bayes; few rows then tell a mean-field Gaussian little.
+    num_epochs
+        Passes over the rows of a task.
+    batch_size
+        Rows a step.
+    learning_rate
+        Of Adam at the first step of a task; it falls to 0 along half a cosine.
+    num_draws
+        Draws that variational learners predict with.
+    num_rows
+        Test rows of each task, the first ones.
+    seed
+        Of the permutations, starts and batches.
+    folder
+        Where all goes; by default runs/continual-<data>.
+    progress
+        Announce each fit and show a bar.
+    """
+    images = bnn.data.load(data, subset=subset, data_dir=data_dir)
+    folder = folder or Path("runs") / f"continual-{data}"
+    table = studies.continual_learning(
+        images,
+        _mlp(images, hidden),
+        learners=learners,
+        num_tasks=num_tasks,
+        prior=bnn.priors.fan_in(prior_scale),
+        temperature=temperature,
+        num_epochs=num_epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        num_draws=num_draws,
+        num_rows=num_rows,
+        seed=seed,
+        folder=folder,
+        progress=progress,
+    )
+    print(_accuracies(table))
+    table.to_csv(folder / "accuracies.csv", index=False)
+    of_studies.continual(table).savefig(folder / "continual.png", dpi=150)
+    print(f"table in {folder / 'accuracies.csv'}, figure in {folder / 'continual.png'}")
+
+
+def label_noise(
+    *,
+    data: str = "digits",
+    subset: int | None = None,
+    data_dir: Path | None = None,
+    shares: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0),
+    hidden: tuple[int, ...] = (100, 100),
+    prior_std: float = 1.0,
+    num_epochs: int = 300,
+    batch_size: int = 64,
+    learning_rate: float = 5e-3,
+    gp: bool = True,
+    gp_classes: tuple[int, int] = (0, 1),
+    gp_rows: int = 300,
+    seed: int = 0,
+    folder: Path | None = None,
+    progress: bool = True,
+) -> None:
+    """Train on labels more and more random: all are fitted, and the evidence falls.
+
+    A network (maximum a posteriori, and Laplace's evidence about it) and, on two of the classes, a
+    Gaussian process; the prior of each is the same at every share (Wilson & Izmailov, 2020). Prints
+    a row a share; the folder gets label_noise.csv, label_noise.png and every fit. The same command
+    goes on where it was stopped.
+
+    Parameters
+    ----------
+    data
+        Data set of images: digits, mnist, fashion-mnist.
+    subset
+        Only the first so many training images; for mnist up to 160 ship with the package.
+    data_dir
+        Folder with more data sets; by default the environment variable BNN_PPL_DATA.
+    shares
+        Of the training labels that are replaced by classes drawn at random.
+    hidden
+        Width of each hidden layer.
+    prior_std
+        Standard deviation of the prior of each weight; a narrow prior keeps the maximum a
+        posteriori from fitting random labels.
+    num_epochs
+        Passes over the rows.
+    batch_size
+        Rows a step.
+    learning_rate
+        Of Adam at the first step; it falls to 0 along half a cosine.
+    gp
+        Whether to train the Gaussian process too, by scikit-learn.
+    gp_classes
+        The two classes it is to tell apart.
+    gp_rows
+        Training rows of these classes, the first ones, or as many as there are.
+    seed
+        Of the labels, the start and the batches.
+    folder
+        Where all goes; by default runs/label-noise-<data>.
+    progress
+        Announce each fit and show a bar.
+    """
+    import pandas as pd
+
+    if gp:
+        check_scikit_learn()
+    images = bnn.data.load(data, subset=subset, data_dir=data_dir)
+    folder = folder or Path("runs") / f"label-noise-{data}"
+    process = partial(
+        studies.label_noise_gp, shares=shares, classes=gp_classes, num_rows=gp_rows, seed=seed
+    )
+    tables = [process(images)] if gp else []
+    network = studies.label_noise_network(
+        images,
+        _mlp(images, hidden),
+        shares=shares,
+        prior=bnn.priors.normal(prior_std),
+        num_epochs=num_epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
+        folder=folder,
+        progress=progress,
+    )
+    table = pd.concat([network, *tables], ignore_index=True)
+    print("\n" + table.to_string(index=False, float_format="{:.4g}".format))
+    print("\nlog evidence in nats a training row; guessing has -log(num_classes)")
+    table.to_csv(folder / "label_noise.csv", index=False)
+    of_studies.label_noise(table).savefig(folder / "label_noise.png", dpi=150)
+    print(f"table in {folder / 'label_noise.csv'}, figure in {folder / 'label_noise.png'}")
+
+
+def _mlp(data: Any, hidden: tuple[int, ...]) -> Any:
+    if data.num_classes is None:
+        raise ValueError(f"got --data {data.name}, a regression, expected images: digits or mnist")
+    return partial(bnn.nets.MLP, prod(data.train.x.shape[1:]), hidden, data.num_classes)
+
+
+def _accuracies(table: Any) -> str:
+    """Lay out the accuracy on each task after each task, a block a learner."""
+    averages = studies.average_accuracy(table).set_index(["learner", "task"])["accuracy"]
+    lost = studies.forgetting(table).set_index(["learner", "task"])["forgetting"]
+    blocks = []
+    for learner, rows in table.groupby("learner", sort=False):
+        block = rows.pivot(index="task", columns="tested_on", values="accuracy")
+        block.columns = [f"task {k}" for k in block.columns]
+        block = block.assign(average=averages[learner])
+        block["forgetting"] = lost[learner] if learner in lost else float("nan")
+        block.index.name = "after task"
+        shown = block.reset_index().to_string(index=False, na_rep="", float_format="{:.3f}".format)
+        blocks.append(f"\n{of_studies.LEARNERS[str(learner)]}\n{shown}")
+    return "\n".join(blocks) + "\n"

@@ -1,0 +1,312 @@
+"""Training labels that are partly random: who fits them, and what the evidence says of it."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bnn_ppl import metrics, models, priors
+from bnn_ppl.data import Data, DataSet
+from bnn_ppl.methods import descent, laplace
+from bnn_ppl.network import Prior
+from bnn_ppl.posterior import condition
+from bnn_ppl.predict import predict
+from bnn_ppl.studies.training import Training, check_count, check_study, fit, rate
+
+if TYPE_CHECKING:
+    import pandas
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+class Row(NamedTuple):
+    """What is found at a share of random labels: a row of the tables."""
+
+    model: str
+    share: float
+    num_rows: int
+    num_classes: int
+    train_accuracy: float
+    test_accuracy: float
+    log_evidence: float
+
+
+def with_label_noise(y: np.ndarray, share: float, num_classes: int, seed: int = 0) -> np.ndarray:
+    """Replace a share of the labels by classes drawn uniformly.
+
+    A label drawn may be the true one, so at share s about s / num_classes of the rows replaced are
+    right by chance (Zhang et al., 2017). Nested: with one seed, rows replaced at a share are
+    replaced by the same labels at every larger one.
+
+    Parameters
+    ----------
+    y
+        Class numbers (rows,), from 0 to below `num_classes`.
+    share
+        Of the rows, from 0 to 1; their number is rounded.
+    num_classes
+        Classes to draw from.
+    seed
+        Of the rows and of the labels.
+
+    Returns
+    -------
+    numpy.ndarray
+        As `y`, which is not changed.
+
+    Raises
+    ------
+    ValueError
+        If the share is out of range, or a label is no such class.
+    """
+    y = np.asarray(y)
+    _check_shares([share])
+    if y.ndim != 1 or y.dtype.kind not in "iu" or not np.all((y >= 0) & (y < num_classes)):
+        raise ValueError(
+            f"got labels {y.dtype} {y.shape}, expected class numbers (rows,) from 0 to "
+            f"{num_classes - 1}: pass data.train.y and data.num_classes"
+        )
+    # NumPy promises never to change RandomState's streams; a Generator's may change.
+    random = np.random.RandomState(seed)
+    order, drawn = random.permutation(len(y)), random.randint(num_classes, size=len(y))
+    rows = order[: round(share * len(y))]
+    noisy = y.copy()
+    noisy[rows] = drawn[rows]
+    return noisy
+
+
+def label_noise_network(
+    data: DataSet,
+    net: Any,
+    *,
+    shares: Sequence[float] = SHARES,
+    prior: Prior | None = None,
+    num_epochs: int = 300,
+    batch_size: int = 64,
+    learning_rate: float = 5e-3,
+    seed: int = 0,
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> "pandas.DataFrame":
+    """Train a network on labels more and more random, with Laplace's evidence of each.
+
+    Networks fit random labels (Zhang et al., 2017); that the evidence falls all the while says that
+    the prior over functions tells noise from structure (Wilson & Izmailov, 2020, section 6). The
+    point is the maximum a posteriori; the evidence is Laplace's about it, Kronecker-factored, at
+    temperature 1. The prior is the same at every share: the table compares what one model says of
+    several data sets. (The prior precision of highest evidence would be another model for each, and
+    Laplace's approximation is about the mode of the prior it was trained with.) All rows that fill
+    a batch count in the curvature.
+
+    Parameters
+    ----------
+    data
+        From :func:`bnn_ppl.data.load`, of classes.
+    net
+        A factory as :func:`bnn_ppl.random_network` takes, from x (rows, ...) to logits (rows,
+        classes).
+    shares
+        Of the training labels that are replaced, see `with_label_noise`.
+    prior
+        Of the weights; by default :func:`bnn_ppl.priors.normal` of standard deviation 1, wide
+        enough for the maximum a posteriori to fit random labels.
+    num_epochs, batch_size
+        Passes over the rows, and rows a step.
+    learning_rate
+        Of Adam at the first step; it falls to 0 along half a cosine, so that the end is a mode.
+    seed
+        Of the labels, the start and the batches; equal at all shares.
+    folder
+        Where each fit goes (``share-<s>/point`` and ``share-<s>/laplace``); the same call goes on
+        where it was stopped.
+    progress
+        Whether to announce each fit and show a bar.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a share: ``model`` ("network"), ``share``, ``num_rows``, ``num_classes``,
+        ``train_accuracy`` (on the labels trained on, random ones too), ``test_accuracy`` (on true
+        labels), ``log_evidence`` (nats a training row; guessing has -log(num_classes)).
+
+    Raises
+    ------
+    ValueError
+        If the data have no classes, a number is out of range, or `folder` holds runs with other
+        settings.
+    """
+    import pandas as pd
+
+    training = Training(
+        num_epochs, batch_size, learning_rate, None if folder is None else Path(folder), progress
+    )
+    check_study(data, training)
+    _check_shares(shares)
+    chosen = priors.normal(1.0) if prior is None else prior
+    rows = [_of_network(data, net, chosen, share, training, seed) for share in shares]
+    return pd.DataFrame(rows, columns=Row._fields)
+
+
+def label_noise_gp(
+    data: DataSet,
+    *,
+    shares: Sequence[float] = SHARES,
+    classes: tuple[int, int] = (0, 1),
+    num_rows: int = 300,
+    std: float = 10.0,
+    length_scale: float | None = None,
+    seed: int = 0,
+) -> "pandas.DataFrame":
+    r"""Train a Gaussian process classifier of two classes on labels more and more random.
+
+    .. math:: P(y = 1 | x) = \frac{1}{1 + e^{-f(x)}}, \qquad
+        \mathrm{cov}(f(x), f(x')) = s^2 \exp\left(-\frac{|x - x'|^2}{2 l^2}\right)
+
+    by Laplace's approximation, as is its evidence (Rasmussen & Williams, 2006, algorithms 3.1 and
+    3.2; scikit-learn's ``GaussianProcessClassifier``). As in `label_noise_network` the prior, here
+    s and l, is fixed and the same at every share, and chosen without a look at the labels. (With
+    both at their highest evidence the process of mostly random labels is nearly 0: it then guesses,
+    at log 1/2 a row.)
+
+    Parameters
+    ----------
+    data
+        From :func:`bnn_ppl.data.load`, of classes.
+    shares
+        Of the training labels that are replaced, see `with_label_noise`: by one of the two classes.
+    classes
+        The two classes.
+    num_rows
+        Training rows, the first ones of these classes, or as many as there are; the time grows with
+        the cube.
+    std
+        s, in logits.
+    length_scale
+        l, in the units of x; by default half the median distance between training rows.
+    seed
+        Of the labels.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `label_noise_network` gives, with "gp" as ``model``.
+
+    Raises
+    ------
+    ValueError
+        If the data have no such classes, or a number is out of range.
+    ImportError
+        If scikit-learn is not installed.
+    """
+    import pandas as pd
+
+    _check_shares(shares)
+    _check_gp(data, classes, num_rows, std, length_scale)
+    train, test = (_two_classes(part, classes) for part in (data.train, data.test))
+    train = Data(*(leaf[:num_rows] for leaf in train))
+    length = _median_distance(train.x) / 2 if length_scale is None else length_scale
+    rows = [_of_process(train, test, share, std, length, seed) for share in shares]
+    return pd.DataFrame(rows, columns=Row._fields)
+
+
+# --- the network
+
+
+def _of_network(
+    data: DataSet, net: Any, prior: Prior, share: float, training: Training, seed: int
+) -> Row:
+    num_rows, num_classes = len(data.train.y), data.num_classes or 0
+    y = with_label_noise(data.train.y, share, num_classes, seed)
+    key, name = jax.random.key(seed), f"share-{share:g}"
+    posterior = condition(models.classifier(net, prior), (data.train.x, y))
+    method = descent(posterior, learning_rate=rate(training, posterior))
+    point = fit(key, posterior, method, training, f"{name}/point")
+    once = training._replace(num_epochs=1)
+    about = fit(key, posterior, laplace(posterior), once, f"{name}/laplace", init=point)
+    both = np.concatenate([data.train.x, data.test.x]), None
+    probs = predict(posterior, point, both)["probs"].values
+    return Row(
+        "network",
+        share,
+        num_rows,
+        num_classes,
+        metrics.accuracy(probs[:num_rows], y),
+        metrics.accuracy(probs[num_rows:], data.test.y),
+        about["fitted"]["log_evidence"].item() / num_rows,
+    )
+
+
+# --- the Gaussian process
+
+
+def _of_process(train: Data, test: Data, share: float, std: float, length: float, seed: int) -> Row:
+    from sklearn.gaussian_process import GaussianProcessClassifier
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+    y = with_label_noise(train.y, share, 2, seed)
+    kernel = ConstantKernel(std**2) * RBF(length)
+    process = GaussianProcessClassifier(kernel, optimizer=None).fit(train.x, y)
+    return Row(
+        "gp",
+        share,
+        len(y),
+        2,
+        process.score(train.x, y),
+        process.score(test.x, test.y),
+        process.log_marginal_likelihood_value_ / len(y),
+    )
+
+
+def _two_classes(part: Data, classes: tuple[int, int]) -> Data:
+    """Give the rows of two classes, flat, with the labels 0 and 1."""
+    rows = np.isin(part.y, classes)
+    x = part.x[rows].reshape(rows.sum(), -1).astype(float)
+    return Data(x, (part.y[rows] == classes[1]).astype(np.int32))
+
+
+def _median_distance(x: np.ndarray) -> float:
+    from scipy.spatial.distance import pdist
+
+    return float(np.median(pdist(x)))
+
+
+# --- refusing
+
+
+def _check_shares(shares: Sequence[float]) -> None:
+    for share in shares:
+        if not 0 <= share <= 1:
+            raise ValueError(f"got share={share}, expected from 0 to 1; a half is share=0.5")
+
+
+def _check_gp(
+    data: DataSet,
+    classes: tuple[int, int],
+    num_rows: int,
+    std: float,
+    length_scale: float | None,
+) -> None:
+    check_scikit_learn()
+    known = set(np.unique(data.train.y)) if data.num_classes else set()
+    if len(set(classes)) != 2 or not set(classes) <= known:
+        raise ValueError(
+            f"got classes={tuple(classes)} of {data.name}, expected two of its classes: "
+            f"{', '.join(map(str, sorted(known))) or 'a regression has none'}"
+        )
+    check_count("num_rows", num_rows, least=2)
+    for name, value in {"std": std, "length_scale": length_scale}.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"got {name}={value}, expected a number above 0")
+
+
+def check_scikit_learn() -> None:
+    """Refuse to go on without scikit-learn."""
+    try:
+        import sklearn.gaussian_process  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "got no scikit-learn, expected it for the Gaussian process: pip install 'bnn_ppl[gp]'"
+        ) from error

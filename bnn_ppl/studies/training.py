@@ -1,0 +1,96 @@
+"""What the fits of a study share: how long they train, where they are kept, what is told."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bnn_ppl.data import DataSet
+from bnn_ppl.method import Method
+from bnn_ppl.posterior import Posterior
+from bnn_ppl.run import run
+from bnn_ppl.schedules import Schedule, check_rate, cosine_burn_in
+
+if TYPE_CHECKING:
+    import arviz
+
+
+class Training(NamedTuple):
+    """How each fit of a study is trained and kept.
+
+    Attributes
+    ----------
+    num_epochs, batch_size
+        Passes over the rows, and rows a step.
+    learning_rate
+        Of Adam at the first step; it falls to 0 along half a cosine.
+    folder
+        Where the runs go, each in a folder of its own; None keeps them in memory.
+    progress
+        Whether fits are announced and show a bar.
+    """
+
+    num_epochs: int
+    batch_size: int
+    learning_rate: float
+    folder: Path | None
+    progress: bool
+
+
+def check_study(data: DataSet, training: Training) -> None:
+    """Refuse, before anything is trained, what no fit could do."""
+    if data.num_classes is None:
+        raise ValueError(f"got {data.name}, a regression, expected classes: use digits or mnist")
+    check_count("num_epochs", training.num_epochs)
+    check_count("batch_size", training.batch_size)
+    if training.batch_size > len(data.train.y):
+        raise ValueError(
+            f"got batch_size={training.batch_size} for {len(data.train.y)} training rows, expected "
+            "at most as many: make it smaller"
+        )
+    check_rate("learning_rate", training.learning_rate)
+
+
+def check_count(name: str, count: Any, least: int = 1) -> None:
+    """Refuse what is no whole number, or too small."""
+    if not isinstance(count, int | np.integer) or count < least:
+        raise ValueError(f"got {name}={count!r}, expected a whole number from {least} up")
+
+
+def rate(training: Training, posterior: Posterior) -> Schedule:
+    """Give the learning rate of a fit."""
+    return cosine_burn_in(training.learning_rate, 0.0, num_steps(training, posterior))
+
+
+def num_steps(training: Training, posterior: Posterior) -> int:
+    """Count the steps of a fit."""
+    return training.num_epochs * (posterior.num_rows // training.batch_size)
+
+
+def fit(
+    key: jax.Array,
+    posterior: Posterior,
+    method: Method,
+    training: Training,
+    name: str,
+    *,
+    num_draws: int = 1,
+    init: "arviz.InferenceData | None" = None,
+) -> "arviz.InferenceData":
+    """Train a method that is then drawn from without stepping, in the folder of its name."""
+    if training.progress and jax.process_index() == 0:
+        print(name, file=sys.stderr, flush=True)
+    return run(
+        key,
+        posterior,
+        method,
+        num_warmup=num_steps(training, posterior),
+        num_draws=num_draws,
+        thin=0,
+        batch_size=training.batch_size,
+        init=init,
+        folder=None if training.folder is None else training.folder / name,
+        progress=training.progress,
+    )
