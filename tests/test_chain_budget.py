@@ -188,7 +188,7 @@ def test_of_many_choices_of_chains_some_are_chosen_by_the_seed():
 
 
 def test_the_command_writes_the_table_and_the_figure(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_start_devices", lambda: None)
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)
     monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **options: Figure())
     before = jax.config.jax_default_matmul_precision

@@ -2,7 +2,9 @@
 
 import functools
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,7 +25,7 @@ SHORT = [*SMALL, "--max-num-steps", "8"]
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BNN_PPL_DATA", raising=False)
-    monkeypatch.setattr(cli, "_start_devices", lambda: None)  # JAX already runs in these tests
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests
 
 
 @pytest.fixture(autouse=True)
@@ -480,3 +482,22 @@ def test_a_killed_run_is_summarised_and_goes_on(monkeypatch, capsys, draws_only)
     cli.main(["summary", "here"])
     assert "rhat_median" in capsys.readouterr().out
     cli.main(command)
+
+
+@pytest.mark.parametrize("told", [None, "elsewhere"])
+def test_what_is_compiled_is_kept_for_the_next_command(tmp_path, told):
+    script = """
+import jax, jax.numpy as jnp
+from bnn_ppl.cli import _start_jax
+_start_jax()
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.jit(jnp.cumsum)(jnp.ones(3))
+"""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    if told:
+        environment["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path / told)
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment, timeout=200)
+    (folder,) = tmp_path.iterdir()
+    assert folder.name == (told or "bnn_ppl")
+    assert any(path.name.startswith("jit_cumsum") for path in folder.rglob("*"))

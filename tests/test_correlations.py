@@ -188,7 +188,7 @@ def test_classes_average_their_pairs_and_no_row_with_itself():
 
 @pytest.fixture
 def run_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "_start_devices", lambda: None)
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)
     monkeypatch.delenv("BNN_PPL_DATA", raising=False)
     monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **options: Figure())

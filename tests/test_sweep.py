@@ -17,7 +17,7 @@ RUN += ["--num-draws", "5", "--hidden", "4", "--max-num-steps", "8", "--no-progr
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BNN_PPL_DATA", raising=False)
-    monkeypatch.setattr(cli, "_start_devices", lambda: None)  # JAX already runs in these tests
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests
     monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
 

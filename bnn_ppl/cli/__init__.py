@@ -5,7 +5,9 @@ there is a new option here.
 """
 
 import os
+import platform
 import sys
+from pathlib import Path
 
 import jax
 import tyro
@@ -37,7 +39,7 @@ COMMANDS = (
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and do what it says; bad input is one line and exit status 2."""
-    _start_devices()
+    _start_jax()
     given, repeated = _parted(sys.argv[1:] if argv is None else argv)
     try:
         _parse(given, repeated)
@@ -72,7 +74,21 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:at], arguments[at + 1 :]
 
 
-def _start_devices() -> None:
+def _start_jax() -> None:
     """Give JAX one CPU device a core, before it starts, so that chains run side by side."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jax.config.update("jax_num_cpu_devices", count or 1)
+    _keep_compiled_programs()
+
+
+def _keep_compiled_programs() -> None:
+    """Let the next command of the same shape start without compiling, unless JAX is told where.
+
+    In a folder for each machine: what is compiled for a processor need not run on another, and home
+    folders may be shared.
+    """
+    if jax.config.jax_compilation_cache_dir is None:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = caches / "bnn_ppl" / platform.node()
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
