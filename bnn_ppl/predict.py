@@ -1,7 +1,8 @@
 """Predictions averaged over draws, and per-draw predictions for diagnosis in function space."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Array = jax.Array
 Tree = Any
+Predictive: TypeAlias = Callable[[Tree, Tree], dist.Distribution]  # of values and x
 
 _BYTES_A_BLOCK = 8 * 2**20  # of draws that are on the device at once
 
@@ -82,7 +84,6 @@ def predict(
     size = num_rows if batch_size is None else batch_size
     if size < 1:
         raise ValueError(f"got batch_size={batch_size} for {num_rows} rows, expected at least 1")
-    add = adder(posterior, y is not None)
     parts = []
     with jax.default_matmul_precision(matmul_precision()):
         for start in range(0, num_rows, size):
@@ -90,7 +91,9 @@ def predict(
             sums = None
             for block, weights in in_blocks(sites, all_weights):
                 # Waiting keeps blocks from piling up in memory before a slower device.
-                sums = jax.block_until_ready(add(sums, block, weights, *rows))
+                sums = jax.block_until_ready(
+                    add_draws(posterior.predictive, sums, block, weights, *rows)
+                )
             parts.append(jax.tree.map(np.asarray, sums))
     return _dataset(parts, y is not None)
 
@@ -126,17 +129,12 @@ def function_draws(
     sites = store.draws_of(draws, list(posterior.prior_std))
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
 
-    @jax.jit
-    def predictions(block: Tree) -> dict[str, Array]:
-        def one(values: Tree) -> dict[str, Array]:
-            name, center = _center(posterior.predictive(values, x))
-            return {name: center}
-
-        return jax.lax.map(one, block)
-
     with jax.default_matmul_precision(matmul_precision()):
         blocks = in_blocks(sites, np.ones((num_chains, num_draws)))
-        parts = [jax.tree.map(np.asarray, predictions(block)) for block, _ in blocks]
+        parts = [
+            jax.tree.map(np.asarray, _centers(posterior.predictive, block, x))
+            for block, _ in blocks
+        ]
     ((name, center),) = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts).items()
     stacked = center.reshape(num_chains, num_draws, *center.shape[1:])
     return store.inference_data({name: stacked}, {}, None, dict(draws.attrs))
@@ -213,52 +211,63 @@ def each_output(predictive: dist.Distribution) -> dist.Distribution:
     return predictive
 
 
-def adder(posterior: Posterior, has_y: bool) -> Callable[..., Sums]:
-    """Compile the adding of a block of draws to the sums."""
+# Compiled once for a posterior's `predictive` and each shape: a second call starts at once.
 
-    def one_draw(values: Tree, weight: Array, x: Tree, y: Array | None) -> Sums:
-        predictive = posterior.predictive(values, x)
-        name, center = _center(predictive)
-        nothing = jnp.zeros(predictive.batch_shape)
-        variance = jnp.zeros(center.shape[:-1]) if name == "probs" else predictive.variance
-        return Sums(
-            weight=weight,
-            mean=center,
-            spread=jnp.zeros_like(center),
-            variance=variance,
-            log_prob=jnp.log(weight) + predictive.log_prob(y) if has_y else nothing,
-            entropy=_entropy(predictive, variance.shape),
-        )
 
-    def merge(sums: Sums, new: Sums) -> Sums:
-        weight = sums.weight + new.weight
-        share = new.weight / jnp.where(weight > 0, weight, 1.0)
-        change = new.mean - sums.mean
-        mean = sums.mean + share * change
-        return Sums(
-            weight=weight,
-            mean=mean,
-            spread=sums.spread + new.weight * change * (new.mean - mean),
-            variance=sums.variance + share * (new.variance - sums.variance),
-            log_prob=jnp.logaddexp(sums.log_prob, new.log_prob),
-            entropy=sums.entropy + share * (new.entropy - sums.entropy),
-        )
+@partial(jax.jit, static_argnums=0)
+def _centers(predictive: Predictive, block: Tree, x: Tree) -> dict[str, Array]:
+    def one(values: Tree) -> dict[str, Array]:
+        name, center = _center(predictive(values, x))
+        return {name: center}
 
-    @jax.jit
-    def add(sums: Sums | None, block: Tree, weights: Array, x: Tree, y: Array | None) -> Sums:
-        weighted = block, weights.astype(float)
-        if sums is None:
-            first, weight = jax.tree.map(lambda leaf: leaf[0], weighted)
-            sums = one_draw(first, weight, x, y)
-            weighted = jax.tree.map(lambda leaf: leaf[1:], weighted)
+    return jax.lax.map(one, block)
 
-        def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, None]:
-            values, weight = draw
-            return merge(sums, one_draw(values, weight, x, y)), None
 
-        return jax.lax.scan(body, sums, weighted)[0]
+@partial(jax.jit, static_argnums=0)
+def add_draws(
+    predictive: Predictive, sums: Sums | None, block: Tree, weights: Array, x: Tree, y: Array | None
+) -> Sums:
+    """Add a block of draws to the sums, or begin them."""
+    weighted = block, weights.astype(float)
+    if sums is None:
+        first, weight = jax.tree.map(lambda leaf: leaf[0], weighted)
+        sums = _of_draw(predictive(first, x), weight, y)
+        weighted = jax.tree.map(lambda leaf: leaf[1:], weighted)
 
-    return add
+    def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, None]:
+        values, weight = draw
+        return _merged(sums, _of_draw(predictive(values, x), weight, y)), None
+
+    return jax.lax.scan(body, sums, weighted)[0]
+
+
+def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> Sums:
+    name, center = _center(predictive)
+    variance = jnp.zeros(center.shape[:-1]) if name == "probs" else predictive.variance
+    nothing = jnp.zeros(predictive.batch_shape)
+    return Sums(
+        weight=weight,
+        mean=center,
+        spread=jnp.zeros_like(center),
+        variance=variance,
+        log_prob=nothing if y is None else jnp.log(weight) + predictive.log_prob(y),
+        entropy=_entropy(predictive, variance.shape),
+    )
+
+
+def _merged(sums: Sums, new: Sums) -> Sums:
+    weight = sums.weight + new.weight
+    share = new.weight / jnp.where(weight > 0, weight, 1.0)
+    change = new.mean - sums.mean
+    mean = sums.mean + share * change
+    return Sums(
+        weight=weight,
+        mean=mean,
+        spread=sums.spread + new.weight * change * (new.mean - mean),
+        variance=sums.variance + share * (new.variance - sums.variance),
+        log_prob=jnp.logaddexp(sums.log_prob, new.log_prob),
+        entropy=sums.entropy + share * (new.entropy - sums.entropy),
+    )
 
 
 def _entropy(predictive: dist.Distribution, shape: tuple[int, ...]) -> Array:

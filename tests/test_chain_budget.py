@@ -107,18 +107,13 @@ def test_weighted_draws_weigh_as_in_a_prediction_of_the_part(case):
 
 def test_every_draw_predicts_once_however_many_conditions(monkeypatch):
     posterior, draws, y = numbers()
-    seen, real = [], BUDGET.adder
+    seen, real = [], BUDGET.add_draws
 
-    def counting(*args):
-        add = real(*args)
+    def counting(predictive, sums, block, weights, x, y):
+        seen.append(len(weights))
+        return real(predictive, sums, block, weights, x, y)
 
-        def counted(sums, block, weights, x, y):
-            seen.append(len(weights))
-            return add(sums, block, weights, x, y)
-
-        return counted
-
-    monkeypatch.setattr(BUDGET, "adder", counting)
+    monkeypatch.setattr(BUDGET, "add_draws", counting)
     chain_budget(posterior, draws, (X, y))
     assert sum(seen) == CHAINS * DRAWS
     seen.clear()

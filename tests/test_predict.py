@@ -214,6 +214,24 @@ def test_function_draws_are_the_predictions_of_each_draw(build, float64):
     assert got.attrs["method"] == "made up"
 
 
+def test_a_second_call_traces_nothing():
+    posterior, draws, *_ = classes()
+    traced = []
+
+    def predictive(values, x):
+        traced.append(x.shape)
+        return posterior.predictive(values, x)
+
+    counting = posterior._replace(predictive=predictive)
+    answers = [bnn.predict, lambda *at: bnn.function_draws(*at[:2], at[2][0])]
+    for answer in answers:
+        answer(counting, draws, (X, None))
+        assert traced
+        traced.clear()
+        answer(counting, draws, (X + 1, None))
+        assert not traced
+
+
 @pytest.mark.parametrize("build", [classes, heteroscedastic])
 def test_float32_gives_the_same(build):
     posterior, draws, y, expected, _ = build()

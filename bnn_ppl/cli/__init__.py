@@ -87,7 +87,7 @@ def _keep_compiled_programs() -> None:
     In a folder for each machine: what is compiled for a processor need not run on another, and home
     folders may be shared.
     """
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = caches / "bnn_ppl" / platform.node()
         jax.config.update("jax_compilation_cache_dir", str(folder))
