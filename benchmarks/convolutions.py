@@ -45,4 +45,4 @@ def climbing():
 
 
 if __name__ == "__main__":
-    compare(measure, __file__, __doc__, num_steps=1)
+    compare(measure, __file__, __doc__, num_steps=3)

@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from bnn_ppl import metrics, store
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.precision import matmul_precision
-from bnn_ppl.predict import add_draws, checked_pair, in_blocks, weights_of
+from bnn_ppl.predict import adder, checked_pair, in_blocks, weights_of
 from bnn_ppl.progress import Report, reporting
 
 if TYPE_CHECKING:
@@ -166,15 +166,16 @@ def _averages(
     report: Report,
 ) -> _Averages:
     """Predict by every draw once, a batch of rows and a chain at a time."""
-    tell = _counter(report, {"chains": len(weights)})
+    add, tell = adder(posterior), _counter(report, {"chains": len(weights)})
     by_batch = []
     for rows in batches:
         by_chain = []
         for chain in range(len(weights)):
             own = {site: values[chain : chain + 1] for site, values in sites.items()}
             own_weights = weights[chain : chain + 1]
-            add = partial(add_draws, posterior.predictive, x=rows[0], y=rows[1])
-            by_chain.append(_of_chain(add, own, own_weights, lengths, tell))
+            by_chain.append(
+                _of_chain(partial(add, x=rows[0], y=rows[1]), own, own_weights, lengths, tell)
+            )
         by_batch.append(_stacked(by_chain))
     return _Averages(*(np.concatenate(parts, 2) for parts in zip(*by_batch, strict=True)))
 

@@ -32,19 +32,21 @@ def convolution(
     Parameters
     ----------
     x
-        (rows, ..., channels), with one to three axes between.
+        (rows, ..., channels).
     kernel
         (..., channels in, channels out).
     strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count, **options
-        As for ``jax.lax.conv_general_dilated``. One with groups or with options that are not None
-        goes there as it is.
+        As for ``jax.lax.conv_general_dilated``, which has what is not of the usual kind: groups,
+        more than three axes of pixels, options, and what it refuses.
 
     Returns
     -------
     Array
         (rows, ..., channels out).
     """
-    if feature_group_count > 1 or any(option is not None for option in options.values()):
+    usual = feature_group_count == 1 and len(strides) <= 3
+    refused = isinstance(padding, str) and any(holes > 1 for holes in lhs_dilation)
+    if not usual or refused or any(option is not None for option in options.values()):
         return lax.conv_general_dilated(
             x, kernel, strides, padding, lhs_dilation, rhs_dilation, dimension_numbers,
             feature_group_count, **options,

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
+from bnn_ppl.counts import check_count
 from bnn_ppl.noise import gaussian_like
 from bnn_ppl.posterior import Posterior
 
@@ -68,8 +68,7 @@ def averaged(function: Callable[[Array], Tree], key: Array, num_samples: int) ->
 
 def check_numbers(num_samples: int, beta1: float, beta2: float, **positive: float) -> None:
     """Refuse what is out of range."""
-    if not isinstance(num_samples, int | np.integer) or num_samples < 1:
-        raise ValueError(f"got num_samples={num_samples!r}, expected a whole number from 1 up")
+    check_count("num_samples", num_samples)
     for name, beta in {"beta1": beta1, "beta2": beta2}.items():
         if not 0 <= beta < 1:
             raise ValueError(f"got {name}={beta}, expected a number from 0 to below 1")

@@ -51,10 +51,11 @@ def linearised(
         distribution, several draws.
     """
     centre = _checked(posterior, _values(posterior, values))
+    of_network = posterior.predictive  # alone: `predict` keeps what it compiled for, without data
 
     def predictive(values: Values, x: Any) -> Distribution:
         with changed_networks(_linearised_about(centre)):
-            return posterior.predictive(values, x)
+            return of_network(values, x)
 
     return posterior._replace(predictive=predictive)
 

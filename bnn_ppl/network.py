@@ -37,9 +37,9 @@ def changed_networks(change: Change) -> Iterator[None]:
         _CHANGES.reset(token)
 
 
-def networks_are_changed() -> bool:
-    """Say whether this is within such a context."""
-    return bool(_CHANGES.get())
+def active_changes() -> tuple[Change, ...]:
+    """Give the changes of the contexts that this is within."""
+    return _CHANGES.get()
 
 
 def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior: Prior) -> Any:
@@ -88,7 +88,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     ]
     network: Any = nnx.merge(graph, nnx.from_flat_state(sampled), rest)
     _quicken(network)
-    for change in _CHANGES.get():
+    for change in active_changes():
         network = change(name, network)
     return network
 

@@ -15,7 +15,7 @@ from numpyro.distributions import ExpandedDistribution, biject_to
 from numpyro.infer import init_to_median, init_to_uniform
 
 from bnn_ppl.devices import memory_limit, num_row_shards
-from bnn_ppl.network import networks_are_changed
+from bnn_ppl.network import active_changes
 
 Array = jax.Array
 Position = dict[str, Array]
@@ -317,7 +317,7 @@ def _terms(model: Callable, microbatch: int | None, position: Position, batch: B
     trace = _trace(model, x, y, substitute_fn=_constrained(position, log_jacobians.append))
     log_priors = {site: jnp.sum(_log_prob(trace[site])) for site in position}
     rows = _rows(trace)
-    if networks_are_changed():  # a tap sees all rows at once
+    if active_changes():  # a tap sees all rows at once
         microbatch = None
     if microbatch is not None and len(rows) // num_row_shards(len(rows)) > microbatch:
         # The rows just traced are then not used, and the compiler drops them.

@@ -1,7 +1,7 @@
 """Predictions averaged over draws, and per-draw predictions for diagnosis in function space."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl import store
+from bnn_ppl.network import active_changes
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.precision import matmul_precision
 
@@ -84,6 +85,7 @@ def predict(
     size = num_rows if batch_size is None else batch_size
     if size < 1:
         raise ValueError(f"got batch_size={batch_size} for {num_rows} rows, expected at least 1")
+    add = adder(posterior)
     parts = []
     with jax.default_matmul_precision(matmul_precision()):
         for start in range(0, num_rows, size):
@@ -91,9 +93,7 @@ def predict(
             sums = None
             for block, weights in in_blocks(sites, all_weights):
                 # Waiting keeps blocks from piling up in memory before a slower device.
-                sums = jax.block_until_ready(
-                    add_draws(posterior.predictive, sums, block, weights, *rows)
-                )
+                sums = jax.block_until_ready(add(sums, block, weights, *rows))
             parts.append(jax.tree.map(np.asarray, sums))
     return _dataset(parts, y is not None)
 
@@ -129,12 +129,10 @@ def function_draws(
     sites = store.draws_of(draws, list(posterior.prior_std))
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
 
+    centers = _compiled(_centers, posterior.predictive, active_changes())
     with jax.default_matmul_precision(matmul_precision()):
         blocks = in_blocks(sites, np.ones((num_chains, num_draws)))
-        parts = [
-            jax.tree.map(np.asarray, _centers(posterior.predictive, block, x))
-            for block, _ in blocks
-        ]
+        parts = [jax.tree.map(np.asarray, centers(block, x)) for block, _ in blocks]
     ((name, center),) = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts).items()
     stacked = center.reshape(num_chains, num_draws, *center.shape[1:])
     return store.inference_data({name: stacked}, {}, None, dict(draws.attrs))
@@ -211,10 +209,18 @@ def each_output(predictive: dist.Distribution) -> dist.Distribution:
     return predictive
 
 
-# Compiled once for a posterior's `predictive` and each shape: a second call starts at once.
+def adder(posterior: Posterior) -> Callable[..., Sums]:
+    """Give ``sums, block, weights, x, y -> sums`` that adds a block of draws, or begins with it."""
+    return _compiled(_add, posterior.predictive, active_changes())
 
 
-@partial(jax.jit, static_argnums=0)
+@lru_cache(maxsize=8)
+def _compiled(function: Callable, predictive: Predictive, changes: tuple) -> Callable:
+    """Compile for a posterior and what changes its networks now; the next call finds it here."""
+    del changes
+    return jax.jit(partial(function, predictive))
+
+
 def _centers(predictive: Predictive, block: Tree, x: Tree) -> dict[str, Array]:
     def one(values: Tree) -> dict[str, Array]:
         name, center = _center(predictive(values, x))
@@ -223,11 +229,9 @@ def _centers(predictive: Predictive, block: Tree, x: Tree) -> dict[str, Array]:
     return jax.lax.map(one, block)
 
 
-@partial(jax.jit, static_argnums=0)
-def add_draws(
+def _add(
     predictive: Predictive, sums: Sums | None, block: Tree, weights: Array, x: Tree, y: Array | None
 ) -> Sums:
-    """Add a block of draws to the sums, or begin them."""
     weighted = block, weights.astype(float)
     if sums is None:
         first, weight = jax.tree.map(lambda leaf: leaf[0], weighted)

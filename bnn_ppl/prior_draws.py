@@ -8,6 +8,7 @@ import numpy as np
 from numpyro import handlers
 
 from bnn_ppl import store
+from bnn_ppl.counts import check_count
 from bnn_ppl.posterior import Data, Posterior, Values
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def prior_draws(
     ValueError
         If a count is below 1, or a prior is improper.
     """
-    _check_counts(num_draws=num_draws, num_chains=num_chains)
+    check_count("num_draws", num_draws)
+    check_count("num_chains", num_chains)
 
     def draw(chain: jax.Array, index: jax.Array, data: Data) -> Values:
         own_key = jax.random.fold_in(jax.random.fold_in(key, chain), index)
@@ -79,9 +81,3 @@ def _refuse_improper(posterior: Posterior) -> None:
             "got a model with a prior that cannot be drawn from, expected proper ones: replace "
             "ImproperUniform by a distribution"
         ) from None
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise ValueError(f"got {name}={count!r}, expected a whole number from 1 up")

@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bnn_ppl import checkpoint, store
+from bnn_ppl.counts import check_count
 from bnn_ppl.devices import (
     by_chain,
     by_row,
@@ -244,9 +245,7 @@ def prepare(
 
 def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
-        least = 1 if name in ("num_chains", "num_draws") else 0
-        if not isinstance(count, int | np.integer) or count < least:
-            raise ValueError(f"got {name}={count!r}, expected a whole number from {least} up")
+        check_count(name, count, least=1 if name in ("num_chains", "num_draws") else 0)
 
 
 def _check_record(values: Any) -> None:

@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bnn_ppl import store
+from bnn_ppl.counts import check_count
 from bnn_ppl.devices import by_chain, by_row, chain_mesh, everywhere, over_chains
 from bnn_ppl.posterior import Batch, Position, Posterior
 from bnn_ppl.precision import matmul_precision
@@ -311,8 +312,7 @@ def _dataset(
 
 
 def _check_grid(num_points: int, margin: float) -> None:
-    if not isinstance(num_points, int | np.integer) or num_points < 2:
-        raise ValueError(f"got num_points={num_points!r}, expected a whole number from 2 up")
+    check_count("num_points", num_points, least=2)
     if not 0 <= margin < math.inf:
         raise ValueError(f"got margin={margin}, expected a share from 0 up; 0.25 is usual")
 

@@ -107,13 +107,13 @@ def test_weighted_draws_weigh_as_in_a_prediction_of_the_part(case):
 
 def test_every_draw_predicts_once_however_many_conditions(monkeypatch):
     posterior, draws, y = numbers()
-    seen, real = [], BUDGET.add_draws
+    seen, real = [], BUDGET.adder(posterior)
 
-    def counting(predictive, sums, block, weights, x, y):
+    def counting(sums, block, weights, x, y):
         seen.append(len(weights))
-        return real(predictive, sums, block, weights, x, y)
+        return real(sums, block, weights, x, y)
 
-    monkeypatch.setattr(BUDGET, "add_draws", counting)
+    monkeypatch.setattr(BUDGET, "adder", lambda posterior: counting)
     chain_budget(posterior, draws, (X, y))
     assert sum(seen) == CHAINS * DRAWS
     seen.clear()

@@ -70,6 +70,17 @@ def test_values_and_derivatives_are_jaxs(axes, window):
         np.testing.assert_allclose(mine, jaxs, rtol=1e-10, atol=1e-10)
 
 
+def test_what_jax_refuses_is_refused_and_what_is_rare_is_left_to_it():
+    x, kernel = jnp.ones((1, 5, 1)), jnp.ones((3, 1, 1))
+    words = ("NWC", "WIO", "NWC")
+    with pytest.raises(ValueError, match="String padding"):
+        convolution(x, kernel, (1,), "SAME", (2,), (1,), words)
+    x, kernel = jnp.ones((1, 2, 2, 2, 2, 1)), jnp.ones((1, 1, 1, 1, 1, 3))
+    ones = (1, 1, 1, 1)
+    words = ("NDHWTC", "DHWTIO", "NDHWTC")
+    assert convolution(x, kernel, ones, "SAME", ones, ones, words).shape == (1, 2, 2, 2, 2, 3)
+
+
 def test_chains_side_by_side_give_what_each_gives_alone():
     ours, _, x, kernel = both(2, WINDOWS["strided"])
     kernels = jnp.stack([kernel, 2 * kernel])

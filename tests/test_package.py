@@ -11,7 +11,7 @@ ROOT = Path(bnn_ppl.__file__).parent
 
 # A file imports only from floors below its own; each floor is a line, the lowest first.
 FLOORS = [
-    ["files", "noise", "convolution", "corruptions"],
+    ["files", "noise", "convolution", "counts", "corruptions"],
     ["network"],
     ["priors", "taps", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
     + ["precision", "progress", "checkpoint", "schedules", "preconditioners"],
@@ -25,7 +25,7 @@ FLOORS = [
     ["pruning", "compare", "prior_draws", "correlations", "chain_budget", "shift"],
     ["adversarial", "studies"],
     ["plots"],
-    ["cli"],
+    ["cli", "estimators"],
 ]
 
 

@@ -1,5 +1,7 @@
 """Predictions against brute-force NumPy averages over hand-made draws."""
 
+import gc
+import weakref
 from functools import partial
 from importlib import import_module
 
@@ -15,6 +17,7 @@ from scipy.special import expit, logsumexp, softmax
 
 import bnn_ppl as bnn
 from bnn_ppl import store
+from bnn_ppl.taps import tapped
 
 PREDICT = import_module("bnn_ppl.predict")  # the module; bnn_ppl.predict is its function
 CHAINS, DRAWS, ROWS = 2, 7, 11
@@ -212,6 +215,28 @@ def test_function_draws_are_the_predictions_of_each_draw(build, float64):
     expected = expected.reshape(CHAINS, DRAWS, *expected.shape[1:])
     np.testing.assert_allclose(got.posterior[name], expected, rtol=1e-9)
     assert got.attrs["method"] == "made up"
+
+
+def test_a_tap_is_seen_and_leaves_nothing_behind():
+    posterior, draws, *_ = classes()
+    plain = bnn.predict(posterior, draws, (X, None))["probs"]
+    for _ in range(2):
+        with tapped(lambda name, layer, inputs: 0 * layer(inputs)):
+            changed = bnn.predict(posterior, draws, (X, None))["probs"]
+        np.testing.assert_allclose(changed, 1 / 3)
+        np.testing.assert_array_equal(bnn.predict(posterior, draws, (X, None))["probs"], plain)
+
+
+def test_posteriors_are_not_kept_for_ever():
+    posterior, draws, *_ = classes()
+    gone = weakref.ref(posterior.predictive)
+    bnn.predict(posterior, draws, (X, None))
+    del posterior
+    for _ in range(8):  # as many as are kept
+        another, *_ = classes()
+        bnn.predict(another, draws, (X, None))
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_second_call_traces_nothing():

@@ -21,7 +21,7 @@ from bnn_ppl import studies
 from bnn_ppl.cli import studies as commands
 from bnn_ppl.plots import of_studies
 from bnn_ppl.store import inference_data
-from bnn_ppl.studies import continual
+from bnn_ppl.studies import continual, training
 
 KERNEL, BIAS = "net.layers.0.kernel", "net.layers.0.bias"
 RNG = np.random.default_rng(0)
@@ -215,7 +215,7 @@ def test_variational_learners_start_at_the_last_means_and_standard_deviations(
     (*_, before), (_, posterior, method, init, _) = fits
     position = posterior.init(jax.random.key(0))
     state = method.init(jax.random.key(0), position, posterior.data)
-    assert init is before
+    assert init.posterior.equals(before.posterior.isel(draw=[0]))  # however many there are
     for site in (KERNEL, BIAS):
         np.testing.assert_array_equal(state.mean[site], before.fitted[f"{site}.loc"][0])
         scale = before.fitted[f"{site}.scale"][0]
@@ -315,6 +315,27 @@ def test_the_same_command_goes_on_without_a_step(learnt, monkeypatch, capsys):
     pd.testing.assert_frame_equal(pd.read_csv(folder / "accuracies.csv"), table)
     out = capsys.readouterr().out
     assert "variational (VCL)" in out and "after task  task 1  task 2  average  forgetting" in out
+
+
+def test_more_draws_of_every_task_go_on_in_the_same_folder(learnt):
+    folder, table = learnt
+    commands.continual(**SMALL, num_tasks=2, num_draws=5, num_rows=100, folder=folder)
+    assert len(pd.read_csv(folder / "accuracies.csv")) == len(table)
+    draws = bnn.diagnostics.load(folder / "vcl" / "task-2")
+    assert draws.posterior.sizes["draw"] == 5
+
+
+def test_a_fit_that_is_stopped_while_drawing_stops_the_study(digits, monkeypatch):
+    monkeypatch.setattr(training, "run", lambda *args, **options: made_up_fit(0, num_draws=2))
+    with pytest.raises(KeyboardInterrupt):
+        learn(digits, "vcl", num_draws=3)
+
+
+def test_sites_of_the_prior_itself_go_on_where_the_fit_starts(digits):
+    """The Gaussian of weights says nothing of their precisions."""
+    options = {"prior": bnn.priors.hierarchical(), "num_epochs": 1, "num_draws": 2}
+    table = learn(digits, "same_prior", num_rows=10, **options)
+    assert len(table) == 3
 
 
 def test_other_settings_in_the_same_folder_are_refused_in_one_line(learnt):
@@ -463,6 +484,18 @@ REFUSED = {
         lambda data: studies.label_noise_gp(data, classes=(1, 1)),
         r"got classes=\(1, 1\) of digits, expected two",
     ),
+    "a seed below 0": (
+        lambda data: learn(data, "vcl", seed=-1),
+        r"got seed=-1, expected a whole number from 0 to 2\*\*32 - 1",
+    ),
+    "rows of one class": (
+        lambda data: studies.label_noise_gp(data, num_rows=1),
+        "got num_rows=1, expected a whole number from 2 up",
+    ),
+    "labels all drawn alike": (
+        lambda data: studies.label_noise_gp(data, num_rows=2, shares=[1.0], seed=0),
+        "got labels of one class only in 2 rows at share=1, expected both: make num_rows larger",
+    ),
     "a process of std 0": (
         lambda data: studies.label_noise_gp(data, std=0.0),
         "got std=0.0, expected a number above 0",
@@ -481,6 +514,6 @@ def test_refused_in_one_line_before_anything_is_trained(case, digits, monkeypatc
 
 def test_without_scikit_learn_the_command_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
-    with pytest.raises(ImportError, match=r"got no scikit-learn.*pip install 'bnn_ppl\[gp\]'"):
+    with pytest.raises(ImportError, match=r"got no scikit-learn.*pip install 'bnn_ppl\[sklearn\]'"):
         commands.label_noise(folder=tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -7,6 +7,7 @@ there is a new option here.
 import os
 import platform
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -87,8 +88,11 @@ def _keep_compiled_programs() -> None:
     In a folder for each machine: what is compiled for a processor need not run on another, and home
     folders may be shared.
     """
-    if jax.config.values["jax_compilation_cache_dir"] is None:
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
+        return
+    with suppress(RuntimeError):  # a user without a home
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = caches / "bnn_ppl" / platform.node()
         jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

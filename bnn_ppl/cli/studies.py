@@ -77,7 +77,7 @@ def continual(
         Announce each fit and show a bar.
     """
     images = bnn.data.load(data, subset=subset, data_dir=data_dir)
-    folder = folder or Path("runs") / f"continual-{data}"
+    folder = folder or Path("runs") / f"continual-{Path(data).stem}"
     table = studies.continual_learning(
         images,
         _mlp(images, hidden),
@@ -164,11 +164,7 @@ def label_noise(
     if gp:
         check_scikit_learn()
     images = bnn.data.load(data, subset=subset, data_dir=data_dir)
-    folder = folder or Path("runs") / f"label-noise-{data}"
-    process = partial(
-        studies.label_noise_gp, shares=shares, classes=gp_classes, num_rows=gp_rows, seed=seed
-    )
-    tables = [process(images)] if gp else []
+    folder = folder or Path("runs") / f"label-noise-{Path(data).stem}"
     network = studies.label_noise_network(
         images,
         _mlp(images, hidden),
@@ -181,7 +177,11 @@ def label_noise(
         folder=folder,
         progress=progress,
     )
-    table = pd.concat([network, *tables], ignore_index=True)
+    tables = [network]
+    if gp:
+        process = partial(studies.label_noise_gp, classes=gp_classes, num_rows=gp_rows)
+        tables.append(process(images, shares=shares, seed=seed))
+    table = pd.concat(tables, ignore_index=True)
     print("\n" + table.to_string(index=False, float_format="{:.4g}".format))
     print("\nlog evidence in nats a training row; guessing has -log(num_classes)")
     table.to_csv(folder / "label_noise.csv", index=False)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from bnn_ppl.counts import check_count
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.noise import gaussian_like
 from bnn_ppl.posterior import Posterior, Terms
@@ -221,5 +222,4 @@ def _check(estimator: str, init_std: float, num_samples: int) -> None:
         raise ValueError(f"got estimator={estimator!r}, expected one of {get_args(Estimator)}")
     if not init_std > 0:
         raise ValueError(f"got init_std={init_std}, expected a number above 0")
-    if not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"got num_samples={num_samples!r}, expected a whole number from 1 up")
+    check_count("num_samples", num_samples)

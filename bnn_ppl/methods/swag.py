@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
+from bnn_ppl.counts import check_count
 from bnn_ppl.method import Method
 from bnn_ppl.noise import gaussian_like
 from bnn_ppl.posterior import Posterior
@@ -187,5 +187,4 @@ def _check(rank: int, collect_every: int | None, collect_from: int) -> None:
     if collect_every is not None:
         counts["collect_every"] = (collect_every, 1)
     for name, (count, least) in counts.items():
-        if not isinstance(count, int | np.integer) or count < least:
-            raise ValueError(f"got {name}={count!r}, expected a whole number from {least} up")
+        check_count(name, count, least)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnn_ppl.plots.axes import BLUE, COLORS, GREY, ORANGE, finish
+from bnn_ppl.studies import average_accuracy
 
 if TYPE_CHECKING:
     import pandas
@@ -69,7 +70,7 @@ def label_noise(table: pandas.DataFrame) -> Figure:
     """
     figure = _two_panels()
     accuracies, evidence = figure.subplots(1, 2)
-    for model, rows in table.groupby("model", sort=False):
+    for model, rows in table.sort_values("share").groupby("model", sort=False):
         name, color = MODELS[str(model)]
         style: dict[str, Any] = {"color": color, "lw": 2, "ms": 5}
         share = rows["share"].to_numpy()
@@ -95,8 +96,7 @@ def _two_panels() -> Figure:
 
 
 def _by_learner(ax: Axes, rows: pandas.DataFrame) -> None:
-    means = rows.groupby(["learner", "task"], sort=False)["accuracy"].mean().reset_index()
-    groups = means.groupby("learner", sort=False)
+    groups = average_accuracy(rows).groupby("learner", sort=False)
     for (learner, own), color, marker in zip(groups, cycle(COLORS), cycle("os^Dv")):
         label = LEARNERS[str(learner)]
         ax.plot(own["task"], own["accuracy"], color=color, marker=marker, lw=2, ms=5, label=label)

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl import models, priors
+from bnn_ppl.counts import check_count, check_seed
 from bnn_ppl.data import DataSet
 from bnn_ppl.method import Method
 from bnn_ppl.methods import descent, laplace, mfvi
 from bnn_ppl.network import Prior
 from bnn_ppl.posterior import Posterior, condition
 from bnn_ppl.predict import predict
-from bnn_ppl.studies.training import Training, check_count, check_study, fit, rate
+from bnn_ppl.studies.training import Training, check_study, fit, rate
 
 if TYPE_CHECKING:
     import arviz
@@ -129,7 +130,7 @@ def continual_learning(
     training = Training(
         num_epochs, batch_size, learning_rate, None if folder is None else Path(folder), progress
     )
-    check_study(data, training)
+    check_study(data, training, seed)
     _check(learners, num_tasks, num_draws, num_rows)
     first = priors.fan_in() if prior is None else prior
     rows = []
@@ -168,9 +169,10 @@ def permuted(x: np.ndarray, task: int, *, seed: int = 0) -> np.ndarray:
     Raises
     ------
     ValueError
-        If there is no such task.
+        If there is no such task or seed.
     """
     check_count("task", task)
+    check_seed(seed)
     if task == 1:
         return x
     flat = x.reshape(len(x), -1)
@@ -239,7 +241,9 @@ def _variational(task: Task, before: Learnt | None) -> Learnt:
     )
     if before is not None:
         method = _starting_from(before.gaussian, method)
-    draws = _fit(task, method, num_draws=task.num_draws, init=before and before.draws)
+    # A run is known by where it starts: by the first draw, however many were taken.
+    start = before and before.draws.isel(draw=[0])
+    draws = _fit(task, method, num_draws=task.num_draws, init=start)
     return Learnt(draws, priors.from_draws(draws))
 
 
@@ -249,7 +253,8 @@ def _starting_from(gaussian: dict[str, Any], method: Method) -> Method:
     def init(key: jax.Array, position: Any, batch: Any) -> Any:
         mean = {site: own.loc for site, own in gaussian.items()}
         log_std = {site: jnp.log(own.scale) for site, own in gaussian.items()}
-        return method.init(key, position, batch)._replace(mean=mean, log_std=log_std)
+        state = method.init(key, position, batch)
+        return state._replace(mean=state.mean | mean, log_std=state.log_std | log_std)
 
     return method._replace(init=init)
 

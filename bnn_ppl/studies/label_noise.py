@@ -9,12 +9,13 @@ import jax
 import numpy as np
 
 from bnn_ppl import metrics, models, priors
+from bnn_ppl.counts import check_count, check_seed
 from bnn_ppl.data import Data, DataSet
 from bnn_ppl.methods import descent, laplace
 from bnn_ppl.network import Prior
 from bnn_ppl.posterior import condition
 from bnn_ppl.predict import predict
-from bnn_ppl.studies.training import Training, check_count, check_study, fit, rate
+from bnn_ppl.studies.training import Training, check_study, fit, rate
 
 if TYPE_CHECKING:
     import pandas
@@ -37,9 +38,9 @@ class Row(NamedTuple):
 def with_label_noise(y: np.ndarray, share: float, num_classes: int, seed: int = 0) -> np.ndarray:
     """Replace a share of the labels by classes drawn uniformly.
 
-    A label drawn may be the true one, so at share s about s / num_classes of the rows replaced are
-    right by chance (Zhang et al., 2017). Nested: with one seed, rows replaced at a share are
-    replaced by the same labels at every larger one.
+    A label drawn may be the true one: about one in num_classes of those replaced is (Zhang et al.,
+    2017). Nested: with one seed, rows replaced at a share are replaced by the same labels at every
+    larger one.
 
     Parameters
     ----------
@@ -60,10 +61,11 @@ def with_label_noise(y: np.ndarray, share: float, num_classes: int, seed: int = 
     Raises
     ------
     ValueError
-        If the share is out of range, or a label is no such class.
+        If the share or the seed is out of range, or a label is no such class.
     """
     y = np.asarray(y)
     _check_shares([share])
+    check_seed(seed)
     if y.ndim != 1 or y.dtype.kind not in "iu" or not np.all((y >= 0) & (y < num_classes)):
         raise ValueError(
             f"got labels {y.dtype} {y.shape}, expected class numbers (rows,) from 0 to "
@@ -143,7 +145,7 @@ def label_noise_network(
     training = Training(
         num_epochs, batch_size, learning_rate, None if folder is None else Path(folder), progress
     )
-    check_study(data, training)
+    check_study(data, training, seed)
     _check_shares(shares)
     chosen = priors.normal(1.0) if prior is None else prior
     rows = [_of_network(data, net, chosen, share, training, seed) for share in shares]
@@ -208,6 +210,7 @@ def label_noise_gp(
     train, test = (_two_classes(part, classes) for part in (data.train, data.test))
     train = Data(*(leaf[:num_rows] for leaf in train))
     length = _median_distance(train.x) / 2 if length_scale is None else length_scale
+    _check_both_classes(train.y, shares, seed)
     rows = [_of_process(train, test, share, std, length, seed) for share in shares]
     return pd.DataFrame(rows, columns=Row._fields)
 
@@ -227,7 +230,7 @@ def _of_network(
     once = training._replace(num_epochs=1)
     about = fit(key, posterior, laplace(posterior), once, f"{name}/laplace", init=point)
     both = np.concatenate([data.train.x, data.test.x]), None
-    probs = predict(posterior, point, both)["probs"].values
+    probs = predict(posterior, point, both, batch_size=len(data.test.y))["probs"].values
     return Row(
         "network",
         share,
@@ -302,11 +305,20 @@ def _check_gp(
             raise ValueError(f"got {name}={value}, expected a number above 0")
 
 
+def _check_both_classes(y: np.ndarray, shares: Sequence[float], seed: int) -> None:
+    for share in shares:
+        if len(np.unique(with_label_noise(y, share, 2, seed))) < 2:
+            raise ValueError(
+                f"got labels of one class only in {len(y)} rows at share={share:g}, expected both: "
+                "make num_rows larger"
+            )
+
+
 def check_scikit_learn() -> None:
     """Refuse to go on without scikit-learn."""
     try:
         import sklearn.gaussian_process  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "got no scikit-learn, expected it for the Gaussian process: pip install 'bnn_ppl[gp]'"
+            "got no scikit-learn, expected it for the Gaussian process: pip install 'bnn_ppl[sklearn]'"
         ) from error

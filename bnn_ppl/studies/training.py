@@ -2,11 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
-import numpy as np
 
+from bnn_ppl.counts import check_count, check_seed
 from bnn_ppl.data import DataSet
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
@@ -39,7 +39,7 @@ class Training(NamedTuple):
     progress: bool
 
 
-def check_study(data: DataSet, training: Training) -> None:
+def check_study(data: DataSet, training: Training, seed: int) -> None:
     """Refuse, before anything is trained, what no fit could do."""
     if data.num_classes is None:
         raise ValueError(f"got {data.name}, a regression, expected classes: use digits or mnist")
@@ -51,12 +51,7 @@ def check_study(data: DataSet, training: Training) -> None:
             "at most as many: make it smaller"
         )
     check_rate("learning_rate", training.learning_rate)
-
-
-def check_count(name: str, count: Any, least: int = 1) -> None:
-    """Refuse what is no whole number, or too small."""
-    if not isinstance(count, int | np.integer) or count < least:
-        raise ValueError(f"got {name}={count!r}, expected a whole number from {least} up")
+    check_seed(seed)
 
 
 def rate(training: Training, posterior: Posterior) -> Schedule:
@@ -82,7 +77,7 @@ def fit(
     """Train a method that is then drawn from without stepping, in the folder of its name."""
     if training.progress and jax.process_index() == 0:
         print(name, file=sys.stderr, flush=True)
-    return run(
+    draws = run(
         key,
         posterior,
         method,
@@ -94,3 +89,6 @@ def fit(
         folder=None if training.folder is None else training.folder / name,
         progress=training.progress,
     )
+    if draws["posterior"].sizes["draw"] < num_draws:
+        raise KeyboardInterrupt  # stopped while drawing, which ends the study too
+    return draws

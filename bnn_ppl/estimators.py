@@ -1,0 +1,306 @@
+"""Bayesian networks as scikit-learn's estimators: fit, predict, and draws to diagnose in ArviZ.
+
+Needs scikit-learn (``pip install 'bnn_ppl[sklearn]'``), and is not imported by ``bnn_ppl`` itself::
+
+    from bnn_ppl.estimators import BayesianRegressor
+    mean, std = BayesianRegressor().fit(X, y).predict(X_new, return_std=True)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+import bnn_ppl as bnn
+from bnn_ppl import methods
+from bnn_ppl.data.standardise import moments, standardise
+
+if TYPE_CHECKING:
+    import xarray
+
+_TRAINED_IN_WARMUP = ("descent", "mfvi", "mc_dropout", "vogn", "ivon")
+
+
+class _BayesianNetwork(BaseEstimator):
+    """What the two estimators share; `_model` builds the model of each."""
+
+    def __init__(
+        self,
+        method: str | Callable[..., bnn.Method] = "nuts",
+        *,
+        method_options: Mapping[str, Any] | None = None,
+        hidden: Sequence[int] = (50,),
+        net: Any = None,
+        prior: Any = None,
+        temperature: float = 1.0,
+        num_chains: int = 4,
+        num_warmup: int | None = None,
+        num_draws: int | None = None,
+        thin: int | None = None,
+        batch_size: int | None = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.method = method
+        self.method_options = method_options
+        self.hidden = hidden
+        self.net = net
+        self.prior = prior
+        self.temperature = temperature
+        self.num_chains = num_chains
+        self.num_warmup = num_warmup
+        self.num_draws = num_draws
+        self.thin = thin
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.progress = progress
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the posterior, whose functions cannot be pickled."""
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "posterior_"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the posterior again from the rows it was conditioned on."""
+        super().__setstate__(state)
+        if hasattr(self, "draws_"):
+            self.posterior_ = self._conditioned()
+
+    def _sample(self, x: np.ndarray, y: np.ndarray) -> None:
+        self._x_moments = moments(x)
+        self._train = standardise(x, self._x_moments, np.dtype(np.float32)), y
+        self.posterior_ = self._conditioned()
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        self.draws_ = bnn.run(
+            jax.random.key(seed),
+            self.posterior_,
+            self._method(),
+            num_chains=self.num_chains,
+            batch_size=self.batch_size,
+            progress=self.progress,
+            **self._counts(),
+        )
+
+    def _conditioned(self) -> bnn.Posterior:
+        return bnn.condition(self._model(), self._train, temperature=self.temperature)
+
+    def _model(self) -> Callable:
+        raise NotImplementedError
+
+    def _network(self, num_outputs: int) -> Any:
+        if self.net is not None:
+            return self.net
+        return partial(bnn.nets.MLP, self.n_features_in_, tuple(self.hidden), num_outputs)
+
+    def _prior(self) -> Any:
+        return bnn.priors.fan_in() if self.prior is None else self.prior
+
+    def _method(self) -> bnn.Method:
+        known = methods.__all__
+        if not callable(self.method) and self.method not in known:
+            raise ValueError(
+                f"got method={self.method!r}, expected one of {', '.join(known)}, or a function of "
+                "a posterior that gives a Method"
+            )
+        make = self.method if callable(self.method) else getattr(methods, self.method)
+        return make(self.posterior_, **(self.method_options or {}))
+
+    def _counts(self) -> dict[str, Any]:
+        usual = {"num_warmup": 200, "num_draws": 200, "thin": 1}
+        if self.method in _TRAINED_IN_WARMUP:
+            num_draws = 1 if self.method == "descent" else 100
+            usual = {"num_warmup": 2000, "num_draws": num_draws, "thin": 0}
+        said = {name: getattr(self, name) for name in usual}
+        return usual | {name: value for name, value in said.items() if value is not None}
+
+    def _predicted(self, X: Any) -> "xarray.Dataset":
+        check_is_fitted(self)
+        x = validate_data(self, X, reset=False, dtype=np.float64)
+        # In single precision the last digits of a row would depend on how many rows there are.
+        with jax.enable_x64(True):
+            draws = self.draws_.map(lambda group: group.astype(float), groups=["posterior"])
+            x = standardise(x, self._x_moments, np.dtype(np.float64))
+            return bnn.predict(self.posterior_, draws, (x, None))
+
+
+class BayesianClassifier(ClassifierMixin, _BayesianNetwork):
+    """Classify by a Bayesian neural network, averaged over draws of its weights.
+
+    Parameters
+    ----------
+    method
+        Name of a method of this package, or a function of a posterior that gives a
+        :class:`bnn_ppl.Method`.
+    method_options
+        Its other arguments, such as ``{"step_size": 1e-5}`` for sgld.
+    hidden
+        Width of each hidden layer.
+    net
+        Another network, as :func:`bnn_ppl.random_network` takes, from x (rows, columns) to logits
+        (rows, classes).
+    prior
+        Of the weights, as :func:`bnn_ppl.random_network` takes; by default
+        :func:`bnn_ppl.priors.fan_in`.
+    temperature
+        Of the posterior; 1 is Bayes.
+    num_chains, num_warmup, num_draws, thin, batch_size
+        As for :func:`bnn_ppl.run`. By default 4 chains of 200 steps and then 200 draws; methods
+        that train in warm-up take 2,000 steps and then 100 draws, descent 1.
+    random_state
+        Of the random numbers: None, a number, or a ``numpy.random.RandomState``.
+    progress
+        Show a bar with the time left.
+
+    Attributes
+    ----------
+    draws_ : arviz.InferenceData
+        As :func:`bnn_ppl.run` returns it.
+    posterior_ : bnn_ppl.Posterior
+        What was sampled; its inputs are standardised.
+    classes_ : numpy.ndarray
+        The labels, in the order of `predict_proba`.
+    n_features_in_ : int
+        Columns of X.
+    """
+
+    def fit(self, X: Any, y: Any) -> "BayesianClassifier":
+        """Sample the posterior given X (rows, columns) and labels y (rows,).
+
+        Raises
+        ------
+        ValueError
+            If X or y are no such arrays, or not finite, y has one class only, or an argument is out
+            of range.
+        """
+        x, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("got y of one class only, expected at least 2 classes")
+        self._sample(x, numbers.astype(np.int32))
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Give the probability of each class (rows, classes), averaged over draws."""
+        return self._predicted(X)["probs"].values
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Give the most probable label (rows,)."""
+        most_probable = self.predict_proba(X).argmax(1)
+        return self.classes_[most_probable]
+
+    def _model(self) -> Callable:
+        return bnn.models.classifier(self._network(len(self.classes_)), self._prior())
+
+
+class BayesianRegressor(RegressorMixin, _BayesianNetwork):
+    """Regress by a Bayesian neural network, averaged over draws of its weights.
+
+    Parameters
+    ----------
+    method
+        Name of a method of this package, or a function of a posterior that gives a
+        :class:`bnn_ppl.Method`.
+    noise
+        Standard deviation of y about the network: "learnt", "heteroscedastic" (a second output of
+        the network), or a number, in the units of y.
+    method_options
+        Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
+    hidden
+        Width of each hidden layer.
+    net
+        Another network, as :func:`bnn_ppl.random_network` takes, from x (rows, columns) to
+        (rows, 1), for heteroscedastic noise to (rows, 2).
+    prior
+        Of the weights, as :func:`bnn_ppl.random_network` takes; by default
+        :func:`bnn_ppl.priors.fan_in`.
+    temperature
+        Of the posterior; 1 is Bayes.
+    num_chains, num_warmup, num_draws, thin, batch_size
+        As for :func:`bnn_ppl.run`. By default 4 chains of 200 steps and then 200 draws; methods
+        that train in warm-up take 2,000 steps and then 100 draws, descent 1.
+    random_state
+        Of the random numbers: None, a number, or a ``numpy.random.RandomState``.
+    progress
+        Show a bar with the time left.
+
+    Attributes
+    ----------
+    draws_ : arviz.InferenceData
+        As :func:`bnn_ppl.run` returns it.
+    posterior_ : bnn_ppl.Posterior
+        What was sampled; its inputs and y are standardised.
+    n_features_in_ : int
+        Columns of X.
+    """
+
+    def __init__(
+        self,
+        method: str | Callable[..., bnn.Method] = "nuts",
+        *,
+        noise: Literal["learnt", "heteroscedastic"] | float = "learnt",
+        method_options: Mapping[str, Any] | None = None,
+        hidden: Sequence[int] = (50,),
+        net: Any = None,
+        prior: Any = None,
+        temperature: float = 1.0,
+        num_chains: int = 4,
+        num_warmup: int | None = None,
+        num_draws: int | None = None,
+        thin: int | None = None,
+        batch_size: int | None = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        super().__init__(
+            method,
+            method_options=method_options,
+            hidden=hidden,
+            net=net,
+            prior=prior,
+            temperature=temperature,
+            num_chains=num_chains,
+            num_warmup=num_warmup,
+            num_draws=num_draws,
+            thin=thin,
+            batch_size=batch_size,
+            random_state=random_state,
+            progress=progress,
+        )
+        self.noise = noise
+
+    def fit(self, X: Any, y: Any) -> "BayesianRegressor":
+        """Sample the posterior given X (rows, columns) and numbers y (rows,).
+
+        Raises
+        ------
+        ValueError
+            If X or y are no such arrays, or not finite, or an argument is out of range.
+        """
+        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        self._y_moments = moments(y)
+        self._sample(x, standardise(y, self._y_moments, np.dtype(np.float32)))
+        return self
+
+    def predict(
+        self, X: Any, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Give the mean of y (rows,), with `return_std` its standard deviation (noise and all)."""
+        prediction, (shift, scale) = self._predicted(X), self._y_moments
+        mean = prediction["mean"].values * scale + shift
+        return (mean, np.sqrt(prediction["variance"].values) * scale) if return_std else mean
+
+    def _model(self) -> Callable:
+        noise: Any = self.noise
+        if noise == "learnt":
+            noise = bnn.priors.noise()
+        elif noise != "heteroscedastic":
+            noise = noise / self._y_moments.scale
+        net = self._network(2 if self.noise == "heteroscedastic" else 1)
+        return bnn.models.regressor(net, self._prior(), noise)

@@ -1,0 +1,101 @@
+"""Estimators: scikit-learn's own checks, and the package's answers behind them."""
+
+import pickle
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import bnn_ppl as bnn
+from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor
+
+SHORT = {"hidden": (4,), "num_chains": 2, "num_warmup": 20, "num_draws": 10, "random_state": 0}
+CHECKED = {"method": "descent", "num_warmup": 600, "num_chains": 1, "hidden": (16,)}
+RATE = {"method_options": {"learning_rate": 0.02}}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 3)) * [1.0, 20.0, 0.0] + [0.0, 5.0, 7.0]
+Y = 100 + 10 * X[:, 0] + RNG.normal(size=40)
+
+
+@parametrize_with_checks(
+    [BayesianClassifier(**CHECKED, **RATE), BayesianRegressor(**CHECKED, **RATE)]
+)
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    return BayesianRegressor(**SHORT).fit(X, Y)
+
+
+def test_the_mean_and_standard_deviation_are_those_of_predict_in_the_units_of_y(regressor):
+    mean, std = regressor.predict(X, return_std=True)
+    x = (X - X.mean(0)) / np.where(np.ptp(X, 0) > 0, X.std(0), 1)
+    prediction = bnn.predict(regressor.posterior_, regressor.draws_, (x, None))
+    np.testing.assert_allclose(mean, prediction["mean"] * Y.std() + Y.mean(), rtol=1e-4)
+    np.testing.assert_allclose(std, np.sqrt(prediction["variance"]) * Y.std(), rtol=1e-4)
+    np.testing.assert_array_equal(regressor.predict(X), mean)
+
+
+def test_a_pickle_predicts_the_same_and_can_be_diagnosed(regressor):
+    again = pickle.loads(pickle.dumps(regressor))
+    np.testing.assert_array_equal(again.predict(X), regressor.predict(X))
+    functions = bnn.function_draws(again.posterior_, again.draws_, np.zeros((1, 3)))
+    assert functions.posterior["mean"].shape == (2, 10, 1)
+
+
+def test_a_clone_with_the_same_random_state_draws_the_same(regressor):
+    again = clone(regressor).fit(X, Y)
+    assert again.draws_.posterior.equals(regressor.draws_.posterior)
+    other = clone(regressor).set_params(random_state=1).fit(X, Y)
+    assert not other.draws_.posterior.equals(regressor.draws_.posterior)
+
+
+def test_a_number_for_the_noise_is_in_the_units_of_y():
+    fitted = BayesianRegressor(noise=3.0, **SHORT).fit(X, Y)
+    position = fitted.posterior_.init(jax.random.key(0))
+    assert not any("noise" in site for site in position)
+    law = fitted.posterior_.predictive(fitted.posterior_.constrain(position), np.zeros((1, 3)))
+    assert float(np.sqrt(law.variance)[0]) * Y.std() == pytest.approx(3.0, rel=1e-5)
+
+
+def test_labels_of_any_kind_come_back_with_probabilities_in_their_order():
+    labels = np.array(["no", "yes", "maybe"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+    fitted = BayesianClassifier("mfvi", hidden=(), batch_size=20, random_state=0).fit(X, labels)
+    assert list(fitted.classes_) == ["maybe", "no", "yes"]
+    assert fitted.draws_.posterior.sizes["draw"] == 100
+    probs = fitted.predict_proba(X)
+    np.testing.assert_allclose(probs.sum(1), 1)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.classes_[probs.argmax(1)])
+    assert fitted.score(X, labels) > 0.7  # a third by chance
+
+
+def test_any_method_network_and_prior():
+    net = partial(bnn.nets.MLP, 3, (5, 5), 2)
+    fitted = BayesianRegressor(
+        lambda posterior, step: bnn.hmc(posterior, step_size=step, trajectory_length=10 * step),
+        method_options={"step": 0.01},
+        noise="heteroscedastic",
+        net=net,
+        prior=bnn.priors.laplace(0.3),
+        **SHORT,
+    ).fit(X, Y)
+    assert fitted.draws_.posterior["net.layers.1.kernel"].shape == (2, 10, 5, 5)
+    assert np.isfinite(fitted.predict(X, return_std=True)).all()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (BayesianRegressor("mcmc"), r"got method='mcmc', expected one of .*nuts.*or a function"),
+        (BayesianRegressor(temperature=0.0), "got temperature=0.0, expected"),
+    ],
+)
+def test_refused_in_one_line(estimator, message):
+    with pytest.raises(ValueError, match=message) as error:
+        estimator.fit(X, Y)
+    assert "\n" not in str(error.value)
