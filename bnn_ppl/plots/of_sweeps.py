@@ -33,6 +33,7 @@ TITLES = HEADINGS | {
     "acceptance": "Acceptance",
     "ess_a_1000_gradients": "ESS of functions in 1,000 gradients",
 }
+_TOPS = {"rhat_median": 2.0}  # chains that stand still have one of any size
 
 
 def sweep(table: pandas.DataFrame, options: Sequence[str]) -> Figure:
@@ -87,9 +88,11 @@ def _panel(ax: Axes, table: pandas.DataFrame, options: Sequence[str], score: str
     style = "-" if _are_numbers(table[options[0]]) else ""  # nothing lies between names
     for (name, rows), color, marker in zip(lines, cycle(COLORS), cycle("os^Dv")):
         places = _places(table[options[0]], rows[options[0]])
-        values = rows[score].to_numpy(float)
+        values = np.minimum(rows[score].to_numpy(float), _TOPS.get(score, np.inf))
         ax.plot(places, values, ls=style, color=color, marker=marker, lw=1.5, ms=5, label=name)
     _axis(ax, table[options[0]])
+    if table[score].max() > _TOPS.get(score, np.inf):
+        ax.set_yticks([1.0, 1.5, 2.0], ["1", "1.5", "2 or more"])
     finish(ax, TITLES[score], options[0], "", legend="")
 
 
