@@ -110,4 +110,4 @@ def test_chains_that_stand_still_leave_the_panel_of_rhat_readable():
     table = pd.DataFrame({"step": [0.1, 1.0], "rmse": [1.0, 2.0], "rhat_median": [1.01, 3e16]})
     _, ax = bnn.plots.sweep(table, ["step"]).axes
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), [1.01, 2.0])
-    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "1.5", "2 or more"]
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "1.5", "2+"]

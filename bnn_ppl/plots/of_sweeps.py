@@ -92,7 +92,7 @@ def _panel(ax: Axes, table: pandas.DataFrame, options: Sequence[str], score: str
         ax.plot(places, values, ls=style, color=color, marker=marker, lw=1.5, ms=5, label=name)
     _axis(ax, table[options[0]])
     if table[score].max() > _TOPS.get(score, np.inf):
-        ax.set_yticks([1.0, 1.5, 2.0], ["1", "1.5", "2 or more"])
+        ax.set_yticks([1.0, 1.5, 2.0], ["1", "1.5", "2+"])
     finish(ax, TITLES[score], options[0], "", legend="")
 
 
