@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test check docs clean
 
 demo: .venv/ready
 	$(BIN)/bnn-ppl run hmc --data yacht
@@ -14,6 +14,9 @@ check: .venv/ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: .venv/ready-docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/build
 
 clean:
 	rm -rf .venv
@@ -28,6 +31,10 @@ clean:
 
 .venv/ready-test: .venv/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch .venv/ready $@
+
+.venv/ready-docs: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch .venv/ready $@
 
 .venv/ready-dev: .venv/bin/python pyproject.toml

@@ -234,9 +234,10 @@ def brier(prediction: Prediction, y: ArrayLike) -> float:
 
 
 def ece(prediction: Prediction, y: ArrayLike, *, num_bins: int = 20, bins: Bins = "mass") -> float:
-    """Return the expected calibration error, the mean over rows of |accuracy - confidence|.
+    """Return the expected calibration error, how far confidence is from accuracy.
 
-    Both are means of the row's bin (Naeini et al. 2015), of the most probable class.
+    The mean over rows of their distance; both are means of the row's bin (Naeini et al. 2015), of
+    the most probable class.
 
     Parameters
     ----------
@@ -341,7 +342,7 @@ def agreement(p: Prediction, q: Prediction) -> float:
 
 
 def total_variation(p: Prediction, q: Prediction) -> float:
-    """Total variation distance, half the sum over classes of |p - q|; mean over rows, 0 to 1.
+    """Total variation distance, half the sum over classes of abs(p - q); mean over rows, 0 to 1.
 
     Parameters
     ----------

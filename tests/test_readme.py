@@ -4,6 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
+import matplotlib
+import matplotlib.pyplot as plt
 import pytest
 
 import bnn_ppl as bnn
@@ -22,6 +24,21 @@ def test_the_program_in_the_readme_runs(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "r_hat" in out and "rmse" in out
     assert (tmp_path / "runs" / "mine" / "draws.zarr").is_dir()
+
+
+@pytest.mark.parametrize("page", ["index.md", "diagnosis.md"])
+@pytest.mark.filterwarnings("ignore:.*Pareto")  # few draws
+def test_the_programs_of_the_docs_run(page, tmp_path, monkeypatch, capsys):
+    """The blocks of a page one after the other, with fewer draws."""
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+    program = "\n".join(blocks)
+    shorter = program.replace("num_warmup=100, num_draws=100", "num_warmup=10, num_draws=20")
+    assert shorter != program
+    exec(compile(shorter, page, "exec"), {})
+    assert capsys.readouterr().out
+    plt.close("all")
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "check"])
