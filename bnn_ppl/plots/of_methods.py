@@ -19,8 +19,8 @@ CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "color": GREY, "fonts
 def comparison(table: pandas.DataFrame) -> Figure:
     """Methods side by side: a small panel a score, a dot a method, the best one filled.
 
-    A dashed line marks the reference's own score, a dotted one the number to be near to. Costs are
-    on logarithmic axes. A method without a value has no dot.
+    A dashed line marks the reference's own score, a dotted one the number to be near to. Costs that
+    differ tenfold are on a logarithmic axis. A method without a value has no dot.
 
     Parameters
     ----------
@@ -68,7 +68,8 @@ def _score_panel(ax: Axes, table: pandas.DataFrame, column: str) -> None:
     for mark, style in ((table.attrs["reference_scores"].get(column), "--"), (goal, ":")):
         if isinstance(mark, float) and np.isfinite(mark):
             ax.axvline(mark, color=GREY, ls=style, lw=1.2)
-    if column in ("seconds", "gradient_evaluations") and np.nanmin(values) > 0:
+    costs = column in ("seconds", "gradient_evaluations")
+    if costs and 0 < np.nanmin(values) <= np.nanmax(values) / 10:
         ax.set_xscale("log")
     else:
         ax.locator_params(axis="x", nbins=5, steps=(1, 2, 5, 10))
