@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import bnn_ppl as bnn
 from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor
@@ -20,9 +20,17 @@ X = RNG.normal(size=(40, 3)) * [1.0, 20.0, 0.0] + [0.0, 5.0, 7.0]
 Y = 100 + 10 * X[:, 0] + RNG.normal(size=40)
 
 
-@parametrize_with_checks(
-    [BayesianClassifier(**CHECKED, **RATE), BayesianRegressor(**CHECKED, **RATE)]
-)
+def scikit_learns_checks():
+    """All of both; those of the regressor that the classifier passes too are slow ones."""
+    for kind in (BayesianClassifier, BayesianRegressor):
+        for estimator, check in estimator_checks_generator(kind(**CHECKED, **RATE)):
+            name = getattr(check, "func", check).__name__
+            shared = kind is BayesianRegressor and "regressor" not in name
+            marks = [pytest.mark.slow] if shared else []
+            yield pytest.param(estimator, check, id=f"{kind.__name__}-{name}", marks=marks)
+
+
+@pytest.mark.parametrize(("estimator", "check"), list(scikit_learns_checks()))
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
