@@ -1,0 +1,110 @@
+"""Papers compare a new method with one or two others, each with its own network, prior and split.
+
+Here every method of the package meets one posterior: a network of one hidden layer on a published
+split of a table, fan-in prior, noise learnt. Samplers without a Metropolis test start from members
+of the ensemble. Settings are the same for every table and not tuned to test rows.
+
+Prints a row a method: test RMSE and negative log-likelihood in units of y, the share of test rows
+that the 90 % interval holds, seconds and gradient evaluations; then what was published of MC
+dropout on the same split (Gal & Ghahramani, 2016). Draws the same. ``--methods hmc mfvi`` runs some
+of them.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import arviz
+import jax
+import optax
+import tyro
+
+import bnn_ppl as bnn
+
+Fits = dict[str, Callable[[], arviz.InferenceData]]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings."""
+
+    data: str = "yacht"  # or energy; others by BNN_PPL_DATA
+    split: int = 0
+    methods: tuple[str, ...] = ()  # by default all
+    hidden: tuple[int, ...] = (50,)  # width of each hidden layer
+    num_members: int = 10  # of ensembles
+    num_steps: int = 5000  # of each fit
+    batch_size: int = 32
+    num_chains: int = 4  # of samplers
+    num_warmup: int = 100  # of exact ones, which see all rows
+    num_draws: int = 100
+    figure: Path = Path("runs/uci_table.png")
+
+
+def main(config: Config) -> dict[str, float]:
+    """Run the methods; scores by "<method> <score>"."""
+    data = bnn.data.load(config.data, split=config.split)
+    net = partial(bnn.nets.MLP, data.train.x.shape[1], config.hidden, 1)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in()), data.train)
+    fits = methods(config, posterior)
+    draws = {name: fits[name]() for name in config.methods or fits}
+    predictions = {name: bnn.predict(posterior, own, data.test) for name, own in draws.items()}
+    if "laplace" in draws:
+        # Draws of the weights are too wide for the network itself (Immer et al., 2021).
+        linear = bnn.linearised(posterior, draws["laplace"])
+        predictions["laplace, linearised"] = bnn.predict(linear, draws["laplace"], data.test)
+    table = bnn.compare(predictions, data.test.y, draws=draws, scale=data.y_scale)
+    table = table[["rmse", "nll", "coverage_90", "seconds", "gradient_evaluations"]]
+    print(table.to_string(float_format="{:.4g}".format))
+    published = bnn.data.published(config.data, split=config.split)
+    if published is not None:
+        rmse, nll = published["rmse"], -published["log_likelihood"]
+        print(f"published MC dropout on this split: rmse {rmse:.4g}, nll {nll:.4g}")
+    config.figure.parent.mkdir(parents=True, exist_ok=True)
+    bnn.plots.comparison(table).savefig(config.figure, dpi=150)
+    return {f"{name} {score}": value for (name, score), value in table.stack().items()}
+
+
+def methods(config: Config, posterior: bnn.Posterior) -> Fits:
+    """Every method of the package by name, to be called."""
+    steps = config.num_steps
+    rate = optax.cosine_decay_schedule(1e-2, steps)
+    run = partial(bnn.run, jax.random.key(0), posterior)
+    sample = partial(run, num_chains=config.num_chains, num_draws=config.num_draws)
+    exact = partial(sample, num_warmup=config.num_warmup)
+    fit = partial(run, num_warmup=steps, batch_size=config.batch_size, thin=0)
+    gaussian = partial(fit, num_draws=100)
+    ensemble = fit(bnn.descent(posterior, learning_rate=rate), num_chains=config.num_members)
+    from_ensemble = partial(sample, init=ensemble, thin=steps // 200)
+    walk = partial(from_ensemble, num_warmup=steps // 5, batch_size=config.batch_size)
+    sgd = bnn.descent(posterior, optax.sgd(0.01, momentum=0.9))
+    return {
+        "hmc": lambda: exact(bnn.hmc(posterior)),
+        "nuts": lambda: exact(bnn.nuts(posterior)),
+        "adjusted_mclmc": lambda: exact(bnn.adjusted_mclmc(posterior)),
+        "mclmc": lambda: from_ensemble(bnn.mclmc(posterior), num_warmup=steps),
+        "sgld": lambda: walk(bnn.sgld(posterior, 1e-6)),
+        "sghmc": lambda: walk(bnn.sghmc(posterior, 1e-6)),
+        "sgnht": lambda: walk(bnn.sgnht(posterior, 1e-3)),
+        "csgld": lambda: walk(bnn.csgld(posterior, 1e-6, min_energy=-1000, energy_gap=10)),
+        "map": lambda: ensemble.isel(chain=[0]),
+        "ensemble": lambda: ensemble,
+        "multiswag": lambda: gaussian(
+            bnn.swag(posterior, sgd, collect_from=steps // 2), num_chains=config.num_members // 2
+        ),
+        "laplace": lambda: run(
+            bnn.laplace(posterior), init=ensemble.isel(chain=[0]), num_warmup=1, num_draws=100,
+            thin=0,
+        ),
+        "mfvi": lambda: gaussian(bnn.mfvi(posterior, learning_rate=rate)),
+        "mc_dropout": lambda: gaussian(bnn.mc_dropout(posterior, learning_rate=rate, rate=0.05)),
+        "vogn": lambda: gaussian(bnn.vogn(posterior, rate)),
+        "ivon": lambda: gaussian(bnn.ivon(posterior, rate)),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", os.cpu_count())
+    main(tyro.cli(Config, description=__doc__))
