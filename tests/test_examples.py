@@ -118,8 +118,18 @@ CASES = {
 
 
 # Those that compile for long.
-SLOW = ("cifar10_as_in_the_hmc_paper", "one_dimensional_regression", "permuted_digits")
-SLOW += ("priors", "segmentation")
+SLOW = (
+    "cifar10_as_in_the_hmc_paper",
+    "covariate_shift",
+    "imdb_as_in_the_hmc_paper",
+    "mnist160_hmc",
+    "mnist_table",
+    "one_dimensional_regression",
+    "permuted_digits",
+    "priors",
+    "rotated_digit",
+    "segmentation",
+)
 
 
 @pytest.mark.parametrize(
