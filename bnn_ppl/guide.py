@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from numpyro import handlers
 
 from bnn_ppl.posterior import Posterior
 
@@ -65,9 +64,8 @@ def guide(
             )
             for site, (loc, scale) in gaussians.items()
         }
-        with handlers.block():  # the model's own sites, seen here for their supports
-            values = posterior.constrain(position)
-            log_jacobian = posterior.terms(position, one_row).log_jacobian
+        values = posterior.constrain(position)
+        log_jacobian = posterior.terms(position, one_row).log_jacobian
         for index, (site, value) in enumerate(values.items()):
             # Of all sites together: which of them carries it makes no difference.
             density = -log_jacobian if index == 0 else jnp.zeros(())

@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 from numpyro import handlers
 from numpyro.distributions import ExpandedDistribution, biject_to
 from numpyro.infer import init_to_median, init_to_uniform
+from numpyro.primitives import Messenger
 
 from bnn_ppl.devices import memory_limit, num_row_shards
 from bnn_ppl.network import active_changes
@@ -62,6 +63,9 @@ class Posterior(NamedTuple):
     init
         ``key, data=data -> position``: a network from its own initialisers, every other site from
         its prior: one of 16 draws, chosen by its likelihood.
+    from_prior
+        ``key, data=data -> values``: every site drawn from the model's prior, which no temperature
+        changes.
     log_prior
         ``position -> scalar``: log prior density of the constrained values.
     log_likelihood
@@ -105,6 +109,7 @@ class Posterior(NamedTuple):
     """
 
     init: Callable[..., Position]
+    from_prior: Callable[..., Values]
     log_prior: Callable[[Position], Array]
     log_likelihood: Callable[[Position, Batch], Array]
     logdensity: Callable[[Position, Batch], Array]
@@ -206,7 +211,12 @@ def condition(
 
     shapes = jax.eval_shape(start, jax.random.key(0), (x, y))
     rows_at_a_time = microbatch or _fitting_microbatch(model, shapes, x, y)
-    all_terms = partial(_terms, model, rows_at_a_time)
+    terms_now = partial(_terms, model, rows_at_a_time)
+    terms_once = jax.jit(terms_now)  # traced once for all that is compiled of it
+
+    def all_terms(position: Position, batch: Batch) -> Terms:
+        # What changes networks may also read their values, in this very trace.
+        return terms_now(position, batch) if active_changes() else terms_once(position, batch)
 
     def log_prior(position: Position) -> Array:
         return _total(all_terms(position, (x, y)).log_priors)
@@ -225,23 +235,33 @@ def condition(
         log_prior = _total(terms.log_priors)
         return combined(log_prior, terms.log_likelihood, batch) + terms.log_jacobian
 
-    from_prior = _has_sites_from_prior(model, x, y)
+    starts_from_prior = _has_sites_from_prior(model, x, y)
 
     def init(key: Array, data: Batch = (x, y)) -> Position:
-        if not from_prior:
+        if not starts_from_prior:
             return start(key, data)
 
         # A draw from a wide prior can lie where the density overflows, from where no sampler comes
         # back. One of several, chosen by its likelihood, is nearly one of the posterior (sampling
-        # importance resampling; Rubin, 1987).
-        def score(key: Array) -> Array:
-            rows = log_likelihood(start(key, data), data)
-            return jnp.nan_to_num(jnp.sum(rows), nan=-jnp.inf)
+        # importance resampling; Rubin, 1987). The one whose log-likelihood plus Gumbel noise is
+        # largest is chosen with probability proportional to the likelihood.
+        def keep_larger(best: tuple, one: tuple) -> tuple:
+            key, noise = one
+            position = start(key, data)
+            score = jnp.sum(log_likelihood(position, data))
+            score = jnp.nan_to_num(score, nan=-jnp.inf) + noise
+            larger = score >= best[1]
+            return jax.tree.map(partial(jnp.where, larger), (position, score), best), None
 
         *several, choice_key = jax.random.split(key, _NUM_STARTS + 1)
-        keys = jnp.stack(several)
-        choice = jax.random.categorical(choice_key, jax.lax.map(score, keys))
-        return start(keys[choice], data)
+        candidates = jnp.stack(several), jax.random.gumbel(choice_key, (_NUM_STARTS,))
+        nowhere = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        (best, _), _ = jax.lax.scan(keep_larger, (nowhere, -jnp.inf), candidates)
+        return best
+
+    def from_prior(key: Array, data: Batch = (x, y)) -> Values:
+        trace = _trace(model, *data[:2], key)
+        return {site: trace[site]["value"] for site in shapes}
 
     def constrain(position: Position, data: Batch = (x, y)) -> Values:
         trace = _trace(model, *data[:2], substitute_fn=_constrained(position))
@@ -253,13 +273,12 @@ def condition(
     def predictive(values: Values, x: Any) -> dist.Distribution:
         return _trace(model, x, None, data=values)[observed]["fn"]
 
-    jitted_terms = jax.jit(all_terms)
-
     def check(position: Position) -> None:
-        _check_finite(jitted_terms(position, (x, y)), observed)
+        _check_finite(all_terms(position, (x, y)), observed)
 
     return Posterior(
         init=init,
+        from_prior=from_prior,
         log_prior=log_prior,
         log_likelihood=log_likelihood,
         logdensity=logdensity,
@@ -308,7 +327,19 @@ def _trace(model: Callable, x: Any, y: Any, key: Array | None = None, **substitu
         model = handlers.seed(model, key)
     if substituted:
         model = handlers.substitute(model, **substituted)
-    return handlers.trace(model).get_trace(x, y)
+    with _Apart():
+        return handlers.trace(model).get_trace(x, y)
+
+
+class _Apart(Messenger):
+    """Hide a model from the NumPyro program around it, if there is one.
+
+    As ``handlers.block``, and keys are hidden too: drawn inside what is compiled, they would leave
+    a seed outside with a tracer.
+    """
+
+    def process_message(self, message: dict) -> None:
+        message["stop"] = True
 
 
 def _terms(model: Callable, microbatch: int | None, position: Position, batch: Batch) -> Terms:
@@ -620,9 +651,13 @@ def _refuse_observed(site: dict) -> None:
     if len(expected) > len(got) or any(
         n not in (1, m) for n, m in zip(expected[::-1], got[::-1], strict=False)
     ):
+        columns = expected == (*got, *got)  # a column against a row, broadcast
+        mend = "its parameters are columns (rows, 1); use f(x)[:, 0]"
+        if not columns:
+            mend = "a column (rows, 1) is not (rows,); use y[:, 0] or class numbers"
         raise ValueError(
             f"got y of shape {got} at site {name!r}, expected the shape {expected} of its "
-            "distribution: a column (rows, 1) is not (rows,); use y[:, 0] or class numbers"
+            f"distribution: {mend}"
         )
     if likelihood.support.is_discrete and not jnp.issubdtype(value.dtype, jnp.integer):
         raise ValueError(

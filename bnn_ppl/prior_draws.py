@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro import handlers
 
 from bnn_ppl import store
 from bnn_ppl.counts import check_count
@@ -51,7 +50,7 @@ def prior_draws(
 
     def draw(chain: jax.Array, index: jax.Array, data: Data) -> Values:
         own_key = jax.random.fold_in(jax.random.fold_in(key, chain), index)
-        return _from_prior(own_key, posterior, data)
+        return posterior.from_prior(own_key, data)
 
     _refuse_improper(posterior)
     # The data are an argument, or they would be a constant of the program.
@@ -66,16 +65,9 @@ def prior_draws(
     return store.inference_data(values, {}, None, facts)
 
 
-def _from_prior(key: jax.Array, posterior: Posterior, data: Data) -> Values:
-    """Trace the model with no site given: NumPyro draws those that are missing."""
-    model = handlers.seed(posterior.unconstrain, key)
-    trace = handlers.trace(model).get_trace({}, data)
-    return {site: trace[site]["value"] for site in posterior.prior_std}
-
-
 def _refuse_improper(posterior: Posterior) -> None:
     try:
-        jax.eval_shape(lambda data: _from_prior(jax.random.key(0), posterior, data), posterior.data)
+        jax.eval_shape(posterior.from_prior, jax.random.key(0), posterior.data)
     except NotImplementedError:
         raise ValueError(
             "got a model with a prior that cannot be drawn from, expected proper ones: replace "

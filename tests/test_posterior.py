@@ -919,3 +919,30 @@ def test_the_estimate_counts_rows_and_not_weights():
     found = module._bytes_from(jaxpr, jaxpr.invars[1:])
     a_result = 2 * 50 * 4
     assert found == 2 * 3 * a_result  # a product and a maximum a layer
+
+
+# --- inside another NumPyro program
+
+
+def test_a_numpyro_program_around_it_sees_neither_sites_nor_keys():
+    posterior = bnn.condition(bnn.models.classifier(net(2), bnn.priors.normal()), (X, LABELS))
+    position = posterior.init(jax.random.key(0))
+
+    def program(evaluates=True):
+        lp = posterior.logdensity(position, posterior.data) if evaluates else 0.0
+        numpyro.factor("lp", lp)
+        return numpyro.prng_key()
+
+    seeded = handlers.seed(program, 0)
+    assert set(handlers.trace(seeded).get_trace()) == {"lp"}
+    np.testing.assert_array_equal(*map(jax.random.key_data, (seeded(), seeded(evaluates=False))))
+
+
+def test_a_mean_that_is_a_column_is_told_from_a_y_that_is_one():
+    def model(x, y=None):
+        mean = bnn.random_network("net", net(1), bnn.priors.normal())(x)
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match=r"its parameters are columns.*use f\(x\)\[:, 0\]"):
+        bnn.condition(model, (X, REAL))
