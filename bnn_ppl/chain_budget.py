@@ -189,7 +189,7 @@ def _of_chain(
         part = {site: values[:, start:end] for site, values in sites.items()}
         for block, share in in_blocks(part, weights[:, start:end]):
             # Waiting keeps blocks from piling up in memory before a slower device.
-            sums = jax.block_until_ready(add(sums, block, share))
+            sums, _ = jax.block_until_ready(add(sums, block, share))
             tell(len(share))
         averages.append(_average(sums))
     return _stacked(averages)

@@ -22,7 +22,7 @@ class Plan(NamedTuple):
     Attributes
     ----------
     compile_seconds
-        To compile warm-up and draws.
+        To start the chains and compile warm-up and draws; less where the method has run before.
     gradient_seconds
         One gradient of the log-density for all chains, median of several.
     gradients_a_draw
@@ -88,8 +88,8 @@ def plan(
         As :func:`bnn_ppl.run`.
     """
     counts = num_chains, num_warmup, num_draws, thin
-    prepared = prepare(key, posterior, method, *counts, Minibatches(batch_size, bootstrap))
     began = time.perf_counter()
+    prepared = prepare(key, posterior, method, *counts, Minibatches(batch_size, bootstrap))
     chunks = [compiled_chunk(phase, prepared) for phase in prepared.phases]
     compile_seconds = time.perf_counter() - began
     gradient_seconds = _gradient_seconds(posterior, prepared)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -32,6 +32,7 @@ from bnn_ppl.devices import (
 )
 from bnn_ppl.method import Method
 from bnn_ppl.minibatches import Minibatches
+from bnn_ppl.network import active_changes
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.precision import matmul_precision
 from bnn_ppl.progress import Report, reporting
@@ -50,16 +51,26 @@ _BYTES_A_CHUNK = 16 * 2**20  # of draws that wait on the devices; more would fra
 _DRAWS_A_CHUNK = 512
 
 
+class Work(NamedTuple):
+    """What a phase does again and again. Equal ones are compiled once, whatever run they are of."""
+
+    step: Callable[..., tuple[Tree, dict[str, jax.Array]]]  # as of a Method
+    thin: int  # steps of one of the phase's
+    draw: Callable[..., Tree] | None  # as of a Method; None in warm-up
+    constrain: Callable[..., Tree]  # of the posterior
+    keep: Keep
+    minibatches: Minibatches
+    finish: Callable[[Tree], Tree] | None  # after the last step
+
+
 class Phase(NamedTuple):
     """Warm-up or draws."""
 
     name: str  # a field of Progress
     num: int
     keys: tuple[jax.Array, jax.Array]  # of the steps, and of the minibatches
-    once: Callable[..., tuple[Tree, Tree, Records]]  # see _once
+    work: Work
     steps_before: int
-    thin: int  # steps of one of the phase's
-    finish: Callable[[Tree], Tree] | None = None  # after the last step
 
 
 class Prepared(NamedTuple):
@@ -71,7 +82,6 @@ class Prepared(NamedTuple):
     positions: Tree
     states: Tree
     phases: tuple[Phase, Phase]
-    minibatches: Minibatches
     layout: Layout
 
 
@@ -163,6 +173,12 @@ def run(
         If `folder` holds something else.
     OSError
         If the folder cannot be written. What it held before stays, to go on from.
+
+    Notes
+    -----
+    A further run of the same method and posterior compiles nothing, whatever its counts, unless
+    chains, devices or shapes differ or `keep` is given. For that what the last two methods compiled
+    is kept, and their data with it.
     """
     if folder is not None:
         checkpoint.read_header(folder)  # refuses what is no run's before anything is computed
@@ -218,18 +234,23 @@ def prepare(
     chains = by_chain(np.arange(num_chains), mesh)
     with jax.default_matmul_precision(matmul_precision()):
         positions = _positions(init_key, posterior, chains, mesh, init)
-        states = _states(init_key, method, chains, positions, mesh, data)
-    adapting = method._replace(step=method.warmup or method.step)
-    warming = partial(_once, posterior, adapting, 1, None, minibatches)
-    drawing = partial(_once, posterior, method, thin, keep or dict, minibatches)
-    phases = (
-        Phase("warmup", num_warmup, (keys[0], batch_key), warming, 0, 1, method.finish),
-        Phase("draws", num_draws, (keys[1], batch_key), drawing, num_warmup, thin),
+        begin = _beginner(method.init, posterior.logdensity, mesh, active_changes())
+        states, finite = begin(chains, positions, init_key, data)
+        _check_starts(posterior, to_host(positions), to_host(finite))
+    # A function of the user's may read what has changed since the last run: it is traced anew.
+    kept = dict if keep is None else partial(keep)
+    drawing = Work(
+        method.step, thin, method.draw, posterior.constrain, kept, minibatches, finish=None
     )
-    one_record = _record_of_one(phases[1], states, minibatches, data)
-    _check_record(one_record["posterior"])
+    warming = drawing._replace(
+        step=method.warmup or method.step, thin=1, draw=None, finish=method.finish
+    )
+    phases = (
+        Phase("warmup", num_warmup, (keys[0], batch_key), warming, 0),
+        Phase("draws", num_draws, (keys[1], batch_key), drawing, num_warmup),
+    )
     layout = Layout(
-        one_record,
+        _one_record(phases[1], mesh, chains, states, data),
         int(num_chains),
         int(num_draws),
         np.asarray(posterior.data[1]),
@@ -237,7 +258,7 @@ def prepare(
         | {"num_warmup": int(num_warmup), "thin": int(thin)}
         | {"batch_size": minibatches.size or "all", "bootstrap": int(minibatches.bootstrap)},
     )
-    return Prepared(mesh, data, chains, positions, states, phases, minibatches, layout)
+    return Prepared(mesh, data, chains, positions, states, phases, layout)
 
 
 # --- starting
@@ -273,21 +294,21 @@ def _positions(
     mesh: Mesh,
     init: "arviz.InferenceData | None",
 ) -> Tree:
-    """Where the chains start; a start whose log-density is not finite is refused."""
-    if init is None:
-        start = over_chains(
-            lambda chain, key, data: posterior.init(jax.random.fold_in(key, chain), data),
-            mesh,
-            num_mapped=1,
+    """Where the chains start."""
+    if init is not None:
+        return by_chain(_positions_of(init, posterior, len(chains)), mesh)
+    start = _starter(posterior.init, mesh, active_changes())
+    return start(chains, key, everywhere(posterior.data, mesh))
+
+
+def _check_starts(posterior: Posterior, positions: Tree, finite: np.ndarray) -> None:
+    """Refuse a start whose log-density is not finite; its terms are looked at one by one."""
+    for chain in np.flatnonzero(~finite):
+        posterior.check({site: leaf[chain] for site, leaf in positions.items()})
+        raise ValueError(
+            "got a log-density that is not finite at the start though each term of it is, expected "
+            "a finite one: rescale the data, their sum overflows"
         )
-        start = jax.jit(start, out_shardings=chain_sharding(mesh))
-        positions = start(chains, key, everywhere(posterior.data, mesh))
-    else:
-        positions = by_chain(_positions_of(init, posterior, len(chains)), mesh)
-    own = to_host(positions)
-    for chain in range(len(jax.tree.leaves(own)[0])):
-        posterior.check({site: leaf[chain] for site, leaf in own.items()})
-    return positions
 
 
 def _positions_of(draws: "arviz.InferenceData", posterior: Posterior, num_chains: int) -> Tree:
@@ -305,25 +326,36 @@ def _positions_of(draws: "arviz.InferenceData", posterior: Posterior, num_chains
     return jax.jit(jax.vmap(posterior.unconstrain))(jax.tree.map(jnp.asarray, chosen))
 
 
-def _states(
-    key: jax.Array, method: Method, chains: jax.Array, positions: Tree, mesh: Mesh, batch: Tree
-) -> Tree:
-    def begin(chain: jax.Array, position: Tree, key: jax.Array, batch: Tree) -> Tree:
-        return method.init(jax.random.fold_in(jax.random.fold_in(key, 1), chain), position, batch)
+@lru_cache(maxsize=2)
+def _starter(init: Callable, mesh: Mesh, changes: tuple) -> Callable:
+    """Compile where chains start, for a posterior's `init` and what changes its networks now."""
+    del changes
 
-    start = jax.jit(over_chains(begin, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
-    return start(chains, positions, key, batch)
+    def position(chain: jax.Array, key: jax.Array, data: Tree) -> Tree:
+        return init(jax.random.fold_in(key, chain), data)
+
+    return jax.jit(over_chains(position, mesh, num_mapped=1), out_shardings=chain_sharding(mesh))
+
+
+@lru_cache(maxsize=2)
+def _beginner(init: Callable, logdensity: Callable, mesh: Mesh, changes: tuple) -> Callable:
+    """Compile the first states, for a method's `init`, and whether the log-density is finite."""
+    del changes
+
+    def state(
+        chain: jax.Array, position: Tree, key: jax.Array, batch: Tree
+    ) -> tuple[Tree, jax.Array]:
+        own_key = jax.random.fold_in(jax.random.fold_in(key, 1), chain)
+        return init(own_key, position, batch), jnp.isfinite(logdensity(position, batch))
+
+    return jax.jit(over_chains(state, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
 
 
 # --- stepping
 
 
 def _once(
-    posterior: Posterior,
-    method: Method,
-    thin: int,
-    keep: Keep | None,
-    minibatches: Minibatches,
+    work: Work,
     keys: tuple[jax.Array, jax.Array],
     state: Tree,
     order: Tree,
@@ -335,16 +367,16 @@ def _once(
 
     def step(carry: tuple[Tree, Tree], index: jax.Array) -> tuple[Tree, dict[str, jax.Array]]:
         state, order = carry
-        order, batch = minibatches.next(order, batch_key, count + index, data)
-        state, info = method.step(jax.random.fold_in(key, index), state, batch)
+        order, batch = work.minibatches.next(order, batch_key, count + index, data)
+        state, info = work.step(jax.random.fold_in(key, index), state, batch)
         return (state, order), info
 
-    (state, order), infos = jax.lax.scan(step, (state, order), jnp.arange(thin))
-    stats = {name: _over_steps(values) for name, values in infos.items()} if thin else {}
-    if keep is None:
+    (state, order), infos = jax.lax.scan(step, (state, order), jnp.arange(work.thin))
+    stats = {name: _over_steps(values) for name, values in infos.items()} if work.thin else {}
+    if work.draw is None:
         return state, order, {"posterior": {}, "sample_stats": stats}
-    position = method.draw(jax.random.fold_in(key, thin), state)
-    values = keep(posterior.constrain(position, data))
+    position = work.draw(jax.random.fold_in(key, work.thin), state)
+    values = work.keep(work.constrain(position, data))
     return state, order, {"posterior": values, "sample_stats": stats}
 
 
@@ -353,18 +385,6 @@ def _over_steps(values: jax.Array) -> jax.Array:
     if values.dtype == bool:
         return values.any(0)
     return values.sum(0) if jnp.issubdtype(values.dtype, jnp.integer) else values[-1]
-
-
-def _record_of_one(phase: Phase, states: Tree, minibatches: Minibatches, data: Tree) -> Records:
-    """Shapes and dtypes of what one draw of one chain records."""
-
-    def first(states: Tree, data: Tree) -> Records:
-        state = jax.tree.map(lambda leaf: leaf[0], states)
-        count = jnp.zeros((), int)
-        order = minibatches.order(phase.keys[1], count, data)
-        return phase.once(phase.keys, state, order, count, data)[2]
-
-    return jax.eval_shape(first, states, data)
 
 
 def _advance(
@@ -399,7 +419,7 @@ def _advance(
                 done += count
                 at = _counted(at, phase.name, done, stats, seconds)
                 unrecorded = at, states, records if phase.name == "draws" else None, count
-                steps = _num_steps(at.warmup, at.draws, prepared.phases[1].thin)
+                steps = _num_steps(at.warmup, at.draws, prepared.phases[1].work.thin)
                 report(phase.name, steps, _shown(at, stats, recorder))
                 overhead = max(seconds_recording, bytes_a_device / _BYTES_A_SECOND)
                 aim = max(_SECONDS_A_CHUNK, overhead / _SHARE_RECORDING)
@@ -411,55 +431,93 @@ def _advance(
 
 
 def compiled_chunk(phase: Phase, prepared: Prepared) -> Chunk:
-    """Compile the loop over the steps of a phase."""
-    mesh, data, states = prepared.mesh, prepared.data, prepared.states
-    minibatches, chains = prepared.minibatches, prepared.chains
-    one_record = _record_of_one(phase, states, minibatches, data)
-    bytes_a_draw = len(chains) * bytes_of(one_record)
-    capacity = max(1, min(_DRAWS_A_CHUNK, _BYTES_A_CHUNK // max(1, bytes_a_draw)))
+    """Compile the loop over the steps of a phase; what an equal run compiled is found again."""
+    chains, data = prepared.chains, prepared.data
+    traced = _traced(phase, prepared.mesh, chains, prepared.states, data)
+    compiled = traced.lower().compile()
+    buffers = jax.tree.leaves(traced.out_info[1])
+    capacity = buffers[0].shape[1] if buffers else _DRAWS_A_CHUNK
+
+    def run(states: Tree, start: int, count: int) -> tuple[Tree, Records]:
+        return compiled(chains, states, phase.keys, data, *_span(phase, start, count))
+
+    memory = compiled.memory_analysis()
+    sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
+    return Chunk(run, capacity, sum(getattr(memory, size, 0) for size in sizes))
+
+
+def _one_record(phase: Phase, mesh: Mesh, chains: jax.Array, states: Tree, data: Tree) -> Records:
+    """Shapes and dtypes of what one draw of one chain records."""
+    buffers = _traced(phase, mesh, chains, states, data).out_info[1]
+    return jax.tree.map(
+        lambda buffer: jax.ShapeDtypeStruct(buffer.shape[2:], buffer.dtype), buffers
+    )
+
+
+def _traced(
+    phase: Phase, mesh: Mesh, chains: jax.Array, states: Tree, data: Tree
+) -> jax.stages.Traced:
+    """Trace the loop over the steps of a phase, or find it traced."""
+    program = _program(phase.work, mesh, len(chains), active_changes())
+    with jax.default_matmul_precision(matmul_precision()):
+        return program.trace(chains, states, phase.keys, data, *_span(phase, 0, 1))
+
+
+def _span(phase: Phase, start: int, count: int) -> tuple[np.ndarray, ...]:
+    """Which of the phase's steps, given at run time."""
+    return tuple(np.asarray(number) for number in (start, count, phase.num, phase.steps_before))
+
+
+@lru_cache(maxsize=4)
+def _program(work: Work, mesh: Mesh, num_chains: int, changes: tuple) -> jax.stages.Wrapped:
+    """Make the loop over steps: of two methods, say, warm-up and draws each stay compiled."""
+    del changes
 
     def on_chain(
         chain: jax.Array,
         state: Tree,
         keys: tuple[jax.Array, jax.Array],
-        start: int,
-        count: int,
         data: Tree,
+        start: jax.Array,
+        count: jax.Array,
+        num: jax.Array,
+        steps_before: jax.Array,
     ) -> tuple[Tree, Records]:
         key, batch_key = keys[0], jax.random.fold_in(keys[1], chain)
-        first_step = phase.steps_before + start * phase.thin
+        first_step = steps_before + start * work.thin
+        once = jax.jit(partial(_once, work))  # so that it is traced once, for shapes and loop
+
+        def at(i: jax.Array, state: Tree, order: Tree) -> tuple:
+            draw_keys = jax.random.fold_in(jax.random.fold_in(key, start + i), chain), batch_key
+            return draw_keys, state, order, first_step + i * work.thin, data
 
         def body(i: jax.Array, carry: tuple[Tree, Tree, Records]) -> tuple[Tree, Tree, Records]:
             state, order, buffers = carry
-            draw_keys = jax.random.fold_in(jax.random.fold_in(key, start + i), chain), batch_key
-            step = first_step + i * phase.thin
-            state, order, record = phase.once(draw_keys, state, order, step, data)
-            if phase.finish is not None:
-                last = start + i == phase.num - 1
-                state = jax.lax.cond(last, phase.finish, lambda state: state, state)
+            state, order, record = once(*at(i, state, order))
+            if work.finish is not None:
+                last = start + i == num - 1
+                state = jax.lax.cond(last, work.finish, lambda state: state, state)
             buffers = jax.tree.map(lambda b, leaf: b.at[i].set(leaf), buffers, record)
             return state, order, buffers
 
-        def empty(leaf: Any) -> jax.Array:
-            return jnp.zeros((capacity, *leaf.shape), leaf.dtype)
-
-        order = minibatches.order(batch_key, first_step, data)
-        begin = state, order, jax.tree.map(empty, one_record)
+        order = work.minibatches.order(batch_key, first_step, data)
+        record = jax.eval_shape(once, *at(jnp.zeros_like(start), state, order))[2]
+        begin = state, order, _buffers(record, num_chains, recorded=work.draw is not None)
         state, _, buffers = jax.lax.fori_loop(0, count, body, begin)
         return state, buffers
 
     # Told where the states go, for they come back as arguments: the compiler might share a state
     # over the data axis.
-    program = jax.jit(over_chains(on_chain, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
-    with jax.default_matmul_precision(matmul_precision()):
-        compiled = program.lower(chains, states, phase.keys, 0, 1, data).compile()
+    return jax.jit(over_chains(on_chain, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
 
-    def run(states: Tree, start: int, count: int) -> tuple[Tree, Records]:
-        return compiled(chains, states, phase.keys, start, count, data)
 
-    memory = compiled.memory_analysis()
-    sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
-    return Chunk(run, capacity, sum(getattr(memory, size, 0) for size in sizes))
+def _buffers(record: Records, num_chains: int, recorded: bool) -> Records:
+    """Room for as many draws as may wait on the devices."""
+    if recorded:
+        _check_record(record["posterior"])
+    bytes_a_draw = num_chains * bytes_of(record)
+    capacity = max(1, min(_DRAWS_A_CHUNK, _BYTES_A_CHUNK // max(1, bytes_a_draw)))
+    return jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), record)
 
 
 def _record(recorder: Memory | Folder, unrecorded: tuple | None) -> float:

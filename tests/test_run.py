@@ -1,8 +1,11 @@
 """What run gives back, refuses and survives."""
 
+import gc
 import json
 import signal
 import sys
+import weakref
+from functools import partial
 
 import arviz
 import jax
@@ -15,6 +18,7 @@ from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl.method import Method
+from bnn_ppl.taps import tapped
 
 X = np.linspace(-1, 1, 12)[:, None]
 Y = X[:, 0] * 2 + 0.1
@@ -338,3 +342,96 @@ def test_a_call_that_is_refused_leaves_the_parameters(posterior, tmp_path):
     with pytest.raises(ValueError, match="num_draws=2"):
         short(posterior, fitted_normal(), num_draws=2, **options)
     assert bnn.diagnostics.load(tmp_path).fitted.sizes["chain"] == 2
+
+
+# --- what is compiled serves equal runs
+
+
+def traced_steps(posterior):
+    """Give a method, and a list that grows with each tracing of its step."""
+    method, traced = bnn.hmc(posterior, 0.1, 0.3), []
+
+    def step(*args):
+        traced.append(1)
+        return method.step(*args)
+
+    return method._replace(step=step), traced
+
+
+def test_a_step_is_traced_once_for_its_shapes_and_its_loop(posterior):
+    method, traced = traced_steps(posterior)
+    short(posterior, method)
+    assert len(traced) == 1
+
+
+def test_a_run_of_equal_shape_and_a_resumed_one_trace_nothing(posterior, tmp_path):
+    method, traced = traced_steps(posterior)
+    first = short(posterior, method, folder=tmp_path / "run")
+    traced.clear()
+    short(posterior, method, num_warmup=3, num_draws=9)
+    again = bnn.run(jax.random.key(1), posterior, method, num_chains=2, num_draws=2, progress=False)
+    longer = short(posterior, method, folder=tmp_path / "run", num_draws=12)
+    assert not traced
+    assert (again.posterior["slope"][:, -1].values != first.posterior["slope"][:, 1].values).all()
+    np.testing.assert_array_equal(longer.posterior["slope"][:, :6], first.posterior["slope"])
+
+
+def test_what_is_kept_of_draws_may_change_from_run_to_run(posterior):
+    method = bnn.hmc(posterior, 0.1, 0.3)
+
+    class Keep:
+        factor = 1.0
+        __hash__ = None
+
+        def __call__(self, values):
+            return {"slope": self.factor * values["slope"]}
+
+    keep = Keep()
+    first = short(posterior, method, num_warmup=0, keep=keep)
+    keep.factor = 2.0
+    second = short(posterior, method, num_warmup=0, keep=keep)
+    np.testing.assert_allclose(second.posterior["slope"], 2 * first.posterior["slope"], rtol=1e-6)
+
+
+def test_a_fit_run_again_is_finished_at_its_own_last_step(posterior):
+    method = fitted_normal()
+    longer = {"num_warmup": 5, "thin": 0}
+    short(posterior, method, num_warmup=2, thin=0)
+    again, fresh = short(posterior, method, **longer), short(posterior, fitted_normal(), **longer)
+    for name in fresh.fitted:
+        np.testing.assert_array_equal(again.fitted[name], fresh.fitted[name])
+
+
+def test_a_start_whose_terms_only_overflow_together_is_refused():
+    def model(x, y=None):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    posterior = bnn.condition(model, (X, np.full(12, 1e19)))
+    with pytest.raises(ValueError, match="not finite at the start"):
+        short(posterior, bnn.hmc(posterior, 0.1, 0.1))
+
+
+def test_a_change_of_networks_is_seen_by_the_next_run():
+    net = partial(bnn.nets.MLP, 1, (), 1)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 1.0), (X, Y))
+    method = bnn.hmc(posterior, 0.1, 0.3)
+    plain = short(posterior, method, num_warmup=0)
+    with tapped(lambda name, layer, inputs: 0 * layer(inputs)):
+        changed = short(posterior, method, num_warmup=0)
+    assert (changed.sample_stats["lp"] != plain.sample_stats["lp"]).all()
+    np.testing.assert_array_equal(
+        short(posterior, method, num_warmup=0).sample_stats["lp"], plain.sample_stats["lp"]
+    )
+
+
+def test_posteriors_of_earlier_runs_are_not_kept_for_ever():
+    posterior = bnn.condition(line, (X, Y))
+    gone = weakref.ref(posterior.logdensity)
+    short(posterior, num_warmup=1, num_draws=1)
+    del posterior
+    for _ in range(2):  # whose warm-up and draws are what is kept
+        short(bnn.condition(line, (X, Y)), num_warmup=1, num_draws=1)
+    gc.collect()
+    assert gone() is None
