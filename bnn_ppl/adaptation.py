@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from bnn_ppl.method import Method
 from bnn_ppl.noise import gaussian_like
@@ -147,7 +146,7 @@ def adaptive(
 
 
 def euclidean(inverse_mass: Tree) -> "Metric":
-    """Kinetic energy of a diagonal mass matrix, on trees; for NUTS a tree like the position.
+    """Kinetic energy of a diagonal mass matrix, on trees; its leaves may be scalars.
 
     BlackJAX's own ravels the weights at each gradient of the kinetic energy; on trees the gradient
     is one product a leaf, which XLA fuses into the leapfrog step.
@@ -164,30 +163,14 @@ def euclidean(inverse_mass: Tree) -> "Metric":
         del position
         return 0.5 * optax.tree.vdot(velocity(momentum), momentum)
 
-    def check_turning(left: Tree, right: Tree, total: Tree, *positions: Tree) -> Array:
-        # BlackJAX's NUTS compares flat vectors inside a subtree and trees at its ends.
-        del positions
-        inverse, left, right, total = map(_flat, (inverse_mass, left, right, total))
-        between = total - (left + right) / 2
-        return (jnp.vdot(inverse * left, between) <= 0) | (jnp.vdot(inverse * right, between) <= 0)
-
-    def scale(position: Tree, element: Tree, *, inv: bool, trans: bool) -> Tree:
-        del position, trans
-        power = 0.5 if inv else -0.5
-        return jax.tree.map(lambda e, inverse: e * inverse**power, element, inverse_mass)
-
     from blackjax.mcmc.metrics import Metric
 
-    return Metric(sample_momentum, kinetic_energy, check_turning, scale)
+    return Metric(sample_momentum, kinetic_energy, None, None)  # the others are not used here
 
 
 def spread(inverse_mass: Tree, position: Tree) -> Tree:
     """Inverse mass matrix with an entry for each weight."""
     return jax.tree.map(lambda m, leaf: jnp.broadcast_to(m, leaf.shape), inverse_mass, position)
-
-
-def _flat(tree: Tree) -> Array:
-    return ravel_pytree(tree)[0]
 
 
 def _first_step_size(key: Array, chain: Any, density: Callable, mass: Tree, target: float) -> Array:

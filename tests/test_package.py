@@ -14,7 +14,7 @@ FLOORS = [
     ["files", "noise", "convolution", "counts", "corruptions"],
     ["network"],
     ["priors", "taps", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
-    + ["precision", "progress", "checkpoint", "schedules", "preconditioners"],
+    + ["precision", "progress", "checkpoint", "schedules", "preconditioners", "no_u_turn"],
     ["models", "adaptation", "posterior", "recorder", "minibatches", "augmentation"],
     ["gibbs", "early_stopping", "curvature", "row_gradients", "gaussian_mean_field"],
     ["linearised", "blocks"],

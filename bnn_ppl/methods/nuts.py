@@ -4,8 +4,9 @@ from typing import Any
 
 import jax
 
-from bnn_ppl.adaptation import Mass, adaptive, euclidean, initial_mass, spread
+from bnn_ppl.adaptation import Mass, adaptive, euclidean, initial_mass
 from bnn_ppl.method import Method
+from bnn_ppl.no_u_turn import no_u_turn
 from bnn_ppl.posterior import Posterior
 
 
@@ -43,24 +44,26 @@ def nuts(
         If a number is out of range.
     """
     from blackjax.mcmc import hmc
-    from blackjax.mcmc import nuts as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")
     if max_num_doublings < 1:
         raise ValueError(f"got max_num_doublings={max_num_doublings}, expected 1 or more")
-    kernel = kernels.build_kernel()
 
     def transition(
         key: jax.Array, chain: Any, logdensity: Any, step_size: jax.Array, inverse_mass: Any
     ) -> tuple[Any, dict]:
-        metric = euclidean(spread(inverse_mass, chain.position))
-        new, info = kernel(key, chain, logdensity, step_size, metric, max_num_doublings)
-        return new, {
-            "acceptance_rate": info.acceptance_rate,
-            "diverging": info.is_divergent,
-            "energy": info.energy,
-            "lp": new.logdensity,
-            "n_steps": info.num_integration_steps,
+        momentum_key, trajectory_key = jax.random.split(key)
+        momentum = euclidean(inverse_mass).sample_momentum(momentum_key, chain.position)
+        found = no_u_turn(
+            trajectory_key, chain, momentum, logdensity, inverse_mass, step_size, max_num_doublings
+        )
+        chosen = found.choice
+        return hmc.HMCState(chosen.position, chosen.logdensity, chosen.gradient), {
+            "acceptance_rate": found.acceptance / found.num_steps,
+            "diverging": found.diverging,
+            "energy": chosen.energy,
+            "lp": chosen.logdensity,
+            "n_steps": found.num_steps,
         }
 
     return adaptive(
