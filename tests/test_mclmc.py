@@ -15,6 +15,7 @@ from interrupts import press_ctrl_c
 from stats import effective_sample_size
 
 import bnn_ppl as bnn
+from bnn_ppl.isokinetic import langevin_step
 from bnn_ppl.methods.mclmc import MCLMCState
 
 SCALES = np.geomspace(0.1, 1.0, 100)
@@ -159,3 +160,43 @@ def test_a_falling_energy_error_ends_at_the_steps_of_its_last_value(gaussian):
     steps = [float(draws.sample_stats.step_size[:, -1].mean()) for draws in (usual, fallen, early)]
     assert steps[1] == pytest.approx(steps[0], rel=0.1)
     assert steps[2] > 1.3 * steps[0]  # at 0.45, where errors grow faster than the sixth power
+
+
+# --- one step
+
+
+def one_step(density, step_size=0.5, length=2.0, num_keys=4000):
+    """Momenta after a step from the same state, by key; and error and finiteness of the last."""
+    start = {"a": jnp.zeros(30), "b": jnp.zeros((4, 5))}
+    value, gradient = jax.value_and_grad(density)(start)
+    direction = jax.tree.map(lambda leaf: jnp.full_like(leaf, 50**-0.5), start)
+    state = blackjax.mcmc.integrators.IntegratorState(start, direction, value, gradient)
+
+    def step(key):
+        mass = jax.tree.map(jnp.ones_like, start)
+        return langevin_step(key, state, density, mass, length, step_size)
+
+    return state, *jax.jit(jax.vmap(step))(jax.random.split(jax.random.key(0), num_keys))
+
+
+def test_directions_are_forgotten_over_the_decoherence_length():
+    """Without a force the cosine between directions falls as exp(-step / length)."""
+    before, after, error, finite = one_step(lambda w: 0.0 * w["a"].sum())
+    cosine = sum(
+        np.tensordot(after.momentum[site], before.momentum[site], before.momentum[site].ndim)
+        for site in ("a", "b")
+    )
+    norms = sum((np.asarray(after.momentum[site]) ** 2).reshape(4000, -1).sum(1) for site in "ab")
+    np.testing.assert_allclose(norms, 1, rtol=1e-5)
+    # The mean of 1 / norm is off by a share of about 1 / d.
+    assert cosine.mean() == pytest.approx(np.exp(-0.5 / 2.0), rel=0.02)
+    assert finite.all() and np.abs(error).max() == 0
+
+
+def test_a_step_that_leaves_the_support_turns_round_where_it_is():
+    before, after, error, finite = one_step(
+        lambda w: jnp.where(w["a"].max() <= 0, 0.0, jnp.nan), length=1e6, num_keys=3
+    )
+    assert not finite.any() and (error == 0).all()
+    np.testing.assert_array_equal(after.position["a"], np.zeros((3, 30)))
+    np.testing.assert_allclose(after.momentum["b"][0], -before.momentum["b"], rtol=0.05)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.adaptation import Mass, Moments, estimated_mass, first_moments, initial_mass, updated
-from bnn_ppl.isokinetic import isokinetic_mclachlan
+from bnn_ppl.isokinetic import langevin_step
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.schedules import Schedule, check_rate, named, value_at
@@ -109,7 +109,6 @@ def mclmc(
     if step_size is not None:
         check_rate("step_size", step_size)
     check_rate("energy_error", energy_error)
-    kernel = kernels.build_kernel(integrator=isokinetic_mclachlan)
     start_mass = initial_mass(posterior.prior_std, mass)
     num_weights = posterior.num_weights
     if decoherence_length is not None and not decoherence_length > 0:
@@ -129,7 +128,7 @@ def mclmc(
         return MCLMCState(chain, first, length, inverse_mass, moments, trail, average, zero)
 
     def step(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
-        chain, info = kernel(
+        chain, error, finite = langevin_step(
             key,
             state.chain,
             lambda w: posterior.logdensity(w, batch),
@@ -138,12 +137,12 @@ def mclmc(
             state.step_size,
         )
         return state._replace(chain=chain), {
-            "diverging": ~info.nonans,
+            "diverging": ~finite,
             "lp": chain.logdensity,
             "n_steps": jnp.asarray(2),  # gradients
             "step_size": state.step_size,
             "decoherence_length": state.length,
-            "energy_error": info.energy_change**2 / num_weights,
+            "energy_error": error**2 / num_weights,
         }
 
     def warmup(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
