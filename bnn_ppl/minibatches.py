@@ -9,6 +9,8 @@ from bnn_ppl.devices import num_row_shards
 
 Tree = Any
 
+_PLACE_BITS = 12  # of 32, the others being random: see _shuffled
+
 
 class Minibatches(NamedTuple):
     """How a chain goes through the rows; each chain has a key of its own.
@@ -46,7 +48,7 @@ class Minibatches(NamedTuple):
                 chosen = jax.random.randint(
                     jax.random.fold_in(key, shards + shard), (rows,), 0, rows
                 )
-            return jax.random.permutation(epoch_key, chosen)
+            return _shuffled(epoch_key, chosen)
 
         return jax.vmap(of_shard)(jnp.arange(shards))
 
@@ -77,3 +79,17 @@ class Minibatches(NamedTuple):
         shards = num_row_shards(num_rows)
         rows = num_rows // shards
         return shards, rows, 1 if self.size is None else rows // (self.size // shards)
+
+
+def _shuffled(key: jax.Array, rows: jax.Array) -> jax.Array:
+    """Permute rows at random.
+
+    Few are sorted as single numbers, random bits before the bits of their place, in a third of the
+    time that JAX's sort of pairs takes on a CPU: of a step on 400 weights that was a quarter. Two
+    rows keep their order where their 20 random bits agree.
+    """
+    if len(rows) > 2**_PLACE_BITS:
+        return jax.random.permutation(key, rows)
+    places = jnp.arange(len(rows), dtype=jnp.uint32)
+    bits = jax.random.bits(key, (len(rows),), jnp.uint32) << _PLACE_BITS
+    return rows[jnp.sort(bits | places) & (2**_PLACE_BITS - 1)]

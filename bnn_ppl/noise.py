@@ -13,6 +13,8 @@ Tree = Any
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # of Threefry
 _PARITY = 0x1BD11BDA
 
+_FEW = 1024  # numbers, which JAX's generator draws faster
+
 
 def gaussian_like(key: jax.Array, tree: Tree) -> Tree:
     """Draw standard normal noise for every entry of a tree: the numbers of ``jax.random.normal``.
@@ -21,7 +23,8 @@ def gaussian_like(key: jax.Array, tree: Tree) -> Tree:
     long again (benchmarks/RESULTS.md); written out here, all rounds are one loop.
     """
     leaves, structure = jax.tree.flatten(tree)
-    if any(leaf.dtype != jnp.float32 for leaf in leaves):
+    few = sum(leaf.size for leaf in leaves) < _FEW
+    if few or any(leaf.dtype != jnp.float32 for leaf in leaves):
         flat, unravel = ravel_pytree(tree)
         return unravel(jax.random.normal(key, flat.shape, flat.dtype))
     ends = list(itertools.accumulate(leaf.size for leaf in leaves))

@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from scipy import stats as scipy_stats
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.optimize import brentq
 from stats import assert_means
@@ -19,7 +20,7 @@ from targets import linear_regression
 import bnn_ppl as bnn
 from bnn_ppl.augmentation import augmented
 from bnn_ppl.method import Method
-from bnn_ppl.minibatches import Minibatches
+from bnn_ppl.minibatches import Minibatches, _shuffled
 
 PRECISION = 2.0  # of the Gaussian target of each of many weights
 
@@ -241,6 +242,20 @@ def test_bootstrap_repeats_rows_and_keeps_to_them():
     shares = [len(set(chain[0])) / 100 for chain in epochs]
     assert all(0.5 < share < 0.75 for share in shares)  # 1 - 1/e = 0.63
     assert set(epochs[0, 0]) != set(epochs[1, 0])
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 100, 4096, 5000])
+def test_rows_are_shuffled_and_none_is_lost(num_rows):
+    order = _shuffled(jax.random.key(0), jnp.arange(num_rows) * 3)
+    assert sorted(order.tolist()) == [3 * row for row in range(num_rows)]
+
+
+def test_each_order_of_rows_is_as_likely_as_any_other():
+    keys = jax.random.split(jax.random.key(0), 24_000)
+    orders = np.asarray(jax.jit(jax.vmap(lambda key: _shuffled(key, jnp.arange(4))))(keys))
+    counts = np.unique(orders, axis=0, return_counts=True)[1]
+    assert len(counts) == 24
+    assert scipy_stats.chisquare(counts).pvalue > 1e-3
 
 
 def test_batches_over_devices_hold_each_row_once_an_epoch():
