@@ -6,8 +6,9 @@ The map of the package, from a model to an answer::
     posterior  condition(model, data)                    Posterior
     method     hmc(posterior), nuts(posterior), ...      Method
     draws      run(key, posterior, method, ...)          arviz.InferenceData
-    answer     predict(posterior, draws, data)           function_draws, metrics, diagnostics,
-                                                         compare, pruning, studies, plots
+    answer     predict(posterior, draws, data)           function_draws, predictive_draws,
+                                                         metrics, diagnostics, compare, pruning,
+                                                         studies, plots
 """
 
 from bnn_ppl import (
@@ -54,7 +55,7 @@ from bnn_ppl.methods import (
 from bnn_ppl.network import random_network
 from bnn_ppl.plan import plan
 from bnn_ppl.posterior import Posterior, condition
-from bnn_ppl.predict import function_draws, predict
+from bnn_ppl.predict import function_draws, predict, predictive_draws
 from bnn_ppl.prior_draws import prior_draws
 from bnn_ppl.run import run
 
@@ -92,6 +93,7 @@ __all__ = [
     "plots",
     "preconditioners",
     "predict",
+    "predictive_draws",
     "prior_draws",
     "priors",
     "pruning",

@@ -1,4 +1,4 @@
-"""Predictions averaged over draws, and per-draw predictions for diagnosis in function space."""
+"""Predictions averaged over draws; each draw's own, for diagnosis; draws of y, for ArviZ."""
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
@@ -78,6 +78,28 @@ def predict(
         If the draws lack a site, x and y differ in length, y is not of the shape and type that the
         model saw, or `batch_size` is below 1.
     """
+    return _passed(posterior, draws, data, batch_size, keep_each=False)[0]
+
+
+def predict_with_functions(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    data: Any,
+    *,
+    batch_size: int | None = None,
+) -> tuple["xarray.Dataset", "arviz.InferenceData"]:
+    """Give what :func:`predict` and :func:`function_draws` give, for the work of one of them.
+
+    Parameters, results and errors are theirs.
+    """
+    prediction, functions = _passed(posterior, draws, data, batch_size, keep_each=True)
+    return prediction, _as_draws(functions, draws)
+
+
+def _passed(
+    posterior: Posterior, draws: Any, data: Any, batch_size: int | None, keep_each: bool
+) -> tuple["xarray.Dataset", dict[str, np.ndarray]]:
+    """Go through rows and draws once; give the average, and each draw's own if it is kept."""
     x, y = checked_pair(data, posterior.data[1])
     sites = store.draws_of(draws, list(posterior.prior_std))
     all_weights = weights_of(draws)
@@ -85,17 +107,26 @@ def predict(
     size = num_rows if batch_size is None else batch_size
     if size < 1:
         raise ValueError(f"got batch_size={batch_size} for {num_rows} rows, expected at least 1")
-    add = adder(posterior)
-    parts = []
+    add = adder(posterior, keep_each)
+    parts, functions = [], []
     with jax.default_matmul_precision(matmul_precision()):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
-            sums = None
+            sums, blocks = None, []
             for block, weights in in_blocks(sites, all_weights):
                 # Waiting keeps blocks from piling up in memory before a slower device.
-                sums = jax.block_until_ready(add(sums, block, weights, *rows))
+                sums, each = jax.block_until_ready(add(sums, block, weights, *rows))
+                blocks.append(jax.tree.map(np.asarray, each))
             parts.append(jax.tree.map(np.asarray, sums))
-    return _dataset(parts, y is not None)
+            functions.append(_joined(blocks, axis=0))
+    by_chain = jax.tree.map(
+        lambda leaf: leaf.reshape(*all_weights.shape, *leaf.shape[1:]), _joined(functions, axis=1)
+    )
+    return _dataset(parts, y is not None), by_chain
+
+
+def _joined(trees: list[Tree], axis: int) -> Tree:
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis), *trees)
 
 
 def function_draws(
@@ -126,16 +157,89 @@ def function_draws(
         If the draws lack a site.
     """
     x = _floats(x)
+    centers = _compiled(_centers, posterior.predictive, active_changes())
+    functions = _of_each(lambda block, _: centers(block, x), posterior, draws)
+    return _as_draws(functions, draws)
+
+
+def predictive_draws(
+    key: Array, posterior: Posterior, draws: "arviz.InferenceData", data: Any = None
+) -> "arviz.InferenceData":
+    """Draws of y and the log-likelihood of each row, as ArviZ's checks of a model take them.
+
+    Of each draw of the weights a draw of y: ``az.plot_ppc`` on the result puts them beside the
+    data; ``az.loo`` and ``az.compare`` estimate from the log-likelihoods how well new rows are
+    predicted.
+
+    Parameters
+    ----------
+    key
+        From ``jax.random.key``.
+    posterior
+        The one that was sampled.
+    draws
+        From :func:`bnn_ppl.run`.
+    data
+        A pair (x, y); by default the rows conditioned on, which ``az.loo`` needs.
+
+    Returns
+    -------
+    arviz.InferenceData
+        The groups of `draws`; ``posterior_predictive`` with ``y`` (chain, draw, row, ...),
+        ``log_likelihood`` with ``y`` (chain, draw, row), in nats and not tempered, and
+        ``observed_data`` with ``y``.
+
+    Raises
+    ------
+    ValueError
+        As :func:`predict`, or if y is missing.
+
+    Notes
+    -----
+    Draws that weigh differently (``log_weight`` of :func:`bnn_ppl.csgld`) all count as one here,
+    for ArviZ knows no weights.
+    """
+    import xarray
+
+    x, y = checked_pair(posterior.data if data is None else data, posterior.data[1])
+    if y is None:
+        raise ValueError("got no y, expected the rows' y: their log-likelihood is of it")
+    of_block = _compiled(_drawn, posterior.predictive, active_changes())
+    found = _of_each(lambda block, first: of_block(block, key, first, x, y), posterior, draws)
+    rows, of_draws = _dims(y.ndim - 1), ("chain", "draw")
+    return store.with_groups(
+        draws,
+        posterior_predictive=xarray.Dataset({"y": ((*of_draws, *rows), found["drawn"])}),
+        log_likelihood=xarray.Dataset({"y": ((*of_draws, "row"), found["log_likelihood"])}),
+        observed_data=xarray.Dataset({"y": (rows, np.asarray(y))}),
+    )
+
+
+def _as_draws(functions: dict[str, np.ndarray], draws: Any) -> "arviz.InferenceData":
+    dims = {}
+    for name, values in functions.items():
+        classes = name == "probs"
+        dims[name] = [*_dims(values.ndim - 3 - classes), *(["class"] if classes else [])]
+    return store.inference_data(functions, {}, None, dict(draws.attrs), dims=dims)
+
+
+def _dims(num_axes: int) -> tuple[str, ...]:
+    """Name the dimensions of rows with so many axes of outputs."""
+    return "row", *(["output"] if num_axes == 1 else [f"output_{i}" for i in range(num_axes)])
+
+
+def _of_each(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
+    """Join what a function gives of each draw of a block, and of the first one's number."""
     sites = store.draws_of(draws, list(posterior.prior_std))
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
-
-    centers = _compiled(_centers, posterior.predictive, active_changes())
+    parts, first = [], 0
     with jax.default_matmul_precision(matmul_precision()):
-        blocks = in_blocks(sites, np.ones((num_chains, num_draws)))
-        parts = [jax.tree.map(np.asarray, centers(block, x)) for block, _ in blocks]
-    ((name, center),) = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts).items()
-    stacked = center.reshape(num_chains, num_draws, *center.shape[1:])
-    return store.inference_data({name: stacked}, {}, None, dict(draws.attrs))
+        for block, weights in in_blocks(sites, np.ones((num_chains, num_draws))):
+            parts.append(jax.tree.map(np.asarray, of_block(block, first)))
+            first += len(weights)
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(num_chains, num_draws, *leaf.shape[1:]), _joined(parts, axis=0)
+    )
 
 
 def checked_pair(data: Any, seen: Array) -> tuple[Tree, Array | None]:
@@ -209,9 +313,12 @@ def each_output(predictive: dist.Distribution) -> dist.Distribution:
     return predictive
 
 
-def adder(posterior: Posterior) -> Callable[..., Sums]:
-    """Give ``sums, block, weights, x, y -> sums`` that adds a block of draws, or begins with it."""
-    return _compiled(_add, posterior.predictive, active_changes())
+def adder(posterior: Posterior, keep_each: bool = False) -> Callable[..., tuple]:
+    """Give ``sums, block, weights, x, y -> sums, each`` that adds a block of draws.
+
+    Begin with None for sums. ``each`` is what :func:`function_draws` gives of the block, or empty.
+    """
+    return _compiled(_add_keeping if keep_each else _add, posterior.predictive, active_changes())
 
 
 @lru_cache(maxsize=8)
@@ -229,20 +336,53 @@ def _centers(predictive: Predictive, block: Tree, x: Tree) -> dict[str, Array]:
     return jax.lax.map(one, block)
 
 
+def _drawn(
+    predictive: Predictive, block: Tree, key: Array, first: Array, x: Tree, y: Array
+) -> dict[str, Array]:
+    def one(numbered: tuple[Array, Tree]) -> dict[str, Array]:
+        number, values = numbered
+        distribution = predictive(values, x)
+        log_prob = distribution.log_prob(y)
+        return {
+            "drawn": distribution.sample(jax.random.fold_in(key, number)),
+            "log_likelihood": log_prob.reshape(len(log_prob), -1).sum(1),
+        }
+
+    numbers = first + jnp.arange(len(jax.tree.leaves(block)[0]))
+    return jax.lax.map(one, (numbers, block))
+
+
 def _add(
-    predictive: Predictive, sums: Sums | None, block: Tree, weights: Array, x: Tree, y: Array | None
-) -> Sums:
-    weighted = block, weights.astype(float)
+    predictive: Predictive,
+    sums: Sums | None,
+    block: Tree,
+    weights: Array,
+    x: Tree,
+    y: Array | None,
+    keep_each: bool = False,
+) -> tuple[Sums, dict[str, Array]]:
+    def of_draw(values: Tree, weight: Array) -> tuple[Sums, dict[str, Array]]:
+        distribution = predictive(values, x)
+        each = dict([_center(distribution)]) if keep_each else {}
+        return _of_draw(distribution, weight, y), each
+
+    def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, dict[str, Array]]:
+        new, each = of_draw(*draw)
+        return _merged(sums, new), each
+
+    draws = block, weights.astype(float)
     if sums is None:
-        first, weight = jax.tree.map(lambda leaf: leaf[0], weighted)
-        sums = _of_draw(predictive(first, x), weight, y)
-        weighted = jax.tree.map(lambda leaf: leaf[1:], weighted)
+        one = jax.tree.map(lambda leaf: leaf[0], draws)
+        sums = _nothing(jax.eval_shape(of_draw, *one)[0])
+    return jax.lax.scan(body, sums, draws)
 
-    def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, None]:
-        values, weight = draw
-        return _merged(sums, _of_draw(predictive(values, x), weight, y)), None
 
-    return jax.lax.scan(body, sums, weighted)[0]
+_add_keeping = partial(_add, keep_each=True)
+
+
+def _nothing(shapes: Sums) -> Sums:
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return zeros._replace(log_prob=jnp.full_like(zeros.log_prob, -jnp.inf))
 
 
 def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> Sums:
@@ -294,8 +434,7 @@ def _dataset(parts: list[Sums], has_y: bool) -> "xarray.Dataset":
         if name != "weight"
     }
     classes = rows["mean"].ndim > rows["variance"].ndim
-    num_axes = rows["variance"].ndim - 1
-    dims = ("row", *(["output"] if num_axes == 1 else [f"output_{i}" for i in range(num_axes)]))
+    dims = _dims(rows["variance"].ndim - 1)
     columns: dict[str, Any] = {}
     if classes:
         columns["probs"] = ((*dims, "class"), rows["mean"])

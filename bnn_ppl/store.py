@@ -49,19 +49,32 @@ def inference_data(
     y: np.ndarray | None,
     facts: JSON,
     fitted: dict[str, np.ndarray] | None = None,
+    dims: dict[str, list[str]] | None = None,
 ) -> "arviz.InferenceData":
-    """Draws and statistics (chain, draw, ...), and fitted parameters (chain, ...), as one."""
+    """Draws and statistics (chain, draw, ...), and fitted parameters (chain, ...), as one.
+
+    `dims` names the dimensions after (chain, draw) of some variables.
+    """
     import arviz  # imports matplotlib, which importing the package must not
 
     draws = arviz.from_dict(
         posterior=values,
         sample_stats=stats or None,
         observed_data=None if y is None else {"y": y},
+        dims=dims,
         attrs=facts,
     )
     if fitted:
         draws.add_groups(fitted=_by_chain(fitted))
     return draws
+
+
+def with_groups(draws: "arviz.InferenceData", **groups: "xarray.Dataset") -> "arviz.InferenceData":
+    """Put groups beside those of `draws`, or in the place of theirs."""
+    import arviz
+
+    kept: dict[str, Any] = {name: draws[name] for name in draws.groups()}
+    return arviz.InferenceData(attrs=draws.attrs, **(kept | groups))
 
 
 def _by_chain(arrays: dict[str, np.ndarray]) -> "xarray.Dataset":

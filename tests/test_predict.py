@@ -13,6 +13,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
+import xarray
 from scipy.special import expit, logsumexp, softmax
 
 import bnn_ppl as bnn
@@ -217,6 +218,59 @@ def test_function_draws_are_the_predictions_of_each_draw(build, float64):
     assert got.attrs["method"] == "made up"
 
 
+@every_likelihood
+def test_both_in_one_pass_are_what_each_is_alone(build, float64, monkeypatch):
+    posterior, draws, y, _, _ = build()
+    monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", 300)  # several blocks a chain
+    together = PREDICT.predict_with_functions(posterior, draws, (X, y), batch_size=4)
+    prediction = bnn.predict(posterior, draws, (X, y), batch_size=4)
+    functions = bnn.function_draws(posterior, draws, X)
+    xarray.testing.assert_equal(together[0], prediction)
+    xarray.testing.assert_allclose(together[1].posterior, functions.posterior, rtol=1e-12)
+
+
+@every_likelihood
+def test_predictive_draws_have_the_log_likelihood_of_each_row(build, float64, monkeypatch):
+    posterior, draws, y, _, _ = build()
+    got = bnn.predictive_draws(jax.random.key(0), posterior, draws)
+    assert set(got.groups()) >= {"posterior", "posterior_predictive", "log_likelihood"}
+    values = {site: leaf[1, 3].values for site, leaf in draws.posterior.items()}
+    position = posterior.unconstrain(jax.tree.map(jnp.asarray, values))
+    rows = posterior.log_likelihood(position, posterior.data)
+    np.testing.assert_allclose(got.log_likelihood["y"][1, 3], rows, rtol=1e-9)
+    assert got.log_likelihood["y"].dims == ("chain", "draw", "row")
+    drawn = got.posterior_predictive["y"]
+    assert drawn.dims[2:] == got.observed_data["y"].dims == ("row", "output")[: np.ndim(y)]
+    assert np.isfinite(az.loo(got).elpd_loo)
+    assert list(draws.groups()) == ["posterior"]  # left as they were
+    monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", 300)
+    again = bnn.predictive_draws(jax.random.key(0), posterior, draws)
+    np.testing.assert_array_equal(again.posterior_predictive["y"], drawn)
+
+
+def test_predictive_draws_of_y_are_of_the_distribution_of_their_draw(float64):
+    posterior, _, *_ = heteroscedastic()
+    draws, outputs = network_draws(2, chains=1, draws=1)
+    draws = az.from_dict(
+        posterior={site: np.repeat(leaf, 4000, 1) for site, leaf in draws.posterior.items()}
+    )
+    drawn = bnn.predictive_draws(jax.random.key(0), posterior, draws).posterior_predictive["y"][0]
+    mean, std = outputs[0, :, 0], np.log1p(np.exp(outputs[0, :, 1]))
+    z = (drawn.values - mean) / std
+    assert np.abs(z.mean(0)).max() < 5 / 4000**0.5
+    assert np.abs(z.std(0) - 1).max() < 5 / 8000**0.5
+    assert len(np.unique(drawn)) == drawn.size
+
+
+def test_predictive_draws_of_new_rows(float64):
+    posterior, draws, *_ = classes()
+    got = bnn.predictive_draws(jax.random.key(0), posterior, draws, (X[:5], LABELS[:5]))
+    assert got.posterior_predictive["y"].shape == (CHAINS, DRAWS, 5)
+    np.testing.assert_array_equal(got.observed_data["y"], LABELS[:5])
+    with pytest.raises(ValueError, match="expected the rows' y"):
+        bnn.predictive_draws(jax.random.key(0), posterior, draws, (X, None))
+
+
 def test_a_tap_is_seen_and_leaves_nothing_behind():
     posterior, draws, *_ = classes()
     plain = bnn.predict(posterior, draws, (X, None))["probs"]
@@ -248,7 +302,11 @@ def test_a_second_call_traces_nothing():
         return posterior.predictive(values, x)
 
     counting = posterior._replace(predictive=predictive)
-    answers = [bnn.predict, lambda *at: bnn.function_draws(*at[:2], at[2][0])]
+    answers = [
+        bnn.predict,
+        lambda *at: bnn.function_draws(*at[:2], at[2][0]),
+        lambda *at: bnn.predictive_draws(jax.random.key(0), *at[:2], (at[2][0], LABELS)),
+    ]
     for answer in answers:
         answer(counting, draws, (X, None))
         assert traced

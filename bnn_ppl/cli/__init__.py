@@ -95,4 +95,4 @@ def _keep_compiled_programs() -> None:
         folder = caches / "bnn_ppl" / platform.node()
         jax.config.update("jax_compilation_cache_dir", str(folder))
         if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

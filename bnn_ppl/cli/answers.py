@@ -8,7 +8,7 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.folders import check_figure, check_names, reopen, reopen_all
+from bnn_ppl.cli.folders import check_figure, check_names, predicted, reopen, reopen_all
 from bnn_ppl.cli.printed import prediction_table
 from bnn_ppl.compare import VARIABLES, to_latex
 from bnn_ppl.metrics import Prediction
@@ -121,21 +121,16 @@ def compare(
     runs = reopen_all(folders, data_dir)
     data = next(iter(runs.values())).data
     draws = {name: run.draws for name, run in runs.items()}
-    predictions = {
-        name: bnn.predict(run.posterior, draws[name], data.test) for name, run in runs.items()
-    }
-    functions = {
-        name: bnn.function_draws(run.posterior, draws[name], data.test.x)
-        for name, run in runs.items()
-        if draws[name].posterior.sizes["draw"] > 1
-    }
+    predictions, functions = predicted(runs, draws, data.test)
     table = bnn.compare(
         predictions,
         data.test.y,
         reference if reference in runs else _predicted(reference, data, data_dir),
         validation=np.arange(round(calibrate * len(data.test.y))) if calibrate else None,
         draws=draws,
-        function_rhat=functions,
+        function_rhat={
+            name: of_run for name, of_run in functions.items() if of_run.posterior.sizes["draw"] > 1
+        },
         scale=data.y_scale,
     )
     print(to_latex(table) if latex else table.to_string(float_format="{:.4g}".format))

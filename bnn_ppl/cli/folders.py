@@ -9,6 +9,7 @@ import numpy as np
 import bnn_ppl as bnn
 from bnn_ppl.cli.options import Options
 from bnn_ppl.cli.problem import Problem, conditioned
+from bnn_ppl.predict import predict_with_functions
 
 
 class Opened(NamedTuple):
@@ -105,3 +106,12 @@ def _checked(path: Path, settings: Options) -> Options:
                 f"{', '.join(map(repr, words))}: copy the file again"
             )
     return settings
+
+
+def predicted(runs: dict[str, Opened], draws: dict[str, Any], rows: Any) -> tuple[dict, dict]:
+    """Predict rows by each run: the averages, and each draw's own."""
+    predictions, functions = {}, {}
+    for name, run in runs.items():
+        both = predict_with_functions(run.posterior, draws[name], rows)
+        predictions[name], functions[name] = both
+    return predictions, functions

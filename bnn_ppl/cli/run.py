@@ -16,6 +16,7 @@ from bnn_ppl.cli.methods import METHODS, Training, built_method, in_steps
 from bnn_ppl.cli.options import Options, first_paragraph, options_of
 from bnn_ppl.cli.printed import describe, plan_table, results_table
 from bnn_ppl.cli.problem import Problem, conditioned, training_rows
+from bnn_ppl.predict import predict_with_functions
 
 _RUNNING = {"num_chains": None, "num_warmup": None, "num_draws": None, "thin": None}
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
@@ -190,8 +191,7 @@ def _run(
         draws = _sample(sample, problem, folder)
     if not first:
         return
-    prediction = bnn.predict(posterior, draws, data.test)
-    functions = bnn.function_draws(posterior, draws, data.test.x)
+    prediction, functions = predict_with_functions(posterior, draws, data.test)
     print(results_table(problem, data, draws, prediction, functions))
     figure = bnn.plots.report(
         draws,

@@ -9,7 +9,7 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.folders import Opened, reopen_all
+from bnn_ppl.cli.folders import Opened, predicted, reopen_all
 
 OTHER_ROWS = ("data", "split", "target", "classes", "data-dir", "float64", "matmul-precision")
 
@@ -113,10 +113,7 @@ def _table(
 ) -> Any:
     data = next(iter(runs.values())).data
     draws = {name: run.draws for name, run in runs.items()}
-    predictions, functions = {}, {}
-    for name, run in runs.items():
-        predictions[name] = bnn.predict(run.posterior, draws[name], data.test)
-        functions[name] = bnn.function_draws(run.posterior, draws[name], data.test.x)
+    predictions, functions = predicted(runs, draws, data.test)
     table = bnn.compare(
         predictions, data.test.y, reference, draws=draws, function_rhat=functions,
         scale=data.y_scale,

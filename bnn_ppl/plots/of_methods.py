@@ -70,7 +70,7 @@ def _score_panel(ax: Axes, table: pandas.DataFrame, column: str) -> None:
             ax.axvline(mark, color=GREY, ls=style, lw=1.2)
     costs = column in ("seconds", "gradient_evaluations")
     if costs and 0 < np.nanmin(values) <= np.nanmax(values) / 10:
-        ax.set_xscale("log")
+        _few_decades(ax, wide=np.nanmax(values) / np.nanmin(values) > 100)
     else:
         ax.locator_params(axis="x", nbins=5, steps=(1, 2, 5, 10))
     ax.set_yticks(places, table.index)
@@ -79,6 +79,16 @@ def _score_panel(ax: Axes, table: pandas.DataFrame, column: str) -> None:
     ax.margins(x=0.1)
     arrow = {"higher": "↑", "lower": "↓"}[goal] if isinstance(goal, str) else f"→ {goal:g}"
     finish(ax, f"{HEADINGS.get(column, column)} {arrow}", "", "", legend="")
+
+
+def _few_decades(ax: Axes, wide: bool) -> None:
+    """Set a logarithmic scale with so few labels that they fit a small panel."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 3.0), numticks=4))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _comparison_legend(figure: Figure, table: pandas.DataFrame) -> None:
