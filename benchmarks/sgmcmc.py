@@ -1,62 +1,63 @@
-"""Measure steps a second of sgld and sghmc beside the bare loop and BlackJAX's own.
+"""Measure what a step of sgld and sghmc costs beside the bare loop and BlackJAX's own.
 
-    python benchmarks/sgmcmc.py
+    python benchmarks/sgmcmc.py --size 335k
 
-784-1200-1200-10 classifier (2,395,210 weights), batches of 128 drawn on the device from 2,000
-MNIST images. The bare loop takes a gradient of the same log-density on a batch already at hand, and
-adds a step along it and noise. BlackJAX's kernels get the same batches and the same gradient; its
-sghmc takes ten steps a call, on one batch (with one, the gradient would not reach the position, and
-the compiler would drop it). Each process times all of them in turn; medians of paired ratios.
+A classifier of a size of benchmarks/problems.py, batches of 128 drawn on the device (from 2,000
+MNIST images; of the smallest from 1,437 of digits). The bare loop takes a gradient of a log-density
+written by hand on a batch already at hand, and adds a step along it and noise, on a tree of
+weights. BlackJAX's kernels get the same batches and the model's gradient; its sghmc takes ten steps
+a call, on one batch (with one, the gradient would not reach the position, and the compiler would
+drop it). Each process times all of them in turn; medians of paired ratios.
 """
 
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
+from problems import SIZES, as_layers, check_by_hand, classifier, log_density, start
 from timing import compare, of_method, seconds_a_step, with_batches
 
 import bnn_ppl as bnn
 
-STEP_SIZE, BATCH, BLACKJAX_STEPS = 1e-6, 128, 10
+STEP_SIZE, BATCH, BLACKJAX_STEPS = 1e-7, 128, 10
 
 
-def measure(num_steps: int) -> dict[str, float]:
+def measure(size: str) -> dict[str, float]:
     """Seconds a step of each."""
-    data = bnn.data.load("mnist", subset=160)
-    x, y = data.test.x, data.test.y
-    net = partial(bnn.nets.MLP, 784, (1200, 1200), 10)
-    posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.normal(0.1)), (x, y))
-    position = posterior.init(jax.random.key(0))
+    model, rows = classifier(size, "train" if size == "400" else "test")  # the larger part
+    posterior = bnn.condition(model, rows)
+    position = start(posterior)
+    check_by_hand(posterior, position)
     programs = {
-        "bare loop": (bare(posterior), position),
+        "bare loop": bare(posterior, position),
         "bnn_ppl sgld": of_method(posterior, bnn.sgld(posterior, STEP_SIZE), position, BATCH),
         "bnn_ppl sghmc": of_method(posterior, bnn.sghmc(posterior, STEP_SIZE), position, BATCH),
         "BlackJAX sgld": blackjax_sgld(posterior, position),
         "BlackJAX sghmc": blackjax_sghmc(posterior, position),
     }
-    return seconds_a_step(programs, num_steps, {"BlackJAX sghmc": BLACKJAX_STEPS})
+    _, _, doublings, trajectories = SIZES[size]
+    steps = BLACKJAX_STEPS * (2**doublings * trajectories // BLACKJAX_STEPS)
+    return seconds_a_step(programs, steps, {"BlackJAX sghmc": BLACKJAX_STEPS})
 
 
-def first_batch(posterior):
-    return jax.tree.map(lambda leaf: leaf[:BATCH], posterior.data)
+def bare(posterior, position):
+    batch = jax.tree.map(lambda leaf: leaf[:BATCH], posterior.data)
+    density = partial(log_density, batch=batch, num_rows=posterior.num_rows)
 
-
-def bare(posterior):
-    batch = first_batch(posterior)
-
-    def step(key, i, position):
-        gradient = jax.grad(posterior.logdensity)(position, batch)
-        flat, unravel = ravel_pytree(position)
-        noise = unravel(jax.random.normal(key, flat.shape))
+    def step(key, i, weights):
+        gradient = jax.grad(density)(weights)
+        leaves, structure = jax.tree.flatten(weights)
+        keys = jax.tree.unflatten(structure, list(jax.random.split(key, len(leaves))))
         return jax.tree.map(
-            lambda w, g, e: w + STEP_SIZE * g + jnp.sqrt(2 * STEP_SIZE) * e,
-            position,
+            lambda w, g, k: (
+                w + STEP_SIZE * g + jnp.sqrt(2 * STEP_SIZE) * jax.random.normal(k, w.shape)
+            ),
+            weights,
             gradient,
-            noise,
+            keys,
         )
 
-    return step
+    return step, as_layers(position)
 
 
 def blackjax_sgld(posterior, position):
@@ -74,4 +75,4 @@ def blackjax_sghmc(posterior, position):
 
 
 if __name__ == "__main__":
-    compare(measure, __file__, __doc__)
+    compare(measure, __file__, __doc__, size=list(SIZES))

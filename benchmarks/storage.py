@@ -1,12 +1,14 @@
 """Measure what it costs to keep draws on disk: time, and peak memory against the number of draws.
 
-    python benchmarks/storage.py                 time and memory
+    python benchmarks/storage.py                 all three
     python benchmarks/storage.py --measure time
 
 Time: HMC of a 784-300-200-10 network (297,710 weights) on 160 images, two chains, with as many
 leapfrog steps as make a draw take about a second; with and without a folder, in turn, each in a
 process of its own. Memory: as many draws of the same weights by a random walk, which costs nothing,
-and then predict and R-hat over them; peak resident memory of each in a process of its own.
+and then predict and R-hat over them; peak resident memory of each in a process of its own. netCDF:
+seconds, peak memory and size on disk of that walk into a folder, as it goes, and of the same walk
+in memory and then ArviZ's ``to_netcdf``; and to read all of it again.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +31,7 @@ from bnn_ppl.method import Method
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--measure", choices=["all", "time", "memory"], default="all")
+    parser.add_argument("--measure", choices=["all", "time", "memory", "netcdf"], default="all")
     parser.add_argument("--num-pairs", type=int, default=3)
     parser.add_argument("--num-draws", type=int, nargs=2, default=[100, 2000])
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
@@ -39,10 +42,12 @@ def main() -> None:
         print(json.dumps(TASKS[task](*rest)))
         return
     with tempfile.TemporaryDirectory() as directory:
-        if args.measure != "memory":
+        if args.measure in ("all", "time"):
             time_of_storing(Path(directory), args.num_pairs)
-        if args.measure != "time":
+        if args.measure in ("all", "memory"):
             memory(Path(directory), args.num_draws)
+        if args.measure in ("all", "netcdf"):
+            beside_netcdf(Path(directory), args.num_draws[0])
 
 
 def time_of_storing(directory: Path, num_pairs: int) -> None:
@@ -70,6 +75,23 @@ def memory(directory: Path, counts: list[int]) -> None:
         shutil.rmtree(folder)
     for task, (few, many) in peaks.items():
         print(f"{task:8} {counts[1]} over {counts[0]} draws: {many / few:.3f}")
+
+
+def beside_netcdf(directory: Path, num_draws: int) -> None:
+    print(f"{num_draws} draws:        write, s   peak, MB   on disk, MB   read, s")
+    for way, target in (("folder", directory / "run"), ("netcdf", directory / "run.nc")):
+        written = child(f"write_{way}", target, num_draws)
+        read = child("read", target)["seconds"]
+        print(
+            f"{way:16}{written['seconds']:10.2f}{written['peak_MB']:11,.0f}"
+            f"{size_on_disk(target) / 1e6:14,.0f}{read:10.2f}",
+            flush=True,
+        )
+
+
+def size_on_disk(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def child(*task: object) -> dict:
@@ -102,17 +124,46 @@ def hmc(folder: str) -> dict:
 
 
 def walk(folder: str, num_draws: str) -> dict:
-    posterior = images()
-    bnn.run(
+    walked(folder, num_draws)
+    return peak()
+
+
+def walked(folder: str | None, num_draws: str):
+    return bnn.run(
         jax.random.key(0),
-        posterior,
+        images(),
         random_walk(),
         num_chains=2,
         num_draws=int(num_draws),
         folder=folder,
         progress=False,
     )
-    return peak()
+
+
+def write_folder(folder: str, num_draws: str) -> dict:
+    seconds = timed(lambda: walked(folder, num_draws))
+    return {"seconds": seconds, **peak()}
+
+
+def write_netcdf(file: str, num_draws: str) -> dict:
+    seconds = timed(lambda: walked(None, num_draws).to_netcdf(file))
+    return {"seconds": seconds, **peak()}
+
+
+def read(path: str) -> dict:
+    def every_value():
+        opened = bnn.diagnostics.load(path) if Path(path).is_dir() else az.from_netcdf(path)
+        return [values.values.sum() for values in opened.posterior.values()]
+
+    import arviz as az
+
+    return {"seconds": timed(every_value)}
+
+
+def timed(call) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
 
 
 def random_walk() -> Method:
@@ -150,7 +201,9 @@ def peak() -> dict:
     return {"peak_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-TASKS = {"hmc": hmc, "walk": walk, "predict": predict, "rhat": rhat}
+TASKS = {
+    task.__name__: task for task in (hmc, walk, predict, rhat, write_folder, write_netcdf, read)
+}
 
 if __name__ == "__main__":
     main()

@@ -1,7 +1,9 @@
 """What benchmarks share: steps timed side by side in several processes, as paired ratios."""
 
 import argparse
+import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,34 +15,55 @@ import numpy as np
 from bnn_ppl.minibatches import Minibatches
 
 
-def compare(measure, file: str, description: str, num_steps: int = 30) -> None:
-    """Print the seconds of each of ``measure(num_steps)``, and their ratios to the first's.
+def compare(measure, file: str, description: str, **options: int | list[str]) -> None:
+    """Print the seconds of each of ``measure(**options)``, and their ratios to the first's.
 
-    Each process times all in turn: ratios within one are of the same moments.
+    An option is a number by default or one of several words, all of them in turn by default. Each
+    process times all programs in turn: ratios within one are of the same moments.
     """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--processes", type=int, default=5)
-    parser.add_argument("--num-steps", type=int, default=num_steps)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        print(json.dumps(measure(args.num_steps)))
+    for name, default in options.items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(default, int):
+            parser.add_argument(flag, type=int, default=default)
+        else:
+            parser.add_argument(flag, choices=default, nargs="+", default=default)
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
+    args = vars(parser.parse_args())
+    processes, child = args.pop("processes"), args.pop("child")
+    if child is not None:
+        print(json.dumps(measure(**child)))
         return
-    ratios: dict[str, list[float]] = {}
-    for _ in range(args.processes):
-        command = [sys.executable, file, "--child", "--num-steps", str(args.num_steps)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        seconds = json.loads(done.stdout.splitlines()[-1])
-        bare = next(iter(seconds.values()))
-        for name, value in seconds.items():
-            ratios.setdefault(name, []).append(value / bare)
-        print({name: f"{value * 1e3:.1f} ms" for name, value in seconds.items()}, flush=True)
-    for name, values in ratios.items():
-        print(f"{name:24} {np.median(values):.3f}  ({min(values):.3f} to {max(values):.3f})")
+    words = {name: choices for name, choices in args.items() if isinstance(choices, list)}
+    for chosen in itertools.product(*words.values()):
+        which = dict(zip(words, chosen, strict=True))
+        if which:
+            print(*(f"{name} {word}" for name, word in which.items()), sep=", ")
+        _report([_in_fresh_process(file, args | which) for _ in range(processes)])
+
+
+def _in_fresh_process(file: str, options: dict) -> dict[str, float]:
+    command = [sys.executable, file, "--child", json.dumps(options)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _report(processes: list[dict[str, float]]) -> None:
+    print(f"{'':28}{'ratio':>8}{'lowest':>8}{'highest':>9}{'us':>12}")
+    for name in processes[0]:
+        ratios = [seconds[name] / next(iter(seconds.values())) for seconds in processes]
+        us = 1e6 * np.median([seconds[name] for seconds in processes])
+        low, middle, high = min(ratios), np.median(ratios), max(ratios)
+        print(f"{name:28}{middle:8.3f}{low:8.3f}{high:9.3f}{us:12.0f}", flush=True)
+    print(f"{len(processes)} processes, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
 
 
 def seconds_a_step(programs: dict, num_steps: int, steps_a_call: dict | None = None) -> dict:
-    """Seconds a step of each (step, state), the best of five rounds through all of them."""
+    """Seconds a step of each (step, state), the best of five rounds through all of them.
+
+    Where a call is several steps, `steps_a_call` says of how many.
+    """
     loops = {}
     for name, (step, state) in programs.items():
         calls = num_steps // (steps_a_call or {}).get(name, 1)
@@ -63,6 +86,12 @@ def timed(loop) -> float:
     return time.perf_counter() - began
 
 
+def best_seconds(call, rounds: int = 5) -> float:
+    """Seconds of the fastest of several calls, after one that compiles."""
+    jax.block_until_ready(call())
+    return min(timed(call) for _ in range(rounds))
+
+
 def with_batches(posterior, step, state, size: int):
     """Draw a batch for each step, as `bnn_ppl.run` does."""
     minibatches, key = Minibatches(size, bootstrap=False), jax.random.key(2)
@@ -76,7 +105,9 @@ def with_batches(posterior, step, state, size: int):
     return batch_and_step, (state, order)
 
 
-def of_method(posterior, method, position, size: int):
-    """Give the step and the start of a method on minibatches."""
+def of_method(posterior, method, position, size: int | None = None):
+    """Give the step and the start of a method on all rows, or on minibatches."""
     state = method.init(jax.random.key(2), position, posterior.data)
+    if size is None:
+        return lambda key, i, state: method.step(key, state, posterior.data)[0], state
     return with_batches(posterior, lambda *args: method.step(*args)[0], state, size)

@@ -45,4 +45,4 @@ def measure(num_steps: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    compare(measure, __file__, __doc__)
+    compare(measure, __file__, __doc__, num_steps=30)

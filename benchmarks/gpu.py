@@ -1,0 +1,161 @@
+"""Measure full-batch sampling on an accelerator: rates, chains side by side, precision.
+
+    python benchmarks/gpu.py                                      about 10 minutes on a GPU
+    python benchmarks/gpu.py --num-images 64 --matrix 512 --leapfrogs 20      to see that it runs
+
+gradient    ResNet-20-FRN on CIFAR-10-shaped images: images a second and the share of the chip's
+            own matrix rate, measured beside it, in float32 and in TF32; from that the days of the
+            HMC of Izmailov et al. (2021) on CIFAR-10: 3 chains, 240 trajectories each, 70,248
+            leapfrog steps a trajectory (5e7 gradients), 50,000 images.
+chains      784-256-256-256-10 on 160 images (MNIST-160): leapfrog steps a second of 1 to 16 chains
+            by vmap, and how many kernels a step launches.
+precision   the same, HMC of 1,000 leapfrog steps: matrix products in bfloat16, TF32 or float32,
+            energies always in float32: acceptance beside speed.
+"""
+
+import argparse
+import os
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from timing import best_seconds
+
+import bnn_ppl as bnn
+
+PAPER = {"chains": 3, "trajectories": 240, "leapfrogs": 70_248, "images": 50_000}
+PRECISIONS = ("bfloat16", "tensorfloat32", "float32")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parts = {"gradient": gradient, "chains": chains, "precision": precision}
+    parser.add_argument("--only", nargs="+", choices=list(parts), default=list(parts))
+    parser.add_argument("--num-images", type=int, default=50_000)
+    parser.add_argument("--microbatch", type=int, nargs="+", default=[1_000, 5_000, 10_000])
+    parser.add_argument("--matrix", type=int, default=8_192)
+    parser.add_argument("--leapfrogs", type=int, default=1_000)
+    args = parser.parse_args()
+    device = jax.devices()[0]
+    print(f"{device.device_kind}, jax {jax.__version__}, {os.cpu_count()} cores of the host")
+    for part in args.only:
+        parts[part](args)
+
+
+# --- the gradient of ResNet-20 over all images
+
+
+def gradient(args: argparse.Namespace) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((args.num_images, 32, 32, 3), np.float32)
+    y = rng.integers(0, 10, args.num_images).astype(np.int32)
+    print("\ngradient of ResNet-20-FRN")
+    print(f"{'precision':>15}{'microbatch':>12}{'images/s':>12}{'TFLOP/s':>10}{'of matrices':>13}")
+    for precision in PRECISIONS[1:]:
+        with jax.default_matmul_precision(precision):
+            fastest = matrix_rate(args.matrix)
+            for microbatch in sorted({min(size, args.num_images) for size in args.microbatch}):
+                seconds, flops = resnet_gradient(x, y, microbatch)
+                rate, tflops = args.num_images / seconds, flops / seconds / 1e12
+                print(
+                    f"{precision:>15}{microbatch:12}{rate:12.0f}{tflops:10.2f}"
+                    f"{tflops / fastest:13.3f}    days of the paper's run {days(rate):.1f}",
+                    flush=True,
+                )
+
+
+def matrix_rate(size: int) -> float:
+    """TFLOP/s of a product of two matrices."""
+    a = jnp.ones((size, size), jnp.float32)
+    product = jax.jit(lambda a: a @ a)
+    return 2 * size**3 / best_seconds(partial(product, a)) / 1e12
+
+
+def resnet_gradient(x, y, microbatch: int) -> tuple[float, float]:
+    net = partial(bnn.nets.ResNet20, x.shape[1:], 10)
+    model = bnn.models.classifier(net, bnn.priors.normal(0.2))
+    posterior = bnn.condition(model, (x, y), microbatch=microbatch)
+    position = jax.jit(posterior.init)(jax.random.key(0))
+    call = jax.jit(jax.grad(posterior.logdensity)).lower(position, posterior.data).compile()
+    # A loop's body is counted once by XLA: so the operations are those of a batch, times batches.
+    rows = (posterior.data[0][:microbatch], posterior.data[1][:microbatch])
+    whole = bnn.condition(model, rows, microbatch=microbatch)
+    one = jax.jit(jax.grad(whole.logdensity)).lower(position, whole.data).compile()
+    flops = one.cost_analysis()["flops"] * len(y) / microbatch
+    return best_seconds(partial(call, position, posterior.data)), flops
+
+
+def days(images_a_second: float) -> float:
+    gradients = PAPER["chains"] * PAPER["trajectories"] * PAPER["leapfrogs"]
+    return gradients * PAPER["images"] / images_a_second / 86_400
+
+
+# --- MNIST-160
+
+
+def mnist160() -> bnn.Posterior:
+    data = bnn.data.load("mnist", subset=160)
+    net = partial(bnn.nets.MLP, 784, (256, 256, 256), 10)
+    return bnn.condition(bnn.models.classifier(net, bnn.priors.normal(0.1)), data.train)
+
+
+def chains(args: argparse.Namespace) -> None:
+    posterior = mnist160()
+    method = bnn.hmc(posterior, 1e-4, 1e-4 * args.leapfrogs)
+    print(f"\nchains side by side, {posterior.num_weights} weights, 160 images")
+    print(
+        f"{'chains':>8}{'leapfrogs/s':>14}{'us a leapfrog and chain':>26}{'kernels a leapfrog':>20}"
+    )
+    for num_chains in (1, 2, 4, 8, 16):
+
+        def transition(keys, states):
+            step = partial(method.step, batch=posterior.data)
+            return jax.vmap(lambda key, state: step(key, state)[0])(keys, states)
+
+        keys = jax.random.split(jax.random.key(0), num_chains)
+        begin = jax.jit(jax.vmap(lambda key: method.init(key, posterior.init(key), posterior.data)))
+        states = begin(keys)
+        compiled = jax.jit(transition).lower(keys, states).compile()
+        seconds = best_seconds(partial(compiled, keys, states)) / args.leapfrogs
+        us = 1e6 * seconds / num_chains
+        launched = kernels_in_loop(compiled.as_text())
+        print(f"{num_chains:8}{num_chains / seconds:14.0f}{us:26.1f}{launched:20}", flush=True)
+
+
+def kernels_in_loop(program: str) -> int:
+    """Count what the largest loop body of a compiled program launches."""
+    bodies = re.findall(r"body=%([\w.\-]+)", program)
+    counts = [0]
+    for name in bodies:
+        found = re.search(rf"^%{re.escape(name)} .*?^}}", program, flags=re.DOTALL | re.MULTILINE)
+        if found:
+            launches = r" (?:fusion|custom-call|dot|convolution|reduce|copy)\("
+            counts.append(len(re.findall(launches, found.group())))
+    return max(counts)
+
+
+def precision(args: argparse.Namespace) -> None:
+    posterior = mnist160()
+    method = bnn.hmc(posterior, 1e-4, 1e-4 * args.leapfrogs)
+    print(f"\nprecision of matrix products, {args.leapfrogs} leapfrog steps a draw")
+    print(f"{'precision':>15}{'leapfrogs/s':>14}{'acceptance':>12}")
+    for precision in PRECISIONS:
+        with jax.default_matmul_precision(precision):
+            draws = bnn.run(
+                jax.random.key(0),
+                posterior,
+                method,
+                num_warmup=5,
+                num_draws=20,
+                keep=lambda values: {"first": values["net.layers.0.bias"]},
+                progress=False,
+            )
+        rate = draws.attrs["gradient_evaluations"] / draws.attrs["sampling_time"]
+        acceptance = float(draws.sample_stats["acceptance_rate"].mean())
+        print(f"{precision:>15}{rate:14.0f}{acceptance:12.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
