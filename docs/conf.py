@@ -7,14 +7,17 @@ author = "the authors of bnn_ppl"
 version = release = bnn_ppl.__version__
 
 extensions = [
-    "myst_parser",  # pages are Markdown
+    "myst_nb",  # pages are Markdown, or notebooks
     "sphinx.ext.autodoc",  # docstrings
     "sphinx.ext.mathjax",
     "numpydoc",
 ]
-exclude_patterns = ["build"]
+exclude_patterns = ["build", "jupyter_execute"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
+nb_execution_mode = "force"  # a notebook that does not run fails the build
+nb_execution_raise_on_error = True
+nb_execution_timeout = 900  # seconds a cell
 numpydoc_show_class_members = False
 autodoc_typehints = "none"  # the docstrings say them in words
 

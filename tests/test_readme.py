@@ -10,23 +10,49 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
+from bnn_ppl.cli.methods import METHODS as BY_NAME
 
 README = Path(__file__).parent.parent / "README.md"
 DOCS = README.parent / "docs"
+PAGES = DOCS / "methods"
+
+# One program and one command of the methods' pages run each time, the others as slow tests.
+PROGRAMS = ["index.md", "diagnosis.md", "methods/combinations.md"] + [
+    pytest.param(f"methods/{name}.md", marks=pytest.mark.slow)
+    for name in ("nuts", "csgld", "laplace")
+]
+COMMANDS = [("minibatches.md", 11), ("distributions.md", 7), ("methods/sghmc.md", 1)] + [
+    pytest.param(f"methods/{name}.md", count, marks=pytest.mark.slow)
+    for name, count in {
+        "hmc": 1,
+        "adjusted_mclmc": 1,
+        "mclmc": 1,
+        "sgld": 1,
+        "sgnht": 1,
+        "descent": 1,
+        "swag": 1,
+        "mfvi": 1,
+        "mc_dropout": 1,
+        "vogn": 1,
+        "ivon": 1,
+        "combinations": 7,
+    }.items()
+]
 
 
+@pytest.mark.filterwarnings("ignore:.*Pareto")  # few draws
 def test_the_program_in_the_readme_runs(tmp_path, monkeypatch, capsys):
-    (program,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    program = "\n".join(re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL))
     shorter = program.replace("num_warmup=100, num_draws=200", "num_warmup=4, num_draws=6")
     assert shorter != program
     monkeypatch.chdir(tmp_path)
     exec(compile(shorter, "README.md", "exec"), {})
     out = capsys.readouterr().out
-    assert "r_hat" in out and "rmse" in out
+    assert "r_hat" in out and "rmse" in out and "elpd_loo" in out
     assert (tmp_path / "runs" / "mine" / "draws.zarr").is_dir()
 
 
-@pytest.mark.parametrize("page", ["index.md", "diagnosis.md"])
+@pytest.mark.parametrize("page", PROGRAMS)
 @pytest.mark.filterwarnings("ignore:.*Pareto")  # few draws
 def test_the_programs_of_the_docs_run(page, tmp_path, monkeypatch, capsys):
     """The blocks of a page one after the other, with fewer draws."""
@@ -34,7 +60,9 @@ def test_the_programs_of_the_docs_run(page, tmp_path, monkeypatch, capsys):
     matplotlib.use("Agg")
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
     program = "\n".join(blocks)
-    shorter = program.replace("num_warmup=100, num_draws=100", "num_warmup=10, num_draws=20")
+    shorter = program
+    for count, few in {"num_warmup": 10, "num_draws": 20, "thin": 1}.items():
+        shorter = re.sub(rf"{count}=[1-9]\d*", f"{count}={few}", shorter)  # 0 stays
     assert shorter != program
     exec(compile(shorter, page, "exec"), {})
     assert capsys.readouterr().out
@@ -53,7 +81,7 @@ def commands(page):
     return "".join(blocks).splitlines()
 
 
-@pytest.mark.parametrize(("page", "count"), [("minibatches.md", 11), ("distributions.md", 7)])
+@pytest.mark.parametrize(("page", "count"), COMMANDS)
 def test_the_commands_of_the_docs_run(page, count, tmp_path, monkeypatch, capsys):
     """All of them, in their order: with the options as printed, and then less of everything."""
     monkeypatch.chdir(tmp_path)
@@ -66,6 +94,28 @@ def test_the_commands_of_the_docs_run(page, count, tmp_path, monkeypatch, capsys
         program, command, method, *options = shlex.split(line)
         assert (program, command) == ("bnn-ppl", "run")
         cli.main([command, method, *options, *less(method, options), "--no-progress"])
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_mapping_page_run(tmp_path, monkeypatch, capsys):
+    """Every line of every block, in order, with less of everything."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)
+    lines = commands("four_systems.md")
+    assert len(lines) == 27
+    for line in lines:
+        program, command, *words = shlex.split(line)
+        assert program == "bnn-ppl"
+        if command == "run":
+            words += [*less(words[0], words), "--no-progress"]
+        cli.main([command, *words, *LESS_OF_STUDIES.get(command, [])])
+
+
+LESS_OF_STUDIES = {
+    "label-noise": ["--num-epochs", "2"],
+    "continual": ["--num-epochs", "1", "--num-rows", "500"],
+    "surface": ["--num-points", "3"],
+}
 
 
 def less(method, options):
@@ -82,3 +132,25 @@ class Figure:
 
     def savefig(self, path, **options):
         path.write_bytes(b"")
+
+
+def test_each_method_has_a_page_with_the_same_sections():
+    pages = {path.stem: path.read_text() for path in PAGES.glob("*.md")}
+    assert set(pages) == set(BY_NAME) | {"index", "combinations"}
+    (toctree,) = re.findall(r"```{toctree}\n:hidden:\n\n(.*?)```", pages["index"], re.DOTALL)
+    assert set(toctree.split()) == set(pages) - {"index"}
+    for name in BY_NAME:
+        assert f".. autofunction:: bnn_ppl.{name}\n" in pages[name]
+        sections = re.findall("^## (.*)", pages[name], flags=re.MULTILINE)
+        own = [section for section in sections if section != "linearised"]
+        rest = ["When to use it", "Cost", "Bias", "Tests", "Example"]
+        assert own == ["Rule and arguments", *rest], name
+        assert re.search("```(python|sh)\n", pages[name])
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda path: path.stem)
+def test_the_tests_that_a_page_names_exist(page):
+    named = re.findall(r"`(tests/\w+\.py)(?:::(\w+))?`", page.read_text())
+    assert named
+    for file, test in named:
+        assert f"def {test}(" in (README.parent / file).read_text() or not test, (file, test)
