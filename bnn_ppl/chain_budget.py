@@ -98,7 +98,7 @@ def chain_budget(
         If there are no draws or they lack a site, y is missing or not one number a row, or a number
         of chains or draws is not one that there is.
     """
-    x, y = checked_pair(data, posterior.data[1])
+    x, y = checked_pair(data, posterior)
     if y is None or y.ndim != 1:
         got = "no y" if y is None else f"y of shape {y.shape}"
         raise ValueError(f"got {got}, expected one number a row to score by: pass (x, y)")

@@ -81,7 +81,7 @@ def function_correlations(
     ValueError
         If the draws lack a site or are fewer than 2, or there is no such output.
     """
-    x, _ = checked_pair((x, None), posterior.data[1])
+    x, _ = checked_pair((x, None), posterior)
     sites = store.draws_of(draws, list(posterior.prior_std))
     weights = weights_of(draws)
     if weights.size < 2:

@@ -1,6 +1,7 @@
 """Random networks: a Flax network whose every weight is a NumPyro sample site."""
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -148,6 +149,7 @@ def _per_site(prior: Prior, sites: list[str]) -> Callable[[str, tuple], dist.Dis
     if isinstance(prior, dist.Distribution):
         return lambda site, shape: prior
     if callable(prior):
+        _check_takes_sites(prior)
         return prior
     if not isinstance(prior, Mapping):
         raise _not_a_prior(prior, "bnn_ppl.priors.normal(0.3), a dict by site name or a function")
@@ -162,6 +164,23 @@ def _per_site(prior: Prior, sites: list[str]) -> Callable[[str, tuple], dist.Dis
             "add them, or use a function (site_name, shape) -> distribution"
         )
     return lambda site, shape: prior[site]
+
+
+def _check_takes_sites(prior: Callable) -> None:
+    """Refuse a class or function whose call would be a prior."""
+    name = getattr(prior, "__name__", type(prior).__name__)
+    try:
+        inspect.signature(prior).bind("site", ())
+        takes_sites = not isinstance(prior, type)
+    except ValueError:  # no signature to read
+        return
+    except TypeError:
+        takes_sites = False
+    if not takes_sites:
+        raise TypeError(
+            f"got {name} as prior, expected a distribution or a function (site_name, shape) -> "
+            f"distribution: call it, as in {name}(...)"
+        )
 
 
 def _not_a_prior(got: Any, use: str) -> TypeError:

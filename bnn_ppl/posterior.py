@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from flax import nnx
 from jax.extend.core import ClosedJaxpr, Jaxpr, Var
 from numpyro import handlers
 from numpyro.distributions import ExpandedDistribution, biject_to
@@ -174,6 +175,8 @@ def condition(
 
     Raises
     ------
+    TypeError
+        If `model` is no function, or a network.
     ValueError
         If the data hold NaN or infinite values or x and y differ in length; if the model has no or
         several observed sites, discrete latent sites, subsampling plates, unsampled parameters or
@@ -196,6 +199,7 @@ def condition(
             f"got microbatch={microbatch!r}, expected a whole number of rows from 1 up: "
             "leave it out to have one chosen"
         )
+    _check_model(model)
     x, y = _checked_data(data)
     num_rows = y.shape[0]
     observed = _checked_structure(model, x, y)
@@ -570,6 +574,17 @@ def _refuse_nonfinite(name: str, array: np.ndarray) -> None:
 def _as_array(array: Any) -> Array:
     array = np.asarray(array)
     return jnp.asarray(array, float if array.dtype.kind == "f" else None)
+
+
+def _check_model(model: Any) -> None:
+    """Refuse what is no model, networks among it: they have no prior yet."""
+    function = model.func if isinstance(model, partial) else model
+    if not callable(function) or isinstance(function, type | nnx.Module):
+        name = function.__name__ if isinstance(function, type) else type(function).__name__
+        raise TypeError(
+            f"got {name} as model, expected a function model(x, y=None), such as "
+            "bnn_ppl.models.classifier(net, prior) gives"
+        )
 
 
 def _checked_structure(model: Callable, x: Any, y: Array) -> str:

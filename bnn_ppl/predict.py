@@ -10,6 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl import store
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.network import active_changes
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.precision import matmul_precision
@@ -100,7 +101,8 @@ def _passed(
     posterior: Posterior, draws: Any, data: Any, batch_size: int | None, keep_each: bool
 ) -> tuple["xarray.Dataset", dict[str, np.ndarray]]:
     """Go through rows and draws once; give the average, and each draw's own if it is kept."""
-    x, y = checked_pair(data, posterior.data[1])
+    check_arguments(posterior=posterior, draws=draws)
+    x, y = checked_pair(data, posterior)
     sites = store.draws_of(draws, list(posterior.prior_std))
     all_weights = weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
@@ -156,7 +158,8 @@ def function_draws(
     ValueError
         If the draws lack a site.
     """
-    x = _floats(x)
+    check_arguments(posterior=posterior, draws=draws)
+    x = _checked_inputs(x, posterior)
     centers = _compiled(_centers, posterior.predictive, active_changes())
     functions = _of_each(lambda block, _: centers(block, x), posterior, draws)
     return _as_draws(functions, draws)
@@ -201,7 +204,8 @@ def predictive_draws(
     """
     import xarray
 
-    x, y = checked_pair(posterior.data if data is None else data, posterior.data[1])
+    check_arguments(key=key, posterior=posterior, draws=draws)
+    x, y = checked_pair(posterior.data if data is None else data, posterior)
     if y is None:
         raise ValueError("got no y, expected the rows' y: their log-likelihood is of it")
     of_block = _compiled(_drawn, posterior.predictive, active_changes())
@@ -242,17 +246,18 @@ def _of_each(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, 
     )
 
 
-def checked_pair(data: Any, seen: Array) -> tuple[Tree, Array | None]:
-    """Give rows (x, y) to predict as arrays; refuse a y unlike the one seen."""
+def checked_pair(data: Any, posterior: Posterior) -> tuple[Tree, Array | None]:
+    """Give rows (x, y) to predict as arrays; refuse what is unlike the data conditioned on."""
     try:
         x, y = data
     except (TypeError, ValueError):
         raise ValueError(
             f"got data of type {type(data).__name__}, expected a pair (x, y), or (x, None)"
         ) from None
-    x = _floats(x)
+    x = _checked_inputs(x, posterior)
     if y is None:
         return x, None
+    seen = posterior.data[1]
     y = jnp.asarray(y, float) if seen.dtype.kind == "f" else _floats(y)
     expected = (len(jax.tree.leaves(x)[0]), *seen.shape[1:])
     if y.shape != expected:
@@ -262,6 +267,25 @@ def checked_pair(data: Any, seen: Array) -> tuple[Tree, Array | None]:
             f"got y of dtype {y.dtype}, expected {seen.dtype} as the model saw: use y.astype"
         )
     return x, y
+
+
+def _checked_inputs(x: Any, posterior: Posterior) -> Tree:
+    """Give inputs as arrays; sizes may be others, where a network takes images of any."""
+    seen = posterior.data[0]
+    if jax.tree.structure(x) != jax.tree.structure(seen):  # type: ignore[operator]
+        expected = "an array" if isinstance(seen, Array) else f"a {type(seen).__name__}"
+        raise ValueError(
+            f"got inputs x as a {type(x).__name__}, expected {expected} as in the data conditioned "
+            "on"
+        )
+    x = _floats(x)
+    for new, known in zip(jax.tree.leaves(x), jax.tree.leaves(seen), strict=True):
+        if new.ndim != known.ndim:
+            raise ValueError(
+                f"got inputs x of shape {new.shape}, expected rows of {known.shape[1:]} as in the "
+                "data conditioned on"
+            )
+    return x
 
 
 def _floats(tree: Tree) -> Tree:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl import store
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.counts import check_count
 from bnn_ppl.posterior import Data, Posterior, Values
 
@@ -45,6 +46,7 @@ def prior_draws(
     ValueError
         If a count is below 1, or a prior is improper.
     """
+    check_arguments(key=key, posterior=posterior)
     check_count("num_draws", num_draws)
     check_count("num_chains", num_chains)
 

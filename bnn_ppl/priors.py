@@ -232,6 +232,8 @@ def _moments(own: "Mapping[str, xarray.Dataset]", site: str) -> tuple[np.ndarray
 
 
 def _positive(name: str, value: float) -> float:
+    if isinstance(value, str):  # the name of a site, by who gives the function in a prior's place
+        raise TypeError(f"got {name}={value!r}, expected a number: call the prior, as in fan_in()")
     if not value > 0:
         raise ValueError(f"got {name}={value}, expected a number above 0")
     return value

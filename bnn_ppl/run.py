@@ -3,6 +3,7 @@
 import hashlib
 import json
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bnn_ppl import checkpoint, store
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.counts import check_count
 from bnn_ppl.devices import (
     by_chain,
@@ -169,6 +171,8 @@ def run(
         If a count is out of range, `init` lacks a site, the mesh does not fit, the log-density is
         not finite at the start, or `folder` holds a run with other settings (the first difference
         is named) or a damaged one.
+    TypeError
+        If key, posterior and method are not what they are called.
     FileExistsError
         If `folder` holds something else.
     OSError
@@ -203,6 +207,8 @@ def run(
         states, at = _advance(prepared, at, recorder, report, interrupted)
     if _agreed(interrupted()) and at.draws < num_draws:
         recorder.stopped(at)
+    if progress is True:
+        _tell_divergences(at, layout.num_chains)
     fitted = _fitted(method, states, prepared.mesh) if at.warmup == num_warmup else {}
     return recorder.result(at, fitted)
 
@@ -221,6 +227,7 @@ def prepare(
     mesh: Mesh | None = None,
 ) -> Prepared:
     """Start the chains and say what their steps are; the arguments are those of :func:`run`."""
+    check_arguments(key=key, posterior=posterior, method=method)
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     mesh = chain_mesh(num_chains, mesh)
     data = by_row(posterior.data, mesh)
@@ -608,6 +615,15 @@ def _shown(at: Progress, stats: dict[str, np.ndarray], recorder: Memory | Folder
     if at.draws:
         facts["draws"] = at.draws
     return facts
+
+
+def _tell_divergences(at: Progress, num_chains: int) -> None:
+    if at.divergences and jax.process_index() == 0:
+        print(
+            f"divergences in {at.divergences} of {at.draws * num_chains} draws, which may bias all "
+            "that is computed from them: take shorter steps, or keep scales away from 0",
+            file=sys.stderr,
+        )
 
 
 def _settings(method: Method, posterior: Posterior, prepared: Prepared) -> dict[str, Any]:

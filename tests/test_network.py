@@ -276,6 +276,24 @@ REFUSED = {
         TypeError,
         r"got a float as prior, expected a distribution: use bnn_ppl.priors.normal\(0.3\)",
     ),
+    "class as prior": (
+        MLP,
+        dist.Normal,
+        TypeError,
+        r"got Normal as prior, expected .*: call it, as in Normal\(...\)",
+    ),
+    "prior not called": (
+        MLP,
+        bnn.priors.normal,
+        TypeError,
+        r"got normal as prior, expected .*: call it, as in normal\(...\)",
+    ),
+    "prior by site not called": (
+        MLP,
+        bnn.priors.fan_in,
+        TypeError,
+        "got gain='net.layers.0.bias', expected a number: call the prior",
+    ),
     "function to a number": (
         MLP,
         lambda site, shape: 0.3,

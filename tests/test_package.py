@@ -16,7 +16,7 @@ FLOORS = [
     ["priors", "taps", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
     + ["precision", "progress", "checkpoint", "schedules", "preconditioners", "no_u_turn"],
     ["models", "adaptation", "posterior", "recorder", "minibatches", "augmentation"],
-    ["gibbs", "early_stopping", "curvature", "row_gradients", "gaussian_mean_field"],
+    ["arguments", "gibbs", "early_stopping", "curvature", "row_gradients", "gaussian_mean_field"],
     ["linearised", "blocks"],
     ["langevin"],
     ["methods"],

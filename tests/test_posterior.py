@@ -579,6 +579,20 @@ def test_refused_models(model):
         bnn.condition(model, (X, REAL))
 
 
+NO_MODELS = {
+    "nothing": (None, "NoneType"),
+    "a network": (bnn.nets.MLP(3, (4,), 1, rngs=nnx.Rngs(0)), "MLP"),
+    "a factory of networks": (partial(bnn.nets.MLP, 3, (4,), 1), "MLP"),
+}
+
+
+@pytest.mark.parametrize("case", NO_MODELS)
+def test_refused_in_the_place_of_a_model(case):
+    model, name = NO_MODELS[case]
+    with pytest.raises(TypeError, match=rf"got {name} as model, expected a function model\(x, y"):
+        bnn.condition(model, (X, REAL))
+
+
 REFUSED_DATA = {
     "NaN in x": (
         (with_nan(X, 2, 5), REAL),

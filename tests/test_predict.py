@@ -474,6 +474,14 @@ REFUSED = {
         lambda posterior, draws: bnn.predict(posterior, draws, X),
         r"got data of type ndarray, expected a pair \(x, y\), or \(x, None\)",
     ),
+    "x and y as inputs": (
+        lambda posterior, draws: bnn.function_draws(posterior, draws, (X, LABELS)),
+        "got inputs x as a tuple, expected an array as in the data conditioned on",
+    ),
+    "one row as inputs": (
+        lambda posterior, draws: bnn.predict(posterior, draws, (X[0], None)),
+        r"got inputs x of shape \(3,\), expected rows of \(3,\) as in the data conditioned on",
+    ),
     "y too short": (
         lambda posterior, draws: bnn.predict(posterior, draws, (X, LABELS[:-1])),
         r"got y of shape \(10,\), expected \(11,\): a row for each of x",
@@ -499,3 +507,35 @@ def test_refused(case):
     posterior, draws, *_ = classes()
     with pytest.raises(ValueError, match=message):
         attempt(posterior, draws)
+
+
+MISPLACED = {
+    "draws first": (
+        lambda key, posterior, draws: bnn.predict(draws, posterior, (X, LABELS)),
+        "got posterior of type InferenceData, expected what bnn_ppl.condition",
+    ),
+    "x before draws": (
+        lambda key, posterior, draws: bnn.function_draws(posterior, X, draws),
+        "got draws of type ndarray, expected the InferenceData that bnn_ppl.run gives",
+    ),
+    "a seed as key": (
+        lambda key, posterior, draws: bnn.predictive_draws(0, posterior, draws),
+        "got key of type int, expected what jax.random.key",
+    ),
+    "key after posterior": (
+        lambda key, posterior, draws: bnn.prior_draws(posterior, key, 3),
+        "got key of type Posterior",
+    ),
+    "a method not built": (
+        lambda key, posterior, draws: bnn.run(key, posterior, bnn.hmc),
+        r"got method of type function, expected a built one, such as bnn_ppl.hmc\(posterior\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISPLACED)
+def test_arguments_in_each_others_places_are_named(case):
+    attempt, message = MISPLACED[case]
+    posterior, draws, *_ = classes()
+    with pytest.raises(TypeError, match=message):
+        attempt(jax.random.key(0), posterior, draws)
