@@ -11,7 +11,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 def pytest_configure(config):
     """Compile a program once for all tests and workers, and not again the next time."""
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -20,3 +20,11 @@ def ctrl_c_is_heard():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def compiled_quickly():
+    """Leave out most of the compiler's work, for tests in which little is computed."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

@@ -55,7 +55,9 @@ NOISE = 1.5
 
 def weights_model(x, y=None):
     """Sample a weight vector from independent Gaussians; the outcome has known noise."""
-    weights = numpyro.sample("weights", dist.Normal(PRIOR_MEANS, PRIOR_SDS).to_event(1))
+    # Lists, for JAX 0.10 remembers by its identity what a NumPy array was in the other precision.
+    means, sds = jnp.array(PRIOR_MEANS.tolist()), jnp.array(PRIOR_SDS.tolist())
+    weights = numpyro.sample("weights", dist.Normal(means, sds).to_event(1))
     with numpyro.plate("data", len(x)):
         numpyro.sample("y", dist.Normal(x @ weights, NOISE), obs=y)
 

@@ -16,6 +16,8 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.cli.methods import METHODS
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 SIZES = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL = [*SIZES, "--no-progress"]
 SHORT = [*SMALL, "--max-num-steps", "8"]

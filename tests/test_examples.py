@@ -120,12 +120,15 @@ CASES = {
 # Those that compile for long.
 SLOW = (
     "cifar10_as_in_the_hmc_paper",
+    "cold_posteriors",
+    "corrupted_labels",
     "covariate_shift",
     "imdb_as_in_the_hmc_paper",
     "mnist160_hmc",
     "mnist_table",
     "one_dimensional_regression",
     "permuted_digits",
+    "posterior_surface",
     "priors",
     "rotated_digit",
     "segmentation",

@@ -127,8 +127,11 @@ def test_killed_at_any_write_it_opens_and_goes_on_to_the_same_draws(
     assert number > 40
 
 
-@pytest.mark.parametrize("num_kills", [1, pytest.param(10, marks=pytest.mark.slow)])
-def test_killed_by_the_system_at_random_moments(num_kills, tmp_path):
+NUM_KILLS = 10
+
+
+@pytest.mark.slow
+def test_killed_by_the_system_at_random_moments(tmp_path):
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
     environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -138,12 +141,12 @@ def test_killed_by_the_system_at_random_moments(num_kills, tmp_path):
     seconds = time.monotonic() - began
     random = np.random.default_rng()
     seen = []
-    for _ in range(num_kills):
+    for _ in range(NUM_KILLS):
         process = subprocess.Popen(
             [*command, broken, "60"], env=environment, stderr=subprocess.PIPE, text=True
         )
         process.stderr.readline()  # the first chunk is done
-        time.sleep(random.uniform(0, seconds / num_kills / 2))
+        time.sleep(random.uniform(0, seconds / NUM_KILLS / 2))
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stderr.close()

@@ -153,6 +153,7 @@ for method, T, mesh in runs:
 """
 
 
+@pytest.mark.slow
 def test_one_and_four_devices_sample_at_the_same_temperature():
     """A gradient summed twice over the devices would sample at 1/4 of it."""
     command = [sys.executable, "-c", ON_FOUR_DEVICES]

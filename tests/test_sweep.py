@@ -9,6 +9,8 @@ import pytest
 import bnn_ppl as bnn
 from bnn_ppl import cli
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 RUN = ["--", "hmc", "--data", "yacht", "--num-chains", "2", "--num-warmup", "3"]
 RUN += ["--num-draws", "5", "--hidden", "4", "--max-num-steps", "8", "--no-progress"]
 
@@ -49,6 +51,7 @@ def test_a_sweep_runs_each_value_and_scores_each_run(tmp_path):
     assert table["wasserstein_2"][1] == 0 < table["wasserstein_2"][0]
 
 
+@pytest.mark.slow
 def test_a_second_option_makes_pairs_and_a_finished_sweep_is_read_again(tmp_path, monkeypatch):
     command = ["sweep", "prior", "normal", "laplace", "--by", "seed", "0", "1", *RUN]
     cli.main(command)
