@@ -5,8 +5,9 @@
 50 units on the yacht table (402 weights), a chain on each host device, 500 steps of warm-up and
 1,000 draws, every sampler with the adaptation it comes with: ours by `run`; BlackJAX's NUTS after
 its window adaptation, under ``pmap``; NumPyro's by ``MCMC(chain_method="parallel")``. All chains
-start at the same draws of the prior and all are compiled before they are timed. Predictions of the
-test rows by each draw, their R-hat and bulk ESS; warm-up and draws count as time. mclmc is left
+start at the same positions and all are compiled before they are timed. Predictions of the
+test rows by each draw, their R-hat and bulk ESS; warm-up and draws count as time, but
+for the search of our first step size. mclmc is left
 out: it is biased, and wants thousands of steps of warm-up.
 """
 

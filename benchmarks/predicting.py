@@ -6,7 +6,8 @@
 class probabilities, their entropies and the density of y as it goes. Predictive, one draw after the
 other (its default) and all side by side (``parallel=True``), returns the probabilities of each
 draw, which are then averaged. Each in processes of its own: seconds of the first call and of the
-next, and how far the resident memory rose above that of a process that only holds rows and draws.
+next, and how far the highest resident memory rose above that of a process that only makes rows and
+draws.
 """
 
 import argparse

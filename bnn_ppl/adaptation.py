@@ -30,7 +30,7 @@ _MASS_DELAY = 20
 class AdaptiveState(NamedTuple):
     """A chain with what its warm-up has learnt."""
 
-    chain: Any  # the BlackJAX kernel's own state
+    chain: Any  # the kernel's own state
     step_size: Array
     inverse_mass: Tree
     averaging: Any  # BlackJAX's dual averaging; None for a fixed step size
@@ -58,7 +58,7 @@ def adaptive(
     settings: dict[str, Any],
     speed: float = 1.0,
 ) -> Method:
-    """Make a method of a Metropolis-adjusted BlackJAX kernel.
+    """Make a method of a Metropolis-adjusted kernel with BlackJAX's states.
 
     Parameters
     ----------

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeAlias
 
 import jax
@@ -56,8 +57,8 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
         First part of every site name.
     net
         A factory that gives an ``nnx.Module`` when called with ``rngs=`` (each chain then starts
-        from its own initialisation), or a ready module (all chains start at its weights). A linen
-        module goes through :func:`bnn_ppl.nets.from_linen`.
+        from its own initialisation), or a ready module (all chains start at the weights it has when
+        the posterior is first run). A linen module goes through :func:`bnn_ppl.nets.from_linen`.
     prior
         A distribution for every weight; or a dict from site name to distribution that names every
         parameter; or a function ``(site_name, shape) -> distribution``, which may itself sample
@@ -168,7 +169,8 @@ def _per_site(prior: Prior, sites: list[str]) -> Callable[[str, tuple], dist.Dis
 
 def _check_takes_sites(prior: Callable) -> None:
     """Refuse a class or function whose call would be a prior."""
-    name = getattr(prior, "__name__", type(prior).__name__)
+    function = prior.func if isinstance(prior, partial) else prior
+    name = getattr(function, "__name__", type(function).__name__)
     try:
         inspect.signature(prior).bind("site", ())
         takes_sites = not isinstance(prior, type)

@@ -117,7 +117,7 @@ def no_u_turn(
     begin = Trajectory(
         point, point, momentum, choice, none, none, jnp.zeros(()), ended=no, diverging=no
     )
-    places = jax.tree.map(lambda p: jnp.zeros((max_num_doublings + 1, *p.shape), p.dtype), momentum)
+    places = jax.tree.map(lambda p: jnp.zeros((max_num_doublings, *p.shape), p.dtype), momentum)
     return jax.lax.while_loop(goes_on, double, (begin, Checkpoints(places, places)))[0]
 
 

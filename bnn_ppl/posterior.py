@@ -666,7 +666,7 @@ def _refuse_observed(site: dict) -> None:
     if len(expected) > len(got) or any(
         n not in (1, m) for n, m in zip(expected[::-1], got[::-1], strict=False)
     ):
-        columns = expected == (*got, *got)  # a column against a row, broadcast
+        columns = expected in ((*got, *got), (*got, 1))  # the first: against a row, broadcast
         mend = "its parameters are columns (rows, 1); use f(x)[:, 0]"
         if not columns:
             mend = "a column (rows, 1) is not (rows,); use y[:, 0] or class numbers"

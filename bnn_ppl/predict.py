@@ -1,5 +1,6 @@
 """Predictions averaged over draws; each draw's own, for diagnosis; draws of y, for ArviZ."""
 
+import reprlib
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -75,9 +76,11 @@ def predict(
 
     Raises
     ------
+    TypeError
+        If posterior and draws are not what they are called.
     ValueError
-        If the draws lack a site, x and y differ in length, y is not of the shape and type that the
-        model saw, or `batch_size` is below 1.
+        If the draws lack a site, x and y differ in length, x is not of the form or y not of the
+        shape and type that the model saw, or `batch_size` is below 1.
     """
     return _passed(posterior, draws, data, batch_size, keep_each=False)[0]
 
@@ -155,8 +158,8 @@ def function_draws(
 
     Raises
     ------
-    ValueError
-        If the draws lack a site.
+    TypeError, ValueError
+        As :func:`predict`.
     """
     check_arguments(posterior=posterior, draws=draws)
     x = _checked_inputs(x, posterior)
@@ -194,7 +197,7 @@ def predictive_draws(
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
         As :func:`predict`, or if y is missing.
 
     Notes
@@ -273,10 +276,9 @@ def _checked_inputs(x: Any, posterior: Posterior) -> Tree:
     """Give inputs as arrays; sizes may be others, where a network takes images of any."""
     seen = posterior.data[0]
     if jax.tree.structure(x) != jax.tree.structure(seen):  # type: ignore[operator]
-        expected = "an array" if isinstance(seen, Array) else f"a {type(seen).__name__}"
+        got, expected = (reprlib.repr(jax.tree.map(np.shape, tree)) for tree in (x, seen))
         raise ValueError(
-            f"got inputs x as a {type(x).__name__}, expected {expected} as in the data conditioned "
-            "on"
+            f"got inputs x of shapes {got}, expected what the data conditioned on have, {expected}"
         )
     x = _floats(x)
     for new, known in zip(jax.tree.leaves(x), jax.tree.leaves(seen), strict=True):
@@ -285,6 +287,9 @@ def _checked_inputs(x: Any, posterior: Posterior) -> Tree:
                 f"got inputs x of shape {new.shape}, expected rows of {known.shape[1:]} as in the "
                 "data conditioned on"
             )
+    if len({len(leaf) for leaf in jax.tree.leaves(x)}) > 1:
+        shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(x))
+        raise ValueError(f"got inputs x of shapes {shapes}, expected as many rows in each")
     return x
 
 

@@ -43,6 +43,8 @@ def prior_draws(
 
     Raises
     ------
+    TypeError
+        If key and posterior are not what they are called.
     ValueError
         If a count is below 1, or a prior is improper.
     """

@@ -7,7 +7,7 @@ adding one function here and one row to the table in ``tests/test_priors.py``.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,9 +38,10 @@ def logistic(std: float = 1.0) -> dist.Distribution:
 
 def student_t(std: float = 1.0, df: float = 5.0) -> dist.Distribution:
     """Student's t with mean 0, `df` > 2 degrees of freedom and standard deviation `std`."""
+    _positive("std", std)
     if df <= 2:
         raise ValueError(f"got df={df}, expected more than 2: otherwise the variance is infinite")
-    return dist.StudentT(df, 0.0, _positive("std", std) * math.sqrt((df - 2) / df))
+    return dist.StudentT(df, 0.0, std * math.sqrt((df - 2) / df))
 
 
 def mixture(
@@ -57,6 +58,8 @@ def mixture(
     weights
         Probability of each component, summing to 1; equal by default.
     """
+    if isinstance(stds, str):
+        _positive("stds", stds)
     shares = [1 / len(stds)] * len(stds) if weights is None else list(weights)
     sums_to_1 = math.isclose(sum(shares), 1, abs_tol=1e-6) and min(shares) >= 0
     if len(shares) != len(stds) or not sums_to_1:
@@ -231,7 +234,7 @@ def _moments(own: "Mapping[str, xarray.Dataset]", site: str) -> tuple[np.ndarray
     return mean, np.sqrt(np.average((values - mean) ** 2, 0, weights))
 
 
-def _positive(name: str, value: float) -> float:
+def _positive(name: str, value: Any) -> float:
     if isinstance(value, str):  # the name of a site, by who gives the function in a prior's place
         raise TypeError(f"got {name}={value!r}, expected a number: call the prior, as in fan_in()")
     if not value > 0:

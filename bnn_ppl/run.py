@@ -51,6 +51,7 @@ _SHARE_RECORDING = 0.02  # of the time; where recording takes more, chunks grow 
 _BYTES_A_SECOND = 2e9  # of states, which each chunk copies: large ones make chunks longer too
 _BYTES_A_CHUNK = 16 * 2**20  # of draws that wait on the devices; more would fragment the memory
 _DRAWS_A_CHUNK = 512
+_GENERATION = 2  # raised when a change of a method gives other draws for the same settings
 
 
 class Work(NamedTuple):
@@ -181,8 +182,8 @@ def run(
     Notes
     -----
     A further run of the same method and posterior compiles nothing, whatever its counts, unless
-    chains, devices or shapes differ or `keep` is given. For that what the last two methods compiled
-    is kept, and their data with it.
+    chains, devices or shapes differ or `keep` is given. For that the last four programs are kept, a
+    warm-up and draws having one each, and the data of their posteriors with them.
     """
     if folder is not None:
         checkpoint.read_header(folder)  # refuses what is no run's before anything is computed
@@ -243,14 +244,14 @@ def prepare(
         positions = _positions(init_key, posterior, chains, mesh, init)
         begin = _beginner(method.init, posterior.logdensity, mesh, active_changes())
         states, finite = begin(chains, positions, init_key, data)
-        _check_starts(posterior, to_host(positions), to_host(finite))
+        _check_starts(posterior, positions, to_host(finite))
     # A function of the user's may read what has changed since the last run: it is traced anew.
     kept = dict if keep is None else partial(keep)
     drawing = Work(
         method.step, thin, method.draw, posterior.constrain, kept, minibatches, finish=None
     )
     warming = drawing._replace(
-        step=method.warmup or method.step, thin=1, draw=None, finish=method.finish
+        step=method.warmup or method.step, thin=1, draw=None, keep=dict, finish=method.finish
     )
     phases = (
         Phase("warmup", num_warmup, (keys[0], batch_key), warming, 0),
@@ -311,7 +312,7 @@ def _positions(
 def _check_starts(posterior: Posterior, positions: Tree, finite: np.ndarray) -> None:
     """Refuse a start whose log-density is not finite; its terms are looked at one by one."""
     for chain in np.flatnonzero(~finite):
-        posterior.check({site: leaf[chain] for site, leaf in positions.items()})
+        posterior.check({site: leaf[chain] for site, leaf in to_host(positions).items()})
         raise ValueError(
             "got a log-density that is not finite at the start though each term of it is, expected "
             "a finite one: rescale the data, their sum overflows"
@@ -330,7 +331,12 @@ def _positions_of(draws: "arviz.InferenceData", posterior: Posterior, num_chains
             site: np.stack([values[c, d].values for c, d in zip(chain, draw, strict=True)])
             for site, values in sites.items()
         }
-    return jax.jit(jax.vmap(posterior.unconstrain))(jax.tree.map(jnp.asarray, chosen))
+    return _unconstrainer(posterior.unconstrain)(jax.tree.map(jnp.asarray, chosen))
+
+
+@lru_cache(maxsize=2)
+def _unconstrainer(unconstrain: Callable) -> Callable:
+    return jax.jit(jax.vmap(unconstrain))
 
 
 @lru_cache(maxsize=2)
@@ -588,8 +594,12 @@ def _fitted(method: Method, states: Tree, mesh: Mesh) -> dict[str, np.ndarray]:
     if method.fitted is None:
         return {}
     with jax.default_matmul_precision(matmul_precision()):
-        fitted = jax.jit(jax.vmap(method.fitted), out_shardings=chain_sharding(mesh))(states)
-    return to_host(fitted)
+        return to_host(_parameters(method.fitted, mesh)(states))
+
+
+@lru_cache(maxsize=2)
+def _parameters(fitted: Callable, mesh: Mesh) -> Callable:
+    return jax.jit(jax.vmap(fitted), out_shardings=chain_sharding(mesh))
 
 
 # --- telling
@@ -638,6 +648,7 @@ def _settings(method: Method, posterior: Posterior, prepared: Prepared) -> dict[
         json.dumps(
             {
                 **method.settings,
+                "generation of the samplers": _GENERATION,
                 "num_chains": layout.num_chains,
                 **{name: facts[name] for name in ("num_warmup", "thin", "seed", "temperature")},
                 **{name: facts[name] for name in ("batch_size", "bootstrap")},

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -122,6 +123,33 @@ def test_two_killed_processes_go_on_to_the_draws_of_one(tmp_path, expected):
 
     assert_same(sample(copy), expected)  # one process goes on alone
     assert draws.attrs["gradient_evaluations"] == expected.attrs["gradient_evaluations"]
+
+
+PAGE = Path(__file__).parent.parent / "docs" / "hosts.md"
+SOME_RUN = """
+import bnn_ppl as bnn
+from functools import partial
+key, data = jax.random.key(0), bnn.data.load("yacht")
+model = bnn.models.regressor(partial(bnn.nets.MLP, 6, (4,), 1), bnn.priors.fan_in())
+posterior = bnn.condition(model, data.train)
+method = bnn.hmc(posterior, 0.01, 0.05)
+"""
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_page_about_hosts_run(tmp_path):
+    """As printed, with fewer draws: eight devices in one process, and a process on each host."""
+    devices, mesh, script = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    eight = devices.replace("os.cpu_count()", "8")
+    shown = "\nprint(draws.posterior.sizes['chain'], draws.attrs['devices'])"
+    done = start("-c", eight + SOME_RUN + mesh + shown, env=environment())
+    assert finished(done).startswith("4 ")
+    (tmp_path / "script.py").write_text(re.sub(r"(num_\w+)=\d\d+", r"\1=4", script))
+    host = f"localhost:{free_port()}"
+    running = [
+        start("script.py", host, process, env=environment(), cwd=tmp_path) for process in (0, 1)
+    ]
+    assert ["rmse" in finished(process) for process in running] == [True, False]
 
 
 @pytest.mark.slow

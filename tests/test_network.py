@@ -288,6 +288,18 @@ REFUSED = {
         TypeError,
         r"got normal as prior, expected .*: call it, as in normal\(...\)",
     ),
+    "prior of two arguments not called": (
+        MLP,
+        bnn.priors.mixture,
+        TypeError,
+        "got stds='net.layers.0.bias', expected a number: call the prior",
+    ),
+    "prior with one argument given, not called": (
+        MLP,
+        partial(bnn.priors.normal, 0.3),
+        TypeError,
+        r"got normal as prior, expected .*: call it, as in normal\(...\)",
+    ),
     "prior by site not called": (
         MLP,
         bnn.priors.fan_in,

@@ -112,3 +112,15 @@ def test_where_the_energy_is_lost_the_chain_stays():
     assert found.diverging and found.ended
     assert found.num_steps == 1 and found.acceptance == 0
     np.testing.assert_array_equal(found.choice.position["w"], 0)
+
+
+def test_it_ends_at_the_limit_and_tells_the_energy():
+    start = {"a": jnp.ones(2), "b": jnp.ones(3)}
+    lp, gradient = jax.value_and_grad(gaussian)(start)
+    inverse = jax.tree.map(jnp.ones_like, start)
+    momentum = jax.tree.map(lambda leaf: 0.3 * leaf, start)
+    begin = HMCState(start, lp, gradient)
+    found = no_u_turn(jax.random.key(0), begin, momentum, gaussian, inverse, jnp.asarray(1e-4), 6)
+    assert found.num_doublings == 6 and found.num_steps == 2**6 - 1
+    assert not found.ended and not found.diverging
+    assert float(found.choice.energy) == pytest.approx(5 * 0.3**2 / 2 - float(lp), rel=1e-5)

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -952,10 +953,11 @@ def test_a_numpyro_program_around_it_sees_neither_sites_nor_keys():
     np.testing.assert_array_equal(*map(jax.random.key_data, (seeded(), seeded(evaluates=False))))
 
 
-def test_a_mean_that_is_a_column_is_told_from_a_y_that_is_one():
+@pytest.mark.parametrize("in_plate", [True, False])
+def test_a_mean_that_is_a_column_is_told_from_a_y_that_is_one(in_plate):
     def model(x, y=None):
         mean = bnn.random_network("net", net(1), bnn.priors.normal())(x)
-        with numpyro.plate("data", len(x)):
+        with numpyro.plate("data", len(x)) if in_plate else nullcontext():
             numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
     with pytest.raises(ValueError, match=r"its parameters are columns.*use f\(x\)\[:, 0\]"):

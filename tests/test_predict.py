@@ -476,7 +476,7 @@ REFUSED = {
     ),
     "x and y as inputs": (
         lambda posterior, draws: bnn.function_draws(posterior, draws, (X, LABELS)),
-        "got inputs x as a tuple, expected an array as in the data conditioned on",
+        r"got inputs x of shapes \(\(11, 3\), \(11,\)\), expected what .* have, \(11, 3\)",
     ),
     "one row as inputs": (
         lambda posterior, draws: bnn.predict(posterior, draws, (X[0], None)),

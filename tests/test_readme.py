@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from glob import glob
 from pathlib import Path
 
 import matplotlib
@@ -101,18 +102,32 @@ def test_the_commands_of_the_docs_run(page, count, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_mapping_page_run(tmp_path, monkeypatch, capsys):
-    """Every line of every block, in order, with less of everything."""
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [("four_systems.md", 27), ("comparison.md", 7), ("studies.md", 19), ("../README.md", 13)],
+)
+def test_the_commands_of_a_page_run(page, count, tmp_path, monkeypatch, capsys):
+    """Every line of every block that calls the package, in order, with less of everything."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_start_jax", lambda: None)
-    lines = commands("four_systems.md")
-    assert len(lines) == 27
+    lines = [line for line in commands(page) if line.startswith("bnn-ppl ")]
+    assert len(lines) == count
     for line in lines:
-        program, command, *words = shlex.split(line)
-        assert program == "bnn-ppl"
-        if command == "run":
-            words += [*less(words[0], words), "--no-progress"]
-        cli.main([command, *words, *LESS_OF_STUDIES.get(command, [])])
+        words = shlex.split(line, comments=True)[1:]
+        words = [path for word in words for path in (sorted(glob(word)) or [word])]
+        if words[-1] == "--help":
+            with pytest.raises(SystemExit, match="0"):
+                cli.main(words)
+        else:
+            cli.main([*words, *smaller(words)])
+
+
+def smaller(words):
+    """Options for a fraction of the work, of a run or of the run that is swept over."""
+    *_, command, method = words[: words.index("--") + 2] if "--" in words else words[:2]
+    if command in ("run", "--"):
+        return [*less(method, words), "--no-progress"]
+    return LESS_OF_STUDIES.get(command, [])
 
 
 LESS_OF_STUDIES = {
@@ -127,7 +142,7 @@ def less(method, options):
     small = ["--num-chains", "2", "--num-draws", "1" if method == "descent" else "2"]
     small += ["--num-warmup-epochs", "1", "--net", "mlp", "--hidden", "4"]
     small += ["--num-epochs", "1"] if "--num-epochs" in options else []
-    small += ["--subset", "80"] if "mnist" in options else []
+    small += ["--subset", "80"] if {"mnist", "cifar10", "imdb"} & set(options) else []
     return small + (["--trajectory-length", "3e-5"] if method == "hmc" else [])
 
 

@@ -419,7 +419,7 @@ def test_a_start_whose_terms_only_overflow_together_is_refused():
             numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
     posterior = bnn.condition(model, (X, np.full(12, 1e19)))
-    with pytest.raises(ValueError, match="not finite at the start"):
+    with pytest.raises(ValueError, match="their sum overflows"):
         short(posterior, bnn.hmc(posterior, 0.1, 0.1))
 
 
@@ -434,6 +434,26 @@ def test_a_change_of_networks_is_seen_by_the_next_run():
     np.testing.assert_array_equal(
         short(posterior, method, num_warmup=0).sample_stats["lp"], plain.sample_stats["lp"]
     )
+
+
+def test_starts_from_draws_and_fitted_parameters_are_traced_once(posterior):
+    traced = []
+
+    def counting(function):
+        def counted(*args):
+            traced.append(function)
+            return function(*args)
+
+        return counted
+
+    posterior = posterior._replace(unconstrain=counting(posterior.unconstrain))
+    method = fitted_normal()
+    method = method._replace(fitted=counting(method.fitted))
+    options = {"num_warmup": 2, "thin": 0}
+    draws = short(posterior, method, **options)
+    for _ in range(2):
+        short(posterior, method, init=draws, **options)
+    assert len(traced) == 2
 
 
 def test_posteriors_of_earlier_runs_are_not_kept_for_ever():

@@ -42,7 +42,7 @@ class Trail(NamedTuple):
 class MCLMCState(NamedTuple):
     """A chain with what its warm-up has learnt."""
 
-    chain: Any  # the BlackJAX kernel's own state
+    chain: Any  # BlackJAX's state of an integrator
     step_size: jax.Array
     length: jax.Array
     inverse_mass: Tree
