@@ -124,10 +124,11 @@ def test_the_commands_of_a_page_run(page, count, tmp_path, monkeypatch, capsys):
 
 def smaller(words):
     """Options for a fraction of the work, of a run or of the run that is swept over."""
-    *_, command, method = words[: words.index("--") + 2] if "--" in words else words[:2]
-    if command in ("run", "--"):
-        return [*less(method, words), "--no-progress"]
-    return LESS_OF_STUDIES.get(command, [])
+    for before in ("--", "run"):
+        if before in words:
+            method = words[words.index(before) + 1]
+            return [*less(method, words), "--no-progress"]
+    return LESS_OF_STUDIES.get(words[0], [])
 
 
 LESS_OF_STUDIES = {
@@ -139,11 +140,12 @@ LESS_OF_STUDIES = {
 
 def less(method, options):
     """Options for a run of a second: the last one given counts."""
-    small = ["--num-chains", "2", "--num-draws", "1" if method == "descent" else "2"]
+    small = ["--num-chains", "3", "--num-draws", "1" if method == "descent" else "3"]
     small += ["--num-warmup-epochs", "1", "--net", "mlp", "--hidden", "4"]
     small += ["--num-epochs", "1"] if "--num-epochs" in options else []
     small += ["--subset", "80"] if {"mnist", "cifar10", "imdb"} & set(options) else []
-    return small + (["--trajectory-length", "3e-5"] if method == "hmc" else [])
+    swept = "trajectory-length" in options
+    return small + (["--trajectory-length", "3e-5"] if method == "hmc" and not swept else [])
 
 
 class Figure:
