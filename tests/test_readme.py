@@ -144,6 +144,7 @@ def less(method, options):
     small += ["--num-warmup-epochs", "1", "--net", "mlp", "--hidden", "4"]
     small += ["--num-epochs", "1"] if "--num-epochs" in options else []
     small += ["--subset", "80"] if {"mnist", "cifar10", "imdb"} & set(options) else []
+    small += ["--batch-size", "40"] if "--batch-size" in options else []
     swept = "trajectory-length" in options
     return small + (["--trajectory-length", "3e-5"] if method == "hmc" and not swept else [])
 
