@@ -168,7 +168,7 @@ def euclidean(inverse_mass: Tree) -> "Metric":
     return Metric(sample_momentum, kinetic_energy, None, None)  # the others are not used here
 
 
-def spread(inverse_mass: Tree, position: Tree) -> Tree:
+def _spread(inverse_mass: Tree, position: Tree) -> Tree:
     """Inverse mass matrix with an entry for each weight."""
     return jax.tree.map(lambda m, leaf: jnp.broadcast_to(m, leaf.shape), inverse_mass, position)
 
@@ -189,7 +189,7 @@ def _first_step_size(key: Array, chain: Any, density: Callable, mass: Tree, targ
 def first_moments(position: Tree, inverse_mass: Tree) -> tuple[Moments, Tree]:
     """No draws yet, and the inverse mass matrix spread over all weights."""
     moments = Moments(jnp.zeros(()), position, optax.tree.zeros_like(position))
-    return moments, spread(inverse_mass, position)
+    return moments, _spread(inverse_mass, position)
 
 
 def updated(moments: Moments, position: Tree) -> Moments:

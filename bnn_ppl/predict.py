@@ -278,18 +278,21 @@ def _checked_inputs(x: Any, posterior: Posterior) -> Tree:
     if jax.tree.structure(x) != jax.tree.structure(seen):  # type: ignore[operator]
         got, expected = (reprlib.repr(jax.tree.map(np.shape, tree)) for tree in (x, seen))
         raise ValueError(
-            f"got inputs x of shapes {got}, expected what the data conditioned on have, {expected}"
+            f"got inputs x of shapes {got}, expected what the data conditioned on have, "
+            f"{expected}: pass x in that form, without y"
         )
     x = _floats(x)
     for new, known in zip(jax.tree.leaves(x), jax.tree.leaves(seen), strict=True):
         if new.ndim != known.ndim:
             raise ValueError(
                 f"got inputs x of shape {new.shape}, expected rows of {known.shape[1:]} as in the "
-                "data conditioned on"
+                "data conditioned on: a single row is x[None]"
             )
     if len({len(leaf) for leaf in jax.tree.leaves(x)}) > 1:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(x))
-        raise ValueError(f"got inputs x of shapes {shapes}, expected as many rows in each")
+        raise ValueError(
+            f"got inputs x of shapes {shapes}, expected as many rows in each: cut all alike"
+        )
     return x
 
 

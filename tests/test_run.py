@@ -386,6 +386,15 @@ def test_a_run_of_equal_shape_and_a_resumed_one_trace_nothing(posterior, tmp_pat
     np.testing.assert_array_equal(longer.posterior["slope"][:, :6], first.posterior["slope"])
 
 
+def test_a_folder_of_samplers_that_drew_other_numbers_is_refused(posterior, monkeypatch, tmp_path):
+    draws = short(posterior, folder=tmp_path)
+    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_GENERATION", -1)
+    with pytest.raises(ValueError, match=r"got generation of the samplers=-1, .*another folder"):
+        short(posterior, folder=tmp_path)
+    kept = bnn.diagnostics.load(tmp_path).posterior
+    np.testing.assert_array_equal(kept["slope"], draws.posterior["slope"])
+
+
 def test_what_is_kept_of_draws_may_change_from_run_to_run(posterior):
     method = bnn.hmc(posterior, 0.1, 0.3)
 

@@ -121,7 +121,7 @@ def compare(
     runs = reopen_all(folders, data_dir)
     data = next(iter(runs.values())).data
     draws = {name: run.draws for name, run in runs.items()}
-    predictions, functions = predicted(runs, draws, data.test)
+    predictions, functions = predicted(runs, data.test)
     table = bnn.compare(
         predictions,
         data.test.y,

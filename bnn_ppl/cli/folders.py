@@ -108,10 +108,10 @@ def _checked(path: Path, settings: Options) -> Options:
     return settings
 
 
-def predicted(runs: dict[str, Opened], draws: dict[str, Any], rows: Any) -> tuple[dict, dict]:
+def predicted(runs: dict[str, Opened], rows: Any) -> tuple[dict, dict]:
     """Predict rows by each run: the averages, and each draw's own."""
     predictions, functions = {}, {}
     for name, run in runs.items():
-        both = predict_with_functions(run.posterior, draws[name], rows)
+        both = predict_with_functions(run.posterior, run.draws, rows)
         predictions[name], functions[name] = both
     return predictions, functions

@@ -113,7 +113,7 @@ def _table(
 ) -> Any:
     data = next(iter(runs.values())).data
     draws = {name: run.draws for name, run in runs.items()}
-    predictions, functions = predicted(runs, draws, data.test)
+    predictions, functions = predicted(runs, data.test)
     table = bnn.compare(
         predictions, data.test.y, reference, draws=draws, function_rhat=functions,
         scale=data.y_scale,
