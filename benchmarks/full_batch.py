@@ -6,7 +6,9 @@ A classifier of a size of benchmarks/problems.py. The bare loop computes value a
 log-density written by hand, on a tree of weights, and takes a leapfrog step. Beside it whole
 transitions of bnn_ppl, BlackJAX (stock kernels) and NumPyro, momenta and acceptance included: HMC
 and NUTS of as many gradients (the step is so short that no trajectory turns), MCLMC of two. All
-begin at the same weights. Each process times all in turn; medians of paired ratios over the
+begin at the same weights. Two programs by hand show what methods themselves take beside their
+gradients: all of MCLMC, and of NUTS only the passes over the weights of each leapfrog step. Each
+process times all in turn; medians of paired ratios over the
 processes, and the time of a gradient.
 """
 
@@ -20,6 +22,7 @@ from timing import compare, of_method, seconds_a_step
 import bnn_ppl as bnn
 
 STEP_SIZE = 1e-5  # far below the stability limit: every proposal is accepted, none turns back
+DECOHERENCE_LENGTH = 1.0  # of MCLMC
 
 
 def measure(size: str) -> dict[str, float]:
@@ -36,10 +39,12 @@ def measure(size: str) -> dict[str, float]:
             posterior, STEP_SIZE, STEP_SIZE * length, mass="diagonal"
         ),
         "bnn_ppl nuts": bnn.nuts(posterior, STEP_SIZE, max_num_doublings=doublings),
-        "bnn_ppl mclmc": bnn.mclmc(posterior, STEP_SIZE, 1.0),
+        "bnn_ppl mclmc": bnn.mclmc(posterior, STEP_SIZE, DECOHERENCE_LENGTH),
     }
     programs = {
         "bare loop": bare(posterior, position),
+        "mclmc by hand": mclmc_by_hand(posterior, position),
+        "passes of nuts by hand": passes_of_nuts(posterior, position),
         **{name: of_method(posterior, method, position) for name, method in ours.items()},
         "BlackJAX hmc": blackjax_hmc(posterior, position, length),
         "BlackJAX nuts": blackjax_nuts(posterior, position, doublings),
@@ -68,6 +73,78 @@ def bare(posterior, position):
     return leapfrog, (weights, jax.tree.map(jnp.ones_like, weights), jnp.zeros(()))
 
 
+def mclmc_by_hand(posterior, position):
+    """Take MCLMC steps of (weights, direction, gradient): two gradients, JAX's noise."""
+    weights = as_layers(position)
+    gradient_of = jax.grad(partial(log_density, batch=posterior.data, num_rows=posterior.num_rows))
+    ends, middle = 0.1931833275037836, 1 - 2 * 0.1931833275037836  # McLachlan's
+    dims = posterior.num_weights
+    amount = jnp.sqrt(jnp.expm1(2 * STEP_SIZE / DECOHERENCE_LENGTH) / dims)
+
+    def turn(direction, gradient, distance):
+        norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in jax.tree.leaves(gradient)))
+        along = sum(map(jnp.vdot, jax.tree.leaves(direction), jax.tree.leaves(gradient))) / norm
+        delta = distance * norm / (dims - 1)
+        whole = jnp.cosh(delta) + along * jnp.sinh(delta)
+        by_gradient = (jnp.sinh(delta) + along * (jnp.cosh(delta) - 1)) / whole / norm
+        return jax.tree.map(lambda u, g: u / whole + by_gradient * g, direction, gradient)
+
+    def move(weights, direction):
+        return jax.tree.map(lambda w, u: w + STEP_SIZE / 2 * u, weights, direction)
+
+    def refreshed(key, direction):
+        leaves, structure = jax.tree.flatten(direction)
+        keys = jax.random.split(key, len(leaves))
+        noisy = [
+            u + amount * jax.random.normal(k, u.shape) for k, u in zip(keys, leaves, strict=True)
+        ]
+        norm = jnp.sqrt(sum(jnp.vdot(u, u) for u in noisy))
+        return jax.tree.unflatten(structure, [u / norm for u in noisy])
+
+    def step(key, i, state):
+        weights, direction, gradient = state
+        direction = turn(direction, gradient, ends * STEP_SIZE)
+        weights = move(weights, direction)
+        direction = turn(direction, gradient_of(weights), middle * STEP_SIZE)
+        weights = move(weights, direction)
+        gradient = gradient_of(weights)
+        direction = turn(direction, gradient, ends * STEP_SIZE)
+        return weights, refreshed(key, direction), gradient
+
+    direction = jax.tree.map(lambda w: jnp.ones_like(w) / dims**0.5, weights)
+    return step, (weights, direction, gradient_of(weights))
+
+
+def passes_of_nuts(posterior, position):
+    """Take leapfrog steps that weigh, choose, sum and keep states as NUTS must, without end."""
+    weights = as_layers(position)
+    density = partial(log_density, batch=posterior.data, num_rows=posterior.num_rows)
+
+    def move(tree, by):
+        return jax.tree.map(lambda leaf, change: leaf + STEP_SIZE * change, tree, by)
+
+    def dot(first, second):
+        return sum(map(jnp.vdot, jax.tree.leaves(first), jax.tree.leaves(second)))
+
+    def leapfrog(key, i, state):
+        weights, momentum, chosen, total, kept, _ = state
+        weights = move(weights, momentum)
+        value, gradient = jax.value_and_grad(density)(weights)
+        momentum = move(momentum, gradient)
+        taken = jnp.log(jax.random.uniform(key)) < value - 0.5 * dot(momentum, momentum)
+        chosen = jax.tree.map(partial(jnp.where, taken), (weights, gradient), chosen)
+        total = jax.tree.map(jnp.add, total, momentum)
+        kept = jax.tree.map(lambda place, new: place.at[i % 2].set(new), kept, (momentum, total))
+        first, before = jax.tree.map(lambda place: place[0], kept)
+        between = jax.tree.map(lambda t, b, f: t - b + f, total, before, first)
+        turning = (dot(first, between) <= 0) | (dot(momentum, between) <= 0)
+        return weights, momentum, chosen, total, kept, turning
+
+    ones = jax.tree.map(jnp.ones_like, weights)
+    places = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), (ones, ones))
+    return leapfrog, (weights, ones, (weights, ones), ones, places, jnp.zeros((), bool))
+
+
 def blackjax_hmc(posterior, position, length):
     import blackjax
 
@@ -90,7 +167,7 @@ def blackjax_mclmc(posterior, position):
     import blackjax
 
     density = partial(posterior.logdensity, batch=posterior.data)
-    kernel = blackjax.mclmc(density, 1.0, STEP_SIZE)
+    kernel = blackjax.mclmc(density, DECOHERENCE_LENGTH, STEP_SIZE)
     return lambda key, i, state: kernel.step(key, state)[0], kernel.init(
         position, jax.random.key(0)
     )

@@ -51,7 +51,7 @@ _SHARE_RECORDING = 0.02  # of the time; where recording takes more, chunks grow 
 _BYTES_A_SECOND = 2e9  # of states, which each chunk copies: large ones make chunks longer too
 _BYTES_A_CHUNK = 16 * 2**20  # of draws that wait on the devices; more would fragment the memory
 _DRAWS_A_CHUNK = 512
-_GENERATION = 2  # raised when a change of a method gives other draws for the same settings
+_GENERATION = 3  # raised when a change of a method gives other draws for the same settings
 
 
 class Work(NamedTuple):
