@@ -52,7 +52,8 @@ def measure(size: str) -> dict[str, float]:
         "NumPyro HMC": numpyro_hmc(model, posterior, position, length),
         "NumPyro NUTS": numpyro_nuts(model, posterior, position, doublings),
     }
-    gradients = {name: 2 if "mclmc" in name else length for name in programs} | {"bare loop": 1}
+    one = {"bare loop": 1, "passes of nuts by hand": 1}
+    gradients = {name: 2 if "mclmc" in name else length for name in programs} | one
     return seconds_a_step(programs, length * trajectories, gradients)
 
 

@@ -59,12 +59,16 @@ def stopped_early(
     Raises
     ------
     ValueError
-        If a count is below 1, or the rows are not finite or not like the posterior's.
+        If a count is below 1, the method has a warm-up or a fitted distribution of its own, or the
+        rows are not finite or not like the posterior's.
     """
     if check_every < 1 or patience < 1:
         raise ValueError(
             f"got check_every={check_every}, patience={patience}, expected whole numbers from 1 up"
         )
+    if method.warmup or method.finish or method.fitted:
+        name = method.settings.get("method", "one")
+        raise ValueError(f"got {name}, whose warm-up differs, expected descent or one like it")
     rows = checked_rows(posterior, held_out)
     digest = zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(rows)))
 

@@ -6,6 +6,7 @@ Needs scikit-learn (``pip install 'bnn_ppl[sklearn]'``), and is not imported by 
     mean, std = BayesianRegressor().fit(X, y).predict(X_new, return_std=True)
 """
 
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     import xarray
 
 _TRAINED_IN_WARMUP = ("descent", "mfvi", "mc_dropout", "vogn", "ivon")
+
+_AFTER_ANOTHER = {
+    "laplace": "which starts from a fit: bnn_ppl.run(key, posterior, bnn_ppl.laplace(posterior), "
+    "init=fit)",
+    "swag": "which follows another: lambda posterior: bnn_ppl.swag(posterior, "
+    "bnn_ppl.descent(posterior))",
+}
 
 
 class _BayesianNetwork(BaseEstimator):
@@ -102,19 +110,28 @@ class _BayesianNetwork(BaseEstimator):
         return bnn.priors.fan_in() if self.prior is None else self.prior
 
     def _method(self) -> bnn.Method:
-        known = methods.__all__
-        if not callable(self.method) and self.method not in known:
+        name = self._method_name()
+        if name in _AFTER_ANOTHER:
+            raise ValueError(f"got method {name}, {_AFTER_ANOTHER[name]}")
+        if name is None and not callable(self.method):
+            known = ", ".join(each for each in methods.__all__ if each not in _AFTER_ANOTHER)
             raise ValueError(
-                f"got method={self.method!r}, expected one of {', '.join(known)}, or a function of "
+                f"got method={self.method!r}, expected one of {known}, or a function of "
                 "a posterior that gives a Method"
             )
-        make = self.method if callable(self.method) else getattr(methods, self.method)
+        make: Any = self.method if name is None else getattr(methods, name)
         return make(self.posterior_, **(self.method_options or {}))
+
+    def _method_name(self) -> str | None:
+        """Name of a method of this package, said or given itself."""
+        either = ((name, getattr(methods, name)) for name in methods.__all__)
+        return next((name for name, make in either if self.method in (name, make)), None)
 
     def _counts(self) -> dict[str, Any]:
         usual = {"num_warmup": 200, "num_draws": 200, "thin": 1}
-        if self.method in _TRAINED_IN_WARMUP:
-            num_draws = 1 if self.method == "descent" else 100
+        name = self._method_name()
+        if name in _TRAINED_IN_WARMUP:
+            num_draws = 1 if name == "descent" else 100
             usual = {"num_warmup": 2000, "num_draws": num_draws, "thin": 0}
         said = {name: getattr(self, name) for name in usual}
         return usual | {name: value for name, value in said.items() if value is not None}
@@ -135,8 +152,8 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):
     Parameters
     ----------
     method
-        Name of a method of this package, or a function of a posterior that gives a
-        :class:`bnn_ppl.Method`.
+        Name of a method of this package, but for laplace and swag, or a function of a posterior
+        that gives a :class:`bnn_ppl.Method`.
     method_options
         Its other arguments, such as ``{"step_size": 1e-5}`` for sgld.
     hidden
@@ -205,8 +222,8 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
     Parameters
     ----------
     method
-        Name of a method of this package, or a function of a posterior that gives a
-        :class:`bnn_ppl.Method`.
+        Name of a method of this package, but for laplace and swag, or a function of a posterior
+        that gives a :class:`bnn_ppl.Method`.
     noise
         Standard deviation of y about the network: "learnt", "heteroscedastic" (a second output of
         the network), or a number, in the units of y.
@@ -300,7 +317,11 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
         noise: Any = self.noise
         if noise == "learnt":
             noise = bnn.priors.noise()
-        elif noise != "heteroscedastic":
+        elif isinstance(noise, numbers.Real):
             noise = noise / self._y_moments.scale
+        elif noise != "heteroscedastic":
+            raise ValueError(
+                f"got noise={noise!r}, expected 'learnt', 'heteroscedastic' or a number"
+            )
         net = self._network(2 if self.noise == "heteroscedastic" else 1)
         return bnn.models.regressor(net, self._prior(), noise)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.gibbs import check_gibbs, precisions_drawn
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.noise import gaussian_like
@@ -44,6 +45,7 @@ def langevin(
 
     Parameters and errors are those of :func:`bnn_ppl.sghmc`; `name` is recorded.
     """
+    check_arguments(posterior=posterior)
     preconditioner = preconditioner or identity()
     _check(step_size, momentum, temperature)
     if gibbs_every is not None:
@@ -54,7 +56,7 @@ def langevin(
             "knows the gradients' variance and keeps it: preconditioners.scale_adapted()"
         )
 
-    # Noise alone takes the step's key as it is: splitting keys was a tenth of a step on 400 weights.
+    # Noise alone takes the step's key as it is: splitting it was a tenth of a step on 400 weights.
     draws_more = preconditioner.curvature is not None or gibbs_every is not None
 
     def init(key: jax.Array, position: Tree, batch: Any) -> LangevinState:

@@ -622,6 +622,9 @@ def probabilities(prediction: Prediction) -> Array:
             f"got probabilities of shape {probs.shape}, expected (rows, classes); "
             "average over chains and draws first"
         )
+    unknown = np.isnan(probs).any(axis=1)
+    if unknown.any():
+        raise ValueError(_unknown(unknown))
     valid = (probs >= 0).all(axis=1) & (np.abs(probs.sum(axis=1) - 1) <= SUM_TOLERANCE)
     if not valid.all():
         row = int(np.argmin(valid))
@@ -811,12 +814,22 @@ def _targets(y: ArrayLike, mean: Array) -> Array:
 
 def _error_and_variance(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array]:
     mean, variance = variable(prediction, "mean"), variable(prediction, "variance")
+    unknown = np.isnan(mean) | np.isnan(variance)
+    if unknown.any():
+        raise ValueError(_unknown(unknown))
     if np.any(variance <= 0):
         raise ValueError(
             f"got a predictive variance of {variance.min():.4g}, expected positive ones; "
             "give the model a positive noise"
         )
     return _targets(y, mean) - mean, variance
+
+
+def _unknown(rows: Array) -> str:
+    return (
+        f"got predictions that are NaN in {rows.sum()} of {rows.size} rows, expected numbers: "
+        "leave out chains that diverged, draws.isel(chain=...)"
+    )
 
 
 def _positive(scale: float) -> float:

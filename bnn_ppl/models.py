@@ -5,6 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
@@ -68,13 +69,14 @@ def regressor(net: Any, prior: Prior, noise: Noise | None = None) -> Model:
         If `noise` is none of these, or the network has another number of outputs.
     """
     noise = priors.noise() if noise is None else noise
-    heteroscedastic = noise == "heteroscedastic" if isinstance(noise, str) else False
-    if isinstance(noise, str) and not heteroscedastic:
-        raise ValueError(
-            f"got noise={noise!r}, expected a number, a distribution or 'heteroscedastic'"
-        )
-    if isinstance(noise, int | float) and not noise > 0:
-        raise ValueError(f"got noise={noise}, expected a standard deviation above 0")
+    heteroscedastic = isinstance(noise, str) and noise == "heteroscedastic"
+    if not heteroscedastic and not isinstance(noise, dist.Distribution):
+        if isinstance(noise, str) or callable(noise) or np.ndim(noise):
+            raise ValueError(
+                f"got noise={noise!r}, expected a number, a distribution or 'heteroscedastic'"
+            )
+        if not noise > 0:
+            raise ValueError(f"got noise={noise}, expected a standard deviation above 0")
 
     def model(x: jax.Array, y: jax.Array | None = None) -> None:
         output = _outputs(random_network("net", net, prior)(x), 2 if heteroscedastic else 1)

@@ -602,8 +602,11 @@ def _checked_structure(model: Callable, x: Any, y: Array) -> str:
         _refuse_observed(observed[0])
         found["name"] = observed[0]["name"]
         found["shape"] = jnp.shape(_log_prob(observed[0]))
+        if observed[0]["value"] is y:  # as it is, and not a function of it
+            found["support"] = observed[0]["fn"].support
 
     jax.eval_shape(inspect, x, y)
+    _refuse_numbers(found["name"], y, found.get("support"))
     if found["shape"][:1] != y.shape[:1]:
         raise ValueError(
             f"got a log-likelihood of shape {found['shape']} at site {found['name']!r} for "
@@ -678,6 +681,24 @@ def _refuse_observed(site: dict) -> None:
         raise ValueError(
             f"got y of dtype {value.dtype} at the discrete site {name!r}, expected integers: "
             "use y.astype(int)"
+        )
+
+
+def _refuse_numbers(site: str, y: Array, support: Any) -> None:
+    """Refuse class numbers that cannot be: for -1 NumPyro takes the last class's density."""
+    while isinstance(support, dist.constraints.independent):
+        support = support.base_constraint
+    if support is None or not support.is_discrete or not y.size:
+        return
+    either = support is dist.constraints.boolean
+    low: Any = 0 if either else getattr(support, "lower_bound", None)
+    high: Any = 1 if either else getattr(support, "upper_bound", None)
+    least, most = int(y.min()), int(y.max())
+    if (isinstance(low, int) and least < low) or (isinstance(high, int) and most > high):
+        expected = f"from {low} to {high}" if isinstance(high, int) else f"{low} or more"
+        raise ValueError(
+            f"got y from {least} to {most} at site {site!r}, expected {expected}: "
+            "number the classes from 0"
         )
 
 

@@ -329,12 +329,14 @@ def in_blocks(
 
 def _center(predictive: dist.Distribution) -> tuple[str, Array]:
     """Class probabilities where the distribution has classes, else its mean."""
-    each = each_output(predictive)
+    each, shape = each_output(predictive), predictive.shape()
+    while isinstance(each, dist.ExpandedDistribution):  # of rows with the same probabilities
+        each = each_output(each.base_dist)
     probs = getattr(each, "probs", None)
     if probs is not None and jnp.ndim(probs) == len(each.batch_shape) + 1:
-        return "probs", probs
+        return "probs", jnp.broadcast_to(probs, (*shape, probs.shape[-1]))
     if probs is not None and each.support is dist.constraints.boolean:
-        return "probs", jnp.stack([1 - probs, probs], -1)
+        return "probs", jnp.broadcast_to(jnp.stack([1 - probs, probs], -1), (*shape, 2))
     return "mean", predictive.mean
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -237,6 +238,7 @@ def _moments(own: "Mapping[str, xarray.Dataset]", site: str) -> tuple[np.ndarray
 def _positive(name: str, value: Any) -> float:
     if isinstance(value, str):  # the name of a site, by who gives the function in a prior's place
         raise TypeError(f"got {name}={value!r}, expected a number: call the prior, as in fan_in()")
-    if not value > 0:
+    # A scale that is itself sampled is known only when the model runs.
+    if not isinstance(value, jax.core.Tracer) and not value > 0:
         raise ValueError(f"got {name}={value}, expected a number above 0")
     return value

@@ -13,7 +13,7 @@ HMC's, seconds and gradient evaluations. Draws the same.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import arviz
@@ -51,7 +51,12 @@ def main(config: Config) -> dict[str, float]:
     net = partial(bnn.nets.MLP, 784, config.hidden, 10)
     posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in()), data.train)
     fits = methods(config, posterior)
-    draws = {name: fits[name]() for name in config.methods or fits}
+    names = config.methods or tuple(fits)
+    if not set(names) <= set(fits):
+        raise ValueError(f"got methods {names}, expected some of {', '.join(fits)}")
+    if config.reference is not None and config.reference not in names:
+        raise ValueError(f"got reference {config.reference!r}, expected one of {names} or None")
+    draws = {name: fits[name]() for name in names}
     predictions = {name: bnn.predict(posterior, own, test) for name, own in draws.items()}
     if "laplace" in draws:
         # Draws of the weights are too wide for the network itself (Immer et al., 2021).
@@ -72,20 +77,22 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
     run = partial(bnn.run, jax.random.key(0), posterior)
     fit = partial(run, num_warmup=steps, batch_size=config.batch_size, thin=0)
     gaussian = partial(fit, num_draws=100)
-    ensemble = fit(bnn.descent(posterior, learning_rate=rate), num_chains=config.num_members)
+    descent = bnn.descent(posterior, learning_rate=rate)
+    ensemble = cache(lambda: fit(descent, num_chains=config.num_members))
     cycle = max(1, steps // 10)
-    walk = partial(
-        run, init=ensemble, num_chains=config.num_members, num_draws=10, thin=cycle,
-        batch_size=config.batch_size,
-    )  # fmt: skip
+    sample = partial(run, num_chains=config.num_members, num_draws=10, thin=cycle)
+
+    def walk(method: bnn.Method) -> arviz.InferenceData:
+        return sample(method, init=ensemble(), batch_size=config.batch_size)
+
     sgd = bnn.descent(posterior, optax.sgd(0.01, momentum=0.9))
     return {
         "hmc": lambda: run(
             bnn.hmc(posterior), num_chains=config.num_chains, num_warmup=config.num_warmup,
             num_draws=config.num_draws,
         ),
-        "map": lambda: ensemble.isel(chain=[0]),
-        "ensemble": lambda: ensemble,
+        "map": lambda: ensemble().isel(chain=[0]),
+        "ensemble": ensemble,
         "multiswag": lambda: gaussian(
             bnn.swag(posterior, sgd, collect_from=steps // 2), num_chains=config.num_members
         ),
@@ -95,7 +102,7 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
             bnn.sghmc(posterior, bnn.schedules.cyclical(1e-5, cycle), momentum=0.95)
         ),
         "laplace": lambda: run(
-            bnn.laplace(posterior), init=ensemble.isel(chain=[0]), num_warmup=1, num_draws=100,
+            bnn.laplace(posterior), init=ensemble().isel(chain=[0]), num_warmup=1, num_draws=100,
             thin=0,
         ),
         "mfvi": lambda: gaussian(bnn.mfvi(posterior, learning_rate=rate)),

@@ -66,7 +66,7 @@ def main(config: Config) -> dict[str, float]:
     scores = {}
     for learner in config.learners:
         scores[f"{learner} average"] = float(average[learner, config.num_tasks])
-        scores[f"{learner} forgetting"] = float(lost[learner, config.num_tasks])
+        scores[f"{learner} forgetting"] = float(lost.get((learner, config.num_tasks), 0.0))
         print(f"{learner:12} average {scores[f'{learner} average']:.3f}, ", end="")
         print(f"lost {scores[f'{learner} forgetting']:.3f}")
     return scores

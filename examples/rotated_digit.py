@@ -48,7 +48,8 @@ class Config:
 def main(config: Config) -> dict[str, float]:
     """Train, turn and tell apart; scores by "<way> <score>"."""
     data = bnn.data.load("mnist", subset=160)
-    (train, _), (learnt, unseen) = parted(config, data.train), parted(config, data.test)
+    test = bnn.data.Data(*(leaf[: config.num_test] for leaf in data.test))
+    (train, _), (learnt, unseen) = parted(config, data.train), parted(config, test)
     net = partial(bnn.nets.MLP, 784, config.hidden, config.num_learnt)
     posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in()), train)
     scale = {"x_mean": data.x_mean, "x_scale": data.x_scale}
@@ -65,7 +66,7 @@ def main(config: Config) -> dict[str, float]:
         outside = {name: bnn.predict(posterior, draws, (x, None)) for name, x in others.items()}
         told = bnn.shift.detection(inside, outside)
         found = {
-            "entropy upright": table["entropy"][0],
+            "entropy at first": table["entropy"][0],
             "entropy at worst": worst["entropy"],
             "epistemic share": worst["mutual_information"] / worst["entropy"],
             "accuracy": bnn.metrics.accuracy(inside, learnt.y),
@@ -83,9 +84,8 @@ def main(config: Config) -> dict[str, float]:
 
 def parted(config: Config, part: bnn.data.Data) -> tuple[bnn.data.Data, bnn.data.Data]:
     """Part images of digits that are learnt from the others."""
-    x, y = (leaf[: config.num_test] for leaf in part)
-    learnt = y < config.num_learnt
-    return bnn.data.Data(x[learnt], y[learnt]), bnn.data.Data(x[~learnt], y[~learnt])
+    learnt = part.y < config.num_learnt
+    return tuple(bnn.data.Data(part.x[which], part.y[which]) for which in (learnt, ~learnt))
 
 
 def fits(config: Config, posterior: bnn.Posterior) -> dict[str, arviz.InferenceData]:

@@ -13,7 +13,7 @@ of them.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import arviz
@@ -49,7 +49,10 @@ def main(config: Config) -> dict[str, float]:
     net = partial(bnn.nets.MLP, data.train.x.shape[1], config.hidden, 1)
     posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in()), data.train)
     fits = methods(config, posterior)
-    draws = {name: fits[name]() for name in config.methods or fits}
+    names = config.methods or tuple(fits)
+    if not set(names) <= set(fits):
+        raise ValueError(f"got methods {names}, expected some of {', '.join(fits)}")
+    draws = {name: fits[name]() for name in names}
     predictions = {name: bnn.predict(posterior, own, data.test) for name, own in draws.items()}
     if "laplace" in draws:
         # Draws of the weights are too wide for the network itself (Immer et al., 2021).
@@ -76,8 +79,12 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
     exact = partial(sample, num_warmup=config.num_warmup)
     fit = partial(run, num_warmup=steps, batch_size=config.batch_size, thin=0)
     gaussian = partial(fit, num_draws=100)
-    ensemble = fit(bnn.descent(posterior, learning_rate=rate), num_chains=config.num_members)
-    from_ensemble = partial(sample, init=ensemble, thin=steps // 200)
+    descent = bnn.descent(posterior, learning_rate=rate)
+    ensemble = cache(lambda: fit(descent, num_chains=config.num_members))
+
+    def from_ensemble(method: bnn.Method, **options: int) -> arviz.InferenceData:
+        return sample(method, init=ensemble(), thin=max(1, steps // 200), **options)
+
     walk = partial(from_ensemble, num_warmup=steps // 5, batch_size=config.batch_size)
     sgd = bnn.descent(posterior, optax.sgd(0.01, momentum=0.9))
     return {
@@ -89,13 +96,13 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
         "sghmc": lambda: walk(bnn.sghmc(posterior, 1e-6)),
         "sgnht": lambda: walk(bnn.sgnht(posterior, 1e-3)),
         "csgld": lambda: walk(bnn.csgld(posterior, 1e-6, min_energy=-1000, energy_gap=10)),
-        "map": lambda: ensemble.isel(chain=[0]),
-        "ensemble": lambda: ensemble,
+        "map": lambda: ensemble().isel(chain=[0]),
+        "ensemble": ensemble,
         "multiswag": lambda: gaussian(
             bnn.swag(posterior, sgd, collect_from=steps // 2), num_chains=config.num_members // 2
         ),
         "laplace": lambda: run(
-            bnn.laplace(posterior), init=ensemble.isel(chain=[0]), num_warmup=1, num_draws=100,
+            bnn.laplace(posterior), init=ensemble().isel(chain=[0]), num_warmup=1, num_draws=100,
             thin=0,
         ),
         "mfvi": lambda: gaussian(bnn.mfvi(posterior, learning_rate=rate)),

@@ -15,6 +15,7 @@ from test_sgmcmc import gaussian, sample
 
 import bnn_ppl as bnn
 from bnn_ppl.augmentation import augmented, crop_and_flip
+from bnn_ppl.early_stopping import stopped_early
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,8 @@ def test_early_stopping_refuses_what_it_could_not_compare():
         bnn.descent(posterior, held_out=(x, y[1:]))
     with pytest.raises(ValueError, match="got y with rows of .*1,.*expected .*cut both"):
         bnn.descent(posterior, held_out=(x, y[:, None]))
+    with pytest.raises(ValueError, match="got mclmc, whose warm-up differs"):
+        stopped_early(bnn.mclmc(posterior), posterior, (x, y))
 
 
 def test_other_rows_held_out_are_another_run():

@@ -96,11 +96,27 @@ def test_any_method_network_and_prior():
     assert np.isfinite(fitted.predict(X, return_std=True)).all()
 
 
+@pytest.mark.parametrize("name", ["descent", "mfvi", "hmc"])
+def test_a_method_itself_counts_as_its_name(name):
+    by_name, itself = BayesianRegressor(name), BayesianRegressor(getattr(bnn, name))
+    assert itself._counts() == by_name._counts()
+
+
+def test_a_method_that_follows_another_by_a_function():
+    fitted = BayesianRegressor(
+        lambda posterior: bnn.swag(posterior, bnn.descent(posterior), rank=2), **SHORT
+    ).fit(X, Y)
+    assert np.isfinite(fitted.predict(X)).all()
+
+
 @pytest.mark.parametrize(
     ("estimator", "message"),
     [
         (BayesianRegressor("mcmc"), r"got method='mcmc', expected one of .*nuts.*or a function"),
         (BayesianRegressor(temperature=0.0), "got temperature=0.0, expected"),
+        (BayesianRegressor("laplace"), "got method laplace, which starts from a fit"),
+        (BayesianRegressor(bnn.swag), "got method swag, which follows another"),
+        (BayesianRegressor(noise="learned"), "got noise='learned', expected 'learnt', 'hetero"),
     ],
 )
 def test_refused_in_one_line(estimator, message):

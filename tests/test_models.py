@@ -152,6 +152,11 @@ REFUSED = {
         lambda: regressor("heteroskedastic", num_outputs=2),
         "got noise='heteroskedastic', expected a number, a distribution or 'heteroscedastic'",
     ),
+    "a function as noise": (
+        lambda: regressor(bnn.priors.noise),
+        "got noise=<function noise.*>, expected a number, a distribution or 'heteroscedastic'",
+    ),
+    "negative noise of NumPy": (lambda: regressor(np.float32(-1)), "got noise=-1.0, expected"),
     "noise 0": (lambda: regressor(0), "got noise=0, expected .* above 0"),
     "negative noise": (lambda: regressor(-1.0), "got noise=-1.0"),
     "one output, heteroscedastic": (

@@ -210,6 +210,22 @@ def test_trace_of_ensembles_shows_one_point_a_chain(ax):
     assert all(tick == int(tick) for tick in ax.get_xticks())
 
 
+def test_trace_of_a_large_log_density_that_stands_still(ax):
+    """Single precision has no room for the edges of a histogram there."""
+    lp = np.full((2, 10), -2e6, np.float32)
+    plots.trace_logdensity(az.from_dict(posterior={"w": lp}, sample_stats={"lp": lp}), ax=ax)
+    (side,) = ax.child_axes
+    assert [patch.get_data().values.sum() for patch in side.patches] == [10, 10]
+
+
+def test_report_of_a_method_that_records_no_log_density(regression, draws):
+    less = draws.copy()
+    del less.sample_stats["lp"]
+    figure = plots.report(less, np.array([1.01]), np.array([1.3]), *regression)
+    convergence, trace = figure.axes[2:]
+    assert convergence.get_title("left").startswith("Convergence") and not trace.axison
+
+
 def test_report_of_a_regression(regression, draws, tmp_path):
     prediction, y = regression
     figure = plots.report(

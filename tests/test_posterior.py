@@ -633,6 +633,8 @@ REFUSED_LABELS = {
     "one-hot": (np.eye(2)[LABELS], r"got y of shape \(12, 2\) at site 'y', .* or class numbers"),
     "floats": (LABELS * 1.0, "got y of dtype float32 at the discrete site 'y', .*astype"),
     "booleans": (LABELS > 0, "got y of dtype bool at the discrete site 'y', .*astype"),
+    "-1 and 1": (2 * LABELS - 1, "got y from -1 to 1 at site 'y', expected from 0 to 1: number"),
+    "from 1": (LABELS + 1, "got y from 1 to 2 at site 'y', expected from 0 to 1: number the cl"),
 }
 
 
@@ -641,6 +643,34 @@ def test_refused_labels(case):
     labels, message = REFUSED_LABELS[case]
     with pytest.raises(ValueError, match=message):
         bnn.condition(classifier(bnn.priors.normal()), (X, labels))
+
+
+@pytest.mark.parametrize(
+    ("law", "message"),
+    [
+        (lambda logits: dist.Bernoulli(logits=logits), "expected from 0 to 1"),
+        (lambda logits: dist.Poisson(jnp.exp(logits)), "expected 0 or more"),
+    ],
+)
+def test_refused_counts(law, message):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", law(x @ w), obs=y)
+
+    with pytest.raises(ValueError, match=message):
+        bnn.condition(model, (X, LABELS - 1))
+
+
+def test_a_model_may_number_its_labels_itself():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=None if y is None else y - 1)
+
+    from_1, from_0 = (bnn.condition(model, (X, LABELS + 1)) for _ in range(2))
+    position = from_0.init(jax.random.key(0))
+    assert jnp.isfinite(from_1.logdensity(position, from_1.data))
 
 
 REFUSED_OPTIONS = {
@@ -715,7 +745,12 @@ def test_check_names_the_rows():
 def test_check_names_the_rows_of_labels_out_of_range():
     labels = np.where(np.arange(ROWS) == 4, -1, LABELS)
     labels[9] = 2
-    posterior = bnn.condition(classifier(bnn.priors.normal()), (X, labels))
+    model = classifier(bnn.priors.normal())
+
+    def numbered_inside(x, y=None):  # as they are, `condition` would refuse them
+        model(x, None if y is None else y + 0)
+
+    posterior = bnn.condition(numbered_inside, (X, labels))
     with pytest.raises(ValueError, match=r"the likelihood 'y' at 2 of 12 rows \(first \[4, 9\]\)"):
         posterior.check(position_of(posterior))
 

@@ -1,6 +1,7 @@
 """Predictions against brute-force NumPy averages over hand-made draws."""
 
 import gc
+import inspect
 import weakref
 from functools import partial
 from importlib import import_module
@@ -94,6 +95,28 @@ def binary():
     return bnn.condition(model, (X, labels)), draws, labels, expected, {"probs": probs}
 
 
+def same_for_all_rows():
+    """Classes by their shares alone: NumPyro expands the distribution to the rows of the plate."""
+
+    def model(x, y=None):
+        logits = numpyro.sample("logits", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
+
+    values = RNG.normal(size=(CHAINS, DRAWS, 3))
+    draws = az.from_dict(posterior={"logits": values}, attrs={"method": "made up"})
+    probs = np.repeat(softmax(values.reshape(-1, 1, 3), axis=-1), ROWS, axis=1)
+    average = probs.mean(0)
+    expected = {
+        "probs": average,
+        "entropy": entropy_of(average),
+        "expected_entropy": entropy_of(probs).mean(0),
+        "mutual_information": entropy_of(average) - entropy_of(probs).mean(0),
+        "log_prob": np.log(average[np.arange(ROWS), LABELS]),
+    }
+    return bnn.condition(model, (X, LABELS)), draws, LABELS, expected, {"probs": probs}
+
+
 def gaussian_average(mean, std, y):
     """Law of total variance, mixture density, entropy of the Gaussian of equal moments."""
     std = np.broadcast_to(std, mean.shape)
@@ -177,6 +200,7 @@ def counts():
 LIKELIHOODS = [
     classes,
     binary,
+    same_for_all_rows,
     heteroscedastic,
     learnt_noise,
     outputs_in_a_plate,
@@ -554,3 +578,12 @@ def test_arguments_in_each_others_places_are_named(case):
     posterior, draws, *_ = classes()
     with pytest.raises(TypeError, match=message):
         attempt(jax.random.key(0), posterior, draws)
+
+
+@pytest.mark.parametrize("name", bnn.methods.__all__)
+def test_a_method_of_a_model_is_refused(name):
+    build = getattr(bnn, name)
+    others = list(inspect.signature(build).parameters.values())[1:]
+    required = {each.name: 0.1 for each in others if each.default is each.empty}
+    with pytest.raises(TypeError, match=r"got posterior of type function, expected what bnn_ppl"):
+        build(lambda x, y=None: None, **required)

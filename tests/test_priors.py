@@ -5,9 +5,12 @@ from functools import partial
 
 import jax
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
 from numpyro import handlers
+from numpyro.infer.util import log_density
 from scipy.integrate import quad
 from scipy.special import logsumexp
 
@@ -124,6 +127,16 @@ def test_fan_in_reads_all_axes_but_the_last(shape, fan_in):
 @pytest.mark.parametrize("shape", [(50,), ()])
 def test_fan_in_gives_vectors_the_bias_std(shape):
     assert priors.fan_in(2.0, bias_std=0.7)("net.layers.0.bias", shape).scale == 0.7
+
+
+def test_a_scale_may_be_sampled_itself():
+    def model():
+        std = numpyro.sample("std", dist.HalfNormal(1.0))
+        return numpyro.sample("w", priors.normal(std))
+
+    density = jax.jit(lambda std, w: log_density(model, (), {}, {"std": std, "w": w})[0])
+    expected = st.halfnorm.logpdf(0.5) + st.norm.logpdf(0.2, 0, 0.5)
+    assert float(density(0.5, 0.2)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_fan_in_by_default_makes_up_for_relu():

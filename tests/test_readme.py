@@ -27,7 +27,7 @@ PROGRAMS = ["index.md", "diagnosis.md", "methods/combinations.md"] + [
 COMMANDS = [("methods/sghmc.md", 1)] + [
     pytest.param(f"{name}.md", count, marks=pytest.mark.slow)
     for name, count in {
-        "minibatches": 11,
+        "minibatches": 12,
         "distributions": 7,
         "methods/hmc": 1,
         "methods/adjusted_mclmc": 1,

@@ -77,6 +77,7 @@ def test_a_second_option_makes_pairs_and_a_finished_sweep_is_read_again(tmp_path
         (["temperature", "1", *RUN, "--folder", "x"], "got --folder after"),
         (["temperature", "1", "--reference", "2", *RUN], "got --reference 2"),
         (["temperature", "-1", *RUN], "temperature"),
+        (["temperature", "1", "--by", "temperature", "2", *RUN], "expected another option"),
         (["split", "0", "1", *RUN], "got a sweep over split"),
         (["prior_scale", "1", *RUN, "--prior-scale", "2"], "expected it only before"),
     ],

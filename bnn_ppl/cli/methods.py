@@ -116,6 +116,8 @@ def built_method(
         options[rate] = _schedule(training, options[rate], running["num_warmup"], cycle)
     if training.rate_start is not None and training.rate_schedule != "cosine_burn_in":
         raise ValueError("got --rate-start, expected --rate-schedule cosine_burn_in with it")
+    if training.cycle_epochs != Training().cycle_epochs and training.rate_schedule != "cyclical":
+        raise ValueError("got --cycle-epochs, expected --rate-schedule cyclical with it")
     if training.exploration:
         if "noise_temperature" not in options or training.rate_schedule != "cyclical":
             raise _no_use(method, "--exploration", "sgld or sghmc with --rate-schedule cyclical")

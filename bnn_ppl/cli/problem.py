@@ -51,8 +51,9 @@ class Problem(NamedTuple):
         Family of the prior over weights.
     prior_scale
         Its first argument: the gain for fan_in (standard deviation times the square root of the
-        fan-in), the standard deviation for the others; of the wider part of a mixture, which has
-        three quarters of the weights and is 200 times as wide as the other.
+        fan-in); the standard deviation for the others, of the wider part of a mixture, which has
+        three quarters of the weights and is 200 times as wide as the other, and for hierarchical
+        at the mean precision; but for horseshoe the median of a tensor's scale.
     noise
         Of a regression: "learnt", "heteroscedastic", or a known standard deviation in units of
         the standardised y.
@@ -145,6 +146,12 @@ def training_rows(problem: Problem, data: Any) -> tuple[Any, Any]:
 
 def _model(problem: Problem, data: Any) -> Callable:
     prior = _prior(problem.prior, problem.prior_scale)
+    if data.num_classes is not None and problem.noise != "learnt":
+        raise ValueError(
+            f"got --noise {problem.noise} for {problem.data}, expected it of a regression: drop it"
+        )
+    if problem.net != "mlp" and problem.hidden != Problem().hidden:
+        raise ValueError(f"got --hidden with --net {problem.net}, expected --net mlp: drop it")
     if data.num_classes is not None:
         return bnn.models.classifier(_net(problem, data, data.num_classes), prior)
     num_outputs = 2 if problem.noise == "heteroscedastic" else 1

@@ -60,11 +60,13 @@ def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], None]) ->
                 "bnn-ppl sweep temperature 0.1 1 -- hmc --data yacht"
             )
         varied = {_plain(option): values}
+        if by and _plain(by[0]) in varied:
+            raise ValueError(f"got --by {by[0]}, expected another option than {option}")
         if by:
             varied[_plain(by[0])] = by[1:]
         folder = folder or Path("runs") / "-".join(["sweep", *varied])
         _check(varied, arguments, reference)
-        settings = {",".join(chosen): chosen for chosen in itertools.product(*varied.values())}
+        settings = {_name(chosen): chosen for chosen in itertools.product(*varied.values())}
         said = () if data_dir is None else ("--data-dir", str(data_dir))
         for name, chosen in settings.items():
             options = itertools.chain(*zip((f"--{o}" for o in varied), chosen, strict=True))
@@ -77,6 +79,11 @@ def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], None]) ->
         print(f"table in {folder / 'sweep.csv'}, figure in {folder / 'sweep.png'}")
 
     return sweep
+
+
+def _name(chosen: Sequence[str]) -> str:
+    """Name a run's folder by its values, which may be paths."""
+    return ",".join(chosen).replace("/", "_")
 
 
 def _plain(option: str) -> str:
@@ -100,7 +107,7 @@ def _check(varied: dict[str, tuple], arguments: Sequence[str], reference: str | 
             raise ValueError(f"got --{option} after the two dashes, expected it only before: drop")
     if any(word.split("=")[0] == "--folder" for word in arguments):
         raise ValueError("got --folder after the two dashes, expected it before: move it")
-    names = [",".join(chosen) for chosen in itertools.product(*varied.values())]
+    names = [_name(chosen) for chosen in itertools.product(*varied.values())]
     if reference is not None and reference not in names:
         raise ValueError(f"got --reference {reference}, expected one of {' '.join(names)}")
 

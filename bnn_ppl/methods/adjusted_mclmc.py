@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.adaptation import Mass, adaptive, initial_mass
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.isokinetic import isokinetic_mclachlan
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
@@ -53,6 +54,7 @@ def adjusted_mclmc(
     ValueError
         If a number is out of range.
     """
+    check_arguments(posterior=posterior)
     from blackjax.mcmc import adjusted_mclmc as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.schedules import Schedule, check_rate, decaying, named, value_at
@@ -65,6 +66,7 @@ def csgld(
     ValueError
         If a number is out of range.
     """
+    check_arguments(posterior=posterior)
     from blackjax.sgmcmc import csgld as kernels
 
     check_rate("step_size", step_size)

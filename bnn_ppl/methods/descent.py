@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.early_stopping import stopped_early
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.posterior import Posterior
@@ -73,6 +74,7 @@ def descent(
     ValueError
         If a number is out of range, or the rows held out are not like the posterior's.
     """
+    check_arguments(posterior=posterior)
     check_rate("learning_rate", learning_rate)
     if average_from is not None and average_from < 0:
         raise ValueError(f"got average_from={average_from}, expected a step from 0 up")

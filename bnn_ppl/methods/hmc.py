@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.adaptation import Mass, adaptive, euclidean, initial_mass
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
 
@@ -48,8 +49,10 @@ def hmc(
         mass="identity"). None: by dual averaging in warm-up.
     trajectory_length
         Integration time of a transition, in the same units. None: a quarter period of the prior's
-        oscillation, (pi/2) * prior standard deviation * sqrt(temperature) with the identity, pi/2
-        where the mass matrix already holds the scales.
+        oscillation. With the identity that is pi/2 times the largest prior standard deviation of a
+        site (root mean square over its elements; 1 where it is infinite or unknown, and for
+        constrained sites such as a noise), times sqrt(T) where T divides the prior too. Where the
+        mass matrix already holds the scales it is pi/2.
     mass
         Inverse of M. "diagonal": the variance of the draws, estimated in warm-up from the prior's
         on; "prior": the prior's variance; "identity": 1. By default "identity" if step_size is
@@ -57,8 +60,8 @@ def hmc(
     target_acceptance
         Acceptance rate that dual averaging aims at.
     max_num_steps
-        Most leapfrog steps of a transition. While the step size is adapted, longer trajectories
-        are cut; a fixed step size that needs more is refused.
+        Most leapfrog steps of a transition. With step_size=None longer trajectories are cut, those
+        of the draws included; a fixed step size that needs more is refused.
     jitter
         Each transition's integration time is uniform within this share of `trajectory_length` (so
         0.3 means from 0.7 to 1.3 times it). With one time for all, a direction whose half period
@@ -70,6 +73,7 @@ def hmc(
     ValueError
         If a number is out of range or the trajectory needs more than `max_num_steps`.
     """
+    check_arguments(posterior=posterior)
     from blackjax.mcmc import hmc as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")

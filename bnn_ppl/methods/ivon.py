@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.gaussian_mean_field import (
     averaged,
     check_numbers,
@@ -115,6 +116,7 @@ def ivon(
     ValueError
         If a number is out of range.
     """
+    check_arguments(posterior=posterior)
     check_rate("learning_rate", learning_rate)
     check_numbers(num_samples, beta1, beta2, hess_init=hess_init, clip=clip)
     weight = likelihood_weight(posterior)

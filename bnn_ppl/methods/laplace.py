@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.blocks import Structure, blocks_of
 from bnn_ppl.curvature import Curvature, called_layers, evaluated, shares
 from bnn_ppl.method import Method, step_info
@@ -100,18 +101,23 @@ def laplace(
     Notes
     -----
     :math:`\Lambda_0` is diagonal. For a Gaussian site it is 1 / scale^2 given the other sites at
-    the position. For others it is minus the second derivative of log prior and log-Jacobian by each
-    unconstrained number, at least 0, plus 1e-6 / std^2: priors without curvature (Laplace's) leave
-    what the data do not determine nearly free, so prefer a Gaussian one.
+    the position, over T where T divides the prior too. For others it is minus the second derivative
+    of log prior (as tempered) and log-Jacobian by each unconstrained number, at least 0, plus
+    1e-6 / std^2: priors without curvature (Laplace's) leave what the data do not determine nearly
+    free, so prefer a Gaussian one.
 
-    Kronecker-factored layers are whitened by the prior, so that the prior adds to the curvature
-    exactly: with s the prior's standard deviations by input (and of the bias), A' = s A s and
-    eigenvectors U and eigenvalues l of A' and of G,
+    A layer's Kronecker factors are means over the rows seen: A of :math:`a a^T`, with a what the
+    kernel is multiplied by (and 1 for the bias), and G of :math:`E_y[g g^T]`, with g the gradient
+    of the row's log-likelihood by the layer's outputs. Over the positions of a convolution A is
+    summed and G averaged. They are whitened by the prior, so that the prior adds to the curvature
+    exactly: with s the tempered prior's standard deviations by input (and of the bias), A' = s A s,
+    eigenvectors U and eigenvalues l of A' and of G, and Z standard normal,
 
-    .. math:: W = W^* + s\, U_A \left(Z \big/ \sqrt{c + N\, l_A l_G^T}\right) U_G^T.
+    .. math:: W = W^* + s\, U_A \left(Z \big/ \sqrt{c + \tfrac{N}{T}\, l_A l_G^T}\right) U_G^T.
 
     Where a kernel's prior precision differs among the outputs of an input, its mean over them
-    counts. The multiplier c acts on a layer whose kernel and bias both have Gaussian priors.
+    counts. The multiplier c acts on a layer whose kernel and bias both have Gaussian priors, and
+    is 1 in the others.
 
     A row's likelihood is taken for the density of its distribution, unscaled (by
     ``numpyro.handlers.scale``).
@@ -127,6 +133,7 @@ def laplace(
     the log of the integral of the tempered density, in which c multiplies the precision of the
     Gaussian priors as tempered.
     """
+    check_arguments(posterior=posterior)
     _check(structure, curvature, prior_precision)
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     few = jax.tree.map(lambda leaf: leaf[:2], posterior.data)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.row_gradients import row_layers
@@ -64,6 +65,7 @@ def mc_dropout(
         If a number is out of range, a layer unknown or called twice, or the model has no layers to
         drop from.
     """
+    check_arguments(posterior=posterior)
     check_rate("learning_rate", learning_rate)
     rates = _rates(posterior, rate)
     of_rate = named(learning_rate) if optimizer is None else "of the optimizer given"

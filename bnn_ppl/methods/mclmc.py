@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.adaptation import Mass, Moments, estimated_mass, first_moments, initial_mass, updated
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.isokinetic import langevin_step
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
@@ -103,6 +104,7 @@ def mclmc(
     ValueError
         If a number is out of range.
     """
+    check_arguments(posterior=posterior)
     from blackjax.mcmc import mclmc as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.counts import check_count
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.noise import gaussian_like
@@ -87,6 +88,7 @@ def mfvi(
         If a number is out of range, the estimator unknown, or, for the latter two, the network
         calls a layer twice.
     """
+    check_arguments(posterior=posterior)
     check_rate("learning_rate", learning_rate)
     _check(estimator, init_std, num_samples)
     rate = named(learning_rate) if optimizer is None else "of the optimizer given"

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 
 from bnn_ppl.adaptation import Mass, adaptive, euclidean, initial_mass
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.method import Method
 from bnn_ppl.no_u_turn import no_u_turn
 from bnn_ppl.posterior import Posterior
@@ -43,6 +44,7 @@ def nuts(
     ValueError
         If a number is out of range.
     """
+    check_arguments(posterior=posterior)
     from blackjax.mcmc import hmc
 
     mass = mass or ("diagonal" if step_size is None else "identity")

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.schedules import Schedule, check_rate, named, value_at
@@ -47,6 +48,7 @@ def sgnht(posterior: Posterior, step_size: float | Schedule, *, friction: float 
     ValueError
         If a number is out of range.
     """
+    check_arguments(posterior=posterior)
     from blackjax.sgmcmc import sgnht as kernels
 
     check_rate("step_size", step_size)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.counts import check_count
 from bnn_ppl.method import Method
 from bnn_ppl.noise import gaussian_like
@@ -95,6 +96,7 @@ def swag(
     ValueError
         If a count is out of range, or `inner` is fitted in warm-up and then drawn from.
     """
+    check_arguments(posterior=posterior)
     _check(rank, collect_every, collect_from)
     if inner.finish is not None:
         raise ValueError(

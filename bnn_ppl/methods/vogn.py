@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.arguments import check_arguments
 from bnn_ppl.gaussian_mean_field import (
     averaged,
     check_numbers,
@@ -100,6 +101,7 @@ def vogn(
     ValueError
         If a number is out of range, or the network calls a layer twice.
     """
+    check_arguments(posterior=posterior)
     check_rate("learning_rate", learning_rate)
     check_numbers(num_samples, beta1, beta2, init_std=init_std)
     if not damping >= 0:

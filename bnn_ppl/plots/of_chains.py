@@ -71,7 +71,7 @@ def trace_logdensity(draws: arviz.InferenceData, *, ax: Axes | None = None) -> A
     if "sample_stats" not in draws or "lp" not in draws["sample_stats"]:
         raise ValueError("got draws without lp, expected it in sample_stats; pass draws of run")
     stats, ax = draws["sample_stats"], new_axes(ax)
-    lp = np.asarray(stats["lp"])
+    lp = np.asarray(stats["lp"], float)  # float32 may be too coarse for the histogram's edges
     side = ax.inset_axes((1.02, 0, 0.2, 1), sharey=ax)
     edges = np.histogram_bin_edges(lp[np.isfinite(lp)], 30)
     for chain, color in enumerate(matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(lp)))):
