@@ -438,6 +438,14 @@ def test_published_means():
     assert data.published("protein")["num_splits"] == 5
 
 
+def test_nothing_was_published_for_the_rows_that_a_seed_parts(tmp_path):
+    (tmp_path / "uci").mkdir()
+    np.savez(tmp_path / "uci" / "boston.npz", x=np.eye(40), y=np.arange(40.0))
+    for split in (3, 25):
+        assert data.published("boston", split=split, data_dir=tmp_path) is None
+    assert data.published("boston", data_dir=tmp_path)["num_splits"] == 20
+
+
 def test_published_figures_of_a_split():
     each = [data.published("energy", split=split) for split in range(20)]
     for key in ("rmse", "log_likelihood"):

@@ -79,7 +79,7 @@ def plan_table(plan: Any) -> str:
     rows = [
         ("compiling", f"{plan.compile_seconds:.1f} s"),
         ("a gradient, all chains", f"{plan.gradient_seconds * 1e3:.3g} ms"),
-        ("gradients a draw", a_draw),
+        ("gradients a draw, chain", a_draw),
         ("a warm-up step", f"{plan.seconds_a_warmup_step:.3g} s"),
         ("a draw, all chains", f"{plan.seconds_a_draw:.3g} s"),
         ("the run", f"{plan.hours:.3g} hours ({plan.hours * 60:.1f} minutes)"),

@@ -2,11 +2,12 @@
 
 import csv
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from bnn_ppl.data.files import PACKAGE, find, places, read_npz, require
+from bnn_ppl.data.files import PACKAGE, Place, arrays_in, find, places, read_npz, require
 from bnn_ppl.data.own import is_file
 from bnn_ppl.data.sets import check_name, loader
 from bnn_ppl.data.splits import protocol_of, published_split
@@ -105,7 +106,8 @@ def published(
         "rmse" (of the Monte Carlo mean) and "log_likelihood" (nats a test row), both in the
         original units of y. Without `split` also "rmse_error" and "log_likelihood_error", the
         standard errors of the means (standard deviation with divisor n over sqrt(n)), and
-        "num_splits". None if nothing was published for the set or the split ("seed-3", "fold-3").
+        "num_splits". None if nothing was published for the set or the split: "seed-3", "fold-3",
+        and those of a table whose file in `data_dir` does not hold the published ones.
 
     Raises
     ------
@@ -114,10 +116,13 @@ def published(
     """
     if is_file(name):
         return None
-    loader(name, places(data_dir))
+    where = places(data_dir)
+    loader(name, where)
     with open(PACKAGE / "uci" / "mc_dropout_results.csv", newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["set"] == name]
     if not rows or protocol_of(split)[0] is not None:
+        return None
+    if split is not None and _without_published_splits(name, where):
         return None
     columns = {"rmse": "rmse_mc", "log_likelihood": "test_log_likelihood"}
     figures = {
@@ -131,3 +136,12 @@ def published(
         f"{key}_error": float(values.std()) / len(rows) ** 0.5 for key, values in figures.items()
     }
     return {**means, **errors, "num_splits": len(rows)}
+
+
+def _without_published_splits(name: str, where: Sequence[Place]) -> bool:
+    """Whether `load` reads the table from a file that leaves the splits to a seed."""
+    try:
+        _, path = find(name, f"uci/{name}.npz", where)
+    except FileNotFoundError:
+        return False
+    return "train_index" not in arrays_in(path)
