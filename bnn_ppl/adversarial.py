@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnn_ppl import store
-from bnn_ppl.posterior import Posterior, checked_rows
+from bnn_ppl.posterior import Posterior, checked_rows, sites_of
 from bnn_ppl.precision import matmul_precision
 from bnn_ppl.predict import in_blocks, weights_of
 from bnn_ppl.shift import predictions_of, scored
@@ -179,7 +178,7 @@ def _slope(
     posterior: Posterior, draws: "arviz.InferenceData"
 ) -> Callable[[np.ndarray, np.ndarray], Array]:
     """Make the function of rows (x, y) that gives the gradient by x of their log density."""
-    sites = store.draws_of(draws, list(posterior.prior_std))
+    sites = sites_of(posterior, draws)
     weights = weights_of(draws)
     add = _adder(posterior)
 

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from scipy.special import logsumexp
 
-from bnn_ppl import metrics, store
-from bnn_ppl.posterior import Posterior
+from bnn_ppl import metrics
+from bnn_ppl.posterior import Posterior, sites_of
 from bnn_ppl.precision import matmul_precision
 from bnn_ppl.predict import adder, checked_pair, in_blocks, weights_of
 from bnn_ppl.progress import Report, reporting
@@ -102,7 +102,7 @@ def chain_budget(
     if y is None or y.ndim != 1:
         got = "no y" if y is None else f"y of shape {y.shape}"
         raise ValueError(f"got {got}, expected one number a row to score by: pass (x, y)")
-    sites = store.draws_of(draws, list(posterior.prior_std))
+    sites = sites_of(posterior, draws)
     all_chains, all_draws = next(iter(sites.values())).shape[:2]
     chains = _numbers("num_chains", num_chains, all_chains, _EVERY_NUMBER)
     lengths = _numbers("num_draws", num_draws, all_draws, 1)

@@ -12,8 +12,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
-from bnn_ppl import store
-from bnn_ppl.posterior import Posterior
+from bnn_ppl.posterior import Posterior, sites_of
 from bnn_ppl.precision import matmul_precision
 from bnn_ppl.predict import checked_pair, each_output, in_blocks, weights_of
 from bnn_ppl.progress import reporting
@@ -82,7 +81,7 @@ def function_correlations(
         If the draws lack a site or are fewer than 2, or there is no such output.
     """
     x, _ = checked_pair((x, None), posterior)
-    sites = store.draws_of(draws, list(posterior.prior_std))
+    sites = sites_of(posterior, draws)
     weights = weights_of(draws)
     if weights.size < 2:
         raise ValueError("got 1 draw, expected 2 or more: a single function has no correlations")

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 from numpyro.distributions import Distribution
 
-from bnn_ppl import store
 from bnn_ppl.network import changed_networks
-from bnn_ppl.posterior import Posterior, Values
+from bnn_ppl.posterior import Posterior, Values, sites_of
 
 if TYPE_CHECKING:
     import arviz
@@ -92,7 +91,7 @@ def _values(posterior: Posterior, given: Any) -> Mapping[str, Any]:
         _check_count("chains", given["fitted"].sizes["chain"])
         locs = {site: jnp.asarray(given["fitted"][f"{site}.loc"].values[0]) for site in sites}
         return posterior.constrain(locs)
-    draws = store.draws_of(given, sites)
+    draws = sites_of(posterior, given)
     for name, count in zip(("chains", "draws"), draws[sites[0]].shape[:2], strict=True):
         _check_count(name, count)
     return {site: values.values[0, 0] for site, values in draws.items()}

@@ -106,7 +106,15 @@ def _build(net: Any) -> nnx.Module:
     # Inside a seeded trace the key makes every chain start elsewhere. Without one (a log-density
     # evaluation) only the shapes matter, and the compiler drops the initial values.
     key = numpyro.prng_key()
-    module = net(rngs=nnx.Rngs(jax.random.key(0) if key is None else key))
+    try:
+        module = net(rngs=nnx.Rngs(jax.random.key(0) if key is None else key))
+    except TypeError as error:
+        if "required positional argument" not in str(error):
+            raise
+        raise TypeError(
+            f"got a network that wants more than rngs=: {error}, expected one that needs no more: "
+            "partial(Net, ...) with its other arguments"
+        ) from error
     if not isinstance(module, nnx.Module):
         raise TypeError(
             f"got a {type(module).__name__} from net(rngs=...), expected an nnx.Module: "

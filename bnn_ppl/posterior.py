@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,10 @@ from numpyro.primitives import Messenger
 
 from bnn_ppl.devices import memory_limit, num_row_shards
 from bnn_ppl.network import active_changes
+from bnn_ppl.store import draws_of
+
+if TYPE_CHECKING:
+    import xarray
 
 Array = jax.Array
 Position = dict[str, Array]
@@ -95,6 +99,8 @@ class Posterior(NamedTuple):
     precisions
         Dict from the site of a precision to its prior, for sites marked by
         ``infer={"precision_of": site}``, as :func:`bnn_ppl.priors.hierarchical` does.
+    value_shapes
+        ``() -> dict``: the shape of each site's value.
     data
         The pair (x, y) conditioned on.
     num_rows
@@ -122,12 +128,18 @@ class Posterior(NamedTuple):
     check: Callable[[Position], None]
     prior_std: dict[str, Array]
     precisions: dict[str, "Precision"]
+    value_shapes: Callable[[], dict[str, tuple[int, ...]]]
     data: Data
     num_rows: int
     num_weights: int
     temperature: float
     tempered: str
     microbatch: int | None
+
+    def __repr__(self) -> str:
+        """Say what it is of, without the data."""
+        sizes = f"{self.num_rows} rows, {self.num_weights} unknowns in {len(self.prior_std)} sites"
+        return f"Posterior({sizes}, T = {self.temperature:g})"
 
 
 class Precision(NamedTuple):
@@ -274,6 +286,10 @@ def condition(
     def unconstrain(values: Values, data: Batch = (x, y)) -> Position:
         return _unconstrained(_trace(model, *data[:2], data=values))
 
+    @cache
+    def value_shapes() -> dict[str, tuple[int, ...]]:
+        return {site: value.shape for site, value in jax.eval_shape(constrain, shapes).items()}
+
     def predictive(values: Values, x: Any) -> dist.Distribution:
         return _trace(model, x, None, data=values)[observed]["fn"]
 
@@ -296,6 +312,7 @@ def condition(
         precisions={
             site: Precision(governs, *gamma) for (site, governs), gamma in precisions.items()
         },
+        value_shapes=value_shapes,
         data=(x, y),
         num_rows=num_rows,
         num_weights=sum(leaf.size for leaf in shapes.values()),
@@ -303,6 +320,18 @@ def condition(
         tempered=tempered,
         microbatch=None if rows_at_a_time is None else int(rows_at_a_time),
     )
+
+
+def sites_of(posterior: Posterior, draws: Any) -> dict[str, "xarray.DataArray"]:
+    """Arrays (chain, draw, ...) of the posterior's sites, unread; refuse draws of another."""
+    found = draws_of(draws, list(posterior.prior_std))
+    for site, shape in posterior.value_shapes().items():
+        if found[site].shape[2:] != shape:
+            raise ValueError(
+                f"got draws of {site} of shape {found[site].shape[2:]}, expected {shape} as in "
+                "this posterior: pass the posterior that was sampled"
+            )
+    return found
 
 
 def checked_rows(posterior: Posterior, data: Any) -> Data:
@@ -669,10 +698,12 @@ def _refuse_observed(site: dict) -> None:
     if len(expected) > len(got) or any(
         n not in (1, m) for n, m in zip(expected[::-1], got[::-1], strict=False)
     ):
-        columns = expected in ((*got, *got), (*got, 1))  # the first: against a row, broadcast
-        mend = "its parameters are columns (rows, 1); use f(x)[:, 0]"
-        if not columns:
-            mend = "a column (rows, 1) is not (rows,); use y[:, 0] or class numbers"
+        if expected in ((*got, *got), (*got, 1)):  # the first: against a row, broadcast
+            mend = "its parameters are columns (rows, 1); use f(x)[:, 0]"
+        elif len(got) == 2 and got[1] > 1:
+            mend = "one number a row; one-hot rows are the class numbers y.argmax(1)"
+        else:
+            mend = "a column (rows, 1) is not (rows,); use y[:, 0]"
         raise ValueError(
             f"got y of shape {got} at site {name!r}, expected the shape {expected} of its "
             f"distribution: {mend}"

@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from bnn_ppl import store
 from bnn_ppl.arguments import check_arguments
 from bnn_ppl.network import active_changes
-from bnn_ppl.posterior import Posterior
+from bnn_ppl.posterior import Posterior, sites_of
 from bnn_ppl.precision import matmul_precision
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _passed(
     """Go through rows and draws once; give the average, and each draw's own if it is kept."""
     check_arguments(posterior=posterior, draws=draws)
     x, y = checked_pair(data, posterior)
-    sites = store.draws_of(draws, list(posterior.prior_std))
+    sites = sites_of(posterior, draws)
     all_weights = weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
     size = num_rows if batch_size is None else batch_size
@@ -237,7 +237,7 @@ def _dims(num_axes: int) -> tuple[str, ...]:
 
 def _of_each(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
     """Join what a function gives of each draw of a block, and of the first one's number."""
-    sites = store.draws_of(draws, list(posterior.prior_std))
+    sites = sites_of(posterior, draws)
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
     parts, first = [], 0
     with jax.default_matmul_precision(matmul_precision()):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl import metrics, store
-from bnn_ppl.posterior import Posterior
+from bnn_ppl.posterior import Posterior, sites_of
 from bnn_ppl.predict import in_blocks, predict, weights_of
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def _divergence(mean: np.ndarray, sd: np.ndarray, prior_sd: float) -> np.ndarray
 
 def _real_sites(posterior: Posterior, draws: "arviz.InferenceData") -> list[str]:
     """Sites whose support is all real numbers: those that unconstraining leaves as they are."""
-    sites = store.draws_of(draws, list(posterior.prior_std))
+    sites = sites_of(posterior, draws)
     values = {site: jnp.asarray(found[0, 0].values, float) for site, found in sites.items()}
     one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.data)
     position = jax.jit(posterior.unconstrain)(values, one_row)

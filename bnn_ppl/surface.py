@@ -11,10 +11,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from bnn_ppl import store
 from bnn_ppl.counts import check_count
 from bnn_ppl.devices import by_chain, by_row, chain_mesh, everywhere, over_chains
-from bnn_ppl.posterior import Batch, Position, Posterior
+from bnn_ppl.posterior import Batch, Position, Posterior, sites_of
 from bnn_ppl.precision import matmul_precision
 from bnn_ppl.progress import reporting
 
@@ -155,7 +154,7 @@ def corner(
     ValueError
         If it is not there, or the draws lack a site.
     """
-    sites = store.draws_of(draws, list(posterior.prior_std))
+    sites = sites_of(posterior, draws)
     for name, number in (("chain", chain), ("draw", draw)):
         count = draws["posterior"].sizes[name]
         if not -count <= number < count:

@@ -222,6 +222,13 @@ def complete(**changes):
 
 
 REFUSED = {
+    "a network without its sizes": (
+        nnx.Linear,
+        bnn.priors.normal(),
+        TypeError,
+        r"got a network that wants more than rngs=: .* 'in_features' and 'out_features', expected "
+        r"one that needs no more: partial\(Net, ...\)",
+    ),
     "linen module": (
         LinenMLP(),
         None,

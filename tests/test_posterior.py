@@ -630,7 +630,7 @@ def test_refused_data(case):
 
 REFUSED_LABELS = {
     "a column": (LABELS[:, None], r"got y of shape \(12, 1\) at site 'y', expected .* \(12,\)"),
-    "one-hot": (np.eye(2)[LABELS], r"got y of shape \(12, 2\) at site 'y', .* or class numbers"),
+    "one-hot": (np.eye(2)[LABELS], r"got y of shape \(12, 2\) at site 'y', .*y.argmax\(1\)"),
     "floats": (LABELS * 1.0, "got y of dtype float32 at the discrete site 'y', .*astype"),
     "booleans": (LABELS > 0, "got y of dtype bool at the discrete site 'y', .*astype"),
     "-1 and 1": (2 * LABELS - 1, "got y from -1 to 1 at site 'y', expected from 0 to 1: number"),
@@ -660,6 +660,12 @@ def test_refused_counts(law, message):
 
     with pytest.raises(ValueError, match=message):
         bnn.condition(model, (X, LABELS - 1))
+
+
+def test_a_posterior_says_what_it_is_of_without_the_data():
+    posterior = bnn.condition(classifier(bnn.priors.normal()), (X, LABELS), temperature=0.5)
+    unknowns = f"{posterior.num_weights} unknowns in {len(posterior.prior_std)} sites"
+    assert repr(posterior) == f"Posterior(12 rows, {unknowns}, T = 0.5)"
 
 
 def test_a_model_may_number_its_labels_itself():

@@ -494,6 +494,10 @@ REFUSED = {
         lambda posterior, draws: bnn.function_draws(posterior, WITHOUT_KERNEL, X),
         "got draws of net.layers.0.bias, expected net.layers.0.kernel too",
     ),
+    "draws of a wider network": (
+        lambda posterior, draws: bnn.predict(posterior, network_draws(4)[0], (X, LABELS)),
+        r"got draws of net.layers.0.bias of shape \(4,\), expected \(3,\) as in this posterior",
+    ),
     "x alone": (
         lambda posterior, draws: bnn.predict(posterior, draws, X),
         r"got data of type ndarray, expected a pair \(x, y\), or \(x, None\)",
