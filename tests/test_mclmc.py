@@ -11,11 +11,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from blackjax.mcmc.integrators import IntegratorState
 from interrupts import press_ctrl_c
 from stats import effective_sample_size
 
 import bnn_ppl as bnn
-from bnn_ppl.isokinetic import langevin_step
+from bnn_ppl.isokinetic import _momentum_update, isokinetic_mclachlan, langevin_step
 from bnn_ppl.methods.mclmc import MCLMCState
 
 SCALES = np.geomspace(0.1, 1.0, 100)
@@ -200,3 +201,43 @@ def test_a_step_that_leaves_the_support_turns_round_where_it_is():
     assert not finite.any() and (error == 0).all()
     np.testing.assert_array_equal(after.position["a"], np.zeros((3, 30)))
     np.testing.assert_allclose(after.momentum["b"][0], -before.momentum["b"], rtol=0.05)
+
+
+@pytest.mark.parametrize("num_weights", [2, 100, 5000])
+def test_a_direction_keeps_its_length_where_nothing_is_forgotten(num_weights):
+    scales = jnp.geomspace(0.1, 10.0, num_weights)
+    keys = jax.random.split(jax.random.key(0))
+    position = scales * jax.random.normal(keys[0], (num_weights,))
+    direction = jax.random.normal(keys[1], (num_weights,))
+    direction /= jnp.linalg.norm(direction)
+
+    def density(w):
+        return -0.5 * jnp.sum((w / scales) ** 2)
+
+    leap = isokinetic_mclachlan(density, scales**2)
+    start = IntegratorState(position, direction, *jax.value_and_grad(density)(position))
+
+    def step(state, _):
+        state, _ = leap(state, 0.5 * num_weights**0.25)
+        return state, jnp.linalg.norm(state.momentum)
+
+    _, lengths = jax.lax.scan(step, start, None, length=3000)
+    np.testing.assert_allclose(lengths, 1.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("distance", [1e-3, 1e-1, 10.0])
+def test_kinetic_energy_keeps_its_digits(distance):
+    """The change of (d - 1) log(cosh delta + projection sinh delta), delta about 1e-6 to 1e-2."""
+    num_weights = 10_000
+    rng = np.random.default_rng(0)
+    direction, gradient = rng.normal(size=(2, num_weights))
+    direction /= np.linalg.norm(direction)
+    norm = np.linalg.norm(gradient)
+    delta = 0.3 * distance * norm / (num_weights - 1)
+    projection = direction @ gradient / norm
+    expected = (num_weights - 1) * np.log(np.cosh(delta) + projection * np.sinh(delta))
+    update = _momentum_update(jnp.ones(num_weights))
+    direction, gradient = jnp.asarray(direction, float), jnp.asarray(gradient, float)
+    assert direction.dtype == jnp.float32
+    *_, change = update(direction, gradient, distance, 0.3)
+    assert float(change) == pytest.approx(expected, abs=5e-7 * delta * num_weights)
