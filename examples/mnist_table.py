@@ -77,6 +77,7 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
     run = partial(bnn.run, jax.random.key(0), posterior)
     fit = partial(run, num_warmup=steps, batch_size=config.batch_size, thin=0)
     gaussian = partial(fit, num_draws=100)
+    once = partial(run, num_warmup=1, num_draws=100, thin=0)
     descent = bnn.descent(posterior, learning_rate=rate)
     ensemble = cache(lambda: fit(descent, num_chains=config.num_members))
     cycle = max(1, steps // 10)
@@ -101,10 +102,7 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
         "cyclical sghmc": lambda: walk(
             bnn.sghmc(posterior, bnn.schedules.cyclical(1e-5, cycle), momentum=0.95)
         ),
-        "laplace": lambda: run(
-            bnn.laplace(posterior), init=ensemble().isel(chain=[0]), num_warmup=1, num_draws=100,
-            thin=0,
-        ),
+        "laplace": lambda: once(bnn.laplace(posterior), init=ensemble().isel(chain=[0])),
         "mfvi": lambda: gaussian(bnn.mfvi(posterior, learning_rate=rate)),
         "mc_dropout": lambda: gaussian(bnn.mc_dropout(posterior, learning_rate=rate)),
         "vogn": lambda: gaussian(bnn.vogn(posterior, rate)),

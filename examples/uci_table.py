@@ -79,6 +79,7 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
     exact = partial(sample, num_warmup=config.num_warmup)
     fit = partial(run, num_warmup=steps, batch_size=config.batch_size, thin=0)
     gaussian = partial(fit, num_draws=100)
+    once = partial(run, num_warmup=1, num_draws=100, thin=0)
     descent = bnn.descent(posterior, learning_rate=rate)
     ensemble = cache(lambda: fit(descent, num_chains=config.num_members))
 
@@ -101,10 +102,7 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
         "multiswag": lambda: gaussian(
             bnn.swag(posterior, sgd, collect_from=steps // 2), num_chains=config.num_members // 2
         ),
-        "laplace": lambda: run(
-            bnn.laplace(posterior), init=ensemble().isel(chain=[0]), num_warmup=1, num_draws=100,
-            thin=0,
-        ),
+        "laplace": lambda: once(bnn.laplace(posterior), init=ensemble().isel(chain=[0])),
         "mfvi": lambda: gaussian(bnn.mfvi(posterior, learning_rate=rate)),
         "mc_dropout": lambda: gaussian(bnn.mc_dropout(posterior, learning_rate=rate, rate=0.05)),
         "vogn": lambda: gaussian(bnn.vogn(posterior, rate)),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tyro
 from matplotlib.animation import FuncAnimation, PillowWriter
@@ -79,17 +80,15 @@ def trained(config: Config, posterior: bnn.Posterior, method: bnn.Method, points
     data = posterior.data  # few rows: every step sees all of them
 
     def frame(state: Any, key: jax.Array) -> tuple:
-        step_key, draw_key = jax.random.split(key)
-        keys = jax.random.split(step_key, config.steps_a_frame)
-        state, _ = jax.lax.scan(lambda s, k: method.step(k, s, data), state, keys)
-        keys = jax.random.split(draw_key, config.num_draws)
+        keys = jax.random.split(key, config.num_draws + config.steps_a_frame)
+        keys, step_keys = jnp.split(keys, [config.num_draws])
+        state, _ = jax.lax.scan(lambda s, k: method.step(k, s, data), state, step_keys)
         draws = jax.vmap(lambda k: posterior.constrain(method.draw(k, state)))(keys)
         probs = jax.vmap(lambda w: [posterior.predictive(w, x).probs for x in points])(draws)
         return state, [of_draws.mean(0) for of_draws in probs]
 
-    init_key, start_key, key = jax.random.split(jax.random.key(0), 3)
-    state = method.init(init_key, posterior.init(start_key), data)
-    _, probs = jax.lax.scan(frame, state, jax.random.split(key, config.num_frames))
+    first, start, *keys = jax.random.split(jax.random.key(0), 2 + config.num_frames)
+    _, probs = jax.lax.scan(frame, method.init(first, posterior.init(start), data), jnp.stack(keys))
     return [np.asarray(at_points) for at_points in probs]
 
 
