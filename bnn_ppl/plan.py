@@ -24,7 +24,8 @@ class Plan(NamedTuple):
     compile_seconds
         To start the chains and compile warm-up and draws; less where the method has run before.
     gradient_seconds
-        One gradient of the log-density for all chains, median of several.
+        One gradient of the log-density for all chains, called on its own (inside a run one takes
+        less, on small networks much less); median of several.
     gradients_a_draw
         Gradients of one chain for one draw, as in the last quarter of the trial; None if the method
         does not count them.

@@ -78,7 +78,7 @@ def plan_table(plan: Any) -> str:
     a_draw = unknown if plan.gradients_a_draw is None else f"{plan.gradients_a_draw:,.0f}"
     rows = [
         ("compiling", f"{plan.compile_seconds:.1f} s"),
-        ("a gradient, all chains", f"{plan.gradient_seconds * 1e3:.3g} ms"),
+        ("one gradient, on its own", f"{plan.gradient_seconds * 1e3:.3g} ms"),
         ("gradients a draw, chain", a_draw),
         ("a warm-up step", f"{plan.seconds_a_warmup_step:.3g} s"),
         ("a draw, all chains", f"{plan.seconds_a_draw:.3g} s"),
@@ -87,7 +87,7 @@ def plan_table(plan: Any) -> str:
         ("memory on a device", f"{size(plan.memory_a_device)} of {size(plan.memory_limit)}"),
         ("disk", size(plan.disk)),
     ]
-    lines = [f"{name:24}{value}" for name, value in rows]
+    lines = [f"{name:26}{value}" for name, value in rows]
     lines.append(f"\nfrom {plan.trial_steps} steps tried; while a method adapts, steps change")
     return "\n" + "\n".join(lines)
 
