@@ -131,7 +131,8 @@ def built(method: str, posterior) -> tuple:
     make = getattr(bnn, method)
     batch_size = 64 if method in (*ON_MINIBATCHES, *FITS) else None
     if method in ON_MINIBATCHES:
-        return make(posterior, 1e-6), batch_size
+        energies = {"min_energy": -1000, "energy_gap": 10} if method == "csgld" else {}
+        return make(posterior, 1e-6, **energies), batch_size
     if method == "swag":
         return make(posterior, bnn.descent(posterior)), batch_size
     return make(posterior), batch_size
