@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 
-from bnn_ppl.posterior import Posterior
+from bnn_ppl.posterior import Posterior, innermost
 from bnn_ppl.taps import Layer, tapped
 
 Array = jax.Array
@@ -110,8 +110,7 @@ def labels_and_weights(
 
 def _quadrature(distribution: dist.Distribution) -> tuple[Array, Array]:
     """Nodes and weights (k, ...) of one output."""
-    while isinstance(distribution, dist.Independent | dist.ExpandedDistribution):
-        distribution = distribution.base_dist
+    distribution = innermost(distribution)
     if type(distribution) is dist.Normal:
         loc, scale = jnp.broadcast_arrays(distribution.loc, distribution.scale)
         unit = jnp.sqrt(3.0) * jnp.array([-1.0, 0.0, 1.0])

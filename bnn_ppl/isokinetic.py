@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 Tree = Any
 
-# Weights below which the direction's norm is measured at each turn. It is known, and measuring it a
-# twentieth of a step on many; but where a direction opposes the gradient, which among few happens,
-# rounding grows.
+# Weights below which each turn brings the direction back to length 1. Its norm is known, and to
+# measure it is a pass over the weights; but where a direction opposes the gradient, which among few
+# happens, rounding grows.
 _FEW = 1024
 
 
@@ -48,9 +48,7 @@ def langevin_step(
     exponent = jnp.minimum(2 * step_size / length, 50.0)  # beyond, the direction is all noise
     amount = jnp.sqrt(jnp.expm1(exponent) / optax.tree.size(state.momentum))
     noisy = optax.tree.add_scale(moved.momentum, amount, gaussian_like(key, state.momentum))
-    norm = optax.tree.norm(noisy)
-    direction = jax.tree.map(lambda u: u / norm, noisy)
-    return moved._replace(momentum=direction), jnp.where(finite, error, 0.0), finite
+    return moved._replace(momentum=_normalised(noisy)), jnp.where(finite, error, 0.0), finite
 
 
 def isokinetic_mclachlan(logdensity_fn: Callable, inverse_mass_matrix: Tree) -> Callable:
@@ -95,8 +93,7 @@ def _momentum_update(scale: Tree) -> Callable:
         along, kept = along / whole, 2 * zeta / whole
         turned = jax.tree.map(lambda e, u: along * e + kept * u, direction, momentum)
         if dims < _FEW:
-            length = optax.tree.norm(turned)
-            turned = jax.tree.map(lambda u: u / length, turned)
+            turned = _normalised(turned)
         # log(cosh d + projection sinh d), written to keep the digits of small steps.
         shrunk = (1 - projection) / 2 * -jnp.expm1(-2 * delta)
         change = (delta + jnp.log1p(-shrunk)) * (dims - 1)
@@ -104,3 +101,8 @@ def _momentum_update(scale: Tree) -> Callable:
         return turned, jax.tree.map(jnp.multiply, turned, scale), total
 
     return update
+
+
+def _normalised(direction: Tree) -> Tree:
+    norm = optax.tree.norm(direction)
+    return jax.tree.map(lambda u: u / norm, direction)

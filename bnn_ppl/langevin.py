@@ -56,7 +56,7 @@ def langevin(
             "knows the gradients' variance and keeps it: preconditioners.scale_adapted()"
         )
 
-    # Noise alone takes the step's key as it is: splitting it was a tenth of a step on 400 weights.
+    # Noise alone takes the step's key as it is: on 400 weights splitting it shows in a step's time.
     draws_more = preconditioner.curvature is not None or gibbs_every is not None
 
     def init(key: jax.Array, position: Tree, batch: Any) -> LangevinState:

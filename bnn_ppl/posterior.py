@@ -394,12 +394,17 @@ def _terms(model: Callable, microbatch: int | None, position: Position, batch: B
 
 
 def _normal(site: dict) -> tuple[Array, Array] | None:
-    prior = site["fn"]
-    while isinstance(prior, dist.Independent | ExpandedDistribution):
-        prior = prior.base_dist
+    prior = innermost(site["fn"])
     if type(prior) is not dist.Normal or site["scale"] is not None:
         return None
     return prior.loc, prior.scale
+
+
+def innermost(distribution: dist.Distribution) -> dist.Distribution:
+    """Give what plates and events are made of, with parameters of its own shape."""
+    while isinstance(distribution, dist.Independent | ExpandedDistribution):
+        distribution = distribution.base_dist
+    return distribution
 
 
 def _rows(trace: dict) -> Array:
@@ -493,11 +498,15 @@ def _site_std(prior: dist.Distribution) -> Array:
         std = jnp.sqrt(jnp.mean(prior.variance)).astype(float)
     except NotImplementedError:
         return jnp.ones(())
-    support = prior.support
+    real = _of_each(prior.support) is dist.constraints.real
+    return jnp.where(jnp.isfinite(std) & (std > 0), std, 1.0) if real else jnp.ones(())
+
+
+def _of_each(support: Any) -> Any:
+    """Give the support of one element of an event."""
     while isinstance(support, dist.constraints.independent):
         support = support.base_constraint
-    real = support is dist.constraints.real
-    return jnp.where(jnp.isfinite(std) & (std > 0), std, 1.0) if real else jnp.ones(())
+    return support
 
 
 # --- rows in chunks
@@ -717,20 +726,19 @@ def _refuse_observed(site: dict) -> None:
 
 def _refuse_numbers(site: str, y: Array, support: Any) -> None:
     """Refuse class numbers that cannot be: for -1 NumPyro takes the last class's density."""
-    while isinstance(support, dist.constraints.independent):
-        support = support.base_constraint
+    support = _of_each(support)
     if support is None or not support.is_discrete or not y.size:
         return
     either = support is dist.constraints.boolean
     low: Any = 0 if either else getattr(support, "lower_bound", None)
     high: Any = 1 if either else getattr(support, "upper_bound", None)
     least, most = int(y.min()), int(y.max())
-    if (isinstance(low, int) and least < low) or (isinstance(high, int) and most > high):
-        expected = f"from {low} to {high}" if isinstance(high, int) else f"{low} or more"
-        raise ValueError(
-            f"got y from {least} to {most} at site {site!r}, expected {expected}: "
-            "number the classes from 0"
-        )
+    bounded = isinstance(high, int)
+    if (isinstance(low, int) and least < low) or (bounded and most > high):
+        expected = f"from {low} to {high}: number the classes from 0"
+        if not bounded:
+            expected = f"{low} or more: leave out the others, or take another likelihood"
+        raise ValueError(f"got y from {least} to {most} at site {site!r}, expected {expected}")
 
 
 def _check_finite(terms: Terms, observed: str) -> None:

@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from bnn_ppl import store
 from bnn_ppl.arguments import check_arguments
 from bnn_ppl.network import active_changes
-from bnn_ppl.posterior import Posterior, sites_of
+from bnn_ppl.posterior import Posterior, innermost, sites_of
 from bnn_ppl.precision import matmul_precision
 
 if TYPE_CHECKING:
@@ -329,9 +329,7 @@ def in_blocks(
 
 def _center(predictive: dist.Distribution) -> tuple[str, Array]:
     """Class probabilities where the distribution has classes, else its mean."""
-    each, shape = each_output(predictive), predictive.shape()
-    while isinstance(each, dist.ExpandedDistribution):  # of rows with the same probabilities
-        each = each_output(each.base_dist)
+    each, shape = innermost(predictive), predictive.shape()  # which rows alike share
     probs = getattr(each, "probs", None)
     if probs is not None and jnp.ndim(probs) == len(each.batch_shape) + 1:
         return "probs", jnp.broadcast_to(probs, (*shape, probs.shape[-1]))

@@ -161,6 +161,14 @@ def test_an_example_without_its_data_says_where_it_looked(name, tmp_path, monkey
         example.main(example.Config(data_dir=tmp_path))
 
 
+@pytest.mark.parametrize("name", ["uci_table", "mnist_table"])
+def test_a_table_of_a_method_that_is_none_fits_nothing(name, monkeypatch):
+    example = imported(name)
+    monkeypatch.setattr(example.bnn, "run", lambda *args, **options: pytest.fail("fitted"))
+    with pytest.raises(ValueError, match=r"got methods \('hcm',\), expected some of hmc"):
+        example.main(example.Config(methods=("hcm",)))
+
+
 def test_every_example_is_in_the_table_and_short():
     lines = {path.stem: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
     assert set(lines) == set(CASES)

@@ -64,14 +64,7 @@ def classes():
     draws, outputs = network_draws(3)
     posterior = bnn.condition(bnn.models.classifier(linear_net(3), PRIOR), (X, LABELS))
     probs = softmax(outputs, axis=-1)
-    average = probs.mean(0)
-    expected = {
-        "probs": average,
-        "entropy": entropy_of(average),
-        "expected_entropy": entropy_of(probs).mean(0),
-        "mutual_information": entropy_of(average) - entropy_of(probs).mean(0),
-        "log_prob": np.log(average[np.arange(ROWS), LABELS]),
-    }
+    expected = class_average(probs, LABELS)
     return posterior, draws, LABELS, expected, {"probs": probs}
 
 
@@ -84,14 +77,7 @@ def binary():
     draws, outputs = network_draws(1)
     labels = np.arange(ROWS) % 2
     probs = np.stack([expit(-outputs[..., 0]), expit(outputs[..., 0])], -1)
-    average = probs.mean(0)
-    expected = {
-        "probs": average,
-        "entropy": entropy_of(average),
-        "expected_entropy": entropy_of(probs).mean(0),
-        "mutual_information": entropy_of(average) - entropy_of(probs).mean(0),
-        "log_prob": np.log(average[np.arange(ROWS), labels]),
-    }
+    expected = class_average(probs, labels)
     return bnn.condition(model, (X, labels)), draws, labels, expected, {"probs": probs}
 
 
@@ -106,15 +92,20 @@ def same_for_all_rows():
     values = RNG.normal(size=(CHAINS, DRAWS, 3))
     draws = az.from_dict(posterior={"logits": values}, attrs={"method": "made up"})
     probs = np.repeat(softmax(values.reshape(-1, 1, 3), axis=-1), ROWS, axis=1)
+    expected = class_average(probs, LABELS)
+    return bnn.condition(model, (X, LABELS)), draws, LABELS, expected, {"probs": probs}
+
+
+def class_average(probs, labels):
+    """Average over draws, and how its entropy parts into the draws' own and their disagreement."""
     average = probs.mean(0)
-    expected = {
+    return {
         "probs": average,
         "entropy": entropy_of(average),
         "expected_entropy": entropy_of(probs).mean(0),
         "mutual_information": entropy_of(average) - entropy_of(probs).mean(0),
-        "log_prob": np.log(average[np.arange(ROWS), LABELS]),
+        "log_prob": np.log(average[np.arange(ROWS), labels]),
     }
-    return bnn.condition(model, (X, LABELS)), draws, LABELS, expected, {"probs": probs}
 
 
 def gaussian_average(mean, std, y):

@@ -8,6 +8,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
+from bnn_ppl.cli.sweep import _name
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -88,6 +89,10 @@ def test_bad_sweeps_are_refused_in_a_line(arguments, words, capsys):
     assert stop.value.code == 2
     err = capsys.readouterr().err
     assert words in err
+
+
+def test_a_run_over_paths_has_a_folder_of_its_own_name():
+    assert _name(("runs/a", "1")) == "runs_a,1"
 
 
 def test_the_figure_shows_each_score_at_its_value_with_a_line_for_each_second_value():

@@ -120,6 +120,16 @@ def conditioned(problem: Problem) -> tuple[Any, bnn.Posterior]:
     )
 
 
+def refuse_unused(problem: Problem, data: Any) -> None:
+    """Refuse options without effect, before a run; folders made with such are still opened."""
+    if data.num_classes is not None and problem.noise != "learnt":
+        raise ValueError(
+            f"got --noise {problem.noise} for {problem.data}, expected it of a regression: drop it"
+        )
+    if problem.net != "mlp" and problem.hidden != Problem().hidden:
+        raise ValueError(f"got --hidden with --net {problem.net}, expected --net mlp: drop it")
+
+
 def load_data(problem: Problem) -> Any:
     """Load the data set that the problem names."""
     return bnn.data.load(
@@ -146,12 +156,6 @@ def training_rows(problem: Problem, data: Any) -> tuple[Any, Any]:
 
 def _model(problem: Problem, data: Any) -> Callable:
     prior = _prior(problem.prior, problem.prior_scale)
-    if data.num_classes is not None and problem.noise != "learnt":
-        raise ValueError(
-            f"got --noise {problem.noise} for {problem.data}, expected it of a regression: drop it"
-        )
-    if problem.net != "mlp" and problem.hidden != Problem().hidden:
-        raise ValueError(f"got --hidden with --net {problem.net}, expected --net mlp: drop it")
     if data.num_classes is not None:
         return bnn.models.classifier(_net(problem, data, data.num_classes), prior)
     num_outputs = 2 if problem.noise == "heteroscedastic" else 1

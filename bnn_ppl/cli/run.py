@@ -15,7 +15,7 @@ from bnn_ppl.checkpoint import OtherRunError, read_header
 from bnn_ppl.cli.methods import METHODS, Training, built_method, in_steps
 from bnn_ppl.cli.options import Options, first_paragraph, options_of
 from bnn_ppl.cli.printed import describe, plan_table, results_table
-from bnn_ppl.cli.problem import Problem, conditioned, training_rows
+from bnn_ppl.cli.problem import Problem, conditioned, refuse_unused, training_rows
 from bnn_ppl.predict import predict_with_functions
 
 _RUNNING = {"num_chains": None, "num_warmup": None, "num_draws": None, "thin": None}
@@ -117,6 +117,7 @@ def plan_command() -> Callable[..., None]:
             Of the random numbers.
         """
         data, posterior = conditioned(problem)
+        refuse_unused(problem, data)
         running = in_steps(method, running, posterior.num_rows)
         print(describe(problem, data, posterior), flush=True)
         chosen = built_method(method, training, running, posterior, training_rows(problem, data)[1])
@@ -173,6 +174,7 @@ def _run(
 ) -> None:
     name = method.func.__name__
     data, posterior = conditioned(problem)
+    refuse_unused(problem, data)
     if method.func is bnn.laplace and "init" not in running:
         raise ValueError(
             "got laplace without --init, expected the folder of a run of descent: it is about its "

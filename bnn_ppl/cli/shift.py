@@ -118,11 +118,11 @@ def rotations(
     progress
         Show how far it is.
     """
-    path = _path(folders, figure, "rotations.png")
-    runs, data = _image_runs(folders, data_dir)
     one = num_rows is None
     if not one and label != 1:
-        raise ValueError("got --label and --num-rows, expected one of them")
+        raise ValueError("got --label and --num-rows, expected one of them: drop the other")
+    path = _path(folders, figure, "rotations.png")
+    runs, data = _image_runs(folders, data_dir)
     rows = _first_of(data, label) if num_rows is None else _some(data.test, num_rows)
     tables = {
         name: shift.rotated(

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnn_ppl.data.files import PACKAGE, Place, arrays_in, find, places, read_npz, require
+from bnn_ppl.data.files import PACKAGE, Place, find, places, read_npz, require
 from bnn_ppl.data.own import is_file
 from bnn_ppl.data.sets import check_name, loader
 from bnn_ppl.data.splits import protocol_of, published_split
+from bnn_ppl.data.tables import has_published_splits
 
 
 class HMCReference(NamedTuple):
@@ -144,4 +145,4 @@ def _without_published_splits(name: str, where: Sequence[Place]) -> bool:
         _, path = find(name, f"uci/{name}.npz", where)
     except FileNotFoundError:
         return False
-    return "train_index" not in arrays_in(path)
+    return not has_published_splits(path)

@@ -72,8 +72,13 @@ def _curve_part(path: Path, x: np.ndarray, y: np.ndarray) -> Data:
     return Data(np.stack([x, x**2], axis=1), y[:, 0])
 
 
+def has_published_splits(path: Path) -> bool:
+    """Whether a table's file says its splits; else `load` leaves them to a seed."""
+    return bool(set(_SPLITS) & set(arrays_in(path)))
+
+
 def _published_splits(path: Path, num_rows: int) -> Rows | None:
-    if not set(_SPLITS) & set(arrays_in(path)):
+    if not has_published_splits(path):
         return None
     train, test = read_npz(path, *_SPLITS)
     shapes = f"train_index {train.shape}, test_index {test.shape}"

@@ -58,7 +58,6 @@ def report(
 
     # Fitted once a chain, there is neither a trace nor anything to converge.
     sampled = "sample_stats" in draws.groups() and draws["posterior"].sizes["draw"] > 1
-    traced = sampled and "lp" in draws["sample_stats"]
     num_rows = 2 if sampled else 1
     figure = Figure(figsize=(12, 4.5 * num_rows), layout="constrained")
     fit, calibration, *rest = figure.subplots(num_rows, 2).flat
@@ -71,6 +70,9 @@ def report(
     if sampled:
         convergence, trace = rest
         rhat_histogram(weight_rhat, function_rhat, ax=convergence)
-        trace_logdensity(draws, ax=trace) if traced else trace.axis("off")
+        if "lp" in draws["sample_stats"]:
+            trace_logdensity(draws, ax=trace)
+        else:
+            trace.axis("off")
     figure.suptitle(title, fontsize="x-large", fontweight="bold")
     return figure

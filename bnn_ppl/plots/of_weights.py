@@ -94,7 +94,7 @@ def pruning(curves: Mapping[Any, Any]) -> Figure:
 
 
 def _small_histogram(ax: Axes, values: Array, color: str, title: str) -> None:
-    low, high = np.quantile(values.astype(float), [0.001, 0.999])
+    low, high = np.quantile(values, [0.001, 0.999])
     num_bins = int(np.clip(2 * np.cbrt(values.size), 5, 60))
     edges = np.histogram_bin_edges([low, high], num_bins)
     share = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / values.size
