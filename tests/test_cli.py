@@ -432,7 +432,10 @@ def test_all_methods_are_commands():
         (["run", "sgld", "--step-size", "1", "--rate-start", "2"], "got --rate-start, expected"),
         (["run", "sgld", "--step-size", "1", "--cycle-epochs", "2"], "got --cycle-epochs, exp"),
         (["run", "hmc", "--data", "digits", "--noise", "0.1"], "got --noise 0.1 for digits"),
-        (["run", "hmc", "--net", "lenet", "--hidden", "3"], "got --hidden with --net lenet"),
+        (
+            ["run", "hmc", "--data", "mnist", "--subset", "9", "--net", "lenet", "--hidden", "3"],
+            "got --hidden with --net lenet",
+        ),
         (["rotations", "nowhere", "--label", "2", "--num-rows", "5"], "got --label and --num-rows"),
         (["run", "hmc", "--augment", "crop"], "got --augment for hmc, expected one of sgld"),
         (["run", "hmc", "--optimizer", "sgd"], "got --optimizer sgd for hmc, expected descent"),
