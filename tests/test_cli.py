@@ -15,6 +15,7 @@ import pytest
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.cli.methods import METHODS
+from bnn_ppl.cli.options import flowing
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -132,7 +133,7 @@ def test_a_named_folder_refuses_other_settings(capsys, draws_only):
         (["--seed", "3"], "got seed=[0, 3], expected seed=[0, 0]"),
         (["--num-warmup", "4", "--seed", "3"], "got num_warmup=4, expected num_warmup=3"),
         (["--split", "1"], "got data="),
-        (["--prior-scale", "2"], "got log-density at the start="),
+        (["--prior-scale", "2"], "got log prior at the start="),
     ):
         assert words in refused(capsys, *same, *change)
     assert bnn.diagnostics.load("here").posterior.sizes["draw"] == 5
@@ -233,6 +234,21 @@ def test_classification_runs_end_to_end(capsys):
 COMMON = ["--step-size", "--trajectory-length", "--data", "--prior", "--hidden", "--seed"]
 COMMON += ["--num-chains", "--num-warmup", "--num-draws", "--thin"]
 COMMON += ["--float64", "--matmul-precision", "--microbatch"]
+
+
+def test_help_breaks_lines_where_the_terminal_does_and_not_the_source():
+    docstring = """Do.
+
+    Parameters
+    ----------
+    a
+        First line, and
+        "second".
+    b
+        Another.
+    """
+    argument = 'a\n    First line, and "second".\nb\n    Another.'
+    assert flowing(docstring) == f"Do.\n\nParameters\n----------\n{argument}"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ import jax
 import tyro
 
 from bnn_ppl.cli.answers import compare, predict, prune, summary
+from bnn_ppl.cli.methods import Training
+from bnn_ppl.cli.options import flowing
+from bnn_ppl.cli.problem import Problem
 from bnn_ppl.cli.run import plan_command, run_command
 from bnn_ppl.cli.shift import adversarial, corruptions, ood, rotations
 from bnn_ppl.cli.studies import continual, label_noise
@@ -53,11 +56,12 @@ def main(argv: list[str] | None = None) -> None:
 
 def _parse(arguments: list[str], repeated: list[str]) -> None:
     app = tyro.extras.SubcommandApp()
-    app.command(name="run")(run_command())
-    app.command(name="plan")(plan_command())
-    app.command(name="sweep")(sweep_command(repeated, lambda words: _parse(["run", *words], [])))
-    for command in COMMANDS:
+    sweep = sweep_command(repeated, lambda words: _parse(["run", *words], []))
+    for command in (run_command(), plan_command(), sweep, *COMMANDS):
+        command.__doc__ = flowing(command.__doc__)
         app.command(command)
+    for options in (Problem, Training):
+        options.__doc__ = flowing(options.__doc__)
     app.cli(
         prog="bnn-ppl",
         description=(

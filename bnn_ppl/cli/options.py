@@ -35,7 +35,7 @@ def options_of(
         return give(**{name: _built(hints[name], value) for name, value in options.items()})
 
     chosen.__name__ = function.__name__
-    chosen.__doc__ = function.__doc__
+    chosen.__doc__ = flowing(function.__doc__)
     chosen.__annotations__ = {
         parameter.name: _typed(hints[parameter.name], parameter.default) for parameter in parameters
     }
@@ -70,6 +70,17 @@ class _Unavailable:
     """Stands for types that are imported only where they are used."""
 
     InferenceData = Any
+
+
+def flowing(docstring: str | None) -> str:
+    """Put each argument's text on one line, for help to wrap at the width of the terminal."""
+    lines: list[str] = []
+    for line in inspect.cleandoc(docstring or "").split("\n"):
+        if line.startswith("    ") and lines[-1].startswith("    "):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def first_paragraph(function: Callable) -> str:
