@@ -104,7 +104,7 @@ def labels_and_weights(
     choices = np.indices((num_nodes,) * num_outputs).reshape(num_outputs, -1).T  # (K, outputs)
     outputs = np.arange(num_outputs)
     labels = jnp.moveaxis(nodes[choices, :, outputs], 1, 2)  # (K, rows, outputs)
-    labels = labels.reshape(-1, *y.shape).astype(y.dtype)
+    labels = labels.reshape(-1, *y.shape)  # not in y's dtype, which may be whole numbers
     return jax.lax.stop_gradient((labels, weights[choices, :, outputs].prod(1)))
 
 

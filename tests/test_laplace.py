@@ -640,6 +640,40 @@ def test_other_priors_count_by_their_second_derivative_where_it_is_not_negative(
     assert float(state.prior.precision["noise"]) == pytest.approx(expected, rel=1e-6)
 
 
+def test_the_prior_counts_by_its_diagonal_where_it_correlates_weights():
+    covariance = np.array([[1.0, 0.9], [0.9, 1.0]])
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.MultivariateNormal(jnp.zeros(2), covariance))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 10.0), obs=y)
+
+    x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    posterior = bnn.condition(model, (x, x.sum(1)))
+    draws = bnn.run(
+        jax.random.key(0), posterior, bnn.laplace(posterior, "diagonal"), num_warmup=1, thin=0
+    )
+    precision = np.diag(np.linalg.inv(covariance)) + (x**2).sum(0) / 100
+    np.testing.assert_allclose(draws.fitted["w.scale"].values[0], precision**-0.5, rtol=1e-4)
+
+
+def test_whole_numbers_under_a_normal_have_its_curvature():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+    x = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+    posterior = bnn.condition(model, (x, np.round(3 * x.sum(1)).astype(int)))
+    draws = bnn.run(
+        jax.random.key(0), posterior, bnn.laplace(posterior, "full"), num_warmup=1, thin=0
+    )
+    covariance = np.linalg.inv(np.eye(2) + x.T @ x / 0.25)
+    np.testing.assert_allclose(
+        draws.fitted["w.scale"].values[0], np.sqrt(np.diag(covariance)), rtol=1e-4
+    )
+
+
 def test_positive_weights_are_curved_in_their_logarithms():
     def prior(site, shape):
         return dist.LogNormal(0.0, 1.0) if "0.kernel" in site else dist.Normal(0.0, 1.0)

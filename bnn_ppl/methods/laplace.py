@@ -17,6 +17,7 @@ Array = jax.Array
 Tree = Any
 PriorPrecision: TypeAlias = Literal["model", "marginal_likelihood"]
 
+_FEW_NUMBERS = 1000  # of a site whose prior may correlate them, as a multivariate normal does
 _LEAST_PRECISION = 1e-6  # of priors that are not Gaussian, in units of 1 / std^2
 _GRID = 161  # multipliers of the prior precision from 1e-4 to 1e4 that are tried
 _NARROWINGS = 30  # of the interval about the best, each to 0.62 of its length
@@ -104,7 +105,8 @@ def laplace(
     the position, over T where T divides the prior too. For others it is minus the second derivative
     of log prior (as tempered) and log-Jacobian by each unconstrained number, at least 0, plus
     1e-6 / std^2: priors without curvature (Laplace's) leave what the data do not determine nearly
-    free, so prefer a Gaussian one.
+    free, so prefer a Gaussian one. The numbers of a site of more than 1,000 are taken for
+    independent under such a prior.
 
     A layer's Kronecker factors are means over the rows seen: A of :math:`a a^T`, with a what the
     kernel is multiplied by (and 1 for the bias), and G of :math:`E_y[g g^T]`, with g the gradient
@@ -222,7 +224,7 @@ def laplace(
         "curvature": curvature,
         "prior_precision": prior_precision,
     }
-    return Method(init, step, draw, warmup, settings, finish, fitted)
+    return Method(init, step, draw, warmup, settings, finish, fitted, posterior.logdensity)
 
 
 # --- the prior
@@ -258,7 +260,14 @@ def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any
         return posterior.combined(total, nothing, batch) + terms.log_jacobian
 
     own = position[site]
-    _, second = jax.jvp(jax.grad(log_prior), (own,), (jnp.ones_like(own),))
+
+    def along(direction: Array) -> Array:
+        return jax.jvp(jax.grad(log_prior), (own,), (direction,))[1]
+
+    second = along(jnp.ones_like(own))  # that of independent numbers, in one go
+    if own.size <= _FEW_NUMBERS:
+        each = jnp.eye(own.size, dtype=own.dtype).reshape(own.size, *own.shape)
+        second = jax.lax.map(lambda one: jnp.sum(one * along(one)), each).reshape(own.shape)
     return jnp.maximum(-second, 0.0) + _LEAST_PRECISION / posterior.prior_std[site] ** 2
 
 
