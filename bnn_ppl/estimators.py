@@ -9,6 +9,7 @@ Needs scikit-learn (``pip install 'bnn_ppl[sklearn]'``), and is not imported by 
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -81,6 +82,8 @@ class _BayesianNetwork(BaseEstimator):
             self.posterior_ = self._conditioned()
 
     def _sample(self, x: np.ndarray, y: np.ndarray) -> None:
+        # What is set after a fit is of the next one, also for a posterior made again.
+        self._as_fitted = SimpleNamespace(**self.get_params(deep=False))
         self._x_moments = moments(x)
         self._train = standardise(x, self._x_moments, np.dtype(np.float32)), y
         self.posterior_ = self._conditioned()
@@ -96,18 +99,20 @@ class _BayesianNetwork(BaseEstimator):
         )
 
     def _conditioned(self) -> bnn.Posterior:
-        return bnn.condition(self._model(), self._train, temperature=self.temperature)
+        return bnn.condition(self._model(), self._train, temperature=self._as_fitted.temperature)
 
     def _model(self) -> Callable:
         raise NotImplementedError
 
     def _network(self, num_outputs: int) -> Any:
-        if self.net is not None:
-            return self.net
-        return partial(bnn.nets.MLP, self.n_features_in_, tuple(self.hidden), num_outputs)
+        if self._as_fitted.net is not None:
+            return self._as_fitted.net
+        hidden = tuple(self._as_fitted.hidden)
+        return partial(bnn.nets.MLP, self.n_features_in_, hidden, num_outputs)
 
     def _prior(self) -> Any:
-        return bnn.priors.fan_in() if self.prior is None else self.prior
+        prior = self._as_fitted.prior
+        return bnn.priors.fan_in() if prior is None else prior
 
     def _method(self) -> bnn.Method:
         name = self._method_name()
@@ -314,7 +319,8 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
         return (mean, np.sqrt(prediction["variance"].values) * scale) if return_std else mean
 
     def _model(self) -> Callable:
-        noise: Any = self.noise
+        noise: Any = self._as_fitted.noise
+        net = self._network(2 if noise == "heteroscedastic" else 1)
         if noise == "learnt":
             noise = bnn.priors.noise()
         elif isinstance(noise, numbers.Real):
@@ -323,5 +329,4 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
             raise ValueError(
                 f"got noise={noise!r}, expected 'learnt', 'heteroscedastic' or a number"
             )
-        net = self._network(2 if self.noise == "heteroscedastic" else 1)
         return bnn.models.regressor(net, self._prior(), noise)

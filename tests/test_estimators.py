@@ -56,6 +56,15 @@ def test_a_pickle_predicts_the_same_and_can_be_diagnosed(regressor):
     assert functions.posterior["mean"].shape == (2, 10, 1)
 
 
+def test_what_is_set_after_a_fit_is_of_the_next_one():
+    regressor = BayesianRegressor(**SHORT, noise=0.5).fit(X, Y)
+    _, before = regressor.predict(X, return_std=True)
+    _, after = pickle.loads(pickle.dumps(regressor.set_params(noise=3.0))).predict(
+        X, return_std=True
+    )
+    np.testing.assert_array_equal(after, before)
+
+
 def test_a_clone_with_the_same_random_state_draws_the_same(regressor):
     again = clone(regressor).fit(X, Y)
     assert again.draws_.posterior.equals(regressor.draws_.posterior)
