@@ -70,8 +70,14 @@ def signal_to_noise(draws: "arviz.InferenceData") -> Arrays:
     Raises
     ------
     ValueError
-        If there is one draw alone, which has no spread.
+        If there is one draw alone, which has no spread, or draws are of :func:`bnn_ppl.mc_dropout`,
+        whose ratios follow its rate and not the data.
     """
+    if draws.attrs.get("method") == "mc_dropout":
+        raise ValueError(
+            "got draws of mc_dropout, whose signal-to-noise is one number for each rate, expected "
+            "a method that learns a spread for each weight: use mfvi, vogn or ivon"
+        )
     means, sds = _spread(draws)
     return {site: _ratio(np.abs(means[site]), sds[site]) for site in means}
 

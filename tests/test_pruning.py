@@ -268,6 +268,10 @@ def test_errors_say_what_was_got_expected_and_what_to_do(posterior, draws):
         pruned(posterior, draws, 0.5, "sd")
     with pytest.raises(ValueError, match="got draws .1. that are all equal, expected a spread"):
         signal_to_noise(random_draws(1, 1))
+    dropped = random_draws(1, 4)
+    dropped.attrs["method"] = "mc_dropout"
+    with pytest.raises(ValueError, match="got draws of mc_dropout, whose signal-to-noise is one"):
+        pruned(posterior, dropped, 0.5)
     with pytest.raises(ValueError, match=f"expected {KERNEL} too"):
         pruned(posterior, az.from_dict({BIAS: RNG.normal(size=(1, 4, 3))}), 0.5)
     with pytest.raises(ValueError, match="got curves without error and nll .*pruning_curve"):
