@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.counts import check_positive
 from bnn_ppl.method import Method
 from bnn_ppl.noise import gaussian_like
 
@@ -82,8 +83,20 @@ def adaptive(
         Recorded with the draws.
     speed
         Unit of the kernel's step size over that of HMC's, whose single steps choose the first one.
+
+    Raises
+    ------
+    ValueError
+        If `step_size` or `target_acceptance` is out of range.
     """
     from blackjax.adaptation.step_size import dual_averaging_adaptation
+
+    if step_size is not None:
+        check_positive("step_size", step_size)
+    if not 0 < target_acceptance < 1:
+        raise ValueError(
+            f"got target_acceptance={target_acceptance}, expected a number between 0 and 1"
+        )
 
     start_averaging, update_averaging, averaged = dual_averaging_adaptation(target_acceptance)
 
@@ -142,7 +155,7 @@ def adaptive(
         del key
         return state.chain.position
 
-    return Method(init, step, draw, warmup, settings)
+    return Method(init, step, draw, warmup, settings, logdensity=logdensity, all_rows=True)
 
 
 def euclidean(inverse_mass: Tree) -> "Metric":

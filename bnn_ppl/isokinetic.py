@@ -21,6 +21,12 @@ Tree = Any
 _FEW = 1024
 
 
+def check_sphere(num_weights: int) -> None:
+    """Refuse a single weight: its direction has no sphere to move on."""
+    if num_weights < 2:
+        raise ValueError(f"got {num_weights} weight, expected at least 2: use nuts or hmc")
+
+
 def langevin_step(
     key: jax.Array,
     state: "IntegratorState",

@@ -124,7 +124,15 @@ def langevin(
     if momentum:
         settings |= {"momentum": momentum}
     warmup = partial(step, adapting=True) if preconditioner.freezes else None
-    return Method(init, step, draw, warmup, settings)
+    return Method(
+        init,
+        step,
+        draw,
+        warmup,
+        settings,
+        logdensity=posterior.logdensity,
+        needs_warmup=preconditioner.freezes,
+    )
 
 
 def _with_hessian(key: jax.Array, density: Any, position: Tree) -> tuple[jax.Array, Tree, Tree]:

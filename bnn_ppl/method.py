@@ -30,6 +30,13 @@ class Method(NamedTuple):
     fitted
         ``state -> dict of arrays``: the parameters of the distribution that draws come from,
         recorded once a chain, at the end, in the group ``fitted``.
+    logdensity
+        Of the posterior it was built with: :func:`bnn_ppl.run` refuses another's, whose draws it
+        would label wrongly. None for a method that holds no posterior.
+    all_rows
+        Whether all steps must see the same rows, as a Metropolis test does.
+    needs_warmup
+        Whether draws are off unless warm-up has tuned the steps. A `finish` implies it.
     """
 
     init: Callable[..., Any]
@@ -39,6 +46,9 @@ class Method(NamedTuple):
     settings: Mapping[str, Any] = MappingProxyType({})
     finish: Callable[[Any], Any] | None = None
     fitted: Callable[[Any], dict[str, jax.Array]] | None = None
+    logdensity: Callable[..., jax.Array] | None = None
+    all_rows: bool = False
+    needs_warmup: bool = False
 
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:

@@ -126,7 +126,7 @@ def run(
     posterior
         From :func:`bnn_ppl.condition`.
     method
-        From :func:`bnn_ppl.hmc` or another method, built with the same posterior.
+        From :func:`bnn_ppl.hmc` or another method, built with this posterior.
     num_chains
         Independent chains.
     num_warmup
@@ -137,7 +137,8 @@ def run(
         Steps a draw; 0 for a fitted distribution, from which one draws without stepping.
     batch_size
         Rows that a step sees, drawn on the device: an independent permutation for each chain and
-        epoch; rows that fill no batch sit an epoch out. By default all rows, as exact methods need.
+        epoch; rows that fill no batch sit an epoch out. By default all rows, as samplers with a
+        Metropolis test, and mclmc, need.
     bootstrap
         Give each chain as many rows as there are, drawn with replacement.
     init
@@ -169,9 +170,10 @@ def run(
     Raises
     ------
     ValueError
-        If a count is out of range, `init` lacks a site, the mesh does not fit, the log-density is
-        not finite at the start, or `folder` holds a run with other settings (the first difference
-        is named) or a damaged one.
+        If a count is out of range, `method` was built with another posterior or takes no
+        minibatches, `init` lacks a site, the mesh does not fit, the log-density is not finite at
+        the start, or `folder` holds a run with other settings (the first difference is named) or a
+        damaged one.
     TypeError
         If key, posterior and method are not what they are called.
     FileExistsError
@@ -233,17 +235,15 @@ def prepare(
     mesh = chain_mesh(num_chains, mesh)
     data = by_row(posterior.data, mesh)
     minibatches.check(posterior.num_rows, mesh.shape["data"])
-    if method.finish is not None and not num_warmup:
-        raise ValueError(
-            f"got num_warmup=0 for {method.settings.get('method', 'this method')}, expected more: "
-            "it looks at the data in warm-up, and draws need none (thin=0)"
-        )
+    _check_method(method, posterior, num_warmup, minibatches)
     init_key, *keys, batch_key = (everywhere(jax.random.fold_in(key, i), mesh) for i in range(4))
     chains = by_chain(np.arange(num_chains), mesh)
     with jax.default_matmul_precision(matmul_precision()):
         positions = _positions(init_key, posterior, chains, mesh, init)
-        begin = _beginner(method.init, posterior.logdensity, mesh, active_changes())
-        states, finite = begin(chains, positions, init_key, data)
+        begin = _beginner(
+            method.init, posterior.logdensity, minibatches.bootstrap, mesh, active_changes()
+        )
+        states, finite = begin(chains, positions, (init_key, batch_key), data)
         _check_starts(posterior, positions, to_host(finite))
     # A function of the user's may read what has changed since the last run: it is traced anew.
     kept = dict if keep is None else partial(keep)
@@ -275,6 +275,32 @@ def prepare(
 def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
         check_count(name, count, least=1 if name in ("num_chains", "num_draws") else 0)
+
+
+def _check_method(
+    method: Method, posterior: Posterior, num_warmup: int, minibatches: Minibatches
+) -> None:
+    name = method.settings.get("method", "this method")
+    if method.logdensity not in (None, posterior.logdensity):
+        raise ValueError(
+            f"got {name} built with another posterior, expected one built with that given to run: "
+            f"{name}(posterior, ...)"
+        )
+    if method.finish is not None and not num_warmup:
+        raise ValueError(
+            f"got num_warmup=0 for {name}, expected more: it looks at the data in warm-up, and "
+            "draws need none (thin=0)"
+        )
+    if method.needs_warmup and not num_warmup:
+        raise ValueError(
+            f"got num_warmup=0 for {name}, expected more: its steps are tuned in warm-up, without "
+            "which its draws are off"
+        )
+    if method.all_rows and minibatches.size is not None and minibatches.size < posterior.num_rows:
+        raise ValueError(
+            f"got batch_size={minibatches.size} for {name}, whose steps compare the log-densities "
+            "of all rows, expected none: use sgld or sghmc, or microbatch= to save memory"
+        )
 
 
 def _check_record(values: Any) -> None:
@@ -351,14 +377,22 @@ def _starter(init: Callable, mesh: Mesh, changes: tuple) -> Callable:
 
 
 @lru_cache(maxsize=2)
-def _beginner(init: Callable, logdensity: Callable, mesh: Mesh, changes: tuple) -> Callable:
-    """Compile the first states, for a method's `init`, and whether the log-density is finite."""
+def _beginner(
+    init: Callable, logdensity: Callable, bootstrap: bool, mesh: Mesh, changes: tuple
+) -> Callable:
+    """Compile the first states, for a method's `init`, and whether the log-density is finite.
+
+    They see all rows, or all that the chain's bootstrap has chosen.
+    """
     del changes
+    all_rows = Minibatches(None, bootstrap)
 
     def state(
-        chain: jax.Array, position: Tree, key: jax.Array, batch: Tree
+        chain: jax.Array, position: Tree, keys: tuple[jax.Array, jax.Array], data: Tree
     ) -> tuple[Tree, jax.Array]:
-        own_key = jax.random.fold_in(jax.random.fold_in(key, 1), chain)
+        own_key = jax.random.fold_in(jax.random.fold_in(keys[0], 1), chain)
+        batch_key = jax.random.fold_in(keys[1], chain)
+        _, batch = all_rows.next(all_rows.order(batch_key, 0, data), batch_key, 0, data)
         return init(own_key, position, batch), jnp.isfinite(logdensity(position, batch))
 
     return jax.jit(over_chains(state, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
@@ -659,16 +693,31 @@ def _settings(method: Method, posterior: Posterior, prepared: Prepared) -> dict[
                     name: [leaf.dtype.name, *leaf.shape]
                     for name, leaf in layout.one_record["posterior"].items()
                 },
-                "log-density at the start": _agreed(_logdensity(posterior, first)),
+                **_at_the_start(posterior, first),
             },
             default=_plain,
         )
     )
 
 
-def _logdensity(posterior: Posterior, position: Tree) -> float:
+def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
+    """Say what the model makes of a position: by this a changed prior or likelihood shows.
+
+    The prior for itself too: beside the likelihood of many rows a change of it would not be seen.
+    """
+
+    def both(position: Tree, data: Tree) -> tuple[jax.Array, jax.Array]:
+        terms = posterior.terms(position, data)
+        prior = sum(terms.log_priors.values(), jnp.zeros(()))
+        density = posterior.combined(prior, terms.log_likelihood, data) + terms.log_jacobian
+        return prior, density
+
     with jax.default_matmul_precision(matmul_precision()):
-        return float(jax.jit(posterior.logdensity)(position, posterior.data))
+        prior, density = map(float, jax.jit(both)(position, posterior.data))
+    return {
+        "log prior at the start": _agreed(prior),
+        "log-density at the start": _agreed(density),
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -65,7 +65,11 @@ def mala(posterior: bnn.Posterior, step_size: float) -> bnn.Method:
     def draw(key: jax.Array, position: Any) -> Any:
         return position
 
-    return bnn.Method(init, step, draw, settings={"method": "mala", "step_size": step_size})
+    settings = {"method": "mala", "step_size": step_size}
+    # By the last two `run` refuses another posterior, and minibatches: no Metropolis test of those.
+    return bnn.Method(
+        init, step, draw, settings=settings, logdensity=posterior.logdensity, all_rows=True
+    )
 
 
 def main(config: Config) -> dict[str, float]:

@@ -198,9 +198,16 @@ def test_another_model_or_other_data_are_refused(posterior, tmp_path):
         with numpyro.plate("data", len(x)):
             numpyro.sample("y", dist.Normal(slope * x[:, 0], 1.0), obs=y)
 
+    def noisier(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0, 2.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(slope * x[:, 0], 1.1), obs=y)
+
     x, y = posterior.data
-    with pytest.raises(OtherRunError, match="log-density at the start"):
+    with pytest.raises(OtherRunError, match="log prior at the start"):
         sample(bnn.condition(wider, (x, y)), tmp_path)
+    with pytest.raises(OtherRunError, match="log-density at the start"):
+        sample(bnn.condition(noisier, (x, y)), tmp_path)
     with pytest.raises(OtherRunError, match="data="):
         sample(bnn.condition(line, (x, y + 1)), tmp_path)
 

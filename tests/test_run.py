@@ -131,6 +131,49 @@ def test_a_users_own_method_runs_and_thin_counts_steps(posterior):
     assert draws.attrs["method"] == "own"
 
 
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (bnn.nuts, {"batch_size": 5}, "got batch_size=5 for nuts, whose steps compare"),
+        (bnn.mclmc, {"batch_size": 5}, "got batch_size=5 for mclmc"),
+        (bnn.mclmc, {"num_warmup": 0}, "got num_warmup=0 for mclmc"),
+        (
+            lambda posterior: bnn.sgld(
+                posterior, 1e-4, preconditioner=bnn.preconditioners.scale_adapted()
+            ),
+            {"num_warmup": 0},
+            "got num_warmup=0 for sgld",
+        ),
+        (
+            lambda posterior: bnn.nuts(bnn.condition(line, posterior.data, temperature=2.0)),
+            {},
+            "got nuts built with another posterior",
+        ),
+    ],
+)
+def test_a_method_is_run_as_it_must_be(posterior, make, options, words):
+    with pytest.raises(ValueError, match=words):
+        short(posterior, make(posterior), **options)
+
+
+def test_bootstrapped_chains_start_at_their_own_rows(posterior):
+    """A density of all rows at the start would be what the first proposals are compared with."""
+
+    def init(key, position, batch):
+        return batch[1]
+
+    def step(key, state, batch):
+        return state, {"same": jnp.all(jnp.sort(state) == jnp.sort(batch[1]))}
+
+    def draw(key, state):
+        return {"slope": state.sum(), "scale": jnp.zeros(())}
+
+    draws = short(posterior, Method(init, step, draw), bootstrap=True)
+    assert draws.sample_stats["same"].all()
+    sums = draws.posterior["slope"].values[:, 0]
+    assert len({*sums.tolist(), float(posterior.data[1].sum())}) == 3  # other rows for each
+
+
 def test_a_divergence_between_draws_is_not_lost(posterior):
     draws = short(posterior, counter(), num_warmup=0, num_draws=2, thin=5)
     np.testing.assert_array_equal(draws.sample_stats.diverging[0], [True, False])

@@ -313,3 +313,44 @@ def test_init_for_other_numbers_of_chains_is_spread_over_the_draws(short_run, us
     starts = short_run(init=usual, num_chains=3, num_warmup=0, num_draws=1, thin=0)
     in_line = weights_of(usual).reshape(-1, 4)
     np.testing.assert_array_equal(weights_of(starts)[:, 0], in_line[[0, 40, 79]])
+
+
+# Refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [bnn.hmc, bnn.nuts, bnn.adjusted_mclmc])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"step_size": 0}, "got step_size=0, expected a number above 0"),
+        ({"step_size": "auto"}, "got step_size='auto', expected a number above 0"),
+        ({"target_acceptance": 80}, "got target_acceptance=80, expected a number between 0 and 1"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(method, options, message):
+    posterior = conditioned(linear_regression())
+    with pytest.raises(ValueError, match=message):
+        method(posterior, **options)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        (bnn.hmc, {"trajectory_length": 0}, "got trajectory_length=0, expected a number above 0"),
+        (bnn.hmc, {"max_num_steps": 0}, "got max_num_steps=0, expected a whole number from 1"),
+        (bnn.nuts, {"max_num_doublings": 0}, "got max_num_doublings=0, expected a whole number"),
+        (bnn.adjusted_mclmc, {"trajectory_length": -3.0}, "got trajectory_length=-3.0, expected"),
+        (bnn.adjusted_mclmc, {"max_num_steps": -1}, "got max_num_steps=-1, expected a whole"),
+    ],
+)
+def test_lengths_out_of_range_are_refused(method, options, message):
+    posterior = conditioned(linear_regression())
+    with pytest.raises(ValueError, match=message):
+        method(posterior, **options)
+
+
+@pytest.mark.parametrize("method", [bnn.mclmc, bnn.adjusted_mclmc])
+def test_a_single_weight_has_no_sphere_to_move_on(method):
+    posterior = bnn.condition(gaussian_model, (np.zeros((1, 1)), np.zeros(1)))
+    with pytest.raises(ValueError, match="got 1 weight, expected at least 2"):
+        method(posterior)

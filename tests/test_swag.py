@@ -211,6 +211,16 @@ def test_counts_out_of_range_are_refused(posterior, arguments):
         swag(posterior, replay(POINTS), **arguments)
 
 
+def test_a_method_whose_draws_rest_is_refused(posterior):
+    held_out = tuple(leaf[:4] for leaf in posterior.data)
+    for inner, words in (
+        (bnn.descent(posterior, held_out=held_out), "early stopping"),
+        (bnn.descent(posterior, average_from=0), "an average"),
+    ):
+        with pytest.raises(ValueError, match=f"got descent with {words} as inner"):
+            bnn.swag(posterior, inner)
+
+
 def test_a_method_that_is_fitted_and_then_drawn_from_is_refused(posterior):
     inner = replay(POINTS, finish=lambda state: state, settings={"method": "laplace"})
     with pytest.raises(ValueError, match="got laplace with a finish.*expected.*descent or sgld"):

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from bnn_ppl.adaptation import Mass, adaptive, initial_mass
 from bnn_ppl.arguments import check_arguments
-from bnn_ppl.isokinetic import isokinetic_mclachlan
+from bnn_ppl.counts import check_count, check_positive
+from bnn_ppl.isokinetic import check_sphere, isokinetic_mclachlan
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
 
@@ -61,7 +62,11 @@ def adjusted_mclmc(
     kernel = kernels.build_kernel(integrator=isokinetic_mclachlan)
     start_mass = initial_mass(posterior.prior_std, mass)
     num_weights = posterior.num_weights
-    length = trajectory_length or math.pi / 2 * math.sqrt(num_weights)
+    quarter_period = math.pi / 2 * math.sqrt(num_weights)
+    length = quarter_period if trajectory_length is None else trajectory_length
+    check_sphere(num_weights)
+    check_positive("trajectory_length", length)
+    check_count("max_num_steps", max_num_steps)
 
     def transition(
         key: jax.Array, chain: Any, logdensity: Any, step_size: jax.Array, inverse_mass: Any

@@ -112,4 +112,4 @@ def csgld(
         "num_bands": num_bands,
         "learning_rate": named(rate),
     }
-    return Method(init, step, draw, settings=settings)
+    return Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)

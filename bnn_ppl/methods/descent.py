@@ -107,7 +107,7 @@ def descent(
         return state.position if average_from is None else state.average
 
     settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
-    method = Method(init, step, draw, settings=settings)
+    method = Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
     if held_out is None:
         return method
     return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)

@@ -10,6 +10,7 @@ import optax
 
 from bnn_ppl.adaptation import Mass, adaptive, euclidean, initial_mass
 from bnn_ppl.arguments import check_arguments
+from bnn_ppl.counts import check_count, check_positive
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
 
@@ -77,9 +78,9 @@ def hmc(
     from blackjax.mcmc import hmc as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")
-    length = trajectory_length or _quarter_period(posterior, mass)
+    length = _quarter_period(posterior, mass) if trajectory_length is None else trajectory_length
     jitter = (0.3 if step_size is None else 0.0) if jitter is None else jitter
-    _check(step_size, length, target_acceptance, max_num_steps, jitter)
+    _check(step_size, length, max_num_steps, jitter)
 
     def num_steps(key: jax.Array, step_size_now: jax.Array) -> jax.Array | int:
         if step_size is not None and jitter == 0:
@@ -178,15 +179,11 @@ def _energy(chain: "HMCState", info: "HMCInfo", metric: Any) -> jax.Array:
     return jnp.where(info.is_accepted, info.energy, start)
 
 
-def _check(
-    step_size: float | None, length: float, target: float, max_num_steps: int, jitter: float
-) -> None:
-    if not length > 0 or (step_size is not None and not step_size > 0):
-        raise ValueError(
-            f"got step_size={step_size}, trajectory_length={length}, expected numbers above 0"
-        )
-    if not 0 < target < 1:
-        raise ValueError(f"got target_acceptance={target}, expected a number between 0 and 1")
+def _check(step_size: float | None, length: float, max_num_steps: int, jitter: float) -> None:
+    check_positive("trajectory_length", length)
+    check_count("max_num_steps", max_num_steps)
+    if step_size is not None:
+        check_positive("step_size", step_size)
     if not 0 <= jitter < 1:
         raise ValueError(f"got jitter={jitter}, expected a share from 0 to below 1")
     longest = 0 if step_size is None else _num_steps(length * (1 + jitter), step_size)

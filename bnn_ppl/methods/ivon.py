@@ -197,4 +197,5 @@ def ivon(
         draw,
         settings=settings,
         fitted=lambda state: fitted(state.loc, precision(state), state.num_steps),
+        logdensity=posterior.logdensity,
     )

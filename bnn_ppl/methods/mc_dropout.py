@@ -104,7 +104,8 @@ def mc_dropout(
         }
 
     settings = {"method": "mc_dropout", "learning_rate": of_rate, "rate": rates}
-    return Method(init, step, draw, settings=settings, fitted=fitted)
+    density = posterior.logdensity
+    return Method(init, step, draw, settings=settings, fitted=fitted, logdensity=density)
 
 
 def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str, float]:

@@ -10,7 +10,8 @@ import optax
 
 from bnn_ppl.adaptation import Mass, Moments, estimated_mass, first_moments, initial_mass, updated
 from bnn_ppl.arguments import check_arguments
-from bnn_ppl.isokinetic import langevin_step
+from bnn_ppl.counts import check_positive
+from bnn_ppl.isokinetic import check_sphere, langevin_step
 from bnn_ppl.method import Method
 from bnn_ppl.posterior import Posterior
 from bnn_ppl.schedules import Schedule, check_rate, named, value_at
@@ -109,12 +110,13 @@ def mclmc(
 
     mass = mass or ("diagonal" if step_size is None else "identity")
     if step_size is not None:
-        check_rate("step_size", step_size)
+        check_positive("step_size", step_size)
     check_rate("energy_error", energy_error)
     start_mass = initial_mass(posterior.prior_std, mass)
     num_weights = posterior.num_weights
-    if decoherence_length is not None and not decoherence_length > 0:
-        raise ValueError(f"got decoherence_length={decoherence_length}, expected a number above 0")
+    check_sphere(num_weights)
+    if decoherence_length is not None:
+        check_positive("decoherence_length", decoherence_length)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> MCLMCState:
         chain = kernels.init(position, lambda w: posterior.logdensity(w, batch), key)
@@ -173,7 +175,16 @@ def mclmc(
         "mass": mass,
         "energy_error": named(energy_error),
     }
-    return Method(init, step, draw, warmup, settings)
+    return Method(
+        init,
+        step,
+        draw,
+        warmup,
+        settings,
+        logdensity=posterior.logdensity,
+        all_rows=True,
+        needs_warmup=step_size is None,
+    )
 
 
 def _tuned(old: MCLMCState, new: MCLMCState, info: dict, target: jax.Array) -> MCLMCState:

@@ -141,7 +141,8 @@ def mfvi(
         "init_std": init_std,
         "num_samples": num_samples,
     }
-    return Method(init, step, draw, settings=settings, fitted=fitted)
+    density = posterior.logdensity
+    return Method(init, step, draw, settings=settings, fitted=fitted, logdensity=density)
 
 
 def _draw(key: jax.Array, mean: Tree, log_std: Tree) -> Tree:

@@ -6,6 +6,7 @@ import jax
 
 from bnn_ppl.adaptation import Mass, adaptive, euclidean, initial_mass
 from bnn_ppl.arguments import check_arguments
+from bnn_ppl.counts import check_count
 from bnn_ppl.method import Method
 from bnn_ppl.no_u_turn import no_u_turn
 from bnn_ppl.posterior import Posterior
@@ -48,8 +49,7 @@ def nuts(
     from blackjax.mcmc import hmc
 
     mass = mass or ("diagonal" if step_size is None else "identity")
-    if max_num_doublings < 1:
-        raise ValueError(f"got max_num_doublings={max_num_doublings}, expected 1 or more")
+    check_count("max_num_doublings", max_num_doublings)
 
     def transition(
         key: jax.Array, chain: Any, logdensity: Any, step_size: jax.Array, inverse_mass: Any

@@ -74,4 +74,4 @@ def sgnht(posterior: Posterior, step_size: float | Schedule, *, friction: float 
         return state.chain.position
 
     settings = {"method": "sgnht", "step_size": named(step_size), "friction": friction}
-    return Method(init, step, draw, settings=settings)
+    return Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)

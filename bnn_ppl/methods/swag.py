@@ -94,15 +94,21 @@ def swag(
     Raises
     ------
     ValueError
-        If a count is out of range, or `inner` is fitted in warm-up and then drawn from.
+        If a count is out of range, or draws of `inner` are not the point its steps move: fitted in
+        warm-up, stopped early, or an average.
     """
     check_arguments(posterior=posterior)
     _check(rank, collect_every, collect_from)
-    if inner.finish is not None:
-        raise ValueError(
-            f"got {inner.settings.get('method', 'a method')} with a finish as inner, expected a "
-            "method whose steps move a point: use descent or sgld"
-        )
+    for what, there in (
+        ("a finish", inner.finish is not None),
+        ("early stopping", "rows_held_out" in inner.settings),
+        ("an average", inner.settings.get("average_from") is not None),
+    ):
+        if there:  # its draws rest, and so would have no spread
+            raise ValueError(
+                f"got {inner.settings.get('method', 'a method')} with {what} as inner, expected a "
+                "method whose steps move a point: use descent or sgld without it"
+            )
 
     def init(key: jax.Array, position: Tree, batch: Any) -> SwagState:
         zeros, zero = optax.tree.zeros_like(position), jnp.zeros((), int)
@@ -149,7 +155,17 @@ def swag(
         "collect_from": collect_from,
     }
     warmup = None if inner.warmup is None else partial(stepped, inner.warmup)
-    return Method(init, partial(stepped, inner.step), draw, warmup, settings, fitted=fitted)
+    return Method(
+        init,
+        partial(stepped, inner.step),
+        draw,
+        warmup,
+        settings,
+        fitted=fitted,
+        logdensity=posterior.logdensity,
+        all_rows=inner.all_rows,
+        needs_warmup=inner.needs_warmup,
+    )
 
 
 def _collected(moments: Moments, point: Tree) -> Moments:

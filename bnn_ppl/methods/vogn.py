@@ -152,6 +152,7 @@ def vogn(
         draw,
         settings=settings,
         fitted=lambda state: fitted(state.loc, state.precision, state.num_steps),
+        logdensity=posterior.logdensity,
     )
 
 
