@@ -236,8 +236,8 @@ COMMON += ["--num-chains", "--num-warmup", "--num-draws", "--thin"]
 COMMON += ["--float64", "--matmul-precision", "--microbatch"]
 
 
-def test_help_breaks_lines_where_the_terminal_does_and_not_the_source():
-    docstring = """Do.
+def test_help_breaks_lines_where_the_terminal_does_and_has_no_marks():
+    docstring = r"""Do.
 
     Parameters
     ----------
@@ -245,9 +245,9 @@ def test_help_breaks_lines_where_the_terminal_does_and_not_the_source():
         First line, and
         "second".
     b
-        Another.
+        :math:`\epsilon`, of :mod:`bnn_ppl.schedules`, or ``"c"``.
     """
-    argument = 'a\n    First line, and "second".\nb\n    Another.'
+    argument = 'a\n    First line, and "second".\nb\n    epsilon, of bnn_ppl.schedules, or "c".'
     assert flowing(docstring) == f"Do.\n\nParameters\n----------\n{argument}"
 
 

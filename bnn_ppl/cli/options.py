@@ -1,6 +1,7 @@
 """Options of the command line read off the signatures of functions."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -73,14 +74,18 @@ class _Unavailable:
 
 
 def flowing(docstring: str | None) -> str:
-    """Put each argument's text on one line, for help to wrap at the width of the terminal."""
+    """Make help of a docstring: each argument's text on one line, for the terminal to wrap.
+
+    Sphinx's marks go, and TeX's backslashes, which leaves the names of Greek letters.
+    """
     lines: list[str] = []
     for line in inspect.cleandoc(docstring or "").split("\n"):
         if line.startswith("    ") and lines[-1].startswith("    "):
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)
-    return "\n".join(lines)
+    plain = re.sub(r":[a-z]+:`~?([^`]*)`", r"\1", "\n".join(lines))
+    return plain.replace("``", "").replace("\\", "")
 
 
 def first_paragraph(function: Callable) -> str:
