@@ -1,6 +1,6 @@
 """Bayesian networks as scikit-learn's estimators: fit, predict, and draws to diagnose in ArviZ.
 
-Needs scikit-learn (``pip install 'bnn_ppl[sklearn]'``), and is not imported by ``bnn_ppl`` itself::
+Needs scikit-learn (``pip install scikit-learn``), and is not imported by ``bnn_ppl`` itself::
 
     from bnn_ppl.estimators import BayesianRegressor
     mean, std = BayesianRegressor().fit(X, y).predict(X_new, return_std=True)

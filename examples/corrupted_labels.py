@@ -35,7 +35,7 @@ class Config:
     hidden: tuple[int, ...] = (100, 100)  # width of each hidden layer
     num_epochs: int = 200  # passes over the rows at each share
     batch_size: int = 64
-    gaussian_process: bool = True  # needs scikit-learn: pip install 'bnn_ppl[sklearn]'
+    gaussian_process: bool = True  # needs scikit-learn: pip install scikit-learn
     figure: Path = Path("runs/corrupted_labels.png")
 
 

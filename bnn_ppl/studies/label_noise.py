@@ -320,6 +320,5 @@ def check_scikit_learn() -> None:
         import sklearn.gaussian_process  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "got no scikit-learn, expected it for the Gaussian process: "
-            "pip install 'bnn_ppl[sklearn]'"
+            "got no scikit-learn, expected it for the Gaussian process: pip install scikit-learn"
         ) from error
