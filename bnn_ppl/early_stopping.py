@@ -120,5 +120,5 @@ def stopped_early(
             "check_every": check_every,
             "patience": patience,
         },
-        logdensity=posterior.logdensity,
+        logdensity=method.logdensity,
     )

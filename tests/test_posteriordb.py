@@ -14,7 +14,6 @@ pytestmark = pytest.mark.skipif("BNN_PPL_DATA" not in os.environ, reason="needs 
 
 QUICK = {
     "eight_schools-eight_schools_noncentered",
-    "low_dim_gauss_mix-low_dim_gauss_mix",
     "sblri-blr",
 }
 NAMES = [

@@ -162,7 +162,7 @@ def swag(
         warmup,
         settings,
         fitted=fitted,
-        logdensity=posterior.logdensity,
+        logdensity=inner.logdensity,
         all_rows=inner.all_rows,
         needs_warmup=inner.needs_warmup,
     )
