@@ -1,4 +1,4 @@
-"""The posterior that predicts best can be the worst once images are noisy (Izmailov et al., 2021b).
+"""Noise in images can cost a posterior more than a best fit (Izmailov et al., 2021b).
 
 Pixels that are black in all training images leave their weights as the prior has them. A best fit
 draws such weights to 0; each draw of the posterior has random ones, which noise in those pixels
@@ -11,7 +11,8 @@ and tested on corrupted test images:
   never do have no say (after the paper's EmpCov prior, without its correlations).
 
 Prints for each the accuracy and negative log-likelihood on the test images as they are, and under
-each corruption at the highest severity. Draws scores by severity.
+each corruption at the highest severity: single wrong pixels (impulse_noise) cost HMC most, and the
+pixel prior gives about half of that back. Draws scores by severity.
 """
 
 import os
@@ -38,7 +39,7 @@ class Config:
     num_test: int = 500  # test images
     corruptions: tuple[str, ...] = ("gaussian_noise", "impulse_noise", "gaussian_blur", "fog")
     severities: tuple[int, ...] = (1, 3, 5)
-    std: float = 0.1  # of the prior
+    std: float = 0.3  # of the prior; at 0.1 it leaves 160 images little to say
     hidden: tuple[int, ...] = (50,)  # width of each hidden layer
     num_steps: int = 1000  # of the best fit
     num_chains: int = 2  # of HMC

@@ -88,7 +88,7 @@ CASES = {
         HMC
         | {"hidden": (3,), "num_members": 2, "num_steps": 3, "angles": (0, 90)}
         | {"num_test": 40},
-        ("best fit entropy upright", "ensemble entropy at worst", "HMC epistemic share")
+        ("best fit entropy at first", "ensemble entropy at worst", "HMC epistemic share")
         + ("HMC AUROC, unseen digits",),
     ),
     "segmentation": Case(
