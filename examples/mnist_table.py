@@ -73,7 +73,7 @@ def main(config: Config) -> dict[str, float]:
 def methods(config: Config, posterior: bnn.Posterior) -> Fits:
     """Methods by name, to be called."""
     steps = config.num_steps
-    rate = optax.cosine_decay_schedule(1e-2, steps)
+    rate, natural = (optax.cosine_decay_schedule(start, steps) for start in (1e-2, 1e-1))
     run = partial(bnn.run, jax.random.key(0), posterior)
     fit = partial(run, num_warmup=steps, batch_size=config.batch_size, thin=0)
     gaussian = partial(fit, num_draws=100)
@@ -105,8 +105,8 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
         "laplace": lambda: once(bnn.laplace(posterior), init=ensemble().isel(chain=[0])),
         "mfvi": lambda: gaussian(bnn.mfvi(posterior, learning_rate=rate)),
         "mc_dropout": lambda: gaussian(bnn.mc_dropout(posterior, learning_rate=rate)),
-        "vogn": lambda: gaussian(bnn.vogn(posterior, rate)),
-        "ivon": lambda: gaussian(bnn.ivon(posterior, rate)),
+        "vogn": lambda: gaussian(bnn.vogn(posterior, natural)),  # steps over the curvature
+        "ivon": lambda: gaussian(bnn.ivon(posterior, natural)),
     }  # fmt: skip
 
 
