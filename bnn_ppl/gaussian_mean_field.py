@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.counts import check_count
+from bnn_ppl.counts import check_count, check_positive
 from bnn_ppl.noise import gaussian_like
 from bnn_ppl.posterior import Posterior
 
@@ -73,5 +73,4 @@ def check_numbers(num_samples: int, beta1: float, beta2: float, **positive: floa
         if not 0 <= beta < 1:
             raise ValueError(f"got {name}={beta}, expected a number from 0 to below 1")
     for name, number in positive.items():
-        if not number > 0:
-            raise ValueError(f"got {name}={number}, expected a number above 0")
+        check_positive(name, number)

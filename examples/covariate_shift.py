@@ -11,8 +11,8 @@ and tested on corrupted test images:
   never do have no say (after the paper's EmpCov prior, without its correlations).
 
 Prints for each the accuracy and negative log-likelihood on the test images as they are, and under
-each corruption at the highest severity: single wrong pixels (impulse_noise) cost HMC most, and the
-pixel prior gives about half of that back. Draws scores by severity.
+each corruption at the highest severity: single wrong pixels (impulse_noise) cost HMC more nats than
+MAP, and the pixel prior saves about half of them. Draws scores by severity.
 """
 
 import os

@@ -264,8 +264,9 @@ def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any
     def along(direction: Array) -> Array:
         return jax.jvp(jax.grad(log_prior), (own,), (direction,))[1]
 
-    second = along(jnp.ones_like(own))  # that of independent numbers, in one go
-    if own.size <= _FEW_NUMBERS:
+    if own.size > _FEW_NUMBERS:
+        second = along(jnp.ones_like(own))  # the diagonal where there is nothing else, in one go
+    else:
         each = jnp.eye(own.size, dtype=own.dtype).reshape(own.size, *own.shape)
         second = jax.lax.map(lambda one: jnp.sum(one * along(one)), each).reshape(own.shape)
     return jnp.maximum(-second, 0.0) + _LEAST_PRECISION / posterior.prior_std[site] ** 2

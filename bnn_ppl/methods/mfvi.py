@@ -9,7 +9,7 @@ import optax
 from flax import nnx
 
 from bnn_ppl.arguments import check_arguments
-from bnn_ppl.counts import check_count
+from bnn_ppl.counts import check_count, check_positive
 from bnn_ppl.method import Method, step_info
 from bnn_ppl.noise import gaussian_like
 from bnn_ppl.posterior import Posterior, Terms
@@ -223,6 +223,5 @@ def _flipped_noise(key: jax.Array, layer: Layer, std: Tree, inputs: jax.Array) -
 def _check(estimator: str, init_std: float, num_samples: int) -> None:
     if estimator not in get_args(Estimator):
         raise ValueError(f"got estimator={estimator!r}, expected one of {get_args(Estimator)}")
-    if not init_std > 0:
-        raise ValueError(f"got init_std={init_std}, expected a number above 0")
+    check_positive("init_std", init_std)
     check_count("num_samples", num_samples)

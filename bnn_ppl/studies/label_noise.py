@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from bnn_ppl import metrics, models, priors
-from bnn_ppl.counts import check_count, check_seed
+from bnn_ppl.counts import check_count, check_positive, check_seed
 from bnn_ppl.data import Data, DataSet
 from bnn_ppl.methods import descent, laplace
 from bnn_ppl.network import Prior
@@ -301,8 +301,8 @@ def _check_gp(
         )
     check_count("num_rows", num_rows, least=2)
     for name, value in {"std": std, "length_scale": length_scale}.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"got {name}={value}, expected a number above 0")
+        if value is not None:
+            check_positive(name, value)
 
 
 def _check_both_classes(y: np.ndarray, shares: Sequence[float], seed: int) -> None:
