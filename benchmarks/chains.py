@@ -76,8 +76,8 @@ def ours(posterior, num_chains: int) -> float:
     import jax
 
     import bnn_ppl as bnn
-    from bnn_ppl.minibatches import Minibatches
-    from bnn_ppl.run import compiled_chunk, prepare
+    from bnn_ppl.sampling.minibatches import Minibatches
+    from bnn_ppl.sampling.run import compiled_chunk, prepare
 
     method = bnn.hmc(posterior, STEP_SIZE, STEP_SIZE * LENGTH)
     prepared = prepare(

@@ -23,7 +23,7 @@ NET = partial(bnn.nets.ResNet20, (32, 32, 3), 10)
 def measure(num_steps: int) -> dict[str, float]:
     """Seconds a step of each."""
     programs = {"ours": climbing()}
-    with patch("bnn_ppl.network.convolution", lax.conv_general_dilated):
+    with patch("bnn_ppl.model.network.convolution", lax.conv_general_dilated):
         programs["JAX's"] = climbing()
         return seconds_a_step(programs, num_steps)
 

@@ -95,8 +95,8 @@ def begin(method: str, size: str) -> dict[str, float]:
 def prepared_for(seed: int, posterior, method, batch_size):
     import jax
 
-    from bnn_ppl.minibatches import Minibatches
-    from bnn_ppl.run import prepare
+    from bnn_ppl.sampling.minibatches import Minibatches
+    from bnn_ppl.sampling.run import prepare
 
     minibatches = Minibatches(batch_size, bootstrap=False)
     prepared = prepare(jax.random.key(seed), posterior, method, 4, 2, 2, 1, minibatches)
@@ -105,7 +105,7 @@ def prepared_for(seed: int, posterior, method, batch_size):
 
 
 def compile_phase(which: int, prepared) -> None:
-    from bnn_ppl.run import compiled_chunk
+    from bnn_ppl.sampling.run import compiled_chunk
 
     compiled_chunk(prepared.phases[which], prepared)
 

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.method import Method
+from bnn_ppl.methods.method import Method
 
 
 def main() -> None:

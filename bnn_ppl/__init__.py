@@ -11,32 +11,19 @@ The map of the package, from a model to an answer::
                                                          studies, plots
 """
 
-from bnn_ppl import (
-    adversarial,
-    augmentation,
-    correlations,
-    corruptions,
-    data,
-    diagnostics,
-    metrics,
-    models,
-    nets,
-    plots,
-    preconditioners,
-    priors,
-    pruning,
-    schedules,
-    shift,
-    studies,
-    surface,
-)
-from bnn_ppl.chain_budget import chain_budget
-from bnn_ppl.compare import compare
-from bnn_ppl.guide import guide
-from bnn_ppl.linearised import linearised
-from bnn_ppl.method import Method
+import sys
+
+from bnn_ppl import data, nets, plots, studies
+from bnn_ppl.analysis import correlations, diagnostics, metrics, pruning, surface
+from bnn_ppl.analysis.chain_budget import chain_budget
+from bnn_ppl.analysis.compare import compare
+from bnn_ppl.analysis.guide import guide
+from bnn_ppl.analysis.linearised import linearised
+from bnn_ppl.analysis.predict import function_draws, predict, predictive_draws
+from bnn_ppl.analysis.prior_draws import prior_draws
 from bnn_ppl.methods import (
     adjusted_mclmc,
+    augmentation,
     csgld,
     descent,
     hmc,
@@ -46,20 +33,30 @@ from bnn_ppl.methods import (
     mclmc,
     mfvi,
     nuts,
+    preconditioners,
+    schedules,
     sghmc,
     sgld,
     sgnht,
     swag,
     vogn,
 )
-from bnn_ppl.network import random_network
-from bnn_ppl.plan import plan
-from bnn_ppl.posterior import Posterior, condition
-from bnn_ppl.predict import function_draws, predict, predictive_draws
-from bnn_ppl.prior_draws import prior_draws
-from bnn_ppl.run import run
+from bnn_ppl.methods.method import Method
+from bnn_ppl.model import models, priors
+from bnn_ppl.model.network import random_network
+from bnn_ppl.model.posterior import Posterior, condition
+from bnn_ppl.robustness import adversarial, corruptions, shift
+from bnn_ppl.sampling.plan import plan
+from bnn_ppl.sampling.run import run
 
 __version__ = "0.1.0"
+
+# Public modules can be imported by their public names, wherever their files are.
+for _module in (
+    *(adversarial, augmentation, correlations, corruptions, diagnostics, metrics, models),
+    *(preconditioners, priors, pruning, schedules, shift, surface),
+):
+    sys.modules[f"bnn_ppl.{_module.__name__.rsplit('.', 1)[1]}"] = _module
 
 __all__ = [
     "Method",

@@ -25,7 +25,7 @@ import optax
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.corruptions import rotate
+from bnn_ppl.robustness.corruptions import rotate
 
 
 @dataclass(frozen=True)

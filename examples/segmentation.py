@@ -23,7 +23,7 @@ import tyro
 from matplotlib.figure import Figure
 
 import bnn_ppl as bnn
-from bnn_ppl.corruptions import corrupt
+from bnn_ppl.robustness.corruptions import corrupt
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 import bnn_ppl as bnn
 from bnn_ppl import cli, metrics
-from bnn_ppl.chain_budget import chain_budget
-from bnn_ppl.cli.studies_of_draws import chains
-from bnn_ppl.plots.of_budgets import chain_budget as figure_of
+from bnn_ppl.analysis.chain_budget import chain_budget
+from bnn_ppl.cli.analysis import chains
+from bnn_ppl.plots.budgets import chain_budget as figure_of
 
 matplotlib.use("Agg")
 pytestmark = pytest.mark.filterwarnings("ignore:More chains")  # of ArviZ
@@ -28,8 +28,9 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(ROWS, 3)).astype(np.float32)
 REAL = RNG.normal(size=ROWS).astype(np.float32)
 LABELS = np.arange(ROWS) % 3
-PREDICT = import_module("bnn_ppl.predict")  # the module; bnn_ppl.predict is its function
-BUDGET = import_module("bnn_ppl.chain_budget")
+PREDICT = import_module("bnn_ppl.analysis.predict")  # the module; bnn_ppl.predict is its function
+BLOCKS = import_module("bnn_ppl.storage.inference_data")
+BUDGET = import_module("bnn_ppl.analysis.chain_budget")
 
 
 def made_up(num_outputs, num_chains=CHAINS, num_draws=DRAWS, **stats):
@@ -89,7 +90,7 @@ def test_all_chains_and_draws_score_as_their_prediction(
     posterior, draws, y = case()
     expected = scored(posterior, draws, y)
     bytes_a_draw = sum(values.nbytes for values in draws.posterior.values()) / (CHAINS * DRAWS)
-    monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", int(draws_a_block * bytes_a_draw) + 1)
+    monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", int(draws_a_block * bytes_a_draw) + 1)
     last = chain_budget(posterior, draws, (X, y), batch_size=batch_size).iloc[-1]
     assert (last["num_chains"], last["num_draws"], last["total_draws"]) == (4, 11, 44)
     for name, value in expected.items():

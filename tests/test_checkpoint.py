@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bnn_ppl import checkpoint
+from bnn_ppl.storage import checkpoint
 
 STATE = {"at": np.arange(6, dtype=np.float32).reshape(2, 3), "count": np.array([3, 4])}
 HEADER = {"settings": {"thin": 1}, "progress": {"draws": 4}, "saves": 7}

@@ -15,7 +15,7 @@ import pytest
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.cli.methods import METHODS
-from bnn_ppl.cli.options import flowing
+from bnn_ppl.cli.signatures import flowing
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -103,7 +103,9 @@ def test_run_saves_draws_figure_and_problem_and_prints_one_table(tmp_path, capsy
 def test_running_twice_reads_the_finished_run(tmp_path, monkeypatch, capsys, draws_only):
     cli.main(["run", "hmc", *SHORT])
     before = capsys.readouterr().out
-    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "compiled_chunk", None)  # nothing is stepped
+    monkeypatch.setattr(
+        sys.modules["bnn_ppl.sampling.run"], "compiled_chunk", None
+    )  # nothing is stepped
     cli.main(["run", "hmc", *SHORT])
     assert capsys.readouterr().out == before
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["yacht-0-hmc"]
@@ -502,7 +504,7 @@ def test_a_killed_run_is_summarised_and_goes_on(monkeypatch, capsys, draws_only)
 
     command = ["run", "hmc", *SHORT, "--folder", "here"]
     with monkeypatch.context() as patch:
-        patch.setattr("bnn_ppl.recorder.Folder.result", killed)
+        patch.setattr("bnn_ppl.storage.recorder.Folder.result", killed)
         with pytest.raises(Killed):
             cli.main(command)
     cli.main(["summary", "here"])

@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.cli.studies_of_draws import correlations
-from bnn_ppl.correlations import by_class, function_correlations
-from bnn_ppl.plots.of_correlations import correlations as figure_of
-from bnn_ppl.prior_draws import prior_draws
-from bnn_ppl.shift import evenly, thinned
+from bnn_ppl.analysis.correlations import by_class, function_correlations
+from bnn_ppl.analysis.prior_draws import prior_draws
+from bnn_ppl.cli.analysis import correlations
+from bnn_ppl.plots.correlations import correlations as figure_of
+from bnn_ppl.robustness.shift import evenly, thinned
 
 matplotlib.use("Agg")
 
@@ -32,7 +32,8 @@ REAL = RNG.normal(size=ROWS).astype(np.float32)
 LABELS = np.arange(ROWS) % 3
 KERNEL, BIAS = "net.layers.0.kernel", "net.layers.0.bias"
 KEY = jax.random.key(0)
-PREDICT = import_module("bnn_ppl.predict")  # the module; bnn_ppl.predict is its function
+PREDICT = import_module("bnn_ppl.analysis.predict")  # the module; bnn_ppl.predict is its function
+BLOCKS = import_module("bnn_ppl.storage.inference_data")
 
 
 def linear(num_outputs):
@@ -118,7 +119,7 @@ def test_equal_keys_give_equal_draws_and_more_of_them_begin_with_the_same():
 @pytest.mark.parametrize("draws_a_block", [1, 4, 1000])
 def test_logits_correlate_as_numpy_says(monkeypatch, output, draws_a_block):
     """Though they are far from 0 and come in blocks."""
-    monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", draws_a_block * 4 * (12 + 4) + 1)
+    monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", draws_a_block * 4 * (12 + 4) + 1)
     draws = prior_draws(KEY, classification(), 7, num_chains=3)
     draws.posterior[BIAS] += 1000
     found = function_correlations(classification(), draws, X, output=output)
@@ -230,7 +231,7 @@ def test_the_command_writes_what_the_functions_say(run_folder, capsys):
 
 
 def test_the_command_refuses_a_single_point_before_it_draws(run_folder, monkeypatch):
-    monkeypatch.setattr("bnn_ppl.cli.studies_of_draws.prior_draws", None)
+    monkeypatch.setattr("bnn_ppl.cli.analysis.prior_draws", None)
     folder = run_folder("--num-chains", "1", "--num-draws", "1")
     with pytest.raises(ValueError, match="got a run of 1 draws, expected 2 or more"):
         correlations(folder)

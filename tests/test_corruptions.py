@@ -13,7 +13,7 @@ import pytest
 from scipy import ndimage, stats
 
 from bnn_ppl import corruptions
-from bnn_ppl.corruptions import CORRUPTIONS, corrupt, rotate
+from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt, rotate
 
 SEVERITIES = range(1, 6)
 GREY = [name for name in CORRUPTIONS if name != "saturate"]

@@ -14,8 +14,8 @@ from targets import linear_regression
 from test_sgmcmc import gaussian, sample
 
 import bnn_ppl as bnn
-from bnn_ppl.augmentation import augmented, crop_and_flip
-from bnn_ppl.early_stopping import stopped_early
+from bnn_ppl.methods.augmentation import augmented, crop_and_flip
+from bnn_ppl.methods.shared.early_stopping import stopped_early
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from bnn_ppl import diagnostics, store
+from bnn_ppl import diagnostics
+from bnn_ppl.storage import store
 
 KINDS = {
     "rhat": (diagnostics.rhat, az.rhat),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from blackjax.mcmc import hmc as kernels
 
-from bnn_ppl.adaptation import euclidean
 from bnn_ppl.methods.hmc import _trajectory
+from bnn_ppl.methods.shared.adaptation import euclidean
 
 
 def logdensity(w):

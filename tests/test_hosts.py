@@ -18,7 +18,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl import recorder, store
+from bnn_ppl.storage import recorder, store
 
 X = np.linspace(-1, 1, 40)[:, None]
 OPTIONS = {"num_chains": 4, "num_warmup": 12, "num_draws": 17, "progress": False}
@@ -34,7 +34,7 @@ def model(x, y=None):
 
 def sample(folder, **options):
     """Sample with adaptation of all that adapts, a few draws at a time."""
-    sys.modules["bnn_ppl.run"]._DRAWS_A_CHUNK = 4
+    sys.modules["bnn_ppl.sampling.run"]._DRAWS_A_CHUNK = 4
     posterior = bnn.condition(model, (X, np.sin(3 * X[:, 0])))
     method = bnn.hmc(posterior, max_num_steps=8)
     return bnn.run(jax.random.key(0), posterior, method, folder=folder, **OPTIONS | options)
@@ -264,7 +264,7 @@ def main(port, process, folder, stop, number):
     store.append = appended
     owners = {"append": store, "commit": store, "_meet": recorder, "_shown": None}
     if stop in owners:
-        owner = owners[stop] or sys.modules["bnn_ppl.run"]
+        owner = owners[stop] or sys.modules["bnn_ppl.sampling.run"]
         number_sent = signal.SIGINT if stop == "_shown" else signal.SIGKILL
         setattr(owner, stop, stopping(getattr(owner, stop), int(number), number_sent))
     try:

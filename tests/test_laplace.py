@@ -20,11 +20,11 @@ from stats import assert_covariance
 from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, linear_regression
 
 import bnn_ppl as bnn
-from bnn_ppl import curvature
-from bnn_ppl.blocks import Factors
-from bnn_ppl.curvature import labels_and_weights
-from bnn_ppl.linearised import linearised
+from bnn_ppl.analysis.linearised import linearised
 from bnn_ppl.methods.laplace import laplace
+from bnn_ppl.methods.shared import fisher as curvature
+from bnn_ppl.methods.shared.covariance_blocks import Factors
+from bnn_ppl.methods.shared.fisher import labels_and_weights
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 3))

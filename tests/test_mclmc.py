@@ -16,8 +16,8 @@ from interrupts import press_ctrl_c
 from stats import effective_sample_size
 
 import bnn_ppl as bnn
-from bnn_ppl.isokinetic import _momentum_update, isokinetic_mclachlan, langevin_step
 from bnn_ppl.methods.mclmc import MCLMCState
+from bnn_ppl.methods.shared.integrators import _momentum_update, isokinetic_mclachlan, langevin_step
 
 SCALES = np.geomspace(0.1, 1.0, 100)
 
@@ -118,7 +118,7 @@ def test_warm_up_keeps_a_start_inside_the_typical_set():
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_DRAWS_A_CHUNK", 150)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_DRAWS_A_CHUNK", 150)
 
 
 # Chunks of warm-up: one step, then up to 150.

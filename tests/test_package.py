@@ -5,61 +5,53 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import rooms
+
 import bnn_ppl
 
 ROOT = Path(bnn_ppl.__file__).parent
 
-# A file imports only from floors below its own; each floor is a line, the lowest first.
+# A room imports only from rooms below its own line, the lowest first.
 FLOORS = [
-    ["files", "noise", "convolution", "counts", "corruptions"],
-    ["network"],
-    ["priors", "taps", "method", "store", "devices", "metrics", "isokinetic", "data", "nets"]
-    + ["precision", "progress", "checkpoint", "schedules", "preconditioners", "no_u_turn"],
-    ["models", "adaptation", "posterior", "recorder", "minibatches", "augmentation"],
-    ["arguments", "gibbs", "early_stopping", "curvature", "row_gradients", "gaussian_mean_field"],
-    ["linearised", "blocks"],
-    ["langevin"],
-    ["methods"],
-    ["run"],
-    ["predict", "diagnostics", "plan", "guide", "surface"],
-    ["pruning", "compare", "prior_draws", "correlations", "chain_budget", "shift"],
-    ["adversarial", "studies"],
-    ["plots"],
+    ["data", "nets", "runtime"],
+    ["model"],
+    ["methods", "storage"],
+    ["analysis", "sampling"],
+    ["plots", "robustness", "studies"],
     ["cli", "estimators"],
 ]
 
 
-def test_every_file_stands_on_one_floor_and_imports_only_from_below():
-    level = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-    for path in sorted(ROOT.rglob("*.py")):
-        name = path.relative_to(ROOT).parts[0].removesuffix(".py")
-        if name in ("__init__", "__main__"):
-            continue
-        assert name in level, f"{path.name} stands on no floor: add it to FLOORS"
-        for imported in _imports(path) - {name}:
-            assert level[imported] < level[name], f"{path.name} imports {imported} from above"
+def test_a_room_imports_only_from_rooms_below():
+    level = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+    assert sorted(level) == rooms.rooms(), "each room stands on one floor: mend FLOORS"
+    for (room, imported), files in rooms.arrows().items():
+        assert level[imported] < level[room], f"{files} of {room} import {imported} from above"
 
 
-def test_the_floors_are_read_from_real_imports():
-    assert {"network", "priors"} <= _imports(ROOT / "models.py")
+def test_there_are_few_rooms_levels_and_arrows():
+    assert len(rooms.rooms()) <= 16 and len(rooms.levels()) <= 8 and len(rooms.arrows()) <= 50
 
 
-def _imports(path: Path) -> set[str]:
-    """Rooms of the package that a file imports, anywhere in it."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bnn_ppl"):
-            parts = node.module.split(".")
-            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
-    rooms = {name for names in FLOORS for name in names}
-    return found & rooms
+def test_arrows_are_read_from_real_imports(tmp_path, monkeypatch):
+    assert "model/network.py" in rooms.arrows()["model", "nets"]
+    for room, line in {
+        "a": "from bnn_ppl.b import x",
+        "b": "def f():\n    from bnn_ppl import a",
+    }.items():
+        (tmp_path / f"{room}.py").write_text(line)
+    monkeypatch.setattr(rooms, "PACKAGE", tmp_path)
+    assert set(rooms.arrows()) == {("a", "b"), ("b", "a")}
+    with pytest.raises(ValueError, match="circle"):
+        rooms.levels()
 
 
 def test_all_is_sorted_and_complete():
     assert bnn_ppl.__all__ == sorted(bnn_ppl.__all__)
     assert all(hasattr(bnn_ppl, name) for name in bnn_ppl.__all__)
     public = {name for name in vars(bnn_ppl) if not name.startswith("_")}
-    extra = public - set(bnn_ppl.__all__) - {path.stem for path in ROOT.iterdir()}
+    extra = public - set(bnn_ppl.__all__) - {path.stem for path in ROOT.iterdir()} - {"sys"}
     assert not extra, f"public but not in __all__: {extra}"
 
 

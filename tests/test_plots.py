@@ -12,8 +12,8 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 from bnn_ppl import metrics, plots
-from bnn_ppl.compare import compare
-from bnn_ppl.plots.axes import BLUE
+from bnn_ppl.analysis.compare import compare
+from bnn_ppl.plots.style import BLUE
 
 
 @pytest.fixture

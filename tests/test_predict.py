@@ -18,10 +18,11 @@ import xarray
 from scipy.special import expit, logsumexp, softmax
 
 import bnn_ppl as bnn
-from bnn_ppl import store
-from bnn_ppl.taps import tapped
+from bnn_ppl.methods.shared.layers import tapped
+from bnn_ppl.storage.inference_data import draws_of
 
-PREDICT = import_module("bnn_ppl.predict")  # the module; bnn_ppl.predict is its function
+PREDICT = import_module("bnn_ppl.analysis.predict")  # the module; bnn_ppl.predict is its function
+BLOCKS = import_module("bnn_ppl.storage.inference_data")
 CHAINS, DRAWS, ROWS = 2, 7, 11
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(ROWS, 3))
@@ -236,7 +237,7 @@ def test_function_draws_are_the_predictions_of_each_draw(build, float64):
 @every_likelihood
 def test_both_in_one_pass_are_what_each_is_alone(build, float64, monkeypatch):
     posterior, draws, y, _, _ = build()
-    monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", 300)  # several blocks a chain
+    monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", 300)  # several blocks a chain
     together = PREDICT.predict_with_functions(posterior, draws, (X, y), batch_size=4)
     prediction = bnn.predict(posterior, draws, (X, y), batch_size=4)
     functions = bnn.function_draws(posterior, draws, X)
@@ -258,7 +259,7 @@ def test_predictive_draws_have_the_log_likelihood_of_each_row(build, float64, mo
     assert drawn.dims[2:] == got.observed_data["y"].dims == ("row", "output")[: np.ndim(y)]
     assert np.isfinite(az.loo(got).elpd_loo)
     assert list(draws.groups()) == ["posterior"]  # left as they were
-    monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", 300)
+    monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", 300)
     again = bnn.predictive_draws(jax.random.key(0), posterior, draws)
     np.testing.assert_array_equal(again.posterior_predictive["y"], drawn)
 
@@ -354,7 +355,7 @@ def test_any_number_of_rows_at_a_time_gives_the_same(build, batch_size, float64)
 def test_any_number_of_draws_at_a_time_gives_the_same(build, draws_a_block, float64, monkeypatch):
     posterior, draws, y, expected, by_draw = build()
     bytes_a_draw = sum(draws.posterior[site][0, 0].nbytes for site in draws.posterior)
-    monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", draws_a_block * bytes_a_draw + 1)
+    monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", draws_a_block * bytes_a_draw + 1)
     prediction = bnn.predict(posterior, draws, (X, y), batch_size=4)
     assert_equal(prediction, expected, rtol=1e-9)
     ((name, values),) = by_draw.items()
@@ -364,11 +365,11 @@ def test_any_number_of_draws_at_a_time_gives_the_same(build, draws_a_block, floa
 
 def test_a_block_never_holds_more_bytes_than_allowed(monkeypatch):
     draws, _ = network_draws(3, chains=2, draws=10)
-    sites = store.draws_of(draws, list(draws.posterior))
+    sites = draws_of(draws, list(draws.posterior))
     bytes_a_draw = sum(values[0, 0].nbytes for values in sites.values())
-    monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", 4 * bytes_a_draw)
+    monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", 4 * bytes_a_draw)
     weights = np.ones((2, 10))
-    blocks = [next(iter(block.values())) for block, _ in PREDICT.in_blocks(sites, weights)]
+    blocks = [next(iter(block.values())) for block, _ in BLOCKS.in_blocks(sites, weights)]
     assert [len(block) for block in blocks] == [4, 4, 2] * 2
 
 
@@ -394,7 +395,7 @@ def test_a_draw_that_weighs_three_counts_as_three(float64, monkeypatch):
     expected = bnn.predict(posterior, az.from_dict(repeated), (X, REAL))
     bytes_a_draw = sum(draws.posterior[site][0, 0].nbytes for site in draws.posterior)
     for draws_a_block in (2, 100):
-        monkeypatch.setattr(PREDICT, "_BYTES_A_BLOCK", draws_a_block * bytes_a_draw + 1)
+        monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", draws_a_block * bytes_a_draw + 1)
         got = bnn.predict(posterior, draws, (X, REAL))
         assert_equal(got, expected, rtol=1e-6)
 

@@ -15,7 +15,7 @@ from scipy.integrate import quad
 from scipy.special import logsumexp
 
 from bnn_ppl import priors
-from bnn_ppl.store import inference_data
+from bnn_ppl.storage.inference_data import inference_data
 
 STD = 0.3
 WEIGHTS = np.array([-2.0, -0.4, -1e-3, 0.0, 0.1, 0.7, 5.0])

@@ -15,7 +15,13 @@ from scipy.special import softmax
 
 import bnn_ppl as bnn
 from bnn_ppl import plots
-from bnn_ppl.pruning import divergence_from_prior, moments, pruned, pruning_curve, signal_to_noise
+from bnn_ppl.analysis.pruning import (
+    divergence_from_prior,
+    moments,
+    pruned,
+    pruning_curve,
+    signal_to_noise,
+)
 
 matplotlib.use("Agg")
 

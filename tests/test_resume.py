@@ -16,9 +16,9 @@ import pytest
 from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
-from bnn_ppl import store
-from bnn_ppl.checkpoint import OtherRunError
-from bnn_ppl.method import Method
+from bnn_ppl.methods.method import Method
+from bnn_ppl.storage import store
+from bnn_ppl.storage.checkpoint import OtherRunError
 
 SCRIPT = Path(__file__).with_name("resumable.py")
 
@@ -76,7 +76,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_DRAWS_A_CHUNK", 2)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_DRAWS_A_CHUNK", 2)
 
 
 @pytest.fixture
@@ -162,7 +162,9 @@ def test_a_finished_run_is_read_and_more_draws_extend_it(posterior, tmp_path):
     expected = sample(posterior, num_draws=20)
     assert_same(sample(posterior, tmp_path / "run"), sample(posterior))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["bnn_ppl.run"], "compiled_chunk", None)  # nothing is stepped
+        patch.setattr(
+            sys.modules["bnn_ppl.sampling.run"], "compiled_chunk", None
+        )  # nothing is stepped
         again = sample(posterior, tmp_path / "run")
     assert_same(again, sample(posterior))
     assert_same(sample(posterior, tmp_path / "run", num_draws=20), expected)
@@ -237,7 +239,7 @@ def test_a_folder_that_another_process_writes_is_refused(posterior, tmp_path):
     script = f"""
 import sys
 from pathlib import Path
-from bnn_ppl import checkpoint
+from bnn_ppl.storage import checkpoint
 held = checkpoint.lock(Path({str(tmp_path)!r}))
 print("held", flush=True)
 sys.stdin.read()

@@ -17,8 +17,8 @@ import pytest
 from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
-from bnn_ppl.method import Method
-from bnn_ppl.taps import tapped
+from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.shared.layers import tapped
 
 X = np.linspace(-1, 1, 12)[:, None]
 Y = X[:, 0] * 2 + 0.1
@@ -222,7 +222,7 @@ def test_booleans_integers_and_empty_arrays_are_recorded(posterior, tmp_path):
 
 def interrupt_at(monkeypatch, chunk):
     """Press Ctrl-C at a chunk; one draw a chunk."""
-    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_DRAWS_A_CHUNK", 1)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_DRAWS_A_CHUNK", 1)
     press_ctrl_c(monkeypatch, chunk)
 
 
@@ -243,7 +243,7 @@ def test_interrupt_in_warm_up_ends_the_run(posterior, monkeypatch):
 
 def test_chunks_do_not_change_the_draws(posterior, monkeypatch):
     whole = short(posterior)
-    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_DRAWS_A_CHUNK", 1)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_DRAWS_A_CHUNK", 1)
     one_by_one = short(posterior)
     for group in ("posterior", "sample_stats"):
         for name in whole[group]:
@@ -258,8 +258,8 @@ def test_an_error_in_a_chunk_keeps_what_the_chunks_before_it_computed(
             raise RuntimeError("out of memory")
         return {}
 
-    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_DRAWS_A_CHUNK", 1)
-    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_shown", fail)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_DRAWS_A_CHUNK", 1)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_shown", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         short(posterior, folder=tmp_path)
     assert bnn.diagnostics.load(tmp_path).posterior.sizes["draw"] == 3
@@ -431,7 +431,7 @@ def test_a_run_of_equal_shape_and_a_resumed_one_trace_nothing(posterior, tmp_pat
 
 def test_a_folder_of_samplers_that_drew_other_numbers_is_refused(posterior, monkeypatch, tmp_path):
     draws = short(posterior, folder=tmp_path)
-    monkeypatch.setattr(sys.modules["bnn_ppl.run"], "_GENERATION", -1)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_GENERATION", -1)
     with pytest.raises(ValueError, match=r"got generation of the samplers=-1, .*another folder"):
         short(posterior, folder=tmp_path)
     kept = bnn.diagnostics.load(tmp_path).posterior

@@ -18,9 +18,9 @@ from stats import assert_means
 from targets import linear_regression
 
 import bnn_ppl as bnn
-from bnn_ppl.augmentation import augmented
-from bnn_ppl.method import Method
-from bnn_ppl.minibatches import Minibatches, _shuffled
+from bnn_ppl.methods.augmentation import augmented
+from bnn_ppl.methods.method import Method
+from bnn_ppl.sampling.minibatches import Minibatches, _shuffled
 
 PRECISION = 2.0  # of the Gaussian target of each of many weights
 

@@ -19,11 +19,11 @@ matplotlib.use("Agg")
 
 import bnn_ppl as bnn
 from bnn_ppl import adversarial, metrics, shift
-from bnn_ppl.adversarial import attacked, fgsm
-from bnn_ppl.cli import shift as commands
+from bnn_ppl.cli import robustness as commands
 from bnn_ppl.cli.problem import Problem, conditioned
-from bnn_ppl.corruptions import CORRUPTIONS, corrupt, rotate
-from bnn_ppl.plots import of_shift
+from bnn_ppl.plots import robustness as of_shift
+from bnn_ppl.robustness.adversarial import attacked, fgsm
+from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt, rotate
 
 GREY = [name for name in CORRUPTIONS if name != "saturate"]
 KERNEL, BIAS = "net.layers.0.kernel", "net.layers.0.bias"
@@ -372,7 +372,9 @@ def test_the_gradient_is_of_the_log_of_the_average_to_central_differences(kind, 
 def test_draws_stream_in_blocks_and_rows_in_batches_with_one_answer(doubles, monkeypatch):
     posterior, draws, data = toy("classes")
     whole = fgsm(posterior, draws, data, 0.1)
-    monkeypatch.setattr(importlib.import_module("bnn_ppl.predict"), "_BYTES_A_BLOCK", 500)
+    monkeypatch.setattr(
+        importlib.import_module("bnn_ppl.storage.inference_data"), "_BYTES_A_BLOCK", 500
+    )
     np.testing.assert_array_equal(fgsm(posterior, draws, data, 0.1), whole)
     np.testing.assert_array_equal(fgsm(posterior, draws, data, 0.1, batch_size=4), whole)
 

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from bnn_ppl import store
+from bnn_ppl.storage import store
+from bnn_ppl.storage.inference_data import draws_of, inference_data
 
 RNG = np.random.default_rng(0)
 VALUES = {
@@ -51,7 +52,7 @@ def folder(tmp_path):
 
 
 def test_inference_data_has_arviz_groups_and_dims():
-    draws = store.inference_data(VALUES, STATS, Y, FACTS)
+    draws = inference_data(VALUES, STATS, Y, FACTS)
     assert draws.groups() == ["posterior", "sample_stats", "observed_data"]
     assert draws.posterior["noise"].dims == ("chain", "draw")
     assert draws.posterior["net.layers.0.kernel"].dims[:2] == ("chain", "draw")
@@ -61,11 +62,11 @@ def test_inference_data_has_arviz_groups_and_dims():
 
 
 def test_inference_data_without_statistics_or_outcome():
-    assert store.inference_data(VALUES, {}, None, {}).groups() == ["posterior"]
+    assert inference_data(VALUES, {}, None, {}).groups() == ["posterior"]
 
 
 def test_draws_in_a_folder_are_those_in_memory(folder):
-    in_memory, read = store.inference_data(VALUES, STATS, Y, FACTS), store.load(folder)
+    in_memory, read = inference_data(VALUES, STATS, Y, FACTS), store.load(folder)
     assert set(read.groups()) == set(in_memory.groups())
     for group in in_memory.groups():
         assert set(read[group].variables) == set(in_memory[group].variables)
@@ -117,8 +118,8 @@ def test_any_zarr_reader_sees_the_same(folder):
 
 
 def test_draws_of_gives_the_arrays_of_the_sites_named():
-    draws = store.inference_data(VALUES, STATS, Y, FACTS)
-    got = store.draws_of(draws, ["noise"])
+    draws = inference_data(VALUES, STATS, Y, FACTS)
+    got = draws_of(draws, ["noise"])
     assert list(got) == ["noise"]
     np.testing.assert_array_equal(got["noise"], VALUES["noise"])
     message = (
@@ -126,13 +127,13 @@ def test_draws_of_gives_the_arrays_of_the_sites_named():
         "model, recorded without keep="
     )
     with pytest.raises(ValueError, match=message):
-        store.draws_of(draws, ["noise", "bias", "scale"])
+        draws_of(draws, ["noise", "bias", "scale"])
 
 
 def test_no_draws_yet_is_an_error_where_some_are_needed(tmp_path):
     written(tmp_path)
     with pytest.raises(ValueError, match="got no draws"):
-        store.draws_of(store.load(tmp_path), ["noise"])
+        draws_of(store.load(tmp_path), ["noise"])
 
 
 # --- what no run wrote

@@ -9,7 +9,7 @@ from stats import assert_covariance, assert_means
 from test_sgmcmc import gaussian, sample
 
 import bnn_ppl as bnn
-from bnn_ppl.method import Method, step_info
+from bnn_ppl.methods.method import Method, step_info
 from bnn_ppl.methods.swag import swag
 
 RNG = np.random.default_rng(0)

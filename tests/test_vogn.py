@@ -17,9 +17,9 @@ from targets import NOISE, PRIOR_SDS, linear_regression
 from test_sgmcmc import sample
 
 import bnn_ppl as bnn
-from bnn_ppl import row_gradients as module
+from bnn_ppl.methods.shared import per_example_gradients as module
+from bnn_ppl.methods.shared.per_example_gradients import row_gradients
 from bnn_ppl.methods.vogn import vogn
-from bnn_ppl.row_gradients import row_gradients
 
 # --- squared gradients of rows
 

@@ -9,8 +9,8 @@ import numpy as np
 import optax
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.options import Options, hints_of
-from bnn_ppl.schedules import Schedule
+from bnn_ppl.cli.signatures import Options, hints_of
+from bnn_ppl.methods.schedules import Schedule
 
 
 def swag(

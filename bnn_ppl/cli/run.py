@@ -11,12 +11,12 @@ import jax
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.checkpoint import OtherRunError, read_header
+from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.methods import METHODS, Training, built_method, in_steps
-from bnn_ppl.cli.options import Options, first_paragraph, options_of
-from bnn_ppl.cli.printed import describe, plan_table, results_table
 from bnn_ppl.cli.problem import Problem, conditioned, refuse_unused, training_rows
-from bnn_ppl.predict import predict_with_functions
+from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
+from bnn_ppl.cli.tables import describe, plan_table, results_table
+from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 
 _RUNNING = {"num_chains": None, "num_warmup": None, "num_draws": None, "thin": None}
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave

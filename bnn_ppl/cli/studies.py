@@ -7,7 +7,7 @@ from typing import Any
 
 import bnn_ppl as bnn
 from bnn_ppl import studies
-from bnn_ppl.plots import of_studies
+from bnn_ppl.plots import studies as of_studies
 from bnn_ppl.studies.continual import Learner
 from bnn_ppl.studies.label_noise import check_scikit_learn
 

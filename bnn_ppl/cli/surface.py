@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import tyro
 
-from bnn_ppl.cli.folders import Opened, check_figure, reopen, reopen_all
-from bnn_ppl.plots.of_surfaces import posterior_surface
-from bnn_ppl.surface import corner
-from bnn_ppl.surface import corners as corners_of
-from bnn_ppl.surface import surface as surface_through
+from bnn_ppl.analysis.surface import corner
+from bnn_ppl.analysis.surface import corners as corners_of
+from bnn_ppl.analysis.surface import surface as surface_through
+from bnn_ppl.cli.run_folders import Opened, check_figure, reopen, reopen_all
+from bnn_ppl.plots.surface import posterior_surface
 
 Draw: TypeAlias = tuple[int, int]
 

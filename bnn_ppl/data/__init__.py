@@ -12,12 +12,12 @@ import os
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bnn_ppl.data.files import Data, DataSet, places
+from bnn_ppl.data.catalogue import IMAGES, check_name, loader
 from bnn_ppl.data.images import test_images
-from bnn_ppl.data.own import is_file, own
-from bnn_ppl.data.references import HMCReference, hmc_reference, published
-from bnn_ppl.data.sets import IMAGES, check_name, loader
+from bnn_ppl.data.published import HMCReference, hmc_reference, published
+from bnn_ppl.data.reading import Data, DataSet, places
 from bnn_ppl.data.standardise import Moments, standardise
+from bnn_ppl.data.user_files import is_file, own
 
 __all__ = [
     "Data",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnn_ppl.data.files import Data, DataSet, Place, find, not_found, read_npz, read_xz, require
+from bnn_ppl.data.reading import Data, DataSet, Place, find, not_found, read_npz, read_xz, require
 from bnn_ppl.data.splits import permutation, published_split, split_number, whole
 from bnn_ppl.data.standardise import Moments, classification
 

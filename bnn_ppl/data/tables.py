@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bnn_ppl.data.files import Data, DataSet, Place, arrays_in, find, read_npz, require
+from bnn_ppl.data.reading import Data, DataSet, Place, arrays_in, find, read_npz, require
 from bnn_ppl.data.splits import Rows, published_split, refuse_subset, split_rows
 from bnn_ppl.data.standardise import Moments, moments, regression
 

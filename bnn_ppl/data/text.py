@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bnn_ppl.data.files import Data, DataSet, Place, find, read_npz, require
+from bnn_ppl.data.reading import Data, DataSet, Place, find, read_npz, require
 from bnn_ppl.data.splits import published_split, whole
 from bnn_ppl.data.standardise import UNCHANGED
 

@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.adaptation import Mass, adaptive, initial_mass
-from bnn_ppl.arguments import check_arguments
-from bnn_ppl.counts import check_count, check_positive
-from bnn_ppl.isokinetic import check_sphere, isokinetic_mclachlan
-from bnn_ppl.method import Method
-from bnn_ppl.posterior import Posterior
+from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.shared.adaptation import Mass, adaptive, initial_mass
+from bnn_ppl.methods.shared.integrators import check_sphere, isokinetic_mclachlan
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_count, check_positive
 
 
 def adjusted_mclmc(

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.adaptation import Mass, adaptive, euclidean, initial_mass
-from bnn_ppl.arguments import check_arguments
-from bnn_ppl.counts import check_count, check_positive
-from bnn_ppl.method import Method
-from bnn_ppl.posterior import Posterior
+from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.shared.adaptation import Mass, adaptive, euclidean, initial_mass
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_count, check_positive
 
 if TYPE_CHECKING:
     from blackjax.mcmc.hmc import HMCInfo, HMCState

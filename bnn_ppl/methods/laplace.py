@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.arguments import check_arguments
-from bnn_ppl.blocks import Structure, blocks_of
-from bnn_ppl.curvature import Curvature, called_layers, evaluated, shares
-from bnn_ppl.method import Method, step_info
-from bnn_ppl.posterior import Posterior
+from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.shared.covariance_blocks import Structure, blocks_of
+from bnn_ppl.methods.shared.fisher import Curvature, called_layers, evaluated, shares
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
 
 Array = jax.Array
 Tree = Any

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.arguments import check_arguments
-from bnn_ppl.method import Method, step_info
-from bnn_ppl.posterior import Posterior
-from bnn_ppl.row_gradients import row_layers
-from bnn_ppl.schedules import Schedule, check_rate, named
-from bnn_ppl.taps import Layer, tapped
+from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.schedules import Schedule, check_rate, named
+from bnn_ppl.methods.shared.layers import Layer, tapped
+from bnn_ppl.methods.shared.per_example_gradients import row_layers
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
 

@@ -8,13 +8,20 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.adaptation import Mass, Moments, estimated_mass, first_moments, initial_mass, updated
-from bnn_ppl.arguments import check_arguments
-from bnn_ppl.counts import check_positive
-from bnn_ppl.isokinetic import check_sphere, langevin_step
-from bnn_ppl.method import Method
-from bnn_ppl.posterior import Posterior
-from bnn_ppl.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.shared.adaptation import (
+    Mass,
+    Moments,
+    estimated_mass,
+    first_moments,
+    initial_mass,
+    updated,
+)
+from bnn_ppl.methods.shared.integrators import check_sphere, langevin_step
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_positive
 
 Tree = Any
 

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bnn_ppl.arguments import check_arguments
-from bnn_ppl.counts import check_count, check_positive
-from bnn_ppl.method import Method, step_info
-from bnn_ppl.noise import gaussian_like
-from bnn_ppl.posterior import Posterior, Terms
-from bnn_ppl.row_gradients import row_layers
-from bnn_ppl.schedules import Schedule, check_rate, named
-from bnn_ppl.taps import Layer, Tap, tapped, with_weights
+from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.schedules import Schedule, check_rate, named
+from bnn_ppl.methods.shared.layers import Layer, Tap, tapped, with_weights
+from bnn_ppl.methods.shared.per_example_gradients import row_layers
+from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior, Terms
+from bnn_ppl.runtime.checks import check_count, check_positive
 
 Tree = Any
 Estimator = Literal["weights", "local_reparametrisation", "flipout"]

@@ -4,12 +4,12 @@ from typing import Any
 
 import jax
 
-from bnn_ppl.adaptation import Mass, adaptive, euclidean, initial_mass
-from bnn_ppl.arguments import check_arguments
-from bnn_ppl.counts import check_count
-from bnn_ppl.method import Method
-from bnn_ppl.no_u_turn import no_u_turn
-from bnn_ppl.posterior import Posterior
+from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.shared.adaptation import Mass, adaptive, euclidean, initial_mass
+from bnn_ppl.methods.shared.no_u_turn import no_u_turn
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_count
 
 
 def nuts(

@@ -1,10 +1,10 @@
 """Stochastic-gradient Langevin dynamics."""
 
-from bnn_ppl.langevin import langevin
-from bnn_ppl.method import Method
-from bnn_ppl.posterior import Posterior
-from bnn_ppl.preconditioners import Preconditioner
-from bnn_ppl.schedules import Schedule
+from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.preconditioners import Preconditioner
+from bnn_ppl.methods.schedules import Schedule
+from bnn_ppl.methods.shared.langevin import langevin
+from bnn_ppl.model.posterior import Posterior
 
 
 def sgld(

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.arguments import check_arguments
-from bnn_ppl.method import Method, step_info
-from bnn_ppl.posterior import Posterior
-from bnn_ppl.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
 

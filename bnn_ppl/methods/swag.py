@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.arguments import check_arguments
-from bnn_ppl.counts import check_count
-from bnn_ppl.method import Method
-from bnn_ppl.noise import gaussian_like
-from bnn_ppl.posterior import Posterior
+from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_count
 
 Tree = Any
 

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.arguments import check_arguments
-from bnn_ppl.gaussian_mean_field import (
+from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.shared.mean_field import (
     averaged,
     check_numbers,
     drawn,
@@ -14,10 +15,9 @@ from bnn_ppl.gaussian_mean_field import (
     likelihood_weight,
     prior_normals,
 )
-from bnn_ppl.method import Method, step_info
-from bnn_ppl.posterior import Posterior
-from bnn_ppl.row_gradients import row_gradients
-from bnn_ppl.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.shared.per_example_gradients import row_gradients
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
 

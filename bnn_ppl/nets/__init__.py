@@ -2,7 +2,7 @@
 
 from bnn_ppl.nets.alexnet import AlexNet
 from bnn_ppl.nets.cnn_lstm import CNNLSTM
-from bnn_ppl.nets.frn import FilterResponseNorm
+from bnn_ppl.nets.layers import FilterResponseNorm
 from bnn_ppl.nets.lenet import LeNet, LeNet5, LeNetCaffe
 from bnn_ppl.nets.linen import from_linen
 from bnn_ppl.nets.mlp import MLP

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.frn import FilterResponseNorm
+from bnn_ppl.nets.layers import FilterResponseNorm
 
 Activation = Callable[[jax.Array], jax.Array]
 

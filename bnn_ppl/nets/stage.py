@@ -3,7 +3,7 @@
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.frn import FilterResponseNorm
+from bnn_ppl.nets.layers import FilterResponseNorm
 
 
 class ConvStage(nnx.Module):

@@ -5,23 +5,23 @@ Those of one panel take ``ax=None``, draw on new Axes where none are given, and 
 and Ito's, which the colour-blind can tell apart, and no global style of matplotlib is changed.
 """
 
-from bnn_ppl.plots.of_budgets import chain_budget
-from bnn_ppl.plots.of_chains import rhat_histogram, trace_logdensity
-from bnn_ppl.plots.of_correlations import correlations
-from bnn_ppl.plots.of_methods import comparison
-from bnn_ppl.plots.of_predictions import (
+from bnn_ppl.plots.budgets import chain_budget
+from bnn_ppl.plots.chains import rhat_histogram, trace_logdensity
+from bnn_ppl.plots.comparison import comparison
+from bnn_ppl.plots.correlations import correlations
+from bnn_ppl.plots.predictions import (
     coverage,
     predicted_against_observed,
     predictive_band,
     reliability,
     selective_accuracy,
 )
-from bnn_ppl.plots.of_runs import report
-from bnn_ppl.plots.of_shift import adversarial, corruptions, out_of_distribution, rotations
-from bnn_ppl.plots.of_studies import continual, label_noise
-from bnn_ppl.plots.of_surfaces import posterior_surface
-from bnn_ppl.plots.of_sweeps import sweep
-from bnn_ppl.plots.of_weights import pruning, weights
+from bnn_ppl.plots.report import report
+from bnn_ppl.plots.robustness import adversarial, corruptions, out_of_distribution, rotations
+from bnn_ppl.plots.studies import continual, label_noise
+from bnn_ppl.plots.surface import posterior_surface
+from bnn_ppl.plots.sweeps import sweep
+from bnn_ppl.plots.weights import pruning, weights
 
 __all__ = [
     "adversarial",

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from bnn_ppl import metrics, models, priors
-from bnn_ppl.counts import check_count, check_positive, check_seed
+from bnn_ppl.analysis import metrics
+from bnn_ppl.analysis.predict import predict
 from bnn_ppl.data import Data, DataSet
 from bnn_ppl.methods import descent, laplace
-from bnn_ppl.network import Prior
-from bnn_ppl.posterior import condition
-from bnn_ppl.predict import predict
+from bnn_ppl.model import models, priors
+from bnn_ppl.model.network import Prior
+from bnn_ppl.model.posterior import condition
+from bnn_ppl.runtime.checks import check_count, check_positive, check_seed
 from bnn_ppl.studies.training import Training, check_study, fit, rate
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 
-from bnn_ppl.counts import check_count, check_seed
 from bnn_ppl.data import DataSet
-from bnn_ppl.method import Method
-from bnn_ppl.posterior import Posterior
-from bnn_ppl.run import run
-from bnn_ppl.schedules import Schedule, check_rate, cosine_burn_in
+from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.schedules import Schedule, check_rate, cosine_burn_in
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_count, check_seed
+from bnn_ppl.sampling.run import run
 
 if TYPE_CHECKING:
     import arviz

@@ -1,0 +1,267 @@
+"""One long chain or several short ones: scores of predictions from parts of a run."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import combinations, pairwise, product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy.special import logsumexp
+
+from bnn_ppl.analysis import metrics
+from bnn_ppl.analysis.predict import adder, checked_pair
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.precision import matmul_precision
+from bnn_ppl.runtime.progress import Report, reporting
+from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
+
+if TYPE_CHECKING:
+    import arviz
+    import pandas
+
+Sites = dict[str, Any]
+Rows = tuple[Any, jax.Array]
+
+_EVERY_NUMBER = 8  # of chains; where there are more, their numbers double
+
+
+class _Averages(NamedTuple):
+    """Of each chain's first draws, by chain and number of draws."""
+
+    center: np.ndarray  # (chain, number of draws, row[, class]): class probabilities, or means
+    log_prob: np.ndarray  # (chain, number of draws, row): log of the average density of y
+
+
+def chain_budget(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    data: Any,
+    *,
+    num_chains: Sequence[int] | None = None,
+    num_draws: Sequence[int] | None = None,
+    max_subsets: int = 20,
+    seed: int = 0,
+    scale: float = 1.0,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> "pandas.DataFrame":
+    r"""Score the average prediction of c chains with m draws each, for many c and m.
+
+    Equal budgets c m compare one long chain with several short ones (Izmailov et al., 2021, "What
+    Are Bayesian Neural Network Posteriors Really Like?", of HMC). What each chain pays before its
+    first draw, its warm-up, is not in the budget.
+
+    Every draw predicts every row once, whatever the number of conditions; memory holds a prediction
+    for each chain and each m.
+
+    Parameters
+    ----------
+    posterior
+        The one that was sampled.
+    draws
+        From :func:`bnn_ppl.run`. Draws weigh as in :func:`bnn_ppl.predict`.
+    data
+        A pair (x, y) of rows to predict, y in the units the model saw.
+    num_chains
+        Numbers of chains c. By default each up to all there are; of more than 8 chains 1, 2, 4, ...
+        and all.
+    num_draws
+        Numbers of draws m, the first ones of each chain. By default 1, 2, 4, ... and all.
+    max_subsets
+        Of c chains out of all: if there are more subsets, so many are chosen at random.
+    seed
+        Of that choice.
+    scale
+        What regression targets were divided by; rmse and nll are in original units.
+    batch_size
+        Rows at a time; all at once by default.
+    progress
+        Show a bar with the time left, or lines where there is no terminal.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each c and m: ``num_chains``, ``num_draws`` (of a chain), ``total_draws``,
+        ``num_subsets``, and averages over the subsets of chains of ``accuracy``, ``nll`` and
+        ``ece`` for classes, of ``rmse`` and ``nll`` (of the mixture) for numbers.
+        ``<score>_se`` is the standard error of that average due to the choice of chains, on these
+        test rows: the delete-d jackknife (Shao & Wu, 1989)
+
+        .. math:: \sqrt{\frac{c}{C - c} \frac 1 S \sum_{s=1}^S (\theta_s - \bar\theta)^2}
+
+        of S subsets out of C chains, which for c = 1 is the usual one. NaN where c = C.
+
+    Raises
+    ------
+    ValueError
+        If there are no draws or they lack a site, y is missing or not one number a row, or a number
+        of chains or draws is not one that there is.
+    """
+    x, y = checked_pair(data, posterior)
+    if y is None or y.ndim != 1:
+        got = "no y" if y is None else f"y of shape {y.shape}"
+        raise ValueError(f"got {got}, expected one number a row to score by: pass (x, y)")
+    sites = sites_of(posterior, draws)
+    all_chains, all_draws = next(iter(sites.values())).shape[:2]
+    chains = _numbers("num_chains", num_chains, all_chains, _EVERY_NUMBER)
+    lengths = _numbers("num_draws", num_draws, all_draws, 1)
+    if max_subsets < 1:
+        raise ValueError(f"got max_subsets={max_subsets}, expected at least 1")
+    weights = weights_of(draws)
+    batches = list(_batches(x, y, batch_size))
+    with (
+        jax.default_matmul_precision(matmul_precision()),
+        reporting(progress, len(batches) * all_chains * lengths[-1]) as report,
+    ):
+        averages = _averages(posterior, sites, weights, lengths, batches, report)
+    rng = np.random.default_rng(seed)
+    choices = {count: _subsets(all_chains, count, max_subsets, rng) for count in chains}
+    return _table(averages, choices, lengths, np.asarray(y), scale)
+
+
+# --- what is compared
+
+
+def _numbers(name: str, chosen: Sequence[int] | None, largest: int, every: int) -> list[int]:
+    """Numbers from 1 to the largest in order; by default doubling, or each where they are few."""
+    if chosen is None:
+        doubling = {2**i for i in range(largest.bit_length())}
+        return sorted({largest} | (set(range(1, largest + 1)) if largest <= every else doubling))
+    wrong = [n for n in chosen if not isinstance(n, int | np.integer) or not 1 <= n <= largest]
+    if wrong or not len(chosen):
+        raise ValueError(
+            f"got {name}={tuple(chosen)}, expected whole numbers from 1 to {largest}, as many as "
+            "there are: leave others out"
+        )
+    return sorted({int(n) for n in chosen})
+
+
+def _subsets(there: int, count: int, most: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    if math.comb(there, count) <= most:
+        return list(combinations(range(there), count))
+    found: set[tuple[int, ...]] = set()
+    while len(found) < most:
+        found.add(tuple(sorted(rng.choice(there, count, replace=False).tolist())))
+    return sorted(found)
+
+
+# --- predictions
+
+
+def _batches(x: Any, y: jax.Array, batch_size: int | None) -> Iterator[Rows]:
+    size = len(y) if batch_size is None else batch_size
+    if size < 1:
+        raise ValueError(f"got batch_size={batch_size} for {len(y)} rows, expected at least 1")
+    for start in range(0, len(y), size):
+        yield jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
+
+
+def _averages(
+    posterior: Posterior,
+    sites: Sites,
+    weights: np.ndarray,
+    lengths: list[int],
+    batches: list[Rows],
+    report: Report,
+) -> _Averages:
+    """Predict by every draw once, a batch of rows and a chain at a time."""
+    add, tell = adder(posterior), _counter(report, {"chains": len(weights)})
+    by_batch = []
+    for rows in batches:
+        by_chain = []
+        for chain in range(len(weights)):
+            own = {site: values[chain : chain + 1] for site, values in sites.items()}
+            own_weights = weights[chain : chain + 1]
+            by_chain.append(
+                _of_chain(partial(add, x=rows[0], y=rows[1]), own, own_weights, lengths, tell)
+            )
+        by_batch.append(_stacked(by_chain))
+    return _Averages(*(np.concatenate(parts, 2) for parts in zip(*by_batch, strict=True)))
+
+
+def _of_chain(
+    add: Callable, sites: Sites, weights: np.ndarray, lengths: list[int], tell: Callable
+) -> _Averages:
+    """Add up a chain's predictions, draw by draw, and read the average off at each length."""
+    sums, averages = None, []
+    for start, end in pairwise([0, *lengths]):
+        part = {site: values[:, start:end] for site, values in sites.items()}
+        for block, share in in_blocks(part, weights[:, start:end]):
+            # Waiting keeps blocks from piling up in memory before a slower device.
+            sums, _ = jax.block_until_ready(add(sums, block, share))
+            tell(len(share))
+        averages.append(_average(sums))
+    return _stacked(averages)
+
+
+def _average(sums: Any) -> _Averages:
+    log_prob = np.asarray(sums.log_prob) - np.log(float(sums.weight))
+    return _Averages(np.asarray(sums.mean), log_prob)
+
+
+def _counter(report: Report, facts: dict[str, Any]) -> Callable[[int], None]:
+    """Give the function that tells of so many draws more."""
+    done = 0
+
+    def tell(num_draws: int) -> None:
+        nonlocal done
+        done += num_draws
+        report("predicting", done, facts)
+
+    return tell
+
+
+def _stacked(averages: Iterable[_Averages]) -> _Averages:
+    return _Averages(*(np.stack(parts) for parts in zip(*averages, strict=True)))
+
+
+# --- scores
+
+
+def _table(
+    averages: _Averages,
+    choices: dict[int, list[tuple[int, ...]]],
+    lengths: list[int],
+    y: np.ndarray,
+    scale: float,
+) -> "pandas.DataFrame":
+    import pandas as pd
+
+    there, rows = len(averages.center), []
+    for (count, subsets), (place, length) in product(choices.items(), enumerate(lengths)):
+        scores = [_scores(averages, list(subset), place, y, scale) for subset in subsets]
+        sizes = {"num_chains": count, "num_draws": length, "total_draws": count * length}
+        rows.append(sizes | {"num_subsets": len(subsets)} | _summary(scores, count, there))
+    return pd.DataFrame(rows)
+
+
+def _scores(
+    averages: _Averages, chains: list[int], place: int, y: np.ndarray, scale: float
+) -> dict[str, float]:
+    """Score the average of some chains, which weigh the same."""
+    center = averages.center[chains, place].mean(0, dtype=float)
+    log_prob = logsumexp(averages.log_prob[chains, place].astype(float), 0) - np.log(len(chains))
+    if center.ndim == 2:
+        prediction = {"probs": center, "log_prob": log_prob}
+        return {
+            "accuracy": metrics.accuracy(prediction, y),
+            "nll": metrics.nll(prediction, y),
+            "ece": metrics.ece(prediction, y),
+        }
+    prediction = {"mean": center, "log_prob": log_prob}
+    return {
+        "rmse": metrics.rmse(prediction, y, scale=scale),
+        "nll": metrics.nll(prediction, y, scale=scale),
+    }
+
+
+def _summary(scores: list[dict[str, float]], count: int, there: int) -> dict[str, float]:
+    summary = {}
+    for name in scores[0]:
+        values = np.array([score[name] for score in scores])
+        summary[name] = float(values.mean())
+        error = values.std() * math.sqrt(count / (there - count)) if count < there else math.nan
+        summary[f"{name}_se"] = float(error)
+    return summary

@@ -1,0 +1,185 @@
+"""Which inputs does a distribution over networks hold to be alike: correlations of its functions.
+
+Wilson & Izmailov (2020), "Bayesian Deep Learning and a Probabilistic Perspective of
+Generalization": images of one class are more correlated than others under the prior of a
+convolutional network, before it has seen any label.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+from numpy.typing import ArrayLike
+
+from bnn_ppl.analysis.predict import checked_pair, each_output
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.precision import matmul_precision
+from bnn_ppl.runtime.progress import reporting
+from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
+
+if TYPE_CHECKING:
+    import arviz
+    import pandas
+
+
+class _Moments(NamedTuple):
+    """Of the outputs over some draws, in double precision."""
+
+    weight: float  # of the draws
+    mean: np.ndarray  # (output, row)
+    products: np.ndarray  # (output, row, row): weighted sums of products of deviations
+
+
+_NOTHING = _Moments(0.0, np.zeros((1, 1)), np.zeros((1, 1, 1)))
+
+
+def function_correlations(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    x: Any,
+    *,
+    output: int | None = None,
+    progress: bool = False,
+) -> np.ndarray:
+    r"""Correlation over draws of what the network says of each pair of rows.
+
+    .. math:: \rho_{ij} = \frac 1 K \sum_{k=1}^K \frac{\operatorname{cov}(f_k(x_i), f_k(x_j))}
+        {\sqrt{\operatorname{var} f_k(x_i) \operatorname{var} f_k(x_j)}}
+
+    with outputs f_k of a draw: the logits of classes, as the model states them; otherwise the mean
+    of y. Of :func:`bnn_ppl.prior_draws` this is the correlation function of the prior over
+    functions (Wilson & Izmailov, 2020, who show one logit's), of a run's draws the posterior's.
+
+    Draws stream through; besides a block of them, memory holds outputs x rows x rows numbers in
+    double precision.
+
+    Parameters
+    ----------
+    posterior
+        The one that was sampled.
+    draws
+        From :func:`bnn_ppl.prior_draws` or :func:`bnn_ppl.run`: all chains together, weighed by
+        ``log_weight`` where their statistics hold it. The standard error of a correlation is about
+        (1 - rho^2) / sqrt(draws) where draws are independent.
+    x
+        Inputs (rows, ...).
+    output
+        Number of the one output (a class's logit) to look at, from 0. By default the average of
+        the correlations of all.
+    progress
+        Show a bar with the time left, or lines where there is no terminal.
+
+    Returns
+    -------
+    numpy.ndarray
+        (rows, rows), symmetric, ones on the diagonal. NaN for a row whose output all draws agree
+        on.
+
+    Raises
+    ------
+    ValueError
+        If the draws lack a site or are fewer than 2, or there is no such output.
+    """
+    x, _ = checked_pair((x, None), posterior)
+    sites = sites_of(posterior, draws)
+    weights = weights_of(draws)
+    if weights.size < 2:
+        raise ValueError("got 1 draw, expected 2 or more: a single function has no correlations")
+    chosen = _chosen(posterior, sites, x, output)
+
+    @jax.jit
+    def outputs(block: Any) -> jax.Array:
+        return jax.lax.map(lambda values: _outputs(posterior.predictive(values, x))[chosen], block)
+
+    moments, done = _NOTHING, 0
+    num_rows = len(jax.tree.leaves(x)[0])
+    with (
+        jax.default_matmul_precision(matmul_precision()),
+        reporting(progress, weights.size) as report,
+    ):
+        for block, share in in_blocks(sites, weights):
+            moments = _added(moments, np.asarray(outputs(block), float), share)
+            done += len(share)
+            report("correlations", done, {"rows": num_rows})
+    return _correlations(moments)
+
+
+def by_class(correlations: ArrayLike, y: ArrayLike) -> "pandas.DataFrame":
+    """Average correlations over the pairs of rows of each pair of classes.
+
+    Parameters
+    ----------
+    correlations
+        (rows, rows), from `function_correlations`.
+    y
+        Class of each row, or the number of any other group it is in, (rows,).
+
+    Returns
+    -------
+    pandas.DataFrame
+        (classes, classes), indexed by the classes there are, in order. Pairs of a row with itself
+        do not count: a class with one row has NaN on the diagonal.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit.
+    """
+    import pandas as pd
+
+    correlations, labels = np.asarray(correlations, float), np.asarray(y)
+    if labels.ndim != 1 or correlations.shape != 2 * labels.shape:
+        raise ValueError(
+            f"got correlations of shape {correlations.shape} and y of shape {labels.shape}, "
+            "expected (rows, rows) and (rows,): pass the classes of the rows of x"
+        )
+    classes, index = np.unique(labels, return_inverse=True)
+    member = np.eye(len(classes))[index]
+    sums = member.T @ (correlations - np.diag(np.diag(correlations))) @ member
+    counts = member.T @ (1 - np.eye(len(labels))) @ member
+    averages = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+    return pd.DataFrame(averages, index=classes, columns=classes)
+
+
+def _outputs(predictive: dist.Distribution) -> jax.Array:
+    """Logits where the distribution has them, else its mean, as (output, row)."""
+    logits = getattr(each_output(predictive), "logits", None)
+    values = predictive.mean if logits is None else logits
+    return values.reshape(values.shape[0], -1).T
+
+
+def _chosen(posterior: Posterior, sites: Any, x: Any, output: int | None) -> slice:
+    """Which outputs are looked at."""
+    first = {site: jax.ShapeDtypeStruct(a.shape[2:], a.dtype) for site, a in sites.items()}
+    shape = jax.eval_shape(lambda values, x: _outputs(posterior.predictive(values, x)), first, x)
+    num = shape.shape[0]
+    if output is None:
+        return slice(num)
+    if not 0 <= output < num:
+        raise ValueError(f"got output={output}, expected from 0 to {num - 1}: there are {num}")
+    return slice(output, output + 1)
+
+
+def _added(moments: _Moments, outputs: np.ndarray, weights: np.ndarray) -> _Moments:
+    """Add a block of draws (draw, output, row): Welford's update, a block at a time.
+
+    Chan, Golub & LeVeque (1983), equation 1.5, with weights.
+    """
+    weight = float(weights.sum())
+    if weight == 0:
+        return moments
+    mean = np.tensordot(weights / weight, outputs, 1)
+    deviations = (np.sqrt(weights)[:, None, None] * (outputs - mean)).transpose(1, 2, 0)
+    total = moments.weight + weight
+    change = mean - moments.mean
+    between = moments.weight * weight / total * change[:, :, None] * change[:, None]
+    products = moments.products + deviations @ deviations.mT + between
+    return _Moments(total, moments.mean + weight / total * change, products)
+
+
+def _correlations(moments: _Moments) -> np.ndarray:
+    sd = np.sqrt(np.diagonal(moments.products, axis1=1, axis2=2))
+    scale = sd[:, :, None] * sd[:, None]
+    unknown = np.full_like(scale, np.nan)
+    return np.divide(moments.products, scale, out=unknown, where=scale > 0).mean(0)

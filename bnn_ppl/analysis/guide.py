@@ -1,0 +1,74 @@
+"""A fitted Gaussian as a NumPyro guide."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+from bnn_ppl.model.posterior import Posterior
+
+if TYPE_CHECKING:
+    import arviz
+
+
+def guide(
+    posterior: Posterior, draws: "arviz.InferenceData", chain: int = 0
+) -> Callable[..., None]:
+    """Make a NumPyro guide of the Gaussian that a chain of :func:`bnn_ppl.mfvi` fitted.
+
+    For ``numpyro.infer.Predictive(model, guide=guide, ...)``, ``Trace_ELBO().loss(...)`` and all
+    else that takes a model and its guide. It has no parameters left to learn.
+
+    Parameters
+    ----------
+    posterior
+        The one that was approximated.
+    draws
+        Result of a method whose ``fitted`` group holds independent Gaussians: mfvi, vogn, ivon.
+    chain
+        Which chain's.
+
+    Returns
+    -------
+    Callable
+        ``guide(x, y=None)``; takes and ignores the model's arguments.
+
+    Raises
+    ------
+    ValueError
+        If the draws have no such group.
+    """
+    method = draws.attrs.get("method", "another method")
+    if method not in ("mfvi", "vogn", "ivon") or "fitted" not in draws:
+        raise ValueError(
+            f"got draws of {method}, which fits no independent Gaussians, expected those of mfvi, "
+            "vogn or ivon: use the draws themselves"
+        )
+    fitted = draws["fitted"].isel(chain=chain)
+    gaussians = {
+        site: [jnp.asarray(fitted[f"{site}.{part}"].values) for part in ("loc", "scale")]
+        for site in posterior.prior_std
+    }
+    one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.data)
+
+    def fitted_gaussian(x: Any, y: Any = None) -> None:
+        del x, y
+        position = {
+            site: numpyro.sample(
+                f"{site}.unconstrained",
+                dist.Normal(loc, scale).to_event(),
+                infer={"is_auxiliary": True},
+            )
+            for site, (loc, scale) in gaussians.items()
+        }
+        values = posterior.constrain(position)
+        log_jacobian = posterior.terms(position, one_row).log_jacobian
+        for index, (site, value) in enumerate(values.items()):
+            # Of all sites together: which of them carries it makes no difference.
+            density = -log_jacobian if index == 0 else jnp.zeros(())
+            numpyro.sample(site, dist.Delta(value, density, event_dim=jnp.ndim(value)))
+
+    return fitted_gaussian

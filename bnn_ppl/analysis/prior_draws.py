@@ -1,0 +1,79 @@
+"""Draws from a model's prior, in the form of a run's."""
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Data, Posterior, Values
+from bnn_ppl.runtime.checks import check_count
+from bnn_ppl.storage.inference_data import inference_data
+
+if TYPE_CHECKING:
+    import arviz
+
+
+def prior_draws(
+    key: jax.Array, posterior: Posterior, num_draws: int, num_chains: int = 1
+) -> "arviz.InferenceData":
+    """Draw every site from the model's prior: what the model believes before it sees y.
+
+    :func:`bnn_ppl.predict` and :func:`bnn_ppl.function_draws` take the result for draws of a run:
+    their answers are then the prior predictive distribution and functions drawn from the prior.
+
+    Parameters
+    ----------
+    key
+        From ``jax.random.key``. A draw's numbers do not depend on how many draws there are.
+    posterior
+        From :func:`bnn_ppl.condition`. Its temperature does not count: the draws are from the prior
+        that the model states. Nor do its networks' initialisers.
+    num_draws
+        Draws of each chain.
+    num_chains
+        Chains; all draws are independent.
+
+    Returns
+    -------
+    arviz.InferenceData
+        The group ``posterior`` (so named to stand in a run's place) with every site (chain, draw,
+        ...) on its own support, scales of hierarchical priors among them.
+
+    Raises
+    ------
+    TypeError
+        If key and posterior are not what they are called.
+    ValueError
+        If a count is below 1, or a prior is improper.
+    """
+    check_arguments(key=key, posterior=posterior)
+    check_count("num_draws", num_draws)
+    check_count("num_chains", num_chains)
+
+    def draw(chain: jax.Array, index: jax.Array, data: Data) -> Values:
+        own_key = jax.random.fold_in(jax.random.fold_in(key, chain), index)
+        return posterior.from_prior(own_key, data)
+
+    _refuse_improper(posterior)
+    # The data are an argument, or they would be a constant of the program.
+    every_chain = jax.jit(
+        lambda data: jax.lax.map(
+            lambda chain: jax.lax.map(lambda i: draw(chain, i, data), jnp.arange(num_draws)),
+            jnp.arange(num_chains),
+        )
+    )
+    values = jax.tree.map(np.array, every_chain(posterior.data))
+    facts = {"method": "prior", "seed": np.asarray(jax.random.key_data(key)).tolist()}
+    return inference_data(values, {}, None, facts)
+
+
+def _refuse_improper(posterior: Posterior) -> None:
+    try:
+        jax.eval_shape(posterior.from_prior, jax.random.key(0), posterior.data)
+    except NotImplementedError:
+        raise ValueError(
+            "got a model with a prior that cannot be drawn from, expected proper ones: replace "
+            "ImproperUniform by a distribution"
+        ) from None

@@ -1,0 +1,344 @@
+"""The posterior on the plane through three weight vectors."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from bnn_ppl.model.posterior import Batch, Position, Posterior
+from bnn_ppl.runtime.checks import check_count
+from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, over_chains
+from bnn_ppl.runtime.precision import matmul_precision
+from bnn_ppl.runtime.progress import reporting
+from bnn_ppl.storage.inference_data import sites_of
+
+if TYPE_CHECKING:
+    import arviz
+    import xarray
+
+Array = jax.Array
+
+_FLATTEST = 1e-5  # height of the triangle over its longest side; below, rounding makes the plane
+
+
+def surface(
+    posterior: Posterior,
+    corners: Mapping[str, Position],
+    *,
+    num_points: int = 41,
+    margin: float = 0.25,
+    mesh: Mesh | None = None,
+    progress: bool | Literal["json"] = True,
+) -> "xarray.Dataset":
+    r"""Log-density, log-likelihood and log-prior on the plane through three positions.
+
+    The plane of Garipov et al. (2018, figure 1) and Izmailov et al. (2021), in unconstrained space.
+    With corners :math:`w_1, w_2, w_3` a point of it is
+
+    .. math:: w(u, v) = w_1 + u \hat u + v \hat v, \quad
+        \hat u = \frac{w_2 - w_1}{\|w_2 - w_1\|}, \quad
+        \hat v \propto (w_3 - w_1) - \langle w_3 - w_1, \hat u \rangle \hat u,
+
+    so that distances on the plane are distances between weights. Points are spread over the
+    devices; each makes the weights of one point at a time, so that memory does not grow with their
+    number.
+
+    Parameters
+    ----------
+    posterior
+        Whose density it is.
+    corners
+        Three positions (unconstrained, as the functions of `posterior` take them) by name, not on
+        one line: from :func:`corners`, or any others.
+    num_points
+        Evenly spaced lines of the grid along each axis, 2 or more. Those through the corners come
+        on top, so that every corner is a point of the grid.
+    margin
+        Width of the strip around the triangle, as a share of the longer side of the rectangle that
+        encloses it; 0 or more.
+    mesh
+        Devices, as in :func:`bnn_ppl.run`: points are spread over the axis "chain", rows of the
+        data over "data". By default all devices share the points.
+    progress
+        As in :func:`bnn_ppl.run`.
+
+    Returns
+    -------
+    xarray.Dataset
+        Coordinates ``u`` and ``v`` (Euclidean distances in unconstrained space, from the first
+        corner) and ``corner`` (names). By (v, u), in nats: ``log_density``, unnormalised, tempered
+        as the posterior is, with the log-Jacobian of constrained sites; ``log_likelihood`` of all
+        rows and ``log_prior`` of the constrained values, both untempered. ``corners``
+        (corner, axis): where the corners lie. The values at the corners are
+        ``surface.sel(u=surface.corners.sel(axis="u"), v=surface.corners.sel(axis="v"))``.
+
+    Raises
+    ------
+    ValueError
+        If there are not three corners, they lie on one line, or have other sites or shapes than the
+        posterior; if a number is out of range, or the mesh has other axes.
+    """
+    _check_grid(num_points, margin)
+    positions = _three_positions(posterior, corners)
+    triangle = _triangle(positions)
+    u, v = _grid_lines(triangle, num_points, margin)
+    mesh = chain_mesh(jax.device_count() if mesh is None else len(mesh.devices), mesh)
+    values = _on_devices(posterior, positions, _shares(u, v, triangle), mesh, progress)
+    return _dataset(posterior, list(corners), triangle, u, v, values)
+
+
+def corners(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    which: Sequence[tuple[int, int]] | None = None,
+) -> dict[str, Position]:
+    """Three draws of a run as corners of a `surface`.
+
+    Parameters
+    ----------
+    posterior
+        The one that was sampled.
+    draws
+        From :func:`bnn_ppl.run`.
+    which
+        Three pairs (chain, draw); negative numbers count from the end. By default the last draw of
+        each of the first three chains, or the first, middle and last draw of the first chain if
+        there are fewer than three.
+
+    Returns
+    -------
+    dict of str to position
+        Named by what differs: chain, draw or both.
+
+    Raises
+    ------
+    ValueError
+        If there are too few draws to choose from, one of those named is not there, they are not
+        three, or the draws lack a site.
+    """
+    sizes = draws["posterior"].sizes
+    chosen = _default_corners(sizes["chain"], sizes["draw"]) if which is None else list(which)
+    if len(chosen) != 3:
+        raise ValueError(f"got which={which!r}, expected three pairs (chain, draw)")
+    positions = [corner(posterior, draws, *pair) for pair in chosen]
+    absolute = [(chain % sizes["chain"], draw % sizes["draw"]) for chain, draw in chosen]
+    return dict(zip(_names(absolute), positions, strict=True))
+
+
+def corner(
+    posterior: Posterior, draws: "arviz.InferenceData", chain: int = 0, draw: int = -1
+) -> Position:
+    """One draw of a run as a position, for the `corners` of a `surface` through several runs.
+
+    Parameters
+    ----------
+    posterior
+        The one that was sampled, or another of the same model.
+    draws
+        From :func:`bnn_ppl.run`.
+    chain, draw
+        Which one; negative numbers count from the end.
+
+    Returns
+    -------
+    position
+        In unconstrained space.
+
+    Raises
+    ------
+    ValueError
+        If it is not there, or the draws lack a site.
+    """
+    sites = sites_of(posterior, draws)
+    for name, number in (("chain", chain), ("draw", draw)):
+        count = draws["posterior"].sizes[name]
+        if not -count <= number < count:
+            raise ValueError(f"got {name} {number}, expected one from {-count} to {count - 1}")
+    values = {site: jnp.asarray(found[chain, draw].values) for site, found in sites.items()}
+    return jax.jit(posterior.unconstrain)(values, posterior.data)
+
+
+# --- the plane
+
+
+def _default_corners(num_chains: int, num_draws: int) -> list[tuple[int, int]]:
+    if num_chains >= 3:
+        return [(chain, -1) for chain in range(3)]
+    if num_draws >= 3:
+        return [(0, 0), (0, num_draws // 2), (0, -1)]
+    raise ValueError(
+        f"got {num_chains} chains of {num_draws} draws, expected three of either: use more draws, "
+        "or give a corner from each of several runs"
+    )
+
+
+def _names(pairs: list[tuple[int, int]]) -> list[str]:
+    chains, draws = map(set, zip(*pairs, strict=True))
+    if len(set(pairs)) < 3:
+        raise ValueError(f"got the draws (chain, draw) {pairs}, expected three different ones")
+    if len(draws) == 1:
+        return [f"chain {chain}" for chain, _ in pairs]
+    if len(chains) == 1:
+        return [f"draw {draw}" for _, draw in pairs]
+    return [f"chain {chain}, draw {draw}" for chain, draw in pairs]
+
+
+def _triangle(positions: tuple[Position, ...]) -> np.ndarray:
+    """Corners (3, 2) in coordinates of the plane, by Gram-Schmidt in double precision."""
+    flat = [_flat(position) for position in positions]
+    base, side = flat[1] - flat[0], flat[2] - flat[0]
+    length = float(np.linalg.norm(base))
+    along = float(side @ base) / length if length else 0.0
+    height = float(np.linalg.norm(side - along / length * base)) if length else 0.0
+    sides = [length, *(float(np.linalg.norm(flat[2] - end)) for end in flat[:2])]
+    if not height > _FLATTEST * max(sides):
+        raise ValueError(
+            f"got three corners on one line (distances {sides[0]:.4g}, {sides[1]:.4g} and "
+            f"{sides[2]:.4g}), expected a triangle: choose draws further apart"
+        )
+    return np.array([[0.0, 0.0], [length, 0.0], [along, height]])
+
+
+def _flat(position: Position) -> np.ndarray:
+    return np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in position.values()])
+
+
+def _grid_lines(
+    triangle: np.ndarray, num_points: int, margin: float
+) -> tuple[np.ndarray, np.ndarray]:
+    low, high = triangle.min(0), triangle.max(0)
+    strip = margin * (high - low).max()
+    u, v = (
+        np.union1d(np.linspace(first - strip, last + strip, num_points), through)
+        for first, last, through in zip(low, high, triangle.T, strict=True)
+    )
+    return u, v
+
+
+def _shares(u: np.ndarray, v: np.ndarray, triangle: np.ndarray) -> np.ndarray:
+    """Shares (points, 2) of the second and third corner in each point; the first has the rest.
+
+    Barycentric coordinates: exactly 0 or 1 at the corners, which are then met without rounding.
+    """
+    (_, (length, _), (along, height)) = triangle
+    third = np.broadcast_to((v / height)[:, None], (len(v), len(u)))
+    second = (u - third * along) / length
+    return np.stack([second, third], axis=-1).reshape(-1, 2)
+
+
+# --- on the devices
+
+
+def _on_devices(
+    posterior: Posterior,
+    positions: tuple[Position, ...],
+    shares: np.ndarray,
+    mesh: Mesh,
+    progress: bool | Literal["json"],
+) -> dict[str, np.ndarray]:
+    """Values (points,), a point a device at a time."""
+    num_points, num_at_once = len(shares), mesh.shape["chain"]
+    num_blocks = math.ceil(num_points / num_at_once)
+    # Points over again fill the last block.
+    blocks = np.resize(shares.astype(jnp.result_type(float)), (num_blocks, num_at_once, 2))
+    values_at = jax.jit(over_chains(_values_at(posterior), mesh, num_mapped=1))
+    shared = everywhere(positions, mesh), by_row(posterior.data, mesh)
+    found: list[dict[str, np.ndarray]] = []
+    highest = -math.inf
+    with (
+        jax.default_matmul_precision(matmul_precision()),
+        reporting(progress, num_points) as report,
+    ):
+        for block in blocks:
+            values = values_at(by_chain(block, mesh), *shared)
+            found.append(multihost_utils.process_allgather(values, tiled=True))
+            highest = float(np.fmax(highest, found[-1]["log_density"].max()))
+            done = min(len(found) * num_at_once, num_points)
+            report("points of the plane", done, {"highest": highest})
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:num_points], *found)
+
+
+def _values_at(posterior: Posterior) -> Callable[..., dict[str, Array]]:
+    def values_at(shares: Array, positions: tuple[Position, ...], batch: Batch) -> dict[str, Array]:
+        second, third = shares
+        first = 1 - second - third
+        position = jax.tree.map(
+            lambda one, two, three: first * one + second * two + third * three, *positions
+        )
+        terms = posterior.terms(position, batch)
+        log_prior = sum(terms.log_priors.values(), jnp.zeros(()))
+        combined = posterior.combined(log_prior, terms.log_likelihood, batch)
+        return {
+            "log_density": combined + terms.log_jacobian,
+            "log_likelihood": jnp.sum(terms.log_likelihood),
+            "log_prior": log_prior,
+        }
+
+    return values_at
+
+
+def _dataset(
+    posterior: Posterior,
+    names: list[str],
+    triangle: np.ndarray,
+    u: np.ndarray,
+    v: np.ndarray,
+    values: dict[str, np.ndarray],
+) -> "xarray.Dataset":
+    import xarray
+
+    grids: dict[str, Any] = {
+        name: (("v", "u"), value.reshape(len(v), len(u)), {"units": "nats"})
+        for name, value in values.items()
+    }
+    return xarray.Dataset(
+        grids | {"corners": (("corner", "axis"), triangle)},
+        coords={"u": u, "v": v, "corner": names, "axis": ["u", "v"]},
+        attrs={
+            "temperature": posterior.temperature,
+            "tempered": posterior.tempered,
+            "num_weights": posterior.num_weights,
+        },
+    )
+
+
+# --- bad input
+
+
+def _check_grid(num_points: int, margin: float) -> None:
+    check_count("num_points", num_points, least=2)
+    if not 0 <= margin < math.inf:
+        raise ValueError(f"got margin={margin}, expected a share from 0 up; 0.25 is usual")
+
+
+def _three_positions(posterior: Posterior, corners: Mapping[str, Position]) -> tuple[Position, ...]:
+    """Positions in the order of the corners, their sites in the order of the posterior."""
+    if not isinstance(corners, Mapping) or len(corners) != 3:
+        raise ValueError(
+            f"got {len(corners)} corners in a {type(corners).__name__}, expected three positions "
+            "by name: use bnn_ppl.surface.corners(posterior, draws)"
+        )
+    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
+    expected = {site: leaf.shape for site, leaf in shapes.items()}
+    for name, position in corners.items():
+        got = {site: np.shape(leaf) for site, leaf in position.items()}
+        if got != expected:
+            differing = ", ".join(
+                f"{site} {got.get(site, 'missing')}, not {expected.get(site, 'a site')}"
+                for site in dict.fromkeys(itertools.chain(expected, got))
+                if got.get(site) != expected.get(site)
+            )
+            raise ValueError(
+                f"got the corner {name!r} with {differing}, expected the sites and shapes of the "
+                "posterior: use draws of the same model"
+            )
+    return tuple(
+        {site: jnp.asarray(position[site], float) for site in expected}
+        for position in corners.values()
+    )

@@ -1,0 +1,168 @@
+"""Commands on the folders of runs: ``predict``, ``summary``, ``prune``, ``compare``."""
+
+import zipfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+import bnn_ppl as bnn
+from bnn_ppl.analysis.compare import VARIABLES, to_latex
+from bnn_ppl.analysis.metrics import Prediction
+from bnn_ppl.cli.run_folders import check_figure, check_names, predicted, reopen, reopen_all
+from bnn_ppl.cli.tables import prediction_table
+
+
+def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
+    """Average a run's predictions over its draws: test metrics, predictions.csv and .npz.
+
+    Parameters
+    ----------
+    folder
+        Of a run that the command line made.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    run = reopen(folder, data_dir)
+    data = run.data
+    prediction = bnn.predict(run.posterior, run.draws, data.test)
+    print(bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).to_string())
+    prediction_table(prediction, data).to_csv(folder / "predictions.csv", index_label="row")
+    arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
+    np.savez_compressed(folder / "predictions.npz", **arrays)
+    print(f"predictions of {len(data.test.y)} test rows of {run.problem.data}, in the units of the")
+    print(f"data, in {folder / 'predictions.csv'}; in those of the model, with entropies, in .npz")
+
+
+def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
+    """Say how a run went: its settings, and R-hat and ESS in function and weight space.
+
+    Weights of a network need not mix: permuting hidden units changes no function. Functions must:
+    R-hat below 1.01 is good, above 1.05 is not converged.
+
+    Parameters
+    ----------
+    folder
+        Of a run that the command line made.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    run = reopen(folder, data_dir)
+    draws = run.draws
+    for name, value in draws.attrs.items():
+        print(f"{name:28} {value}")
+    functions = bnn.function_draws(run.posterior, draws, run.data.test.x)
+    print("\nfunctions at the test rows, and weights")
+    print(bnn.diagnostics.summary(draws, functions).to_string(float_format="{:.4g}".format))
+    print("\nweights, layer by layer")
+    print(bnn.diagnostics.weights(draws).to_string(float_format="{:.4g}".format))
+
+
+def prune(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
+    """Say how many weights a run could do without, and draw weights.png and pruning.png.
+
+    Deletes those with the least signal to noise (mean over standard deviation), or those of which
+    the data told least (divergence from the prior), and tests what is left.
+
+    Parameters
+    ----------
+    folder
+        Of a run that the command line made; not of a single point.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    run = reopen(folder, data_dir)
+    draws = run.draws
+    curves = {
+        title: bnn.pruning.pruning_curve(run.posterior, draws, run.data.test, by=by)
+        for title, by in {"signal to noise": "signal_to_noise", "divergence": "kl"}.items()
+    }
+    for title, curve in curves.items():
+        print(f"\nby {title}, in the units the model saw")
+        print(curve.to_string(index=False, float_format="{:.4g}".format))
+    bnn.plots.pruning(curves).savefig(folder / "pruning.png", dpi=150)
+    bnn.plots.weights(draws).savefig(folder / "weights.png", dpi=150)
+    print(f"figures in {folder / 'pruning.png'} and {folder / 'weights.png'}")
+
+
+def compare(
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    *,
+    reference: str | None = None,
+    calibrate: float = 0.0,
+    latex: bool = False,
+    figure: Path = Path("comparison.png"),
+    data_dir: Path | None = None,
+) -> None:
+    """Put runs on the same data side by side: scores on the test rows, distances, cost.
+
+    Parameters
+    ----------
+    folders
+        Of runs that the command line made, on one data set and split.
+    reference
+        What the others should be near to, HMC's predictions say: the name of a run's folder, an
+        .npz file with "probs" (or "mean" and "variance") of the same test rows, or "published" for
+        those of Izmailov et al. (2021) on cifar10. The table then has agreement and total variation
+        of classes, Wasserstein distances of numbers.
+    calibrate
+        Share of the test rows, the first ones, on which a temperature of each method's
+        probabilities is fitted; the scores are then of the others.
+    latex
+        Print the table as LaTeX.
+    figure
+        Where the figure goes.
+    data_dir
+        Folder with the data set, if it has moved since the runs.
+    """
+    check_figure(figure)
+    _check_comparison([folder.name for folder in folders], reference, calibrate)
+    runs = reopen_all(folders, data_dir)
+    data = next(iter(runs.values())).data
+    draws = {name: run.draws for name, run in runs.items()}
+    predictions, functions = predicted(runs, data.test)
+    table = bnn.compare(
+        predictions,
+        data.test.y,
+        reference if reference in runs else _predicted(reference, data, data_dir),
+        validation=np.arange(round(calibrate * len(data.test.y))) if calibrate else None,
+        draws=draws,
+        function_rhat={
+            name: of_run for name, of_run in functions.items() if of_run.posterior.sizes["draw"] > 1
+        },
+        scale=data.y_scale,
+    )
+    print(to_latex(table) if latex else table.to_string(float_format="{:.4g}".format))
+    bnn.plots.comparison(table).savefig(figure, dpi=150)
+    print(f"figure in {figure}")
+
+
+def _check_comparison(names: list[str], reference: str | None, calibrate: float) -> None:
+    """Refuse, before anything is predicted, what could not be compared."""
+    check_names(names)
+    elsewhere = reference == "published" or Path(reference or "").suffix == ".npz"
+    if reference is not None and reference not in names and not elsewhere:
+        raise ValueError(
+            f"got --reference {reference}, expected one of {', '.join(names)}, an .npz file of "
+            "predictions, or published"
+        )
+    if elsewhere and reference != "published" and not Path(str(reference)).is_file():
+        raise FileNotFoundError(f"got --reference {reference}, expected a file that is there")
+    if not 0 <= calibrate < 1:
+        raise ValueError(f"got --calibrate {calibrate:g}, expected a share from 0 to below 1")
+
+
+def _predicted(reference: str | None, data: Any, data_dir: Path | None) -> Prediction | None:
+    """Read predictions of the test rows that were made elsewhere."""
+    if reference is None:
+        return None
+    if reference == "published":
+        found = bnn.data.hmc_reference(data.name, data_dir=data_dir)
+        shuffled = data.source == "tensorflow-datasets"
+        return found.probs[found.tfds_order] if shuffled else found.probs
+    try:
+        with np.load(reference, allow_pickle=False) as file:
+            return {name: file[name] for name in VARIABLES if name in file.files}
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise ValueError(f"{reference}: cannot be read ({error}); write it again") from error

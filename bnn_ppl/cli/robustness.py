@@ -1,0 +1,359 @@
+"""Commands on how runs bear changed inputs: corruptions, rotations, attacks, other data."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import tyro
+
+import bnn_ppl as bnn
+from bnn_ppl.cli.run_folders import Opened, check_figure, reopen_all
+from bnn_ppl.plots import robustness as of_shift
+from bnn_ppl.robustness import adversarial as attacks
+from bnn_ppl.robustness import shift
+from bnn_ppl.robustness.corruptions import rotate
+from bnn_ppl.runtime.progress import reporting
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+Folders = Annotated[tuple[Path, ...], tyro.conf.Positional]
+
+
+def corruptions(
+    folders: Folders,
+    *,
+    only: tuple[str, ...] = (),
+    severities: tuple[int, ...] = shift.SEVERITIES,
+    num_rows: int = 1000,
+    num_draws: int = 100,
+    batch_size: int = 1000,
+    seed: int = 0,
+    figure: Path | None = None,
+    data_dir: Path | None = None,
+    progress: bool = True,
+) -> None:
+    """Corrupt test images by noise, blur, weather, colour and compression, and score predictions.
+
+    The 19 corruptions of CIFAR-10-C at five severities (18 of grey images). Prints means over
+    corruptions; the table of all goes to a CSV file beside the figure.
+
+    Parameters
+    ----------
+    folders
+        Of runs that the command line made, on one set of images of 16 x 16 pixels or more.
+    only
+        Names of corruptions: gaussian_noise fog ...; by default all.
+    severities
+        From 1 to 5.
+    num_rows
+        Of the test images, evenly spread over them.
+    num_draws
+        At most so many draws, evenly spread over chains.
+    batch_size
+        Rows predicted at a time.
+    seed
+        Of the corruptions' random numbers.
+    figure
+        Where the figure goes; by default corruptions.png, in the run's folder if it is one run.
+    data_dir
+        Folder with the data set, if it has moved since the runs.
+    progress
+        Show how far it is.
+    """
+    path = _path(folders, figure, "corruptions.png")
+    runs, data = _image_runs(folders, data_dir)
+    tables = {
+        name: shift.corrupted(
+            run.posterior,
+            shift.thinned(run.draws, num_draws),
+            _some(data.test, num_rows),
+            x_mean=data.x_mean,
+            x_scale=data.x_scale,
+            names=only or None,
+            severities=severities,
+            seed=seed,
+            batch_size=batch_size,
+            progress=progress,
+        )
+        for name, run in runs.items()
+    }
+    shown = ["accuracy", "nll", "ece", "entropy", "mutual_information"]
+    print("means over corruptions, by severity (0: none)")
+    print(_by_condition(tables, "severity", shown))
+    _write(tables, of_shift.corruptions(tables), path)
+
+
+def rotations(
+    folders: Folders,
+    *,
+    label: int = 1,
+    num_rows: int | None = None,
+    num_draws: int = 100,
+    batch_size: int = 1000,
+    figure: Path | None = None,
+    data_dir: Path | None = None,
+    progress: bool = True,
+) -> None:
+    """Turn a test image by 16 angles from 0 to 180 degrees, and say what runs make of it.
+
+    Parameters
+    ----------
+    folders
+        Of runs that the command line made, on one set of images.
+    label
+        Class of the image, the first of it among the test rows.
+    num_rows
+        Turn so many test images instead, evenly spread, and average over them.
+    num_draws
+        At most so many draws, evenly spread over chains.
+    batch_size
+        Rows predicted at a time.
+    figure
+        Where the figure goes; by default rotations.png, in the run's folder if it is one run.
+    data_dir
+        Folder with the data set, if it has moved since the runs.
+    progress
+        Show how far it is.
+    """
+    one = num_rows is None
+    if not one and label != 1:
+        raise ValueError("got --label and --num-rows, expected one of them: drop the other")
+    path = _path(folders, figure, "rotations.png")
+    runs, data = _image_runs(folders, data_dir)
+    rows = _first_of(data, label) if num_rows is None else _some(data.test, num_rows)
+    tables = {
+        name: shift.rotated(
+            run.posterior,
+            shift.thinned(run.draws, num_draws),
+            rows,
+            x_mean=data.x_mean,
+            x_scale=data.x_scale,
+            batch_size=batch_size,
+            progress=progress,
+        )
+        for name, run in runs.items()
+    }
+    what = (
+        f"the first of class {label} of the test rows"
+        if one
+        else f"means over {len(rows.y)} test rows"
+    )
+    print(f"{what}, by degrees")
+    shown = ["probability", *([] if one else ["accuracy"])]
+    shown += ["entropy", "expected_entropy", "mutual_information"]
+    print(_by_condition(tables, "angle", shown))
+    images = _turned(rows.x, data) if one else None
+    _write(tables, of_shift.rotations(tables, images), path)
+
+
+def adversarial(
+    folders: Folders,
+    *,
+    epsilons: tuple[float, ...] = attacks.EPSILONS,
+    num_steps: int = 1,
+    clip: bool = False,
+    num_rows: int = 1000,
+    num_draws: int = 20,
+    batch_size: int = 250,
+    figure: Path | None = None,
+    data_dir: Path | None = None,
+    progress: bool = True,
+) -> None:
+    """Move test inputs against each run's own prediction (fast gradient sign), and score it.
+
+    Parameters
+    ----------
+    folders
+        Of runs that the command line made, on one data set and split.
+    epsilons
+        Largest changes of each input, in standard deviations (inputs are standardised).
+    num_steps
+        Gradients that are followed, one after the other.
+    clip
+        Keep inputs in the range of the training inputs: of images, that of the pixels.
+    num_rows
+        Of the test rows, evenly spread over them.
+    num_draws
+        At most so many draws, evenly spread over chains.
+    batch_size
+        Rows at a time.
+    figure
+        Where the figure goes; by default adversarial.png, in the run's folder if it is one run.
+    data_dir
+        Folder with the data set, if it has moved since the runs.
+    progress
+        Show how far it is.
+    """
+    path = _path(folders, figure, "adversarial.png")
+    runs = reopen_all(folders, data_dir)
+    data = next(iter(runs.values())).data
+    tables = {
+        name: attacks.attacked(
+            run.posterior,
+            shift.thinned(run.draws, num_draws),
+            _some(data.test, num_rows),
+            epsilons,
+            num_steps=num_steps,
+            clip=_range(data.train.x) if clip else None,
+            batch_size=batch_size,
+            scale=data.y_scale,
+            progress=progress,
+        )
+        for name, run in runs.items()
+    }
+    shown = ["rmse", "nll", "coverage_90"]
+    if data.num_classes is not None:
+        shown = ["accuracy", "nll", "entropy", "mutual_information"]
+    print(f"inputs moved by at most epsilon, {num_steps} steps")
+    print(_by_condition(tables, "epsilon", shown))
+    _write(tables, of_shift.adversarial(tables), path)
+
+
+def ood(
+    folders: Folders,
+    *,
+    against: tuple[str, ...],
+    num_rows: int = 2000,
+    num_draws: int = 100,
+    batch_size: int = 1000,
+    figure: Path | None = None,
+    data_dir: Path | None = None,
+    progress: bool = True,
+) -> None:
+    """Tell test images from those of other sets by the uncertainty of the prediction.
+
+    Parameters
+    ----------
+    folders
+        Of runs that the command line made, on one set of images.
+    against
+        Other sets: kmnist notmnist fashion-mnist for mnist, cifar100 svhn for cifar10.
+    num_rows
+        Of each set's test images, evenly spread over them.
+    num_draws
+        At most so many draws, evenly spread over chains.
+    batch_size
+        Rows predicted at a time.
+    figure
+        Where the figure goes; by default ood.png, in the run's folder if it is one run.
+    data_dir
+        Folder with the data sets, if they have moved since the runs.
+    progress
+        Show how far it is.
+    """
+    path = _path(folders, figure, "ood.png")
+    runs, data = _image_runs(folders, data_dir)
+    problem = next(iter(runs.values())).problem
+    if not against or problem.data in against:
+        raise ValueError(
+            f"got --against {' '.join(against)}, expected sets that the runs have not learnt: "
+            "kmnist, notmnist"
+        )
+    sets = {problem.data: data.test.x} | {
+        name: bnn.data.out_of_distribution(name, data, data_dir=problem.data_dir)
+        for name in against
+    }
+    rows = {name: x[shift.evenly(len(x), num_rows)] for name, x in sets.items()}
+    predictions = _predictions(runs, rows, num_draws, batch_size, progress)
+    tables = {
+        name: shift.detection(found[problem.data], {other: found[other] for other in against})
+        for name, found in predictions.items()
+    }
+    for name, table in tables.items():
+        print(f"\n{name}: test rows of {problem.data} told from others")
+        print(table.to_string(index=False, float_format="{:.4g}".format))
+    drawn = of_shift.out_of_distribution(predictions, problem.data)
+    _write(tables, drawn, path)
+
+
+def _predictions(
+    runs: Mapping[str, Opened],
+    rows: Mapping[str, np.ndarray],
+    num_draws: int,
+    batch_size: int,
+    progress: bool,
+) -> dict[str, dict[str, Any]]:
+    """Predict rows of several sets by every run."""
+    predictions: dict[str, dict[str, Any]] = {}
+    with reporting(progress, len(runs) * len(rows)) as report:
+        for name, run in runs.items():
+            draws, found = shift.thinned(run.draws, num_draws), {}
+            for data, x in rows.items():
+                found[data] = bnn.predict(run.posterior, draws, (x, None), batch_size=batch_size)
+                done = len(predictions) * len(rows) + len(found)
+                report(name, done, {f"entropy of {data}": float(found[data]["entropy"].mean())})
+            predictions[name] = found
+    return predictions
+
+
+def _image_runs(
+    folders: tuple[Path, ...], data_dir: Path | None
+) -> tuple[dict[str, Opened], bnn.data.DataSet]:
+    """Open runs, and give the data of the first, on whose test rows all are to be predicted."""
+    runs = reopen_all(folders, data_dir)
+    first = next(iter(runs.values()))
+    if first.data.test.x.ndim != 4 or first.data.num_classes is None:
+        raise ValueError(
+            f"got runs on {first.problem.data}, expected classes of images (mnist, cifar10): use "
+            "bnn-ppl adversarial for others"
+        )
+    return runs, first.data
+
+
+def _some(rows: bnn.data.Data, num_rows: int) -> bnn.data.Data:
+    """Take rows evenly spread, for the later ones of a test set can be harder (mnist)."""
+    chosen = shift.evenly(len(rows.y), num_rows)
+    return bnn.data.Data(rows.x[chosen], rows.y[chosen])
+
+
+def _first_of(data: bnn.data.DataSet, label: int) -> bnn.data.Data:
+    places = np.flatnonzero(data.test.y == label)[:1]
+    if not places.size:
+        raise ValueError(
+            f"got --label {label}, expected one of the classes 0 to {(data.num_classes or 0) - 1}"
+        )
+    return bnn.data.Data(data.test.x[places], data.test.y[places])
+
+
+def _range(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lowest and highest value of each column, or of each channel of images."""
+    values = x.reshape(-1, x.shape[-1])
+    return values.min(0), values.max(0)
+
+
+def _turned(image: np.ndarray, data: bnn.data.DataSet) -> np.ndarray:
+    """One image at all angles, in shares of its brightest pixel."""
+    pixels = image * data.x_scale + data.x_mean
+    turned = np.concatenate([rotate(pixels, angle) for angle in shift.ANGLES])
+    return np.clip(turned / pixels.max(), 0, 1)
+
+
+def _by_condition(
+    tables: Mapping[str, "pandas.DataFrame"], condition: str, scores: list[str]
+) -> str:
+    """Lay out means over all else: a line a run and score, a column a condition."""
+    import pandas as pd
+
+    means = {name: table.groupby(condition)[scores].mean().T for name, table in tables.items()}
+    return pd.concat(means, names=["run", "score"]).to_string(float_format="{:.3f}".format)
+
+
+def _path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Path:
+    """Give where the figure goes, before anything is computed."""
+    if figure is not None:
+        check_figure(figure)
+        return figure
+    return folders[0] / name if len(folders) == 1 else Path(name)
+
+
+def _write(tables: Mapping[str, "pandas.DataFrame"], figure: "Figure", path: Path) -> None:
+    """Write the figure, and one table of all runs beside it."""
+    import pandas as pd
+
+    table = pd.concat(tables, names=["run"]).reset_index("run")
+    table.to_csv(path.with_suffix(".csv"), index=False)
+    figure.savefig(path, dpi=150)
+    print(f"\nfigure in {path}, table in {path.with_suffix('.csv')}")

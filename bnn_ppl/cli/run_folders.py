@@ -1,0 +1,117 @@
+"""Folders of runs, opened again."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+import bnn_ppl as bnn
+from bnn_ppl.analysis.predict import predict_with_functions
+from bnn_ppl.cli.problem import Problem, conditioned
+from bnn_ppl.cli.signatures import Options
+
+
+class Opened(NamedTuple):
+    """A run that the command line made: what was learnt from what, and where the draws are."""
+
+    folder: Path
+    problem: Problem
+    data: Any
+    posterior: bnn.Posterior
+
+    @property
+    def draws(self) -> Any:
+        """What was drawn so far, read as it is used."""
+        return bnn.diagnostics.load(self.folder)
+
+
+def reopen(folder: Path, data_dir: Path | None = None) -> Opened:
+    """Load the data and make the posterior of a run again; its data set may have moved."""
+    path = folder / "problem.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"got folder={str(folder)!r} without problem.json, expected one that bnn-ppl run made: "
+            "name it, or use the Python functions with your own model"
+        )
+    problem = Problem(**_checked(path, json.loads(path.read_text())))
+    problem = problem._replace(hidden=tuple(problem.hidden), data_dir=data_dir or problem.data_dir)
+    return Opened(folder, problem, *conditioned(problem))
+
+
+def reopen_all(folders: tuple[Path, ...], data_dir: Path | None = None) -> dict[str, Opened]:
+    """Open runs on the same test rows, computed alike, by name of the folder."""
+    check_names([folder.name for folder in folders])
+    runs = {folder.name: reopen(folder, data_dir) for folder in folders}
+    first = next(iter(runs.values()))
+    for name, run in runs.items():
+        for setting in ("float64", "matmul_precision"):  # JAX has one of each for all
+            got, expected = (getattr(each.problem, setting) for each in (run, first))
+            if got != expected:
+                raise ValueError(
+                    f"got {setting}={got!r} in {name!r}, expected {expected!r} as in the first: "
+                    "look at runs of one precision together"
+                )
+        if not _same_rows(run.data, first.data):
+            raise ValueError(
+                f"got a run on {run.problem.data}, split {run.problem.split}, in {name!r}, "
+                f"expected the test rows and units of {first.problem.data}, split "
+                f"{first.problem.split}, as in the first: compare runs on the same rows"
+            )
+    return runs
+
+
+def _same_rows(data: Any, other: Any) -> bool:
+    """Tell whether test rows are the same, and in the same units."""
+    return (
+        np.array_equal(data.test.x, other.test.x)
+        and np.array_equal(data.test.y, other.test.y)
+        and (data.y_mean, data.y_scale) == (other.y_mean, other.y_scale)
+    )
+
+
+def check_figure(figure: Path) -> None:
+    """Refuse a place where nothing can be written, before anything is computed."""
+    if not figure.parent.is_dir():
+        raise FileNotFoundError(
+            f"got --figure {figure} in a folder that is not there, expected one that is: make it"
+        )
+
+
+def check_names(names: list[str]) -> None:
+    """Refuse no folders, and several of one name."""
+    if not names:
+        raise ValueError("got no folders, expected those of some runs: bnn-ppl compare runs/*")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"got several folders named {', '.join(twice)}, expected a name of its own for each "
+            "run: rename one"
+        )
+
+
+def _checked(path: Path, settings: Options) -> Options:
+    """Refuse words that the command line would not have taken."""
+    unknown = set(settings) - set(Problem._fields) if isinstance(settings, dict) else {"no table"}
+    if unknown:
+        raise ValueError(
+            f"got {', '.join(sorted(unknown))} in {str(path)!r}, expected the options of run: copy "
+            "the file again, or update bnn_ppl"
+        )
+    for name, hint in get_type_hints(Problem).items():
+        words = get_args(hint)
+        if get_origin(hint) is Literal and settings.get(name) not in words:
+            raise ValueError(
+                f"got {name}={settings.get(name)!r} in {str(path)!r}, expected one of "
+                f"{', '.join(map(repr, words))}: copy the file again"
+            )
+    return settings
+
+
+def predicted(runs: dict[str, Opened], rows: Any) -> tuple[dict, dict]:
+    """Predict rows by each run: the averages, and each draw's own."""
+    predictions, functions = {}, {}
+    for name, run in runs.items():
+        both = predict_with_functions(run.posterior, run.draws, rows)
+        predictions[name], functions[name] = both
+    return predictions, functions

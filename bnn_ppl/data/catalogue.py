@@ -1,0 +1,69 @@
+"""The data sets by name: one row for each.
+
+A new set is a row; a new kind of set is a function (name, split, subset, places, dtype) -> DataSet
+in a file of its kind.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from bnn_ppl.data.images import ImageSet, digits, images
+from bnn_ppl.data.reading import DataSet, Place
+from bnn_ppl.data.tables import curve, uci
+from bnn_ppl.data.text import imdb
+
+_GREY, _COLOUR = (28, 28, 1), (32, 32, 3)
+_CIFAR = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)  # as in Izmailov et al. (2021)
+_SVHN = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
+
+# Shape, training images, classes, mean, sd, name in tensorflow-datasets, file of test images alone.
+IMAGES = {
+    "mnist": ImageSet(_GREY, 60_000, 10, 0.1307, 0.3081, "mnist"),
+    "fashion-mnist": ImageSet(_GREY, 60_000, 10, 0.2860, 0.3530, "fashion_mnist"),
+    "kmnist": ImageSet(_GREY, 60_000, 10, 0.1918, 0.3483, "kmnist", "kmnist_test_a.npz"),
+    "notmnist": ImageSet(_GREY, 0),
+    "cifar10": ImageSet(_COLOUR, 50_000, 10, *_CIFAR, "cifar10"),
+    "cifar100": ImageSet(_COLOUR, 50_000, 100, *_CIFAR, "cifar100", "test_subset_images.npy.xz"),
+    "svhn": ImageSet(_COLOUR, 73_257, 10, *_SVHN, "svhn_cropped"),
+}
+
+SETS: dict[str, Callable[..., DataSet]] = {
+    "airfoil": uci,
+    "boston": uci,
+    "concrete": uci,
+    "energy": uci,
+    "naval": uci,
+    "power-plant": uci,
+    "protein": uci,
+    "yacht": uci,
+    "wilson-1d": partial(curve, file="understandingbdl", y_scale=0.1),
+    "izmailov-1d": partial(curve, file="bnn_hmc_synth", y_scale=1.0),
+    "digits": digits,
+    **{name: partial(images, kind=kind) for name, kind in IMAGES.items()},
+    "imdb": imdb,
+}
+
+
+def loader(name: str, where: Sequence[Place]) -> Callable[..., DataSet]:
+    """Give the function that loads a set: one of `SETS`, or a table of the user's in ``uci/``.
+
+    Raises
+    ------
+    ValueError
+        If there is no set of the name.
+    """
+    if name in SETS:
+        return SETS[name]
+    tables = [path.stem for place in where for path in (place.root / "uci").glob("*.npz")]
+    check_name(name, {*SETS, *tables})
+    return uci
+
+
+def check_name(name: str, names: Iterable[str]) -> None:
+    """Raise ValueError, with the closest of `names`, unless `name` is one of them."""
+    names = sorted(names)
+    if name not in names:
+        close = difflib.get_close_matches(str(name).lower(), names, 1)
+        meant = f"; did you mean {close[0]!r}?" if close else ";"
+        raise ValueError(f"got data set {name!r}{meant} expected one of {', '.join(names)}")

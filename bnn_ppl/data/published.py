@@ -1,0 +1,148 @@
+"""Published figures and predictions to compare with."""
+
+import csv
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bnn_ppl.data.catalogue import check_name, loader
+from bnn_ppl.data.reading import PACKAGE, Place, find, places, read_npz, require
+from bnn_ppl.data.splits import protocol_of, published_split
+from bnn_ppl.data.tables import has_published_splits
+from bnn_ppl.data.user_files import is_file
+
+
+class HMCReference(NamedTuple):
+    """Predictions of a published HMC run.
+
+    Attributes
+    ----------
+    probs : numpy.ndarray
+        Shape (rows, classes), float32: row i is of test image i in the standard order.
+    tfds_order : numpy.ndarray
+        Shape (rows,), int64: the standard row numbers in the order of tensorflow-datasets, which
+        is that of the published file: ``probs[tfds_order]`` gives that file back.
+    """
+
+    probs: np.ndarray
+    tfds_order: np.ndarray
+
+
+def hmc_reference(
+    name: str = "cifar10", *, data_dir: str | os.PathLike[str] | None = None
+) -> HMCReference:
+    """Give the published predictive probabilities of full-batch HMC on the test images.
+
+    Izmailov, Vikram, Hoffman and Wilson (2021), "What Are Bayesian Neural Network Posteriors Really
+    Like?", as published by Wilson et al. (2022), "Evaluating approximate inference in Bayesian deep
+    learning": a ResNet-20 with filter response normalisation and swish, no augmentation,
+    temperature 1, prior variance 1/5. Against the labels they have accuracy 0.9144, NLL 0.2773,
+    Brier score 0.1339 and expected calibration error 0.0522 (20 bins of equal mass).
+    `bnn_ppl.metrics.agreement` and `total_variation` compare another prediction with them.
+
+    Parameters
+    ----------
+    name : str
+        "cifar10".
+    data_dir : path, optional
+        Folder that holds ``cifar10/hmc_reference.npz``; default: the environment variable
+        BNN_PPL_DATA.
+
+    Returns
+    -------
+    HMCReference
+        ``probs`` (10000, 10), in the order of ``load("cifar10").test`` if that was read from files.
+        Images from tensorflow-datasets have an order of their own, so::
+
+            reference = data.hmc_reference("cifar10")
+            probs = reference.probs
+            if cifar.source == "tensorflow-datasets":
+                probs = probs[reference.tfds_order]
+
+        In the wrong order their accuracy is about 10 %.
+
+    Raises
+    ------
+    ValueError
+        For another name, and for a damaged file.
+    FileNotFoundError
+        If no folder has the file.
+    """
+    check_name(name, ["cifar10"])
+    _, path = find(name, f"{name}/hmc_reference.npz", places(data_dir))
+    probs, order = read_npz(path, "probs", "tfds_order")
+    shapes = f"probs {probs.shape}, tfds_order {order.shape}"
+    right = probs.ndim == 2 and order.shape == probs.shape[:1]
+    require(path, right, shapes, "(rows, classes) and (rows,)")
+    every_row = np.array_equal(np.sort(order), np.arange(len(probs)))
+    require(path, every_row, "a tfds_order that is not", "each row number once")
+    return HMCReference(probs, order.astype(np.int64))
+
+
+def published(
+    name: str,
+    *,
+    split: int | str | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> dict[str, float] | None:
+    """Give the figures published for MC dropout on the same splits.
+
+    One hidden layer, tuned by grid search, 100 times the base number of epochs; from the results
+    files of Gal and Ghahramani (2016), CC BY-NC 4.0 (see ``files/NOTICE.md``).
+
+    Parameters
+    ----------
+    name : str
+        A name `load` knows.
+    split : int or str, optional
+        The split; default: the mean over all of them.
+    data_dir : path, optional
+        As of `load`: tables of the user's there are known, without figures.
+
+    Returns
+    -------
+    dict or None
+        "rmse" (of the Monte Carlo mean) and "log_likelihood" (nats a test row), both in the
+        original units of y. Without `split` also "rmse_error" and "log_likelihood_error", the
+        standard errors of the means (standard deviation with divisor n over sqrt(n)), and
+        "num_splits". None if nothing was published for the set or the split: "seed-3", "fold-3",
+        and those of a table whose file in `data_dir` does not hold the published ones.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name or split.
+    """
+    if is_file(name):
+        return None
+    where = places(data_dir)
+    loader(name, where)
+    with open(PACKAGE / "uci" / "mc_dropout_results.csv", newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["set"] == name]
+    if not rows or protocol_of(split)[0] is not None:
+        return None
+    if split is not None and _without_published_splits(name, where):
+        return None
+    columns = {"rmse": "rmse_mc", "log_likelihood": "test_log_likelihood"}
+    figures = {
+        key: np.array([float(row[column]) for row in rows]) for key, column in columns.items()
+    }
+    if split is not None:
+        at = published_split(name, split, len(rows))
+        return {key: float(values[at]) for key, values in figures.items()}
+    means = {key: float(values.mean()) for key, values in figures.items()}
+    errors = {
+        f"{key}_error": float(values.std()) / len(rows) ** 0.5 for key, values in figures.items()
+    }
+    return {**means, **errors, "num_splits": len(rows)}
+
+
+def _without_published_splits(name: str, where: Sequence[Place]) -> bool:
+    """Whether `load` reads the table from a file that leaves the splits to a seed."""
+    try:
+        _, path = find(name, f"uci/{name}.npz", where)
+    except FileNotFoundError:
+        return False
+    return not has_published_splits(path)

@@ -1,0 +1,279 @@
+"""Blocks of weights that are correlated with each other alone: their curvature and covariance."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from bnn_ppl.methods.shared.fisher import (
+    Evaluated,
+    LayerCall,
+    by_site,
+    kronecker_factors,
+    products_of_sites,
+    sites_of,
+    squares_of_layer,
+    squares_of_sites,
+)
+from bnn_ppl.model.posterior import Posterior
+
+Array = jax.Array
+Tree = Any
+Structure: TypeAlias = Literal["diagonal", "kronecker", "last_layer", "full"]
+
+_MOST_WEIGHTS = 8000  # of which one matrix holds all covariances
+
+
+class Fit(NamedTuple):
+    """The precision of a block as it depends on the multiplier of its prior."""
+
+    log_det: Callable[[Array], Array]
+    covariance: Callable[[Array], Any]  # in the block's own factors
+
+
+class Diagonal(NamedTuple):
+    """Independent weights: the sum of squared gradients, then their standard deviations."""
+
+    posterior: Posterior
+    layers: dict[str, LayerCall]  # with one position; the other sites have each row's gradient
+    sites: list[str]
+    scaled: list[str]  # of which the multiplier acts on the prior
+
+    def begin(self, position: Tree) -> dict[str, Array]:
+        """Sum of no rows."""
+        return {site: jnp.zeros_like(position[site]) for site in self.sites}
+
+    def curvature(self, rows: Evaluated) -> dict[str, Array]:
+        """Sum over a batch."""
+        of_layers: dict[str, Array] = {}
+        for name, call in self.layers.items():
+            of_layers |= by_site(name, call, squares_of_layer(rows, name))
+        others = [site for site in self.sites if site not in of_layers]
+        return of_layers | squares_of_sites(self.posterior, rows, others)
+
+    def fit(self, squares: dict[str, Array], prior: dict[str, Array]) -> Fit:
+        """Add the prior."""
+
+        def precision(site: str, multiplier: Array) -> Array:
+            return squares[site] + prior[site] * (multiplier if site in self.scaled else 1.0)
+
+        def log_det(multiplier: Array) -> Array:
+            logs = [jnp.log(precision(site, multiplier)).sum() for site in self.sites]
+            return sum(logs, jnp.zeros(()))
+
+        def covariance(multiplier: Array) -> dict[str, Array]:
+            return {site: precision(site, multiplier) ** -0.5 for site in self.sites}
+
+        return Fit(log_det, covariance)
+
+    def draw(self, key: Array, scales: dict[str, Array]) -> dict[str, Array]:
+        """Draw about 0."""
+        flat, unravel = ravel_pytree(scales)
+        return unravel(flat * jax.random.normal(key, flat.shape, flat.dtype))
+
+    def scales(self, scales: dict[str, Array]) -> dict[str, Array]:
+        """Marginal standard deviations."""
+        return scales
+
+
+class Factors(NamedTuple):
+    """Of a layer: A, G and 0; then s U_A, U_G and the deviations along their products."""
+
+    inputs: Array
+    outputs: Array
+    along: Array
+
+
+class Kronecker(NamedTuple):
+    """The weights of a layer, their precision a product of two factors plus the prior's."""
+
+    name: str
+    call: LayerCall
+    scaled: list[str]
+
+    @property
+    def layers(self) -> dict[str, LayerCall]:
+        """The one it is."""
+        return {self.name: self.call}
+
+    @property
+    def sites(self) -> list[str]:
+        """Its kernel and bias."""
+        return sites_of(self.name, self.call)
+
+    def begin(self, position: Tree) -> Factors:
+        """Sum of no rows."""
+        dtype, outputs = position[self.sites[0]].dtype, self.call.kernel_shape[-1]
+        inputs = math.prod(self.call.kernel_shape[:-1]) + self.call.has_bias
+        shapes = (inputs, inputs), (outputs, outputs), (inputs, outputs)
+        return Factors(*(jnp.zeros(shape, dtype) for shape in shapes))
+
+    def curvature(self, rows: Evaluated) -> Factors:
+        """Sum over a batch."""
+        inputs, outputs = kronecker_factors(rows, self.name)
+        return Factors(inputs, outputs, jnp.zeros((len(inputs), len(outputs)), inputs.dtype))
+
+    def fit(self, factors: Factors, prior: dict[str, Array]) -> Fit:
+        """Whiten by the prior, which then adds a number to each eigenvalue."""
+        std = self._precision_by_input(prior) ** -0.5
+        by_input, inputs = _eigen(std[:, None] * factors.inputs * std)
+        by_output, outputs = _eigen(factors.outputs)
+        curvature = by_input[:, None] * by_output
+
+        def whitened(multiplier: Array) -> Array:
+            return curvature + (multiplier if self.scaled else 1.0)
+
+        def log_det(multiplier: Array) -> Array:
+            return jnp.log(whitened(multiplier)).sum() - 2 * len(outputs) * jnp.log(std).sum()
+
+        def covariance(multiplier: Array) -> Factors:
+            return Factors(std[:, None] * inputs, outputs, whitened(multiplier) ** -0.5)
+
+        return Fit(log_det, covariance)
+
+    def draw(self, key: Array, factors: Factors) -> dict[str, Array]:
+        """Draw about 0."""
+        along = factors.along * jax.random.normal(key, factors.along.shape, factors.along.dtype)
+        return by_site(self.name, self.call, factors.inputs @ along @ factors.outputs.T)
+
+    def scales(self, factors: Factors) -> dict[str, Array]:
+        """Marginal standard deviations."""
+        inputs, outputs, along = (factor**2 for factor in factors)
+        return by_site(self.name, self.call, jnp.sqrt(inputs @ along @ outputs.T))
+
+    def _precision_by_input(self, prior: dict[str, Array]) -> Array:
+        kernel, *bias = (prior[site] for site in self.sites)
+        outputs = self.call.kernel_shape[-1]
+        of_kernel = jnp.broadcast_to(kernel, self.call.kernel_shape).reshape(-1, outputs)
+        of_bias = [jnp.broadcast_to(own, (1, outputs)) for own in bias]
+        return jnp.concatenate([of_kernel, *of_bias]).mean(1)
+
+
+class Joint(NamedTuple):
+    """Weights with all their covariances: the sum of products, then a root of the covariance."""
+
+    posterior: Posterior
+    shapes: dict[str, tuple[int, ...]]  # by site
+    scaled: list[str]
+
+    @property
+    def layers(self) -> dict[str, LayerCall]:
+        """None to tap: each row's gradient is taken whole."""
+        return {}
+
+    @property
+    def sites(self) -> list[str]:
+        """Which they are."""
+        return list(self.shapes)
+
+    def begin(self, position: Tree) -> Array:
+        """Sum of no rows."""
+        size = sum(math.prod(shape) for shape in self.shapes.values())
+        return jnp.zeros((size, size), position[self.sites[0]].dtype)
+
+    def curvature(self, rows: Evaluated) -> Array:
+        """Sum over a batch."""
+        return products_of_sites(self.posterior, rows, self.sites)
+
+    def fit(self, products: Array, prior: dict[str, Array]) -> Fit:
+        """Whiten by the prior and diagonalise with it; then by what the multiplier acts on."""
+        flat, _ = ravel_pytree(
+            {site: jnp.broadcast_to(prior[site], shape) for site, shape in self.shapes.items()}
+        )
+        std = flat**-0.5
+        values, vectors = _eigen(std[:, None] * products * std)
+        root = vectors * (1 + values) ** -0.5
+        if len(self.scaled) == len(self.sites):
+            share = 1 / (1 + values)
+        elif not self.scaled:
+            share = jnp.zeros_like(values)
+        else:
+            scaled, _ = ravel_pytree(
+                {site: np.full(shape, site in self.scaled) for site, shape in self.shapes.items()}
+            )
+            share, turn = _eigen(root.T @ (scaled[:, None] * root))
+            root = root @ turn
+
+        def whitened(multiplier: Array) -> Array:
+            return 1 + (multiplier - 1) * share
+
+        def log_det(multiplier: Array) -> Array:
+            return (jnp.log(flat) + jnp.log1p(values) + jnp.log(whitened(multiplier))).sum()
+
+        def covariance(multiplier: Array) -> Array:
+            return std[:, None] * root * whitened(multiplier) ** -0.5
+
+        return Fit(log_det, covariance)
+
+    def draw(self, key: Array, root: Array) -> dict[str, Array]:
+        """Draw about 0."""
+        return self._by_site(root @ jax.random.normal(key, root.shape[:1], root.dtype))
+
+    def scales(self, root: Array) -> dict[str, Array]:
+        """Marginal standard deviations."""
+        return self._by_site(jnp.sqrt((root**2).sum(1)))
+
+    def _by_site(self, flat: Array) -> dict[str, Array]:
+        _, unravel = ravel_pytree({s: jnp.zeros(n, flat.dtype) for s, n in self.shapes.items()})
+        return unravel(flat)
+
+
+Block: TypeAlias = Diagonal | Kronecker | Joint
+
+
+def blocks_of(
+    posterior: Posterior,
+    structure: Structure,
+    layers: dict[str, LayerCall],
+    position: Tree,
+    scaled: set[str],
+) -> list[Block]:
+    """Cut a posterior's sites into blocks; the multiplier acts on the prior of those `scaled`."""
+    if structure in ("kronecker", "last_layer") and not layers:
+        raise ValueError(
+            f"got a model that calls no dense or convolutional layer, expected some for "
+            f"structure={structure!r}: use 'diagonal' or 'full' (an MLP with features_first does "
+            "not call its layers)"
+        )
+    if structure == "full":
+        return [_joint(posterior, list(position), position, scaled)]
+    if structure == "last_layer":
+        return [_joint(posterior, sites_of(*list(layers.items())[-1]), position, scaled)]
+    if structure == "diagonal":
+        dense = {name: call for name, call in layers.items() if call.num_positions == 1}
+        return [_diagonal(posterior, dense, list(position), scaled)]
+    factored = [
+        Kronecker(name, call, sites if scaled.issuperset(sites) else [])
+        for name, call in layers.items()
+        for sites in [sites_of(name, call)]
+    ]
+    taken = {site for block in factored for site in block.sites}
+    others = [site for site in position if site not in taken]
+    return [*factored, *([_diagonal(posterior, {}, others, scaled)] if others else [])]
+
+
+def _diagonal(
+    posterior: Posterior, layers: dict[str, LayerCall], sites: list[str], scaled: set[str]
+) -> Diagonal:
+    return Diagonal(posterior, layers, sites, [site for site in sites if site in scaled])
+
+
+def _joint(posterior: Posterior, sites: list[str], position: Tree, scaled: set[str]) -> Joint:
+    shapes = {site: position[site].shape for site in sites}
+    num_weights = sum(math.prod(shape) for shape in shapes.values())
+    if num_weights > _MOST_WEIGHTS:
+        raise ValueError(
+            f"got {num_weights} weights with all their covariances, expected at most "
+            f"{_MOST_WEIGHTS}: use structure='kronecker'"
+        )
+    return Joint(posterior, shapes, [site for site in sites if site in scaled])
+
+
+def _eigen(matrix: Array) -> tuple[Array, Array]:
+    """Eigenvalues, none below 0 by rounding, and eigenvectors of a symmetric matrix."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return jnp.maximum(values, 0.0), vectors

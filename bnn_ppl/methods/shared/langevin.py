@@ -1,0 +1,154 @@
+"""Langevin dynamics on stochastic gradients: what sgld and sghmc share."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.preconditioners import Preconditioner, identity
+from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.shared.gibbs import check_gibbs, precisions_drawn
+from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+
+Tree = Any
+
+
+class LangevinState(NamedTuple):
+    """A chain of stochastic-gradient Langevin dynamics."""
+
+    position: Tree
+    momentum: Tree  # None without
+    preconditioner: Tree
+    num_steps: jax.Array  # taken so far
+
+
+def langevin(
+    posterior: Posterior,
+    step_size: float | Schedule,
+    *,
+    momentum: float,
+    preconditioner: Preconditioner | None,
+    temperature: float | Schedule,
+    gibbs_every: int | None,
+    subtract_noise: bool = False,
+    name: str,
+) -> Method:
+    r"""Make a method of underdamped Langevin dynamics, or overdamped without momentum.
+
+    .. math:: m \gets \beta m + \sqrt\epsilon\, g + \sqrt{2 (1-\beta) T}\, M^{1/2} \xi, \qquad
+        w \gets w + \sqrt\epsilon\, M^{-1} m
+
+    Parameters and errors are those of :func:`bnn_ppl.sghmc`; `name` is recorded.
+    """
+    check_arguments(posterior=posterior)
+    preconditioner = preconditioner or identity()
+    _check(step_size, momentum, temperature)
+    if gibbs_every is not None:
+        check_gibbs(posterior, gibbs_every, temperature)
+    if subtract_noise and not preconditioner.freezes:
+        raise ValueError(
+            f"got subtract_noise with the preconditioner {preconditioner.name}, expected one that "
+            "knows the gradients' variance and keeps it: preconditioners.scale_adapted()"
+        )
+
+    # Noise alone takes the step's key as it is: on 400 weights splitting it shows in a step's time.
+    draws_more = preconditioner.curvature is not None or gibbs_every is not None
+
+    def init(key: jax.Array, position: Tree, batch: Any) -> LangevinState:
+        del key, batch
+        start = optax.tree.zeros_like(position) if momentum else None
+        return LangevinState(position, start, preconditioner.init(position), jnp.zeros((), int))
+
+    def driven(
+        key: jax.Array, state: LangevinState, batch: Any, heat: jax.Array, adapting: bool
+    ) -> tuple[jax.Array, Tree, Tree, Tree]:
+        """Log-density, gradient (with the term of a mass that follows it), mass, mass's state."""
+
+        def density(position: Tree) -> jax.Array:
+            return posterior.logdensity(position, batch)
+
+        inner, hessian = state.preconditioner, None
+        if preconditioner.curvature is None:
+            lp, gradient = jax.value_and_grad(density)(state.position)
+        else:
+            lp, gradient, hessian = _with_hessian(key, density, state.position)
+        if adapting or not preconditioner.freezes:
+            inner = preconditioner.update(gradient, hessian, inner)
+        if preconditioner.curvature is not None:
+            gradient = optax.tree.add_scale(gradient, heat, preconditioner.curvature(inner))
+        return lp, gradient, preconditioner.mass(inner), inner
+
+    def step(
+        key: jax.Array, state: LangevinState, batch: Any, adapting: bool = False
+    ) -> tuple[LangevinState, dict]:
+        noise_key, probe_key, gibbs_key = jax.random.split(key, 3) if draws_more else [key] * 3
+        size, heat = (value_at(rate, state.num_steps) for rate in (step_size, temperature))
+        lp, gradient, mass, inner = driven(probe_key, state, batch, heat, adapting)
+        root = jnp.sqrt(size)
+
+        def pushed(g: jax.Array, e: jax.Array, m: jax.Array) -> jax.Array:
+            variance = 2 * (1 - momentum) * heat * m
+            if subtract_noise:
+                variance = jnp.maximum(variance - size * m**2, 0.0)
+            return root * g + jnp.sqrt(variance) * e
+
+        push = jax.tree.map(pushed, gradient, gaussian_like(noise_key, state.position), mass)
+        if momentum:
+            push = optax.tree.add_scale(push, momentum, state.momentum)
+        position = jax.tree.map(lambda w, p, m: w + root * p / m, state.position, push, mass)
+        if gibbs_every is not None:
+            due = state.num_steps % gibbs_every == 0
+            position |= {site: state.position[site] for site in posterior.precisions}
+            position = precisions_drawn(gibbs_key, posterior, position, due)
+        carried = push if momentum else None
+        info = step_info(lp, step_size=size)
+        return LangevinState(position, carried, inner, state.num_steps + 1), info
+
+    def draw(key: jax.Array, state: LangevinState) -> Tree:
+        del key
+        return state.position
+
+    settings = {
+        "method": name,
+        "step_size": named(step_size),
+        "preconditioner": preconditioner.name,
+        "noise_temperature": named(temperature),
+        "gibbs_every": gibbs_every,
+        "subtract_noise": subtract_noise,
+    }
+    if momentum:
+        settings |= {"momentum": momentum}
+    warmup = partial(step, adapting=True) if preconditioner.freezes else None
+    return Method(
+        init,
+        step,
+        draw,
+        warmup,
+        settings,
+        logdensity=posterior.logdensity,
+        needs_warmup=preconditioner.freezes,
+    )
+
+
+def _with_hessian(key: jax.Array, density: Any, position: Tree) -> tuple[jax.Array, Tree, Tree]:
+    """Value, gradient and an unbiased estimate of the Hessian's diagonal (Hutchinson's).
+
+    For random signs z the mean of z * (H z) is the diagonal of H.
+    """
+    signs = optax.tree.random_like(key, position, sampler=jax.random.rademacher)
+    both = jax.value_and_grad(density)
+    (lp, gradient), (_, product) = jax.jvp(both, (position,), (signs,))
+    return lp, gradient, optax.tree.mul(signs, product)
+
+
+def _check(step_size: Any, momentum: float, temperature: Any) -> None:
+    check_rate("step_size", step_size)
+    if not 0 <= momentum < 1:
+        raise ValueError(f"got momentum={momentum}, expected a number from 0 to below 1")
+    if not callable(temperature) and not temperature >= 0:
+        raise ValueError(f"got noise_temperature={temperature}, expected 0 or more, or a schedule")

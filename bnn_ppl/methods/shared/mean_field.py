@@ -1,0 +1,76 @@
+"""A Gaussian with independent weights, fitted by its precision: what vogn and ivon share."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_count, check_positive
+
+Array = jax.Array
+Tree = Any
+Position = dict[str, Array]
+
+
+class Normal(NamedTuple):
+    """A site's Gaussian prior, as tempered; both broadcast to the site."""
+
+    loc: Array
+    precision: Array
+
+
+def prior_normals(
+    posterior: Posterior, normals: dict[str, tuple[Array, Array]]
+) -> dict[str, Normal]:
+    """Give the Gaussian priors of :class:`bnn_ppl.posterior.Terms` the posterior's temperature."""
+    heat = posterior.temperature if posterior.tempered == "posterior" else 1.0
+    return {
+        site: Normal(jnp.asarray(loc, float), 1 / (heat * jnp.square(jnp.asarray(scale, float))))
+        for site, (loc, scale) in normals.items()
+    }
+
+
+def likelihood_weight(posterior: Posterior) -> float:
+    """N / T: what a mean over the rows counts for in the log-density."""
+    return posterior.num_rows / posterior.temperature
+
+
+def drawn(key: Array, loc: Tree, precision: Tree) -> Tree:
+    """Draw from the Gaussian."""
+    noise = gaussian_like(key, loc)
+    return jax.tree.map(lambda m, p, e: m + e * jax.lax.rsqrt(p), loc, precision, noise)
+
+
+def fitted(loc: Position, precision: Position, num_steps: Array) -> dict[str, Array]:
+    """Name the Gaussian's parameters for the record."""
+    locs = {f"{site}.loc": m for site, m in loc.items()}
+    scales = {f"{site}.scale": jax.lax.rsqrt(p) for site, p in precision.items()}
+    return locs | scales | {"num_steps": num_steps}
+
+
+def averaged(function: Callable[[Array], Tree], key: Array, num_samples: int) -> Tree:
+    """Average the results of a function over keys, one after the other."""
+    if num_samples == 1:
+        return function(key)
+
+    def add(total: Tree, index: Array) -> tuple[Tree, None]:
+        return optax.tree.add(total, function(jax.random.fold_in(key, index))), None
+
+    shapes = jax.eval_shape(function, key)
+    start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    total, _ = jax.lax.scan(add, start, jnp.arange(num_samples))
+    return optax.tree.scale(1 / num_samples, total)
+
+
+def check_numbers(num_samples: int, beta1: float, beta2: float, **positive: float) -> None:
+    """Refuse what is out of range."""
+    check_count("num_samples", num_samples)
+    for name, beta in {"beta1": beta1, "beta2": beta2}.items():
+        if not 0 <= beta < 1:
+            raise ValueError(f"got {name}={beta}, expected a number from 0 to below 1")
+    for name, number in positive.items():
+        check_positive(name, number)

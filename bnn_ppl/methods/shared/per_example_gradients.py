@@ -1,0 +1,248 @@
+"""Squared gradients of single rows' log-likelihoods, averaged over a batch, at little cost."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.extend.core import get_opaque_trace_state
+
+from bnn_ppl.methods.shared.layers import Layer, tapped
+from bnn_ppl.model.posterior import Batch, Posterior
+
+Array = jax.Array
+Tree = Any
+Position = dict[str, Array]
+
+_NUMBERS_AT_A_TIME = 2**25  # of single rows' gradients side by side: 128 MiB
+
+
+class RowGradients(NamedTuple):
+    """A log-density's gradient over a batch, and the size of its rows' gradients.
+
+    Attributes
+    ----------
+    lp
+        ``posterior.logdensity``: of all rows, tempered, with the priors.
+    normals
+        As in :class:`bnn_ppl.posterior.Terms`.
+    gradient
+        Of `lp` with respect to the position, by site.
+    squares
+        By site and element: the mean over the batch's rows (padding aside) of the squared gradient
+        of a single row's log-likelihood, neither scaled to all rows nor tempered.
+    """
+
+    lp: Array
+    normals: dict[str, tuple[Array, Array]]
+    gradient: Position
+    squares: Position
+
+
+class RowLayer(NamedTuple):
+    """A layer that every row goes through on its own and whose weights are sites."""
+
+    graph: Any  # the layer without its weights
+    sites: dict[str, str]  # of its weights: by "kernel", "bias"
+    is_dense: bool
+    inputs: tuple[int, ...]  # shape, rows first
+    outputs: tuple[int, ...]
+    dtype: Any  # of the outputs
+
+
+Layers = dict[str, RowLayer]
+
+
+def row_gradients(posterior: Posterior) -> Callable[[Position, Batch], RowGradients]:
+    r"""Make the function that gives a gradient and the mean squares of its rows' gradients.
+
+    Those of dense and convolutional layers come out of one backward pass: with a the inputs of a
+    layer and g the gradients of the rows' log-likelihoods with respect to its outputs, the gradient
+    of row i is :math:`a_i g_i^\top` and the mean of the squares :math:`(a^2)^\top g^2 / n`
+    (Goodfellow, 2015, arXiv:1510.01799). Where a row meets the weights more than once (pixels, time
+    steps), its gradient is the layer's vector-Jacobian product, which sums over these before it is
+    squared. All other sites, and layers that are not called as layers, are differentiated row by
+    row.
+
+    Parameters
+    ----------
+    posterior
+        Whose batches may carry a mask. A batch is taken as a whole: there are no microbatches. The
+        weights of a layer must be used by that layer alone.
+
+    Returns
+    -------
+    Callable
+        ``position, batch -> RowGradients``.
+
+    Raises
+    ------
+    ValueError
+        If the network calls a layer twice.
+    """
+    return partial(_row_gradients, posterior, row_layers(posterior))
+
+
+def _row_gradients(
+    posterior: Posterior, layers: Layers, position: Position, batch: Batch
+) -> RowGradients:
+    num_rows = len(batch[1])
+    probes = {
+        name: jnp.zeros((num_rows, *layer.outputs[1:]), layer.dtype)
+        for name, layer in layers.items()
+    }
+
+    def density(position: Position, probes: dict[str, Array]) -> tuple[Array, tuple]:
+        inputs: dict[str, Array] = {}
+        with tapped(partial(_probed, probes, inputs)):
+            terms = posterior.terms(position, batch)
+        log_prior = jnp.asarray(sum(terms.log_priors.values(), 0.0))
+        lp = posterior.combined(log_prior, terms.log_likelihood, batch) + terms.log_jacobian
+        return lp, (terms.normals, inputs)
+
+    both = jax.value_and_grad(density, (0, 1), has_aux=True)
+    (lp, (normals, inputs)), (gradient, slopes) = both(position, probes)
+    weight = posterior.combined(jnp.zeros(()), jnp.ones(1), batch)  # of a row, in lp
+    sums: Position = {}
+    for name, layer in layers.items():
+        sums |= _sums_of_layer(layer, position, inputs[name], slopes[name] / weight)
+    sums |= _sums_of_others(posterior, position, batch, set(position) - set(sums))
+    count = jnp.sum(batch[2]) if len(batch) == 3 else num_rows
+    return RowGradients(lp, normals, gradient, {site: sums[site] / count for site in position})
+
+
+def _probed(
+    probes: dict[str, Array], inputs: dict[str, Array], name: str, layer: Layer, x: Array
+) -> Array:
+    """Call a layer, note its inputs, and add zeros whose gradient is that of its outputs."""
+    if name not in probes:
+        return layer(x)
+    inputs[name] = x
+    return layer(x) + probes[name]
+
+
+# --- sums of squares over the rows
+
+
+def _sums_of_layer(layer: RowLayer, position: Position, inputs: Array, slopes: Array) -> Position:
+    weights = {part: position[site] for part, site in layer.sites.items()}
+    sums = _sums_of_dense if layer.is_dense else _sums_of_products
+    squares = sums(layer, weights, inputs, slopes)
+    return {site: squares[part].astype(position[site].dtype) for part, site in layer.sites.items()}
+
+
+def _sums_of_dense(layer: RowLayer, weights: Tree, inputs: Array, slopes: Array) -> Tree:
+    del layer, weights
+    return {"kernel": jnp.square(inputs).T @ jnp.square(slopes), "bias": jnp.sum(slopes**2, 0)}
+
+
+def _sums_of_products(layer: RowLayer, weights: Tree, inputs: Array, slopes: Array) -> Tree:
+    def gradient(row: tuple[Array, Array]) -> Tree:
+        x, slope = row
+        outputs = lambda weights: nnx.merge(layer.graph, weights)(x[None])  # noqa: E731
+        _, product = jax.vjp(outputs, weights)
+        return product(slope[None])[0]
+
+    return _sums_of_squares(gradient, (inputs, slopes), weights)
+
+
+def _sums_of_others(
+    posterior: Posterior, position: Position, batch: Batch, sites: set[str]
+) -> Position:
+    def gradient(row: Batch) -> Position:
+        one_row = jax.tree.map(lambda leaf: leaf[None], row)
+        return jax.grad(lambda own: posterior.log_likelihood(position | own, one_row)[0])(own)
+
+    own = {site: position[site] for site in position if site in sites}
+    return _sums_of_squares(gradient, batch, own) if own else {}
+
+
+def _sums_of_squares(gradient: Callable[[Tree], Tree], rows: Tree, weights: Tree) -> Tree:
+    """Sum the squares of the rows' gradients, of so many rows at a time as fit in memory."""
+
+    def some(rows: Tree) -> Tree:
+        return jax.tree.map(lambda g: jnp.sum(g**2, 0), jax.vmap(gradient)(rows))
+
+    num_rows = len(jax.tree.leaves(rows)[0])
+    size = max(1, _NUMBERS_AT_A_TIME // optax.tree.size(weights))
+    if num_rows <= size:
+        return some(rows)
+    whole = num_rows // size * size
+
+    def add(total: Tree, rows: Tree) -> tuple[Tree, None]:
+        return optax.tree.add(total, some(rows)), None
+
+    chunks = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, size, *leaf.shape[1:]), rows)
+    total, _ = jax.lax.scan(add, optax.tree.zeros_like(weights), chunks)
+    return add(total, jax.tree.map(lambda leaf: leaf[whole:], rows))[0]
+
+
+# --- which layers
+
+
+def row_layers(posterior: Posterior) -> Layers:
+    """Layers that each row goes through on its own, with the position's own numbers as weights.
+
+    Their first axis, of inputs and outputs, is that of the rows: it grows with them.
+
+    Raises
+    ------
+    ValueError
+        If the network calls a layer twice.
+    """
+    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
+    num_rows = posterior.num_rows
+    layers = _called_layers(posterior, shapes, num_rows)
+    if not layers:
+        return {}
+    others = _called_layers(posterior, shapes, num_rows + 1)
+
+    def grows(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        return shape[:1] == (num_rows,) and other == (num_rows + 1, *shape[1:])
+
+    return {
+        name: layer
+        for name, layer in layers.items()
+        if grows(layer.inputs, others[name].inputs) and grows(layer.outputs, others[name].outputs)
+    }
+
+
+def _called_layers(posterior: Posterior, shapes: Position, num_rows: int) -> Layers:
+    """Layers that the likelihood calls, whose weights are sites as the position has them."""
+    layers: Layers = {}
+
+    def likelihood(position: Position, batch: Batch) -> Array:
+        outside = get_opaque_trace_state(convention="nnx")
+
+        def note(name: str, layer: Layer, inputs: Array) -> Array:
+            outputs = layer(inputs)
+            sites = _sites(name, layer, position)
+            # What a loop, vmap or checkpoint within the model sees cannot leave it.
+            if sites is not None and get_opaque_trace_state(convention="nnx") == outside:
+                dense = isinstance(layer, nnx.Linear) and inputs.ndim == 2
+                sizes = inputs.shape, outputs.shape, outputs.dtype
+                layers[name] = RowLayer(nnx.graphdef(layer), sites, dense, *sizes)
+            return outputs
+
+        with tapped(note):
+            return posterior.log_likelihood(position, batch)
+
+    def with_rows(leaf: Array) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype)
+
+    jax.eval_shape(likelihood, shapes, jax.tree.map(with_rows, posterior.data))
+    return layers
+
+
+def _sites(name: str, layer: Layer, position: Position) -> dict[str, str] | None:
+    """Sites of a layer's weights; None if they are not the position's own.
+
+    They are not where the site has a constraint or the model changes the weights it samples.
+    """
+    weights: dict[str, Any] = {"kernel": layer.kernel, "bias": layer.bias}
+    sites = {part: f"{name}.{part}" for part, weight in weights.items() if weight is not None}
+    own = all(position.get(site) is weights[part][...] for part, site in sites.items())
+    return sites if own else None

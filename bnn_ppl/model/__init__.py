@@ -1,0 +1,1 @@
+"""A NumPyro model with a random network, conditioned on data."""

@@ -1,0 +1,47 @@
+"""Arguments in each other's places, named before anything is computed from them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from bnn_ppl.model.posterior import Posterior
+
+
+def check_arguments(**given: Any) -> None:
+    """Refuse a `key`, `posterior`, `method` or `draws` that is something else.
+
+    Raises
+    ------
+    TypeError
+        That says what it is, and where a right one comes from.
+    """
+    for name, value in given.items():
+        fits, source = _EXPECTED[name]
+        if not fits(value):
+            raise TypeError(f"got {name} of type {type(value).__name__}, expected {source}")
+
+
+def _is_key(value: Any) -> bool:
+    """Tell keys, new or old style."""
+    if not isinstance(value, jax.Array | np.ndarray):
+        return False
+    return jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) or value.dtype == np.uint32
+
+
+_EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "key": (_is_key, "what jax.random.key(0) gives"),
+    "posterior": (
+        lambda value: isinstance(value, Posterior),
+        "what bnn_ppl.condition(model, data) gives",
+    ),
+    "method": (
+        lambda value: all(hasattr(value, part) for part in ("init", "step", "draw")),
+        "a built one, such as bnn_ppl.hmc(posterior)",
+    ),
+    "draws": (
+        lambda value: hasattr(value, "groups"),
+        "the InferenceData that bnn_ppl.run gives",
+    ),
+}

@@ -1,0 +1,208 @@
+"""Random networks: a Flax network whose every weight is a NumPyro sample site."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import numpyro
+import numpyro.distributions as dist
+from flax import linen, nnx
+from jax.lax import conv_general_dilated
+
+from bnn_ppl.nets.convolution import convolution
+
+Prior: TypeAlias = (
+    dist.Distribution | Mapping[str, dist.Distribution] | Callable[..., dist.Distribution]
+)
+
+Change: TypeAlias = Callable[[str, nnx.Module], Any]
+
+_CHANGES: ContextVar[tuple[Change, ...]] = ContextVar("changes", default=())
+
+
+@contextmanager
+def changed_networks(change: Change) -> Iterator[None]:
+    """Within this context every random network is ``change(name, module)`` of what it was.
+
+    The module is the trace's own and may be changed in place. This is how methods reach the layers
+    of a network inside a model that knows nothing of them.
+    """
+    token = _CHANGES.set((*_CHANGES.get(), change))
+    try:
+        yield
+    finally:
+        _CHANGES.reset(token)
+
+
+def active_changes() -> tuple[Change, ...]:
+    """Give the changes of the contexts that this is within."""
+    return _CHANGES.get()
+
+
+def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior: Prior) -> Any:
+    """Put a prior on every weight of a network; call inside a NumPyro model.
+
+    Each parameter becomes one sample site named by its path in the module, for example
+    ``net.layers.0.kernel``. The module is returned with the sampled weights in it, so it is called
+    like any other: ``f = random_network("net", net, prior); f(x)``.
+
+    Parameters
+    ----------
+    name
+        First part of every site name.
+    net
+        A factory that gives an ``nnx.Module`` when called with ``rngs=`` (each chain then starts
+        from its own initialisation), or a ready module (all chains start at the weights it has when
+        the posterior is first run). A linen module goes through :func:`bnn_ppl.nets.from_linen`.
+    prior
+        A distribution for every weight; or a dict from site name to distribution that names every
+        parameter; or a function ``(site_name, shape) -> distribution``, which may itself sample
+        (a scale shared by the tensor, say). A distribution without batch shape is independent over
+        the weights; its event dimensions, if any, are the parameter's last ones.
+
+    Returns
+    -------
+    nnx.Module
+        The network with the weights of this trace.
+
+    Raises
+    ------
+    TypeError
+        If `net` is not a factory or an ``nnx.Module``, or `prior` gives no distribution.
+    ValueError
+        If the dict prior misses a parameter or names an unknown one, or if the network keeps state
+        that is not a weight (batch statistics) or draws noise of its own (dropout).
+    """
+    module = _build(net)
+    _refuse_stochastic_layers(module)
+    graph, weights, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
+    _refuse_state(rest)
+    variables = {".".join([name, *map(str, path)]): (path, leaf) for path, leaf in _flat(weights)}
+    choose = _per_site(prior, list(variables))
+    sampled = [
+        (path, leaf.replace(_sample(site, leaf[...], choose)))
+        for site, (path, leaf) in variables.items()
+    ]
+    network: Any = nnx.merge(graph, nnx.from_flat_state(sampled), rest)
+    _quicken(network)
+    for change in active_changes():
+        network = change(name, network)
+    return network
+
+
+def _build(net: Any) -> nnx.Module:
+    if isinstance(net, nnx.Module):
+        return net
+    if isinstance(net, linen.Module):
+        raise TypeError(
+            f"got the linen module {type(net).__name__}, expected an nnx network: "
+            "use bnn_ppl.nets.from_linen(module, example_input)"
+        )
+    # Inside a seeded trace the key makes every chain start elsewhere. Without one (a log-density
+    # evaluation) only the shapes matter, and the compiler drops the initial values.
+    key = numpyro.prng_key()
+    try:
+        module = net(rngs=nnx.Rngs(jax.random.key(0) if key is None else key))
+    except TypeError as error:
+        if "required positional argument" not in str(error):
+            raise
+        raise TypeError(
+            f"got a network that wants more than rngs=: {error}, expected one that needs no more: "
+            "partial(Net, ...) with its other arguments"
+        ) from error
+    if not isinstance(module, nnx.Module):
+        raise TypeError(
+            f"got a {type(module).__name__} from net(rngs=...), expected an nnx.Module: "
+            "pass a factory such as partial(bnn_ppl.nets.MLP, 6, (50,), 2)"
+        )
+    return module
+
+
+def _quicken(network: nnx.Module) -> None:
+    """Let convolutions of a copy of the network be ours, where JAX's are slow inside loops."""
+    if jax.default_backend() == "cpu":
+        for _, layer in nnx.iter_modules(network):
+            if isinstance(layer, nnx.Conv) and layer.conv_general_dilated is conv_general_dilated:
+                layer.conv_general_dilated = convolution
+
+
+def _flat(state: nnx.State) -> list[tuple[tuple, nnx.Variable]]:
+    return list(nnx.to_flat_state(state))
+
+
+def _refuse_stochastic_layers(module: nnx.Module) -> None:
+    for path, layer in nnx.iter_modules(module):
+        if isinstance(layer, nnx.Dropout) and not layer.deterministic and layer.rate > 0:
+            raise ValueError(
+                f"got an active Dropout at {'.'.join(map(str, path))}, expected a deterministic "
+                "network: the posterior is already over the weights; remove it or call .eval()"
+            )
+
+
+def _refuse_state(rest: nnx.State) -> None:
+    for path, variable in _flat(rest):
+        if not isinstance(variable, nnx.RngState):
+            raise ValueError(
+                f"got {type(variable).__name__} at {'.'.join(map(str, path))}, expected a network "
+                "of weights alone: batch statistics make rows dependent; use LayerNorm, GroupNorm "
+                "or filter response normalisation"
+            )
+
+
+def _per_site(prior: Prior, sites: list[str]) -> Callable[[str, tuple], dist.Distribution]:
+    if isinstance(prior, dist.Distribution):
+        return lambda site, shape: prior
+    if callable(prior):
+        _check_takes_sites(prior)
+        return prior
+    if not isinstance(prior, Mapping):
+        raise _not_a_prior(prior, "bnn_ppl.priors.normal(0.3), a dict by site name or a function")
+    for unknown in [site for site in prior if site not in sites]:
+        close = difflib.get_close_matches(unknown, sites, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the sites are {', '.join(sites)}"
+        raise ValueError(f"got a prior for {unknown!r}, expected a parameter of the net: {hint}")
+    missing = [site for site in sites if site not in prior]
+    if missing:
+        raise ValueError(
+            f"got a prior that misses {', '.join(missing)}, expected one for every parameter: "
+            "add them, or use a function (site_name, shape) -> distribution"
+        )
+    return lambda site, shape: prior[site]
+
+
+def _check_takes_sites(prior: Callable) -> None:
+    """Refuse a class or function whose call would be a prior."""
+    function = prior.func if isinstance(prior, partial) else prior
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        inspect.signature(prior).bind("site", ())
+        takes_sites = not isinstance(prior, type)
+    except ValueError:  # no signature to read
+        return
+    except TypeError:
+        takes_sites = False
+    if not takes_sites:
+        raise TypeError(
+            f"got {name} as prior, expected a distribution or a function (site_name, shape) -> "
+            f"distribution: call it, as in {name}(...)"
+        )
+
+
+def _not_a_prior(got: Any, use: str) -> TypeError:
+    return TypeError(f"got a {type(got).__name__} as prior, expected a distribution: use {use}")
+
+
+def _sample(site: str, initial: jax.Array, choose: Callable) -> jax.Array:
+    """Sample one parameter; its initial value travels along for ``Posterior.init``."""
+    chosen = choose(site, initial.shape)
+    if not isinstance(chosen, dist.Distribution):
+        raise _not_a_prior(chosen, f"a numpyro Distribution for {site!r}")
+    batch_shape = initial.shape[: initial.ndim - chosen.event_dim]
+    return numpyro.sample(
+        site, chosen.expand(batch_shape).to_event(), infer={"initial_value": initial}
+    )

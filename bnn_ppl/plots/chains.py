@@ -1,0 +1,119 @@
+"""Figures of chains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bnn_ppl.analysis.metrics import Array
+from bnn_ppl.plots.style import BLUE, GREY, ORANGE, RED, finish, new_axes
+
+if TYPE_CHECKING:
+    import arviz
+    from matplotlib.axes import Axes
+
+# The logarithmic axis has to begin somewhere; below this a run has converged by any standard.
+SMALLEST_RHAT = 1.001
+
+
+def rhat_histogram(
+    weight_rhat: ArrayLike | Mapping[Any, Any],
+    function_rhat: ArrayLike | Mapping[Any, Any],
+    *,
+    ax: Axes | None = None,
+) -> Axes:
+    """R-hat of the weights beside R-hat of the function's values, on one logarithmic axis.
+
+    The axis is logarithmic in R-hat - 1. Lines mark 1.01 (Vehtari et al. 2021) and 1.05.
+
+    Parameters
+    ----------
+    weight_rhat, function_rhat : array or Dataset
+        R-hat of each scalar, of any shape. Values below 1.001 stand in the first bin; those not
+        finite are counted in the legend.
+    ax : Axes, optional
+        Where to draw.
+    """
+    ax = new_axes(ax)
+    spaces = {"weights": _flat(weight_rhat), "function": _flat(function_rhat)}
+    finite = [values[np.isfinite(values)] for values in spaces.values()]
+    largest = max(values.max(initial=1.2) for values in finite)
+    edges = 1 + np.geomspace(SMALLEST_RHAT - 1, (largest - 1) * 1.05, 41)
+    for (name, values), shown, color in zip(spaces.items(), finite, (ORANGE, BLUE), strict=True):
+        share = np.histogram(np.maximum(shown, edges[0]), edges)[0] / max(len(values), 1)
+        label = _rhat_label(name, values)
+        ax.stairs(share, edges, fill=True, color=color, alpha=0.5, label=label)
+        ax.stairs(share, edges, color=color, lw=1.5)
+    _rhat_axis(ax, edges)
+    if not any(len(values) for values in finite):
+        note = "no finite R-hat: it needs 4 or more draws a chain"
+        ax.text(0.5, 0.5, note, ha="center", transform=ax.transAxes)
+    return finish(
+        ax, "Convergence of chains", "R-hat (logarithmic in R-hat - 1)", "share of scalars"
+    )
+
+
+def trace_logdensity(draws: arviz.InferenceData, *, ax: Axes | None = None) -> Axes:
+    """Log density of every chain over its draws, with a histogram of each chain at the side.
+
+    Parameters
+    ----------
+    draws : arviz.InferenceData
+        With ``lp`` (chain, draw) in ``sample_stats``, and ``diverging`` to mark if it is there.
+    ax : Axes, optional
+        Where to draw; the histogram takes a fifth of the width on the right.
+    """
+    import matplotlib
+
+    if "sample_stats" not in draws or "lp" not in draws["sample_stats"]:
+        raise ValueError("got draws without lp, expected it in sample_stats; pass draws of run")
+    stats, ax = draws["sample_stats"], new_axes(ax)
+    lp = np.asarray(stats["lp"], float)  # float32 may be too coarse for the histogram's edges
+    side = ax.inset_axes((1.02, 0, 0.2, 1), sharey=ax)
+    edges = np.histogram_bin_edges(lp[np.isfinite(lp)], 30)
+    for chain, color in enumerate(matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(lp)))):
+        marker = "o" if lp.shape[1] == 1 else ""
+        ax.plot(lp[chain], marker=marker, color=color, lw=0.9, alpha=0.8, label=f"chain {chain}")
+        counts = np.histogram(lp[chain], edges)[0]
+        side.stairs(counts, edges, orientation="horizontal", color=color)
+    _mark_divergences(ax, stats, lp)
+    side.axis("off")
+    ax.set_xlim(-0.5, lp.shape[1] - 0.5)
+    ax.locator_params(axis="x", integer=True, min_n_ticks=1)
+    legend = "best" if len(lp) <= 8 else ""
+    return finish(ax, "Trace", "draw", "log posterior density (nats)", legend=legend)
+
+
+def _flat(rhat: ArrayLike | Mapping[Any, Any]) -> Array:
+    arrays = list(rhat.values()) if isinstance(rhat, Mapping) else [rhat]
+    return np.concatenate([np.ravel(np.asarray(array, dtype=float)) for array in arrays])
+
+
+def _rhat_label(name: str, values: Array) -> str:
+    bad = int(np.sum(~np.isfinite(values)))
+    below = f"{100 * np.mean(values < 1.05):.0f} % below 1.05" if len(values) else "none given"
+    return f"{name}: {len(values)} scalars, {below}" + (f", {bad} not finite" if bad else "")
+
+
+def _rhat_axis(ax: Axes, edges: Array) -> None:
+    for limit in (1.01, 1.05):
+        ax.axvline(limit, color=GREY, ls="--", lw=1.2)
+    ax.set_xscale("function", functions=(_log_excess, lambda u: 1 + 10.0**u))
+    ticks = [t for t in (1.003, 1.01, 1.05, 1.2, 2, 5, 20, 100, 1000) if t <= edges[-1]]
+    ax.set_xticks([edges[0], *ticks], [f"≤ {edges[0]:g}", *(f"{tick:g}" for tick in ticks)])
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_ylim(0, 1.35 * max(ax.dataLim.y1, 0.01))  # room for the legend above the bars
+
+
+def _log_excess(rhat: Array) -> Array:
+    return np.log10(np.maximum(np.asarray(rhat) - 1, 1e-6))
+
+
+def _mark_divergences(ax: Axes, stats: Mapping[Any, Any], lp: Array) -> None:
+    if "diverging" not in stats or not np.any(stats["diverging"]):
+        return
+    chain, draw = np.nonzero(np.asarray(stats["diverging"]))
+    ax.plot(draw, lp[chain, draw], "x", color=RED, ms=8, mew=2, label=f"diverging ({len(draw)})")

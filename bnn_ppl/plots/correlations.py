@@ -1,0 +1,92 @@
+"""The figure of correlations between classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bnn_ppl.analysis.metrics import Array
+from bnn_ppl.plots.style import BLUE, ORANGE, finish
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_NUMBERS = 12  # classes whose cells have room for a number
+PANELS_A_ROW = 4
+
+
+def correlations(
+    tables: pandas.DataFrame | Mapping[str, pandas.DataFrame], *, what: str = "class"
+) -> Figure:
+    """Heat maps of correlations by pair of classes, side by side on one scale of colours.
+
+    The scale runs from 0 to 1, or from -1 where a correlation is negative. Cells say their number
+    where there are at most 12 classes; those without one (NaN) are empty.
+
+    Parameters
+    ----------
+    tables : DataFrame, or dict of str to DataFrame
+        From :func:`bnn_ppl.correlations.by_class`, by title: of the prior and of the posterior,
+        say, or of several priors.
+    what : str
+        What rows and columns are, the label of the axes.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Not known to pyplot: write it by ``figure.savefig(path)``.
+    """
+    from matplotlib.figure import Figure
+
+    named = tables if isinstance(tables, Mapping) else {"": tables}
+    if len({tuple(table.index) for table in named.values()}) != 1:
+        raise ValueError(
+            f"got {len(named)} tables, expected one or more of the same classes: pass what "
+            "by_class returned for the same rows"
+        )
+    values = np.array([table.to_numpy(float) for table in named.values()])
+    negative = bool(np.nanmin(values, initial=0) < 0)
+    num_columns = min(len(named), PANELS_A_ROW)
+    num_rows = -(-len(named) // num_columns)
+    side = float(np.clip(0.42 * values.shape[1], 2.8, 5))
+    size = (1.2 + (side + 0.5) * num_columns, (side + 0.6) * num_rows)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False).ravel()
+    for i, (ax, (title, table)) in enumerate(zip(axes, named.items(), strict=False)):
+        image = _heat_map(ax, table, negative)
+        finish(ax, title, what, "" if i % num_columns else what, legend="")
+    for ax in axes[len(named) :]:
+        ax.remove()
+    bar = figure.colorbar(image, ax=list(axes[: len(named)]), shrink=0.8, label="mean correlation")
+    bar.outline.set_visible(False)
+    return figure
+
+
+def _heat_map(ax: Axes, table: pandas.DataFrame, negative: bool) -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    values = table.to_numpy(float)
+    ends = [ORANGE, "white", BLUE] if negative else ["white", BLUE]
+    colors = LinearSegmentedColormap.from_list("correlation", ends)
+    image = ax.imshow(values, cmap=colors, vmin=-1 if negative else 0, vmax=1)
+    if len(values) <= MOST_NUMBERS:
+        labels = [str(name) for name in table.columns]
+        tilt: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        ax.set_xticks(range(len(labels)), labels, **(tilt if max(map(len, labels)) > 4 else {}))
+        ax.set_yticks(range(len(labels)), labels)
+        _numbers(ax, values)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    return image
+
+
+def _numbers(ax: Axes, values: Array) -> None:
+    for (i, j), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            color = "white" if value > 0.6 else "black"
+            text = f"{value:z.2f}".replace("0.", ".", 1)
+            ax.text(j, i, text, ha="center", va="center", color=color, fontsize="small")

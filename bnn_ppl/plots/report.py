@@ -1,0 +1,78 @@
+"""The figure of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike
+
+from bnn_ppl.plots.chains import rhat_histogram, trace_logdensity
+from bnn_ppl.plots.predictions import (
+    coverage,
+    predicted_against_observed,
+    reliability,
+    selective_accuracy,
+)
+
+if TYPE_CHECKING:
+    import arviz
+    from matplotlib.figure import Figure
+
+
+def report(
+    draws: arviz.InferenceData,
+    function_rhat: ArrayLike | Mapping[Any, Any],
+    weight_rhat: ArrayLike | Mapping[Any, Any],
+    prediction: Mapping[Any, Any],
+    y: ArrayLike,
+    *,
+    scale: float = 1.0,
+    offset: float = 0.0,
+    title: str = "",
+) -> Figure:
+    """One figure of four panels: fit, calibration, convergence, trace; two for an ensemble.
+
+    Parameters
+    ----------
+    draws : arviz.InferenceData
+        What `run` returned.
+    function_rhat, weight_rhat : array or Dataset
+        R-hat in function space and of the weights.
+    prediction : Dataset
+        Of a classifier (`reliability`, `selective_accuracy`) or of a regression
+        (`predicted_against_observed`, `coverage`).
+    y : array (rows,)
+        True class numbers, or targets in the units of the prediction.
+    scale, offset : float
+        Original units of a regression are scale * y + offset.
+    title : str
+        Title above the panels.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Not known to pyplot: write it by ``figure.savefig(path)``.
+    """
+    from matplotlib.figure import Figure
+
+    # Fitted once a chain, there is neither a trace nor anything to converge.
+    sampled = "sample_stats" in draws.groups() and draws["posterior"].sizes["draw"] > 1
+    num_rows = 2 if sampled else 1
+    figure = Figure(figsize=(12, 4.5 * num_rows), layout="constrained")
+    fit, calibration, *rest = figure.subplots(num_rows, 2).flat
+    if "probs" in prediction:
+        reliability(prediction, y, ax=fit)
+        selective_accuracy(prediction, y, ax=calibration)
+    else:
+        predicted_against_observed(prediction, y, scale=scale, offset=offset, ax=fit)
+        coverage(prediction, y, ax=calibration)
+    if sampled:
+        convergence, trace = rest
+        rhat_histogram(weight_rhat, function_rhat, ax=convergence)
+        if "lp" in draws["sample_stats"]:
+            trace_logdensity(draws, ax=trace)
+        else:
+            trace.axis("off")
+    figure.suptitle(title, fontsize="x-large", fontweight="bold")
+    return figure

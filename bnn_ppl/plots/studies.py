@@ -1,0 +1,102 @@
+"""Figures of studies: experiments of many fits."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, finish
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LEARNERS = {
+    "vcl": "variational (VCL)",
+    "ewc": "Laplace (EWC)",
+    "same_prior": "variational, the same prior",
+    "fine_tuning": "fine-tuning",
+}
+MODELS = {"network": ("network", BLUE), "gp": ("Gaussian process", ORANGE)}
+
+
+def continual(table: pandas.DataFrame) -> Figure:
+    """Accuracy as tasks are learnt one after the other: of all seen so far, and of the first.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From :func:`bnn_ppl.studies.continual_learning`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Not known to pyplot: write it by ``figure.savefig(path)``.
+    """
+    figure = _two_panels()
+    panels = {
+        "Average over the tasks seen so far": table,
+        "The first task": table[table["tested_on"] == 1],
+    }
+    axes = figure.subplots(1, 2, sharey=True)
+    for ax, (title, rows) in zip(axes, panels.items(), strict=True):
+        _by_learner(ax, rows)
+        ax.set_ylim(-0.02, 1.02)
+        ax.locator_params(axis="x", integer=True)
+        finish(ax, title, "tasks learnt", "accuracy (share of test rows)")
+    return figure
+
+
+def label_noise(table: pandas.DataFrame) -> Figure:
+    """Accuracies and evidence against the share of training labels that are random.
+
+    The evidence of a row is in units of log(classes), so that models of different problems stand
+    side by side: guessing has -1.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From :func:`bnn_ppl.studies.label_noise_network` or ``label_noise_gp``, or both, one after
+        the other.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Not known to pyplot: write it by ``figure.savefig(path)``.
+    """
+    figure = _two_panels()
+    accuracies, evidence = figure.subplots(1, 2)
+    for model, rows in table.sort_values("share").groupby("model", sort=False):
+        name, color = MODELS[str(model)]
+        style: dict[str, Any] = {"color": color, "lw": 2, "ms": 5}
+        share = rows["share"].to_numpy()
+        fitted, tested = rows["train_accuracy"], rows["test_accuracy"]
+        accuracies.plot(share, fitted, "o-", label=f"{name}, labels trained on", **style)
+        accuracies.plot(share, tested, "s--", mfc="white", label=f"{name}, test labels", **style)
+        units = rows["log_evidence"] / np.log(rows["num_classes"])
+        evidence.plot(share, units, "o-", label=name, **style)
+    evidence.axhline(-1, color=GREY, ls=":", lw=1.2, label="guessing")
+    accuracies.set_ylim(-0.02, 1.04)
+    for ax in (accuracies, evidence):
+        ax.set_xticks(sorted(set(table["share"])))
+    label = "share of training labels that are random"
+    finish(accuracies, "Accuracy", label, "share of rows")
+    finish(evidence, "Log evidence", label, "a row, in units of log(classes)")
+    return figure
+
+
+def _two_panels() -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(12, 4.5), layout="constrained")
+
+
+def _by_learner(ax: Axes, rows: pandas.DataFrame) -> None:
+    groups = rows.groupby("learner", sort=False)
+    for (learner, own), color, marker in zip(groups, cycle(COLORS), cycle("os^Dv")):
+        label = LEARNERS[str(learner)]
+        mean = own.groupby("task")["accuracy"].mean()
+        ax.plot(mean.index, mean, color=color, marker=marker, lw=2, ms=5, label=label)

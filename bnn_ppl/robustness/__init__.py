@@ -1,0 +1,1 @@
+"""Predictions away from the training data: corruptions, shift, attacks."""

@@ -1,0 +1,354 @@
+"""How predictions behave when inputs change: corrupted, turned, or of another distribution.
+
+A network should lose accuracy slowly, and know where it has lost it. `corrupted` and `rotated`
+predict changed versions of the same rows, `detection` asks whether uncertainty tells rows of
+another distribution from those that were learnt; `bnn_ppl.adversarial` looks for the worst change.
+Inputs reach networks standardised; ``x_mean`` and ``x_scale`` of a data set give back its pixels,
+``x * x_scale + x_mean``.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bnn_ppl.analysis import metrics
+from bnn_ppl.analysis.metrics import Array, Prediction
+from bnn_ppl.analysis.predict import predict
+from bnn_ppl.model.posterior import Posterior, checked_rows
+from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt, rotate
+from bnn_ppl.runtime.progress import reporting
+
+if TYPE_CHECKING:
+    import arviz
+    import pandas
+    import xarray
+
+SEVERITIES = (1, 2, 3, 4, 5)
+ANGLES = tuple(range(0, 181, 12))
+_SCORES: tuple[metrics.Score, ...] = ("entropy", "max_probability", "mutual_information")
+_BYTES_AT_ONCE = 64 * 2**20  # each call of predict compiles anew; its rows are in memory together
+_ROUNDING = 1e-6  # nats that draws which agree may seem to differ by, in single precision
+
+
+def corrupted(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    data: Any,
+    *,
+    x_mean: ArrayLike = 0.0,
+    x_scale: ArrayLike = 1.0,
+    names: Sequence[str] | None = None,
+    severities: Sequence[int] = SEVERITIES,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> "pandas.DataFrame":
+    """Score predictions of images under corruptions (Hendrycks & Dietterich 2019).
+
+    Parameters
+    ----------
+    posterior
+        The one that was sampled, of classes.
+    draws
+        From :func:`bnn_ppl.run`; for speed some of them, see `thinned`.
+    data
+        A pair (x, y): images (rows, height, width, 1 or 3) as the network sees them, 16 x 16 pixels
+        or more, and classes (rows,).
+    x_mean, x_scale
+        Of the data set: x * x_scale + x_mean are pixels from 0 to 255.
+    names
+        Of :data:`bnn_ppl.corruptions.CORRUPTIONS`; all that apply by default: grey images have no
+        saturation.
+    severities
+        From 1 to 5.
+    seed
+        Of the corruptions' random numbers.
+    batch_size
+        Rows predicted at a time; all of a condition by default.
+    progress
+        Show how far it is.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a condition, the images as they are first: ``corruption`` ("none" for these),
+        ``severity`` (0), the scores of :func:`bnn_ppl.metrics.summary` (accuracy, nll, brier, ece,
+        failure_auroc; row means of entropy, expected_entropy, mutual_information) and ``num_rows``.
+
+    Raises
+    ------
+    ValueError
+        For unknown names or severities, images too small or of other pixels, and as `predict`.
+    """
+    x, y = map(np.asarray, checked_rows(posterior, data))
+    images = _pixels(x, x_mean, x_scale)
+    chosen = _suitable(images) if names is None else names
+    changes = [(name, severity) for name in chosen for severity in severities]
+    for name, severity in changes:  # refuses before anything is predicted
+        corrupt(images[:1], name, severity, seed=seed)
+
+    def versions() -> Iterator[Array]:
+        yield x
+        for name, severity in changes:
+            changed = corrupt(images, name, severity, seed=seed)
+            yield standardised(changed, x_mean, x_scale, x.dtype)
+
+    conditions = [{"corruption": name, "severity": number} for name, number in changes]
+    conditions = [{"corruption": "none", "severity": 0}, *conditions]
+    predictions = predictions_of(posterior, draws, versions(), y, batch_size)
+    return scored(conditions, predictions, y, progress)
+
+
+def rotated(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    data: Any,
+    *,
+    x_mean: ArrayLike = 0.0,
+    x_scale: ArrayLike = 1.0,
+    angles: Sequence[float] = ANGLES,
+    fill: float = 0.0,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> "pandas.DataFrame":
+    """Score predictions of images turned counter-clockwise, one image or many.
+
+    Parameters
+    ----------
+    posterior
+        The one that was sampled, of classes.
+    draws
+        From :func:`bnn_ppl.run`; for speed some of them, see `thinned`.
+    data
+        A pair (x, y): images (rows, height, width, channels) as the network sees them, and classes
+        (rows,). ``(x[k:k+1], y[k:k+1])`` is one image.
+    x_mean, x_scale
+        Of the data set: x * x_scale + x_mean are the pixels of the source.
+    angles
+        Degrees; 16 from 0 to 180 by default.
+    fill
+        What lies outside the image, in pixels of the source: 0 is the background of digits.
+    batch_size
+        Rows predicted at a time; all of an angle by default.
+    progress
+        Show how far it is.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row an angle: ``angle``; ``probability`` of the true class and ``probability_0``,
+        ``probability_1``, ... of every class, means over rows; the scores of
+        :func:`bnn_ppl.metrics.summary`; ``num_rows``.
+
+    Raises
+    ------
+    ValueError
+        For inputs that are no images, angles that are not finite, and as `predict`.
+    """
+    x, y = map(np.asarray, checked_rows(posterior, data))
+    pixels = x * np.asarray(x_scale) + np.asarray(x_mean)
+    for angle in angles:  # refuses before anything is predicted
+        rotate(pixels[:1], angle, fill=fill)
+    versions = (
+        standardised(rotate(pixels, angle, fill=fill), x_mean, x_scale, x.dtype) for angle in angles
+    )
+    conditions = [{"angle": angle} for angle in angles]
+    predictions = predictions_of(posterior, draws, versions, y, batch_size)
+    return scored(conditions, predictions, y, progress, more=_class_probabilities)
+
+
+def detection(inside: Prediction, outside: Mapping[str, Prediction]) -> "pandas.DataFrame":
+    """Say how well uncertainty tells rows of other distributions from those that were learnt.
+
+    Parameters
+    ----------
+    inside
+        Prediction of rows from the distribution that was learnt, none of them trained on: what
+        `predict` returned, or class probabilities (rows, classes).
+    outside
+        By name of the distribution, predictions of its rows.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a distribution and score: ``against``, its name; ``score``, of
+        :func:`bnn_ppl.metrics.uncertainty` ("entropy"; "max_probability" of classes;
+        "mutual_information" where draws differ); ``auroc`` and ``fpr95`` of
+        :mod:`bnn_ppl.metrics`; ``mean_inside`` and ``mean_outside`` of the score;
+        ``num_inside`` and ``num_outside`` rows.
+
+    Raises
+    ------
+    ValueError
+        If a prediction is not one, or is of another kind than `inside`.
+    """
+    import pandas as pd
+
+    scores = [score for score in _SCORES if _tells(inside, score)]
+    within = {score: metrics.uncertainty(inside, score) for score in scores}
+    return pd.DataFrame(
+        {"against": name, "score": score}
+        | _told_apart(within[score], metrics.uncertainty(prediction, score))
+        for name, prediction in outside.items()
+        for score in scores
+    )
+
+
+def thinned(draws: "arviz.InferenceData", num_draws: int | None) -> "arviz.InferenceData":
+    """Keep at most so many draws, spread evenly over chains and along them.
+
+    Parameters
+    ----------
+    draws
+        From :func:`bnn_ppl.run`.
+    num_draws
+        In all chains together, at least 1; None keeps all. Of more chains than that some are left
+        out, else each keeps the same number.
+
+    Returns
+    -------
+    arviz.InferenceData
+        Of which the values are read when used, as those of `draws`.
+
+    Raises
+    ------
+    ValueError
+        If `num_draws` is below 1.
+    """
+    if num_draws is None:
+        return draws
+    sizes = draws["posterior"].sizes
+    chains = evenly(sizes["chain"], num_draws)
+    kept: Any = draws.isel(chain=chains, draw=evenly(sizes["draw"], num_draws // len(chains)))
+    return kept
+
+
+def evenly(length: int, number: int) -> NDArray[np.intp]:
+    """Give the places of at most `number` of `length` things, evenly spread, the first included."""
+    if number < 1:
+        raise ValueError(f"got {number} of {length} to choose, expected at least 1")
+    number = min(length, number)
+    return np.arange(number) * length // number
+
+
+def standardised(
+    pixels: Array, x_mean: ArrayLike, x_scale: ArrayLike, dtype: np.dtype | type
+) -> Array:
+    """Give pixels of the source as a network sees them, computed in double precision."""
+    return ((pixels - np.asarray(x_mean, float)) / np.asarray(x_scale, float)).astype(dtype)
+
+
+def predictions_of(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    versions: Iterable[Array],
+    y: Array,
+    batch_size: int | None = None,
+) -> Iterator["xarray.Dataset"]:
+    """Predict versions of the same rows, one after another; they are made as they are needed.
+
+    Parameters
+    ----------
+    posterior, draws
+        As in :func:`bnn_ppl.predict`.
+    versions
+        Inputs, each of as many rows as y.
+    y
+        Targets of the rows.
+    batch_size
+        Rows at a time; those of a version by default.
+    """
+    remaining = iter(versions)
+    for first in remaining:
+        some = [first, *islice(remaining, _BYTES_AT_ONCE // first.nbytes)]
+        together = np.concatenate(some), np.concatenate([y] * len(some))
+        size = len(y) if batch_size is None else batch_size
+        prediction = predict(posterior, draws, together, batch_size=size)
+        for start in range(0, len(some) * len(y), len(y)):
+            yield prediction.isel(row=slice(start, start + len(y)))
+
+
+def scored(
+    conditions: Sequence[Mapping[str, Any]],
+    predictions: Iterable[Prediction],
+    y: Array,
+    progress: bool = False,
+    *,
+    scale: float = 1.0,
+    more: Callable[[Prediction, Array], Mapping[str, float]] | None = None,
+) -> "pandas.DataFrame":
+    """Make a table of scores, a row a condition that the rows of y were predicted under.
+
+    Parameters
+    ----------
+    conditions
+        Columns that say what the condition is; the first of them names it.
+    predictions
+        One a condition.
+    y
+        Targets of the rows.
+    progress
+        Show how far it is.
+    scale
+        What regression targets were divided by.
+    more
+        Further columns, of a prediction and y.
+    """
+    import pandas as pd
+
+    rows = []
+    with reporting(progress, len(conditions)) as report:
+        for condition, prediction in zip(conditions, predictions, strict=True):
+            scores = metrics.summary(prediction, y, scale=scale, digits=None).to_dict()
+            further = more(prediction, y) if more else {}
+            rows.append({**condition, **further, **scores, "num_rows": len(y)})
+            first = next(iter(scores))  # accuracy or rmse
+            report(str(next(iter(condition.values()))), len(rows), {first: scores[first]})
+    return pd.DataFrame(rows)
+
+
+def _pixels(x: Array, x_mean: ArrayLike, x_scale: ArrayLike) -> NDArray[np.uint8]:
+    values = x * np.asarray(x_scale, float) + np.asarray(x_mean, float)
+    levels = np.rint(values)
+    low, high = levels.min(), levels.max()
+    if np.abs(values - levels).max() > 0.01 or low < 0 or high > 255:
+        raise ValueError(
+            f"got x * x_scale + x_mean from {values.min():.4g} to {values.max():.4g}, expected "
+            "whole numbers from 0 to 255: pass x_mean and x_scale of the data set"
+        )
+    return levels.astype(np.uint8)
+
+
+def _suitable(images: Array) -> list[str]:
+    grey = images.shape[-1] == 1
+    return [name for name in CORRUPTIONS if not (grey and name == "saturate")]
+
+
+def _class_probabilities(prediction: Prediction, y: Array) -> dict[str, float]:
+    probs = metrics.probabilities(prediction)
+    means = {f"probability_{k}": float(mean) for k, mean in enumerate(probs.mean(0))}
+    return {"probability": float(probs[np.arange(len(y)), y].mean()), **means}
+
+
+def _tells(prediction: Prediction, score: metrics.Score) -> bool:
+    """Whether a prediction has this score, and it is more than rounding."""
+    held = prediction if isinstance(prediction, Mapping) else {"probs": prediction}
+    if score == "max_probability":
+        return "probs" in held
+    if score == "mutual_information":
+        return score in held and bool(np.max(np.abs(held[score])) > _ROUNDING)
+    return True
+
+
+def _told_apart(inside: Array, outside: Array) -> dict[str, float]:
+    return {
+        "auroc": metrics.auroc(inside, outside),
+        "fpr95": metrics.fpr95(inside, outside),
+        "mean_inside": float(inside.mean()),
+        "mean_outside": float(outside.mean()),
+        "num_inside": inside.size,
+        "num_outside": outside.size,
+    }

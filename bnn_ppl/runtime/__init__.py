@@ -1,0 +1,1 @@
+"""Devices, progress bars, and checks of what callers pass."""

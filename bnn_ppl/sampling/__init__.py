@@ -1,0 +1,1 @@
+"""Running a method: chains over devices, chunk by chunk."""

@@ -1,0 +1,95 @@
+"""Minibatches drawn on the device: a permutation of the rows for each chain and epoch."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bnn_ppl.runtime.devices import num_row_shards
+
+Tree = Any
+
+_PLACE_BITS = 12  # of 32, the others being random: see _shuffled
+
+
+class Minibatches(NamedTuple):
+    """How a chain goes through the rows; each chain has a key of its own.
+
+    Where devices share the rows, each takes its part of a batch from its own.
+    """
+
+    size: int | None  # rows of a batch; None for all
+    bootstrap: bool
+
+    def check(self, num_rows: int, shards: int) -> None:
+        """Refuse a size that does not fit."""
+        if self.size is None:
+            return
+        if not isinstance(self.size, int) or not 1 <= self.size <= num_rows:
+            raise ValueError(
+                f"got batch_size={self.size!r}, expected a whole number from 1 to {num_rows} rows"
+            )
+        if self.size % shards:
+            raise ValueError(
+                f"got batch_size={self.size} on {shards} devices that share the rows, expected a "
+                f"multiple of {shards}"
+            )
+
+    def order(self, key: jax.Array, count: jax.Array | int, data: Tree) -> Tree:
+        """Give the rows' order in the epoch that step `count` lies in; (shard, row)."""
+        if self.size is None and not self.bootstrap:
+            return ()
+        shards, rows, steps = self._sizes(data)
+
+        def of_shard(shard: jax.Array) -> jax.Array:
+            epoch_key = jax.random.fold_in(jax.random.fold_in(key, shard), count // steps)
+            chosen = jnp.arange(rows)
+            if self.bootstrap:
+                chosen = jax.random.randint(
+                    jax.random.fold_in(key, shards + shard), (rows,), 0, rows
+                )
+            return _shuffled(epoch_key, chosen)
+
+        return jax.vmap(of_shard)(jnp.arange(shards))
+
+    def next(
+        self, order: Tree, key: jax.Array, count: jax.Array | int, data: Tree
+    ) -> tuple[Tree, Tree]:
+        """Give the batch of step `count`, and the order to go on with."""
+        if isinstance(order, tuple):
+            return order, data
+        shards, rows, steps = self._sizes(data)
+        order = jax.lax.cond(
+            count % steps == 0, lambda: self.order(key, count, data), lambda: order
+        )
+        size = rows // steps if self.size is None else self.size // shards
+        start = count % steps * size
+        index = jax.lax.dynamic_slice_in_dim(order, start, size, axis=1)
+
+        def take(leaf: jax.Array) -> jax.Array:
+            parts = leaf.reshape(shards, rows, *leaf.shape[1:])
+            chosen = jax.vmap(lambda part, rows: part[rows])(parts, index)
+            return chosen.reshape(shards * size, *leaf.shape[1:])
+
+        return order, jax.tree.map(take, data)
+
+    def _sizes(self, data: Tree) -> tuple[int, int, int]:
+        """Shards of the rows, rows of each, steps of an epoch."""
+        num_rows = len(jax.tree.leaves(data)[0])
+        shards = num_row_shards(num_rows)
+        rows = num_rows // shards
+        return shards, rows, 1 if self.size is None else rows // (self.size // shards)
+
+
+def _shuffled(key: jax.Array, rows: jax.Array) -> jax.Array:
+    """Permute rows at random.
+
+    Few are sorted as single numbers, random bits before the bits of their place, in a third of the
+    time that JAX's sort of pairs takes on a CPU, which saves a quarter of a step on 400 weights.
+    Two rows keep their order where their 20 random bits agree.
+    """
+    if len(rows) > 2**_PLACE_BITS:
+        return jax.random.permutation(key, rows)
+    places = jnp.arange(len(rows), dtype=jnp.uint32)
+    bits = jax.random.bits(key, (len(rows),), jnp.uint32) << _PLACE_BITS
+    return rows[jnp.sort(bits | places) & (2**_PLACE_BITS - 1)]

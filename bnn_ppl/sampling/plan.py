@@ -1,0 +1,157 @@
+"""What a run would cost, before it is begun."""
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bnn_ppl.methods.method import Method
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.devices import bytes_of, memory_limit, over_chains, to_host
+from bnn_ppl.runtime.precision import matmul_precision
+from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.run import Chunk, Prepared, compiled_chunk, prepare
+
+Tree = Any
+
+
+class Plan(NamedTuple):
+    """What a run would cost.
+
+    Attributes
+    ----------
+    compile_seconds
+        To start the chains and compile warm-up and draws; less where the method has run before.
+    gradient_seconds
+        One gradient of the log-density for all chains, called on its own (inside a run one takes
+        less, on small networks much less); median of several.
+    gradients_a_draw
+        Gradients of one chain for one draw, as in the last quarter of the trial; None if the method
+        does not count them.
+    seconds_a_warmup_step, seconds_a_draw
+        For all chains.
+    hours
+        Of the whole run, compiling included.
+    gradients
+        Of the whole run, all chains together.
+    memory_a_device, memory_limit
+        Bytes: what the compiled program needs, and what there is (None if unknown).
+    disk
+        Bytes that a folder takes: all draws, and the samplers' state.
+    trial_steps
+        Steps that were run to know this.
+    """
+
+    compile_seconds: float
+    gradient_seconds: float
+    gradients_a_draw: float | None
+    seconds_a_warmup_step: float
+    seconds_a_draw: float
+    hours: float
+    gradients: float | None
+    memory_a_device: int
+    memory_limit: int | None
+    disk: int
+    trial_steps: int
+
+
+def plan(
+    key: jax.Array,
+    posterior: Posterior,
+    method: Method,
+    *,
+    num_chains: int = 1,
+    num_warmup: int = 0,
+    num_draws: int = 1,
+    thin: int = 1,
+    batch_size: int | None = None,
+    bootstrap: bool = False,
+    trial_seconds: float = 20.0,
+) -> Plan:
+    """Compile a run's steps, try them for some seconds, and reckon what the whole would cost.
+
+    Parameters
+    ----------
+    key, posterior, method, num_chains, num_warmup, num_draws, thin, batch_size, bootstrap
+        As for :func:`bnn_ppl.run`.
+    trial_seconds
+        Time to try steps. While a method adapts, the cost of a step changes: the longer the trial,
+        the better the estimate.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ValueError
+        As :func:`bnn_ppl.run`.
+    """
+    counts = num_chains, num_warmup, num_draws, thin
+    began = time.perf_counter()
+    prepared = prepare(key, posterior, method, *counts, Minibatches(batch_size, bootstrap))
+    chunks = [compiled_chunk(phase, prepared) for phase in prepared.phases]
+    compile_seconds = time.perf_counter() - began
+    gradient_seconds = _gradient_seconds(posterior, prepared)
+    warming, states = _trial(chunks[0], prepared.states, num_warmup, trial_seconds)
+    drawing, _ = _trial(chunks[1], states, num_draws, trial_seconds / 4)
+    rest = (num_warmup - warming.steps) * warming.late_seconds
+    seconds = compile_seconds + warming.seconds + rest + num_draws * drawing.late_seconds
+    gradients = None
+    if drawing.late_gradients is not None:
+        a_chain = num_warmup * (warming.late_gradients or 0) + num_draws * drawing.late_gradients
+        gradients = num_chains * a_chain
+    draws = num_chains * num_draws * bytes_of(prepared.layout.one_record)
+    return Plan(
+        compile_seconds=compile_seconds,
+        gradient_seconds=gradient_seconds,
+        gradients_a_draw=drawing.late_gradients,
+        seconds_a_warmup_step=warming.late_seconds,
+        seconds_a_draw=drawing.late_seconds,
+        hours=seconds / 3600,
+        gradients=gradients,
+        memory_a_device=max(chunk.bytes_a_device for chunk in chunks),
+        memory_limit=memory_limit(),
+        disk=draws + bytes_of(prepared.states),
+        trial_steps=warming.steps + drawing.steps,
+    )
+
+
+class _Tried(NamedTuple):
+    steps: int
+    seconds: float
+    late_seconds: float  # of a step in the last quarter
+    late_gradients: float | None  # likewise, of one chain
+
+
+def _trial(chunk: Chunk, states: Tree, num: int, seconds: float) -> tuple[_Tried, Tree]:
+    """Take steps one by one for so long."""
+    times: list[float] = []
+    gradients: list[float] = []
+    while len(times) < num and (sum(times) < seconds or len(times) < 3):
+        began = time.perf_counter()
+        states, records = chunk.run(states, len(times), 1)
+        stats = to_host(records["sample_stats"], 1)
+        jax.block_until_ready(states)  # a method may have no statistics to wait for
+        times.append(time.perf_counter() - began)
+        if "n_steps" in stats:
+            gradients.append(float(stats["n_steps"].mean()))
+    if not times:
+        return _Tried(0, 0.0, 0.0, None), states
+    late = slice(-max(1, len(times) // 4), None)
+    late_gradients = float(np.mean(gradients[late])) if gradients else None
+    tried = _Tried(len(times), sum(times), float(np.mean(times[late])), late_gradients)
+    return tried, states
+
+
+def _gradient_seconds(posterior: Posterior, prepared: Prepared) -> float:
+    gradient = over_chains(jax.grad(posterior.logdensity), prepared.mesh, num_mapped=1)
+    with jax.default_matmul_precision(matmul_precision()):
+        compiled = jax.jit(gradient).lower(prepared.positions, prepared.data).compile()
+    times = []
+    for _ in range(10):
+        began = time.perf_counter()
+        jax.block_until_ready(compiled(prepared.positions, prepared.data))
+        times.append(time.perf_counter() - began)
+    return float(np.median(times))

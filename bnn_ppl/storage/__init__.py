@@ -1,0 +1,1 @@
+"""Draws and the state of a run, in memory and on disk."""

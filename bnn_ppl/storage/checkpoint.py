@@ -1,0 +1,171 @@
+"""The samplers' state on disk, from which a run that was stopped or killed goes on.
+
+    folder/
+      state.json      the run's settings, how far it is, and the layout of
+      state-*.bin     the state, one file a process
+
+Both without pickle: arrays end to end, and a checksum.
+"""
+
+import itertools
+import json
+import math
+import re
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bnn_ppl.storage.files import JSON, damaged, read_json, refuse_links, replace_file
+
+try:
+    import fcntl
+except ImportError:  # not on this system
+    fcntl = None  # type: ignore[assignment]
+
+Tree = Any
+
+_STATE = "state.json"
+_STATE_FILE = re.compile(r"state-\d+-\d+-\d+\.bin")  # save, process, processes
+_OURS = re.compile(
+    r"\.?(problem\.json|draws\.zarr|fitted-\d+\.npz|state(\.json|\.lock|-[\d-]+\.bin))(\.\d+)?"
+)
+
+
+def save_state(folder: Path, header: JSON, state: Tree, meet: Callable[[], None]) -> None:
+    """Save the state of this process's chains; ``state.json`` then names it, in one instant.
+
+    `header` says what the state belongs to, and under "saves" how many there were; `meet` waits
+    until all processes have written theirs.
+    """
+    process, processes = jax.process_index(), jax.process_count()
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    content = b"".join(np.ascontiguousarray(leaf).tobytes() for _, leaf in leaves)
+    names = [f"state-{header['saves']}-{i}-{processes}.bin" for i in range(processes)]
+    crc = zlib.crc32(content).to_bytes(4, "little")
+    replace_file(folder / names[process], content + crc)
+    meet()
+    if process:
+        return
+    header = header | {"layout": _layout(leaves), "files": names}
+    replace_file(folder / _STATE, json.dumps(header, indent=1).encode())
+    for old in folder.glob("state-*.bin"):
+        if old.name not in names:
+            old.unlink(missing_ok=True)
+
+
+def read_header(folder: str | Path) -> JSON | None:
+    """Read what ``state.json`` says of a run, or None for a folder where none has begun."""
+    folder = Path(folder)
+    if not folder.exists():
+        return None
+    if (folder / _STATE).is_file():
+        refuse_links(folder)
+        header = read_json(folder / _STATE)
+        kinds = {"settings": dict, "progress": dict, "saves": int, "layout": list, "files": list}
+        if (
+            not all(isinstance(header.get(name), kind) for name, kind in kinds.items())
+            or not all(
+                isinstance(value, int | float) and value >= 0
+                for value in header["progress"].values()
+            )
+            or not header["files"]
+        ):
+            raise damaged(folder / _STATE, "it lacks what a run writes there")
+        return header
+    if not folder.is_dir() or not all(map(_is_ours, folder.iterdir())):
+        raise FileExistsError(
+            f"got folder={str(folder)!r}, which is not empty and holds no run, expected a new one "
+            "or a run's: name another, or remove it first"
+        )
+    return None
+
+
+def lock(folder: Path) -> Any:
+    """Keep other processes from writing here until the file returned is closed, or we end."""
+    if fcntl is None:
+        return None
+    file = (folder / "state.lock").open("w")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ValueError(
+            f"got folder={str(folder)!r}, which another process writes to, expected one at a time: "
+            "wait for it, or name another folder"
+        ) from error
+    return file
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a killed run left half written."""
+    for path in folder.glob(".*"):
+        if _is_ours(path):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    return _OURS.fullmatch(path.name) is not None
+
+
+def read_state(folder: Path, header: JSON, like: Tree, num_chains: int) -> Tree:
+    """Read the state of all chains, arrays as in `like`; refuse a file that is not whole."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    if _layout(leaves) != header["layout"]:
+        raise damaged(folder / _STATE, "its layout is not that of this method's state")
+    num_each = num_chains // max(1, len(header["files"]))
+    parts = [_read_leaves(folder, name, leaves, num_each) for name in header["files"]]
+    return jax.tree.unflatten(
+        structure, [np.concatenate(part) for part in zip(*parts, strict=True)]
+    )
+
+
+def _layout(leaves: list) -> list:
+    """Name, dtype and shape of each leaf, without the chains."""
+    return [
+        [jax.tree_util.keystr(path), leaf.dtype.name, list(leaf.shape[1:])] for path, leaf in leaves
+    ]
+
+
+def _read_leaves(folder: Path, name: str, leaves: list, num_chains: int) -> list[np.ndarray]:
+    if not (isinstance(name, str) and _STATE_FILE.fullmatch(name)):
+        raise damaged(folder / _STATE, f"it names the file {name!r}")
+    shapes = [(num_chains, *leaf.shape[1:]) for _, leaf in leaves]
+    sizes = [
+        math.prod(s) * leaf.dtype.itemsize for s, (_, leaf) in zip(shapes, leaves, strict=True)
+    ]
+    path = folder / name
+    size = path.stat().st_size if path.is_file() else 0
+    if size != sum(sizes) + 4:
+        raise damaged(path, f"it has {size} bytes, expected {sum(sizes) + 4}")
+    content = path.read_bytes()
+    if zlib.crc32(content[:-4]).to_bytes(4, "little") != content[-4:]:
+        raise damaged(path, "its checksum does not fit")
+    starts = itertools.accumulate(sizes, initial=0)
+    return [
+        np.frombuffer(content, leaf.dtype, math.prod(shape), start).reshape(shape)
+        for start, shape, (_, leaf) in zip(starts, shapes, leaves, strict=False)
+    ]
+
+
+def refuse_difference(folder: str | Path, stored: JSON, given: JSON) -> None:
+    """Refuse to go on with other settings; name the first that differs."""
+    for name in dict.fromkeys([*given, *stored]):
+        ours, theirs = (settings.get(name) for settings in (given, stored))
+        if isinstance(ours, float) and isinstance(theirs, float) and name.endswith("at the start"):
+            same = math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-3)  # other devices round
+        else:
+            same = ours == theirs
+        if not same:
+            raise OtherRunError(
+                f"got {name}={ours!r}, expected {name}={theirs!r} as in the run that "
+                f"{str(folder)!r} holds: go on with its settings, or name another folder"
+            )
+
+
+class OtherRunError(ValueError):
+    """The folder holds a run with other settings."""

@@ -1,0 +1,105 @@
+"""Draws as ArviZ's InferenceData: making it, and reading sites and weights from it."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.storage.files import JSON
+
+if TYPE_CHECKING:
+    import arviz
+    import xarray
+
+_BYTES_A_BLOCK = 8 * 2**20  # of draws that are on the device at once
+
+
+def inference_data(
+    values: dict[str, np.ndarray],
+    stats: dict[str, np.ndarray],
+    y: np.ndarray | None,
+    facts: JSON,
+    fitted: dict[str, np.ndarray] | None = None,
+    dims: dict[str, list[str]] | None = None,
+) -> "arviz.InferenceData":
+    """Draws and statistics (chain, draw, ...), and fitted parameters (chain, ...), as one.
+
+    `dims` names the dimensions after (chain, draw) of some variables.
+    """
+    import arviz  # imports matplotlib, which importing the package must not
+
+    draws = arviz.from_dict(
+        posterior=values,
+        sample_stats=stats or None,
+        observed_data=None if y is None else {"y": y},
+        dims=dims,
+        attrs=facts,
+    )
+    if fitted:
+        draws.add_groups(fitted=by_chain(fitted))
+    return draws
+
+
+def with_groups(draws: "arviz.InferenceData", **groups: "xarray.Dataset") -> "arviz.InferenceData":
+    """Put groups beside those of `draws`, or in the place of theirs."""
+    import arviz
+
+    kept: dict[str, Any] = {name: draws[name] for name in draws.groups()}
+    return arviz.InferenceData(attrs=draws.attrs, **(kept | groups))
+
+
+def by_chain(arrays: dict[str, np.ndarray]) -> "xarray.Dataset":
+    """Make a dataset of arrays (chain, ...)."""
+    import xarray
+
+    dims = {name: [f"{name}_dim_{i}" for i in range(np.ndim(a) - 1)] for name, a in arrays.items()}
+    return xarray.Dataset({name: (["chain", *dims[name]], a) for name, a in arrays.items()})
+
+
+def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:
+    """Arrays (chain, draw, ...) of the sites named, unread; refuse draws that lack one."""
+    missing = [site for site in sites if site not in draws.posterior]
+    if missing:
+        raise ValueError(
+            f"got draws of {', '.join(map(str, draws.posterior.data_vars))}, expected "
+            f"{', '.join(missing)} too: use draws of the same model, recorded without keep="
+        )
+    if not draws.posterior.sizes["draw"]:
+        raise ValueError("got no draws, expected some: let the run go on (the same call again)")
+    return {site: draws.posterior[site].transpose("chain", "draw", ...) for site in sites}
+
+
+def sites_of(posterior: Posterior, draws: Any) -> dict[str, "xarray.DataArray"]:
+    """Arrays (chain, draw, ...) of the posterior's sites, unread; refuse draws of another."""
+    found = draws_of(draws, list(posterior.prior_std))
+    for site, shape in posterior.value_shapes().items():
+        if found[site].shape[2:] != shape:
+            raise ValueError(
+                f"got draws of {site} of shape {found[site].shape[2:]}, expected {shape} as in "
+                "this posterior: pass the posterior that was sampled"
+            )
+    return found
+
+
+def weights_of(draws: Any) -> np.ndarray:
+    """Weights of the draws (chain, draw), 1 on average in each chain."""
+    if "log_weight" not in getattr(draws, "sample_stats", {}):
+        return np.ones((draws.posterior.sizes["chain"], draws.posterior.sizes["draw"]))
+    logs = draws.sample_stats["log_weight"].transpose("chain", "draw").values.astype(float)
+    weights = np.exp(logs - logs.max(1, keepdims=True))
+    return weights / weights.mean(1, keepdims=True)
+
+
+def in_blocks(
+    sites: dict[str, "xarray.DataArray"], weights: np.ndarray
+) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
+    """Draws in blocks of bounded size, chains end to end, read as they are needed."""
+    num_chains, num_draws = next(iter(sites.values())).shape[:2]
+    bytes_all = sum(values.nbytes for values in sites.values())
+    size = max(1, _BYTES_A_BLOCK * num_chains * num_draws // bytes_all)
+    for chain in range(num_chains):
+        for start in range(0, num_draws, size):
+            rows = slice(start, start + size)
+            block = {site: values[chain, rows].values for site, values in sites.items()}
+            yield block, weights[chain, rows]

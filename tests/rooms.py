@@ -1,0 +1,63 @@
+"""Who imports whom among the rooms of the package: ``python tests/rooms.py`` prints it."""
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "bnn_ppl"
+
+
+def rooms() -> list[str]:
+    """Name the folders of the package and the files beside them."""
+    entries = [path for path in PACKAGE.iterdir() if not path.name.startswith("__")]
+    folders = [path.name for path in entries if path.is_dir()]
+    return sorted(folders + [path.stem for path in entries if path.suffix == ".py"])
+
+
+def arrows() -> dict[tuple[str, str], list[str]]:
+    """Give, for each pair of rooms of which one imports the other, the files that do."""
+    names, found = set(rooms()), {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if room.startswith("__"):
+            continue  # they re-export
+        for imported in sorted((_imports(path) & names) - {room}):
+            found.setdefault((room, imported), []).append(str(path.relative_to(PACKAGE)))
+    return found
+
+
+def _imports(path: Path) -> set[str]:
+    """Rooms that a file names in its imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bnn_ppl"):
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+    return found
+
+
+def levels() -> list[list[str]]:
+    """Sort the rooms by level, each above all that it imports.
+
+    Raises
+    ------
+    ValueError
+        If rooms import each other in a circle.
+    """
+    below = {room: {to for of, to in arrows() if of == room} for room in rooms()}
+    placed: set[str] = set()
+    found = []
+    while len(placed) < len(below):
+        level = sorted(room for room in below if room not in placed and below[room] <= placed)
+        if not level:
+            raise ValueError(f"a circle of imports among {sorted(set(below) - placed)}")
+        found.append(level)
+        placed |= set(level)
+    return found
+
+
+if __name__ == "__main__":
+    for number, level in reversed(list(enumerate(levels(), 1))):
+        print(number, " ".join(level))
+    print(f"{len(rooms())} rooms, {len(levels())} levels, {len(arrows())} arrows")
+    for (room, imported), files in sorted(arrows().items()):
+        print(f"{room} -> {imported}: {len(files)}")
