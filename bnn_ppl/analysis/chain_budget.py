@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.predict import adder, checked_pair
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.precision import matmul_precision
+from bnn_ppl.runtime.devices import matmul_precision
 from bnn_ppl.runtime.progress import Report, reporting
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
 

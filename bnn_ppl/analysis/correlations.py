@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis.predict import checked_pair, each_output
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.precision import matmul_precision
+from bnn_ppl.runtime.devices import matmul_precision
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
 

@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior, innermost
-from bnn_ppl.runtime.precision import matmul_precision
+from bnn_ppl.runtime.devices import matmul_precision
 from bnn_ppl.storage.inference_data import (
     in_blocks,
     inference_data,

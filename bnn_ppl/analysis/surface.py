@@ -13,8 +13,14 @@ from jax.sharding import Mesh
 
 from bnn_ppl.model.posterior import Batch, Position, Posterior
 from bnn_ppl.runtime.checks import check_count
-from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, over_chains
-from bnn_ppl.runtime.precision import matmul_precision
+from bnn_ppl.runtime.devices import (
+    by_chain,
+    by_row,
+    chain_mesh,
+    everywhere,
+    matmul_precision,
+    over_chains,
+)
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.storage.inference_data import sites_of
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from bnn_ppl.model.posterior import Posterior, checked_rows
 from bnn_ppl.robustness.shift import predictions_of, scored
-from bnn_ppl.runtime.precision import matmul_precision
+from bnn_ppl.runtime.devices import matmul_precision
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
 
 if TYPE_CHECKING:

@@ -206,6 +206,21 @@ def num_row_shards(num_rows: int) -> int:
     return num_shards if num_rows % num_shards == 0 else 1
 
 
+# --- precision and memory
+
+
+def matmul_precision() -> str:
+    """Precision of matrix products: the one that JAX is configured with, by default "highest".
+
+    On GPUs since Ampere and on TPUs, JAX's own default multiplies float32 matrices in TF32 or
+    bfloat16, with relative errors of a thousandth: enough to spoil the energy differences that
+    decide whether HMC accepts. ``jax.config.update("jax_default_matmul_precision",
+    "tensorfloat32")`` chooses speed instead; the choice is recorded with the draws.
+    """
+    chosen: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    return chosen or "highest"
+
+
 def bytes_of(tree: Tree) -> int:
     """Bytes of a tree of arrays, or of the shapes and dtypes of some."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -8,8 +8,7 @@ import numpy as np
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import bytes_of, memory_limit, over_chains, to_host
-from bnn_ppl.runtime.precision import matmul_precision
+from bnn_ppl.runtime.devices import bytes_of, matmul_precision, memory_limit, over_chains, to_host
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.run import Chunk, Prepared, compiled_chunk, prepare
 

@@ -31,10 +31,10 @@ from bnn_ppl.runtime.devices import (
     chain_mesh,
     chain_sharding,
     everywhere,
+    matmul_precision,
     over_chains,
     to_host,
 )
-from bnn_ppl.runtime.precision import matmul_precision
 from bnn_ppl.runtime.progress import Report, reporting
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.storage import checkpoint, store
