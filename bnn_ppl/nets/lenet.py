@@ -6,8 +6,8 @@ from functools import partial
 import jax
 from flax import nnx
 
+from bnn_ppl.nets.layers import max_pool
 from bnn_ppl.nets.mlp import MLP
-from bnn_ppl.nets.pooling import max_pool
 
 _pool = partial(nnx.max_pool, window_shape=(3, 3), strides=(2, 2), padding="VALID")
 

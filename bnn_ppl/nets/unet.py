@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bnn_ppl.nets.pooling import max_pool
-from bnn_ppl.nets.stage import ConvStage
+from bnn_ppl.nets.layers import ConvStage, max_pool
 
 
 class UNet(nnx.Module):
