@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis import diagnostics, metrics
-from bnn_ppl.analysis.metrics import Array, Prediction
+from bnn_ppl.analysis.metrics.inputs import Array, Prediction
 
 if TYPE_CHECKING:
     import arviz

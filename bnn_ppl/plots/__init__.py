@@ -5,9 +5,8 @@ Those of one panel take ``ax=None``, draw on new Axes where none are given, and 
 and Ito's, which the colour-blind can tell apart, and no global style of matplotlib is changed.
 """
 
-from bnn_ppl.plots.budgets import chain_budget
-from bnn_ppl.plots.chains import rhat_histogram, trace_logdensity
-from bnn_ppl.plots.comparison import comparison
+from bnn_ppl.plots.chains import chain_budget, rhat_histogram, trace_logdensity
+from bnn_ppl.plots.comparison import comparison, sweep
 from bnn_ppl.plots.correlations import correlations
 from bnn_ppl.plots.predictions import (
     coverage,
@@ -20,7 +19,6 @@ from bnn_ppl.plots.report import report
 from bnn_ppl.plots.robustness import adversarial, corruptions, out_of_distribution, rotations
 from bnn_ppl.plots.studies import continual, label_noise
 from bnn_ppl.plots.surface import posterior_surface
-from bnn_ppl.plots.sweeps import sweep
 from bnn_ppl.plots.weights import pruning, weights
 
 __all__ = [

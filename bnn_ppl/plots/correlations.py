@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnn_ppl.analysis.metrics import Array
+from bnn_ppl.analysis.metrics.inputs import Array
 from bnn_ppl.plots.style import BLUE, ORANGE, finish
 
 if TYPE_CHECKING:

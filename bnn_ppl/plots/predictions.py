@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis import metrics
-from bnn_ppl.analysis.metrics import Array, Prediction
+from bnn_ppl.analysis.metrics.inputs import Array, Prediction
 from bnn_ppl.plots.style import BLUE, GREY, ORANGE, finish, new_axes
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnn_ppl.analysis import metrics
-from bnn_ppl.analysis.metrics import Array, Prediction
+from bnn_ppl.analysis.metrics.inputs import Array, Prediction
+from bnn_ppl.analysis.metrics.uncertainty_scores import Score
 from bnn_ppl.analysis.predict import predict
 from bnn_ppl.model.posterior import Posterior, checked_rows
 from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt, rotate
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 SEVERITIES = (1, 2, 3, 4, 5)
 ANGLES = tuple(range(0, 181, 12))
-_SCORES: tuple[metrics.Score, ...] = ("entropy", "max_probability", "mutual_information")
+_SCORES: tuple[Score, ...] = ("entropy", "max_probability", "mutual_information")
 _BYTES_AT_ONCE = 64 * 2**20  # each call of predict compiles anew; its rows are in memory together
 _ROUNDING = 1e-6  # nats that draws which agree may seem to differ by, in single precision
 
@@ -333,7 +334,7 @@ def _class_probabilities(prediction: Prediction, y: Array) -> dict[str, float]:
     return {"probability": float(probs[np.arange(len(y)), y].mean()), **means}
 
 
-def _tells(prediction: Prediction, score: metrics.Score) -> bool:
+def _tells(prediction: Prediction, score: Score) -> bool:
     """Whether a prediction has this score, and it is more than rounding."""
     held = prediction if isinstance(prediction, Mapping) else {"probs": prediction}
     if score == "max_probability":

@@ -1,0 +1,146 @@
+"""Predictions and targets as arrays, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array: TypeAlias = NDArray[Any]
+Prediction: TypeAlias = ArrayLike | Mapping[Any, Any]  # an xarray.Dataset is a Mapping
+
+# Accepts float16 averages and tables printed with four digits, but not logits.
+SUM_TOLERANCE = 1e-3
+
+
+def probabilities(prediction: Prediction) -> Array:
+    """Class probabilities of a prediction, checked.
+
+    Parameters
+    ----------
+    prediction : array (rows, classes) or Dataset
+        Class probabilities.
+
+    Raises
+    ------
+    ValueError
+        If they are not an array (rows, classes), are negative or do not sum to 1.
+    """
+    bare = not isinstance(prediction, Mapping)
+    probs = np.asarray(prediction, dtype=float) if bare else variable(prediction, "probs")
+    if probs.ndim != 2 or probs.size == 0:
+        raise ValueError(
+            f"got probabilities of shape {probs.shape}, expected (rows, classes); "
+            "average over chains and draws first"
+        )
+    missing = np.isnan(probs).any(axis=1)
+    if missing.any():
+        raise ValueError(_nan_message(missing))
+    valid = (probs >= 0).all(axis=1) & (np.abs(probs.sum(axis=1) - 1) <= SUM_TOLERANCE)
+    if not valid.all():
+        row = int(np.argmin(valid))
+        raise ValueError(
+            f"got row {row} with minimum {probs[row].min():.4g} and sum {probs[row].sum():.4g}, "
+            "expected probabilities that sum to 1; apply softmax to logits"
+        )
+    return probs
+
+
+def variable(prediction: Prediction, name: str) -> Array:
+    """One variable of a prediction Dataset, as an array.
+
+    Parameters
+    ----------
+    prediction : Dataset
+        Result of `predict`.
+    name : str
+        Name of the variable, such as ``mean``.
+
+    Raises
+    ------
+    ValueError
+        If the prediction is not a Dataset or lacks the variable.
+    """
+    if not isinstance(prediction, Mapping):
+        raise ValueError(
+            f"got a bare array, expected a prediction with {name}; pass the result of predict"
+        )
+    if name not in prediction:
+        held = ", ".join(map(str, prediction)) or "nothing"
+        raise ValueError(f"got a prediction of {held}, expected {name}; {_remedy(name)}")
+    return np.asarray(prediction[name], dtype=float)
+
+
+def _remedy(name: str) -> str:
+    if name == "log_prob":
+        return "give predict x and y, or use gaussian_nll"
+    if name == "probs":
+        return "predict with a classifier, or use a metric for regression"
+    if name in ("entropy", "expected_entropy", "mutual_information"):
+        return "pass the result of predict"
+    return "predict with a regressor, or use a metric for classification"
+
+
+def is_regression(prediction: Prediction) -> bool:
+    """Whether the prediction is a regression: a Dataset without class probabilities."""
+    return isinstance(prediction, Mapping) and "probs" not in prediction
+
+
+def probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array]:
+    """Class probabilities and the true class of every row, both checked."""
+    probs, y = probabilities(prediction), np.asarray(y)
+    rows, classes = probs.shape
+    if y.shape != (rows,):
+        raise ValueError(
+            f"got y of shape {y.shape}, expected ({rows},), one class number per row; "
+            "pass the y of the predicted rows, one-hot labels as y.argmax(1)"
+        )
+    if y.dtype.kind not in "iu":
+        raise ValueError(f"got y of dtype {y.dtype}, expected integers; use y.astype(int)")
+    if y.min() < 0 or y.max() >= classes:
+        raise ValueError(
+            f"got labels from {y.min()} to {y.max()}, expected 0 to {classes - 1}; "
+            "number the classes from 0"
+        )
+    return probs, y
+
+
+def targets(y: ArrayLike, mean: Array) -> Array:
+    """Regression targets as floats, one for each row of the prediction."""
+    y = np.asarray(y, dtype=float)
+    if y.shape != mean.shape or y.ndim != 1 or y.size == 0:
+        raise ValueError(
+            f"got y of shape {y.shape} and a prediction of shape {mean.shape}, "
+            "expected (rows,) for both; pass the y of the predicted rows"
+        )
+    return y
+
+
+def error_and_variance(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array]:
+    """Target minus predictive mean, and predictive variance, of every row."""
+    mean, variance = variable(prediction, "mean"), variable(prediction, "variance")
+    missing = np.isnan(mean) | np.isnan(variance)
+    if missing.any():
+        raise ValueError(_nan_message(missing))
+    if np.any(variance <= 0):
+        raise ValueError(
+            f"got a predictive variance of {variance.min():.4g}, expected positive variances; "
+            "give the model a positive noise"
+        )
+    return targets(y, mean) - mean, variance
+
+
+def positive_scale(scale: float) -> float:
+    """Give the scale as a float; refuse one that is not a positive number."""
+    if np.ndim(scale) != 0 or not 0 < scale < np.inf:
+        raise ValueError(f"got scale={scale}, expected a positive number; pass data.y_scale")
+    return float(scale)
+
+
+def _nan_message(rows: Array) -> str:
+    return (
+        f"got predictions that are NaN in {rows.sum()} of {rows.size} rows, expected numbers; "
+        "leave out chains that diverged, draws.isel(chain=...)"
+    )

@@ -1,0 +1,174 @@
+"""Negative log-likelihoods, and the temperature that minimises them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp
+
+from bnn_ppl.analysis.metrics.inputs import (
+    Array,
+    Prediction,
+    error_and_variance,
+    is_regression,
+    positive_scale,
+    probs_and_labels,
+    targets,
+    variable,
+)
+
+# Where every row is right the nll falls all the way to T = 0: the search must end somewhere.
+TEMPERATURES = (0.01, 100.0)
+
+
+def nll(prediction: Prediction, y: ArrayLike, *, scale: float = 1.0) -> float:
+    """Mean of -log p(y), where p is averaged over draws: for regression, the mixture density.
+
+    Parameters
+    ----------
+    prediction : array (rows, classes) or Dataset
+        Class probabilities, or a regression prediction with ``log_prob``.
+    y : array (rows,)
+        True class numbers or targets, the same that `predict` was given.
+    scale : float
+        What regression targets were divided by; adds log(scale).
+
+    Returns
+    -------
+    float
+        Nats per row, in original units; infinite where a true class has probability zero.
+
+    Raises
+    ------
+    ValueError
+        If shapes, labels or probabilities are invalid, or ``log_prob`` belongs to other labels.
+    """
+    if is_regression(prediction):
+        return float(np.log(positive_scale(scale)) - np.mean(_log_density(prediction, y)))
+    if scale != 1:
+        raise ValueError(f"got scale={scale} for classes, expected 1 (no units); leave scale out")
+    return -float(np.mean(_log_prob_of_labels(prediction, y)))
+
+
+def gaussian_nll(prediction: Prediction, y: ArrayLike, *, scale: float = 1.0) -> float:
+    """Mean of -log N(y; mean, variance), the Gaussian with the mean and variance of the mixture.
+
+    Izmailov et al. (2021) report this instead of `nll`, the density of the mixture itself.
+
+    Parameters
+    ----------
+    prediction : Dataset
+        A regression prediction.
+    y : array (rows,)
+        Targets, in the units of the prediction.
+    scale : float
+        What targets were divided by; adds log(scale).
+
+    Returns
+    -------
+    float
+        Nats per row, in original units.
+    """
+    error, variance = error_and_variance(prediction, y)
+    row_nll = 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
+    return float(np.mean(row_nll) + np.log(positive_scale(scale)))
+
+
+def fit_temperature(prediction: Prediction, y: ArrayLike) -> float:
+    r"""Find the temperature T that minimises the nll of probabilities proportional to p^(1/T).
+
+    .. math:: \hat T = \arg\min_T -\frac 1 n \sum_i
+        \log \frac{p_{i y_i}^{1/T}}{\sum_c p_{i c}^{1/T}}
+
+    Temperature scaling (Guo et al. 2017, eq. 9) with log-probabilities in place of logits, since
+    averages over draws have no logits (Ashukha et al. 2020). T > 1 means that the prediction was
+    overconfident. Fit it on rows held out from the evaluation.
+
+    Parameters
+    ----------
+    prediction : array (rows, classes) or Dataset
+        Class probabilities.
+    y : array of int (rows,)
+        True class numbers.
+
+    Returns
+    -------
+    float
+        Between 0.01 and 100; 1 where a true class has probability zero, since no T helps there.
+    """
+    from scipy.optimize import minimize_scalar
+
+    logs, labels = _log_probs_and_labels(prediction, y)
+    if not np.isfinite(_tempered_nll(logs, labels, 1.0)):
+        return 1.0
+    # The nll is convex in 1/T, so it has one minimum in log T.
+    found = minimize_scalar(
+        lambda log_t: _tempered_nll(logs, labels, np.exp(log_t)),
+        bounds=tuple(np.log(TEMPERATURES)),
+        method="bounded",
+        options={"xatol": 1e-6},
+    )
+    return float(np.exp(found.x))
+
+
+def calibrated_nll(prediction: Prediction, y: ArrayLike, temperature: float) -> float:
+    """Negative log-likelihood of probabilities proportional to p^(1/T).
+
+    Parameters
+    ----------
+    prediction : array (rows, classes) or Dataset
+        Class probabilities.
+    y : array of int (rows,)
+        True class numbers.
+    temperature : float
+        T, from `fit_temperature` on other rows; 1 gives `nll`.
+
+    Returns
+    -------
+    float
+        Nats per row.
+    """
+    if not 0 < temperature < np.inf:
+        raise ValueError(
+            f"got temperature={temperature}, expected a positive number; use fit_temperature"
+        )
+    return _tempered_nll(*_log_probs_and_labels(prediction, y), temperature)
+
+
+def _log_density(prediction: Prediction, y: ArrayLike) -> Array:
+    log_prob = variable(prediction, "log_prob")
+    targets(y, log_prob)
+    return log_prob
+
+
+def _log_prob_of_labels(prediction: Prediction, y: ArrayLike) -> Array:
+    probs, labels = probs_and_labels(prediction, y)
+    chosen = probs[np.arange(len(labels)), labels]
+    if not isinstance(prediction, Mapping) or "log_prob" not in prediction:
+        with np.errstate(divide="ignore"):
+            return np.log(chosen)
+    # predict averages in log space: finite even where a float32 probability underflows to 0.
+    log_prob = variable(prediction, "log_prob")
+    differs = ~np.isclose(np.exp(log_prob), chosen, rtol=1e-2, atol=1e-3)
+    if differs.any():
+        raise ValueError(
+            f"got a y that contradicts log_prob in {differs.sum()} rows, expected the y that "
+            "predict was given; predict again with this y"
+        )
+    return log_prob
+
+
+def _log_probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array]:
+    probs, labels = probs_and_labels(prediction, y)
+    with np.errstate(divide="ignore"):
+        logs = np.log(probs)
+    logs[np.arange(len(labels)), labels] = _log_prob_of_labels(prediction, y)
+    return logs, labels
+
+
+def _tempered_nll(logs: Array, labels: Array, temperature: float) -> float:
+    scaled = logs / temperature
+    chosen = scaled[np.arange(len(labels)), labels]
+    return float(np.mean(logsumexp(scaled, axis=1) - chosen))

@@ -1,0 +1,53 @@
+"""Error and interval coverage of regression predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bnn_ppl.analysis.metrics.inputs import (
+    Prediction,
+    error_and_variance,
+    positive_scale,
+    targets,
+    variable,
+)
+
+
+def rmse(prediction: Prediction, y: ArrayLike, *, scale: float = 1.0) -> float:
+    """Root mean squared error of the predictive mean, in original units.
+
+    Parameters
+    ----------
+    prediction : Dataset or array (rows,)
+        A regression prediction, or its means alone.
+    y : array (rows,)
+        Targets, in the units of the prediction.
+    scale : float
+        What targets were divided by.
+    """
+    mean = variable(prediction, "mean") if isinstance(prediction, Mapping) else prediction
+    error = targets(y, np.asarray(mean, dtype=float)) - mean
+    return float(np.sqrt(np.mean(error**2)) * positive_scale(scale))
+
+
+def coverage(prediction: Prediction, y: ArrayLike, *, level: float = 0.9) -> float:
+    """Share of targets inside the central Gaussian interval of probability ``level``.
+
+    Parameters
+    ----------
+    prediction : Dataset
+        A regression prediction.
+    y : array (rows,)
+        Targets, in the units of the prediction.
+    level : float
+        Probability of the interval mean +- z sd, between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"got level={level}, expected between 0 and 1; 90 % is level=0.9")
+    error, variance = error_and_variance(prediction, y)
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    return float(np.mean(np.abs(error) <= z * np.sqrt(variance)))

@@ -1,0 +1,84 @@
+"""All metrics of a prediction at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bnn_ppl.analysis.metrics.classification import accuracy, brier, ece
+from bnn_ppl.analysis.metrics.detection import failure_auroc
+from bnn_ppl.analysis.metrics.inputs import (
+    Prediction,
+    error_and_variance,
+    is_regression,
+    variable,
+)
+from bnn_ppl.analysis.metrics.likelihood import gaussian_nll, nll
+from bnn_ppl.analysis.metrics.regression import coverage, rmse
+from bnn_ppl.analysis.metrics.uncertainty_scores import entropy
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def summary(
+    prediction: Prediction, y: ArrayLike, *, scale: float = 1.0, digits: int | None = 4
+) -> pandas.Series:
+    """All metrics that apply to the prediction, by name.
+
+    Parameters
+    ----------
+    prediction : array (rows, classes) or Dataset
+        Class probabilities, or a prediction.
+    y : array (rows,)
+        True class numbers, or targets in the units of the prediction.
+    scale : float
+        What regression targets were divided by; results are in original units.
+    digits : int or None
+        Significant digits to keep; None keeps all.
+
+    Returns
+    -------
+    pandas.Series of float
+        Classification: accuracy, nll, brier, ece, failure_auroc and the row means of entropy and,
+        where the Dataset has them, expected_entropy and mutual_information. Regression: rmse, nll,
+        gaussian_nll, predictive_sd (mean over rows), coverage_90.
+    """
+    import pandas as pd
+
+    if is_regression(prediction):
+        values = _of_regression(prediction, y, scale)
+    else:
+        values = _of_classification(prediction, y, scale)
+    if digits is not None:
+        values = {name: float(f"{value:.{digits}g}") for name, value in values.items()}
+    return pd.Series(values, dtype=float)
+
+
+def _of_classification(prediction: Prediction, y: ArrayLike, scale: float) -> dict[str, float]:
+    values = {
+        "accuracy": accuracy(prediction, y),
+        "nll": nll(prediction, y, scale=scale),
+        "brier": brier(prediction, y),
+        "ece": ece(prediction, y),
+        "failure_auroc": failure_auroc(prediction, y),
+        "entropy": float(np.mean(entropy(prediction))),
+    }
+    for name in ("expected_entropy", "mutual_information"):
+        if isinstance(prediction, Mapping) and name in prediction:
+            values[name] = float(np.mean(variable(prediction, name)))
+    return values
+
+
+def _of_regression(prediction: Prediction, y: ArrayLike, scale: float) -> dict[str, float]:
+    _, variance = error_and_variance(prediction, y)
+    return {
+        "rmse": rmse(prediction, y, scale=scale),
+        "nll": nll(prediction, y, scale=scale),
+        "gaussian_nll": gaussian_nll(prediction, y, scale=scale),
+        "predictive_sd": float(np.mean(np.sqrt(variance)) * scale),
+        "coverage_90": coverage(prediction, y, level=0.9),
+    }
