@@ -2,12 +2,12 @@
 
 Rank-normalised split R-hat and effective sample size (ESS) of every scalar of a run, as defined by
 Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), "Rank-normalization, folding, and
-localization: an improved R-hat", Bayesian Analysis 16(2), "the paper" below. ArviZ computes them
-one scalar at a time; a network has hundreds of thousands, so here whole blocks of scalars are
-ranked and Fourier-transformed at once, on all cores, with ArviZ's answers.
+localization: an improved R-hat", Bayesian Analysis 16(2). ArviZ computes them one scalar at a time;
+a network has hundreds of thousands, so here whole blocks of scalars are ranked and
+Fourier-transformed at once, on all cores. The results equal ArviZ's.
 
 Judge a network in function space: ``rhat(function_draws(posterior, draws, x))``. Its weights need
-not mix, because permuted hidden units and flipped signs leave the function as it was.
+not mix, because permuting hidden units or flipping signs leaves the function unchanged.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.fft import next_fast_len
-from scipy.special import ndtri
+
+from bnn_ppl.analysis.rank_statistics import diagnose
 
 if TYPE_CHECKING:
     import arviz
@@ -30,25 +29,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ess", "load", "rhat", "summary", "weights"]
 
-BLOCK_VALUES = 2**16  # a thread ranks so many at once: its temporaries stay in a core's cache
-SLAB_BYTES = 2**26  # read at once from draws on disk: bounds the memory for any network
+BLOCK_VALUES = 2**16  # ranked at once by a thread: its temporaries stay in a core's cache
+SLAB_BYTES = 2**26  # read at once from draws on disk: bounds memory whatever the network's size
 
 
 def rhat(draws: Any) -> Any:
-    """Rank-normalised split R-hat of every scalar, the larger of bulk's and folded draws'.
+    """Rank-normalised split R-hat of every scalar, the larger of the bulk and the folded one.
 
-    Near 1 the chains agree; above 1.01 they had better not be pooled. It is NaN with fewer than 2
+    Near 1 the chains agree; above 1.01 they should not be pooled. It is NaN with fewer than 2
     chains or 4 draws, where a draw is NaN, and for a scalar that never moves.
 
     Parameters
     ----------
     draws : arviz.InferenceData, xarray.Dataset or array
-        Draws with dimensions (chain, draw, ...); of an InferenceData its group ``posterior``.
+        Draws with dimensions (chain, draw, ...); for an InferenceData, its group ``posterior``.
 
     Returns
     -------
     xarray.Dataset or numpy.ndarray
-        As ``draws`` (a Dataset for an InferenceData), without the dimensions chain and draw.
+        Like ``draws`` (a Dataset for an InferenceData), without the dimensions chain and draw.
         Equal to ArviZ 0.23's ``rhat(method="rank")``.
 
     Raises
@@ -70,7 +69,7 @@ def ess(draws: Any, kind: str = "bulk") -> Any:
     Parameters
     ----------
     draws : arviz.InferenceData, xarray.Dataset or array
-        Draws with dimensions (chain, draw, ...); of an InferenceData its group ``posterior``.
+        Draws with dimensions (chain, draw, ...); for an InferenceData, its group ``posterior``.
     kind : {"bulk", "tail"}
         "bulk" for the mean of the rank-normalised draws, "tail" for the 5 % and the 95 % quantile,
         the smaller of the two.
@@ -78,7 +77,7 @@ def ess(draws: Any, kind: str = "bulk") -> Any:
     Returns
     -------
     xarray.Dataset or numpy.ndarray
-        As ``draws`` (a Dataset for an InferenceData), without the dimensions chain and draw.
+        Like ``draws`` (a Dataset for an InferenceData), without the dimensions chain and draw.
         Equal to ArviZ 0.23's ``ess(method=kind)``.
 
     Raises
@@ -96,10 +95,10 @@ def ess(draws: Any, kind: str = "bulk") -> Any:
 
 
 def weights(draws: arviz.InferenceData | xarray.Dataset) -> pandas.DataFrame:
-    """Table of R-hat and ESS layer by layer.
+    """Table of R-hat and ESS by layer.
 
-    Weights need not mix (see `summary`); a layer that mixes far worse than the others is still
-    worth a look.
+    Weights need not mix (see `summary`), but a layer that mixes far worse than the others is worth
+    a look.
 
     Parameters
     ----------
@@ -109,10 +108,10 @@ def weights(draws: arviz.InferenceData | xarray.Dataset) -> pandas.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row a variable of the posterior. ``n``: its number of weights; ``rhat_median``,
+        One row per variable of the posterior. ``n``: its number of weights; ``rhat_median``,
         ``rhat_95`` (the 95 % quantile), ``rhat_max``; ``share_rhat_above_1.01`` and ``..._1.1``;
-        ``ess_bulk_min``, ``ess_bulk_median``, ``ess_tail_min``. Values that are NaN are left out
-        of these; ``undefined`` counts the weights without an R-hat.
+        ``ess_bulk_min``, ``ess_bulk_median``, ``ess_tail_min``. NaN values are left out of
+        these; ``undefined`` counts the weights without an R-hat.
 
     Raises
     ------
@@ -128,25 +127,25 @@ def summary(
 ) -> pandas.DataFrame:
     """Table of R-hat and ESS in function space and in weight space.
 
-    Judge a run by its row "function": functions must mix, for predictions average over them.
+    Judge a run by the row "function": functions must mix, since predictions average over them.
     Weights need not: label switching (permuted hidden units) and sign symmetry give every function
-    many equal modes, and chains in different ones can agree on every prediction while the R-hat of
-    their weights stays large.
+    many equivalent modes, and chains in different modes can agree on every prediction while the
+    R-hat of their weights stays large.
 
     Parameters
     ----------
     draws : arviz.InferenceData or xarray.Dataset
         Draws of the weights, dimensions (chain, draw, ...).
     function_draws : arviz.InferenceData or xarray.Dataset, optional
-        What ``bnn_ppl.function_draws`` returns: the predictions of every draw.
+        Result of ``bnn_ppl.function_draws``: the predictions of every draw.
 
     Returns
     -------
     pandas.DataFrame
         Rows "function" (if given) and "weights". ``n``: the number of scalars; ``rhat_median``,
         ``rhat_95`` (the 95 % quantile), ``rhat_max``; ``share_rhat_below_1.01`` and ``..._1.05``;
-        ``ess_bulk_median``, ``ess_bulk_min``, ``ess_tail_median``, ``ess_tail_min``. Values that
-        are NaN are left out of these; ``undefined`` counts the scalars without an R-hat.
+        ``ess_bulk_median``, ``ess_bulk_min``, ``ess_tail_median``, ``ess_tail_min``. NaN values are
+        left out of these; ``undefined`` counts the scalars without an R-hat.
 
     Raises
     ------
@@ -169,7 +168,7 @@ def load(folder: str | os.PathLike[str]) -> arviz.InferenceData:
     Returns
     -------
     arviz.InferenceData
-        The draws; values are read when used.
+        The draws; values are read when they are used.
 
     Raises
     ------
@@ -239,12 +238,12 @@ def _pooled(draws: Any) -> np.ndarray:
 
 
 def _by_variable(draws: Any) -> dict[str, np.ndarray]:
-    """R-hat, bulk and tail ESS, an array (3, scalar) a variable: one reading serves all three."""
+    """R-hat, bulk and tail ESS of each variable, (3, scalar): all three from one reading."""
     dataset = getattr(draws, "posterior", draws)
     if not hasattr(dataset, "data_vars"):
         raise TypeError(
             f"draws: got {type(draws).__name__}, expected an arviz.InferenceData or an "
-            "xarray.Dataset; arviz.from_dict(posterior=...) makes one of arrays"
+            "xarray.Dataset; arviz.from_dict(posterior=...) makes one from arrays"
         )
     kinds = ("rhat", "bulk", "tail")
     return {
@@ -301,7 +300,7 @@ def _each_scalar(array: Any, kinds: Sequence[str]) -> np.ndarray:
 
 
 def _slabs(array: Any) -> Iterator[tuple[slice, ...]]:
-    """Cut (chain, draw, ...) along its longest other axis, into slabs of about SLAB_BYTES."""
+    """Cut (chain, draw, ...) along its longest remaining axis into slabs of about SLAB_BYTES."""
     everything = (slice(None), slice(None))
     if array.ndim == 2:
         yield everything
@@ -321,203 +320,9 @@ def _in_blocks(values: np.ndarray, kinds: Sequence[str]) -> np.ndarray:
 
     def fill(start: int) -> None:
         block = values[:, :, start : start + size].transpose(2, 0, 1)
-        found[:, start : start + size] = _diagnose(np.ascontiguousarray(block), kinds)
+        found[:, start : start + size] = diagnose(np.ascontiguousarray(block), kinds)
 
-    # glibc gives a block's temporaries back to the system, to fault them in anew for the next
-    # block, until an array of nearly 32 MiB has been freed; this one is never touched.
-    np.empty(2**25 - 2**16, np.uint8)
-    # Threads suffice: NumPy sorts and transforms without the interpreter's lock.
+    # Threads suffice: NumPy sorts and transforms without the global interpreter lock.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(fill, range(0, num_scalars, size)))
     return found
-
-
-# Diagnostics of a block, a contiguous array (scalar, chain, draw)
-
-
-def _diagnose(block: np.ndarray, kinds: Sequence[str]) -> np.ndarray:
-    found = np.full((len(kinds), len(block)), np.nan)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        halves = _split(block)
-        scores = np.empty(0) if tuple(kinds) == ("tail",) else _normal_scores(halves)
-        for row, kind in zip(found, kinds, strict=True):
-            if kind == "rhat" and block.shape[1] > 1:
-                row[:] = _rank_rhat(halves, scores)
-            elif kind == "bulk":
-                row[:] = _ess(scores)
-            elif kind == "tail":
-                row[:] = _tail_ess(block)
-    found[:, np.isnan(block).any(axis=(1, 2))] = np.nan
-    return found
-
-
-def _split(block: np.ndarray) -> np.ndarray:
-    """Halve each chain; the middle one of an odd number of draws goes to neither half."""
-    num_draws = block.shape[-1]
-    half = num_draws // 2
-    return np.concatenate([block[..., :half], block[..., num_draws - half :]], axis=1)
-
-
-def _normal_scores(values: np.ndarray) -> np.ndarray:
-    """Rank all draws of a scalar and turn ranks into normal quantiles (paper, section 4)."""
-    flat = values.reshape(len(values), -1)
-    # NaN has no rank: in the draws, or where infinities were folded about an infinite median. Its
-    # row counts as constant, which has no R-hat.
-    missing = np.isnan(flat).any(axis=1)
-    if missing.any():
-        flat = np.where(missing[:, None], 0, flat)
-    place, ordered = _order_single(flat) if flat.dtype == np.float32 else _order(flat)
-    scores = np.empty(flat.shape)
-    scores.ravel()[place.ravel()] = _scores_of_ordered(ordered)
-    return scores.reshape(values.shape)
-
-
-def _order(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sort rows: where in the whole block each value came from, and the values."""
-    place = np.argsort(flat, axis=1)
-    place += np.arange(len(flat))[:, None] * flat.shape[1]
-    return place, flat.ravel()[place]
-
-
-def _order_single(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Do as `_order`, faster, for float32: sorting values costs less than sorting indices.
-
-    As float64 a float32 ends in 29 bits to spare, room for its place. They would turn infinity
-    into NaN, so it becomes a finite value beyond any float32, a power of two for the same bits.
-    """
-    spare = 2**29 - 1
-    ordered = np.clip(flat.astype(float), -(2.0**1000), 2.0**1000)
-    bits = ordered.view(np.int64)
-    bits |= np.arange(flat.size).reshape(flat.shape)
-    ordered.sort(axis=1)
-    place = bits & spare
-    bits &= ~spare
-    return place, ordered
-
-
-def _scores_of_ordered(ordered: np.ndarray) -> np.ndarray:
-    """Score ascending rows, one after the other; equal values share their mean rank."""
-    is_new = np.ones(ordered.shape, bool)
-    np.not_equal(ordered[:, 1:], ordered[:, :-1], out=is_new[:, 1:])
-    first = np.flatnonzero(is_new)
-    end = np.append(first[1:], ordered.size)
-    # A table for every row, so that no division turns places in the block into ranks in the row.
-    return np.repeat(_score_tables(*ordered.shape)[first + end], end - first)
-
-
-@lru_cache(maxsize=8)
-def _score_tables(num_tables: int, size: int) -> np.ndarray:
-    """Tabulate the score of a mean rank by first + end, where equal values begin and have ended.
-
-    Their mean rank is (first + end + 1) / 2, a multiple of one half. Blom's offset is 3/8.
-    """
-    mean_rank = np.arange(1, 2 * size + 1) / 2
-    return np.tile(ndtri((mean_rank - 3 / 8) / (size + 1 / 4)), num_tables)
-
-
-def _rank_rhat(halves: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    bulk = _split_rhat(scores)
-    folded = _split_rhat(_normal_scores(np.abs(halves - _median(halves))))
-    # Not np.maximum: two values fold to a constant, whose NaN says nothing against the bulk.
-    return np.where(folded > bulk, folded, bulk)
-
-
-def _median(values: np.ndarray) -> np.ndarray:
-    ordered = np.sort(values.reshape(len(values), -1), axis=1)
-    middle = ordered.shape[1] // 2
-    return ordered[:, middle - 1 : middle + 1].mean(axis=1)[:, None, None]
-
-
-def _split_rhat(scores: np.ndarray) -> np.ndarray:
-    """R-hat of scores (scalar, chain, draw) (paper, section 3.1)."""
-    num_draws = scores.shape[-1]
-    mean = scores.mean(axis=-1)
-    between = num_draws * mean.var(axis=-1, ddof=1)
-    centred = scores - mean[..., None]
-    within = np.einsum("...i,...i", centred, centred).mean(axis=-1) / (num_draws - 1)
-    return np.sqrt((between / within + num_draws - 1) / num_draws)
-
-
-def _tail_ess(block: np.ndarray) -> np.ndarray:
-    ordered = np.sort(block.reshape(len(block), -1), axis=1)
-    quantiles = [_quantile(ordered, level)[:, None, None] for level in (0.05, 0.95)]
-    low, high = (_ess(_split(block <= quantile).astype(float)) for quantile in quantiles)
-    return np.minimum(low, high)
-
-
-def _quantile(ordered: np.ndarray, level: float) -> np.ndarray:
-    """R's type 7 with the rounding of ArviZ's, not np.quantile's: it decides about ties."""
-    size = ordered.shape[1]
-    position = size * level + (1 - level)
-    below = int(np.clip(position, 1, size - 1))
-    part = np.float64(position - below)
-    return (1 - part) * ordered[:, below - 1] + part * ordered[:, below]
-
-
-def _ess(series: np.ndarray) -> np.ndarray:
-    """Effective sample size of series (scalar, chain, draw) (paper, section 3.2)."""
-    size = series[0].size
-    correlation = _autocorrelation(series, _mean_autocovariance)
-    # Discrete draws can have pairs that are 0 but for rounding, and their sign ends the sequence.
-    undecided = (np.abs(_pairs(correlation)) < 1e-9).any(axis=1)
-    if undecided.any():
-        correlation[undecided] = _autocorrelation(series[undecided], _rounded_as_arviz)
-    # Antithetic chains may be worth more than their draws, but by no more than this factor.
-    tau = np.maximum(_integrated_time(correlation), 1 / np.log10(size))
-    constant = np.ptp(series, axis=(1, 2)) < np.finfo(float).resolution
-    return np.where(constant, size, size / tau)
-
-
-def _autocorrelation(series: np.ndarray, mean_autocovariance: Callable) -> np.ndarray:
-    """Autocorrelation (scalar, lag) against the variance within and between chains."""
-    num_draws = series.shape[-1]
-    mean = series.mean(axis=-1)
-    covariance = mean_autocovariance(series - mean[..., None])
-    within = covariance[:, :1] * num_draws / (num_draws - 1)
-    total = within * (num_draws - 1) / num_draws + mean.var(axis=-1, ddof=1)[:, None]
-    correlation = 1 - (within - covariance) / total
-    correlation[:, 0] = 1
-    return correlation
-
-
-def _mean_autocovariance(centred: np.ndarray) -> np.ndarray:
-    """Average over chains (scalar, lag), before the inverse transform of the power spectrum."""
-    num_draws = centred.shape[-1]
-    length = next_fast_len(2 * num_draws)
-    spectrum = np.fft.rfft(centred, length)
-    parts = spectrum.view(float)  # real and imaginary in turn
-    squares = np.einsum("scf,scf->sf", parts, parts) / centred.shape[1]
-    power = squares[:, 0::2] + squares[:, 1::2]
-    return np.fft.irfft(power, length)[:, :num_draws] / num_draws
-
-
-def _rounded_as_arviz(centred: np.ndarray) -> np.ndarray:
-    """Do as `_mean_autocovariance`, at twice the cost, in ArviZ's order of operations."""
-    num_draws = centred.shape[-1]
-    length = next_fast_len(2 * num_draws)
-    spectrum = np.fft.rfft(centred, length)
-    spectrum *= np.conjugate(spectrum)
-    covariance = np.fft.irfft(spectrum, length)[..., :num_draws] / num_draws
-    # Chains last and contiguous, for NumPy then adds them in the order of the mean of one lag.
-    return np.ascontiguousarray(covariance.swapaxes(1, 2)).mean(axis=-1)
-
-
-def _integrated_time(correlation: np.ndarray) -> np.ndarray:
-    """Integrated autocorrelation time by Geyer's (1992) initial monotone sequence."""
-    pairs = _pairs(correlation)
-    ended = ~(pairs > 0)
-    ended[:, -1] = True
-    last = np.argmax(ended, axis=1)[:, None]
-    falling = np.minimum.accumulate(pairs, axis=1)
-    before = np.where(np.arange(pairs.shape[1]) < last, falling, 0).sum(axis=1)
-    last_even = np.take_along_axis(correlation, 2 * last, axis=1)[:, 0]
-    last_pair = np.take_along_axis(pairs, last, axis=1)[:, 0]
-    # Half of the pair that ended the sequence: it lowers the variance of the estimate.
-    rest = np.where((last_even > 0) | (last_pair >= 0), last_even, 0)
-    return -1 + 2 * before + rest
-
-
-def _pairs(correlation: np.ndarray) -> np.ndarray:
-    """Add the autocorrelations at lags 2k and 2k + 1, up to the last lags but one."""
-    num_lags = 2 + 2 * max(0, (correlation.shape[1] - 3) // 2)
-    return correlation[:, 0:num_lags:2] + correlation[:, 1:num_lags:2]
