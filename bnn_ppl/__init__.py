@@ -21,27 +21,9 @@ from bnn_ppl.analysis.guide import guide
 from bnn_ppl.analysis.linearised import linearised
 from bnn_ppl.analysis.predict import function_draws, predict, predictive_draws
 from bnn_ppl.analysis.prior_draws import prior_draws
-from bnn_ppl.methods import (
-    adjusted_mclmc,
-    augmentation,
-    csgld,
-    descent,
-    hmc,
-    ivon,
-    laplace,
-    mc_dropout,
-    mclmc,
-    mfvi,
-    nuts,
-    preconditioners,
-    schedules,
-    sghmc,
-    sgld,
-    sgnht,
-    swag,
-    vogn,
-)
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods import *  # noqa: F403 (each method by its name)
+from bnn_ppl.methods import augmentation, preconditioners, schedules
+from bnn_ppl.methods.method import METHODS, Method
 from bnn_ppl.model import models, priors
 from bnn_ppl.model.network import random_network
 from bnn_ppl.model.posterior import Posterior, condition
@@ -59,9 +41,9 @@ for _module in (
     sys.modules[f"bnn_ppl.{_module.__name__.rsplit('.', 1)[1]}"] = _module
 
 __all__ = [
+    *METHODS,
     "Method",
     "Posterior",
-    "adjusted_mclmc",
     "adversarial",
     "augmentation",
     "chain_budget",
@@ -69,23 +51,14 @@ __all__ = [
     "condition",
     "correlations",
     "corruptions",
-    "csgld",
     "data",
-    "descent",
     "diagnostics",
     "function_draws",
     "guide",
-    "hmc",
-    "ivon",
-    "laplace",
     "linearised",
-    "mc_dropout",
-    "mclmc",
     "metrics",
-    "mfvi",
     "models",
     "nets",
-    "nuts",
     "plan",
     "plots",
     "preconditioners",
@@ -97,12 +70,8 @@ __all__ = [
     "random_network",
     "run",
     "schedules",
-    "sghmc",
-    "sgld",
-    "sgnht",
     "shift",
     "studies",
     "surface",
-    "swag",
-    "vogn",
 ]
+__all__.sort()

@@ -20,20 +20,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bnn_ppl as bnn
-from bnn_ppl import methods
 from bnn_ppl.data.standardise import moments, standardise
+from bnn_ppl.methods.method import METHODS, SAMPLED, Description
 
 if TYPE_CHECKING:
     import xarray
 
-_TRAINED_IN_WARMUP = ("descent", "mfvi", "mc_dropout", "vogn", "ivon")
-
-_AFTER_ANOTHER = {
-    "laplace": "which starts from a fit: bnn_ppl.run(key, posterior, bnn_ppl.laplace(posterior), "
-    "init=fit)",
-    "swag": "which follows another: lambda posterior: bnn_ppl.swag(posterior, "
-    "bnn_ppl.descent(posterior))",
-}
+_WARMUP_STEPS = {"sampler": 200, "fit": 2000}
 
 
 class _BayesianNetwork(BaseEstimator):
@@ -88,14 +81,15 @@ class _BayesianNetwork(BaseEstimator):
         self._train = standardise(x, self._x_moments, np.dtype(np.float32)), y
         self.posterior_ = self._conditioned()
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        counts = self._counts()
         self.draws_ = bnn.run(
             jax.random.key(seed),
             self.posterior_,
-            self._method(),
+            self._method(counts),
             num_chains=self.num_chains,
             batch_size=self.batch_size,
             progress=self.progress,
-            **self._counts(),
+            **counts,
         )
 
     def _conditioned(self) -> bnn.Posterior:
@@ -114,32 +108,42 @@ class _BayesianNetwork(BaseEstimator):
         prior = self._as_fitted.prior
         return bnn.priors.fan_in() if prior is None else prior
 
-    def _method(self) -> bnn.Method:
-        name = self._method_name()
-        if name in _AFTER_ANOTHER:
-            raise ValueError(f"got method {name}, {_AFTER_ANOTHER[name]}")
-        if name is None and not callable(self.method):
-            known = ", ".join(each for each in methods.__all__ if each not in _AFTER_ANOTHER)
+    def _method(self, counts: dict[str, Any]) -> bnn.Method:
+        options = dict(self.method_options or {})
+        described = self._description()
+        if described is None:
+            if not callable(self.method):
+                known = [name for name, method in METHODS.items() if not method.starts_from]
+                raise ValueError(
+                    f"got method={self.method!r}, expected one of {', '.join(sorted(known))}, or a "
+                    "function of a posterior that gives a Method"
+                )
+            return self.method(self.posterior_, **options)
+        if described.starts_from is not None:
+            name = described.name
             raise ValueError(
-                f"got method={self.method!r}, expected one of {known}, or a function of "
-                "a posterior that gives a Method"
+                f"got method {name}, which starts from a run of {described.starts_from}: use "
+                f"bnn_ppl.run(key, posterior, bnn_ppl.{name}(posterior), init=draws)"
             )
-        make: Any = self.method if name is None else getattr(methods, name)
-        return make(self.posterior_, **(self.method_options or {}))
+        return described.build(self.posterior_, **described.complete(options, counts))
 
-    def _method_name(self) -> str | None:
-        """Name of a method of this package, said or given itself."""
-        either = ((name, getattr(methods, name)) for name in methods.__all__)
-        return next((name for name, make in either if self.method in (name, make)), None)
+    def _description(self) -> Description | None:
+        """Look up the method by name, or by the function of that name."""
+        for name, described in METHODS.items():
+            if self.method in (name, described.build, getattr(bnn, name, None)):
+                return described
+        return None
 
     def _counts(self) -> dict[str, Any]:
-        usual = {"num_warmup": 200, "num_draws": 200, "thin": 1}
-        name = self._method_name()
-        if name in _TRAINED_IN_WARMUP:
-            num_draws = 1 if name == "descent" else 100
-            usual = {"num_warmup": 2000, "num_draws": num_draws, "thin": 0}
-        said = {name: getattr(self, name) for name in usual}
-        return usual | {name: value for name, value in said.items() if value is not None}
+        described = self._description()
+        counts = SAMPLED if described is None else described.counts
+        usual = {
+            "num_warmup": _WARMUP_STEPS["sampler" if described is None else described.kind],
+            "num_draws": counts.num_draws,
+            "thin": counts.thin,
+        }
+        given = {name: getattr(self, name) for name in usual}
+        return usual | {name: value for name, value in given.items() if value is not None}
 
     def _predicted(self, X: Any) -> "xarray.Dataset":
         check_is_fitted(self)
@@ -157,8 +161,8 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):
     Parameters
     ----------
     method
-        Name of a method of this package, but for laplace and swag, or a function of a posterior
-        that gives a :class:`bnn_ppl.Method`.
+        Name of a method of this package except laplace, or a function of a posterior that gives a
+        :class:`bnn_ppl.Method`.
     method_options
         Its other arguments, such as ``{"step_size": 1e-5}`` for sgld.
     hidden
@@ -227,8 +231,8 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
     Parameters
     ----------
     method
-        Name of a method of this package, but for laplace and swag, or a function of a posterior
-        that gives a :class:`bnn_ppl.Method`.
+        Name of a method of this package except laplace, or a function of a posterior that gives a
+        :class:`bnn_ppl.Method`.
     noise
         Standard deviation of y about the network: "learnt", "heteroscedastic" (a second output of
         the network), or a number, in the units of y.

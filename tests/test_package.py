@@ -4,11 +4,13 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import rooms
 
 import bnn_ppl
+from bnn_ppl.methods.method import METHODS
 
 ROOT = Path(bnn_ppl.__file__).parent
 
@@ -50,9 +52,11 @@ def test_arrows_are_read_from_real_imports(tmp_path, monkeypatch):
 def test_all_is_sorted_and_complete():
     assert bnn_ppl.__all__ == sorted(bnn_ppl.__all__)
     assert all(hasattr(bnn_ppl, name) for name in bnn_ppl.__all__)
+    modules = {name for name, thing in vars(bnn_ppl).items() if isinstance(thing, ModuleType)}
     public = {name for name in vars(bnn_ppl) if not name.startswith("_")}
-    extra = public - set(bnn_ppl.__all__) - {path.stem for path in ROOT.iterdir()} - {"sys"}
+    extra = public - set(bnn_ppl.__all__) - modules - {"METHODS"}
     assert not extra, f"public but not in __all__: {extra}"
+    assert set(METHODS) <= set(bnn_ppl.__all__)
 
 
 def test_import_pulls_in_no_plotting_storage_or_command_line_and_does_not_start_jax():

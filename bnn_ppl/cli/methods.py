@@ -1,4 +1,4 @@
-"""Methods by name, and what training on minibatches adds to them."""
+"""Methods by name, and how they are trained on minibatches."""
 
 import math
 from collections.abc import Callable
@@ -10,62 +10,20 @@ import optax
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.signatures import Options, hints_of
+from bnn_ppl.methods.method import Description, described_methods
 from bnn_ppl.methods.schedules import Schedule
 
 
-def swag(
-    posterior: bnn.Posterior,
-    *,
-    learning_rate: float | Schedule = 0.01,
-    rank: int = 20,
-    collect_every: int | None = None,
-    collect_from: int | None = None,
-) -> bnn.Method:
-    """Stochastic weight averaging with a Gaussian, around SGD with the momentum 0.9.
+class Chosen(NamedTuple):
+    """A method and its options, as typed."""
 
-    Parameters
-    ----------
-    posterior
-        What to approximate.
-    learning_rate
-        Of SGD.
-    rank
-        Deviations from the mean that are kept.
-    collect_every
-        Steps between two points of the average; by default an epoch.
-    collect_from
-        The first step whose point counts; by default half-way through warm-up, or at once with
-        --init.
-    """
-    inner = bnn.descent(posterior, optax.sgd(learning_rate, momentum=0.9))
-    known = {"optimizer": "sgd", "learning_rate": bnn.schedules.named(learning_rate)}
-    inner = inner._replace(settings={**inner.settings, **known})
-    return bnn.swag(
-        posterior, inner, rank, collect_every=collect_every, collect_from=collect_from or 0
-    )
+    method: Description
+    options: Options
 
-
-METHODS: dict[str, Callable[..., bnn.Method]] = {
-    "hmc": bnn.hmc,
-    "nuts": bnn.nuts,
-    "mclmc": bnn.mclmc,
-    "adjusted_mclmc": bnn.adjusted_mclmc,
-    "sgld": bnn.sgld,
-    "sghmc": bnn.sghmc,
-    "sgnht": bnn.sgnht,
-    "csgld": bnn.csgld,
-    "descent": bnn.descent,
-    "swag": swag,
-    "laplace": bnn.laplace,
-    "mfvi": bnn.mfvi,
-    "mc_dropout": bnn.mc_dropout,
-    "vogn": bnn.vogn,
-    "ivon": bnn.ivon,
-}
-TRAINED_ONCE = (bnn.mfvi, bnn.mc_dropout, bnn.vogn, bnn.ivon)  # then drawn from
-FITS = (bnn.descent, swag, *TRAINED_ONCE)  # trained in warm-up
-ON_MINIBATCHES = (bnn.sgld, bnn.sghmc, bnn.sgnht, bnn.csgld, *FITS)
-_EPOCHS_OF_A_FIT = 100
+    @property
+    def name(self) -> str:
+        """By which it was typed."""
+        return self.method.name
 
 
 class Training(NamedTuple):
@@ -100,66 +58,57 @@ class Training(NamedTuple):
 
 
 def built_method(
-    method: partial, training: Training, running: Options, posterior: bnn.Posterior, held_out: Any
+    chosen: Chosen, training: Training, running: Options, posterior: bnn.Posterior, held_out: Any
 ) -> bnn.Method:
-    """Build a method with what `training` asks for; refuse what it has no use for."""
-    options, fits = dict(method.keywords), method.func in FITS
-    rate = "learning_rate" if fits else "step_size"
+    """Build a method with what `training` asks for; refuse options that it does not use."""
+    options = chosen.method.complete(dict(chosen.options), running)
+    hints = hints_of(chosen.method.build)
+    rate = "learning_rate" if chosen.method.kind == "fit" else "step_size"
     epoch = posterior.num_rows // (running["batch_size"] or posterior.num_rows)
     cycle = max(1, round(training.cycle_epochs * epoch))
+    _check_schedule(chosen, training, running, takes=Schedule in get_args(hints.get(rate)))
     if training.rate_schedule != "constant":
-        takes = Schedule in get_args(hints_of(method.func).get(rate))
-        if not takes or (training.rate_schedule == "cosine" and not fits):
-            raise _no_use(method, f"--rate-schedule {training.rate_schedule}")
-        if training.rate_schedule != "cyclical" and not running["num_warmup"]:
-            raise ValueError("got --num-warmup 0 with a rate that changes over it, expected more")
         options[rate] = _schedule(training, options[rate], running["num_warmup"], cycle)
-    if training.rate_start is not None and training.rate_schedule != "cosine_burn_in":
-        raise ValueError("got --rate-start, expected --rate-schedule cosine_burn_in with it")
-    if training.cycle_epochs != Training().cycle_epochs and training.rate_schedule != "cyclical":
-        raise ValueError("got --cycle-epochs, expected --rate-schedule cyclical with it")
     if training.exploration:
-        if "noise_temperature" not in options or training.rate_schedule != "cyclical":
-            raise _no_use(method, "--exploration", "sgld or sghmc with --rate-schedule cyclical")
-        if options["noise_temperature"] != 1:
-            raise ValueError("got --exploration and --noise-temperature, expected one of them")
         share, burnin = training.exploration, running["num_warmup"]
         options["noise_temperature"] = bnn.schedules.exploring(cycle, share, burnin)
     if training.optimizer != "adam":
-        if "optimizer" not in hints_of(method.func):
+        if "optimizer" not in hints:
             users = "descent, mfvi or mc_dropout"
-            raise _no_use(method, f"--optimizer {training.optimizer}", users)
+            raise _unused(chosen, f"--optimizer {training.optimizer}", users)
         options["optimizer"] = optax.sgd(options[rate], momentum=0.9)
-    if method.func is swag:
-        half = 0 if "init" in running else running["num_warmup"] // 2
-        options["collect_from"] = (
-            half if options["collect_from"] is None else options["collect_from"]
-        )
-        if not running["thin"] and options["collect_from"] >= max(1, running["num_warmup"]):
-            raise ValueError(
-                f"got --collect-from {options['collect_from']} of {running['num_warmup']} steps of "
-                "warm-up, expected an earlier one: there would be no point to average"
-            )
-    if method.func is bnn.descent and len(held_out.y):
+    if "held_out" in hints and len(held_out.y):
         options["held_out"] = held_out
-    built = method.func(posterior, **options)
+    built = chosen.method.build(posterior, **options)
     if training.optimizer != "adam":
         known = {"optimizer": training.optimizer, rate: bnn.schedules.named(options[rate])}
         built = built._replace(settings={**built.settings, **known})
     if training.augment is None:
         return built
-    if method.func not in ON_MINIBATCHES:
-        raise _no_use(method, "--augment")
-    if not running["batch_size"]:
-        raise ValueError("got --augment without --batch-size, expected one: augment minibatches")
-    if np.ndim(posterior.data[0]) != 4:
-        raise ValueError("got --augment for a table, expected images: leave it out")
-    change = partial(
-        bnn.augmentation.crop_and_flip,
-        fill=float(posterior.data[0].min()),
-        flip=training.augment == "crop_and_flip",
-    )
+    change = _augmentation(chosen, training, running, posterior.data[0])
     return bnn.augmentation.augmented(built, change)
+
+
+def _check_schedule(chosen: Chosen, training: Training, running: Options, takes: bool) -> None:
+    """Refuse a changing rate where the method takes none, and options of another schedule."""
+    schedule = training.rate_schedule
+    if schedule != "constant":
+        if not takes or (schedule == "cosine" and chosen.method.kind != "fit"):
+            raise _unused(chosen, f"--rate-schedule {schedule}")
+        if schedule != "cyclical" and not running["num_warmup"]:
+            raise ValueError(
+                f"--rate-schedule {schedule} changes the rate during warm-up: set --num-warmup "
+                "above 0 (got 0)"
+            )
+    if training.rate_start is not None and schedule != "cosine_burn_in":
+        raise ValueError("got --rate-start, expected --rate-schedule cosine_burn_in with it")
+    if training.cycle_epochs != Training().cycle_epochs and schedule != "cyclical":
+        raise ValueError("got --cycle-epochs, expected --rate-schedule cyclical with it")
+    if training.exploration:
+        if "noise_temperature" not in chosen.options or schedule != "cyclical":
+            raise _unused(chosen, "--exploration", "sgld or sghmc with --rate-schedule cyclical")
+        if chosen.options["noise_temperature"] != 1:
+            raise ValueError("got --exploration and --noise-temperature, expected one of them")
 
 
 def _schedule(training: Training, rate: float, num_warmup: int, cycle: int) -> Schedule:
@@ -171,19 +120,33 @@ def _schedule(training: Training, rate: float, num_warmup: int, cycle: int) -> S
     return bnn.schedules.cosine_burn_in(start, rate, num_warmup)
 
 
-def _no_use(method: partial, option: str, user: str = "") -> ValueError:
-    user = user or "one of " + ", ".join(function.__name__ for function in ON_MINIBATCHES)
-    return ValueError(f"got {option} for {method.func.__name__}, expected {user}: leave it out")
+def _augmentation(chosen: Chosen, training: Training, running: Options, x: Any) -> Callable:
+    """Give the random change of each image; refuse it where there are no batches of images."""
+    if not chosen.method.stochastic_gradients:
+        raise _unused(chosen, "--augment")
+    if not running["batch_size"]:
+        raise ValueError("got --augment without --batch-size, expected one: augment minibatches")
+    if np.ndim(x) != 4:
+        raise ValueError("got --augment for a table, expected images: leave it out")
+    flip = training.augment == "crop_and_flip"
+    return partial(bnn.augmentation.crop_and_flip, fill=float(x.min()), flip=flip)
+
+
+def _unused(chosen: Chosen, option: str, users: str = "") -> ValueError:
+    names = [method.name for method in described_methods() if method.stochastic_gradients]
+    users = users or f"one of {', '.join(names)}"
+    return ValueError(f"got {option} for {chosen.name}, expected {users}: leave it out")
 
 
 def in_steps(
-    method: partial,
+    chosen: Chosen,
     running: Options,
     num_rows: int,
     warmup: float | None = None,
     draws: float | None = None,
 ) -> Options:
-    """Turn epochs into steps, and give what was not said."""
+    """Turn epochs into steps, and fill in the method's usual counts."""
+    method = chosen.method
     if warmup is not None and not 0 <= warmup < math.inf:
         raise ValueError(
             f"got --num-warmup-epochs {warmup:g}, expected 0 or more: 0 leaves warm-up out"
@@ -193,22 +156,18 @@ def in_steps(
             f"got --num-epochs {draws:g}, expected more than 0: give the passes over the data, or "
             "--thin"
         )
-    an_epoch = num_rows // (running["batch_size"] or num_rows)
-    if draws is not None and (method.func is bnn.laplace or method.func in TRAINED_ONCE):
+    if draws is not None and method.trained_once:
         raise ValueError(
-            f"got --num-epochs for {method.func.__name__}, which trains in warm-up and then draws "
-            "without stepping, expected --num-warmup-epochs"
+            f"got --num-epochs for {method.name}, which trains in warm-up and then draws without "
+            "stepping, expected --num-warmup-epochs"
         )
-    usual: Options = {"num_chains": 4, "num_warmup": 100, "num_draws": 200, "thin": 1}
-    if method.func in FITS:
-        num_draws = 1 if method.func is bnn.descent else 100
-        usual |= {"num_warmup": _EPOCHS_OF_A_FIT * an_epoch, "num_draws": num_draws, "thin": 0}
-    elif method.func is bnn.laplace:
-        usual |= {"num_warmup": an_epoch, "num_draws": 100, "thin": 0}
-        if "init" in running:
-            usual["num_chains"] = running["init"].posterior.sizes["chain"]
-    said = {name: value for name, value in running.items() if value is not None}
-    running = {"batch_size": None} | usual | said
+    an_epoch = num_rows // (running["batch_size"] or num_rows)
+    usual = method.counts._asdict() | {"num_chains": 4, "batch_size": None}
+    if usual.pop("in_epochs"):
+        usual["num_warmup"] *= an_epoch
+    if method.starts_from is not None and "init" in running:
+        usual["num_chains"] = running["init"].posterior.sizes["chain"]
+    running = usual | {name: value for name, value in running.items() if value is not None}
     if warmup is not None:
         running = running | {"num_warmup": round(warmup * an_epoch)}
     if draws is not None:

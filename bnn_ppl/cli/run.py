@@ -12,10 +12,11 @@ import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.predict import predict_with_functions
-from bnn_ppl.cli.methods import METHODS, Training, built_method, in_steps
+from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
 from bnn_ppl.cli.problem import Problem, conditioned, refuse_unused, training_rows
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
 from bnn_ppl.cli.tables import describe, plan_table, results_table
+from bnn_ppl.methods.method import Description, described_methods
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 
 _RUNNING = {"num_chains": None, "num_warmup": None, "num_draws": None, "thin": None}
@@ -120,8 +121,8 @@ def plan_command() -> Callable[..., None]:
         refuse_unused(problem, data)
         running = in_steps(method, running, posterior.num_rows)
         print(describe(problem, data, posterior), flush=True)
-        chosen = built_method(method, training, running, posterior, training_rows(problem, data)[1])
-        found = bnn.plan(jax.random.key(seed), posterior, chosen, **running)
+        built = built_method(method, training, running, posterior, training_rows(problem, data)[1])
+        found = bnn.plan(jax.random.key(seed), posterior, built, **running)
         print(plan_table(found))
 
     running = options_of(
@@ -142,20 +143,23 @@ def _join_hosts() -> None:
 
 
 def _annotations(running: Callable) -> Options:
+    def chosen(method: Description, **options: Any) -> Chosen:
+        return Chosen(method, options)
+
     methods = tuple(
         Annotated[
-            partial,
+            Chosen,
             tyro.conf.subcommand(
-                name,
-                description=first_paragraph(method),
+                method.name,
+                description=first_paragraph(method.build),
                 constructor=options_of(
-                    method,
+                    method.build,
                     omit={"posterior", "optimizer", "held_out"},
-                    give=partial(partial, method),
+                    give=partial(chosen, method),
                 ),
             ),
         ]
-        for name, method in METHODS.items()
+        for method in described_methods()
     )
     return {
         "method": Union[methods],  # noqa: UP007 (built from a tuple)
@@ -164,7 +168,7 @@ def _annotations(running: Callable) -> Options:
 
 
 def _run(
-    method: partial,
+    method: Chosen,
     problem: Problem,
     training: Training,
     running: Options,
@@ -172,20 +176,20 @@ def _run(
     folder: Path | None,
     epochs: tuple[float | None, float | None],
 ) -> None:
-    name = method.func.__name__
+    name = method.name
     data, posterior = conditioned(problem)
     refuse_unused(problem, data)
-    if method.func is bnn.laplace and "init" not in running:
+    if method.method.starts_from is not None and "init" not in running:
         raise ValueError(
-            "got laplace without --init, expected the folder of a run of descent: it is about its "
-            "point"
+            f"got {name} without --init, expected the folder of a run of "
+            f"{method.method.starts_from}, from which it starts"
         )
     running = in_steps(method, running, posterior.num_rows, *epochs)
-    chosen = built_method(method, training, running, posterior, training_rows(problem, data)[1])
+    built = built_method(method, training, running, posterior, training_rows(problem, data)[1])
     first = jax.process_index() == 0
     if first:
         print(describe(problem, data, posterior), flush=True)
-    sample = partial(bnn.run, jax.random.key(seed), posterior, chosen, **running)
+    sample = partial(bnn.run, jax.random.key(seed), posterior, built, **running)
     if folder is None:
         name_of_run = f"{Path(problem.data).stem}-{problem.split}-{name}"
         folder, draws = _sample_in_free_folder(sample, problem, name_of_run)

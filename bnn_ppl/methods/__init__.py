@@ -1,39 +1,24 @@
-"""Inference methods, one a file. Each is a function of the posterior that gives a Method.
+"""Inference methods, one a file: each is a function of the posterior that gives a Method.
 
-BlackJAX is imported inside them: importing it starts JAX, and a script that has imported bnn_ppl
-must still be able to say how many CPU devices JAX shall have.
+Importing a method's file registers what it says of itself in ``METHODS``: the command line, the
+estimators and the tests find it there. BlackJAX is imported inside the functions: importing it
+starts JAX, and a script that has imported bnn_ppl must still be able to set the number of CPU
+devices.
 """
 
-from bnn_ppl.methods.adjusted_mclmc import adjusted_mclmc
-from bnn_ppl.methods.csgld import csgld
-from bnn_ppl.methods.descent import descent
-from bnn_ppl.methods.hmc import hmc
-from bnn_ppl.methods.ivon import ivon
-from bnn_ppl.methods.laplace import laplace
-from bnn_ppl.methods.mc_dropout import mc_dropout
-from bnn_ppl.methods.mclmc import mclmc
-from bnn_ppl.methods.mfvi import mfvi
-from bnn_ppl.methods.nuts import nuts
-from bnn_ppl.methods.sghmc import sghmc
-from bnn_ppl.methods.sgld import sgld
-from bnn_ppl.methods.sgnht import sgnht
-from bnn_ppl.methods.swag import swag
-from bnn_ppl.methods.vogn import vogn
-
-__all__ = [
-    "adjusted_mclmc",
-    "csgld",
-    "descent",
-    "hmc",
-    "ivon",
-    "laplace",
-    "mc_dropout",
-    "mclmc",
-    "mfvi",
-    "nuts",
-    "sghmc",
-    "sgld",
-    "sgnht",
-    "swag",
-    "vogn",
-]
+# One line a method, imported `as` itself, which marks it as public.
+from bnn_ppl.methods.adjusted_mclmc import adjusted_mclmc as adjusted_mclmc
+from bnn_ppl.methods.csgld import csgld as csgld
+from bnn_ppl.methods.descent import descent as descent
+from bnn_ppl.methods.hmc import hmc as hmc
+from bnn_ppl.methods.ivon import ivon as ivon
+from bnn_ppl.methods.laplace import laplace as laplace
+from bnn_ppl.methods.mc_dropout import mc_dropout as mc_dropout
+from bnn_ppl.methods.mclmc import mclmc as mclmc
+from bnn_ppl.methods.mfvi import mfvi as mfvi
+from bnn_ppl.methods.nuts import nuts as nuts
+from bnn_ppl.methods.sghmc import sghmc as sghmc
+from bnn_ppl.methods.sgld import sgld as sgld
+from bnn_ppl.methods.sgnht import sgnht as sgnht
+from bnn_ppl.methods.swag import swag as swag
+from bnn_ppl.methods.vogn import vogn as vogn

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.shared.adaptation import Mass, adaptive, initial_mass
 from bnn_ppl.methods.shared.integrators import check_sphere, isokinetic_mclachlan
 from bnn_ppl.model.arguments import check_arguments
@@ -14,6 +14,10 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
 
 
+@describe(
+    gives="draws; asymptotically exact",
+    cost="gradients on all rows",
+)
 def adjusted_mclmc(
     posterior: Posterior,
     step_size: float | None = None,

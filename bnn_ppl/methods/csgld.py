@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, decaying, named, value_at
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -20,6 +20,11 @@ class ContourState(NamedTuple):
     num_steps: jax.Array  # taken so far
 
 
+@describe(
+    gives="weighted draws, biased by the step size",
+    cost="a gradient and a value on a minibatch",
+    stochastic_gradients=True,
+)
 def csgld(
     posterior: Posterior,
     step_size: float | Schedule,

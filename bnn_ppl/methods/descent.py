@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.shared.early_stopping import stopped_early
 from bnn_ppl.model.arguments import check_arguments
@@ -24,6 +24,13 @@ class DescentState(NamedTuple):
     num_steps: jax.Array
 
 
+@describe(
+    gives="a point; several chains are a deep ensemble",
+    cost="a gradient on a minibatch",
+    kind="fit",
+    stochastic_gradients=True,
+    counts=FITTED._replace(num_draws=1),
+)
 def descent(
     posterior: Posterior,
     optimizer: optax.GradientTransformation | None = None,
@@ -107,7 +114,14 @@ def descent(
         return state.position if average_from is None else state.average
 
     settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
-    method = Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
+    method = Method(
+        init,
+        step,
+        draw,
+        settings=settings,
+        logdensity=posterior.logdensity,
+        draws_from="point" if average_from is None else "average",
+    )
     if held_out is None:
         return method
     return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)

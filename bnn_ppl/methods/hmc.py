@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.shared.adaptation import Mass, adaptive, euclidean, initial_mass
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from blackjax.mcmc.integrators import IntegratorState
 
 
+@describe(
+    gives="draws; asymptotically exact",
+    cost="gradients on all rows",
+)
 def hmc(
     posterior: Posterior,
     step_size: float | None = None,

@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.mean_field import (
     averaged,
@@ -42,6 +41,14 @@ class Estimate(NamedTuple):
     pull: Tree  # delta times the mean's distance from the prior's
 
 
+@describe(
+    gives="independent Gaussians",
+    cost="1.6 steps of Adam",
+    kind="fit",
+    stochastic_gradients=True,
+    trained_once=True,
+    counts=FITTED,
+)
 def ivon(
     posterior: Posterior,
     learning_rate: float | Schedule = 0.1,
@@ -123,9 +130,7 @@ def ivon(
 
     def density(position: Tree, batch: Any) -> tuple[jax.Array, dict]:
         terms = posterior.terms(position, batch)
-        log_prior = optax.tree.sum(terms.log_priors)
-        lp = posterior.combined(log_prior, terms.log_likelihood, batch) + terms.log_jacobian
-        return lp, terms.normals
+        return posterior.total(terms, batch), terms.normals
 
     def init(key: jax.Array, position: Tree, batch: Any) -> IvonState:
         del key
@@ -198,4 +203,5 @@ def ivon(
         settings=settings,
         fitted=lambda state: fitted(state.loc, precision(state), state.num_steps),
         logdensity=posterior.logdensity,
+        draws_from="gaussian",
     )

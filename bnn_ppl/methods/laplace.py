@@ -7,11 +7,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.shared.covariance_blocks import Structure, blocks_of
 from bnn_ppl.methods.shared.fisher import Curvature, called_layers, evaluated, shares
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import likelihood_alone
 
 Array = jax.Array
 Tree = Any
@@ -43,6 +44,14 @@ class Prior(NamedTuple):
     distance: Array  # sum of precision * (w - mean)^2 of what the multiplier acts on
 
 
+@describe(
+    gives="a Gaussian around a point, and the evidence",
+    cost="curvature on a batch; one pass over the rows in all",
+    kind="fit",
+    trained_once=True,
+    starts_from="descent",
+    counts=FITTED._replace(num_warmup=1),
+)
 def laplace(
     posterior: Posterior,
     structure: Structure = "kronecker",
@@ -165,8 +174,8 @@ def laplace(
     def warmup(key: Array, state: LaplaceState, batch: Any) -> tuple[LaplaceState, dict]:
         del key
         factors, num_rows = curvature_of(state.position, batch)
-        terms = posterior.terms(state.position, batch)
-        log_likelihood = posterior.combined(jnp.zeros(()), terms.log_likelihood, batch)
+        rows = posterior.log_likelihood(state.position, batch)
+        log_likelihood = posterior.total(likelihood_alone(rows), batch)
         lp = state.prior.log_density + log_likelihood
         state = state._replace(
             factors=jax.tree.map(jnp.add, state.factors, factors),
@@ -224,7 +233,17 @@ def laplace(
         "curvature": curvature,
         "prior_precision": prior_precision,
     }
-    return Method(init, step, draw, warmup, settings, finish, fitted, posterior.logdensity)
+    return Method(
+        init,
+        step,
+        draw,
+        warmup,
+        settings,
+        finish,
+        fitted,
+        logdensity=posterior.logdensity,
+        draws_from="gaussian" if structure == "diagonal" else "structured_gaussian",
+    )
 
 
 # --- the prior
@@ -255,9 +274,8 @@ def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any
 
     def log_prior(own: Array) -> Array:
         terms = posterior.terms(position | {site: own}, batch)
-        nothing = jnp.zeros_like(terms.log_likelihood)
-        total = sum(terms.log_priors.values(), jnp.zeros(()))
-        return posterior.combined(total, nothing, batch) + terms.log_jacobian
+        no_rows = terms._replace(log_likelihood=jnp.zeros_like(terms.log_likelihood))
+        return posterior.total(no_rows, batch)
 
     own = position[site]
 

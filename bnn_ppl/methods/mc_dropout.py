@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.shared.layers import Layer, tapped
 from bnn_ppl.methods.shared.per_example_gradients import row_layers
@@ -24,6 +24,14 @@ class DropoutState(NamedTuple):
     optimizer: Tree
 
 
+@describe(
+    gives="dropout masks of one network",
+    cost="1.05 steps of Adam",
+    kind="fit",
+    stochastic_gradients=True,
+    trained_once=True,
+    counts=FITTED,
+)
 def mc_dropout(
     posterior: Posterior,
     optimizer: optax.GradientTransformation | None = None,
@@ -80,8 +88,7 @@ def mc_dropout(
         with tapped(_dropping(rows_key, rates)):
             rows = posterior.log_likelihood(position, batch)
         terms = posterior.terms(_dropped(prior_key, rates, position), batch)
-        log_prior = optax.tree.sum(terms.log_priors)
-        return posterior.combined(log_prior, rows, batch) + terms.log_jacobian
+        return posterior.total(terms._replace(log_likelihood=rows), batch)
 
     def loss(position: Tree, key: jax.Array, batch: Any) -> jax.Array:
         return -expected(position, key, batch) / posterior.num_rows
@@ -105,7 +112,15 @@ def mc_dropout(
 
     settings = {"method": "mc_dropout", "learning_rate": of_rate, "rate": rates}
     density = posterior.logdensity
-    return Method(init, step, draw, settings=settings, fitted=fitted, logdensity=density)
+    return Method(
+        init,
+        step,
+        draw,
+        settings=settings,
+        fitted=fitted,
+        logdensity=density,
+        draws_from="dropout",
+    )
 
 
 def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str, float]:

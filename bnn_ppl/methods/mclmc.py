@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.adaptation import (
     Mass,
@@ -61,6 +61,10 @@ class MCLMCState(NamedTuple):
     num_warmup: jax.Array  # steps of it so far
 
 
+@describe(
+    gives="draws, biased by the step size",
+    cost="two gradients on all rows",
+)
 def mclmc(
     posterior: Posterior,
     step_size: float | None = None,

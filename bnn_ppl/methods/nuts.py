@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.shared.adaptation import Mass, adaptive, euclidean, initial_mass
 from bnn_ppl.methods.shared.no_u_turn import no_u_turn
 from bnn_ppl.model.arguments import check_arguments
@@ -12,6 +12,10 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
 
 
+@describe(
+    gives="draws; asymptotically exact",
+    cost="gradients on all rows",
+)
 def nuts(
     posterior: Posterior,
     step_size: float | None = None,

@@ -1,12 +1,17 @@
 """Stochastic-gradient Langevin dynamics."""
 
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.preconditioners import Preconditioner
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.shared.langevin import langevin
 from bnn_ppl.model.posterior import Posterior
 
 
+@describe(
+    gives="draws, biased by the step size",
+    cost="a gradient on a minibatch",
+    stochastic_gradients=True,
+)
 def sgld(
     posterior: Posterior,
     step_size: float | Schedule,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -21,6 +21,11 @@ class ThermostatState(NamedTuple):
     num_steps: jax.Array  # taken so far
 
 
+@describe(
+    gives="draws, biased by the step size",
+    cost="a gradient on a minibatch",
+    stochastic_gradients=True,
+)
 def sgnht(posterior: Posterior, step_size: float | Schedule, *, friction: float = 0.01) -> Method:
     r"""Stochastic-gradient Nosé-Hoover thermostat: a friction that learns the minibatches' noise.
 

@@ -1,5 +1,6 @@
 """SWA-Gaussian: a normal distribution with the moments of another method's iterates."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -7,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.method import FITTED, Method, describe
+from bnn_ppl.methods.schedules import Schedule, named
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -99,16 +102,7 @@ def swag(
     """
     check_arguments(posterior=posterior)
     _check(rank, collect_every, collect_from)
-    for what, there in (
-        ("a finish", inner.finish is not None),
-        ("early stopping", "rows_held_out" in inner.settings),
-        ("an average", inner.settings.get("average_from") is not None),
-    ):
-        if there:  # its draws rest, and so would have no spread
-            raise ValueError(
-                f"got {inner.settings.get('method', 'a method')} with {what} as inner, expected a "
-                "method whose steps move a point: use descent or sgld without it"
-            )
+    _check_inner(inner)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> SwagState:
         zeros, zero = optax.tree.zeros_like(position), jnp.zeros((), int)
@@ -165,7 +159,60 @@ def swag(
         logdensity=inner.logdensity,
         all_rows=inner.all_rows,
         needs_warmup=inner.needs_warmup,
+        draws_from="low_rank_gaussian",
     )
+
+
+def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect from half-way through warm-up on, or at once where the run starts from draws."""
+    start = options.get("collect_from")
+    if start is None:
+        start = 0 if running.get("init") is not None else running["num_warmup"] // 2
+    if not running["thin"] and start >= max(1, running["num_warmup"]):
+        raise ValueError(
+            f"got collect_from={start} with num_warmup={running['num_warmup']}, expected a smaller "
+            "one: no point would be collected"
+        )
+    return options | {"collect_from": start}
+
+
+@describe(
+    name="swag",
+    gives="a Gaussian around the path of SGD; several chains are MultiSWAG",
+    cost="a gradient on a minibatch",
+    kind="fit",
+    stochastic_gradients=True,
+    counts=FITTED,
+    complete=_half_of_warmup,
+)
+def swag_around_sgd(
+    posterior: Posterior,
+    *,
+    learning_rate: float | Schedule = 0.01,
+    rank: int = 20,
+    collect_every: int | None = None,
+    collect_from: int | None = None,
+) -> Method:
+    """Stochastic weight averaging with a Gaussian, around SGD with momentum 0.9.
+
+    Parameters
+    ----------
+    posterior
+        What to approximate.
+    learning_rate
+        Of SGD.
+    rank
+        Deviations from the mean that are kept.
+    collect_every
+        Steps between two points of the average; by default an epoch.
+    collect_from
+        The first step whose point counts; by default half-way through warm-up, or at once where the
+        run starts from the draws of another.
+    """
+    inner = descent(posterior, optax.sgd(learning_rate, momentum=0.9))
+    known = {"optimizer": "sgd", "learning_rate": named(learning_rate)}
+    inner = inner._replace(settings={**inner.settings, **known})
+    return swag(posterior, inner, rank, collect_every=collect_every, collect_from=collect_from or 0)
 
 
 def _collected(moments: Moments, point: Tree) -> Moments:
@@ -198,6 +245,17 @@ def _drawn(key: jax.Array, moments: Moments) -> Tree:
 def _sds(moments: Moments) -> Tree:
     count = jnp.maximum(moments.num_collected, 1)
     return jax.tree.map(lambda squares: jnp.sqrt(squares / count), moments.squares)
+
+
+def _check_inner(inner: Method) -> None:
+    """Refuse draws that are not the point that steps move: they would have no spread."""
+    if inner.draws_from not in ("chain", "point") or inner.finish is not None:
+        what = "with a finish" if inner.finish is not None else f"({inner.draws_from} draws)"
+        raise ValueError(
+            f"got {inner.settings.get('method', 'a method')} {what} as inner, expected a method "
+            "whose draw is the point that its steps move: use descent or sgld, without early "
+            "stopping or averaging"
+        )
 
 
 def _check(rank: int, collect_every: int | None, collect_from: int) -> None:

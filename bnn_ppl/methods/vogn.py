@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.mean_field import (
     averaged,
@@ -31,6 +31,14 @@ class VognState(NamedTuple):
     num_steps: jax.Array
 
 
+@describe(
+    gives="independent Gaussians",
+    cost="1.9 steps of Adam",
+    kind="fit",
+    stochastic_gradients=True,
+    trained_once=True,
+    counts=FITTED,
+)
 def vogn(
     posterior: Posterior,
     learning_rate: float | Schedule = 1e-3,
@@ -153,6 +161,7 @@ def vogn(
         settings=settings,
         fitted=lambda state: fitted(state.loc, state.precision, state.num_steps),
         logdensity=posterior.logdensity,
+        draws_from="gaussian",
     )
 
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.methods.method import Method
-from bnn_ppl.model.posterior import Posterior, checked_rows
+from bnn_ppl.model.checks import checked_rows
+from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
 
@@ -121,4 +122,5 @@ def stopped_early(
             "patience": patience,
         },
         logdensity=method.logdensity,
+        draws_from="best_point",
     )

@@ -11,7 +11,8 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 
 from bnn_ppl.methods.shared.layers import Layer, tapped
-from bnn_ppl.model.posterior import Posterior, innermost
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import innermost, likelihood_alone
 
 Array = jax.Array
 Tree = Any
@@ -274,9 +275,10 @@ def evaluated(
 
 def shares(posterior: Posterior, batch: Any) -> tuple[Array, Array]:
     """Factors in the log-density: of the log prior, and of each row's likelihood, 0 at padding."""
-    nothing = jnp.zeros(()), jnp.zeros(len(batch[1]))
-    prior, rows = jax.grad(posterior.combined, argnums=(0, 1))(*nothing, batch)
-    return prior, jnp.where(batch[2], rows, 0.0) if len(batch) == 3 else rows
+    zeros = likelihood_alone(jnp.zeros(len(batch[1])))._replace(log_priors={"all": jnp.zeros(())})
+    factors = jax.grad(posterior.total)(zeros, batch)
+    rows = factors.log_likelihood
+    return factors.log_priors["all"], jnp.where(batch[2], rows, 0.0) if len(batch) == 3 else rows
 
 
 def _through_layers(

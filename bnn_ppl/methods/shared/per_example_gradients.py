@@ -11,7 +11,8 @@ from flax import nnx
 from jax.extend.core import get_opaque_trace_state
 
 from bnn_ppl.methods.shared.layers import Layer, tapped
-from bnn_ppl.model.posterior import Batch, Posterior
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import Batch, likelihood_alone
 
 Array = jax.Array
 Tree = Any
@@ -99,13 +100,11 @@ def _row_gradients(
         inputs: dict[str, Array] = {}
         with tapped(partial(_probed, probes, inputs)):
             terms = posterior.terms(position, batch)
-        log_prior = jnp.asarray(sum(terms.log_priors.values(), 0.0))
-        lp = posterior.combined(log_prior, terms.log_likelihood, batch) + terms.log_jacobian
-        return lp, (terms.normals, inputs)
+        return posterior.total(terms, batch), (terms.normals, inputs)
 
     both = jax.value_and_grad(density, (0, 1), has_aux=True)
     (lp, (normals, inputs)), (gradient, slopes) = both(position, probes)
-    weight = posterior.combined(jnp.zeros(()), jnp.ones(1), batch)  # of a row, in lp
+    weight = posterior.total(likelihood_alone(jnp.ones(1)), batch)  # of a row, in lp
     sums: Position = {}
     for name, layer in layers.items():
         sums |= _sums_of_layer(layer, position, inputs[name], slopes[name] / weight)
