@@ -562,7 +562,7 @@ def with_nan(array, *rows):
 
 REFUSED_MODELS = {
     nothing_observed: r"got a model that observes nothing \(its sites: w\), expected one",
-    nothing_latent: "got a model without latent sites, expected some",
+    nothing_latent: "got a model without latent sites, expected at least one",
     two_observed: r"got 2 observed sites \(y, z\), expected one: stack",
     factor_beside: r"got 2 observed sites \(y, penalty\), expected one: .* factors",
     factor_alone: "got the factor 'likelihood' as likelihood, expected an observed site",
@@ -606,7 +606,7 @@ REFUSED_DATA = {
     "NaN in every row": ((X, REAL * np.nan), r"12 of 12 rows of y \(first rows \[0, 1, 2, 3, 4\]"),
     "y too short": ((X, REAL[:-1]), r"got x of \(12, 3\) and y of \(11,\), expected .* as many"),
     "a number as y": ((X, 1.0), r"got x of \(12, 3\) and y of \(\), expected arrays"),
-    "lists as x": ((X.tolist(), REAL), r"got x of \(\) and y of \(12,\), expected arrays \(no li"),
+    "lists as x": ((X.tolist(), REAL), r"got x of \(\) and y of \(12,\), expected arrays \(not l"),
     "no rows": ((X[:0], REAL[:0]), r"got x of \(0, 3\) and y of \(0,\), expected .* at least one"),
     "no inputs": ((None, REAL), r"got x of nothing and y of \(12,\), expected arrays"),
     "strings": ((X, np.array(["a"] * ROWS)), "got y of dtype <U1, expected numbers: encode"),
@@ -688,7 +688,7 @@ REFUSED_OPTIONS = {
         {"tempered": "prior"},
         "got tempered='prior', expected 'posterior' or 'likelihood'",
     ),
-    "microbatch 0": ({"microbatch": 0}, "got microbatch=0, expected a whole number .* up: leave"),
+    "microbatch 0": ({"microbatch": 0}, "got microbatch=0, expected a whole number .* 1: leave"),
     "microbatch below 0": ({"microbatch": -5}, "got microbatch=-5, expected a whole number"),
     "microbatch a float": ({"microbatch": 8.0}, "got microbatch=8.0, expected a whole number"),
 }
@@ -944,7 +944,7 @@ def test_the_prior_is_computed_once_and_not_in_each_chunk():
 
 
 def test_chunks_are_chosen_only_where_the_whole_does_not_fit(monkeypatch):
-    module = sys.modules["bnn_ppl.model.posterior"]
+    module = sys.modules["bnn_ppl.model.microbatch"]
     used = memory_of_gradient(wide())
 
     def chosen(bytes_limit):
@@ -961,7 +961,7 @@ def test_chunks_are_chosen_only_where_the_whole_does_not_fit(monkeypatch):
 
 
 def test_the_estimate_counts_rows_and_not_weights():
-    module = sys.modules["bnn_ppl.model.posterior"]
+    module = sys.modules["bnn_ppl.model.microbatch"]
 
     def program(weights, x):
         positive = jnp.exp(weights)

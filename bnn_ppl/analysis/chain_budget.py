@@ -11,7 +11,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from bnn_ppl.analysis import metrics
-from bnn_ppl.analysis.predict import adder, checked_pair
+from bnn_ppl.analysis.predict import adder
+from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import matmul_precision
 from bnn_ppl.runtime.progress import Report, reporting
@@ -99,7 +100,7 @@ def chain_budget(
         If there are no draws or they lack a site, y is missing or not one number a row, or a number
         of chains or draws is not one that there is.
     """
-    x, y = checked_pair(data, posterior)
+    x, y = rows_to_predict(posterior, data)
     if y is None or y.ndim != 1:
         got = "no y" if y is None else f"y of shape {y.shape}"
         raise ValueError(f"got {got}, expected one number a row to score by: pass (x, y)")

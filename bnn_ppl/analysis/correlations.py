@@ -12,7 +12,8 @@ import numpy as np
 import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
-from bnn_ppl.analysis.predict import checked_pair, each_output
+from bnn_ppl.analysis.predict import each_output
+from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import matmul_precision
 from bnn_ppl.runtime.progress import reporting
@@ -81,7 +82,7 @@ def function_correlations(
     ValueError
         If the draws lack a site or are fewer than 2, or there is no such output.
     """
-    x, _ = checked_pair((x, None), posterior)
+    x, _ = rows_to_predict(posterior, (x, None))
     sites = sites_of(posterior, draws)
     weights = weights_of(draws)
     if weights.size < 2:

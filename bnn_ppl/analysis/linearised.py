@@ -9,7 +9,8 @@ from flax import nnx
 from numpyro.distributions import Distribution
 
 from bnn_ppl.model.network import changed_networks
-from bnn_ppl.model.posterior import Posterior, Values
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import Values
 from bnn_ppl.storage.inference_data import sites_of
 
 if TYPE_CHECKING:

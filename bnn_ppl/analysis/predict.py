@@ -1,6 +1,5 @@
 """Predictions averaged over draws; each draw's own, for diagnosis; draws of y, for ArviZ."""
 
-import reprlib
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -11,8 +10,10 @@ import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.checks import checked_inputs, rows_to_predict
 from bnn_ppl.model.network import active_changes
-from bnn_ppl.model.posterior import Posterior, innermost
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import innermost
 from bnn_ppl.runtime.devices import matmul_precision
 from bnn_ppl.storage.inference_data import (
     in_blocks,
@@ -109,7 +110,7 @@ def _passed(
 ) -> tuple["xarray.Dataset", dict[str, np.ndarray]]:
     """Go through rows and draws once; give the average, and each draw's own if it is kept."""
     check_arguments(posterior=posterior, draws=draws)
-    x, y = checked_pair(data, posterior)
+    x, y = rows_to_predict(posterior, data)
     sites = sites_of(posterior, draws)
     all_weights = weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
@@ -166,7 +167,7 @@ def function_draws(
         As :func:`predict`.
     """
     check_arguments(posterior=posterior, draws=draws)
-    x = _checked_inputs(x, posterior)
+    x = checked_inputs(posterior, x)
     centers = _compiled(_centers, posterior.predictive, active_changes())
     functions = _of_each(lambda block, _: centers(block, x), posterior, draws)
     return _as_draws(functions, draws)
@@ -212,7 +213,7 @@ def predictive_draws(
     import xarray
 
     check_arguments(key=key, posterior=posterior, draws=draws)
-    x, y = checked_pair(posterior.data if data is None else data, posterior)
+    x, y = rows_to_predict(posterior, posterior.data if data is None else data)
     if y is None:
         raise ValueError("got no y, expected the rows' y: their log-likelihood is of it")
     of_block = _compiled(_drawn, posterior.predictive, active_changes())
@@ -251,61 +252,6 @@ def _of_each(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, 
     return jax.tree.map(
         lambda leaf: leaf.reshape(num_chains, num_draws, *leaf.shape[1:]), _joined(parts, axis=0)
     )
-
-
-def checked_pair(data: Any, posterior: Posterior) -> tuple[Tree, Array | None]:
-    """Give rows (x, y) to predict as arrays; refuse what is unlike the data conditioned on."""
-    try:
-        x, y = data
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"got data of type {type(data).__name__}, expected a pair (x, y), or (x, None)"
-        ) from None
-    x = _checked_inputs(x, posterior)
-    if y is None:
-        return x, None
-    seen = posterior.data[1]
-    y = jnp.asarray(y, float) if seen.dtype.kind == "f" else _floats(y)
-    expected = (len(jax.tree.leaves(x)[0]), *seen.shape[1:])
-    if y.shape != expected:
-        raise ValueError(f"got y of shape {y.shape}, expected {expected}: a row for each of x")
-    if y.dtype.kind != seen.dtype.kind:
-        raise ValueError(
-            f"got y of dtype {y.dtype}, expected {seen.dtype} as the model saw: use y.astype"
-        )
-    return x, y
-
-
-def _checked_inputs(x: Any, posterior: Posterior) -> Tree:
-    """Give inputs as arrays; sizes may be others, where a network takes images of any."""
-    seen = posterior.data[0]
-    if jax.tree.structure(x) != jax.tree.structure(seen):  # type: ignore[operator]
-        got, expected = (reprlib.repr(jax.tree.map(np.shape, tree)) for tree in (x, seen))
-        raise ValueError(
-            f"got inputs x of shapes {got}, expected what the data conditioned on have, "
-            f"{expected}: pass x in that form, without y"
-        )
-    x = _floats(x)
-    for new, known in zip(jax.tree.leaves(x), jax.tree.leaves(seen), strict=True):
-        if new.ndim != known.ndim:
-            raise ValueError(
-                f"got inputs x of shape {new.shape}, expected rows of {known.shape[1:]} as in the "
-                "data conditioned on: a single row is x[None]"
-            )
-    if len({len(leaf) for leaf in jax.tree.leaves(x)}) > 1:
-        shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(x))
-        raise ValueError(
-            f"got inputs x of shapes {shapes}, expected as many rows in each: cut all alike"
-        )
-    return x
-
-
-def _floats(tree: Tree) -> Tree:
-    def convert(leaf: Any) -> Array:
-        leaf = np.asarray(leaf)
-        return jnp.asarray(leaf, float if leaf.dtype.kind == "f" else None)
-
-    return jax.tree.map(convert, tree)
 
 
 def _center(predictive: dist.Distribution) -> tuple[str, Array]:

@@ -11,7 +11,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from bnn_ppl.model.posterior import Batch, Position, Posterior
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import Batch, Position
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.devices import (
     by_chain,
@@ -278,12 +279,10 @@ def _values_at(posterior: Posterior) -> Callable[..., dict[str, Array]]:
             lambda one, two, three: first * one + second * two + third * three, *positions
         )
         terms = posterior.terms(position, batch)
-        log_prior = sum(terms.log_priors.values(), jnp.zeros(()))
-        combined = posterior.combined(log_prior, terms.log_likelihood, batch)
         return {
-            "log_density": combined + terms.log_jacobian,
+            "log_density": posterior.total(terms, batch),
             "log_likelihood": jnp.sum(terms.log_likelihood),
-            "log_prior": log_prior,
+            "log_prior": terms.log_prior,
         }
 
     return values_at

@@ -15,6 +15,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
+from bnn_ppl.model.prior_summary import sample_precision
+
 if TYPE_CHECKING:
     import arviz
     import xarray
@@ -124,8 +126,7 @@ def hierarchical(std: float = 1.0, concentration: float = 10.0) -> SitePrior:
     def prior(site: str, shape: tuple[int, ...]) -> dist.Distribution:
         del shape
         gamma = dist.Gamma(concentration, concentration * std**2)
-        governs = {"precision_of": site}  # for samplers that draw it given the weights
-        precision = numpyro.sample(f"{site}.precision", gamma, infer=governs)
+        precision = sample_precision(f"{site}.precision", gamma, governs=site)
         return dist.Normal(0.0, precision**-0.5)
 
     return prior

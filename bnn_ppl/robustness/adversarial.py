@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnn_ppl.model.posterior import Posterior, checked_rows
+from bnn_ppl.model.checks import checked_rows
+from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness.shift import predictions_of, scored
 from bnn_ppl.runtime.devices import matmul_precision
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of

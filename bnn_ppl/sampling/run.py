@@ -709,9 +709,7 @@ def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
 
     def both(position: Tree, data: Tree) -> tuple[jax.Array, jax.Array]:
         terms = posterior.terms(position, data)
-        prior = sum(terms.log_priors.values(), jnp.zeros(()))
-        density = posterior.combined(prior, terms.log_likelihood, data) + terms.log_jacobian
-        return prior, density
+        return terms.log_prior, posterior.total(terms, data)
 
     with jax.default_matmul_precision(matmul_precision()):
         prior, density = map(float, jax.jit(both)(position, posterior.data))

@@ -1,0 +1,133 @@
+"""Check rows (x, y): to condition on, like those conditioned on, or to predict."""
+
+import reprlib
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bnn_ppl.model.trace import Array, Data, Terms
+
+if TYPE_CHECKING:
+    from bnn_ppl.model.posterior import Posterior
+
+
+def checked_data(data: Any) -> Data:
+    """Give rows (x, y) as arrays; refuse NaN, infinities and different numbers of rows."""
+    x, y = _pair(data, "expected a pair (x, y): pass data.train, or a tuple of arrays")
+    leaves = jax.tree.leaves(x)
+    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in [*leaves, y]}
+    if len(lengths) != 1 or lengths & {None, 0} or not leaves:
+        shapes = dict.fromkeys(str(np.shape(leaf)) for leaf in leaves)
+        raise ValueError(
+            f"got x of {' and '.join(shapes) or 'nothing'} and y of {np.shape(y)}, expected arrays "
+            "(not lists) with as many rows in x as in y, at least one"
+        )
+    for name, array in [*(("x", leaf) for leaf in leaves), ("y", y)]:
+        _refuse_nonfinite(name, np.asarray(array))
+    return jax.tree.map(_as_array, x), _as_array(y)
+
+
+def checked_rows(posterior: "Posterior", data: Any) -> Data:
+    """Give rows (x, y) as arrays; refuse rows unlike those conditioned on."""
+    rows = checked_data(data)
+    for name, new, seen in zip("xy", rows, posterior.data, strict=True):
+        got, expected = (
+            [f"{leaf.shape[1:]} {leaf.dtype}" for leaf in jax.tree.leaves(tree)]
+            for tree in (new, seen)
+        )
+        if got != expected:
+            raise ValueError(
+                f"got {name} with rows of {', '.join(got)}, expected {', '.join(expected)} as in "
+                "the data conditioned on: prepare both in the same way"
+            )
+    return rows
+
+
+def rows_to_predict(posterior: "Posterior", data: Any) -> tuple[Any, Array | None]:
+    """Give rows (x, y) or (x, None) to predict as arrays; see :func:`checked_inputs` for x."""
+    x, y = _pair(data, "expected a pair (x, y), or (x, None)")
+    x = checked_inputs(posterior, x)
+    if y is None:
+        return x, None
+    seen = posterior.data[1]
+    y = jnp.asarray(y, float) if seen.dtype.kind == "f" else _as_array(y)
+    expected = (len(jax.tree.leaves(x)[0]), *seen.shape[1:])
+    if y.shape != expected:
+        raise ValueError(f"got y of shape {y.shape}, expected {expected}: a row for each of x")
+    if y.dtype.kind != seen.dtype.kind:
+        raise ValueError(
+            f"got y of dtype {y.dtype}, expected {seen.dtype} as the model saw: use y.astype"
+        )
+    return x, y
+
+
+def checked_inputs(posterior: "Posterior", x: Any) -> Any:
+    """Give inputs as arrays; a row's shape may differ, for networks that take images of any size.
+
+    NaN may stand in inputs: each row has its own prediction.
+    """
+    seen = posterior.data[0]
+    if jax.tree.structure(x) != jax.tree.structure(seen):  # type: ignore[operator]
+        got, expected = (reprlib.repr(jax.tree.map(np.shape, tree)) for tree in (x, seen))
+        raise ValueError(
+            f"got inputs x of shapes {got}, expected what the data conditioned on have, "
+            f"{expected}: pass x in that form, without y"
+        )
+    x = jax.tree.map(_as_array, x)
+    for new, known in zip(jax.tree.leaves(x), jax.tree.leaves(seen), strict=True):
+        if new.ndim != known.ndim:
+            raise ValueError(
+                f"got inputs x of shape {new.shape}, expected rows of {known.shape[1:]} as in the "
+                "data conditioned on: a single row is x[None]"
+            )
+    if len({len(leaf) for leaf in jax.tree.leaves(x)}) > 1:
+        shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(x))
+        raise ValueError(
+            f"got inputs x of shapes {shapes}, expected the same number of rows in each"
+        )
+    return x
+
+
+def check_finite(terms: Terms, observed: str) -> None:
+    """Name the sites and rows where the log-density is not finite."""
+    sites = [site for site, value in terms.log_priors.items() if not np.isfinite(value)]
+    rows = np.flatnonzero(~np.isfinite(np.asarray(terms.log_likelihood)))
+    problems = [f"the prior of {', '.join(sites)}"] if sites else []
+    if rows.size:
+        problems.append(
+            f"the likelihood {observed!r} at {rows.size} of {len(terms.log_likelihood)} rows "
+            f"(first {rows[:5].tolist()})"
+        )
+    if not np.isfinite(terms.log_jacobian):
+        problems.append("a constrained site at the edge of its support")
+    if problems:
+        raise ValueError(
+            f"got a log-density that is not finite at the start: {' and '.join(problems)}; "
+            "expected a finite one: check the scale of the data, the supports and init="
+        )
+
+
+def _pair(data: Any, expected: str) -> tuple[Any, Any]:
+    try:
+        x, y = data
+    except (TypeError, ValueError):
+        raise ValueError(f"got data of type {type(data).__name__}, {expected}") from None
+    return x, y
+
+
+def _refuse_nonfinite(name: str, array: np.ndarray) -> None:
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"got {name} of dtype {array.dtype}, expected numbers: encode it first")
+    bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))
+    if bad.size:
+        raise ValueError(
+            f"got NaN or infinite values in {bad.size} of {len(array)} rows of {name} "
+            f"(first rows {bad[:5].tolist()}), expected finite numbers: drop or impute them"
+        )
+
+
+def _as_array(array: Any) -> Array:
+    array = np.asarray(array)
+    return jnp.asarray(array, float if array.dtype.kind == "f" else None)

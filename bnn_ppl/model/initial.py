@@ -1,0 +1,66 @@
+"""Where chains start: a network's own initialisers, and the prior for every other site."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from bnn_ppl.model.trace import (
+    Array,
+    Batch,
+    Data,
+    Position,
+    initial_value,
+    latent_sites,
+    traced,
+    unconstrained,
+)
+
+_NUM_STARTS = 16  # draws from the prior, of which one is a chain's start
+
+
+def start(model: Callable, key: Array, data: Batch) -> Position:
+    """Draw one starting position."""
+    return unconstrained(traced(model, *data[:2], key, substitute_fn=initial_value))
+
+
+def initialiser(model: Callable, data: Data, log_likelihood: Callable) -> Callable[..., Position]:
+    """Build ``key, data=data -> position``."""
+    if not _has_sites_from_prior(model, data):
+        return lambda key, data=data: start(model, key, data)
+    shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
+
+    # A draw from a wide prior can lie where the density overflows, from where no sampler comes
+    # back. One of several, chosen by its likelihood, is nearly one of the posterior (sampling
+    # importance resampling; Rubin, 1987). The one whose log-likelihood plus Gumbel noise is
+    # largest is chosen with probability proportional to the likelihood.
+    def init(key: Array, data: Batch = data) -> Position:
+        def keep_larger(best: tuple, one: tuple) -> tuple:
+            key, noise = one
+            position = start(model, key, data)
+            score = jnp.sum(log_likelihood(position, data))
+            score = jnp.nan_to_num(score, nan=-jnp.inf) + noise
+            larger = score >= best[1]
+            return jax.tree.map(partial(jnp.where, larger), (position, score), best), None
+
+        *several, choice_key = jax.random.split(key, _NUM_STARTS + 1)
+        candidates = jnp.stack(several), jax.random.gumbel(choice_key, (_NUM_STARTS,))
+        nowhere = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        (best, _), _ = jax.lax.scan(keep_larger, (nowhere, -jnp.inf), candidates)
+        return best
+
+    return init
+
+
+def _has_sites_from_prior(model: Callable, data: Data) -> bool:
+    """Say whether some site starts at a draw from its prior, not at a network's initial weights."""
+    found: list[str] = []
+
+    def inspect(data: Data) -> None:
+        trace = traced(model, *data, jax.random.key(0), substitute_fn=initial_value)
+        sites = latent_sites(trace)
+        found.extend(site["name"] for site in sites if "initial_value" not in site["infer"])
+
+    jax.eval_shape(inspect, data)
+    return bool(found)

@@ -1,0 +1,77 @@
+"""The likelihood of many rows in chunks, and how many rows at a time fit in memory."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, Var
+
+from bnn_ppl.runtime.devices import memory_limit, num_row_shards
+
+Array = jax.Array
+
+_MEMORY_SHARE = 1 / 4  # of a device, for the intermediate results of one likelihood
+
+
+def by_chunk(function: Callable, size: int, x: Any, y: Array) -> Array:
+    """Map each row to a number; every device works on `size` of its own rows at a time.
+
+    Only the results are kept; a gradient computes each chunk once more. The last chunk overlaps the
+    one before, so that all have one size without a padded copy of the data.
+    """
+    num_shards = num_row_shards(len(y))
+    num = len(y) // num_shards
+    shards = jax.tree.map(lambda leaf: leaf.reshape(num_shards, num, *leaf.shape[1:]), (x, y))
+    starts = jnp.array([*range(0, num - size, size), num - size])
+
+    @partial(jax.checkpoint, prevent_cse=False)  # the loop prevents it already
+    def rows_from(start: Array) -> Array:
+        def chunk(leaf: Array) -> Array:
+            leaf = jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=1)
+            return leaf.reshape(num_shards * size, *leaf.shape[2:])
+
+        return function(*jax.tree.map(chunk, shards)).reshape(num_shards, size)
+
+    chunks = jnp.moveaxis(jax.lax.map(rows_from, starts), 0, 1)
+    done = chunks[:, :-1].reshape(num_shards, -1)
+    rest = chunks[:, -1, size - (num - done.shape[1]) :]
+    return jnp.concatenate([done, rest], axis=1).reshape(len(y))
+
+
+def fitting_microbatch(by_row: Callable, data: tuple[Any, Array], position: Any) -> int | None:
+    """Count the rows whose intermediate results fit in a share of the memory.
+
+    None if all of `data` fit, or the memory is unknown. ``by_row(data, position)`` is the
+    log-likelihood of each row.
+    """
+    limit = memory_limit()
+    if limit is None:
+        return None
+    jaxpr = jax.make_jaxpr(by_row)(data, position).jaxpr
+    used = _bytes_from(jaxpr, jaxpr.invars[: len(jax.tree.leaves(data))])
+    fitting = _MEMORY_SHARE * limit / max(1, used)
+    return None if fitting >= 1 else max(1, int(fitting * len(data[1])))
+
+
+def _bytes_from(jaxpr: Jaxpr, sources: Iterable[Var]) -> int:
+    """Bytes of all that a program computes from some of its variables."""
+    derived, total = set(sources), 0
+    for equation in jaxpr.eqns:
+        if not any(isinstance(v, Var) and v in derived for v in equation.invars):
+            continue
+        derived.update(equation.outvars)
+        inner = [program for value in equation.params.values() for program in _programs(value)]
+        times = equation.params.get("length", 1)  # of a scan
+        total += times * sum(_bytes_from(program, program.invars) for program in inner)
+        if not inner:
+            results: list[Any] = [variable.aval for variable in equation.outvars]
+            total += sum(result.size * result.dtype.itemsize for result in results)
+    return total
+
+
+def _programs(parameter: Any) -> list[Jaxpr]:
+    several = parameter if isinstance(parameter, tuple | list) else [parameter]
+    programs = [p.jaxpr if isinstance(p, ClosedJaxpr) else p for p in several]
+    return [program for program in programs if isinstance(program, Jaxpr)]

@@ -1,0 +1,150 @@
+"""Check a model: one observed site that fits y, and priors on everything else."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from flax import nnx
+
+from bnn_ppl.model.trace import (
+    Array,
+    Data,
+    element_support,
+    initial_value,
+    latent_sites,
+    log_prob,
+    observed_sites,
+    traced,
+)
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is not a model, such as a network, which has no prior yet."""
+    function = model.func if isinstance(model, partial) else model
+    if not callable(function) or isinstance(function, type | nnx.Module):
+        name = function.__name__ if isinstance(function, type) else type(function).__name__
+        raise TypeError(
+            f"got {name} as model, expected a function model(x, y=None), such as "
+            "bnn_ppl.models.classifier(net, prior) gives"
+        )
+
+
+def checked_structure(model: Callable, data: Data) -> str:
+    """Trace the model without computing anything and return the name of its observed site."""
+    x, y = data
+    found: dict[str, Any] = {}
+
+    def inspect(x: Any, y: Any) -> None:
+        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        for site in trace.values():
+            _refuse_site(site)
+        latent, observed = latent_sites(trace), observed_sites(trace)
+        _refuse_count([site["name"] for site in latent], [site["name"] for site in observed])
+        _refuse_observed(observed[0])
+        found["name"] = observed[0]["name"]
+        found["shape"] = jnp.shape(log_prob(observed[0]))
+        if observed[0]["value"] is y:  # as it is, and not a function of it
+            found["support"] = observed[0]["fn"].support
+
+    jax.eval_shape(inspect, x, y)
+    _refuse_numbers(found["name"], y, found.get("support"))
+    if found["shape"][:1] != y.shape[:1]:
+        raise ValueError(
+            f"got a log-likelihood of shape {found['shape']} at site {found['name']!r} for "
+            f"{y.shape[0]} rows, expected one value per row: rows must be independent given the "
+            "latent sites; put the site in numpyro.plate('data', len(x))"
+        )
+    return found["name"]
+
+
+def _refuse_site(site: dict) -> None:
+    name, kind = site["name"], site["type"]
+    if kind == "plate" and site["args"][1] is not None and site["args"][1] < site["args"][0]:
+        raise ValueError(
+            f"got the subsampling plate {name!r}, expected whole plates: a batch is already scaled "
+            "to all rows; drop subsample_size"
+        )
+    if kind == "mutable":
+        raise ValueError(
+            f"got the mutable state {name!r}, expected only sample sites: use layers "
+            "without running statistics (LayerNorm, GroupNorm)"
+        )
+    if kind == "param" and jax.tree.leaves(site["value"]):
+        raise ValueError(
+            f"got the unsampled parameter {name!r}, expected a prior on everything: "
+            "use numpyro.sample, or random_network for a net"
+        )
+    if kind != "sample" or site["is_observed"]:
+        return
+    if site["fn"].support.is_discrete:
+        raise ValueError(
+            f"got the discrete latent site {name!r}, expected continuous ones: sum it out of the "
+            "likelihood (numpyro.distributions.MixtureSameFamily)"
+        )
+
+
+def _refuse_count(latent: list[str], observed: list[str]) -> None:
+    if not observed:
+        raise ValueError(
+            f"got a model that observes nothing (its sites: {', '.join(latent) or 'none'}), "
+            "expected one observed site: numpyro.sample('y', ..., obs=y)"
+        )
+    if len(observed) > 1:
+        raise ValueError(
+            f"got {len(observed)} observed sites ({', '.join(observed)}), expected one: "
+            "stack them into one y, and write factors as distributions"
+        )
+    if not latent:
+        raise ValueError(
+            "got a model without latent sites, expected at least one: without it there is no "
+            "posterior"
+        )
+
+
+def _refuse_observed(site: dict) -> None:
+    name, likelihood, value = site["name"], site["fn"], site["value"]
+    if isinstance(likelihood, dist.Unit):
+        raise ValueError(
+            f"got the factor {name!r} as likelihood, expected an observed site, whose distribution "
+            "also predicts: numpyro.sample('y', ..., obs=y)"
+        )
+    # Broadcasting would silently evaluate every row's likelihood at every other row's y.
+    expected, got = likelihood.shape(), jnp.shape(value)
+    if len(expected) > len(got) or any(
+        n not in (1, m) for n, m in zip(expected[::-1], got[::-1], strict=False)
+    ):
+        if expected in ((*got, *got), (*got, 1)):  # the first: a column broadcast against a row
+            advice = "its parameters are columns (rows, 1); use f(x)[:, 0]"
+        elif len(got) == 2 and got[1] > 1:
+            advice = "give one number per row; class numbers of one-hot rows are y.argmax(1)"
+        else:
+            advice = "a column (rows, 1) is not (rows,); use y[:, 0]"
+        raise ValueError(
+            f"got y of shape {got} at site {name!r}, expected the shape {expected} of its "
+            f"distribution: {advice}"
+        )
+    if likelihood.support.is_discrete and not jnp.issubdtype(value.dtype, jnp.integer):
+        raise ValueError(
+            f"got y of dtype {value.dtype} at the discrete site {name!r}, expected integers: "
+            "use y.astype(int)"
+        )
+
+
+def _refuse_numbers(site: str, y: Array, support: Any) -> None:
+    """Refuse numbers outside a discrete support: for class -1, indexing takes the last class."""
+    support = element_support(support)
+    if support is None or not support.is_discrete or not y.size:
+        return
+    either = support is dist.constraints.boolean
+    low: Any = 0 if either else getattr(support, "lower_bound", None)
+    high: Any = 1 if either else getattr(support, "upper_bound", None)
+    least, most = int(y.min()), int(y.max())
+    bounded = isinstance(high, int)
+    if (isinstance(low, int) and least < low) or (bounded and most > high):
+        expected = f"from {low} to {high}: number the classes from 0"
+        if not bounded:
+            expected = f"{low} or more: drop the other rows, or use another likelihood"
+        raise ValueError(f"got y from {least} to {most} at site {site!r}, expected {expected}")

@@ -1,0 +1,191 @@
+"""Evaluate a NumPyro model: its sites, their values and the terms of its log-density."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from numpyro import handlers
+from numpyro.distributions import ExpandedDistribution, biject_to
+from numpyro.infer import init_to_uniform
+from numpyro.primitives import Messenger
+
+from bnn_ppl.model.microbatch import by_chunk
+from bnn_ppl.model.network import active_changes
+from bnn_ppl.runtime.devices import num_row_shards
+
+Array = jax.Array
+Position = dict[str, Array]
+Values = dict[str, Array]
+Data = tuple[Any, Array]
+Batch = Data | tuple[Any, Array, Array]
+
+
+class Terms(NamedTuple):
+    """What a log-density is the sum of; ``posterior.total`` adds them up.
+
+    Attributes
+    ----------
+    log_priors
+        Log prior density of the constrained value, by site.
+    log_jacobian
+        Log-determinant of the Jacobian of the map from the position to the constrained values.
+    log_likelihood
+        Log-likelihood by row, 0 for padding.
+    normals
+        Mean and standard deviation of the prior, by site, where it is Gaussian given the other
+        sites; they broadcast to the site.
+    """
+
+    log_priors: dict[str, Array]
+    log_jacobian: Array
+    log_likelihood: Array
+    normals: dict[str, tuple[Array, Array]]
+
+    @property
+    def log_prior(self) -> Array:
+        """Log prior density of all sites together."""
+        return jnp.asarray(sum(self.log_priors.values(), 0.0))
+
+
+def likelihood_alone(log_likelihood: Array) -> Terms:
+    """Give terms with no prior: their total is the likelihood's part of the log-density."""
+    return Terms({}, jnp.zeros(()), log_likelihood, {})
+
+
+def evaluated(model: Callable, microbatch: int | None, position: Position, batch: Batch) -> Terms:
+    """Evaluate the terms of the log-density, `microbatch` rows at a time."""
+    x, y, *mask = batch
+    log_jacobians: list[Array] = []
+    trace = traced(model, x, y, substitute_fn=_constrained(position, log_jacobians.append))
+    log_priors = {site: jnp.sum(log_prob(trace[site])) for site in position}
+    rows = _by_row(trace)
+    if active_changes():  # a tap sees all rows at once
+        microbatch = None
+    if microbatch is not None and len(rows) // num_row_shards(len(rows)) > microbatch:
+        # The rows just traced are then not used, and the compiler drops them.
+        values = {site: trace[site]["value"] for site in position}
+        rows = by_chunk(lambda x, y: _by_row(traced(model, x, y, data=values)), microbatch, x, y)
+    rows = jnp.where(mask[0], rows, 0.0) if mask else rows
+    normals = {site: _normal(trace[site]) for site in position}
+    known = {site: normal for site, normal in normals.items() if normal is not None}
+    return Terms(log_priors, jnp.asarray(sum(log_jacobians, 0.0)), rows, known)
+
+
+def traced(model: Callable, x: Any, y: Any, key: Array | None = None, **substituted: Any) -> dict:
+    """Run the model and give its sites by name."""
+    if key is None and y is None:
+        key = jax.random.key(0)  # the observed site is then sampled; its value is never used
+    if key is not None:
+        model = handlers.seed(model, key)
+    if substituted:
+        model = handlers.substitute(model, **substituted)
+    with _Isolated():
+        return handlers.trace(model).get_trace(x, y)
+
+
+class _Isolated(Messenger):
+    """Hide a model from the NumPyro program around it, if there is one.
+
+    Like ``handlers.block``, but keys are hidden too: drawn inside a compiled function, they would
+    leave a tracer in a seed handler outside.
+    """
+
+    def process_message(self, message: dict) -> None:
+        message["stop"] = True
+
+
+# --- positions and values
+
+
+def constrained_values(model: Callable, position: Position, data: Batch) -> Values:
+    """Map a position to the sites' values on their own support."""
+    trace = traced(model, *data[:2], substitute_fn=_constrained(position))
+    return {site: trace[site]["value"] for site in position}
+
+
+def _constrained(position: Position, record: Callable = lambda log_jacobian: None) -> Callable:
+    """Substitute each site's constrained value; a support may depend on sites sampled before."""
+
+    def value(site: dict) -> Array | None:
+        if site["name"] not in position:
+            return None
+        unconstrained = position[site["name"]]
+        transform = biject_to(site["fn"].support)
+        constrained = transform(unconstrained)
+        record(jnp.sum(transform.log_abs_det_jacobian(unconstrained, constrained)))
+        return constrained
+
+    return value
+
+
+def unconstrained(trace: dict) -> Position:
+    """Give the position at which the latent sites have the values of a trace."""
+    # The run's float type, whatever the initialisers were written in.
+    return {
+        site["name"]: biject_to(site["fn"].support).inv(site["value"]).astype(float)
+        for site in latent_sites(trace)
+    }
+
+
+def initial_value(site: dict) -> Array | None:
+    """Start a site: at the network's own initial weights, otherwise at a draw from the prior."""
+    if site["type"] != "sample" or site["is_observed"]:
+        return None
+    if "initial_value" in site["infer"]:
+        return site["infer"]["initial_value"]
+    try:
+        key = site["kwargs"]["rng_key"]
+        return site["fn"](rng_key=key, sample_shape=site["kwargs"]["sample_shape"])
+    except NotImplementedError:  # an improper prior cannot be sampled
+        return init_to_uniform(site)
+
+
+# --- sites
+
+
+def latent_sites(trace: dict) -> list[dict]:
+    """Give the sample sites that are not observed."""
+    sites = (site for site in trace.values() if site["type"] == "sample")
+    return [site for site in sites if not site["is_observed"]]
+
+
+def observed_sites(trace: dict) -> list[dict]:
+    """Give the sample sites that are observed."""
+    sites = (site for site in trace.values() if site["type"] == "sample")
+    return [site for site in sites if site["is_observed"]]
+
+
+def log_prob(site: dict) -> Array:
+    """Give the log-density of a site's value, times the site's scale."""
+    log_prob = site["fn"].log_prob(site["value"])
+    return log_prob if site["scale"] is None else site["scale"] * log_prob
+
+
+def _by_row(trace: dict) -> Array:
+    """Log-likelihood by row."""
+    (observed,) = observed_sites(trace)
+    rows = log_prob(observed)
+    return rows.reshape(rows.shape[0], -1).sum(1)
+
+
+def _normal(site: dict) -> tuple[Array, Array] | None:
+    prior = innermost(site["fn"])
+    if type(prior) is not dist.Normal or site["scale"] is not None:
+        return None
+    return prior.loc, prior.scale
+
+
+def innermost(distribution: dist.Distribution) -> dist.Distribution:
+    """Strip plates and event dimensions: the distribution whose parameters have their own shape."""
+    while isinstance(distribution, dist.Independent | ExpandedDistribution):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def element_support(support: Any) -> Any:
+    """Give the support of one element of an event."""
+    while isinstance(support, dist.constraints.independent):
+        support = support.base_constraint
+    return support
