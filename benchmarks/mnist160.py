@@ -26,7 +26,7 @@ import numpy as np
 import optax
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.compare import to_latex
+from bnn_ppl.analysis.compare_tables import to_latex
 
 DOCS = Path(__file__).parent.parent / "docs"
 HMC = DOCS / "mnist160_hmc.npz"

@@ -12,7 +12,8 @@ import pytest
 import xarray as xr
 
 from bnn_ppl import condition, diagnostics, function_draws, metrics, sgld
-from bnn_ppl.analysis.compare import best, compare, to_latex
+from bnn_ppl.analysis.compare import compare
+from bnn_ppl.analysis.compare_tables import best, to_latex
 from bnn_ppl.sampling import run
 
 ROWS, CLASSES = 40, 3
@@ -253,22 +254,22 @@ def test_errors_say_what_was_got_expected_and_what_to_do(labels, targets):
         (({"a": p, "b": p[1:]}, labels), {}, "b: got shape (39, 3), expected (40, 3)"),
         (({"a": p, "b": np.eye(4)[labels]}, labels), {}, "b: got shape (40, 4), expected (40, 3)"),
         (({"a": p}, labels[1:]), {}, "a: got shape (40, 3), expected (39, 3), the rows of y"),
-        (({"a": p, "b": q}, labels), {}, "b: got a regression, expected classes as of a"),
-        (({"a": q, "b": p}, targets), {}, "b: got classes, expected a regression as of a"),
+        (({"a": p, "b": q}, labels), {}, "b: got a regression, expected classes like a"),
+        (({"a": q, "b": p}, targets), {}, "b: got classes, expected a regression like a"),
         ((two, labels, q), {}, "the reference: got a regression, expected classes"),
         ((two, labels, p[:, :2]), {}, "the reference: got shape (40, 2), expected (40, 3)"),
-        ((two, labels, "be"), {}, "got 'be', expected a name out of a, bee: did you mean 'bee'?"),
+        ((two, labels, "be"), {}, "got 'be', expected one of a, bee: did you mean 'bee'?"),
         (({"the reference": p}, labels, p), {}, "a method and a reference both called"),
         ((unsummed, labels), {}, "b: got row 0 with minimum"),
         ((two, labels + 1), {}, "a: got labels from 1 to 3, expected 0 to 2"),
         ((two, labels), {"scale": 2.0}, "a: got scale=2.0 for classes, expected 1"),
-        ((two, labels), {"draws": {"c": draws}}, "draws: got 'c', expected a name out of a, bee"),
-        ((two, labels), {"function_rhat": {"c": 1}}, "function_rhat: got 'c', expected a name"),
+        ((two, labels), {"draws": {"c": draws}}, "draws: got 'c', expected one of a, bee"),
+        ((two, labels), {"function_rhat": {"c": 1}}, "function_rhat: got 'c', expected one of"),
         ((two, labels), {"validation": [40]}, "validation: got int64 of shape (1,), expected"),
         ((two, labels), {"validation": 20}, "validation: got int64 of shape (), expected numbers"),
         ((two, labels), {"validation": [0.5]}, "validation: got float64 of shape (1,), expected"),
-        ((two, labels), {"validation": range(40)}, "got 40 of 40 rows, expected some and not all"),
-        ((two, labels), {"validation": labels < 0}, "got 0 of 40 rows, expected some and not all"),
+        ((two, labels), {"validation": range(40)}, "got 40 of 40 rows, expected some but not all"),
+        ((two, labels), {"validation": labels < 0}, "got 0 of 40 rows, expected some but not all"),
         ((two, labels), {"validation": (0, 1)}, "got a tuple, expected (predictions by name, lab"),
         ((two, labels), {"validation": ({"a": p}, labels)}, "predictions of a, expected a, bee:"),
         ((two, labels), {"validation": (two, labels[1:])}, "a, validation: got shape (40, 3), exp"),

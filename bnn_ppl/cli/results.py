@@ -8,7 +8,8 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.compare import VARIABLES, to_latex
+from bnn_ppl.analysis.compare_inputs import VARIABLES
+from bnn_ppl.analysis.compare_tables import to_latex
 from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.cli.run_folders import check_figure, check_names, predicted, reopen, reopen_all
 from bnn_ppl.cli.tables import prediction_table

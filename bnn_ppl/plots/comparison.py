@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnn_ppl.analysis.compare import HEADINGS, best
+from bnn_ppl.analysis.compare_tables import HEADINGS, best
 from bnn_ppl.plots.style import BLUE, COLORS, GREY, finish
 
 if TYPE_CHECKING:

@@ -1,0 +1,158 @@
+"""The table of `bnn_ppl.compare`: its columns, the best of each, and its LaTeX."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from bnn_ppl.analysis.metrics.inputs import Array
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["HEADINGS", "best", "to_latex"]
+
+Better: TypeAlias = Literal["higher", "lower"] | float
+
+HEADINGS = {
+    "accuracy": "Accuracy",
+    "rmse": "RMSE",
+    "nll": "NLL",
+    "gaussian_nll": "Gaussian NLL",
+    "calibrated_nll": "Calibrated NLL",
+    "temperature": "Temperature",
+    "brier": "Brier score",
+    "ece": "ECE",
+    "coverage_90": "Coverage (90 %)",
+    "agreement": "Agreement",
+    "total_variation": "Total variation",
+    "wasserstein_1": "1-Wasserstein",
+    "wasserstein_2": "2-Wasserstein",
+    "rhat_median": "R-hat, median",
+    "rhat_max": "R-hat, largest",
+    "seconds": "Seconds",
+    "gradient_evaluations": "Gradients",
+    "num_chains": "Chains",
+    "num_draws": "Draws",
+}
+NEAREST: dict[str, Better] = {"temperature": 1.0, "coverage_90": 0.9}
+HIGHER = ("accuracy", "agreement")
+NEITHER = ("num_chains", "num_draws")  # a choice, not a result
+COUNTS = ("gradient_evaluations", "num_chains", "num_draws")
+DISTANCES = ("agreement", "total_variation", "wasserstein_1", "wasserstein_2")
+
+
+def table_of(
+    rows: dict[str, dict[str, float]], reference: str | None, reference_scores: dict[str, float]
+) -> pandas.DataFrame:
+    """Make the table of `compare` from its rows by method, with its attrs."""
+    import pandas as pd
+
+    columns = [column for column in HEADINGS if any(column in row for row in rows.values())]
+    table = pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
+    table.attrs = {
+        "better": {column: _better(column) for column in columns if column not in NEITHER},
+        "reference": reference,
+        "reference_scores": reference_scores,
+    }
+    return table
+
+
+def _better(column: str) -> Better:
+    return NEAREST.get(column, "higher" if column in HIGHER else "lower")
+
+
+def best(table: pandas.DataFrame, column: str) -> list[str]:
+    """Names of the methods with the best value of a column, several if they tie.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `compare`.
+    column : str
+        One of its columns.
+
+    Returns
+    -------
+    list of str
+        Empty where no value is finite or neither direction is better. The reference does not
+        compete on its distance to itself.
+    """
+    goal = table.attrs.get("better", {}).get(column)
+    values = table[column].astype(float)
+    values = values[np.isfinite(values)]
+    if column in DISTANCES:
+        values = values[values.index != table.attrs.get("reference")]
+    if goal is None or values.empty:
+        return []
+    if isinstance(goal, str):
+        loss = -values if goal == "higher" else values
+    else:
+        loss = (values - goal).abs()
+    return list(loss.index[loss == loss.min()])
+
+
+def to_latex(table: pandas.DataFrame, *, digits: int = 4) -> str:
+    r"""Write the table for LaTeX's package booktabs, the best value of each column in bold.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `compare`, or some of its rows and columns.
+    digits : int
+        Significant digits of the median of each column; all values of a column have as many
+        decimals. Values that look equal are best together.
+
+    Returns
+    -------
+    str
+        A ``tabular``, which needs ``\usepackage{booktabs}``.
+    """
+    # pandas' to_latex needs jinja2, which nothing else here does, and would leave us the headings,
+    # the numbers and the bold to format all the same.
+    if digits < 1:
+        raise ValueError(f"got digits={digits}, expected 1 or more; 4 is usual")
+    cells = {column: _cells(table, column, digits) for column in table}
+    head = ["Method", *(_heading(table, column) for column in table)]
+    body = [[_escaped(name), *(cells[column][name] for column in table)] for name in table.index]
+    first, *rest = [" & ".join(row) + r" \\" for row in (head, *body)]
+    begin = rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}"
+    lines = [begin, r"\toprule", first, r"\midrule", *rest, r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(lines) + "\n"
+
+
+def _heading(table: pandas.DataFrame, column: str) -> str:
+    text, goal = _escaped(HEADINGS.get(column, column)), table.attrs.get("better", {}).get(column)
+    if goal is None:
+        return text
+    arrows = {"higher": r"\uparrow", "lower": r"\downarrow"}
+    arrow = arrows[goal] if isinstance(goal, str) else rf"\to {goal:g}"
+    return f"{text} ${arrow}$"
+
+
+def _cells(table: pandas.DataFrame, column: str, digits: int) -> dict[str, str]:
+    values = table[column].astype(float)
+    decimals = 0 if column in COUNTS else _decimals(values.to_numpy(), digits)
+    leaders = best(table.assign(**{column: values.round(decimals)}), column)
+    return {name: _number(value, decimals, name in leaders) for name, value in values.items()}
+
+
+def _decimals(values: Array, digits: int) -> int:
+    sizes = np.abs(values[np.isfinite(values) & (values != 0)])
+    if not sizes.size:
+        return digits
+    return max(0, digits - 1 - int(np.floor(np.log10(np.median(sizes)))))
+
+
+def _number(value: float, decimals: int, bold: bool) -> str:
+    if np.isnan(value):
+        return "--"
+    text = f"{value:,.{decimals}f}".replace(",", "{,}").replace("inf", r"\infty")
+    return rf"$\mathbf{{{text}}}$" if bold else f"${text}$"
+
+
+def _escaped(text: str) -> str:
+    special = {c: "\\" + c for c in "&%$#_{}"}
+    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(character, character) for character in str(text))
