@@ -18,7 +18,6 @@ import bnn_ppl as bnn
 from bnn_ppl import cli, metrics
 from bnn_ppl.analysis.chain_budget import chain_budget
 from bnn_ppl.cli.analysis import chains
-from bnn_ppl.plots.budgets import chain_budget as figure_of
 
 matplotlib.use("Agg")
 pytestmark = pytest.mark.filterwarnings("ignore:More chains")  # of ArviZ
@@ -138,7 +137,7 @@ def test_one_chain_is_a_line_of_its_own_without_errors():
     table = chain_budget(posterior, draws.isel(chain=[0]), (X, y))
     assert (table["num_chains"] == 1).all() and (table["num_subsets"] == 1).all()
     assert table["nll_se"].isna().all() and table["nll"].notna().all()
-    assert len(figure_of(table).axes[0].get_legend().get_texts()) == 1
+    assert len(bnn.plots.chain_budget(table).axes[0].get_legend().get_texts()) == 1
 
 
 def mean_model(x, y=None):
@@ -206,7 +205,7 @@ def test_the_command_writes_the_table_and_the_figure(tmp_path, monkeypatch, caps
 def test_the_figure_has_a_panel_a_score_and_a_line_a_number_of_chains():
     posterior, draws, y = classes()
     table = chain_budget(posterior, draws, (X, y), num_chains=[1, 4])
-    figure = figure_of(table)
+    figure = bnn.plots.chain_budget(table)
     assert [ax.get_title("left") for ax in figure.axes] == ["Accuracy ↑", "NLL ↓", "ECE ↓"]
     lines = [container[0] for container in figure.axes[1].containers]
     for line, count in zip(lines, (1, 4), strict=True):
@@ -241,4 +240,4 @@ def test_errors_say_what_was_got_expected_and_what_to_do():
     with pytest.raises(ValueError, match=r"expected net.layers.0.kernel too"):
         chain_budget(posterior, az.from_dict({"net.layers.0.bias": np.ones((1, 3, 1))}), (X, y))
     with pytest.raises(ValueError, match="got a table of columns a, expected scores"):
-        figure_of(pd.DataFrame({"a": [1]}))
+        bnn.plots.chain_budget(pd.DataFrame({"a": [1]}))

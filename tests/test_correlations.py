@@ -20,7 +20,6 @@ from bnn_ppl import cli
 from bnn_ppl.analysis.correlations import by_class, function_correlations
 from bnn_ppl.analysis.prior_draws import prior_draws
 from bnn_ppl.cli.analysis import correlations
-from bnn_ppl.plots.correlations import correlations as figure_of
 from bnn_ppl.robustness.shift import evenly, thinned
 
 matplotlib.use("Agg")
@@ -252,7 +251,7 @@ def test_the_command_groups_a_regression_by_fifths_of_y(run_folder, capsys):
 
 def test_the_figure_shows_every_table_on_one_scale():
     first = pd.DataFrame([[0.9, 0.1], [0.1, np.nan]], index=[3, 8], columns=[3, 8])
-    figure = figure_of({"prior": first, "posterior": first - 0.2})
+    figure = bnn.plots.correlations({"prior": first, "posterior": first - 0.2})
     panels = figure.axes[:2]
     assert [ax.get_title("left") for ax in panels] == ["prior", "posterior"]
     for ax, table in zip(panels, (first, first - 0.2), strict=True):
@@ -260,7 +259,7 @@ def test_the_figure_shows_every_table_on_one_scale():
         assert ax.images[0].get_clim() == (-1, 1)
     assert [text.get_text() for text in panels[0].texts] == [".90", ".10", ".10"]
     assert [text.get_text() for text in panels[1].texts] == [".70", "-.10", "-.10"]
-    assert figure_of(first).axes[0].images[0].get_clim() == (0, 1)
+    assert bnn.plots.correlations(first).axes[0].images[0].get_clim() == (0, 1)
 
 
 # --- bad input
@@ -282,7 +281,7 @@ def test_errors_say_what_was_got_expected_and_what_to_do():
     with pytest.raises(ValueError, match=r"got correlations of shape \(9, 9\) and y of shape"):
         by_class(np.eye(ROWS), LABELS[:4])
     with pytest.raises(ValueError, match="got 0 tables, expected one or more"):
-        figure_of({})
+        bnn.plots.correlations({})
 
 
 def test_a_prior_that_cannot_be_drawn_from_is_refused():

@@ -21,7 +21,6 @@ import bnn_ppl as bnn
 from bnn_ppl import adversarial, metrics, shift
 from bnn_ppl.cli import robustness as commands
 from bnn_ppl.cli.problem import Problem, conditioned
-from bnn_ppl.plots import robustness as of_shift
 from bnn_ppl.robustness.adversarial import attacked, fgsm
 from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt, rotate
 
@@ -527,7 +526,7 @@ def labels_of(legend):
 def test_boxes_of_severities_hold_the_corruptions():
     table = scores_table("severity", [0, 1, 1, 1, 2, 2, 2])
     other = scores_table("severity", [0, 1, 1, 1, 2, 2, 2], seed=1)
-    figure = of_shift.corruptions({"a": table, "b": other})
+    figure = bnn.plots.corruptions({"a": table, "b": other})
     assert labels_of(figure.legends[0]) == ["a", "b"]
     for ax, score in zip(
         figure.axes, ["accuracy", "nll", "ece", "mutual_information"], strict=True
@@ -541,7 +540,7 @@ def test_boxes_of_severities_hold_the_corruptions():
 
 def test_lines_of_attacks_are_the_scores():
     table = scores_table("epsilon", [0.0, 0.1, 0.3])
-    figure = of_shift.adversarial({"a": table})
+    figure = bnn.plots.adversarial({"a": table})
     for ax, score in zip(figure.axes, ["accuracy", "nll", "entropy"], strict=True):
         np.testing.assert_array_equal(ax.lines[0].get_xydata(), table[["epsilon", score]])
 
@@ -553,7 +552,7 @@ def test_the_figure_of_rotations_shows_images_classes_and_stacked_entropies():
         probability_2=[0.2, 0.05, 0.1], **probs, probability=probs["probability_1"]
     )
     images = np.zeros((3, 8, 8, 1))
-    figure = of_shift.rotations({"a": table, "b": table}, images)
+    figure = bnn.plots.rotations({"a": table, "b": table}, images)
     strip, body = figure.subfigs
     assert len(strip.axes) == 3 and len(body.axes) == 4
     top, bottom = body.axes[1], body.axes[3]
@@ -561,13 +560,13 @@ def test_the_figure_of_rotations_shows_images_classes_and_stacked_entropies():
     np.testing.assert_array_equal(top.lines[1].get_ydata(), table["probability_1"])
     np.testing.assert_array_equal(bottom.lines[0].get_ydata(), table["entropy"])
     assert labels_of(bottom.get_legend()) == ["aleatoric", "epistemic", "total"]
-    assert not of_shift.rotations({"a": table}).subfigs
+    assert not bnn.plots.rotations({"a": table}).subfigs
 
 
 def test_histograms_of_entropy_are_shares_in_the_same_bins():
     inside, outside = made_up(0, 0.3), made_up(1, 2.0, rows=40)
     found = {"other": outside, "learnt": inside}
-    figure = of_shift.out_of_distribution({"a": found, "b": found}, "learnt", num_bins=9)
+    figure = bnn.plots.out_of_distribution({"a": found, "b": found}, "learnt", num_bins=9)
     ax = figure.axes[1]
     area = metrics.auroc(metrics.entropy(inside), metrics.entropy(outside))
     assert labels_of(ax.get_legend()) == ["learnt (learnt)", f"other (AUROC {area:.3f})"]
@@ -580,13 +579,13 @@ def test_histograms_of_entropy_are_shares_in_the_same_bins():
 
 def test_figures_refuse_other_tables():
     table = scores_table("epsilon", [0.0])
-    for draw in (of_shift.corruptions, of_shift.rotations):
+    for draw in (bnn.plots.corruptions, bnn.plots.rotations):
         with pytest.raises(ValueError, match="got a without .* pass what .*ed returned"):
             draw({"a": table})
     with pytest.raises(ValueError, match="got no tables"):
-        of_shift.adversarial({})
+        bnn.plots.adversarial({})
     with pytest.raises(ValueError, match="got predictions without 'mnist'"):
-        of_shift.out_of_distribution({"a": {"kmnist": made_up(0, 1.0)}}, "mnist")
+        bnn.plots.out_of_distribution({"a": {"kmnist": made_up(0, 1.0)}}, "mnist")
 
 
 # --- commands

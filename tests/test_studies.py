@@ -19,7 +19,6 @@ matplotlib.use("Agg")
 import bnn_ppl as bnn
 from bnn_ppl import studies
 from bnn_ppl.cli import studies as commands
-from bnn_ppl.plots import studies as of_studies
 from bnn_ppl.storage.inference_data import inference_data
 from bnn_ppl.studies import continual, training
 
@@ -310,7 +309,7 @@ def test_accuracies_are_those_of_the_fits_in_the_folder(learnt, digits):
 
 def test_the_same_command_goes_on_without_a_step(learnt, monkeypatch, capsys):
     folder, table = learnt
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "compiled_chunk", None)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "compile_loop", None)
     commands.continual(**SMALL, num_tasks=2, num_draws=3, num_rows=100, folder=folder)
     pd.testing.assert_frame_equal(pd.read_csv(folder / "accuracies.csv"), table)
     out = capsys.readouterr().out
@@ -415,7 +414,7 @@ def lines(ax):
 
 def test_the_figure_shows_averages_and_the_first_task():
     table = TOY.replace({"learner": {"a": "vcl", "b": "fine_tuning"}})
-    average, first = map(lines, of_studies.continual(table).axes)
+    average, first = map(lines, bnn.plots.continual(table).axes)
     np.testing.assert_allclose(average["variational (VCL)"], [[1, 0.9], [2, 0.65], [3, 2.2 / 3]])
     np.testing.assert_allclose(first["variational (VCL)"], [[1, 0.9], [2, 0.5], [3, 0.6]])
     np.testing.assert_allclose(first["fine-tuning"], [[1, 0.4], [2, 0.6]])
@@ -427,7 +426,7 @@ def test_evidence_stands_in_units_in_which_guessing_has_minus_1():
         {"model": "network", "share": 0.5, "num_classes": 10, "log_evidence": np.log(0.1)} | row,
         {"model": "gp", "share": 0.5, "num_classes": 2, "log_evidence": np.log(0.25)} | row,
     ]
-    accuracies, evidence = map(lines, of_studies.label_noise(pd.DataFrame(rows)).axes)
+    accuracies, evidence = map(lines, bnn.plots.label_noise(pd.DataFrame(rows)).axes)
     np.testing.assert_allclose(evidence["network"], [[0.5, -1]])
     np.testing.assert_allclose(evidence["Gaussian process"], [[0.5, -2]])
     np.testing.assert_allclose(accuracies["network, test labels"], [[0.5, 0.3]])
@@ -505,7 +504,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_in_one_line_before_anything_is_trained(case, digits, monkeypatch):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "compiled_chunk", None)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "compile_loop", None)
     call, message = REFUSED[case]
     with pytest.raises(ValueError, match=message) as error:
         call(digits)

@@ -14,8 +14,6 @@ from bnn_ppl.analysis.correlations import by_class, function_correlations
 from bnn_ppl.analysis.prior_draws import prior_draws
 from bnn_ppl.cli.problem import conditioned
 from bnn_ppl.cli.run_folders import Opened, reopen
-from bnn_ppl.plots.budgets import chain_budget as draw_budget
-from bnn_ppl.plots.correlations import correlations as draw_correlations
 from bnn_ppl.robustness.shift import evenly, thinned
 
 _NUM_GROUPS = 5  # of rows of a regression, by the size of y
@@ -71,7 +69,7 @@ def correlations(
         print(table.to_string(float_format="{:.3f}".format))
     _tidy(tables).to_csv(folder / "correlations.csv", index=False)
     what = "class" if run.data.num_classes else "y"
-    draw_correlations(tables, what=what).savefig(folder / "correlations.png", dpi=150)
+    bnn.plots.correlations(tables, what=what).savefig(folder / "correlations.png", dpi=150)
     print(f"\ntable in {folder / 'correlations.csv'}, figure in {folder / 'correlations.png'}")
 
 
@@ -128,7 +126,7 @@ def chains(
     )
     print(table.to_string(index=False, float_format="{:.4g}".format))
     table.to_csv(folder / "chains.csv", index=False)
-    draw_budget(table).savefig(folder / "chains.png", dpi=150)
+    bnn.plots.chain_budget(table).savefig(folder / "chains.png", dpi=150)
     print(f"table in {folder / 'chains.csv'}, figure in {folder / 'chains.png'}")
 
 

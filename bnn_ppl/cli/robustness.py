@@ -9,7 +9,6 @@ import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.run_folders import Opened, check_figure, reopen_all
-from bnn_ppl.plots import robustness as of_shift
 from bnn_ppl.robustness import adversarial as attacks
 from bnn_ppl.robustness import shift
 from bnn_ppl.robustness.corruptions import rotate
@@ -83,7 +82,7 @@ def corruptions(
     shown = ["accuracy", "nll", "ece", "entropy", "mutual_information"]
     print("means over corruptions, by severity (0: none)")
     print(_by_condition(tables, "severity", shown))
-    _write(tables, of_shift.corruptions(tables), path)
+    _write(tables, bnn.plots.corruptions(tables), path)
 
 
 def rotations(
@@ -146,7 +145,7 @@ def rotations(
     shown += ["entropy", "expected_entropy", "mutual_information"]
     print(_by_condition(tables, "angle", shown))
     images = _turned(rows.x, data) if one else None
-    _write(tables, of_shift.rotations(tables, images), path)
+    _write(tables, bnn.plots.rotations(tables, images), path)
 
 
 def adversarial(
@@ -209,7 +208,7 @@ def adversarial(
         shown = ["accuracy", "nll", "entropy", "mutual_information"]
     print(f"inputs moved by at most epsilon, {num_steps} steps")
     print(_by_condition(tables, "epsilon", shown))
-    _write(tables, of_shift.adversarial(tables), path)
+    _write(tables, bnn.plots.adversarial(tables), path)
 
 
 def ood(
@@ -265,7 +264,7 @@ def ood(
     for name, table in tables.items():
         print(f"\n{name}: test rows of {problem.data} told from others")
         print(table.to_string(index=False, float_format="{:.4g}".format))
-    drawn = of_shift.out_of_distribution(predictions, problem.data)
+    drawn = bnn.plots.out_of_distribution(predictions, problem.data)
     _write(tables, drawn, path)
 
 

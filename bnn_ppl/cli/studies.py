@@ -7,7 +7,7 @@ from typing import Any
 
 import bnn_ppl as bnn
 from bnn_ppl import studies
-from bnn_ppl.plots import studies as of_studies
+from bnn_ppl.plots.studies import LEARNERS
 from bnn_ppl.studies.continual import Learner
 from bnn_ppl.studies.label_noise import check_scikit_learn
 
@@ -96,7 +96,7 @@ def continual(
     )
     print(_accuracies(table))
     table.to_csv(folder / "accuracies.csv", index=False)
-    of_studies.continual(table).savefig(folder / "continual.png", dpi=150)
+    bnn.plots.continual(table).savefig(folder / "continual.png", dpi=150)
     print(f"table in {folder / 'accuracies.csv'}, figure in {folder / 'continual.png'}")
 
 
@@ -185,7 +185,7 @@ def label_noise(
     print("\n" + table.to_string(index=False, float_format="{:.4g}".format))
     print("\nlog evidence in nats a training row; guessing has -log(num_classes)")
     table.to_csv(folder / "label_noise.csv", index=False)
-    of_studies.label_noise(table).savefig(folder / "label_noise.png", dpi=150)
+    bnn.plots.label_noise(table).savefig(folder / "label_noise.png", dpi=150)
     print(f"table in {folder / 'label_noise.csv'}, figure in {folder / 'label_noise.png'}")
 
 
@@ -207,5 +207,5 @@ def _accuracies(table: Any) -> str:
         block["forgetting"] = lost[learner] if learner in lost else float("nan")
         block.index.name = "after task"
         shown = block.reset_index().to_string(index=False, na_rep="", float_format="{:.3f}".format)
-        blocks.append(f"\n{of_studies.LEARNERS[str(learner)]}\n{shown}")
+        blocks.append(f"\n{LEARNERS[str(learner)]}\n{shown}")
     return "\n".join(blocks) + "\n"
