@@ -1,4 +1,4 @@
-"""The README's program runs as printed (fewer draws), and its commands exist."""
+"""Programs and commands of the README and the docs run as printed, with fewer draws."""
 
 import re
 import shlex
@@ -11,16 +11,17 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.cli.methods import METHODS as BY_NAME
+from bnn_ppl.methods.method import METHODS as BY_NAME
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 README = Path(__file__).parent.parent / "README.md"
+MOST_BYTES = 7000
 DOCS = README.parent / "docs"
 PAGES = DOCS / "methods"
 
 # One program and one command of the methods' pages run each time, the others as slow tests.
-PROGRAMS = ["index.md", "diagnosis.md", "methods/combinations.md"] + [
+PROGRAMS = ["index.md", "diagnosis.md", "your_own.md", "methods/combinations.md"] + [
     pytest.param(f"methods/{name}.md", marks=pytest.mark.slow)
     for name in ("nuts", "csgld", "laplace")
 ]
@@ -45,7 +46,6 @@ COMMANDS = [("methods/sghmc.md", 1)] + [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:.*Pareto")  # few draws
 def test_the_program_in_the_readme_runs(tmp_path, monkeypatch, capsys):
     program = "\n".join(re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL))
     shorter = program.replace("num_warmup=100, num_draws=200", "num_warmup=4, num_draws=6")
@@ -53,8 +53,11 @@ def test_the_program_in_the_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(shorter, "README.md", "exec"), {})
     out = capsys.readouterr().out
-    assert "r_hat" in out and "rmse" in out and "elpd_loo" in out
+    assert "r_hat" in out and "rmse" in out
     assert (tmp_path / "runs" / "mine" / "draws.zarr").is_dir()
+
+
+PRINTED = {"your_own.md": ("rmse", "elpd_loo"), "diagnosis.md": ("r_hat", "elpd_loo")}
 
 
 @pytest.mark.parametrize("page", PROGRAMS)
@@ -70,8 +73,34 @@ def test_the_programs_of_the_docs_run(page, tmp_path, monkeypatch, capsys):
         shorter = re.sub(rf"{count}=[1-9]\d*", f"{count}={few}", shorter)  # 0 stays
     assert shorter != program
     exec(compile(shorter, page, "exec"), {})
-    assert capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out and all(word in out for word in PRINTED.get(page, ()))
     plt.close("all")
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere():
+    text = README.read_text()
+    assert len(text.encode()) <= MOST_BYTES
+    links = re.findall(r"\]\((?!http)([^)#]+)", text)
+    assert len(links) > 10
+    assert [link for link in links if not (README.parent / link).exists()] == []
+
+
+def test_a_page_of_the_docs_is_in_the_toctree():
+    (toctree,) = re.findall(
+        r"```{toctree}\n:hidden:\n\n(.*?)```", (DOCS / "index.md").read_text(), re.S
+    )
+    pages = {path.stem for path in [*DOCS.glob("*.md"), *DOCS.glob("*.ipynb")]} - {"index"}
+    assert set(toctree.split()) == pages | {"methods/index"}
+
+
+def test_the_files_that_the_architecture_names_exist():
+    text = (DOCS / "architecture.md").read_text()
+    named = set(re.findall(r"[\w/]+\.py", text))
+    assert len(named) > 20
+    assert [
+        name for name in sorted(named) if not (README.parent / "bnn_ppl" / name).is_file()
+    ] == []
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "check"])
@@ -104,7 +133,8 @@ def test_the_commands_of_the_docs_run(page, count, tmp_path, monkeypatch, capsys
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "count"),
-    [("four_systems.md", 27), ("comparison.md", 7), ("studies.md", 19), ("../README.md", 13)],
+    [("four_systems.md", 27), ("comparison.md", 7), ("studies.md", 19)]
+    + [("command_line.md", 13), ("../README.md", 2)],
 )
 def test_the_commands_of_a_page_run(page, count, tmp_path, monkeypatch, capsys):
     """Every line of every block that calls the package, in order, with less of everything."""
