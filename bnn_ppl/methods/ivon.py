@@ -1,6 +1,7 @@
 """Improved variational online Newton (IVON)."""
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -136,9 +137,7 @@ def ivon(
         del key
         normals = prior_normals(posterior, density(position, batch)[1])
         delta = {site: normal.precision / weight for site, normal in normals.items()}
-        curvature = {
-            site: jnp.full_like(w, hess_init) + delta.get(site, 0.0) for site, w in position.items()
-        }
+        curvature = {s: jnp.full_like(w, hess_init) + delta.get(s, 0) for s, w in position.items()}
         momentum = jax.tree.map(jnp.zeros_like, position)
         return IvonState(position, momentum, curvature, jnp.zeros((), int))
 
@@ -149,59 +148,58 @@ def ivon(
         position = drawn(key, state.loc, precision(state))
         (lp, normals), gradient = jax.value_and_grad(density, has_aux=True)(position, batch)
         gradient = jax.tree.map(lambda g: -g / weight, gradient)
-        delta = {site: jnp.zeros(()) for site in position}
-        pull = dict(delta)
-        for site, normal in prior_normals(posterior, normals).items():
-            delta[site] = normal.precision / weight
-            gradient[site] -= delta[site] * (position[site] - normal.loc)
-            pull[site] = delta[site] * (state.loc[site] - normal.loc)
-        product = jax.tree.map(lambda g, w, m: g * (w - m), gradient, position, state.loc)
-        return Estimate(lp, gradient, product, delta, pull)
+        normals = prior_normals(posterior, normals)
+        return _estimate(lp, gradient, position, state.loc, normals, weight)
 
     def step(key: jax.Array, state: IvonState, batch: Any) -> tuple[IvonState, dict]:
-        lp, gradient, product, delta, pull = averaged(
-            lambda key: estimated(key, state, batch), key, num_samples
-        )
+        estimate = lambda key: estimated(key, state, batch)  # noqa: E731
+        lp, gradient, product, delta, pull = averaged(estimate, key, num_samples)
         num_steps = state.num_steps + 1
         rate, debias = value_at(learning_rate, state.num_steps), 1 - beta1**num_steps
 
-        def moved(
-            w: jax.Array, g: jax.Array, c: jax.Array, delta: jax.Array, pull: jax.Array
-        ) -> Any:
+        def moved(w: Any, g: Any, c: Any, delta: Any, pull: Any) -> jax.Array:
             direction = jnp.clip((g / debias + pull) / c, -clip, clip)
             return w - rate * (hess_init + delta) * direction
 
-        momentum = jax.tree.map(
-            lambda old, new: beta1 * old + (1 - beta1) * new, state.momentum, gradient
-        )
-        curvature = jax.tree.map(changed, state.curvature, product, delta)
+        memory = lambda old, new: beta1 * old + (1 - beta1) * new  # noqa: E731
+        momentum = jax.tree.map(memory, state.momentum, gradient)
+        change = partial(_changed_curvature, weight=weight, beta2=beta2)
+        curvature = jax.tree.map(change, state.curvature, product, delta)
         loc = jax.tree.map(moved, state.loc, momentum, curvature, delta, pull)
         return IvonState(loc, momentum, curvature, num_steps), step_info(lp, num_samples)
-
-    def changed(curvature: jax.Array, product: jax.Array, delta: jax.Array) -> jax.Array:
-        """Step along the curve of the space of precisions, which does not leave it."""
-        found = weight * curvature * product + delta
-        change = (1 - beta2) * (found - curvature)
-        return curvature + change + jnp.square(change) / (2 * curvature)
 
     def draw(key: jax.Array, state: IvonState) -> Tree:
         return drawn(key, state.loc, precision(state))
 
-    settings = {
-        "method": "ivon",
-        "learning_rate": named(learning_rate),
-        "hess_init": hess_init,
-        "beta1": beta1,
-        "beta2": beta2,
-        "num_samples": num_samples,
-        "clip": None if math.isinf(clip) else clip,
-    }
-    return Method(
-        init,
-        step,
-        draw,
-        settings=settings,
+    rates = {"learning_rate": named(learning_rate), "hess_init": hess_init}
+    settings: dict[str, Any] = {"method": "ivon", **rates}
+    settings |= {"beta1": beta1, "beta2": beta2, "num_samples": num_samples}
+    settings |= {"clip": None if math.isinf(clip) else clip}
+    method = Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
+    return method._replace(
         fitted=lambda state: fitted(state.loc, precision(state), state.num_steps),
-        logdensity=posterior.logdensity,
         draws_from="gaussian",
     )
+
+
+def _estimate(
+    lp: jax.Array, gradient: Tree, position: Tree, loc: Tree, normals: dict, weight: float
+) -> Estimate:
+    """Part the gradient of the loss from that of the Gaussian priors."""
+    delta = {site: jnp.zeros(()) for site in position}
+    pull = dict(delta)
+    for site, normal in normals.items():
+        delta[site] = normal.precision / weight
+        gradient[site] -= delta[site] * (position[site] - normal.loc)
+        pull[site] = delta[site] * (loc[site] - normal.loc)
+    product = jax.tree.map(lambda g, w, m: g * (w - m), gradient, position, loc)
+    return Estimate(lp, gradient, product, delta, pull)
+
+
+def _changed_curvature(
+    curvature: jax.Array, product: jax.Array, delta: jax.Array, *, weight: float, beta2: float
+) -> jax.Array:
+    """Step along the curve of the space of precisions, which does not leave it."""
+    found = weight * curvature * product + delta
+    change = (1 - beta2) * (found - curvature)
+    return curvature + change + jnp.square(change) / (2 * curvature)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.method import FITTED, Method, describe, step_info
+from bnn_ppl.methods.method import FITTED, DrawsFrom, Method, describe, step_info
 from bnn_ppl.methods.shared.covariance_blocks import Structure, blocks_of
 from bnn_ppl.methods.shared.fisher import Curvature, called_layers, evaluated, shares
 from bnn_ppl.model.arguments import check_arguments
@@ -151,12 +152,11 @@ def laplace(
     gaussian = set(jax.eval_shape(posterior.terms, shapes, few).normals)
     chosen = gaussian if prior_precision == "marginal_likelihood" else set()
     layers = called_layers(posterior, shapes, few)
-    blocks = blocks_of(posterior, structure, layers, shapes, chosen)
+    blocks = tuple(blocks_of(posterior, structure, layers, shapes, chosen))
     tapped = {name: call for block in blocks for name, call in block.layers.items()}
     free = [site for block in blocks for site in block.sites]
-    num_free = sum(shapes[site].size for site in free)
     scaled = [site for block in blocks for site in block.scaled]
-    num_scaled = sum(shapes[site].size for site in scaled)
+    num_free, num_scaled = (sum(shapes[site].size for site in sites) for sites in (free, scaled))
 
     def init(key: Array, position: Tree, batch: Any) -> LaplaceState:
         del key
@@ -176,30 +176,14 @@ def laplace(
         factors, num_rows = curvature_of(state.position, batch)
         rows = posterior.log_likelihood(state.position, batch)
         log_likelihood = posterior.total(likelihood_alone(rows), batch)
-        lp = state.prior.log_density + log_likelihood
-        state = state._replace(
-            factors=jax.tree.map(jnp.add, state.factors, factors),
-            num_rows=state.num_rows + num_rows,
-            log_likelihood=state.log_likelihood + num_rows * log_likelihood,
-        )
-        return state, step_info(lp)
-
-    def step(key: Array, state: LaplaceState, batch: Any) -> tuple[LaplaceState, dict]:
-        del key, batch
-        return state, {}
+        info = step_info(state.prior.log_density + log_likelihood)
+        return _added(state, factors, num_rows, log_likelihood), info
 
     def finish(state: LaplaceState) -> LaplaceState:
         factors = jax.tree.map(lambda leaf: leaf / state.num_rows, state.factors)
-        prior = state.prior
-        fits = [block.fit(own, prior.precision) for block, own in zip(blocks, factors, strict=True)]
-        at_mode = state.log_likelihood / state.num_rows + prior.log_density
-
-        def log_evidence(multiplier: Array) -> Array:
-            # Normalised Gaussians of c times the precision, instead of once.
-            change = num_scaled * jnp.log(multiplier) - (multiplier - 1) * prior.distance
-            log_det = sum(fit.log_det(multiplier) for fit in fits)
-            return at_mode + 0.5 * (change + num_free * math.log(2 * math.pi) - log_det)
-
+        pairs = zip(blocks, factors, strict=True)
+        fits = [block.fit(own, state.prior.precision) for block, own in pairs]
+        log_evidence = partial(_log_evidence, state, fits, num_free, num_scaled)
         multiplier = jnp.ones(())
         if prior_precision == "marginal_likelihood":
             multiplier = 10.0 ** _maximiser(lambda power: log_evidence(10.0**power))
@@ -209,41 +193,61 @@ def laplace(
             multiplier=multiplier,
         )
 
-    def draw(key: Array, state: LaplaceState) -> Tree:
-        position = dict(state.position)
-        for i, (block, own) in enumerate(zip(blocks, state.factors, strict=True)):
-            for site, change in block.draw(jax.random.fold_in(key, i), own).items():
-                position[site] += change
-        return position
-
-    def fitted(state: LaplaceState) -> dict[str, Array]:
-        scales = jax.tree.map(jnp.zeros_like, state.position)
-        for block, own in zip(blocks, state.factors, strict=True):
-            scales |= block.scales(own)
-        return {
-            **{f"{site}.loc": mean for site, mean in state.position.items()},
-            **{f"{site}.scale": scale for site, scale in scales.items()},
-            "log_evidence": state.log_evidence,
-            "prior_precision_multiplier": state.multiplier,
-        }
-
-    settings = {
-        "method": "laplace",
-        "structure": structure,
-        "curvature": curvature,
-        "prior_precision": prior_precision,
-    }
+    kind: DrawsFrom = "gaussian" if structure == "diagonal" else "structured_gaussian"
+    draw, fitted = partial(_drawn, blocks), partial(_fitted, blocks)
+    settings = {"method": "laplace", "structure": structure, "curvature": curvature}
+    settings |= {"prior_precision": prior_precision}
+    density = posterior.logdensity
     return Method(
-        init,
-        step,
-        draw,
-        warmup,
-        settings,
-        finish,
-        fitted,
-        logdensity=posterior.logdensity,
-        draws_from="gaussian" if structure == "diagonal" else "structured_gaussian",
+        init, _stays, draw, warmup, settings, finish, fitted, logdensity=density, draws_from=kind
     )
+
+
+def _added(
+    state: LaplaceState, factors: tuple, num_rows: Array, log_likelihood: Array
+) -> LaplaceState:
+    return state._replace(
+        factors=jax.tree.map(jnp.add, state.factors, factors),
+        num_rows=state.num_rows + num_rows,
+        log_likelihood=state.log_likelihood + num_rows * log_likelihood,
+    )
+
+
+def _stays(key: Array, state: LaplaceState, batch: Any) -> tuple[LaplaceState, dict]:
+    del key, batch
+    return state, {}
+
+
+def _log_evidence(
+    state: LaplaceState, fits: list, num_free: int, num_scaled: int, multiplier: Array
+) -> Array:
+    """Log evidence where `multiplier` times the prior precision of the scaled weights counts."""
+    prior = state.prior
+    at_mode = state.log_likelihood / state.num_rows + prior.log_density
+    # Normalised Gaussians of c times the precision, instead of once.
+    change = num_scaled * jnp.log(multiplier) - (multiplier - 1) * prior.distance
+    log_det = sum(fit.log_det(multiplier) for fit in fits)
+    return at_mode + 0.5 * (change + num_free * math.log(2 * math.pi) - log_det)
+
+
+def _drawn(blocks: tuple, key: Array, state: LaplaceState) -> Tree:
+    position = dict(state.position)
+    for i, (block, own) in enumerate(zip(blocks, state.factors, strict=True)):
+        for site, change in block.draw(jax.random.fold_in(key, i), own).items():
+            position[site] += change
+    return position
+
+
+def _fitted(blocks: tuple, state: LaplaceState) -> dict[str, Array]:
+    scales = jax.tree.map(jnp.zeros_like, state.position)
+    for block, own in zip(blocks, state.factors, strict=True):
+        scales |= block.scales(own)
+    return {
+        **{f"{site}.loc": mean for site, mean in state.position.items()},
+        **{f"{site}.scale": scale for site, scale in scales.items()},
+        "log_evidence": state.log_evidence,
+        "prior_precision_multiplier": state.multiplier,
+    }
 
 
 # --- the prior

@@ -1,6 +1,7 @@
 """Microcanonical Langevin Monte Carlo, without adjustment."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -129,51 +130,27 @@ def mclmc(
     if decoherence_length is not None:
         check_positive("decoherence_length", decoherence_length)
 
+    # A quarter of the typical set's radius in standard units is too far, never too near.
+    first_step = step_size or 0.25 * math.sqrt(num_weights)
+    first_length = decoherence_length or math.sqrt(num_weights)
+
     def init(key: jax.Array, position: Tree, batch: Any) -> MCLMCState:
         chain = kernels.init(position, lambda w: posterior.logdensity(w, batch), key)
         # An entry for each weight: scalars made a step half as long again on a CPU.
         first_seen, inverse_mass = first_moments(position, start_mass)
         trail = Trail(position, first_seen) if decoherence_length is None else None
         moments = first_seen if trail is not None or mass == "diagonal" else None
-        # A quarter of the typical set's radius in standard units is too far, never too near.
-        first = jnp.asarray(step_size or 0.25 * math.sqrt(num_weights), float)
-        length = jnp.asarray(decoherence_length or math.sqrt(num_weights), float)
-        average = jnp.zeros(()), jnp.zeros(())
-        zero = jnp.zeros((), int)
-        return MCLMCState(chain, first, length, inverse_mass, moments, trail, average, zero)
+        return _first_state(chain, first_step, first_length, inverse_mass, moments, trail)
 
     def step(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
-        chain, error, finite = langevin_step(
-            key,
-            state.chain,
-            lambda w: posterior.logdensity(w, batch),
-            state.inverse_mass,
-            state.length,
-            state.step_size,
-        )
-        return state._replace(chain=chain), {
-            "diverging": ~finite,
-            "lp": chain.logdensity,
-            "n_steps": jnp.asarray(2),  # gradients
-            "step_size": state.step_size,
-            "decoherence_length": state.length,
-            "energy_error": error**2 / num_weights,
-        }
+        return _moved(key, state, lambda w: posterior.logdensity(w, batch), num_weights)
 
     def warmup(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
         new, info = step(key, state, batch)
         if step_size is None:
             new = _tuned(state, new, info, value_at(energy_error, state.num_warmup))
         new = new._replace(num_warmup=state.num_warmup + 1)
-        if new.moments is None:
-            return new, info
-        moments = updated(new.moments, new.chain.position)
-        new = new._replace(moments=moments)
-        if new.trail is not None:
-            new = _lengthened(new, moments, new.trail)
-        if mass == "diagonal":
-            new = new._replace(inverse_mass=estimated_mass(moments, start_mass))
-        return new, info
+        return _followed(new, start_mass if mass == "diagonal" else None), info
 
     def draw(key: jax.Array, state: MCLMCState) -> Tree:
         del key
@@ -196,6 +173,49 @@ def mclmc(
         all_rows=True,
         needs_warmup=step_size is None,
     )
+
+
+def _moved(
+    key: jax.Array, state: MCLMCState, density: Callable, num_weights: int
+) -> tuple[MCLMCState, dict]:
+    chain, error, finite = langevin_step(
+        key, state.chain, density, state.inverse_mass, state.length, state.step_size
+    )
+    return state._replace(chain=chain), {
+        "diverging": ~finite,
+        "lp": chain.logdensity,
+        "n_steps": jnp.asarray(2),  # gradients
+        "step_size": state.step_size,
+        "decoherence_length": state.length,
+        "energy_error": error**2 / num_weights,
+    }
+
+
+def _first_state(
+    chain: Any,
+    step_size: float,
+    length: float,
+    inverse_mass: Tree,
+    moments: Moments | None,
+    trail: Trail | None,
+) -> MCLMCState:
+    first, length_now = (jnp.asarray(number, float) for number in (step_size, length))
+    average = jnp.zeros(()), jnp.zeros(())
+    zero = jnp.zeros((), int)
+    return MCLMCState(chain, first, length_now, inverse_mass, moments, trail, average, zero)
+
+
+def _followed(state: MCLMCState, start_mass: Tree | None) -> MCLMCState:
+    """Count the new position in the moments, the length and, from its start on, the mass."""
+    if state.moments is None:
+        return state
+    moments = updated(state.moments, state.chain.position)
+    state = state._replace(moments=moments)
+    if state.trail is not None:
+        state = _lengthened(state, moments, state.trail)
+    if start_mass is not None:
+        state = state._replace(inverse_mass=estimated_mass(moments, start_mass))
+    return state
 
 
 def _tuned(old: MCLMCState, new: MCLMCState, info: dict, target: jax.Array) -> MCLMCState:

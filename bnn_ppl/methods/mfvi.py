@@ -143,13 +143,8 @@ def mfvi(
         loc = {f"{site}.loc": mean for site, mean in state.mean.items()}
         return loc | {f"{site}.scale": jnp.exp(s) for site, s in state.log_std.items()}
 
-    settings = {
-        "method": "mfvi",
-        "learning_rate": rate,
-        "estimator": estimator,
-        "init_std": init_std,
-        "num_samples": num_samples,
-    }
+    settings = {"method": "mfvi", "learning_rate": rate, "estimator": estimator}
+    settings |= {"init_std": init_std, "num_samples": num_samples}
     density = posterior.logdensity
     return Method(
         init,

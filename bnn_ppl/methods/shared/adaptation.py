@@ -91,13 +91,7 @@ def adaptive(
     """
     from blackjax.adaptation.step_size import dual_averaging_adaptation
 
-    if step_size is not None:
-        check_positive("step_size", step_size)
-    if not 0 < target_acceptance < 1:
-        raise ValueError(
-            f"got target_acceptance={target_acceptance}, expected a number between 0 and 1"
-        )
-
+    _check(step_size, target_acceptance)
     start_averaging, update_averaging, averaged = dual_averaging_adaptation(target_acceptance)
 
     def init(key: Array, position: Tree, batch: Any) -> AdaptiveState:
@@ -141,21 +135,27 @@ def adaptive(
         return state._replace(num_warmup=state.num_warmup + 1), info
 
     def restarted(key: Array, batch: Any, state: AdaptiveState) -> AdaptiveState:
-        density = partial(logdensity, batch=batch)
-        first = speed * _first_step_size(
-            key, state.chain, density, state.inverse_mass, target_acceptance
-        )
-        # Dual averaging leaps to ten times its start: so the leap is to the step just found, and a
-        # warm-up that ends soon after a restart is none the worse.
+        density, mass = partial(logdensity, batch=batch), state.inverse_mass
+        first = speed * _first_step_size(key, state.chain, density, mass, target_acceptance)
+        # Dual averaging leaps to ten times its start, so the leap is to the step size just found,
+        # and a warm-up that ends soon after a restart is no worse for it.
         anew = state._replace(step_size=first / 10, averaging=start_averaging(first / 10))
-        lost = first > 10 * state.step_size
-        return jax.tree.map(partial(jnp.where, lost), anew, state)
+        return jax.tree.map(partial(jnp.where, first > 10 * state.step_size), anew, state)
 
     def draw(key: Array, state: AdaptiveState) -> Tree:
         del key
         return state.chain.position
 
     return Method(init, step, draw, warmup, settings, logdensity=logdensity, all_rows=True)
+
+
+def _check(step_size: float | None, target_acceptance: float) -> None:
+    if step_size is not None:
+        check_positive("step_size", step_size)
+    if not 0 < target_acceptance < 1:
+        raise ValueError(
+            f"got target_acceptance={target_acceptance}, expected a number between 0 and 1"
+        )
 
 
 def euclidean(inverse_mass: Tree) -> "Metric":

@@ -11,6 +11,7 @@ import numpy as np
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.checks import checked_rows
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_count
 
 Tree = Any
 
@@ -63,10 +64,8 @@ def stopped_early(
         If a count is below 1, the method has a warm-up or a fitted distribution of its own, or the
         rows are not finite or not like the posterior's.
     """
-    if check_every < 1 or patience < 1:
-        raise ValueError(
-            f"got check_every={check_every}, patience={patience}, expected whole numbers from 1 up"
-        )
+    check_count("check_every", check_every)
+    check_count("patience", patience)
     if method.warmup or method.finish or method.fitted:
         name = method.settings.get("method", "one")
         raise ValueError(f"got {name}, whose warm-up differs, expected descent or one like it")

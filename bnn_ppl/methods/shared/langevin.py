@@ -1,5 +1,6 @@
 """Langevin dynamics on stochastic gradients: what sgld and sghmc share."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,14 +48,9 @@ def langevin(
     """
     check_arguments(posterior=posterior)
     preconditioner = preconditioner or identity()
-    _check(step_size, momentum, temperature)
+    _check(step_size, momentum, temperature, preconditioner if subtract_noise else None)
     if gibbs_every is not None:
         check_gibbs(posterior, gibbs_every, temperature)
-    if subtract_noise and not preconditioner.freezes:
-        raise ValueError(
-            f"got subtract_noise with the preconditioner {preconditioner.name}, expected one that "
-            "knows the gradients' variance and keeps it: preconditioners.scale_adapted()"
-        )
 
     # Noise alone takes the step's key as it is: on 400 weights splitting it shows in a step's time.
     draws_more = preconditioner.curvature is not None or gibbs_every is not None
@@ -64,40 +60,28 @@ def langevin(
         start = optax.tree.zeros_like(position) if momentum else None
         return LangevinState(position, start, preconditioner.init(position), jnp.zeros((), int))
 
-    def driven(
-        key: jax.Array, state: LangevinState, batch: Any, heat: jax.Array, adapting: bool
-    ) -> tuple[jax.Array, Tree, Tree, Tree]:
-        """Log-density, gradient (with the term of a mass that follows it), mass, mass's state."""
-
-        def density(position: Tree) -> jax.Array:
-            return posterior.logdensity(position, batch)
-
-        inner, hessian = state.preconditioner, None
-        if preconditioner.curvature is None:
-            lp, gradient = jax.value_and_grad(density)(state.position)
-        else:
-            lp, gradient, hessian = _with_hessian(key, density, state.position)
-        if adapting or not preconditioner.freezes:
-            inner = preconditioner.update(gradient, hessian, inner)
-        if preconditioner.curvature is not None:
-            gradient = optax.tree.add_scale(gradient, heat, preconditioner.curvature(inner))
-        return lp, gradient, preconditioner.mass(inner), inner
-
     def step(
         key: jax.Array, state: LangevinState, batch: Any, adapting: bool = False
     ) -> tuple[LangevinState, dict]:
         noise_key, probe_key, gibbs_key = jax.random.split(key, 3) if draws_more else [key] * 3
         size, heat = (value_at(rate, state.num_steps) for rate in (step_size, temperature))
-        lp, gradient, mass, inner = driven(probe_key, state, batch, heat, adapting)
+
+        def density(position: Tree) -> jax.Array:
+            return posterior.logdensity(position, batch)
+
+        lp, gradient, mass, inner = _driven(
+            density, preconditioner, probe_key, state, heat, adapting
+        )
         root = jnp.sqrt(size)
 
-        def pushed(g: jax.Array, e: jax.Array, m: jax.Array) -> jax.Array:
+        def noise_variance(m: jax.Array) -> jax.Array:
             variance = 2 * (1 - momentum) * heat * m
-            if subtract_noise:
-                variance = jnp.maximum(variance - size * m**2, 0.0)
-            return root * g + jnp.sqrt(variance) * e
+            return jnp.maximum(variance - size * m**2, 0.0) if subtract_noise else variance
 
-        push = jax.tree.map(pushed, gradient, gaussian_like(noise_key, state.position), mass)
+        push = jax.tree.map(
+            lambda g, e, m: root * g + jnp.sqrt(noise_variance(m)) * e,
+            *(gradient, gaussian_like(noise_key, state.position), mass),
+        )
         if momentum:
             push = optax.tree.add_scale(push, momentum, state.momentum)
         position = jax.tree.map(lambda w, p, m: w + root * p / m, state.position, push, mass)
@@ -105,34 +89,41 @@ def langevin(
             due = state.num_steps % gibbs_every == 0
             position |= {site: state.position[site] for site in posterior.precisions}
             position = precisions_drawn(gibbs_key, posterior, position, due)
-        carried = push if momentum else None
-        info = step_info(lp, step_size=size)
-        return LangevinState(position, carried, inner, state.num_steps + 1), info
+        state = LangevinState(position, push if momentum else None, inner, state.num_steps + 1)
+        return state, step_info(lp, step_size=size)
 
     def draw(key: jax.Array, state: LangevinState) -> Tree:
         del key
         return state.position
 
-    settings = {
-        "method": name,
-        "step_size": named(step_size),
-        "preconditioner": preconditioner.name,
-        "noise_temperature": named(temperature),
-        "gibbs_every": gibbs_every,
-        "subtract_noise": subtract_noise,
-    }
-    if momentum:
-        settings |= {"momentum": momentum}
+    rates = {"step_size": named(step_size), "noise_temperature": named(temperature)}
+    settings: dict[str, Any] = {"method": name, "preconditioner": preconditioner.name, **rates}
+    settings |= {"gibbs_every": gibbs_every, "subtract_noise": subtract_noise}
+    settings |= {"momentum": momentum} if momentum else {}
     warmup = partial(step, adapting=True) if preconditioner.freezes else None
-    return Method(
-        init,
-        step,
-        draw,
-        warmup,
-        settings,
-        logdensity=posterior.logdensity,
-        needs_warmup=preconditioner.freezes,
-    )
+    density, freezes = posterior.logdensity, preconditioner.freezes
+    return Method(init, step, draw, warmup, settings, logdensity=density, needs_warmup=freezes)
+
+
+def _driven(
+    density: Callable,
+    preconditioner: Preconditioner,
+    key: jax.Array,
+    state: LangevinState,
+    heat: jax.Array,
+    adapting: bool,
+) -> tuple[jax.Array, Tree, Tree, Tree]:
+    """Log-density, gradient (with the term of a mass that follows it), mass, mass's state."""
+    inner, hessian = state.preconditioner, None
+    if preconditioner.curvature is None:
+        lp, gradient = jax.value_and_grad(density)(state.position)
+    else:
+        lp, gradient, hessian = _with_hessian(key, density, state.position)
+    if adapting or not preconditioner.freezes:
+        inner = preconditioner.update(gradient, hessian, inner)
+    if preconditioner.curvature is not None:
+        gradient = optax.tree.add_scale(gradient, heat, preconditioner.curvature(inner))
+    return lp, gradient, preconditioner.mass(inner), inner
 
 
 def _with_hessian(key: jax.Array, density: Any, position: Tree) -> tuple[jax.Array, Tree, Tree]:
@@ -146,9 +137,15 @@ def _with_hessian(key: jax.Array, density: Any, position: Tree) -> tuple[jax.Arr
     return lp, gradient, optax.tree.mul(signs, product)
 
 
-def _check(step_size: Any, momentum: float, temperature: Any) -> None:
+def _check(step_size: Any, momentum: float, temperature: Any, noisy: Preconditioner | None) -> None:
+    """Refuse numbers out of range, and a preconditioner whose noise cannot be subtracted."""
     check_rate("step_size", step_size)
     if not 0 <= momentum < 1:
         raise ValueError(f"got momentum={momentum}, expected a number from 0 to below 1")
     if not callable(temperature) and not temperature >= 0:
         raise ValueError(f"got noise_temperature={temperature}, expected 0 or more, or a schedule")
+    if noisy is not None and not noisy.freezes:
+        raise ValueError(
+            f"got subtract_noise with the preconditioner {noisy.name}, expected one that knows the "
+            "gradients' variance and keeps it: preconditioners.scale_adapted()"
+        )
