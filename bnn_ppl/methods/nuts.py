@@ -1,15 +1,31 @@
-"""No-U-turn sampler on the full data."""
+"""No-U-turn sampler on the full data.
 
-from typing import Any
+BlackJAX's and NumPyro's samplers carry some fifteen copies of the weights from one leapfrog step to
+the next, of which a network on few rows feels each. What is carried here is what the algorithm
+reads again: the state, one chosen so far, the sum of momenta and the checkpoints.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import optax
 
 from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.shared.adaptation import Mass, adaptive, euclidean, initial_mass
-from bnn_ppl.methods.shared.no_u_turn import no_u_turn
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
+
+if TYPE_CHECKING:
+    from blackjax.mcmc.hmc import HMCState
+
+Array = jax.Array
+Tree = Any
+
+_DIVERGENCE = 1000.0  # energy error, in nats, from which a trajectory is given up
 
 
 @describe(
@@ -88,3 +104,243 @@ def nuts(
             "max_num_doublings": max_num_doublings,
         },
     )
+
+
+# --- trajectories on trees of weights
+
+
+class Point(NamedTuple):
+    """A state of the trajectory."""
+
+    position: Tree
+    momentum: Tree
+    gradient: Tree
+
+
+class Choice(NamedTuple):
+    """The state chosen among some, and their total weight."""
+
+    position: Tree
+    gradient: Tree
+    logdensity: Array
+    energy: Array
+    log_weight: Array
+
+
+class Checkpoints(NamedTuple):
+    """Momenta and their sums so far where subtrees begin, by depth; the last place is for none."""
+
+    momentum: Tree
+    total: Tree
+
+
+class Stretch(NamedTuple):
+    """States passed in one direction."""
+
+    end: Point
+    total: Tree  # of the momenta
+    choice: Choice
+    num_steps: Array
+    acceptance: Array  # summed
+    turning: Array
+    diverging: Array
+
+
+class Trajectory(NamedTuple):
+    """All states so far."""
+
+    left: Point
+    right: Point
+    total: Tree
+    choice: Choice
+    num_doublings: Array
+    num_steps: Array
+    acceptance: Array
+    ended: Array
+    diverging: Array
+
+
+def no_u_turn(
+    key: Array,
+    start: "HMCState",
+    momentum: Tree,
+    logdensity_fn: Callable,
+    inverse_mass: Tree,
+    step_size: Array,
+    max_num_doublings: int,
+) -> Trajectory:
+    """Double a trajectory until it turns back, and choose one of its states.
+
+    Within a doubling states are chosen by their weight exp(-energy), between doublings the new part
+    is favoured (Betancourt, 2017, appendix A.3.2). Each subtree is checked for a turn when its last
+    state is reached, against the checkpoint of its first (Phan et al., 2019; Lao & Dillon, 2020).
+    """
+    value_and_gradient = jax.jit(jax.value_and_grad(logdensity_fn))
+    position, logdensity, gradient = start
+    point, energy = (
+        Point(position, momentum, gradient),
+        _kinetic(inverse_mass, momentum) - logdensity,
+    )
+    choice = Choice(position, gradient, logdensity, energy, log_weight=jnp.zeros(()))
+    extend = partial(_extended, value_and_gradient, inverse_mass, energy)
+
+    def double(carry: tuple[Trajectory, Checkpoints]) -> tuple[Trajectory, Checkpoints]:
+        trajectory, checkpoints = carry
+        direction_key, walk_key, choice_key = (
+            jax.random.fold_in(jax.random.fold_in(key, trajectory.num_doublings), i)
+            for i in range(3)
+        )
+        forward = jax.random.bernoulli(direction_key)
+        end = _either(forward, trajectory.right, trajectory.left)
+        step = jnp.where(forward, step_size, -step_size)
+        num_steps = 2**trajectory.num_doublings
+        stretch, checkpoints = extend(walk_key, end, step, num_steps, trajectory, checkpoints)
+        return _joined(choice_key, trajectory, stretch, forward, inverse_mass), checkpoints
+
+    def goes_on(carry: tuple[Trajectory, Checkpoints]) -> Array:
+        return (carry[0].num_doublings < max_num_doublings) & ~carry[0].ended
+
+    none, no = jnp.zeros((), int), jnp.zeros((), bool)
+    begin = Trajectory(
+        point, point, momentum, choice, none, none, jnp.zeros(()), ended=no, diverging=no
+    )
+    places = jax.tree.map(lambda p: jnp.zeros((max_num_doublings, *p.shape), p.dtype), momentum)
+    return jax.lax.while_loop(goes_on, double, (begin, Checkpoints(places, places)))[0]
+
+
+def _extended(
+    value_and_gradient: Callable,
+    inverse_mass: Tree,
+    start_energy: Array,
+    key: Array,
+    end: Point,
+    step_size: Array,
+    num_steps: Array,
+    trajectory: Trajectory,
+    checkpoints: Checkpoints,
+) -> tuple[Stretch, Checkpoints]:
+    """Take so many leapfrog steps from an end, or fewer if a subtree turns or energy is lost."""
+
+    def leapfrog(point: Point) -> tuple[Point, Array]:
+        half = optax.tree.add_scale(point.momentum, step_size / 2, point.gradient)
+        velocity = jax.tree.map(jnp.multiply, inverse_mass, half)
+        position = optax.tree.add_scale(point.position, step_size, velocity)
+        logdensity, gradient = value_and_gradient(position)
+        return Point(
+            position, optax.tree.add_scale(half, step_size / 2, gradient), gradient
+        ), logdensity
+
+    def step(carry: tuple[Stretch, Checkpoints]) -> tuple[Stretch, Checkpoints]:
+        stretch, checkpoints = carry
+        point, logdensity = leapfrog(stretch.end)
+        energy = _kinetic(inverse_mass, point.momentum) - logdensity
+        weight = jnp.nan_to_num(start_energy - energy, nan=-jnp.inf, posinf=-jnp.inf)
+        log_weight = jnp.logaddexp(stretch.choice.log_weight, weight)
+        new = Choice(point.position, point.gradient, logdensity, energy, log_weight)
+        draw = jnp.log(jax.random.uniform(jax.random.fold_in(key, stretch.num_steps)))
+        choice = _either(draw < weight - log_weight, new, stretch.choice)
+        total = optax.tree.add(stretch.total, point.momentum)
+        checkpoints, turning = _checked(
+            stretch.num_steps, point.momentum, total, inverse_mass, checkpoints
+        )
+        return Stretch(
+            end=point,
+            total=total,
+            choice=choice._replace(log_weight=log_weight),
+            num_steps=stretch.num_steps + 1,
+            acceptance=stretch.acceptance + jnp.minimum(jnp.exp(weight), 1.0),
+            turning=turning,
+            diverging=-weight > _DIVERGENCE,
+        ), checkpoints
+
+    def goes_on(carry: tuple[Stretch, Checkpoints]) -> Array:
+        stretch, _ = carry
+        return (stretch.num_steps < num_steps) & ~stretch.turning & ~stretch.diverging
+
+    no = jnp.zeros((), bool)
+    begin = Stretch(
+        end=end,
+        total=optax.tree.zeros_like(end.momentum),
+        choice=trajectory.choice._replace(log_weight=jnp.asarray(-jnp.inf, step_size.dtype)),
+        num_steps=jnp.zeros((), int),
+        acceptance=jnp.zeros(()),
+        turning=no,
+        diverging=no,
+    )
+    return jax.lax.while_loop(goes_on, step, (begin, checkpoints))
+
+
+def _checked(
+    number: Array, momentum: Tree, total: Tree, inverse_mass: Tree, checkpoints: Checkpoints
+) -> tuple[Checkpoints, Array]:
+    """Keep a state where a subtree begins; where some end, see whether one of them turns.
+
+    States are counted from 0. An even one begins subtrees; the depth of the largest is its number
+    of ones in binary, without the last digit. An odd one ends as many as it has ones at the end.
+    """
+    depth = jnp.bitwise_count(number >> 1).astype(int)
+    num_ended = jnp.bitwise_count((~number & (number + 1)) - 1).astype(int)
+    last = len(jax.tree.leaves(checkpoints.momentum)[0]) - 1
+    place = jnp.where(number % 2 == 0, depth, last)
+
+    def stored(places: Tree, value: Tree) -> Tree:
+        return jax.tree.map(lambda leaf, v: leaf.at[place].set(v), places, value)
+
+    kept = Checkpoints(stored(checkpoints.momentum, momentum), stored(checkpoints.total, total))
+
+    def turns(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        at, _ = carry
+        first, before = (jax.tree.map(lambda leaf: leaf[at], places) for places in kept)
+        between = jax.tree.map(lambda t, b, f: t - b + f, total, before, first)
+        return at - 1, _turning(inverse_mass, first, momentum, between)
+
+    def goes_on(carry: tuple[Array, Array]) -> Array:
+        at, turning = carry
+        return (at > depth - num_ended) & ~turning
+
+    return kept, jax.lax.while_loop(goes_on, turns, (depth, jnp.zeros((), bool)))[1]
+
+
+def _joined(
+    key: Array, old: Trajectory, new: Stretch, forward: Array, inverse_mass: Tree
+) -> Trajectory:
+    """Put a stretch at an end of the trajectory; choose from it unless it turned or diverged."""
+    whole = ~(new.turning | new.diverging)
+    left = _either(forward, old.left, new.end)
+    right = _either(forward, new.end, old.right)
+    total = optax.tree.add(old.total, new.total)
+    better = new.choice.log_weight - old.choice.log_weight
+    taken = whole & (jnp.log(jax.random.uniform(key)) < better)
+    choice = _either(taken, new.choice, old.choice)._replace(
+        log_weight=jnp.logaddexp(old.choice.log_weight, new.choice.log_weight)
+    )
+    turning = _turning(inverse_mass, left.momentum, right.momentum, total)
+    return Trajectory(
+        left,
+        right,
+        total,
+        choice,
+        num_doublings=old.num_doublings + 1,
+        num_steps=old.num_steps + new.num_steps,
+        acceptance=old.acceptance + new.acceptance,
+        ended=turning | ~whole,
+        diverging=new.diverging,
+    )
+
+
+def _turning(inverse_mass: Tree, left: Tree, right: Tree, total: Tree) -> Array:
+    """Whether the ends of a stretch move towards each other, by the sum of its momenta."""
+    between = jax.tree.map(lambda t, a, b: t - (a + b) / 2, total, left, right)
+
+    def along(end: Tree) -> Array:
+        return optax.tree.vdot(jax.tree.map(jnp.multiply, inverse_mass, end), between)
+
+    return (along(left) <= 0) | (along(right) <= 0)
+
+
+def _kinetic(inverse_mass: Tree, momentum: Tree) -> Array:
+    return 0.5 * optax.tree.vdot(jax.tree.map(jnp.multiply, inverse_mass, momentum), momentum)
+
+
+def _either(which: Array, first: Tree, second: Tree) -> Tree:
+    return jax.tree.map(partial(jnp.where, which), first, second)
