@@ -1,18 +1,19 @@
-"""How near approximations come to the posterior of a real network is not known without that one.
+"""How close approximations come to the posterior of a real network.
 
 Izmailov et al. (2021) sampled a ResNet-20 with filter response normalisation and swish by
-full-batch HMC on CIFAR-10, with 512 TPUs, under the prior N(0, 1/5) on every weight at temperature
-1 and without augmentation, and published what it predicts. The same network is fitted here by two
-of the paper's baselines, with its batches of 80: a deep ensemble by SGD, and SGHMC that starts from
-its members.
+full-batch HMC on CIFAR-10, with 512 TPUs, under the prior N(0, 1/5) on every weight, at temperature
+1 and without augmentation, and published its predictions. Here two of the paper's baselines are
+fitted to the same network, with its batch size of 80: a deep ensemble by SGD, and SGHMC started
+from the members of the ensemble.
 
-Wants the images in the folder that BNN_PPL_DATA (or --data-dir) names or through
-tensorflow-datasets, and the published predictions as cifar10/hmc_reference.npz in that folder. By
-default 20,480 images and a few epochs, hours on a CPU; the paper's: --subset 50000 --num-members 50
---num-epochs 500 --num-burnin-epochs 1000 --num-sampling-epochs 9000 --num-draws 900 --num-chains 5.
+Needs the images in the folder named by BNN_PPL_DATA (or --data-dir) or through tensorflow-datasets,
+and the published predictions as cifar10/hmc_reference.npz in that folder. The default is 20,480
+images and a few epochs, which takes hours on a CPU. The paper's setting: --subset 50000
+--num-members 50 --num-epochs 500 --num-burnin-epochs 1000 --num-sampling-epochs 9000 --num-draws
+900 --num-chains 5.
 
-Prints for both and for the published HMC accuracy, negative log-likelihood and calibration error on
-the test images, and agreement and total variation with the published HMC.
+Prints, for both methods and for the published HMC, the accuracy, negative log-likelihood and
+calibration error on the test images, and the agreement and total variation with the published HMC.
 """
 
 import os
@@ -33,29 +34,29 @@ import bnn_ppl as bnn
 class Config:
     """Settings."""
 
-    data_dir: Path | None = None  # by default the environment variable BNN_PPL_DATA
+    data_dir: Path | None = None  # default: the environment variable BNN_PPL_DATA
     subset: int = 20_480  # training images
     num_test: int = 10_000  # test images, the first ones
-    net: str = "ResNet20"  # of bnn_ppl.nets; the reference is of this one
+    net: str = "ResNet20"  # from bnn_ppl.nets; the reference used this one
     prior_std: float = 0.2**0.5
     batch_size: int = 80
-    num_members: int = 2  # of the ensemble
+    num_members: int = 2  # size of the ensemble
     num_epochs: int = 20  # of each member
-    learning_rate: float = 0.018  # of SGD: the paper's 3e-7 on a sum over 60,000 rows
+    learning_rate: float = 0.018  # of SGD; the paper's 3e-7 is for a sum over 60,000 rows
     step_size: float = 3e-7  # of SGHMC
     num_chains: int = 2  # of SGHMC
     num_burnin_epochs: int = 5
-    num_sampling_epochs: int = 15  # over which the draws are spread
+    num_sampling_epochs: int = 15  # during which the draws are made
     num_draws: int = 15  # of each chain
-    folder: Path | None = Path("runs/cifar10_as_in_the_hmc_paper")  # to go on where it was stopped
+    folder: Path | None = Path("runs/cifar10_as_in_the_hmc_paper")  # where a stopped run resumes
 
 
 def main(config: Config) -> dict[str, float]:
-    """Fit both and compare with the published HMC; scores by "<method> <score>"."""
+    """Fit both and compare with the published HMC; return scores by "<method> <score>"."""
     data = bnn.data.load("cifar10", subset=config.subset, data_dir=config.data_dir)
     reference = bnn.data.hmc_reference("cifar10", data_dir=config.data_dir)
     probs = reference.probs
-    if data.source == "tensorflow-datasets":  # its images have an order of their own
+    if data.source == "tensorflow-datasets":  # which orders the images differently
         probs = probs[reference.tfds_order]
     test = bnn.data.Data(*(leaf[: config.num_test] for leaf in data.test))
     net = partial(getattr(bnn.nets, config.net), data.train.x.shape[1:], 10)

@@ -1,14 +1,14 @@
-"""Posteriors colder than Bayes' are said to predict better; biased samplers cannot tell.
+"""Do posteriors colder than the Bayesian one predict better? Exact sampling can tell.
 
 A temperature below 1 sharpens the posterior. Where it predicts better (Wenzel et al., 2020),
-something in the model is wrong, or in the sampler, for a biased one hides it. So here HMC, which is
+something is wrong with the model, or with the sampler, if that is biased. So here HMC, which is
 exact, samples (p(D|w) p(w))^(1/T) at several T for a small network on a few hundred digits. With
-``--tempered likelihood`` the likelihood alone is tempered, p(D|w)^(1/T) p(w).
+``--tempered likelihood`` only the likelihood is tempered: p(D|w)^(1/T) p(w).
 
-Prints a row a temperature: accuracy, negative log-likelihood and calibration error on the test
-digits, agreement with the predictions at T = 1, and R-hat of the predictions (its median; cold
-posteriors mix worse); then the temperature of the least negative log-likelihood. Draws the scores
-against the temperature. ``bnn-ppl sweep temperature`` is the same as a command.
+Prints one row per temperature: accuracy, negative log-likelihood and calibration error on the test
+digits, agreement with the predictions at T = 1, and the median R-hat of the predictions (cold
+posteriors mix less well); then the temperature with the lowest negative log-likelihood. Plots the
+scores against the temperature. ``bnn-ppl sweep temperature`` does the same as a command.
 """
 
 import os
@@ -33,7 +33,7 @@ class Config:
     temperatures: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 3.0)  # 1 must be among them
     tempered: Literal["posterior", "likelihood"] = "posterior"
     hidden: tuple[int, ...] = (20,)  # width of each hidden layer
-    gain: float = 4.0  # scale of the prior, by the root of the fan-in
+    gain: float = 4.0  # scale of the prior, divided by the square root of the fan-in
     num_chains: int = 4
     num_warmup: int = 100
     num_draws: int = 100
@@ -66,7 +66,7 @@ def main(config: Config) -> dict[str, float]:
     table = bnn.compare(predictions, data.test.y, "1", function_rhat=functions)
     table = table[["accuracy", "nll", "ece", "agreement", "rhat_median"]]
     print(table.to_string(float_format="{:.3f}".format))
-    print(f"least negative log-likelihood at T = {table['nll'].idxmin()}")
+    print(f"lowest negative log-likelihood at T = {table['nll'].idxmin()}")
     config.figure.parent.mkdir(parents=True, exist_ok=True)
     figure = bnn.plots.sweep(table.assign(temperature=config.temperatures), ["temperature"])
     figure.savefig(config.figure, dpi=150)

@@ -1,14 +1,14 @@
-"""A network fits labels that are random as well as labels that are right, and does not say so.
+"""A network fits random labels as well as correct ones; the evidence tells them apart.
 
-A share of the training labels of the digits is drawn at random (Zhang et al., 2017), from none to
-all. At each share a network is trained to its best fit, with Laplace's evidence about it, and a
-Gaussian process is fitted to two of the digits, with its evidence. The prior of each is the same at
-every share.
+A fraction of the training labels of the digits is drawn at random (Zhang et al., 2017), from none
+to all. At each fraction a network is trained to its best fit, with Laplace's evidence about it, and
+a Gaussian process is fitted to two of the digits, with its evidence. Their priors do not change.
 
-Prints for each share the accuracy on the labels trained on (near 1 where they are memorised), the
-accuracy on test labels, and the log evidence a row in units of log(classes), in which guessing is
-worth -1. It falls with every share: the prior over functions tells structure from noise (Wilson &
-Izmailov, 2020). Draws all of it. ``bnn-ppl label-noise`` is the same as a command.
+Prints, for each fraction, the accuracy on the labels trained on (near 1 where they are memorised),
+the accuracy on test labels, and the log evidence per row in units of log(classes), in which
+guessing scores -1. The evidence falls as the fraction grows: the prior over functions tells
+structure from noise (Wilson & Izmailov, 2020). Plots all of this. ``bnn-ppl label-noise`` does the
+same as a command.
 """
 
 import os
@@ -30,17 +30,17 @@ class Config:
     """Settings."""
 
     data: str = "digits"  # or mnist
-    subset: int | None = None  # only the first so many training images
-    shares: tuple[float, ...] = (0.0, 0.5, 1.0)  # of the labels that are random
+    subset: int | None = None  # use only this many training images, the first ones
+    shares: tuple[float, ...] = (0.0, 0.5, 1.0)  # fractions of random labels
     hidden: tuple[int, ...] = (100, 100)  # width of each hidden layer
-    num_epochs: int = 200  # passes over the rows at each share
+    num_epochs: int = 200  # passes over the rows at each fraction
     batch_size: int = 64
     gaussian_process: bool = True  # needs scikit-learn: pip install scikit-learn
     figure: Path = Path("runs/corrupted_labels.png")
 
 
 def main(config: Config) -> dict[str, float]:
-    """Train on labels more and more random; scores by "<model> <score> at <share>"."""
+    """Train on increasingly random labels; scores by "<model> <score> at <share>"."""
     data = bnn.data.load(config.data, subset=config.subset)
     num_pixels = prod(data.train.x.shape[1:])
     net = partial(bnn.nets.MLP, num_pixels, config.hidden, data.num_classes)

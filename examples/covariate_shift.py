@@ -1,18 +1,18 @@
-"""Noise in images can cost a posterior more than a best fit (Izmailov et al., 2021b).
+"""Noise in images can hurt a posterior more than a best fit (Izmailov et al., 2021b).
 
-Pixels that are black in all training images leave their weights as the prior has them. A best fit
-draws such weights to 0; each draw of the posterior has random ones, which noise in those pixels
-switches on. On 160 images of MNIST, that ship with the package, one network is fitted three ways,
-and tested on corrupted test images:
+Pixels that are black in all training images leave the posterior of their weights equal to the
+prior. A best fit drives such weights to 0; each posterior draw has random ones, which noise in
+those pixels switches on. On 160 images of MNIST, which ship with the package, one network is fitted
+in three ways and tested on corrupted images:
 
 - MAP: the best fit;
-- HMC: under a normal prior of one width for all weights;
-- HMC, pixel prior: under one as wide in the first layer as each pixel varies, so that pixels that
-  never do have no say (after the paper's EmpCov prior, without its correlations).
+- HMC: under a normal prior with the same width for all weights;
+- HMC, pixel prior: under a prior whose width in the first layer follows the variation of each
+  pixel, so that constant pixels have no effect (the paper's EmpCov prior without correlations).
 
-Prints for each the accuracy and negative log-likelihood on the test images as they are, and under
-each corruption at the highest severity: single wrong pixels (impulse_noise) cost HMC more nats than
-MAP, and the pixel prior saves about half of them. Draws scores by severity.
+Prints, for each, the accuracy and negative log-likelihood on the clean test images and under each
+corruption at the highest severity: single wrong pixels (impulse_noise) cost HMC more nats than MAP,
+and the pixel prior avoids about half of that cost. Plots scores by severity.
 """
 
 import os
@@ -39,7 +39,7 @@ class Config:
     num_test: int = 500  # test images
     corruptions: tuple[str, ...] = ("gaussian_noise", "impulse_noise", "gaussian_blur", "fog")
     severities: tuple[int, ...] = (1, 3, 5)
-    std: float = 0.3  # of the prior; at 0.1 it leaves 160 images little to say
+    std: float = 0.3  # of the prior; at 0.1 the prior outweighs 160 images
     hidden: tuple[int, ...] = (50,)  # width of each hidden layer
     num_steps: int = 1000  # of the best fit
     num_chains: int = 2  # of HMC
@@ -49,7 +49,7 @@ class Config:
 
 
 def pixel_prior(std: float, images: np.ndarray) -> Callable[..., dist.Distribution]:
-    """Make a normal prior that is wide in the first layer where pixels vary."""
+    """Make a normal prior whose width in the first layer follows the variation of each pixel."""
     spread = images.reshape(len(images), -1).std(0)[:, None]
 
     def prior(site: str, shape: tuple[int, ...]) -> dist.Distribution:
@@ -95,7 +95,7 @@ def main(config: Config) -> dict[str, float]:
 
 
 def fitted(name: str, config: Config, posterior: bnn.Posterior) -> arviz.InferenceData:
-    """One point, the mode of the posterior, or draws of HMC."""
+    """One point, the mode of the posterior, or draws by HMC."""
     run = partial(bnn.run, jax.random.key(0), posterior)
     if name == "MAP":
         rate = optax.cosine_decay_schedule(1e-2, config.num_steps)

@@ -1,17 +1,17 @@
-"""One best fit of a classifier of texts does not know which reviews it cannot read.
+"""Which film reviews is a text classifier unsure about? A single best fit does not know.
 
 Izmailov et al. (2021) sampled a CNN-LSTM of 2,700,098 weights on the film reviews of IMDB (the
 last 100 tokens of each, 20,000 training rows) under the prior N(0, 1/40). Their full-batch HMC took
-30 million epochs; here are two of their baselines on the same model, data and batches of 80: a deep
-ensemble by SGD, and SGHMC that starts from its members.
+30 million epochs; here are two of their baselines with the same model, data and batch size of 80: a
+deep ensemble by SGD, and SGHMC started from the members of the ensemble.
 
-Wants imdb/imdb_len100.npz in the folder that BNN_PPL_DATA (or --data-dir) names; bnn_ppl's
-data/files/NOTICE.md says what is in it. By default 2,000 rows and a few epochs, minutes; the
-paper's: --subset 20000 --num-members 50 --num-epochs 500 --num-burnin-epochs 1000
---num-sampling-epochs 9000 --num-draws 900 --num-chains 5.
+Needs imdb/imdb_len100.npz in the folder named by BNN_PPL_DATA (or --data-dir); bnn_ppl's
+data/files/NOTICE.md describes its contents. The default is 2,000 rows and a few epochs, which takes
+minutes. The paper's setting: --subset 20000 --num-members 50 --num-epochs 500 --num-burnin-epochs
+1000 --num-sampling-epochs 9000 --num-draws 900 --num-chains 5.
 
-Prints for one member, the ensemble and SGHMC accuracy, negative log-likelihood and calibration
-error on test reviews, and agreement and total variation with SGHMC.
+Prints, for one member, the ensemble and SGHMC, the accuracy, negative log-likelihood and
+calibration error on test reviews, and the agreement and total variation with SGHMC.
 """
 
 import os
@@ -32,7 +32,7 @@ import bnn_ppl as bnn
 class Config:
     """Settings."""
 
-    data_dir: Path | None = None  # by default the environment variable BNN_PPL_DATA
+    data_dir: Path | None = None  # default: the environment variable BNN_PPL_DATA
     subset: int = 2_000  # training rows
     num_test: int = 5_000  # test rows, the first ones
     embedding_size: int = 128
@@ -40,15 +40,15 @@ class Config:
     units: int = 128  # of the LSTM
     prior_std: float = 40**-0.5
     batch_size: int = 80
-    num_members: int = 2  # of the ensemble
+    num_members: int = 2  # size of the ensemble
     num_epochs: int = 20  # of each member
     learning_rate: float = 0.1  # of SGD, on the mean over rows
     step_size: float = 1e-6  # of SGHMC
     num_chains: int = 2  # of SGHMC
     num_burnin_epochs: int = 5
-    num_sampling_epochs: int = 15  # over which the draws are spread
+    num_sampling_epochs: int = 15  # during which the draws are made
     num_draws: int = 15  # of each chain
-    folder: Path | None = Path("runs/imdb_as_in_the_hmc_paper")  # to go on where it was stopped
+    folder: Path | None = Path("runs/imdb_as_in_the_hmc_paper")  # where a stopped run resumes
 
 
 def main(config: Config) -> dict[str, float]:

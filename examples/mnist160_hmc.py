@@ -1,14 +1,15 @@
-"""Cheap methods are judged by each other as long as nobody has sampled the posterior itself.
+"""How close a short HMC run comes to a long one, and a cheap method to both.
 
 The small example of Izmailov et al. (2021): 784-256-256-10, prior N(0, 1) on every weight, the
-first 160 training images of MNIST, full-batch HMC with a trajectory of 1.5. A long run of it is
-kept beside the documentation (docs/mnist160_hmc.npz, 168 draws). Here a short one is put beside it:
-a few draws of chains that start at best fits from draws of the prior, where weights are as large as
-this posterior's. A draw takes 15,000 gradients, so all of it some minutes.
+first 160 training images of MNIST, full-batch HMC with trajectory length 1.5. The predictions of a
+long run are stored with the documentation (docs/mnist160_hmc.npz, 168 draws). Here a short run is
+compared with it: a few draws of chains that start at best fits, which themselves start at draws
+from the prior, where weights are as large as under this posterior. A draw takes 15,000 gradients,
+so the whole program takes some minutes.
 
-Prints the acceptance rate; for those best fits and for HMC, draw after draw, the accuracy on 2,000
-test images and the agreement and total variation with the long run; and the distance between two
-halves of the long run, below which nothing can be expected to come.
+Prints the acceptance rate; for those best fits and for HMC, after each draw, the accuracy on 2,000
+test images and the agreement and total variation with the long run; and the distance between the
+two halves of the long run, which no method can be expected to beat.
 """
 
 import os
@@ -31,13 +32,13 @@ class Config:
     """Settings."""
 
     hidden: tuple[int, ...] = (256, 256)  # width of each hidden layer
-    std: float = 1.0  # of the prior
-    step_size: float = 1e-4  # of leapfrog steps; at 2e-4 next to nothing is accepted
+    std: float = 1.0  # standard deviation of the prior
+    step_size: float = 1e-4  # of leapfrog steps; at 2e-4 almost nothing is accepted
     trajectory_length: float = 1.5
     num_chains: int = 4
     num_warmup: int = 1
     num_draws: int = 4
-    num_steps: int = 200  # of Adam, to where the chains start
+    num_steps: int = 200  # of Adam, for the starting points of the chains
 
 
 def main(config: Config) -> dict[str, float]:

@@ -1,13 +1,13 @@
-"""Accuracy ranks approximations of a posterior, and says nothing of how near they come to it.
+"""How close do cheap methods come to the posterior? Accuracy does not show it.
 
 One network, 784-50-10 with a fan-in prior, on the 160 training images of MNIST that ship with the
-package: few enough for HMC to give the posterior itself. Beside it cheaper methods, on minibatches
-but for Laplace. ``--subset 60000`` takes all of MNIST (by BNN_PPL_DATA) and leaves HMC hours of
-work: name the methods then, and another reference.
+package: few enough for HMC to sample the posterior itself. It is compared with cheaper methods, all
+on minibatches except Laplace. ``--subset 60000`` takes all of MNIST (by BNN_PPL_DATA), on which HMC
+takes hours: then choose the methods, and another reference.
 
-Prints a row a method: accuracy, negative log-likelihood and calibration error on 2,000 test images,
-agreement of its most probable class with HMC's, total variation between its probabilities and
-HMC's, seconds and gradient evaluations. Draws the same.
+Prints one row per method: accuracy, negative log-likelihood and calibration error on 2,000 test
+images, agreement of its most probable class with HMC's, total variation between its probabilities
+and HMC's, seconds and gradient evaluations. Plots the same.
 """
 
 import os
@@ -32,10 +32,10 @@ class Config:
 
     subset: int = 160  # training images
     num_test: int = 2000  # test images
-    methods: tuple[str, ...] = ()  # by default all
-    reference: str | None = "hmc"  # whom to be near to
+    methods: tuple[str, ...] = ()  # default: all
+    reference: str | None = "hmc"  # the method to compare with
     hidden: tuple[int, ...] = (50,)  # width of each hidden layer
-    num_members: int = 10  # of ensembles
+    num_members: int = 10  # size of the ensembles
     num_steps: int = 1000  # of each fit
     batch_size: int = 40
     num_chains: int = 2  # of HMC
@@ -59,7 +59,7 @@ def main(config: Config) -> dict[str, float]:
     draws = {name: fits[name]() for name in names}
     predictions = {name: bnn.predict(posterior, own, test) for name, own in draws.items()}
     if "laplace" in draws:
-        # Draws of the weights are too wide for the network itself (Immer et al., 2021).
+        # Weight draws are too wide for the network itself (Immer et al., 2021): linearise it.
         linear = bnn.linearised(posterior, draws["laplace"])
         predictions["laplace, linearised"] = bnn.predict(linear, draws["laplace"], test)
     table = bnn.compare(predictions, test.y, config.reference, draws=draws)
@@ -71,7 +71,7 @@ def main(config: Config) -> dict[str, float]:
 
 
 def methods(config: Config, posterior: bnn.Posterior) -> Fits:
-    """Methods by name, to be called."""
+    """Methods by name, as functions that run them."""
     steps = config.num_steps
     rate, natural = (optax.cosine_decay_schedule(start, steps) for start in (1e-2, 1e-1))
     run = partial(bnn.run, jax.random.key(0), posterior)
@@ -105,7 +105,7 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
         "laplace": lambda: once(bnn.laplace(posterior), init=ensemble().isel(chain=[0])),
         "mfvi": lambda: gaussian(bnn.mfvi(posterior, learning_rate=rate)),
         "mc_dropout": lambda: gaussian(bnn.mc_dropout(posterior, learning_rate=rate)),
-        "vogn": lambda: gaussian(bnn.vogn(posterior, natural)),  # steps over the curvature
+        "vogn": lambda: gaussian(bnn.vogn(posterior, natural)),  # natural-gradient rates are larger
         "ivon": lambda: gaussian(bnn.ivon(posterior, natural)),
     }  # fmt: skip
 

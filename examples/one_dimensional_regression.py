@@ -1,13 +1,13 @@
-"""A network trained to one best fit is as sure in a gap of the data as in the middle of them.
+"""A best fit is as confident in a gap between the data as in the middle of them.
 
 Sixty points of Wilson & Izmailov (2020) lie in three groups with gaps between them; the true curve
-is known. One small network is fitted four ways: by Hamiltonian Monte Carlo, which samples the
-posterior itself; as a deep ensemble, best fits from 10 starts; by MultiSWAG, a Gaussian about each
-of 5 fits; and by NumPyro's own variational inference on the same model (SVI and AutoNormal).
+is known. One small network is fitted in four ways: by Hamiltonian Monte Carlo, which samples the
+posterior itself; as a deep ensemble, best fits from 10 starting points; by MultiSWAG, a Gaussian
+about each of 5 fits; and by NumPyro's own variational inference on the same model (SVI and
+AutoNormal).
 
-Prints for each the root mean squared error against the true curve, and how wide it believes the
-curve to be (epistemic standard deviation) where there are data and in the gaps between. Draws the
-four bands into one figure.
+Prints, for each, the root mean squared error against the true curve, and the epistemic standard
+deviation near the data and in the gaps between them. Plots the four bands in one figure.
 """
 
 import os
@@ -33,15 +33,15 @@ import bnn_ppl as bnn
 class Config:
     """Settings."""
 
-    data: str = "wilson-1d"  # or izmailov-1d, of noise 0.02
+    data: str = "wilson-1d"  # or izmailov-1d, which has noise 0.02
     hidden: tuple[int, ...] = (50, 50)  # width of each hidden layer
-    gain: float = 3.0  # scale of the prior, of biases too; narrow ones make all four alike
+    gain: float = 3.0  # scale of the prior, biases included; at small scales all four look alike
     noise: float = 0.5  # standard deviation of the points about the curve
     num_chains: int = 4  # of HMC, and below
     num_warmup: int = 200
     num_draws: int = 200  # of each chain, and of the variational fit
     num_members: int = 10  # of the ensemble; MultiSWAG has half as many
-    num_steps: int = 3000  # of each fit; four times as many of the variational one
+    num_steps: int = 3000  # of each fit; the variational one takes four times as many
     figure: Path = Path("runs/one_dimensional_regression.png")
 
 

@@ -1,16 +1,16 @@
 """A network that learns one task after another forgets the first ones.
 
-Task 1 are the digits as they are; each further task is the same images under a permutation of the
-pixels of its own, and no row is seen again after its task. Three learners with the same network:
+Task 1 is the digits as they are; each further task is the same images with the pixels permuted in
+its own way, and no row is seen again after its task. Three learners with the same network:
 
-- vcl: variational, the Gaussian fitted to a task is the prior of the next (Nguyen et al., 2018);
+- vcl: variational; the Gaussian fitted to a task is the prior of the next (Nguyen et al., 2018);
 - ewc: the same with Laplace's approximation, elastic weight consolidation (Kirkpatrick et al.,
   2017);
-- fine_tuning: plain descent from where the last task ended.
+- fine_tuning: plain descent from the end of the previous task.
 
 Prints the accuracy of each learner on every task after the last one, their average, and how much
-accuracy the earlier tasks have lost since they were best known. Draws accuracies as tasks are
-learnt. ``bnn-ppl continual`` is the same as a command.
+accuracy the earlier tasks have lost since their best. Plots the accuracies during learning.
+``bnn-ppl continual`` does the same as a command.
 """
 
 import os
@@ -29,15 +29,15 @@ import bnn_ppl as bnn
 class Config:
     """Settings."""
 
-    data: str = "digits"  # or mnist, all of it by BNN_PPL_DATA: then temperature 1, 4 epochs
-    subset: int | None = None  # only the first so many training images
+    data: str = "digits"  # or mnist (all of it by BNN_PPL_DATA), with temperature 1 and 4 epochs
+    subset: int | None = None  # use only this many training images, the first ones
     learners: tuple[str, ...] = ("vcl", "ewc", "fine_tuning")  # or same_prior
     num_tasks: int = 4
     hidden: tuple[int, ...] = (100, 100)  # width of each hidden layer
-    temperature: float = 0.1  # of the likelihood; at 1 few rows tell a mean-field Gaussian little
+    temperature: float = 0.1  # of the likelihood; at 1 a Gaussian hardly fits so few rows
     num_epochs: int = 60  # passes over the rows of a task
     batch_size: int = 32
-    num_rows: int | None = None  # only the first so many test images of each task
+    num_rows: int | None = None  # use only this many test images of each task
     figure: Path = Path("runs/permuted_digits.png")
 
 

@@ -1,13 +1,13 @@
-"""Good fits of a network lie apart in weight space, with valleys between of unknown depth.
+"""Good fits of a network lie far apart in weight space, with valleys of unknown depth between.
 
-On the yacht table three points of one posterior span a plane (Garipov et al., 2018; Izmailov et
-al., 2021): the last draw of each of two HMC chains, and a best fit. Its log-density is computed on
+On the yacht table, three points of one posterior span a plane (Garipov et al., 2018; Izmailov et
+al., 2021): the last draw of each of two HMC chains, and a best fit. The log-density is computed on
 a grid through all three, and along the straight lines between them.
 
-Prints the log-density at each of the three, in nats, and how far below the lower end the lowest
-point of each line is. The best fit is far higher than any draw: draws lie where there is volume,
-not at the top. Draws log-density, log-likelihood and log-prior on the plane. ``bnn-ppl surface`` is
-the same for the folders of runs.
+Prints the log-density at each of the three points, in nats, and how far the lowest point of each
+line lies below its lower end. The best fit is far higher than any draw: draws lie where the volume
+is, not at the mode. Plots log-density, log-likelihood and log-prior on the plane. ``bnn-ppl
+surface`` does the same for run folders.
 """
 
 import os

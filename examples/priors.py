@@ -1,15 +1,15 @@
-"""A prior on weights is chosen for its name, and what it says of functions is never looked at.
+"""What a prior on the weights implies about functions.
 
-Families of priors at one standard deviation, and three that have none, for one small network on
-a few hundred digits. For each:
+Families of priors with the same standard deviation, and three whose scale varies, for one small
+network on a few hundred digits. For each:
 
-- functions drawn from the prior: how sure of one class is each, before it has seen any digit?
-- HMC's posterior: how good are its predictions, and does it mix?
+- functions drawn from the prior: how confident of one class are they, before any data?
+- the posterior by HMC: how good are its predictions, and does it mix?
 
-Prints a row a family: entropy of a function drawn from the prior (in nats; log 10 = 2.30 is to know
-nothing), and of the posterior accuracy, negative log-likelihood and calibration error on the test
-digits and R-hat of the predictions (median and largest). Draws the
-scores by family. ``bnn-ppl sweep prior`` is much the same as a command.
+Prints one row per family: the entropy of a function drawn from the prior (in nats; log 10 = 2.30 is
+complete uncertainty), and for the posterior the accuracy, negative log-likelihood and calibration
+error on the test digits and the R-hat of the predictions (median and largest). Plots the scores by
+family. ``bnn-ppl sweep prior`` does much the same as a command.
 """
 
 import os
@@ -32,7 +32,7 @@ class Config:
     data: str = "digits"  # or another set of images
     subset: int = 200  # training images
     std: float = 0.5  # of every weight
-    families: tuple[str, ...] = ()  # some of the table below; by default all
+    families: tuple[str, ...] = ()  # names from the table below; default: all
     hidden: tuple[int, ...] = (20,)  # width of each hidden layer
     num_chains: int = 4
     num_warmup: int = 100
@@ -43,16 +43,16 @@ class Config:
 def chosen(config: Config) -> dict[str, Any]:
     """Priors by name, the first five of them at one standard deviation."""
     std = config.std
-    wide = std / sqrt(0.75)  # three quarters of the weights; the others are nearly 0
+    wide = std / sqrt(0.75)  # for three quarters of the weights; the others are nearly 0
     families = {
         "normal": bnn.priors.normal(std),
         "laplace": bnn.priors.laplace(std),
         "logistic": bnn.priors.logistic(std),
         "student_t": bnn.priors.student_t(std, df=5),
         "mixture": bnn.priors.mixture((wide, wide / 100), (0.75, 0.25)),
-        "fan_in": bnn.priors.fan_in(),  # a standard deviation for each layer
-        "hierarchical": bnn.priors.hierarchical(std),  # one learnt for each layer
-        "horseshoe": bnn.priors.horseshoe(std),  # one learnt for each weight
+        "fan_in": bnn.priors.fan_in(),  # one standard deviation per layer
+        "hierarchical": bnn.priors.hierarchical(std),  # one learnt per layer
+        "horseshoe": bnn.priors.horseshoe(std),  # one learnt per weight
     }
     return {name: families[name] for name in config.families or families}
 

@@ -1,15 +1,15 @@
-"""Most weights of a network do nothing, and a single best fit cannot say which.
+"""Most weights of a network can be deleted; a distribution over weights shows which.
 
 A mean-field Gaussian is fitted to a network on the digits (Bayes by backprop; Graves, 2011;
-Blundell et al., 2015). A weight whose mean is small beside its standard deviation can be deleted.
-Three orders of deletion are compared:
+Blundell et al., 2015). A weight whose mean is small compared with its standard deviation can be
+deleted. Three orders of deletion are compared:
 
-- by signal to noise, abs(mean) / sd;
-- by divergence from the prior: what the data told of the weight, in nats;
+- by signal-to-noise ratio, abs(mean) / sd;
+- by divergence from the prior: what the data told about the weight, in nats;
 - for one best fit, which has no sd, by the size of the weight.
 
-Prints for each order the test error with 0, 50, ... % of the weights deleted. Draws error and
-negative log-likelihood against the share. ``bnn-ppl prune`` does it for the folder of a run.
+Prints, for each order, the test error with 0, 50, ... % of the weights deleted. Plots error and
+negative log-likelihood against the fraction. ``bnn-ppl prune`` does the same for a run folder.
 """
 
 import os
@@ -33,13 +33,13 @@ class Config:
     """Settings."""
 
     data: str = "digits"  # or mnist
-    subset: int | None = None  # only the first so many training images
+    subset: int | None = None  # use only this many training images, the first ones
     hidden: tuple[int, ...] = (100,)  # width of each hidden layer
-    temperature: float = 0.1  # of the likelihood; at 1 few rows tell a mean-field Gaussian little
+    temperature: float = 0.1  # of the likelihood; at 1 a Gaussian hardly fits so few rows
     num_steps: int = 5000  # of each fit
     batch_size: int = 64
     num_draws: int = 50
-    shares: tuple[float, ...] = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98)  # of the weights deleted
+    shares: tuple[float, ...] = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98)  # fractions of weights deleted
     figure: Path = Path("runs/pruning.png")
 
 
@@ -71,7 +71,7 @@ def main(config: Config) -> dict[str, float]:
     errors = pandas.DataFrame(
         {name: table.set_index("share")["error"] for name, table in curves.items()}
     )
-    print("test error with a share of the weights deleted")
+    print("test error by fraction of weights deleted")
     print(errors.to_string(float_format="{:.3f}".format))
     return {f"{name} {share}": value for (share, name), value in errors.stack().items()}
 
@@ -84,7 +84,7 @@ def by_size(
     rows = []
     for share in config.shares:
         left = point.copy()
-        smallest = sizes[round(share * len(sizes))]  # that stays
+        smallest = sizes[round(share * len(sizes))]  # the smallest one kept
         left["posterior"] = point.posterior.where(abs(point.posterior) >= smallest, 0.0)
         prediction = bnn.predict(posterior, left, test)
         error = 1 - bnn.metrics.accuracy(prediction, test.y)

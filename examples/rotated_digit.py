@@ -1,16 +1,16 @@
-"""A network is as sure of a digit that lies on its side, or of one it was never shown, as of any.
+"""A network is as confident about a digit on its side, or one it has never seen, as about any.
 
 One network is trained on the digits 0 to 6 among 160 images of MNIST, which ship with the package,
-three ways: one best fit, an ensemble of them, and HMC. Then
+in three ways: one best fit, an ensemble of them, and HMC. Then
 
-- the first 1 of the test images is turned, step by step, to 180 degrees;
-- test images of 7, 8 and 9 are shown, which none of the training images is.
+- the first 1 among the test images is rotated, step by step, to 180 degrees;
+- the network is shown test images of 7, 8 and 9, none of which it was trained on.
 
-Prints for each way the entropy of the prediction of the 1 upright and at its most uncertain (in
-nats, and what share of the latter the draws differ about, the epistemic part), and how well the
-entropy tells digits never seen from those learnt (AUROC; 0.5 is chance). The modes of so small a
-problem are one function, which all of the ensemble find. ``--against kmnist fashion-mnist`` tells
-other images apart too (by BNN_PPL_DATA). Draws the probabilities and entropies of the 1 by angle.
+Prints, for each way, the entropy of the prediction for the upright 1 and for its most uncertain
+angle (in nats, with the epistemic part of the latter: what the draws disagree about), and how well
+the entropy separates unseen digits from learnt ones (AUROC; 0.5 is chance). On so small a problem
+all members of the ensemble find the same function. ``--against kmnist fashion-mnist`` adds other
+images (by BNN_PPL_DATA). Plots the probabilities and entropies of the 1 by angle.
 """
 
 import os
@@ -34,20 +34,20 @@ class Config:
 
     num_learnt: int = 7  # digits below this one are learnt
     hidden: tuple[int, ...] = (50,)  # width of each hidden layer
-    gain: float = 3.0  # of the prior; at 1.4 it leaves 160 images little to say
-    num_members: int = 10  # of the ensemble
+    gain: float = 3.0  # of the prior; at 1.4 the prior outweighs 160 images
+    num_members: int = 10  # size of the ensemble
     num_steps: int = 500  # of each best fit
     num_chains: int = 2  # of HMC
     num_warmup: int = 60
     num_draws: int = 60
     angles: tuple[float, ...] = tuple(range(0, 181, 12))  # degrees
     num_test: int = 2000  # test images
-    against: tuple[str, ...] = ()  # other sets of images
+    against: tuple[str, ...] = ()  # other image sets
     figure: Path = Path("runs/rotated_digit.png")
 
 
 def main(config: Config) -> dict[str, float]:
-    """Train, turn and tell apart; scores by "<way> <score>"."""
+    """Train, rotate and detect; scores by "<way> <score>"."""
     data = bnn.data.load("mnist", subset=160)
     test = bnn.data.Data(*(leaf[: config.num_test] for leaf in data.test))
     (train, _), (learnt, unseen) = parted(config, data.train), parted(config, test)
@@ -84,7 +84,7 @@ def main(config: Config) -> dict[str, float]:
 
 
 def parted(config: Config, part: bnn.data.Data) -> tuple[bnn.data.Data, bnn.data.Data]:
-    """Part images of digits that are learnt from the others."""
+    """Separate images of the digits to learn from the others."""
     learnt = part.y < config.num_learnt
     return tuple(bnn.data.Data(part.x[which], part.y[which]) for which in (learnt, ~learnt))
 

@@ -1,12 +1,12 @@
-"""A network that labels pixels gives a mask with clean edges, and is silent on where it guessed.
+"""A network that labels pixels gives a mask with clean edges, even where it guesses.
 
-On 160 images of MNIST, that ship with the package, noise is added, and a U-Net is to say of each
-pixel whether there is ink under it. The model is the ready-made classifier: the pixels of a row are
-one event. It is fitted as one best fit, as an ensemble of them, and by MC dropout.
+Noise is added to 160 images of MNIST, which ship with the package, and a U-Net predicts for each
+pixel whether there is ink under the noise. The model is the ready-made classifier: the pixels of a
+row are one event. It is fitted as one best fit, as an ensemble of them, and by MC dropout.
 
-Prints for each way, over the pixels of the test images: accuracy, intersection over union of the
-ink, negative log-likelihood, calibration error, and how well the entropy tells wrong pixels from
-right ones (AUROC; 0.5 is chance). Draws some images with their true mask, the ensemble's
+Prints, for each way and over the pixels of the test images: accuracy, intersection over union of
+the ink, negative log-likelihood, calibration error, and how well the entropy separates wrong pixels
+from right ones (AUROC; 0.5 is chance). Plots some images with their true mask, the ensemble's
 probability of ink and its entropy.
 """
 
@@ -32,12 +32,12 @@ class Config:
 
     num_train: int = 160  # images of MNIST; more by BNN_PPL_DATA
     num_test: int = 200
-    severity: int = 5  # of the noise, from 1
-    widths: tuple[int, ...] = (8, 16)  # channels of each scale, the finest first
-    num_members: int = 4  # of the ensemble
+    severity: int = 5  # of the noise, 1 to 5
+    widths: tuple[int, ...] = (8, 16)  # channels at each scale, finest first
+    num_members: int = 4  # size of the ensemble
     num_steps: int = 300  # of each fit
     batch_size: int = 20
-    rate: float = 0.2  # share of the channels that dropout leaves out
+    rate: float = 0.2  # fraction of channels dropped
     figure: Path = Path("runs/segmentation.png")
 
 
@@ -78,7 +78,7 @@ def masks(config: Config, data: bnn.data.DataSet, part: bnn.data.Data) -> bnn.da
 
 
 def fits(config: Config, posterior: bnn.Posterior) -> dict[str, arviz.InferenceData]:
-    """Draws of one best fit, of an ensemble of them, and of networks under dropout."""
+    """Draws of one best fit, of an ensemble of them, and of MC dropout."""
     run = partial(bnn.run, jax.random.key(0), posterior)
     fit = partial(run, num_warmup=config.num_steps, thin=0, batch_size=config.batch_size)
     rate = optax.cosine_decay_schedule(1e-2, config.num_steps)

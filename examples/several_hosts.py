@@ -1,8 +1,8 @@
-"""Chains of a large network outgrow one machine, and a second script for a cluster drifts away.
+"""One script for one machine and for a cluster.
 
-This one script runs on one host as it is, and on several when it is started once on each: chains
-are spread over all devices of all processes, every process writes its own chains into the folder
-that all of them see, and the first one predicts from all of them.
+It runs on one host as it is, and on several when started once on each: chains are spread over all
+devices of all processes, every process writes its own chains into a folder that all of them see,
+and the first process predicts from all chains.
 
     python examples/several_hosts.py
 
@@ -10,11 +10,12 @@ that all of them see, and the first one predicts from all of them.
     python examples/several_hosts.py --coordinator localhost:1234 --num-processes 2 --process 1
 
 On several hosts the coordinator is the name of the first one. Under SLURM, Open MPI or on a TPU pod
-``--coordinator auto`` finds all three numbers. The number of chains must be a multiple of the
-number of processes. The same command goes on where it was stopped, on as many processes or fewer.
+``--coordinator auto`` finds all three values. The number of chains must be a multiple of the number
+of processes. Rerun the same command to resume, with the same number of processes or fewer.
 
 Prints, on the first process, the number of processes, devices and chains, the test RMSE and
-negative log-likelihood in units of y, and R-hat of the predictions over all chains (median, 95 %).
+negative log-likelihood in units of y, and R-hat of the predictions over all chains (median and
+95 % quantile).
 """
 
 import os
@@ -32,15 +33,15 @@ import bnn_ppl as bnn
 class Config:
     """Settings."""
 
-    coordinator: str | None = None  # address of the first host with a port, or auto
+    coordinator: str | None = None  # address and port of the first host, or auto
     num_processes: int = 1
-    process: int = 0  # number of this one, from 0
+    process: int = 0  # index of this one, from 0
     data: str = "yacht"
     hidden: tuple[int, ...] = (50,)  # width of each hidden layer
     num_chains: int = 4
     num_warmup: int = 100
     num_draws: int = 100
-    folder: Path = Path("runs/several_hosts")  # that all hosts see under this name
+    folder: Path = Path("runs/several_hosts")  # seen by all hosts under this name
 
 
 def main(config: Config) -> dict[str, float]:
@@ -50,7 +51,7 @@ def main(config: Config) -> dict[str, float]:
     net = partial(bnn.nets.MLP, data.train.x.shape[1], config.hidden, 1)
     posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in()), data.train)
     draws = bnn.run(
-        jax.random.key(0),  # the same on every host: chains are numbered over all of them
+        jax.random.key(0),  # the same on every host: chains are numbered across hosts
         posterior,
         bnn.hmc(posterior),
         num_chains=config.num_chains,
@@ -77,7 +78,7 @@ def main(config: Config) -> dict[str, float]:
 
 
 def join(config: Config) -> None:
-    """Make one computer of all processes, before JAX looks for devices."""
+    """Connect all processes, before JAX looks for devices."""
     if config.coordinator == "auto":
         jax.distributed.initialize()
     elif config.coordinator is not None:

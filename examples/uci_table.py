@@ -1,13 +1,13 @@
-"""Papers compare a new method with one or two others, each with its own network, prior and split.
+"""Every method of the package on the same posterior.
 
-Here every method of the package meets one posterior: a network of one hidden layer on a published
-split of a table, fan-in prior, noise learnt. Samplers without a Metropolis test start from members
-of the ensemble. Settings are the same for every table and not tuned to test rows.
+All methods share a network with one hidden layer, a published split of a table, a fan-in prior and
+learnt noise. Samplers without a Metropolis test start from members of the ensemble. The settings
+are the same for every table and were not tuned to test rows.
 
-Prints a row a method: test RMSE and negative log-likelihood in units of y, the share of test rows
-that the 90 % interval holds, seconds and gradient evaluations; then what was published of MC
-dropout on the same split (Gal & Ghahramani, 2016). Draws the same. ``--methods hmc mfvi`` runs some
-of them.
+Prints one row per method: test RMSE and negative log-likelihood in units of y, the fraction of test
+rows covered by the 90 % interval, seconds and gradient evaluations; then the published results of
+MC dropout on the same split (Gal & Ghahramani, 2016). Plots the same. ``--methods hmc mfvi`` runs
+only these.
 """
 
 import os
@@ -32,13 +32,13 @@ class Config:
 
     data: str = "yacht"  # or energy; others by BNN_PPL_DATA
     split: int = 0
-    methods: tuple[str, ...] = ()  # by default all
+    methods: tuple[str, ...] = ()  # default: all
     hidden: tuple[int, ...] = (50,)  # width of each hidden layer
-    num_members: int = 10  # of ensembles
+    num_members: int = 10  # size of the ensembles
     num_steps: int = 5000  # of each fit
     batch_size: int = 32
     num_chains: int = 4  # of samplers
-    num_warmup: int = 100  # of exact ones, which see all rows
+    num_warmup: int = 100  # of exact samplers, which see all rows
     num_draws: int = 100
     figure: Path = Path("runs/uci_table.png")
 
@@ -55,7 +55,7 @@ def main(config: Config) -> dict[str, float]:
     draws = {name: fits[name]() for name in names}
     predictions = {name: bnn.predict(posterior, own, data.test) for name, own in draws.items()}
     if "laplace" in draws:
-        # Draws of the weights are too wide for the network itself (Immer et al., 2021).
+        # Weight draws are too wide for the network itself (Immer et al., 2021): linearise it.
         linear = bnn.linearised(posterior, draws["laplace"])
         predictions["laplace, linearised"] = bnn.predict(linear, draws["laplace"], data.test)
     table = bnn.compare(predictions, data.test.y, draws=draws, scale=data.y_scale)
@@ -71,7 +71,7 @@ def main(config: Config) -> dict[str, float]:
 
 
 def methods(config: Config, posterior: bnn.Posterior) -> Fits:
-    """Every method of the package by name, to be called."""
+    """Every method of the package by name, as functions that run them."""
     steps = config.num_steps
     rate, natural = (optax.cosine_decay_schedule(start, steps) for start in (1e-2, 1e-1))
     run = partial(bnn.run, jax.random.key(0), posterior)
@@ -105,7 +105,7 @@ def methods(config: Config, posterior: bnn.Posterior) -> Fits:
         "laplace": lambda: once(bnn.laplace(posterior), init=ensemble().isel(chain=[0])),
         "mfvi": lambda: gaussian(bnn.mfvi(posterior, learning_rate=rate)),
         "mc_dropout": lambda: gaussian(bnn.mc_dropout(posterior, learning_rate=rate, rate=0.05)),
-        "vogn": lambda: gaussian(bnn.vogn(posterior, natural)),  # steps over the curvature
+        "vogn": lambda: gaussian(bnn.vogn(posterior, natural)),  # natural-gradient rates are larger
         "ivon": lambda: gaussian(bnn.ivon(posterior, natural)),
     }  # fmt: skip
 

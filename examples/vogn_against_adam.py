@@ -1,13 +1,13 @@
-"""Adam is sure of a class however far from the data it is asked.
+"""Adam is confident of a class however far from the data it is asked.
 
-A hundred digits 0 to 4 by their first two principal components, even or odd, so that neither class
-is in one piece. One network is trained by Adam and by VOGN (Khan et al., 2018), and what it says of
-the plane after every few steps is kept: by the one point of Adam, by draws of VOGN's Gaussian.
-Both are driven here by their pure functions (init, step, draw) without ``bnn_ppl.run``.
+A hundred digits 0 to 4 by their first two principal components, labelled even or odd, so that each
+class is in several pieces. One network is trained by Adam and by VOGN (Khan et al., 2018), and its
+predictions on the plane are recorded every few steps: from Adam's point and from draws of VOGN's
+Gaussian. Both are used here by their pure functions (init, step, draw), without ``bnn_ppl.run``.
 
-Prints for both the accuracy and the negative log-likelihood on other digits at the end, and the
-entropy of the prediction at the corners of the plane, far from all data (in nats; log 2 = 0.69 is
-not to know). Writes the boundaries as they move into an animated GIF.
+Prints, for both, the final accuracy and negative log-likelihood on other digits, and the entropy of
+the prediction at the corners of the plane, far from all data (in nats; log 2 = 0.69 is complete
+uncertainty). Writes the moving boundaries as an animated GIF.
 """
 
 import os
@@ -32,8 +32,8 @@ class Config:
 
     num_train: int = 100
     hidden: tuple[int, ...] = (128,)  # width of each hidden layer
-    gain: float = 5.0  # scale of the prior, of biases too
-    learning_rate: float = 1e-2  # of both
+    gain: float = 5.0  # scale of the prior, biases included
+    learning_rate: float = 1e-2  # of both methods
     num_draws: int = 50  # of VOGN's Gaussian, for each frame
     num_frames: int = 40  # of the animation
     steps_a_frame: int = 100
@@ -76,7 +76,7 @@ def plane() -> tuple[np.ndarray, np.ndarray]:
 
 
 def trained(config: Config, posterior: bnn.Posterior, method: bnn.Method, points: tuple) -> list:
-    """Class probabilities at sets of points (frames, points, classes) while a method learns."""
+    """Class probabilities at points during training, (frames, points, classes) per set."""
     data = posterior.data  # few rows: every step sees all of them
 
     def frame(state: Any, key: jax.Array) -> tuple:
@@ -93,7 +93,7 @@ def trained(config: Config, posterior: bnn.Posterior, method: bnn.Method, points
 
 
 def animate(config: Config, frames: dict, side: np.ndarray, train: tuple) -> None:
-    """Draw what each method says of the plane, frame after frame."""
+    """Plot the predictions of each method on the plane, frame by frame."""
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     panels = figure.subplots(1, len(frames))
 

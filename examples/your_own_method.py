@@ -1,16 +1,17 @@
-"""A sampler with a slip in one line runs, mixes and draws from another distribution.
+"""Write your own sampler, and test it on a posterior that is known exactly.
 
-So a method of your own wants two things: little code, and a posterior that is known. Here are both.
+A sampler with a mistake in one line runs and mixes, but draws from another distribution. So this
+example has both parts:
 
 - The method is MALA, Langevin dynamics with a Metropolis test (Roberts & Tweedie, 1996), which the
-  package does not have: three pure functions of some fifteen lines. Chains, devices, keys, warm-up,
-  storage and diagnosis are ``bnn_ppl.run``'s.
-- The posterior is that of a linear regression of the yacht table under a normal prior and known
+  package does not have: three pure functions of about fifteen lines. ``bnn_ppl.run`` provides
+  chains, devices, keys, warm-up, storage and diagnosis.
+- The posterior is that of a linear regression on the yacht table under a normal prior with known
   noise: a normal distribution, whose mean and covariance are one line of linear algebra.
 
-Prints the acceptance rate, the effective sample size, the largest distance of a posterior mean from
-the exact one in units of its Monte Carlo error (three or less where all is right), and the largest
-relative error of a standard deviation.
+Prints the acceptance rate, the effective sample size, the largest error of a posterior mean in
+units of its Monte Carlo error (three or less if all is right), and the largest relative error of a
+standard deviation.
 """
 
 import os
@@ -34,16 +35,16 @@ class Config:
 
     data: str = "yacht"  # or another table
     prior_std: float = 0.3  # of every weight
-    noise: float = 1.0  # standard deviation of the rows about the line, known
+    noise: float = 1.0  # known standard deviation of the rows about the line
     step_size: float = 1.5e-3  # of MALA, in squared units of the weights
     num_chains: int = 4
     num_warmup: int = 1000
     num_draws: int = 2000
-    thin: int = 10  # steps a draw
+    thin: int = 10  # steps per draw
 
 
 def mala(posterior: bnn.Posterior, step_size: float) -> bnn.Method:
-    """Metropolis-adjusted Langevin algorithm: a step of gradient and noise, accepted or not."""
+    """Metropolis-adjusted Langevin algorithm: gradient and noise steps, accepted or rejected."""
 
     def init(key: jax.Array, position: Any, batch: Any) -> Any:
         return position  # the whole state of a chain
@@ -56,7 +57,7 @@ def mala(posterior: bnn.Posterior, step_size: float) -> bnn.Method:
         noise = jnp.sqrt(2 * step_size) * jax.random.normal(noise_key, old.shape)
         new = old + step_size * old_gradient + noise
         new_lp, new_gradient = density(new)
-        back = old - new - step_size * new_gradient  # the noise that the way back would need
+        back = old - new - step_size * new_gradient  # the noise that the reverse move would need
         log_ratio = new_lp - old_lp + (noise @ noise - back @ back) / (4 * step_size)
         accepted = jnp.log(jax.random.uniform(accept_key)) < log_ratio
         info = {"acceptance_rate": jnp.exp(jnp.minimum(log_ratio, 0)), "n_steps": jnp.asarray(2)}
@@ -66,14 +67,14 @@ def mala(posterior: bnn.Posterior, step_size: float) -> bnn.Method:
         return position
 
     settings = {"method": "mala", "step_size": step_size}
-    # By the last two `run` refuses another posterior, and minibatches: no Metropolis test of those.
+    # The last two let `run` refuse another posterior, and minibatches: no Metropolis test there.
     return bnn.Method(
         init, step, draw, settings=settings, logdensity=posterior.logdensity, all_rows=True
     )
 
 
 def main(config: Config) -> dict[str, float]:
-    """Sample the linear regression, and measure against its exact posterior."""
+    """Sample the linear regression, and compare with its exact posterior."""
     x, y = bnn.data.load(config.data).train
 
     def model(x: jax.Array, y: jax.Array | None = None) -> None:

@@ -1,17 +1,18 @@
-"""A few wrong rows in a table bend a network with Gaussian noise, and its intervals with it.
+"""A few wrong rows in a table distort a network with Gaussian noise, and its intervals.
 
-On the yacht table a share of the training targets is exchanged among themselves, as a slip in a
-spreadsheet does; the test rows stay right. Two models are sampled by HMC:
+On the yacht table a fraction of the training targets is shuffled, as by a slip in a spreadsheet;
+the test rows stay correct. Two models are sampled by HMC:
 
 - the ready-made one, with Gaussian noise;
-- one that is written here as a plain NumPyro function, with Student-t noise whose degrees of
-  freedom are learnt, so that rows far off count little.
+- one written here as a plain NumPyro function, with Student-t noise whose degrees of freedom are
+  learnt, so that outliers count little.
 
 Any NumPyro function ``model(x, y=None)`` with one observed site and independent rows will do; the
-network in it is one line, and all the rest of the package takes the model as it is.
+network in it is one line, and the rest of the package takes the model as it is.
 
-Prints for both the RMSE and the negative log-likelihood of the right test rows in units of y, and
-how well the chains agree (R-hat of the predictions, 95 % quantile); and the degrees of freedom.
+Prints, for both, the RMSE and negative log-likelihood of the correct test rows in units of y, and
+how well the chains agree (95 % quantile of the R-hat of the predictions); and the degrees of
+freedom.
 """
 
 import os
@@ -33,7 +34,7 @@ class Config:
 
     data: str = "yacht"  # or another table
     split: int = 0
-    share_wrong: float = 0.05  # of the training rows whose targets are exchanged
+    share_wrong: float = 0.05  # fraction of the training rows whose targets are shuffled
     hidden: tuple[int, ...] = (50,)  # width of each hidden layer
     num_chains: int = 4
     num_warmup: int = 100
@@ -41,7 +42,7 @@ class Config:
 
 
 def student_t_regressor(net: partial, prior: bnn.priors.SitePrior) -> bnn.models.Model:
-    """Build a regression on a network with noise of heavy tails."""
+    """Build a network regression with heavy-tailed noise."""
 
     def model(x: jax.Array, y: jax.Array | None = None) -> None:
         f = bnn.random_network("net", net, prior)
@@ -87,7 +88,7 @@ def main(config: Config) -> dict[str, float]:
 
 
 def exchanged(y: np.ndarray, share: float) -> np.ndarray:
-    """Give a share of the rows each other's targets."""
+    """Shuffle the targets of a fraction of the rows."""
     random = np.random.default_rng(0)
     rows = random.choice(len(y), round(share * len(y)), replace=False)
     wrong = y.copy()
