@@ -1,17 +1,17 @@
-"""Measure a microcanonical Langevin ensemble on airfoil, beside its start and HMC.
+"""Measure a microcanonical Langevin ensemble on airfoil, beside its starting points and HMC.
 
-Ten 16-16-16-16 ReLU networks with a mean and a noise level for each x: (a) a deep ensemble by
-descent; (b) a chain of MCLMC from each of its members, after Sommer et al. (2025), who give RMSE
-0.1215 +- 0.0042 and NLL -0.9126 +- 0.0131 for the same networks; (c) HMC from the same start at the
-same number of gradients. The published split of 1,202 and 301 rows, standardised units, NLL of the
-Gaussian with the mixture's moments.
+Ten 16-16-16-16 ReLU networks that predict a mean and a noise level for each x: (a) a deep ensemble
+by descent; (b) one MCLMC chain from each of its members, after Sommer et al. (2025), who report
+RMSE 0.1215 +- 0.0042 and NLL -0.9126 +- 0.0131 for the same networks; (c) HMC from the same
+starting points with the same number of gradients. The published split of 1,202 and 301 rows,
+standardised units, NLL of the Gaussian with the moments of the mixture.
 
     python benchmarks/airfoil.py
     python benchmarks/airfoil.py --choose --seeds 0 --num-nets 4 --methods mclmc --scale 2
 
-The second command measures settings on training rows alone: a fifth of them is held out and takes
-the test rows' place. Seconds are from the start of descent to the predictions, compilation
-included. Needs BNN_PPL_DATA.
+The second command chooses settings on training rows alone: a fifth of them is held out in place of
+the test rows. Seconds count from the start of descent to the predictions, compilation included.
+Needs BNN_PPL_DATA.
 """
 
 import argparse
@@ -41,18 +41,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", default=["mclmc", "hmc"])
     parser.add_argument("--prior", choices=PRIORS, default="normal")
-    parser.add_argument("--scale", type=float, default=0.7, help="of the prior")
+    parser.add_argument("--scale", type=float, default=0.7, help="standard deviation of the prior")
     parser.add_argument("--num-nets", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=3000, help="of descent")
-    parser.add_argument("--learning-rate", type=float, default=1e-2, help="its largest")
+    parser.add_argument("--epochs", type=int, default=3000, help="passes over the data in descent")
+    parser.add_argument("--learning-rate", type=float, default=1e-2, help="largest learning rate")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--mass", choices=["identity", "diagonal", "prior"], default="identity")
-    parser.add_argument("--energy-error", type=float, default=0.02, help="of the draws")
-    parser.add_argument("--first-energy-error", type=float, default=0.5, help="of warm-up")
+    parser.add_argument("--energy-error", type=float, default=0.02, help="target while drawing")
+    parser.add_argument("--first-energy-error", type=float, default=0.5, help="in early warm-up")
     parser.add_argument("--num-warmup", type=int, default=50_000)
     parser.add_argument("--num-draws", type=int, default=300)
     parser.add_argument("--thin", type=int, default=100)
-    parser.add_argument("--leapfrogs", type=int, default=200, help="of a transition of HMC")
+    parser.add_argument("--leapfrogs", type=int, default=200, help="per HMC transition")
     args = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", os.cpu_count())
     data = bnn.data.load("airfoil")
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def held_out(data: bnn.data.DataSet) -> bnn.data.DataSet:
-    """Hold out a fifth of the training rows and measure there."""
+    """Hold out a fifth of the training rows and evaluate there."""
     rows = np.random.default_rng(0).permutation(len(data.train.y))
     kept, held = np.split(rows, [len(rows) * 4 // 5])
     x, y = data.train
@@ -73,7 +73,7 @@ def held_out(data: bnn.data.DataSet) -> bnn.data.DataSet:
 
 
 def evaluate(data, seed: int, args: argparse.Namespace):
-    """Train the ensemble, sample from it by each method, and measure each."""
+    """Train the ensemble, sample from it by each method, and evaluate each."""
     posterior = bnn.condition(model(data, args), data.train)
     began = time.perf_counter()
     start = ensemble(posterior, jax.random.key(seed), args)
@@ -91,9 +91,9 @@ def model(data, args: argparse.Namespace) -> bnn.models.Model:
 
 
 def ensemble(posterior, key: jax.Array, args: argparse.Namespace) -> arviz.InferenceData:
-    """Descend by Adam at a rate that falls to 0 along half a cosine.
+    """Train by Adam at a rate that falls to 0 along half a cosine.
 
-    To the end: the likelihood of rows held out is highest long before the mean is learnt, and nets
+    No early stopping: the held-out likelihood peaks long before the mean is learnt, and networks
     stopped there have larger errors.
     """
     num_steps = args.epochs * (posterior.num_rows // args.batch_size)
@@ -129,7 +129,7 @@ SAMPLERS = {"mclmc": mclmc, "hmc": hmc}
 
 
 def report(name: str, seed: int, data, posterior, draws, began: float) -> dict:
-    """Measure on the test rows, and print a line."""
+    """Evaluate on the test rows, and print a line."""
     prediction = bnn.predict(posterior, draws, data.test)
     seconds = time.perf_counter() - began
     scores = bnn.metrics.summary(prediction, data.test.y, digits=None)

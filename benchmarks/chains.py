@@ -1,14 +1,14 @@
-"""Measure what a chain costs among 1 to 16, over host devices, beside NumPyro's MCMC.
+"""Measure the cost of a chain among 1 to 16, over host devices, beside NumPyro's MCMC.
 
     python benchmarks/chains.py --size 60k
 
-HMC of a fixed number of leapfrog steps on a classifier of a size of benchmarks/problems.py. `run`
-spreads the chains over the host devices, one for each core, and on each takes them one after the
-other; a chunk of its loop is timed. NumPyro runs them one after the other, side by side by
-``vmap``, or one on each device (then as many chains as devices at most); what each call of
-``MCMC.run`` repeats, tracing above all, is taken off by the difference of a long and a short one.
-Milliseconds of a transition of one chain: the time of all over their number, compiled before, the
-best of three.
+HMC with a fixed number of leapfrog steps on a classifier of a size from benchmarks/problems.py.
+`run` spreads the chains over the host devices, one per core, and runs those of a device one after
+the other; one chunk of its loop is timed. NumPyro runs its chains sequentially, in parallel by
+``vmap``, or one per device (then with at most as many chains as devices); the overhead of each call
+of ``MCMC.run``, mostly tracing, is removed by taking the difference of a long and a short call.
+Reported are milliseconds per transition and chain: the time of all chains over their number, after
+compilation, best of three.
 """
 
 import argparse
@@ -76,16 +76,17 @@ def ours(posterior, num_chains: int) -> float:
     import jax
 
     import bnn_ppl as bnn
+    from bnn_ppl.sampling.compiled_loop import compile_loop
     from bnn_ppl.sampling.minibatches import Minibatches
-    from bnn_ppl.sampling.run import compiled_chunk, prepare
+    from bnn_ppl.sampling.start import prepare
 
     method = bnn.hmc(posterior, STEP_SIZE, STEP_SIZE * LENGTH)
     prepared = prepare(
         jax.random.key(0), posterior, method, num_chains, 0, DRAWS, 1, Minibatches(None, False)
     )
-    chunk = compiled_chunk(prepared.phases[1], prepared)
-    count = min(DRAWS, chunk.capacity)
-    seconds = best_seconds(lambda: chunk.run(prepared.states, 0, count), 3)
+    loop = compile_loop(prepared.phases[1], prepared)
+    count = min(DRAWS, loop.capacity)
+    seconds = best_seconds(lambda: loop.run(prepared.states, 0, count), 3)
     return 1e3 * seconds / count / num_chains
 
 

@@ -3,7 +3,7 @@
     python benchmarks/convolutions.py --processes 1
 
 ResNet-20 on 80 images: the gradient of the log-posterior with the package's convolution, and with
-JAX's, in the same loop. On CPUs only the first finds XLA's fast routine there.
+JAX's, in the same loop. On CPUs only the former reaches XLA's fast routine there.
 """
 
 from functools import partial
@@ -21,7 +21,7 @@ NET = partial(bnn.nets.ResNet20, (32, 32, 3), 10)
 
 
 def measure(num_steps: int) -> dict[str, float]:
-    """Seconds a step of each."""
+    """Seconds per step of each."""
     programs = {"ours": climbing()}
     with patch("bnn_ppl.model.network.convolution", lax.conv_general_dilated):
         programs["JAX's"] = climbing()
@@ -29,7 +29,7 @@ def measure(num_steps: int) -> dict[str, float]:
 
 
 def climbing():
-    """Give a step along the gradient, and where to start."""
+    """Make a gradient step and its starting point."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, 32, 32, 3)).astype(np.float32)
     model = bnn.models.classifier(NET, bnn.priors.normal(1.0))

@@ -1,7 +1,7 @@
-"""Question: what do R-hat and ESS of a whole network cost beside ArviZ's.
+"""Measure R-hat and ESS of all weights of a network beside ArviZ's.
 
 All draws of --num-weights weights, autoregressive and with rejected proposals, which repeat the old
-draw, go through `bnn_ppl.diagnostics`. ArviZ takes --sample-size of them, and its time is scaled up
+draw, go through `bnn_ppl.diagnostics`. ArviZ gets --sample-size of them, and its time is scaled up
 to all. Prints both times, their ratio and the largest relative difference on the sample.
 
     python benchmarks/diagnostics.py --num-weights 335000
@@ -18,7 +18,7 @@ import numpy as np
 
 
 def simulate(num_chains: int, num_draws: int, num_weights: int, seed: int) -> np.ndarray:
-    """AR(1) chains, each off by a little; one proposal in five is rejected for all weights."""
+    """AR(1) chains with slightly different means; one proposal in five is rejected."""
     rng = np.random.default_rng(seed)
     shape = (num_chains, num_weights)
     offset = 0.1 * rng.standard_normal(shape, np.float32)
@@ -33,14 +33,14 @@ def simulate(num_chains: int, num_draws: int, num_weights: int, seed: int) -> np
 
 
 def timed(function: Callable, draws: np.ndarray) -> tuple[float, np.ndarray]:
-    """Seconds and answer of one call."""
+    """Seconds and result of one call."""
     start = time.perf_counter()
     answer = function(draws)
     return time.perf_counter() - start, np.asarray(answer)
 
 
 def main(num_weights: int, num_chains: int, num_draws: int, sample_size: int, seed: int) -> None:
-    """Time both sides for each diagnostic and print a line for each."""
+    """Time both packages for each diagnostic and print a line for each."""
     import arviz as az
 
     from bnn_ppl import diagnostics

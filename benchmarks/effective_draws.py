@@ -1,14 +1,13 @@
-"""Measure effective draws a second in function space beside BlackJAX and NumPyro.
+"""Measure effective draws per second in function space beside BlackJAX and NumPyro.
 
     python benchmarks/effective_draws.py
 
-50 units on the yacht table (402 weights), a chain on each host device, 500 steps of warm-up and
-1,000 draws, every sampler with the adaptation it comes with: ours by `run`; BlackJAX's NUTS after
-its window adaptation, under ``pmap``; NumPyro's by ``MCMC(chain_method="parallel")``. All chains
-start at the same positions and all are compiled before they are timed. Predictions of the
-test rows by each draw, their R-hat and bulk ESS; warm-up and draws count as time, but
-for the search of our first step size. mclmc is left
-out: it is biased, and wants thousands of steps of warm-up.
+50 hidden units on the yacht table (402 weights), one chain per host device, 500 warm-up steps and
+1,000 draws, every sampler with its own adaptation: ours by `run`; BlackJAX's NUTS after its window
+adaptation, under ``pmap``; NumPyro's by ``MCMC(chain_method="parallel")``. All chains start at the
+same positions, and everything is compiled before it is timed. R-hat and bulk ESS are those of each
+draw's predictions of the test rows. Warm-up and draws count as time, but the search for our first
+step size does not. mclmc is left out: it is biased and needs thousands of warm-up steps.
 """
 
 import argparse

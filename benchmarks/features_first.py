@@ -1,9 +1,9 @@
-"""Measure when `nets.MLP(features_first=True)` pays on a CPU.
+"""Measure when `nets.MLP(features_first=True)` pays off on a CPU.
 
     python benchmarks/features_first.py
 
-A gradient of the log-density of regressions with narrow and wide layers, rows first (the first
-program, to which ratios are) and features first. Each process times both in turn.
+A gradient of the log-density of regressions with narrow and wide layers, with rows first (the
+baseline of the ratios) and with features first. Each process times both in turn.
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ SHAPES = {  # inputs, layers, rows
 
 
 def measure(shape: str) -> dict[str, float]:
-    """Seconds a gradient of each."""
+    """Seconds per gradient of each."""
     num_inputs, hidden, num_rows = SHAPES[shape]
     rng = np.random.default_rng(0)
     data = rng.standard_normal((num_rows, num_inputs), np.float32), rng.standard_normal(num_rows)

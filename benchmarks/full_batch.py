@@ -1,14 +1,14 @@
-"""Measure what a gradient costs in full-batch samplers, beside the bare loop and their peers.
+"""Measure the cost of a gradient in full-batch samplers, beside a bare loop and other packages.
 
     python benchmarks/full_batch.py --size 335k
 
-A classifier of a size of benchmarks/problems.py. The bare loop computes value and gradient of a
-log-density written by hand, on a tree of weights, and takes a leapfrog step. Beside it whole
-transitions of bnn_ppl, BlackJAX (stock kernels) and NumPyro, momenta and acceptance included: HMC
-and NUTS of as many gradients (the step is so short that no trajectory turns), MCLMC of two. All
-begin at the same weights. Two programs by hand show what methods themselves take beside their
-gradients: all of MCLMC, and of NUTS only the passes over the weights of each leapfrog step. Each
-process times all in turn; medians of paired ratios over the
+A classifier of a size from benchmarks/problems.py. The bare loop computes the value and gradient of
+a hand-written log-density on a tree of weights and takes a leapfrog step. It is compared with whole
+transitions of bnn_ppl, BlackJAX (stock kernels) and NumPyro, including momenta and acceptance: HMC
+and NUTS with the same number of gradients (the step is so short that no trajectory turns), MCLMC
+with two. All start from the same weights. Two hand-written programs show what the methods need
+beside their gradients: all of MCLMC, and for NUTS only the passes over the weights in each leapfrog
+step. Each process times all programs in turn; printed are medians of paired ratios over the
 processes, and the time of a gradient.
 """
 
@@ -26,7 +26,7 @@ DECOHERENCE_LENGTH = 1.0  # of MCLMC
 
 
 def measure(size: str) -> dict[str, float]:
-    """Seconds a gradient of each."""
+    """Seconds per gradient of each."""
     _, _, doublings, trajectories = SIZES[size]
     length = 2**doublings - 1
     model, rows = classifier(size)
@@ -58,7 +58,7 @@ def measure(size: str) -> dict[str, float]:
 
 
 def bare(posterior, position):
-    """Leapfrog steps of (weights, momentum half a step ahead, log density), and nothing else."""
+    """Leapfrog steps of (weights, momentum half a step ahead, log-density), and nothing else."""
     weights = as_layers(position)
     density = partial(log_density, batch=posterior.data, num_rows=posterior.num_rows)
 
@@ -117,7 +117,7 @@ def mclmc_by_hand(posterior, position):
 
 
 def passes_of_nuts(posterior, position):
-    """Take leapfrog steps that weigh, choose, sum and keep states as NUTS must, without end."""
+    """Take leapfrog steps that weight, choose, sum and keep states as NUTS must, without end."""
     weights = as_layers(position)
     density = partial(log_density, batch=posterior.data, num_rows=posterior.num_rows)
 

@@ -1,16 +1,16 @@
-"""Measure full-batch sampling on an accelerator: rates, chains side by side, precision.
+"""Measure full-batch sampling on an accelerator: rates, parallel chains, precision.
 
     python benchmarks/gpu.py                                      about 10 minutes on a GPU
-    python benchmarks/gpu.py --num-images 64 --matrix 512 --leapfrogs 20      to see that it runs
+    python benchmarks/gpu.py --num-images 64 --matrix 512 --leapfrogs 20      a quick check
 
-gradient    ResNet-20-FRN on CIFAR-10-shaped images: images a second and the share of the chip's
-            own matrix rate, measured beside it, in float32 and in TF32; from that the days of the
-            HMC of Izmailov et al. (2021) on CIFAR-10: 3 chains, 240 trajectories each, 70,248
-            leapfrog steps a trajectory (5e7 gradients), 50,000 images.
-chains      784-256-256-256-10 on 160 images (MNIST-160): leapfrog steps a second of 1 to 16 chains
-            by vmap, and how many kernels a step launches.
-precision   the same, HMC of 1,000 leapfrog steps: matrix products in bfloat16, TF32 or float32,
-            energies always in float32: acceptance beside speed.
+gradient    ResNet-20-FRN on CIFAR-10-shaped images: images per second and the fraction of the
+            device's own matrix rate, measured beside it, in float32 and in TF32; from these, the
+            days that the HMC of Izmailov et al. (2021) on CIFAR-10 would take: 3 chains, 240
+            trajectories each, 70,248 leapfrog steps per trajectory (5e7 gradients), 50,000 images.
+chains      784-256-256-256-10 on 160 images (MNIST-160): leapfrog steps per second of 1 to 16
+            chains by vmap, and how many kernels a step launches.
+precision   the same network, HMC with 1,000 leapfrog steps: matrix products in bfloat16, TF32 or
+            float32, energies always in float32; acceptance beside speed.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def gradient(args: argparse.Namespace) -> None:
 
 
 def matrix_rate(size: int) -> float:
-    """TFLOP/s of a product of two matrices."""
+    """TFLOP/s of a matrix product."""
     a = jnp.ones((size, size), jnp.float32)
     product = jax.jit(lambda a: a @ a)
     return 2 * size**3 / best_seconds(partial(product, a)) / 1e12
@@ -125,7 +125,7 @@ def chains(args: argparse.Namespace) -> None:
 
 
 def kernels_in_loop(program: str) -> int:
-    """Count what the largest loop body of a compiled program launches."""
+    """Count the kernels that the largest loop body of a compiled program launches."""
     bodies = re.findall(r"body=%([\w.\-]+)", program)
     counts = [0]
     for name in bodies:

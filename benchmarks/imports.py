@@ -1,8 +1,8 @@
-"""Question: what does importing bnn_ppl cost beside importing what it is built on.
+"""Measure the import of bnn_ppl beside that of the packages it is built on.
 
-Fresh processes import the one and the other by turns; each takes the time of the import statement
-itself, without the interpreter's start. Prints the median of both, the median of the paired ratios
-and which modules that only some uses need came along with bnn_ppl.
+Fresh processes import the one and the other alternately; each measures the import statement
+itself, without the start of the interpreter. Prints the median of both, the median of the paired
+ratios, and which optional modules were imported along with bnn_ppl.
 
     python benchmarks/imports.py --repeats 7
 """
@@ -27,7 +27,7 @@ print(*({unwanted} & sys.modules.keys()))
 
 
 def imported(modules: str) -> tuple[float, list[str]]:
-    """Seconds to import `modules` in a fresh process, and the unwanted modules it then holds."""
+    """Seconds to import `modules` in a fresh process, and the unwanted modules it loads."""
     program = PROGRAM.format(modules=modules, unwanted=set(UNWANTED))
     command = [sys.executable, "-c", program]
     seconds, found = subprocess.check_output(command, text=True).split("\n")[:2]

@@ -1,14 +1,14 @@
 """Measure every method on MNIST, 784-1200-1200-10, 60,000 images.
 
-Beside Antoran's Bayesian-Neural-Networks, which publishes the same network with 100 draws:
+Compared with Antoran's Bayesian-Neural-Networks, which publishes the same network with 100 draws:
 summed test log-likelihood and error in per cent.
 
     python benchmarks/mnist.py sgld psgld sghmc ensemble --data-dir ~/data
     python benchmarks/mnist.py sghmc --temperature 0.3 --validate
 
-The second command leaves the test images alone: the first 55,000 training images train, the last
-5,000 are predicted (their log-likelihood is doubled, to compare with 10,000). Settings are those
-that did best there. Draws go to runs/mnist-<method>; a second call goes on where one was stopped.
+The second command does not use the test images: it trains on the first 55,000 training images and
+predicts the last 5,000 (their log-likelihood is doubled, for comparison with 10,000). The settings
+are those that did best there. Draws go to runs/mnist-<method>; rerun the command to resume.
 """
 
 import argparse
@@ -62,14 +62,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("methods", nargs="+", choices=SETTINGS)
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--validate", action="store_true", help="leave the test images alone")
-    parser.add_argument("--step-size", type=float, help="these five instead of those chosen")
+    parser.add_argument("--validate", action="store_true", help="do not use the test images")
+    parser.add_argument("--step-size", type=float, help="these five replace the chosen ones")
     parser.add_argument("--prior-std", type=float)
     parser.add_argument("--epochs", type=float)
     parser.add_argument("--num-draws", type=int)
     parser.add_argument("--num-chains", type=int)
-    parser.add_argument("--draws-an-epoch", type=float, default=4, help="of samplers")
-    parser.add_argument("--temperature", type=float, default=0.1, help="of samplers' noise")
+    parser.add_argument("--draws-an-epoch", type=float, default=4, help="of the samplers")
+    parser.add_argument("--temperature", type=float, default=0.1, help="of the samplers' noise")
     parser.add_argument("--folder", type=Path, default=Path("runs"))
     args = parser.parse_args()
     train, test = load(args)
@@ -85,7 +85,7 @@ def setting(name: str, args: argparse.Namespace) -> Setting:
 
 
 def load(args: argparse.Namespace) -> tuple[bnn.data.Data, bnn.data.Data]:
-    """Training rows, and those to predict."""
+    """Training rows, and the rows to predict."""
     data = bnn.data.load("mnist", data_dir=args.data_dir)
     if not args.validate:
         return data.train, data.test
@@ -141,7 +141,7 @@ def sample(name: str, chosen: Setting, posterior, args: argparse.Namespace):
 
 
 def fit(method, **options):
-    """Give a fit whose learning rate falls to 0; by Adam, but for vogn and ivon."""
+    """Make a fit whose learning rate falls to 0; by Adam, except for vogn and ivon."""
     return lambda posterior, rate: method(posterior, learning_rate=rate, **options)
 
 

@@ -1,17 +1,17 @@
-"""How near do cheap methods come to HMC? 160 images of MNIST, 784-256-256-10, prior N(0, 1).
+"""Measure how close cheap methods come to HMC on 160 images of MNIST, 784-256-256-10.
 
-The setting is Izmailov et al.'s (bnn_hmc, README). The images ship with the package, and what HMC
-predicts for the 2,000 test images is kept beside the documentation (docs/comparison.md says how it
-was run). One command fits every approximation and prints the table:
+The setting is that of Izmailov et al. (bnn_hmc, README), with prior N(0, 1). The images ship with
+the package, and HMC's predictions for the 2,000 test images are stored with the documentation
+(docs/comparison.md says how it was run). One command fits every approximation and prints the table:
 
     python benchmarks/mnist160.py
 
-    python benchmarks/mnist160.py sghmc mfvi --folder runs/mnist160     some of them
+    python benchmarks/mnist160.py sghmc mfvi --folder runs/mnist160     only some of them
 
-    python benchmarks/mnist160.py --hmc runs/hmc      another run of HMC for the reference
+    python benchmarks/mnist160.py --hmc runs/hmc      with another run of HMC as reference
 
-A second call goes on where the first was stopped. No setting was chosen by a distance to HMC or by
-test images: rates are the largest that keep the training images fitted.
+Rerun a command to resume it. No setting was chosen by its distance to HMC or by test images:
+learning rates are the largest that keep the training images fitted.
 """
 
 import argparse
@@ -33,7 +33,7 @@ HMC = DOCS / "mnist160_hmc.npz"
 
 
 class Setting(NamedTuple):
-    """How a method was run; starts are "initialisers" of the network, "prior" draws, or a run."""
+    """How a method was run, from "initialisers" of the network, draws of the "prior", or a run."""
 
     method: Callable[[bnn.Posterior, int], bnn.Method]  # posterior, steps of warm-up
     start: str
@@ -45,7 +45,7 @@ class Setting(NamedTuple):
 
 
 def cosine(rate: float) -> Callable:
-    """Make a learning rate that falls to 0 in warm-up."""
+    """Make a learning rate that falls to 0 during warm-up."""
     return partial(optax.cosine_decay_schedule, rate)
 
 
@@ -93,9 +93,9 @@ SETTINGS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("methods", nargs="*", help=f"of {', '.join(SETTINGS)}; by default all")
+    parser.add_argument("methods", nargs="*", help=f"some of {', '.join(SETTINGS)}; default: all")
     parser.add_argument("--folder", type=Path, default=Path("runs/mnist160"))
-    parser.add_argument("--hmc", type=Path, help="take the reference from this run, and keep it")
+    parser.add_argument("--hmc", type=Path, help="take the reference from this run, and store it")
     parser.add_argument("--table", type=Path, default=Path("mnist160"), help="of csv, tex and png")
     args = parser.parse_args()
     unknown = set(args.methods) - set(SETTINGS)
@@ -144,7 +144,7 @@ def fit(name: str, posterior: bnn.Posterior, folder: Path) -> Any:
 
 
 def keep_reference(posterior: bnn.Posterior, draws: Any, data: bnn.data.DataSet) -> None:
-    """Write what the documentation keeps of HMC: the average prediction of each chain, R-hats."""
+    """Write what the documentation stores of HMC: the average prediction of each chain, R-hats."""
     functions = bnn.function_draws(posterior, draws, data.test.x)
     probs = functions.posterior["probs"]
     np.savez_compressed(
@@ -159,7 +159,7 @@ def keep_reference(posterior: bnn.Posterior, draws: Any, data: bnn.data.DataSet)
 
 
 def compared(posterior: bnn.Posterior, draws: dict, data: bnn.data.DataSet) -> Any:
-    """Scores of each method and its distance to HMC, which stands in the first row."""
+    """Scores of each method and its distance to HMC, which is the first row."""
     with np.load(HMC) as file:
         chains, rhat = file["probs_by_chain"], file["rhat"]
     halves = chains[::2].mean(0), chains[1::2].mean(0)

@@ -1,10 +1,10 @@
-"""Measure how well `bnn_ppl.plan` foretells what a run then takes.
+"""Measure how well `bnn_ppl.plan` predicts the time of a run.
 
     python benchmarks/planning.py
 
-For each kind of run: the hours that `plan` says after some seconds of trial, and the time that
-`run` takes, compilation and all, both in this process. The network has 50 units on the yacht table,
-or is of a size of benchmarks/problems.py.
+For each kind of run: the hours that `plan` predicts after a trial of some seconds, and the time
+that `run` takes, including compilation, both in this process. The network has 50 units on the yacht
+table, or a size from benchmarks/problems.py.
 """
 
 import argparse

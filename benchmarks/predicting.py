@@ -1,13 +1,12 @@
-"""Measure the prediction of 10,000 rows by 1,000 draws beside NumPyro's Predictive.
+"""Measure the prediction of 10,000 rows from 1,000 draws beside NumPyro's Predictive.
 
     python benchmarks/predicting.py
 
-784-72-64-10 classifier (61,842 weights), draws of its prior, rows of noise. `predict` averages the
-class probabilities, their entropies and the density of y as it goes. Predictive, one draw after the
-other (its default) and all side by side (``parallel=True``), returns the probabilities of each
-draw, which are then averaged. Each in processes of its own: seconds of the first call and of the
-next, and how far the highest resident memory rose above that of a process that only makes rows and
-draws.
+784-72-64-10 classifier (61,842 weights), draws of its prior, rows of noise. `predict` averages
+class probabilities, entropies and the density of y on the fly. Predictive, sequentially over draws
+(its default) or in parallel (``parallel=True``), returns the probabilities of each draw, which are
+then averaged. Each runs in its own process; printed are the seconds of the first call and of the
+next, and how far peak resident memory rose above that of a process that only makes rows and draws.
 """
 
 import argparse
@@ -76,7 +75,7 @@ def measure(way: str, num_draws: int, num_rows: int) -> dict:
         return float(bnn.predict(posterior, draws, (x, y)).probs[0, 0])
 
     def probabilities(x, y=None):
-        """Let Predictive give the probabilities, not labels drawn from them."""
+        """Make Predictive return the probabilities, not labels drawn from them."""
         distribution = posterior_predictive(x)
         while not hasattr(distribution, "probs"):  # Predictive masks what is observed
             distribution = distribution.base_dist

@@ -1,4 +1,4 @@
-"""Classifiers of several sizes that benchmarks share, and their log-density written by hand."""
+"""Classifiers of several sizes that benchmarks share, and their hand-written log-density."""
 
 from functools import partial
 from typing import NamedTuple
@@ -17,11 +17,11 @@ class Size(NamedTuple):
     Attributes
     ----------
     data, hidden
-        Rows that ship with the package, and the units of the layers between them and ten classes.
+        Rows that ship with the package, and the width of each hidden layer before ten classes.
     doublings
-        A trajectory is of 2**doublings - 1 gradients.
+        A trajectory takes 2**doublings - 1 gradients.
     trajectories
-        Timed in one go.
+        How many are timed together.
     """
 
     data: str
@@ -39,7 +39,7 @@ SIZES = {
 
 
 def classifier(size: str, part: str = "train") -> tuple:
-    """Give the NumPyro model and rows: 1,437 (test: 360) of digits, 160 (2,000) of MNIST."""
+    """Return the NumPyro model and rows: 1,437 (test: 360) of digits, 160 (2,000) of MNIST."""
     name, hidden, *_ = SIZES[size]
     x, y = getattr(bnn.data.load(name, **({"subset": 160} if name == "mnist" else {})), part)
     x = x.reshape(len(x), -1)
@@ -52,13 +52,13 @@ def start(posterior: bnn.Posterior) -> dict[str, jax.Array]:
 
 
 def as_layers(position: dict[str, jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
-    """Kernel and bias of each layer, as one would write a network by hand."""
+    """Kernel and bias of each layer, as in a hand-written network."""
     names = sorted({site.rpartition(".")[0] for site in position})
     return [(position[f"{name}.kernel"], position[f"{name}.bias"]) for name in names]
 
 
 def log_density(weights: list, batch: tuple, num_rows: int) -> jax.Array:
-    """Categorical log-likelihood of a ReLU network plus a Gaussian log prior, written by hand."""
+    """Hand-written categorical log-likelihood of a ReLU network plus a Gaussian log-prior."""
     hidden, y = batch
     for kernel, bias in weights[:-1]:
         hidden = jnp.maximum(hidden @ kernel + bias, 0)

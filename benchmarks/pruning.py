@@ -1,10 +1,11 @@
-"""Measure what deleting weights of Bayes by backprop costs on MNIST, 784-1200-1200-10.
+"""Measure the cost of deleting weights of Bayes by backprop on MNIST, 784-1200-1200-10.
 
     python benchmarks/mnist.py bbp_gaussian --data-dir ~/data
     python benchmarks/pruning.py runs/mnist-bbp_gaussian --data-dir ~/data
 
-Beside Antoran's Bayesian-Neural-Networks, error in per cent by the share deleted: by signal to
-noise 0.4 2.66, 0.9 2.66, 0.99 2.75; by divergence from the prior 0.9 3.27, 0.99 4.10.
+Antoran's Bayesian-Neural-Networks reports, as error in per cent by the fraction deleted: by
+signal-to-noise ratio 0.4 2.66, 0.9 2.66, 0.99 2.75; by divergence from the prior 0.9 3.27, 0.99
+4.10.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python benchmarks/scale.py
 
-A gradient of the log-density as `bnn_ppl.plan` times it, and the memory that the compiled program
-of a run of HMC asks for, which `plan` reads off. Networks of the sizes of benchmarks/problems.py on
+A gradient of the log-density as timed by `bnn_ppl.plan`, and the memory that the compiled program
+of an HMC run reserves, which `plan` reports. Networks of the sizes from benchmarks/problems.py on
 rows of noise.
 """
 

@@ -1,13 +1,13 @@
-"""Measure what a step of sgld and sghmc costs beside the bare loop and BlackJAX's own.
+"""Measure the cost of a step of sgld and sghmc beside a bare loop and BlackJAX's own.
 
     python benchmarks/sgmcmc.py --size 335k
 
-A classifier of a size of benchmarks/problems.py, batches of 128 drawn on the device (from 2,000
-MNIST images; of the smallest from 1,437 of digits). The bare loop takes a gradient of a log-density
-written by hand on a batch already at hand, and adds a step along it and noise, on a tree of
-weights. BlackJAX's kernels get the same batches and the model's gradient; its sghmc takes ten steps
-a call, on one batch (with one, the gradient would not reach the position, and the compiler would
-drop it). Each process times all of them in turn; medians of paired ratios.
+A classifier of a size from benchmarks/problems.py, batches of 128 drawn on the device (from 2,000
+MNIST images; for the smallest size, from 1,437 digits). The bare loop takes a gradient of a
+hand-written log-density on a given batch, and adds a gradient step and noise, on a tree of weights.
+BlackJAX's kernels get the same batches and the model's gradient; its sghmc takes ten steps per
+call, on one batch (with one step, the gradient would not reach the position, and the compiler would
+remove it). Each process times all of them in turn; printed are medians of paired ratios.
 """
 
 from functools import partial
@@ -23,7 +23,7 @@ STEP_SIZE, BATCH, BLACKJAX_STEPS = 1e-7, 128, 10
 
 
 def measure(size: str) -> dict[str, float]:
-    """Seconds a step of each."""
+    """Seconds per step of each."""
     model, rows = classifier(size, "train" if size == "400" else "test")  # the larger part
     posterior = bnn.condition(model, rows)
     position = start(posterior)

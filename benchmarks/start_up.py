@@ -1,11 +1,11 @@
-"""Measure how long a run takes to begin: with nothing compiled before, and then again.
+"""Measure how long a run takes to start: with an empty compilation cache, and again.
 
     python benchmarks/start_up.py
     python benchmarks/start_up.py --methods hmc nuts --size 335k
 
-For each method a process with an empty compilation cache and then one with the cache that it left,
-as the command line keeps it: seconds to import, to condition the model on the data, to start four
-chains, and to trace and compile warm-up. By then it samples; "sampling" is the sum without the
+For each method, one process with an empty compilation cache and one with the cache that it left, as
+the command line keeps it: seconds to import, to condition the model on the data, to start four
+chains, and to trace and compile warm-up. After that it samples; "sampling" is the sum without the
 import. Draws are compiled when warm-up has ended. "same shape" is a second run of the same method
 in that process, with another key, until its draws are compiled: nothing should be traced again.
 """
@@ -58,7 +58,7 @@ def in_fresh_process(method: str, size: str, cache: str) -> dict[str, float]:
 
 
 def begin(method: str, size: str) -> dict[str, float]:
-    """Seconds of each part."""
+    """Seconds of each stage."""
     times = [time.perf_counter()]
 
     def lap() -> None:
@@ -95,19 +95,21 @@ def begin(method: str, size: str) -> dict[str, float]:
 def prepared_for(seed: int, posterior, method, batch_size):
     import jax
 
+    from bnn_ppl.sampling.compiled_loop import one_record
     from bnn_ppl.sampling.minibatches import Minibatches
-    from bnn_ppl.sampling.run import prepare
+    from bnn_ppl.sampling.start import prepare
 
     minibatches = Minibatches(batch_size, bootstrap=False)
     prepared = prepare(jax.random.key(seed), posterior, method, 4, 2, 2, 1, minibatches)
+    one_record(prepared)  # as run does, which traces the draws
     jax.block_until_ready(prepared.states)
     return prepared
 
 
 def compile_phase(which: int, prepared) -> None:
-    from bnn_ppl.sampling.run import compiled_chunk
+    from bnn_ppl.sampling.compiled_loop import compile_loop
 
-    compiled_chunk(prepared.phases[which], prepared)
+    compile_loop(prepared.phases[which], prepared)
 
 
 def problem(size: str) -> tuple:
@@ -125,7 +127,7 @@ def problem(size: str) -> tuple:
 
 
 def built(method: str, posterior) -> tuple:
-    """Give the method with its defaults, and rows of a batch."""
+    """Build the method with its defaults, and give its batch size."""
     import bnn_ppl as bnn
 
     make = getattr(bnn, method)

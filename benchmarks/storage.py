@@ -1,14 +1,14 @@
-"""Measure what it costs to keep draws on disk: time, and peak memory against the number of draws.
+"""Measure the cost of storing draws on disk: time, and peak memory by the number of draws.
 
     python benchmarks/storage.py                 all three
     python benchmarks/storage.py --measure time
 
-Time: HMC of a 784-300-200-10 network (297,710 weights) on 160 images, two chains, with as many
-leapfrog steps as make a draw take about a second; with and without a folder, in turn, each in a
-process of its own. Memory: as many draws of the same weights by a random walk, which costs nothing,
-and then predict and R-hat over them; peak resident memory of each in a process of its own. netCDF:
-seconds, peak memory and size on disk of that walk into a folder, as it goes, and of the same walk
-in memory and then ArviZ's ``to_netcdf``; and to read all of it again.
+Time: HMC of a 784-300-200-10 network (297,710 weights) on 160 images, two chains, with enough
+leapfrog steps for a draw to take about a second; with and without a folder, alternately, each in
+its own process. Memory: many draws of the same weights by a random walk, which costs nothing, then
+predict and R-hat over them; peak resident memory of each in its own process. netCDF: seconds, peak
+memory and size on disk of that walk streamed into a folder, and of the same walk in memory followed
+by ArviZ's ``to_netcdf``; and the time to read everything back.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def images() -> bnn.Posterior:
 
 
 def hmc(folder: str) -> dict:
-    """Sample 20 draws of about a second."""
+    """Make 20 draws of about a second each."""
     posterior = images()
     method = bnn.hmc(posterior, 1e-4, 1e-4 * 500)
     draws = bnn.run(

@@ -18,8 +18,8 @@ from bnn_ppl.sampling.minibatches import Minibatches
 def compare(measure, file: str, description: str, **options: int | list[str]) -> None:
     """Print the seconds of each of ``measure(**options)``, and their ratios to the first's.
 
-    An option is a number by default or one of several words, all of them in turn by default. Each
-    process times all programs in turn: ratios within one are of the same moments.
+    An option is a number, or one of several words, all of which are run by default. Each process
+    times all programs in turn, so that paired ratios come from the same moments.
     """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--processes", type=int, default=5)
@@ -60,9 +60,9 @@ def _report(processes: list[dict[str, float]]) -> None:
 
 
 def seconds_a_step(programs: dict, num_steps: int, steps_a_call: dict | None = None) -> dict:
-    """Seconds a step of each (step, state), the best of five rounds through all of them.
+    """Seconds per step of each (step, state), the best of five rounds through all of them.
 
-    Where a call is several steps, `steps_a_call` says of how many.
+    Where a call takes several steps, `steps_a_call` says how many.
     """
     loops = {}
     for name, (step, state) in programs.items():
@@ -87,7 +87,7 @@ def timed(loop) -> float:
 
 
 def best_seconds(call, rounds: int = 5) -> float:
-    """Seconds of the fastest of several calls, after one that compiles."""
+    """Seconds of the fastest of several calls, after a first one that compiles."""
     jax.block_until_ready(call())
     return min(timed(call) for _ in range(rounds))
 
@@ -106,7 +106,7 @@ def with_batches(posterior, step, state, size: int):
 
 
 def of_method(posterior, method, position, size: int | None = None):
-    """Give the step and the start of a method on all rows, or on minibatches."""
+    """Make the step and the initial state of a method on all rows, or on minibatches."""
     state = method.init(jax.random.key(2), position, posterior.data)
     if size is None:
         return lambda key, i, state: method.step(key, state, posterior.data)[0], state

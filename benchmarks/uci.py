@@ -1,18 +1,18 @@
 """Measure HMC beside MC dropout on the UCI tables.
 
-One hidden layer of 50 ReLU units and the package's defaults, on the 20 published splits; beside the
-published MC-dropout figures for the same splits (Gal & Ghahramani's protocol and network, their
-hyper-parameters chosen by grid search). All figures in the units of y.
+One hidden layer of 50 ReLU units and the package's defaults, on the 20 published splits, compared
+with the published MC-dropout results for the same splits (protocol and network of Gal &
+Ghahramani, their hyper-parameters chosen by grid search). All results in the units of y.
 
     python benchmarks/uci.py --data yacht energy boston
     python benchmarks/uci.py --data concrete --choose-gain --num-draws 50
     python benchmarks/uci.py --data concrete --gain 2
 
-The second command compares prior scales on training rows alone: a fifth of those of split 0 are
-held out and take the test rows' place.
+The second command compares prior scales on training rows alone: a fifth of those of split 0 is
+held out in place of the test rows.
 
-Each finished split is appended to a CSV file; a second call goes on where the first one stopped.
-Sets other than yacht and energy need BNN_PPL_DATA.
+Each finished split is appended to a CSV file; rerun the command to resume. Tables other than yacht
+and energy need BNN_PPL_DATA.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def compare_gains(name: str, args: argparse.Namespace) -> None:
-    """Hold out a fifth of the training rows of split 0 and measure there."""
+    """Hold out a fifth of the training rows of split 0 and evaluate there."""
     data = bnn.data.load(name, split=0)
     rows = np.random.default_rng(0).permutation(len(data.train.y))
     kept, held = np.split(rows, [len(rows) * 4 // 5])
@@ -70,7 +70,7 @@ def compare_gains(name: str, args: argparse.Namespace) -> None:
 
 
 def evaluate(data, seed: int, gain: float, args: argparse.Namespace) -> dict[str, float]:
-    """Sample with the defaults of ``bnn-ppl run hmc`` and measure on the test rows."""
+    """Sample with the defaults of ``bnn-ppl run hmc`` and evaluate on the test rows."""
     net = partial(bnn.nets.MLP, data.test.x.shape[1], (50,), 1)
     model = bnn.models.regressor(net, bnn.priors.fan_in(gain))
     posterior = bnn.condition(model, data.train)
@@ -100,7 +100,7 @@ def evaluate(data, seed: int, gain: float, args: argparse.Namespace) -> dict[str
 
 
 def published(name: str, split: int) -> dict[str, float]:
-    """Give the MC-dropout figures for the same split."""
+    """Return the published MC-dropout scores of the same split."""
     row = bnn.data.published(name, split=split)
     return {"published_rmse": row["rmse"], "published_nll": -row["log_likelihood"]}
 

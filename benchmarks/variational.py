@@ -1,10 +1,10 @@
-"""Measure the cost of a training step of each method that fits, over plain Adam.
+"""Measure the cost of a training step of each method that fits, relative to Adam.
 
     python benchmarks/variational.py
 
 784-1200-1200-10 classifier (2,395,210 weights), batches of 128 drawn on the device from 2,000
-MNIST images, N(0, 0.1^2) prior. Adam minimises the same log-density over the number of rows
-(`descent`). Each process times all of them in turn; medians of paired ratios.
+MNIST images, prior N(0, 0.1^2). Adam minimises the same log-density divided by the number of rows
+(`descent`). Each process times all of them in turn; printed are medians of paired ratios.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ BATCH = 128
 
 
 def measure(num_steps: int) -> dict[str, float]:
-    """Seconds a step of each."""
+    """Seconds per step of each."""
     data = bnn.data.load("mnist", subset=160)
     net = partial(bnn.nets.MLP, 784, (1200, 1200), 10)
     model = bnn.models.classifier(net, bnn.priors.normal(0.1))
