@@ -21,8 +21,8 @@ from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, linear_regression
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.surface import corner, corners, surface
+from bnn_ppl.cli.analysis import surface as surface_command
 from bnn_ppl.cli.problem import Problem, conditioned
-from bnn_ppl.cli.surface import surface as surface_command
 from bnn_ppl.plots.surface import posterior_surface
 
 matplotlib.use("Agg")

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import tyro
 
-from bnn_ppl.cli.analysis import chains, correlations
+from bnn_ppl.cli.analysis import chains, correlations, surface
 from bnn_ppl.cli.methods import Training
 from bnn_ppl.cli.problem import Problem
 from bnn_ppl.cli.results import compare, predict, prune, summary
@@ -21,7 +21,6 @@ from bnn_ppl.cli.robustness import adversarial, corruptions, ood, rotations
 from bnn_ppl.cli.run import plan_command, run_command
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.studies import continual, label_noise
-from bnn_ppl.cli.surface import surface
 from bnn_ppl.cli.sweep import sweep_command
 
 COMMANDS = (

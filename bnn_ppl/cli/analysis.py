@@ -1,8 +1,9 @@
-"""Studies of draws that exist already: the commands ``correlations`` and ``chains``."""
+"""Analyses of existing draws: the commands ``correlations``, ``chains`` and ``surface``."""
 
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -12,11 +13,19 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.chain_budget import chain_budget
 from bnn_ppl.analysis.correlations import by_class, function_correlations
 from bnn_ppl.analysis.prior_draws import prior_draws
+from bnn_ppl.analysis.surface import corner
+from bnn_ppl.analysis.surface import corners as corners_of
+from bnn_ppl.analysis.surface import surface as surface_through
 from bnn_ppl.cli.problem import conditioned
-from bnn_ppl.cli.run_folders import Opened, reopen
+from bnn_ppl.cli.run_folders import Opened, check_figure, reopen, reopen_all
+from bnn_ppl.plots.surface import posterior_surface
 from bnn_ppl.robustness.shift import evenly, thinned
 
 _NUM_GROUPS = 5  # of rows of a regression, by the size of y
+
+Draw: TypeAlias = tuple[int, int]
+
+_SAME = ("net", "hidden", "prior", "prior_scale", "noise", "float64")
 
 
 def correlations(
@@ -30,7 +39,7 @@ def correlations(
     progress: bool = True,
     data_dir: Path | None = None,
 ) -> None:
-    """Say which classes a network holds to be alike, by its prior and by a run's posterior.
+    """Correlate a network's outputs between classes, under the prior and a run's posterior.
 
     Correlations over draws of the network's outputs (logits, or the mean of a regression) for pairs
     of test rows, averaged by pair of classes (fifths of y): a table, correlations.csv and
@@ -39,19 +48,19 @@ def correlations(
     Parameters
     ----------
     folder
-        Of a run that the command line made.
+        Folder of a run.
     num_draws
-        Networks drawn from the prior, and most of the run's draws, spread evenly over it.
+        Number of networks drawn from the prior, and maximum number of draws of the run.
     num_rows
-        Test rows, evenly spread.
+        Number of test rows, spread evenly over the test set.
     output
-        Number of the one logit to look at, from 0; by default the average over all.
+        Index of the logit to use, from 0; by default the average over all.
     prior_scales
         Other scales of the prior to draw from as well.
     seed
-        Of the draws from the prior.
+        Seed of the draws from the prior.
     progress
-        Show a bar, or lines where there is no terminal.
+        Show a progress bar (plain lines where there is no terminal).
     data_dir
         Folder with the data set, if it has moved since the run.
     """
@@ -84,7 +93,7 @@ def chains(
     progress: bool = True,
     data_dir: Path | None = None,
 ) -> None:
-    """Compare one long chain of a run with several short ones, at equal numbers of draws.
+    """Compare one long chain with several short ones at equal numbers of draws.
 
     Scores the average prediction of the first draws of some chains, averaged over which chains
     those are: a table, chains.csv and chains.png in the folder.
@@ -92,19 +101,19 @@ def chains(
     Parameters
     ----------
     folder
-        Of a run that the command line made.
+        Folder of a run.
     num_chains
-        Numbers of chains; by default each up to all, doubling where there are more than 8.
+        Numbers of chains; by default all up to 8, then doubling.
     num_draws
         Numbers of draws a chain; by default 1, 2, 4, ... and all.
     num_rows
-        Test rows, evenly spread; by default all.
+        Number of test rows, spread evenly; by default all.
     max_subsets
-        Choices of chains to average over, where there are more.
+        Maximum number of subsets of chains to average over.
     seed
-        Of those choices.
+        Seed of those choices.
     progress
-        Show a bar, or lines where there is no terminal.
+        Show a progress bar (plain lines where there is no terminal).
     data_dir
         Folder with the data set, if it has moved since the run.
     """
@@ -189,3 +198,105 @@ def _tidy(tables: dict[str, Any]) -> Any:
         if i <= j
     ]
     return pd.DataFrame(rows)
+
+
+# --- surface
+
+
+def surface(
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    *,
+    corners: tuple[Draw, Draw, Draw] | None = None,
+    num_points: int = 41,
+    margin: float = 0.25,
+    figure: Path | None = None,
+    progress: bool = True,
+    data_dir: Path | None = None,
+) -> None:
+    """Plot log-density, log-likelihood and log-prior on the plane through three draws.
+
+    Writes the figure and, beside it, the numbers as netCDF (xarray.open_dataset).
+
+    Parameters
+    ----------
+    folders
+        One run, for three of its draws; or three runs of the same model on the same data, for one
+        draw of each: the density is then that of the first run.
+    corners
+        Chain and draw of each corner, six numbers; -1 is the last. By default the last draw of
+        three chains, or the first, middle and last draw of one; of three runs the last draw of
+        each one's first chain.
+    num_points
+        Grid points along each axis; the work grows with the square.
+    margin
+        Margin around the triangle, as a fraction of its larger extent.
+    figure
+        Path of the figure. By default surface.png, in the folder of the run if it is one.
+    progress
+        Show a progress bar (plain lines where there is no terminal).
+    data_dir
+        Folder with the data set, if it has moved since the runs.
+    """
+    if figure is not None:
+        check_figure(figure)
+    figure = figure or (folders[0] if len(folders) == 1 else Path()) / "surface.png"
+    run, chosen = _chosen(folders, corners, data_dir)
+    found = surface_through(
+        run.posterior, chosen, num_points=num_points, margin=margin, progress=progress
+    )
+    print(_corner_table(found))
+    numbers = figure.with_suffix(".nc")
+    found.to_netcdf(numbers, engine="scipy")
+    posterior_surface(found).savefig(figure, dpi=150)
+    print(f"figure in {figure}, numbers in {numbers}")
+
+
+def _chosen(
+    folders: tuple[Path, ...], corners: tuple[Draw, Draw, Draw] | None, data_dir: Path | None
+) -> tuple[Opened, dict[str, Any]]:
+    """Give the run whose density it is, and three positions by name."""
+    if len(folders) == 1:
+        run = reopen(folders[0], data_dir)
+        return run, corners_of(run.posterior, run.draws, corners)
+    if len(folders) != 3:
+        raise ValueError(
+            f"got {len(folders)} folders, expected one run, for three of its draws, or three runs"
+        )
+    runs = reopen_all(folders, data_dir)
+    _check_models(runs)
+    first = next(iter(runs.values()))
+    pairs = corners or ((0, -1),) * 3
+    return first, {
+        name: corner(first.posterior, run.draws, *pair)
+        for (name, run), pair in zip(runs.items(), pairs, strict=True)
+    }
+
+
+def _check_models(runs: dict[str, Opened]) -> None:
+    (_, first), *others = runs.items()
+    for name, run in others:
+        for setting in _SAME:
+            got, expected = (getattr(each.problem, setting) for each in (run, first))
+            if got != expected:
+                raise ValueError(
+                    f"got {setting}={got!r} in {name!r}, expected {expected!r} as in the first: "
+                    "give runs of one model"
+                )
+
+
+def _corner_table(surface: Any) -> str:
+    """Values at the corners and the highest, and how far apart the corners are."""
+    corners = surface["corners"]
+    values = surface[["log_density", "log_likelihood", "log_prior"]]
+    table = values.sel(u=corners.sel(axis="u"), v=corners.sel(axis="v")).to_dataframe()
+    table = table[list(values)].rename_axis(None)
+    table.loc["highest on the plane"] = {name: float(grid.max()) for name, grid in values.items()}
+    named = zip(corners["corner"].values, corners.values, strict=True)
+    distances = [
+        f"{one} to {other} {np.linalg.norm(there - here):.4g}"
+        for (one, here), (other, there) in combinations(named, 2)
+    ]
+    return (
+        f"{table.to_string(float_format='{:.6g}'.format)}\n"
+        f"distances of unconstrained weights: {', '.join(distances)}"
+    )

@@ -27,26 +27,26 @@ class Chosen(NamedTuple):
 
 
 class Training(NamedTuple):
-    """How methods on minibatches go about it.
+    """Training on minibatches.
 
     Attributes
     ----------
     rate_schedule
-        How the step size (of methods that fit: the learning rate) changes. "cosine_burn_in": from
-        --rate-start along half a cosine, over warm-up; "cosine" (of methods that fit): from the
-        rate to 0, over warm-up; "cyclical": the rate in warm-up, then falling to 0 along half a
-        cosine, again and again.
+        Schedule of the step size (for fits, of the learning rate). "cosine_burn_in": from
+        --rate-start down to the rate along a half cosine during warm-up; "cosine" (fits only): from
+        the rate to 0 during warm-up; "cyclical": constant in warm-up, then repeatedly from the rate
+        to 0 along a half cosine.
     rate_start
-        Rate at the first step of "cosine_burn_in"; ten times the rate by default.
+        Initial rate of "cosine_burn_in"; by default ten times the rate.
     cycle_epochs
-        Passes over the data of a cycle.
+        Epochs per cycle.
     exploration
-        Share of each cycle, its first part, without noise; warm-up then has none either.
+        Fraction of each cycle (its first part) without noise; warm-up is then without noise too.
     optimizer
-        Of descent, mfvi and mc_dropout: "sgd" has the momentum 0.9.
+        Optimiser of descent, mfvi and mc_dropout; "sgd" has momentum 0.9.
     augment
-        Change each image of a batch at random: "crop" shifts it by up to 4 pixels,
-        "crop_and_flip" mirrors every other one too.
+        Random augmentation of each image of a batch: "crop" shifts it by up to 4 pixels,
+        "crop_and_flip" also mirrors half of them.
     """
 
     rate_schedule: Literal["constant", "cosine_burn_in", "cosine", "cyclical"] = "constant"
@@ -148,13 +148,10 @@ def in_steps(
     """Turn epochs into steps, and fill in the method's usual counts."""
     method = chosen.method
     if warmup is not None and not 0 <= warmup < math.inf:
-        raise ValueError(
-            f"got --num-warmup-epochs {warmup:g}, expected 0 or more: 0 leaves warm-up out"
-        )
+        raise ValueError(f"got --num-warmup-epochs {warmup:g}, expected 0 or more: 0 skips warm-up")
     if draws is not None and not 0 < draws < math.inf:
         raise ValueError(
-            f"got --num-epochs {draws:g}, expected more than 0: give the passes over the data, or "
-            "--thin"
+            f"got --num-epochs {draws:g}, expected more than 0: set the number of epochs, or --thin"
         )
     if draws is not None and method.trained_once:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What is learnt from what: data, model and posterior, as the command line says it."""
+"""Data, model and posterior, as given on the command line."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ NETS: dict[str, Callable] = {
 
 
 class Problem(NamedTuple):
-    """What is learnt from what.
+    """Data and model.
 
     Attributes
     ----------
@@ -32,42 +32,41 @@ class Problem(NamedTuple):
         Data set: a table (yacht and energy ship with the package), images (digits, mnist,
         cifar10), imdb; or a file of your own that ends with .csv (y is the last column) or .npz.
     split
-        Which of the published splits into training and test rows (UCI), or "seed-3" or "fold-3"
-        for others; for digits and files of your own a seed.
+        Number of a published split into training and test rows (UCI), or "seed-3" or "fold-3" for
+        others; for digits and your own files a seed.
     subset
-        Only the first so many training rows of images and texts; up to 160 of mnist ship with the
-        package.
+        Use only the first training rows of images and texts; 160 of mnist ship with the package.
     target
         The column of a .csv file that is y, by name or number.
     classes
-        Whether y of a file of your own is a class number.
+        Whether y in your own file is a class number.
     data_dir
         Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     net
-        "mlp" takes rows of any shape, "cnn_lstm" sequences of tokens, the others images.
+        Network: "mlp" takes rows of any shape, "cnn_lstm" token sequences, the others images.
     hidden
         Width of each hidden layer of the mlp.
     prior
-        Family of the prior over weights.
+        Prior family of the weights.
     prior_scale
-        Its first argument: the gain for fan_in (standard deviation times the square root of the
-        fan-in); the standard deviation for the others, of the wider part of a mixture, which has
-        three quarters of the weights and is 200 times as wide as the other, and for hierarchical
-        at the mean precision; but for horseshoe the median of a tensor's scale.
+        Scale of the prior: for fan_in the gain (standard deviation times the square root of the
+        fan-in); for mixture the standard deviation of the wider component, which has weight 3/4 and
+        is 200 times as wide as the other; for hierarchical the standard deviation at the mean
+        precision; for horseshoe the median scale of a tensor; otherwise the standard deviation.
     noise
-        Of a regression: "learnt", "heteroscedastic", or a known standard deviation in units of
-        the standardised y.
+        Noise of a regression: "learnt", "heteroscedastic", or a known standard deviation in units
+        of the standardised y.
     held_out
-        Share of the training rows, the last ones, kept from training; descent stops early by them.
+        Fraction of the training rows (the last ones) held out; descent stops early on them.
     temperature
-        Of the posterior; 1 is Bayes.
+        Temperature of the posterior; 1 is the Bayes posterior.
     microbatch
-        Rows a chunk of the likelihood, to save memory; by default as many as fit.
+        Rows per chunk of the likelihood, to save memory; by default as many as fit.
     float64
         Compute in double precision.
     matmul_precision
-        Of float32 matrix products on accelerators: "highest" is float32; "tensorfloat32" and
-        "bfloat16" are faster, and coarser than HMC's energies bear on large networks.
+        Precision of float32 matrix products on accelerators: "highest" is float32; "tensorfloat32"
+        and "bfloat16" are faster, but too coarse for HMC's energies on large networks.
     """
 
     data: str = "yacht"

@@ -21,7 +21,7 @@ def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
     Parameters
     ----------
     folder
-        Of a run that the command line made.
+        Folder of a run.
     data_dir
         Folder with the data set, if it has moved since the run.
     """
@@ -37,15 +37,15 @@ def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
 
 
 def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
-    """Say how a run went: its settings, and R-hat and ESS in function and weight space.
+    """Summarise a run: its settings, and R-hat and ESS in function and weight space.
 
-    Weights of a network need not mix: permuting hidden units changes no function. Functions must:
-    R-hat below 1.01 is good, above 1.05 is not converged.
+    The weights of a network need not mix, since permuting hidden units leaves the function
+    unchanged. The functions must: R-hat below 1.01 is good, above 1.05 is not converged.
 
     Parameters
     ----------
     folder
-        Of a run that the command line made.
+        Folder of a run.
     data_dir
         Folder with the data set, if it has moved since the run.
     """
@@ -61,15 +61,15 @@ def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
 
 
 def prune(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
-    """Say how many weights a run could do without, and draw weights.png and pruning.png.
+    """Prune a run's weights: scores against the fraction removed, weights.png and pruning.png.
 
-    Deletes those with the least signal to noise (mean over standard deviation), or those of which
-    the data told least (divergence from the prior), and tests what is left.
+    Removes the weights with the lowest signal-to-noise ratio (mean over standard deviation), or the
+    lowest divergence from the prior, and scores what is left.
 
     Parameters
     ----------
     folder
-        Of a run that the command line made; not of a single point.
+        Folder of a run with several draws.
     data_dir
         Folder with the data set, if it has moved since the run.
     """
@@ -96,24 +96,24 @@ def compare(
     figure: Path = Path("comparison.png"),
     data_dir: Path | None = None,
 ) -> None:
-    """Put runs on the same data side by side: scores on the test rows, distances, cost.
+    """Compare runs on the same data: scores on the test rows, distances, cost.
 
     Parameters
     ----------
     folders
-        Of runs that the command line made, on one data set and split.
+        Folders of runs on the same data set and split.
     reference
-        What the others should be near to, HMC's predictions say: the name of a run's folder, an
-        .npz file with "probs" (or "mean" and "variance") of the same test rows, or "published" for
-        those of Izmailov et al. (2021) on cifar10. The table then has agreement and total variation
-        of classes, Wasserstein distances of numbers.
+        Predictions that the others are compared with, for example HMC's: the name of a run's
+        folder, an .npz file with "probs" (or "mean" and "variance") of the same test rows, or
+        "published" for those of Izmailov et al. (2021) on cifar10. The table then shows agreement
+        and total variation (classification) or Wasserstein distances (regression).
     calibrate
-        Share of the test rows, the first ones, on which a temperature of each method's
-        probabilities is fitted; the scores are then of the others.
+        Fraction of the test rows (the first ones) on which each method's probabilities are
+        calibrated by a temperature; scores are then of the remaining rows.
     latex
         Print the table as LaTeX.
     figure
-        Where the figure goes.
+        Path of the figure.
     data_dir
         Folder with the data set, if it has moved since the runs.
     """

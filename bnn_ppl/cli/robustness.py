@@ -1,4 +1,4 @@
-"""Commands on how runs bear changed inputs: corruptions, rotations, attacks, other data."""
+"""Commands on robustness: corruptions, rotations, adversarial attacks, out-of-distribution data."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,31 +36,31 @@ def corruptions(
 ) -> None:
     """Corrupt test images by noise, blur, weather, colour and compression, and score predictions.
 
-    The 19 corruptions of CIFAR-10-C at five severities (18 of grey images). Prints means over
-    corruptions; the table of all goes to a CSV file beside the figure.
+    The 19 corruptions of CIFAR-10-C at five severities (18 for grey images). Prints means over
+    corruptions; the full table is written to a CSV file beside the figure.
 
     Parameters
     ----------
     folders
-        Of runs that the command line made, on one set of images of 16 x 16 pixels or more.
+        Folders of runs on the same images, of 16 x 16 pixels or more.
     only
         Names of corruptions: gaussian_noise fog ...; by default all.
     severities
         From 1 to 5.
     num_rows
-        Of the test images, evenly spread over them.
+        Number of test images, spread evenly over the test set.
     num_draws
-        At most so many draws, evenly spread over chains.
+        Maximum number of draws, spread evenly over the chains.
     batch_size
-        Rows predicted at a time.
+        Rows predicted per batch.
     seed
-        Of the corruptions' random numbers.
+        Seed of the corruptions.
     figure
-        Where the figure goes; by default corruptions.png, in the run's folder if it is one run.
+        Path of the figure; by default corruptions.png, in the run's folder if there is only one.
     data_dir
         Folder with the data set, if it has moved since the runs.
     progress
-        Show how far it is.
+        Show a progress bar.
     """
     path = _path(folders, figure, "corruptions.png")
     runs, data = _image_runs(folders, data_dir)
@@ -96,26 +96,26 @@ def rotations(
     data_dir: Path | None = None,
     progress: bool = True,
 ) -> None:
-    """Turn a test image by 16 angles from 0 to 180 degrees, and say what runs make of it.
+    """Rotate a test image by 16 angles from 0 to 180 degrees, and show the predictions.
 
     Parameters
     ----------
     folders
-        Of runs that the command line made, on one set of images.
+        Folders of runs on the same images.
     label
-        Class of the image, the first of it among the test rows.
+        Class of the image: the first test row of that class.
     num_rows
-        Turn so many test images instead, evenly spread, and average over them.
+        Rotate this many test images instead, spread evenly, and average over them.
     num_draws
-        At most so many draws, evenly spread over chains.
+        Maximum number of draws, spread evenly over the chains.
     batch_size
-        Rows predicted at a time.
+        Rows predicted per batch.
     figure
-        Where the figure goes; by default rotations.png, in the run's folder if it is one run.
+        Path of the figure; by default rotations.png, in the run's folder if there is only one.
     data_dir
         Folder with the data set, if it has moved since the runs.
     progress
-        Show how far it is.
+        Show a progress bar.
     """
     one = num_rows is None
     if not one and label != 1:
@@ -161,30 +161,30 @@ def adversarial(
     data_dir: Path | None = None,
     progress: bool = True,
 ) -> None:
-    """Move test inputs against each run's own prediction (fast gradient sign), and score it.
+    """Attack each run's predictions with the fast gradient sign method, and score them.
 
     Parameters
     ----------
     folders
-        Of runs that the command line made, on one data set and split.
+        Folders of runs on the same data set and split.
     epsilons
-        Largest changes of each input, in standard deviations (inputs are standardised).
+        Largest change of each input, in standard deviations (inputs are standardised).
     num_steps
-        Gradients that are followed, one after the other.
+        Number of gradient steps; more than one is the iterated attack.
     clip
-        Keep inputs in the range of the training inputs: of images, that of the pixels.
+        Keep inputs within the range of the training inputs (for images, of the pixels).
     num_rows
-        Of the test rows, evenly spread over them.
+        Number of test rows, spread evenly over the test set.
     num_draws
-        At most so many draws, evenly spread over chains.
+        Maximum number of draws, spread evenly over the chains.
     batch_size
         Rows at a time.
     figure
-        Where the figure goes; by default adversarial.png, in the run's folder if it is one run.
+        Path of the figure; by default adversarial.png, in the run's folder if there is only one.
     data_dir
         Folder with the data set, if it has moved since the runs.
     progress
-        Show how far it is.
+        Show a progress bar.
     """
     path = _path(folders, figure, "adversarial.png")
     runs = reopen_all(folders, data_dir)
@@ -222,34 +222,34 @@ def ood(
     data_dir: Path | None = None,
     progress: bool = True,
 ) -> None:
-    """Tell test images from those of other sets by the uncertainty of the prediction.
+    """Detect images of other data sets by the uncertainty of the predictions.
 
     Parameters
     ----------
     folders
-        Of runs that the command line made, on one set of images.
+        Folders of runs on the same images.
     against
-        Other sets: kmnist notmnist fashion-mnist for mnist, cifar100 svhn for cifar10.
+        Other data sets: kmnist notmnist fashion-mnist for mnist, cifar100 svhn for cifar10.
     num_rows
-        Of each set's test images, evenly spread over them.
+        Number of test images of each set, spread evenly over it.
     num_draws
-        At most so many draws, evenly spread over chains.
+        Maximum number of draws, spread evenly over the chains.
     batch_size
-        Rows predicted at a time.
+        Rows predicted per batch.
     figure
-        Where the figure goes; by default ood.png, in the run's folder if it is one run.
+        Path of the figure; by default ood.png, in the run's folder if there is only one.
     data_dir
         Folder with the data sets, if they have moved since the runs.
     progress
-        Show how far it is.
+        Show a progress bar.
     """
     path = _path(folders, figure, "ood.png")
     runs, data = _image_runs(folders, data_dir)
     problem = next(iter(runs.values())).problem
     if not against or problem.data in against:
         raise ValueError(
-            f"got --against {' '.join(against)}, expected sets that the runs have not learnt: "
-            "kmnist, notmnist"
+            f"got --against {' '.join(against)}, expected data sets that the runs were "
+            "not trained on: kmnist, notmnist"
         )
     sets = {problem.data: data.test.x} | {
         name: bnn.data.out_of_distribution(name, data, data_dir=problem.data_dir)
@@ -296,8 +296,8 @@ def _image_runs(
     first = next(iter(runs.values()))
     if first.data.test.x.ndim != 4 or first.data.num_classes is None:
         raise ValueError(
-            f"got runs on {first.problem.data}, expected classes of images (mnist, cifar10): use "
-            "bnn-ppl adversarial for others"
+            f"got runs on {first.problem.data}, expected image classification (mnist, cifar10): for "
+            "other data use bnn-ppl adversarial"
         )
     return runs, first.data
 

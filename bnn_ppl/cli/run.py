@@ -41,41 +41,40 @@ def run_command() -> Callable[..., None]:
         json: bool = False,
         distributed: bool = False,
     ) -> None:
-        """Sample a network's posterior, test it and draw the report.
+        """Sample a network's posterior, score it on the test rows and draw a report.
 
-        The same command goes on where a run was stopped or killed. On several hosts start it once
-        on each, with --distributed and a folder that all of them see.
+        Rerun the same command to resume a run that was stopped or killed. With several hosts, start
+        it once on each, with --distributed and a folder that all of them share.
 
         Parameters
         ----------
         method
-            How to sample.
+            Inference method.
         problem
-            What is learnt from what.
+            Data and model.
         training
-            How methods on minibatches go about it.
+            Training on minibatches.
         running
-            How long and how wide. By default samplers take 100 steps of warm-up and 200 draws;
-            methods that fit take 100 passes over the data (laplace: one), then 100 draws without
-            stepping (descent: one draw). Four chains (laplace: those of --init).
+            Length of the run and number of chains. By default samplers take 100 warm-up steps and
+            200 draws; methods that fit a distribution train for 100 epochs (laplace: one), then
+            draw 100 times without stepping (descent: once). Four chains (laplace: those of --init).
         seed
-            Of the random numbers.
+            Random seed.
         init
-            Folder of another run of the same model, whose draws the chains start from.
+            Folder of another run of the same model, from whose draws the chains start.
         num_epochs
-            Passes over the data from the first draw to the last, over which the draws are spread
-            evenly; --thin is then not used.
+            Epochs over which the draws are spread evenly; replaces --thin.
         num_warmup_epochs
-            Passes over the data in warm-up; --num-warmup is then not used.
+            Epochs of warm-up; replaces --num-warmup.
         folder
-            Where draws, report.png and problem.json go. By default runs/<data>-<split>-<method>,
-            with a number if that holds a run with other settings.
+            Output folder for draws, report.png and problem.json. By default
+            runs/<data>-<split>-<method>, with a number if that holds a run with other settings.
         progress
-            Show a bar, or lines where there is no terminal.
+            Show a progress bar (plain lines where there is no terminal).
         json
-            Progress as lines of JSON, on standard error.
+            Report progress as lines of JSON on standard error.
         distributed
-            Join the other hosts; SLURM, TPU pods and the like are detected (jax.distributed).
+            Join the other hosts; SLURM, TPU pods and others are detected (jax.distributed).
         """
         if distributed:
             _join_hosts()
@@ -100,22 +99,22 @@ def plan_command() -> Callable[..., None]:
     def plan(
         method: Any, problem: Problem, training: Training, running: Any, *, seed: int = 0
     ) -> None:
-        """Say what a run would take: time, memory, disk, gradients.
+        """Estimate the cost of a run: time, memory, disk, gradients.
 
         Parameters
         ----------
         method
-            How to sample.
+            Inference method.
         problem
-            What is learnt from what.
+            Data and model.
         training
-            How methods on minibatches go about it.
+            Training on minibatches.
         running
-            How long and how wide. By default samplers take 100 steps of warm-up and 200 draws;
-            methods that fit take 100 passes over the data (laplace: one), then 100 draws without
-            stepping (descent: one draw).
+            Length of the run and number of chains. By default samplers take 100 warm-up steps and
+            200 draws; methods that fit a distribution train for 100 epochs (laplace: one), then
+            draw 100 times without stepping (descent: once).
         seed
-            Of the random numbers.
+            Random seed.
         """
         data, posterior = conditioned(problem)
         refuse_unused(problem, data)

@@ -1,4 +1,4 @@
-"""Folders of runs, opened again."""
+"""Opening the folders of runs."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from bnn_ppl.cli.signatures import Options
 
 
 class Opened(NamedTuple):
-    """A run that the command line made: what was learnt from what, and where the draws are."""
+    """A run made from the command line: its data, model and draws."""
 
     folder: Path
     problem: Problem
@@ -22,17 +22,17 @@ class Opened(NamedTuple):
 
     @property
     def draws(self) -> Any:
-        """What was drawn so far, read as it is used."""
+        """The draws so far, read when used."""
         return bnn.diagnostics.load(self.folder)
 
 
 def reopen(folder: Path, data_dir: Path | None = None) -> Opened:
-    """Load the data and make the posterior of a run again; its data set may have moved."""
+    """Load the data and rebuild the posterior of a run; its data set may have moved."""
     path = folder / "problem.json"
     if not path.is_file():
         raise FileNotFoundError(
-            f"got folder={str(folder)!r} without problem.json, expected one that bnn-ppl run made: "
-            "name it, or use the Python functions with your own model"
+            f"got folder={str(folder)!r} without problem.json, expected the folder of a run "
+            "made by bnn-ppl run; for your own model use the Python functions"
         )
     problem = Problem(**_checked(path, json.loads(path.read_text())))
     problem = problem._replace(hidden=tuple(problem.hidden), data_dir=data_dir or problem.data_dir)
@@ -40,7 +40,7 @@ def reopen(folder: Path, data_dir: Path | None = None) -> Opened:
 
 
 def reopen_all(folders: tuple[Path, ...], data_dir: Path | None = None) -> dict[str, Opened]:
-    """Open runs on the same test rows, computed alike, by name of the folder."""
+    """Open runs on the same test rows and of the same precision, by name of the folder."""
     check_names([folder.name for folder in folders])
     runs = {folder.name: reopen(folder, data_dir) for folder in folders}
     first = next(iter(runs.values()))
@@ -50,7 +50,7 @@ def reopen_all(folders: tuple[Path, ...], data_dir: Path | None = None) -> dict[
             if got != expected:
                 raise ValueError(
                     f"got {setting}={got!r} in {name!r}, expected {expected!r} as in the first: "
-                    "look at runs of one precision together"
+                    "compare runs of the same precision"
                 )
         if not _same_rows(run.data, first.data):
             raise ValueError(
@@ -71,10 +71,10 @@ def _same_rows(data: Any, other: Any) -> bool:
 
 
 def check_figure(figure: Path) -> None:
-    """Refuse a place where nothing can be written, before anything is computed."""
+    """Refuse a folder that does not exist, before anything is computed."""
     if not figure.parent.is_dir():
         raise FileNotFoundError(
-            f"got --figure {figure} in a folder that is not there, expected one that is: make it"
+            f"got --figure {figure} in a folder that does not exist: create it first"
         )
 
 
@@ -91,7 +91,7 @@ def check_names(names: list[str]) -> None:
 
 
 def _checked(path: Path, settings: Options) -> Options:
-    """Refuse words that the command line would not have taken."""
+    """Refuse values that the command line would not accept."""
     unknown = set(settings) - set(Problem._fields) if isinstance(settings, dict) else {"no table"}
     if unknown:
         raise ValueError(

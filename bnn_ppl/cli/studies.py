@@ -31,11 +31,11 @@ def continual(
     folder: Path | None = None,
     progress: bool = True,
 ) -> None:
-    """Learn permuted images task by task, the posterior of each the prior of the next.
+    """Continual learning on permuted images: each task's posterior is the next task's prior.
 
     Task 1 is the data set, each other one its images under a fixed permutation of the pixels; no
     row is seen again after its task. Prints the accuracy on each task after each task; the folder
-    gets accuracies.csv, continual.png and every fit. The same command goes on where it was stopped;
+    gets accuracies.csv, continual.png and every fit. Rerun the same command to resume;
     a larger --num-tasks extends it. All of MNIST: --temperature 1 --batch-size 256 --num-epochs 4.
 
     Parameters
@@ -43,38 +43,39 @@ def continual(
     data
         Data set of images: digits, mnist, fashion-mnist.
     subset
-        Only the first so many training images; for mnist up to 160 ship with the package.
+        Use only the first training images; for mnist up to 160 ship with the package.
     data_dir
         Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     learners
-        "vcl": variational, the Gaussian fitted to a task being the prior of the next (Nguyen et
-        al., 2018). "ewc": the same of a point and its diagonal Laplace approximation (Kirkpatrick
-        et al., 2017). "same_prior": variational, the first prior for every task. "fine_tuning":
-        plain descent.
+        "vcl": variational; the Gaussian fitted to a task is the prior of the next (Nguyen et al.,
+        2018). "ewc": the same with a point and its diagonal Laplace approximation (Kirkpatrick et
+        al., 2017). "same_prior": variational, with the first prior for every task.
+        "fine_tuning": plain gradient descent.
     num_tasks
-        Tasks, the unpermuted one included.
+        Number of tasks, including the unpermuted one.
     hidden
         Width of each hidden layer.
     prior_scale
         Gain of the first prior, fan_in: standard deviation times the square root of the fan-in.
     temperature
-        Of the likelihood. 1 is Bayes; few rows then tell a mean-field Gaussian little.
+        Temperature of the likelihood; 1 is the Bayes posterior, which teaches a mean-field Gaussian
+        little on few rows.
     num_epochs
-        Passes over the rows of a task.
+        Epochs per task.
     batch_size
-        Rows a step.
+        Rows per minibatch.
     learning_rate
-        Of Adam at the first step of a task; it falls to 0 along half a cosine.
+        Adam's initial learning rate in each task; it decays to 0 along a half cosine.
     num_draws
-        Draws that variational learners predict with.
+        Number of draws with which variational learners predict.
     num_rows
-        Test rows of each task, the first ones.
+        Number of test rows of each task (the first ones).
     seed
-        Of the permutations, starts and batches.
+        Seed of the permutations, initialisation and batches.
     folder
-        Where all goes; by default runs/continual-<data>.
+        Output folder; by default runs/continual-<data>.
     progress
-        Announce each fit and show a bar.
+        Announce each fit and show a progress bar.
     """
     images = bnn.data.load(data, subset=subset, data_dir=data_dir)
     folder = folder or Path("runs") / f"continual-{Path(data).stem}"
@@ -118,46 +119,46 @@ def label_noise(
     folder: Path | None = None,
     progress: bool = True,
 ) -> None:
-    """Train on labels more and more random: all are fitted, and the evidence falls.
+    """Train on increasingly random labels: the network fits them all, and the evidence falls.
 
-    A network (maximum a posteriori, and Laplace's evidence about it) and, on two of the classes, a
-    Gaussian process; the prior of each is the same at every share (Wilson & Izmailov, 2020). Prints
-    a row a share; the folder gets label_noise.csv, label_noise.png and every fit. The same command
-    goes on where it was stopped.
+    A network (maximum a posteriori, with its Laplace evidence) and, on two of the classes, a
+    Gaussian process; each keeps the same prior for every fraction (Wilson & Izmailov, 2020). Prints
+    a row for each; the folder gets label_noise.csv, label_noise.png and every fit. Rerun the same
+    command to resume.
 
     Parameters
     ----------
     data
         Data set of images: digits, mnist, fashion-mnist.
     subset
-        Only the first so many training images; for mnist up to 160 ship with the package.
+        Use only the first training images; for mnist up to 160 ship with the package.
     data_dir
         Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     shares
-        Of the training labels that are replaced by classes drawn at random.
+        Fractions of the training labels replaced by random classes.
     hidden
         Width of each hidden layer.
     prior_std
         Standard deviation of the prior of each weight; a narrow prior keeps the maximum a
         posteriori from fitting random labels.
     num_epochs
-        Passes over the rows.
+        Epochs.
     batch_size
-        Rows a step.
+        Rows per minibatch.
     learning_rate
-        Of Adam at the first step; it falls to 0 along half a cosine.
+        Adam's initial learning rate; it decays to 0 along a half cosine.
     gp
-        Whether to train the Gaussian process too, by scikit-learn.
+        Whether to train the Gaussian process as well (needs scikit-learn).
     gp_classes
-        The two classes it is to tell apart.
+        The two classes that it separates.
     gp_rows
-        Training rows of these classes, the first ones, or as many as there are.
+        Maximum number of training rows of these classes (the first ones).
     seed
-        Of the labels, the start and the batches.
+        Seed of the labels, initialisation and batches.
     folder
-        Where all goes; by default runs/label-noise-<data>.
+        Output folder; by default runs/label-noise-<data>.
     progress
-        Announce each fit and show a bar.
+        Announce each fit and show a progress bar.
     """
     import pandas as pd
 

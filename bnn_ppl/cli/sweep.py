@@ -26,9 +26,9 @@ def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], None]) ->
         folder: Path | None = None,
         data_dir: Path | None = None,
     ) -> None:
-        """Run once with each value of an option, and put the runs in one table and figure.
+        """Run once for each value of an option, and compare the runs in one table and figure.
 
-        What is run stands after two dashes, as after ``bnn-ppl run``:
+        The run to repeat follows two dashes, as it would follow ``bnn-ppl run``:
 
         bnn-ppl sweep temperature 0.1 0.3 1 3 -- hmc --data energy
 
@@ -36,27 +36,27 @@ def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], None]) ->
 
         bnn-ppl sweep step-size 1e-3 3e-3 --by trajectory-length 0.1 0.5 -- hmc
 
-        A sweep that was stopped goes on where it was.
+        Rerun the same command to resume a sweep that was stopped.
 
         Parameters
         ----------
         option
-            Of ``run``, without dashes.
+            Option of ``run`` to vary, without dashes.
         values
-            That it takes, one after another.
+            Its values.
         by
-            Another option and its values: all pairs are run, and each has a line in the figure.
+            Another option and its values: all pairs are run, with a line in the figure for each.
         reference
-            One of the values (with --by, two with a comma) whose predictions the others should be
-            near to.
+            One of the values (with --by, two separated by a comma) whose predictions the others
+            are compared with.
         folder
-            Where the runs, sweep.csv and sweep.png go; by default runs/sweep-<option>.
+            Output folder for the runs, sweep.csv and sweep.png; by default runs/sweep-<option>.
         data_dir
             Folder with the data set.
         """
         if not arguments:
             raise ValueError(
-                "got no run to repeat, expected it after two dashes: "
+                "got no run to repeat, expected one after two dashes: "
                 "bnn-ppl sweep temperature 0.1 1 -- hmc --data yacht"
             )
         varied = {_plain(option): values}

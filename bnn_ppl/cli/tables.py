@@ -1,4 +1,4 @@
-"""What commands print, and the table of predictions they write."""
+"""Tables that the commands print and write."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _SHARE_AGREED = 0.95  # of the functions' values with an R-hat below 1.05, from 
 
 
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
-    """Say in two lines what is learnt from what."""
+    """Describe data and model in two lines."""
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
     return "\n".join(
@@ -25,7 +25,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
 
 
 def results_table(problem: Problem, data: Any, draws: Any, prediction: Any, functions: Any) -> str:
-    """Lay out scores, beside published ones where there are any, mixing and cost of a run."""
+    """Format scores (beside published ones, if any), mixing and cost of a run."""
     published = bnn.data.published(problem.data, split=problem.split, data_dir=problem.data_dir)
     published = published or {}
     rows = [("test rows", "this run", "MC dropout" if published else "")]
@@ -36,7 +36,7 @@ def results_table(problem: Problem, data: Any, draws: Any, prediction: Any, func
         other = beside.get(name)
         rows.append((name, f"{value:.4g}", "" if other is None else f"{other:.4g}"))
     advice: list[str] = []
-    if draws.posterior.sizes["draw"] > 1:  # an ensemble does not mix
+    if draws.posterior.sizes["draw"] > 1:  # the members of an ensemble do not mix
         diagnosis = bnn.diagnostics.summary(draws, functions).T
         advice = _advice(diagnosis.loc["share_rhat_below_1.05", "function"], draws.attrs["thin"])
         title = "mixing" if draws.attrs["thin"] else "agreement of the fits"
@@ -58,17 +58,17 @@ def results_table(problem: Problem, data: Any, draws: Any, prediction: Any, func
 
 
 def _advice(share_agreed: float, thin: int) -> list[str]:
-    """Say what to do about chains that disagree on the function; NaN where there is one chain."""
+    """Advise on chains that disagree in function space; the share is NaN for a single chain."""
     if not thin or not share_agreed < _SHARE_AGREED:
         return []
     return [
-        f"\nThe chains disagree on {1 - share_agreed:.0%} of the functions' values (R-hat above "
-        "1.05):\nwarm up longer and draw more (--num-warmup, --num-draws)"
+        f"\nThe chains disagree on {1 - share_agreed:.0%} of the function values (R-hat above "
+        "1.05):\nuse more warm-up steps and draws (--num-warmup, --num-draws)"
     ]
 
 
 def plan_table(plan: Any) -> str:
-    """Lay out what a run would take."""
+    """Format the estimated cost of a run."""
 
     def size(count: int | None) -> str:
         return "unknown" if count is None else f"{count / 1e6:,.1f} MB"
@@ -88,7 +88,8 @@ def plan_table(plan: Any) -> str:
         ("disk", size(plan.disk)),
     ]
     lines = [f"{name:26}{value}" for name, value in rows]
-    lines.append(f"\nfrom {plan.trial_steps} steps tried; while a method adapts, steps change")
+    adapting = "the cost of a step changes while a method adapts"
+    lines.append(f"\nfrom {plan.trial_steps} trial steps; {adapting}")
     return "\n" + "\n".join(lines)
 
 
