@@ -296,7 +296,7 @@ def _image_runs(
     first = next(iter(runs.values()))
     if first.data.test.x.ndim != 4 or first.data.num_classes is None:
         raise ValueError(
-            f"got runs on {first.problem.data}, expected image classification (mnist, cifar10): for "
+            f"got runs on {first.problem.data}, expected image classes (mnist, cifar10): for "
             "other data use bnn-ppl adversarial"
         )
     return runs, first.data
