@@ -1,12 +1,12 @@
-"""Inference methods, one a file: each is a function of the posterior that gives a Method.
+"""Inference methods, one per file: each is a function of a posterior that returns a Method.
 
-Importing a method's file registers what it says of itself in ``METHODS``: the command line, the
-estimators and the tests find it there. BlackJAX is imported inside the functions: importing it
-starts JAX, and a script that has imported bnn_ppl must still be able to set the number of CPU
-devices.
+Importing a method's file registers its description in ``METHODS``, where the command line, the
+estimators and the tests find it (:mod:`bnn_ppl.methods.method` says how to add one). BlackJAX is
+imported inside functions only: importing it starts JAX, and a script that has imported bnn_ppl must
+still be able to set the number of CPU devices.
 """
 
-# One line a method, imported `as` itself, which marks it as public.
+# One line per method, imported `as` itself, which marks it as public.
 from bnn_ppl.methods.adjusted_mclmc import adjusted_mclmc as adjusted_mclmc
 from bnn_ppl.methods.csgld import csgld as csgld
 from bnn_ppl.methods.descent import descent as descent

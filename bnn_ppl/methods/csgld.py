@@ -16,7 +16,7 @@ Tree = Any
 class ContourState(NamedTuple):
     """A chain with its histogram of energies."""
 
-    chain: Any  # BlackJAX's position, share of each energy band, and the band it is in
+    chain: Any  # BlackJAX's state: position, probability of each energy band, current band
     num_steps: jax.Array  # taken so far
 
 
@@ -34,37 +34,39 @@ def csgld(
     num_bands: int = 512,
     learning_rate: float | Schedule | None = None,
 ) -> Method:
-    r"""Contour SGLD: flatten the landscape of energies, and weigh the draws to make up for it.
+    r"""Contour SGLD: flatten the energy landscape, and weight the draws to correct for it.
 
     .. math:: w \gets w + \epsilon \Big(1 +
         \frac{\log \theta_J - \log \theta_{J-1}}{\Delta u}\Big) g + \sqrt{2 \epsilon}\, \xi,
         \qquad \theta \gets \theta + \omega\, \theta_J\, (1_J - \theta)
 
-    with g the gradient of the log-density :math:`-U` estimated from the minibatch, J the band of
-    width :math:`\Delta u` that U lies in, and :math:`\theta` each band's share of the posterior, as
-    learnt so far (Deng et al., 2020, algorithm 1; BlackJAX's kernel). Where low energies are
-    overrepresented the gradient changes its sign, and the chain climbs out of a mode.
+    with g the gradient of the log-density :math:`-U` estimated from the minibatch, J the energy
+    band of width :math:`\Delta u` that contains U, and :math:`\theta` the current estimate of each
+    band's posterior probability (Deng et al., 2020, algorithm 1; BlackJAX's kernel). Where low
+    energies are overrepresented the gradient changes sign, and the chain climbs out of a mode.
 
-    A draw weighs :math:`\theta_J`, recorded as ``log_weight`` (where the step ended; ``lp`` is of
-    where it began); :func:`bnn_ppl.predict` weighs draws by it, ArviZ's summaries do not.
-    **Biased** in first order of the step size, as :func:`bnn_ppl.sgld` is. A step takes a gradient
-    and one more value of the log-density.
+    A draw has weight :math:`\theta_J`, recorded as ``log_weight`` (at the end of the step, whereas
+    ``lp`` is at its start); :func:`bnn_ppl.predict` uses these weights, ArviZ's summaries do not.
+    **Biased** to first order in the step size, like :func:`bnn_ppl.sgld`. A step takes a gradient
+    and one more evaluation of the log-density.
 
     Parameters
     ----------
     posterior
-        What to sample.
+        Posterior to sample.
     step_size
-        :math:`\epsilon`, a number or a schedule, in squared units of the weights.
+        Step size :math:`\epsilon`, a number or a schedule, in squared units of the weights.
     min_energy
-        An energy (minus the log-density, as recorded in ``lp``) below the lowest.
+        Lower end of the first energy band: an energy (minus the log-density, which is recorded as
+        ``lp``) below all that the chain visits.
     energy_gap
-        :math:`\Delta u`. `min_energy` and `num_bands` gaps should reach up to the energies of
-        warm-up; higher ones fall into the last band.
+        Width :math:`\Delta u` of a band. The `num_bands` bands should reach from `min_energy` up to
+        the energies seen in warm-up; higher energies fall into the last band.
     num_bands
-        Bands of energy.
+        Number of energy bands.
     learning_rate
-        :math:`\omega`, a number or a schedule; by default ``decaying(1, 100, 0.6)``.
+        Learning rate :math:`\omega` of the band probabilities, a number or a schedule; by default
+        ``decaying(1, 100, 0.6)``.
 
     Raises
     ------
@@ -79,7 +81,8 @@ def csgld(
     check_rate("learning_rate", rate)
     if not (energy_gap > 0 and num_bands > 2):
         raise ValueError(
-            f"got energy_gap={energy_gap}, num_bands={num_bands}, expected above 0 and above 2"
+            f"got energy_gap={energy_gap} and num_bands={num_bands}, expected a gap above 0 and at "
+            "least 3 bands"
         )
     kernel = kernels.build_kernel(num_bands, energy_gap, min_energy)
 

@@ -16,11 +16,11 @@ Tree = Any
 
 
 class DescentState(NamedTuple):
-    """A point and its optimiser."""
+    """A point and the state of its optimiser."""
 
     position: Tree
     optimizer: Tree
-    average: Tree  # None without
+    average: Tree  # None if not averaging
     num_steps: jax.Array
 
 
@@ -41,50 +41,50 @@ def descent(
     check_every: int = 100,
     patience: int = 10,
 ) -> Method:
-    r"""Maximum a posteriori: descend on minus the log-density over the number of rows.
+    r"""Maximum a posteriori (MAP) estimation by gradient descent with any optax optimiser.
 
     .. math:: w \gets w + \mathrm{optimizer}(\nabla \log \pi(w) / N)
 
-    The gradient is divided by N so that learning rates are those of a mean loss. A chain is one
-    solution, several chains are a deep ensemble (Lakshminarayanan et al., 2017), with
+    The gradient is divided by N so that learning rates are those of a mean loss. Each chain is one
+    solution; several chains are a deep ensemble (Lakshminarayanan et al., 2017), or with
     ``bootstrap=True`` in `run` a bootstrap ensemble. Train in warm-up and draw once::
 
         run(key, posterior, descent(posterior), num_chains=10, num_warmup=5000, batch_size=128,
             num_draws=1, thin=0)
 
-    For constrained sites this is the maximum of the density of the unconstrained position, as
-    samplers see it.
+    With constrained sites this maximises the density of the unconstrained position, which is also
+    what samplers target.
 
     Parameters
     ----------
     posterior
-        What to maximise.
+        Posterior to maximise.
     optimizer
-        Any optax optimiser; ``optax.adam(learning_rate)`` by default. Its arguments cannot be
-        recorded: keep them, to go on with a run.
+        Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
+        recorded: pass the same ones to resume a run.
     learning_rate
-        Of the default optimiser: a number or a schedule.
+        Learning rate of the default optimiser, a number or a schedule.
     average_from
-        Draw the mean of the points from this step on instead of the last one (Polyak & Juditsky,
-        1992; of a network's weights: Izmailov et al., 2018, without cyclical steps).
+        First step of an average: draw the mean of the points from this step on instead of the last
+        point (Polyak & Juditsky, 1992; for network weights Izmailov et al., 2018, without cyclical
+        steps).
     held_out
-        Rows (x, y) that are not among the posterior's: a chain draws the point with their highest
-        log-likelihood, and stops when that has not risen for `patience` looks
-        (:func:`bnn_ppl.early_stopping.stopped_early`).
+        Held-out rows (x, y) for early stopping, not among the posterior's: a chain draws the point
+        with their highest log-likelihood, and stops once that has not risen for `patience` checks.
     check_every
-        Steps between two looks at the rows held out.
+        Number of steps between two checks of the held-out rows.
     patience
-        Looks without a better point before a chain stops.
+        Number of checks without improvement after which a chain stops.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or the rows held out are not like the posterior's.
+        If a number is out of range, or the held-out rows do not have the form of the posterior's.
     """
     check_arguments(posterior=posterior)
     check_rate("learning_rate", learning_rate)
     if average_from is not None and average_from < 0:
-        raise ValueError(f"got average_from={average_from}, expected a step from 0 up")
+        raise ValueError(f"got average_from={average_from}, expected a step number from 0 up")
     rate = named(learning_rate) if optimizer is None else "of the optimizer given"
     optimizer = optimizer or optax.adam(learning_rate)
 
@@ -103,7 +103,7 @@ def descent(
         position = optax.apply_updates(state.position, updates)
         average = state.average
         if average_from is not None:
-            # Until then the last point stands for the mean.
+            # Before `average_from` the average is the last point.
             share = 1.0 / jnp.maximum(state.num_steps - average_from + 1, 1)
             average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
         info = step_info(-value * posterior.num_rows)

@@ -1,4 +1,11 @@
-"""What a method is, a few pure functions, and what it says of itself."""
+"""The interface of inference methods, and the registry of those that exist.
+
+To add a method, write a function of a posterior that returns a :class:`Method`, in a file of its
+own in ``bnn_ppl/methods``; decorate it with :func:`describe`; and import it in
+``bnn_ppl/methods/__init__.py``. It is then public as ``bnn_ppl.<name>``, has a command
+(``bnn-ppl run <name>``), can be chosen in the scikit-learn estimators by name, and is covered by
+the tests that all methods must pass.
+"""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -20,39 +27,42 @@ DrawsFrom: TypeAlias = Literal[
 
 
 class Method(NamedTuple):
-    """An inference method as :func:`bnn_ppl.run` sees it.
+    """An inference method as :func:`bnn_ppl.run` sees it: pure functions of one chain.
+
+    A position is a dict of the unconstrained values of all sites; a state is any pytree. Only
+    `init`, `step` and `draw` are required.
 
     Attributes
     ----------
     init
         ``key, position, batch -> state``.
     step
-        ``key, state, batch -> state, info``: one transition. `info` is a dict of scalars under
-        ArviZ's names: some of acceptance_rate, diverging, energy, lp, step_size, n_steps; and
-        ``log_weight`` where draws have unequal weights.
+        ``key, state, batch -> state, info``: one transition. `info` is a dict of scalars named as
+        in ArviZ's ``sample_stats`` (acceptance_rate, diverging, energy, lp, step_size, n_steps),
+        as far as they apply; ``log_weight`` if draws have unequal weights.
     draw
         ``key, state -> position``: one draw, without stepping.
     warmup
-        Like `step`; used instead of it during warm-up, where it may adapt. `step` if None.
+        Replaces `step` during warm-up, where it may adapt; by default `step`.
     settings
-        The method's name and arguments, as recorded with the draws.
+        The method's name and arguments, recorded with the draws and compared on resuming.
     finish
-        ``state -> state``: called once, after the last warm-up step. Such a method needs warm-up.
+        ``state -> state``: called once, after the last warm-up step. Implies `needs_warmup`.
     fitted
-        ``state -> dict of arrays``: the parameters of the distribution that draws come from,
-        recorded once per chain, at the end, in the group ``fitted``.
+        ``state -> dict of arrays``: parameters of the distribution that draws are sampled from,
+        recorded in the group ``fitted`` once per chain, at the end of the run.
     logdensity
-        The log-density of the posterior it was built with. :func:`bnn_ppl.run` refuses another
-        posterior, whose draws it would label wrongly. None for a method that holds no posterior.
+        Log-density of the posterior it was built with, by which :func:`bnn_ppl.run` refuses to run
+        it on another posterior. None if the method holds no posterior.
     all_rows
-        Whether all steps must see the same rows, as a Metropolis test does.
+        Whether every step must see the same rows, as a Metropolis test requires.
     needs_warmup
-        Whether draws are biased unless warm-up has tuned the steps. A `finish` implies it.
+        Whether draws are biased unless warm-up has tuned the method.
     draws_from
-        What one chain's draws come from: the states of a "chain"; the last "point" of an
-        optimiser, its "best_point" or the "average" of its points; or a fitted distribution.
-        "gaussian" has independent weights, its parameters in the group ``fitted`` as
-        ``<site>.loc`` and ``<site>.scale``. Recorded with the draws.
+        Source of a chain's draws: the states of a "chain"; an optimiser's last "point", its
+        "best_point" or the "average" of its points; or a fitted distribution. "gaussian" means
+        independent Gaussians, with parameters ``<site>.loc`` and ``<site>.scale`` in the group
+        ``fitted``. Recorded with the draws.
     """
 
     init: Callable[..., Any]
@@ -69,7 +79,7 @@ class Method(NamedTuple):
 
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:
-    """Make the info of a step without a Metropolis test from its log-density estimate."""
+    """Make the info of a step without a Metropolis test, given its estimate of the log-density."""
     return {
         "diverging": ~jnp.isfinite(lp),
         "lp": lp,
@@ -79,10 +89,10 @@ def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[
 
 
 class Counts(NamedTuple):
-    """How long a run is where the caller does not say."""
+    """Default length of a run."""
 
-    num_warmup: int = 100  # steps, or epochs
-    in_epochs: bool = False  # what num_warmup counts
+    num_warmup: int = 100  # steps, or epochs if in_epochs
+    in_epochs: bool = False
     num_draws: int = 200
     thin: int = 1
 
@@ -92,31 +102,32 @@ FITTED = Counts(num_warmup=100, in_epochs=True, num_draws=100, thin=0)
 
 
 class Description(NamedTuple):
-    """What a method says of itself, for the command line, the estimators, docs and tests.
+    """What the command line, the estimators, the docs and the tests need to know about a method.
 
     Attributes
     ----------
     name
-        By which users call it.
+        Public name of the method.
     build
-        ``posterior, options -> Method``.
+        ``posterior, **options -> Method``: the decorated function. Its signature and docstring
+        become the options and the help of ``bnn-ppl run <name>``.
     gives
-        What its draws are, in a few words.
+        What its draws are, in a few words, for the table of methods.
     cost
-        What a step costs, in a few words.
+        What a step costs, in a few words, for the table of methods.
     kind
-        A "sampler" steps between its draws; a "fit" trains in warm-up, then draws.
+        "sampler" if it steps between draws, "fit" if it trains in warm-up and then draws.
     stochastic_gradients
-        Whether each step follows the gradient on a minibatch.
+        Whether each step uses the gradient on a minibatch.
     trained_once
-        Whether steps after warm-up change nothing, so that only warm-up can be made longer.
+        Whether steps after warm-up change nothing, so that a longer run means a longer warm-up.
     starts_from
-        Name of the method whose draws it starts from; None if it needs no other run.
+        Name of the method whose draws it starts from; None if it needs no previous run.
     counts
-        How long a run is by default.
+        Default length of a run: ``SAMPLED`` or ``FITTED``, or one adapted from them.
     complete
-        ``options, running -> options``: fills in options that depend on how long the run is, whose
-        arguments of :func:`bnn_ppl.run` are `running`, and refuses those that do not fit it.
+        ``options, running -> options``: fills in options that depend on the length of the run, and
+        refuses those that do not fit it. `running` holds the arguments of :func:`bnn_ppl.run`.
     """
 
     name: str
@@ -133,13 +144,13 @@ class Description(NamedTuple):
     )
 
 
-METHODS: dict[str, Description] = {}  # by name, of all modules imported so far
+METHODS: dict[str, Description] = {}  # by name; filled as the modules of methods are imported
 
 _Build = TypeVar("_Build", bound=Callable[..., Method])
 
 
 def described_methods() -> list[Description]:
-    """Give all methods: samplers on all rows, samplers on minibatches, fits."""
+    """List all methods: full-batch samplers, minibatch samplers, then fits."""
 
     def group(method: Description) -> tuple:
         return method.kind != "sampler", method.stochastic_gradients, method.name
@@ -148,25 +159,27 @@ def described_methods() -> list[Description]:
 
 
 def table() -> str:
-    """Give the table of methods in Markdown, a row each: name, what it gives, cost of a step."""
+    """Write the table of methods in Markdown: name, what it gives, cost of a step."""
     rows = [f"| `{each.name}` | {each.gives} | {each.cost} |" for each in described_methods()]
     return "\n".join(["| method | what it gives | a step costs |", "|---|---|---|", *rows]) + "\n"
 
 
 def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build], _Build]:
-    """Decorate a function of a posterior that gives a Method with what it says of itself.
+    """Register the decorated function, which builds a Method from a posterior, as a method.
+
+    For example ``@describe(gives="draws", cost="a gradient on all rows")``.
 
     Parameters
     ----------
     name
-        The function's own by default.
+        Public name of the method; by default the function's.
     **description
-        Other fields of :class:`Description`.
+        Other fields of :class:`Description`; `gives` and `cost` are required.
 
     Returns
     -------
     Callable
-        Gives the function unchanged; its description is then in ``METHODS``.
+        Decorator that adds a :class:`Description` to ``METHODS`` and returns the function as is.
     """
 
     def register(build: _Build) -> _Build:

@@ -1,7 +1,7 @@
-"""Rates that change with the step: functions ``count -> value``, wherever a rate may stand.
+"""Schedules: functions ``count -> value``, accepted wherever a rate or a temperature is.
 
-``count`` is the number of steps a chain has taken, warm-up included. Any function of that kind
-will do, optax's schedules too.
+``count`` is the number of steps a chain has taken, warm-up included. Any such function will do,
+optax's schedules included.
 """
 
 import math
@@ -16,23 +16,23 @@ Schedule = Callable[[jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class NamedSchedule:
-    """A schedule that says what it is, so that a run does not go on with another."""
+    """A schedule with a name, by which resuming a run with a different one is refused."""
 
     function: Schedule
     name: str
 
     def __call__(self, count: jax.Array) -> jax.Array:
-        """Give the value at a step."""
+        """Evaluate the schedule at a step."""
         return self.function(count)
 
 
 def value_at(rate: float | Schedule, count: jax.Array) -> jax.Array:
-    """Give the value of a number or a schedule at a step."""
+    """Evaluate a number or a schedule at a step."""
     return jnp.asarray(rate(count) if callable(rate) else rate, float)
 
 
 def named(rate: float | Schedule) -> float | str:
-    """Say what a rate is, for the record: a number, a name, or its values at 0, 1, 10, ..."""
+    """Describe a rate for the record: its number, its name, or its values at 0, 1, 10, ..."""
     if isinstance(rate, NamedSchedule):
         return rate.name
     if not callable(rate):
@@ -48,7 +48,7 @@ def check_rate(name: str, rate: float | Schedule) -> None:
 
 
 def cosine_burn_in(start: float, end: float, num_burnin: int) -> Schedule:
-    """Go from `start` to `end` along half a cosine in `num_burnin` steps, and stay.
+    """Go from `start` to `end` along half a cosine in `num_burnin` steps, then stay at `end`.
 
     As in Izmailov et al. (2021), appendix on stochastic-gradient MCMC.
     """
@@ -63,11 +63,11 @@ def cosine_burn_in(start: float, end: float, num_burnin: int) -> Schedule:
 
 
 def cyclical(start: float, cycle_length: int, num_burnin: int = 0) -> Schedule:
-    r"""Fall from `start` to almost 0 along half a cosine, again and again.
+    r"""Fall from `start` to almost 0 along half a cosine, in every cycle.
 
     :math:`\epsilon_t = \tfrac12 \epsilon_0 (1 + \cos(\pi\, (t \bmod c) / c))` for t steps after
-    burn-in, `start` during it (Zhang et al., 2020, equation 1). With :func:`exploring` as noise
-    temperature a cycle first looks for a mode without noise, then samples.
+    burn-in, `start` during it (Zhang et al., 2020, equation 1). With :func:`exploring` as the
+    noise temperature each cycle first finds a mode without noise, then samples.
     """
     check_rate("start", start)
     _check_length("cycle_length", cycle_length)
@@ -80,7 +80,7 @@ def cyclical(start: float, cycle_length: int, num_burnin: int = 0) -> Schedule:
 
 
 def exploring(cycle_length: int, share: float, num_burnin: int = 0) -> Schedule:
-    """Temperature 0 in the first `share` of each cycle and in burn-in, 1 in the rest.
+    """Temperature 0 in burn-in and in the first `share` (a fraction) of each cycle, then 1.
 
     The exploration and sampling stages of cyclical MCMC (Zhang et al., 2020, section 3).
     """
@@ -96,10 +96,11 @@ def exploring(cycle_length: int, share: float, num_burnin: int = 0) -> Schedule:
 
 
 def decaying(scale: float, shift: float, power: float = 0.55) -> Schedule:
-    r"""Fall as :math:`a (b + t)^{-\gamma}` (Welling & Teh, 2011, section 4).
+    r"""Decay as :math:`a (b + t)^{-\gamma}` (Welling & Teh, 2011, section 4).
 
-    With 0.5 < `power` <= 1 the steps sum to infinity and their squares do not, so that the bias
-    of stochastic-gradient Langevin dynamics vanishes in the limit.
+    `scale`, `shift` and `power` are a, b and :math:`\gamma`. With 0.5 < `power` <= 1 the step sizes
+    sum to infinity but their squares do not, so that the bias of stochastic-gradient Langevin
+    dynamics vanishes in the limit.
     """
     if not (scale > 0 and shift > 0):
         raise ValueError(f"got scale={scale}, shift={shift}, expected numbers above 0")

@@ -28,42 +28,44 @@ def sghmc(
         w \gets w + \sqrt\epsilon\, M^{-1} m
 
     with g the gradient of the log-density estimated from the minibatch; the momentum is carried
-    from step to step and never drawn anew (Chen, Fox & Guestrin, 2014, equation 15, in the
-    parameters of Izmailov et al., 2021). Run it with ``batch_size=``.
+    from step to step and never resampled (Chen, Fox & Guestrin, 2014, equation 15, in the
+    parametrisation of Izmailov et al., 2021). Run it with ``batch_size=``.
 
-    **Biased** in first order of the step size, as :func:`bnn_ppl.sgld` is.
+    **Biased** to first order in the step size, like :func:`bnn_ppl.sgld`.
 
     Parameters
     ----------
     posterior
-        What to sample.
+        Posterior to sample.
     step_size
-        :math:`\epsilon`, a number or a schedule of :mod:`bnn_ppl.schedules`, in squared units of
-        the weights.
+        Step size :math:`\epsilon`, a number or a schedule of :mod:`bnn_ppl.schedules`, in squared
+        units of the weights.
     momentum
-        :math:`\beta`, from 0 (then this is sgld) to below 1.
+        Momentum decay :math:`\beta`, from 0 (which is sgld) to below 1.
     preconditioner
-        M, one of :mod:`bnn_ppl.preconditioners`; 1 by default.
+        Diagonal mass matrix M, one of :mod:`bnn_ppl.preconditioners`; by default the identity.
     noise_temperature
-        T of the noise, a number or a schedule, on top of the temperature that the posterior was
-        conditioned with.
+        Temperature T of the injected noise, a number or a schedule, applied on top of the
+        temperature of the posterior.
     gibbs_every
-        Steps between draws of the precisions of :func:`bnn_ppl.priors.hierarchical` from their law
-        given the weights; in between they rest. By default they move like weights.
+        Number of steps between Gibbs draws of the precisions of
+        :func:`bnn_ppl.priors.hierarchical` from their conditional distribution given the weights;
+        in between they are held fixed. By default they are updated like weights.
     subtract_noise
-        Take :math:`M^2` for the variance of the minibatches' gradients, and add so much less noise:
-        :math:`2 (1-\beta) T M - \epsilon M^2`, not below 0 (Springenberg et al., 2016). Right with
-        :func:`bnn_ppl.preconditioners.scale_adapted`, where gradients are mostly noise.
+        Whether to take :math:`M^2` as the variance of the minibatch gradients and inject less noise
+        accordingly, of variance :math:`2 (1-\beta) T M - \epsilon M^2` but at least 0
+        (Springenberg et al., 2016). Appropriate with
+        :func:`bnn_ppl.preconditioners.scale_adapted`, when gradients are mostly noise.
 
     Raises
     ------
     ValueError
         If a number is out of range, the model has no precisions to draw, or the preconditioner
-        does not go with the other arguments.
+        does not fit the other arguments.
     """
     if preconditioner is not None and preconditioner.curvature is not None:
         raise ValueError(
-            "got a preconditioner with curvature, expected one without: the term is that of "
+            "got a preconditioner with curvature, expected one without: its correction is for "
             "overdamped dynamics; use sgld"
         )
     return langevin(

@@ -20,33 +20,34 @@ def sgld(
     noise_temperature: float | Schedule = 1.0,
     gibbs_every: int | None = None,
 ) -> Method:
-    r"""Stochastic-gradient Langevin dynamics: a step along the gradient of a minibatch, and noise.
+    r"""Stochastic-gradient Langevin dynamics: minibatch gradient steps with injected noise.
 
     .. math:: w \gets w + \epsilon M^{-1} g + \sqrt{2 \epsilon T}\, M^{-1/2} \xi,
         \qquad \xi \sim N(0, I)
 
     with g the gradient of the log-density estimated from the minibatch (Welling & Teh, 2011,
-    equation 4, their step size being twice this one). Run it with ``batch_size=``.
+    equation 4, where the step size is twice this one). Run it with ``batch_size=``.
 
-    **Biased**: without Metropolis test the stationary law differs from the posterior in first order
-    of the step size (on N(0, 1) its variance is :math:`1 / (1 - \epsilon / 2)`), and the noise of
-    minibatches widens it further.
+    **Biased**: without a Metropolis test the stationary distribution differs from the posterior to
+    first order in the step size (for N(0, 1) its variance is :math:`1 / (1 - \epsilon / 2)`), and
+    minibatch noise widens it further.
 
     Parameters
     ----------
     posterior
-        What to sample.
+        Posterior to sample.
     step_size
-        :math:`\epsilon`, a number or a schedule of :mod:`bnn_ppl.schedules`, in squared units of
-        the weights.
+        Step size :math:`\epsilon`, a number or a schedule of :mod:`bnn_ppl.schedules`, in squared
+        units of the weights.
     preconditioner
-        M, one of :mod:`bnn_ppl.preconditioners`; 1 by default.
+        Diagonal mass matrix M, one of :mod:`bnn_ppl.preconditioners`; by default the identity.
     noise_temperature
-        T of the noise, a number or a schedule, on top of the temperature that the posterior was
-        conditioned with.
+        Temperature T of the injected noise, a number or a schedule, applied on top of the
+        temperature of the posterior.
     gibbs_every
-        Steps between draws of the precisions of :func:`bnn_ppl.priors.hierarchical` from their law
-        given the weights; in between they rest. By default they move like weights.
+        Number of steps between Gibbs draws of the precisions of
+        :func:`bnn_ppl.priors.hierarchical` from their conditional distribution given the weights;
+        in between they are held fixed. By default they are updated like weights.
 
     Raises
     ------

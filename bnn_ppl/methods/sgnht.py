@@ -15,9 +15,9 @@ Tree = Any
 
 
 class ThermostatState(NamedTuple):
-    """A chain with its friction."""
+    """State of a chain."""
 
-    chain: Any  # BlackJAX's position, momentum and friction xi
+    chain: Any  # BlackJAX's state: position, momentum and friction xi
     num_steps: jax.Array  # taken so far
 
 
@@ -27,26 +27,27 @@ class ThermostatState(NamedTuple):
     stochastic_gradients=True,
 )
 def sgnht(posterior: Posterior, step_size: float | Schedule, *, friction: float = 0.01) -> Method:
-    r"""Stochastic-gradient Nosé-Hoover thermostat: a friction that learns the minibatches' noise.
+    r"""Stochastic-gradient Nosé-Hoover thermostat: friction that adapts to the minibatch noise.
 
     .. math:: w \gets w + h p, \qquad p \gets (1 - h \xi) p + h g + \sqrt{2 h A}\, \eta, \qquad
         \xi \gets \xi + h (p^\top p / d - 1)
 
-    with g the gradient at the new w of the log-density estimated from the minibatch, d the number
-    of weights and :math:`\eta \sim N(0, I)` (Ding et al., 2014; BlackJAX's solver).
-    The friction :math:`\xi` rises until the kinetic energy is right, so noise of unknown size in g
+    with g the gradient of the log-density at the new w, estimated from the minibatch, d the number
+    of weights and :math:`\eta \sim N(0, I)` (Ding et al., 2014; BlackJAX's solver). The friction
+    :math:`\xi` adapts until the kinetic energy is right, so that gradient noise of unknown variance
     does not heat the chain. Run it with ``batch_size=``.
 
-    **Biased** in first order of the step size.
+    **Biased** to first order in the step size.
 
     Parameters
     ----------
     posterior
-        What to sample.
+        Posterior to sample.
     step_size
-        h, a number or a schedule; a time, the square root of what :func:`bnn_ppl.sgld` calls so.
+        Step size h, a number or a schedule, in units of time: the square root of the step size of
+        :func:`bnn_ppl.sgld`.
     friction
-        A, the noise added, and the friction to begin with.
+        Strength A of the injected noise, which is also the initial friction.
 
     Raises
     ------
@@ -67,8 +68,8 @@ def sgnht(posterior: Posterior, step_size: float | Schedule, *, friction: float 
 
     def step(key: jax.Array, state: ThermostatState, batch: Any) -> tuple[ThermostatState, dict]:
         size = value_at(step_size, state.num_steps)
-        # Where the kernel moves to: with the gradient of where it was the two updates would be an
-        # explicit Euler step, whose energy grows.
+        # The gradient where the kernel moves to: with the one at the old position the two updates
+        # would be an explicit Euler step, whose energy grows.
         moved = optax.tree.add_scale(state.chain.position, size, state.chain.momentum)
         lp, gradient = jax.value_and_grad(posterior.logdensity)(moved, batch)
         chain = kernel(key, state.chain, lambda position, batch: gradient, batch, size)

@@ -1,4 +1,4 @@
-"""SWA-Gaussian: a normal distribution with the moments of another method's iterates."""
+"""SWA-Gaussian: a Gaussian with the moments of another method's iterates."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -19,20 +19,20 @@ from bnn_ppl.runtime.checks import check_count
 Tree = Any
 
 
-class Moments(NamedTuple):
-    """What is kept of the points collected."""
+class CollectedMoments(NamedTuple):
+    """Mean, squared deviations and last deviations of the points collected so far."""
 
     mean: Tree
     squares: Tree  # sum of squared deviations from the mean
-    deviations: Tree  # (rank, ...): the last ones, each from the mean of its time; 0 before
+    deviations: Tree  # (rank, ...): the last ones, each from the mean at its time; 0 if unfilled
     num_collected: jax.Array
 
 
 class SwagState(NamedTuple):
-    """The method wrapped and the moments of its points."""
+    """The state of the wrapped method and the moments of its points."""
 
     inner: Tree
-    moments: Moments
+    moments: CollectedMoments
     num_steps: jax.Array
 
 
@@ -44,23 +44,23 @@ def swag(
     collect_every: int | None = None,
     collect_from: int = 0,
 ) -> Method:
-    r"""SWAG: draw from a normal distribution fitted to the points another method passes through.
+    r"""SWAG: draw from a Gaussian fitted to the points that another method passes through.
 
-    At every collection, of the point w,
+    Every `collect_every` steps the point w is collected,
 
     .. math:: \bar w \gets \bar w + (w - \bar w) / n, \qquad
         \hat d \gets w - \bar w \;\text{in place of the oldest of the last}\; R
 
-    and a draw, of standard normal :math:`z_1` (K numbers) and :math:`z_2` (one a weight), is
+    and with standard normal :math:`z_1` (K numbers) and :math:`z_2` (one per weight) a draw is
 
     .. math:: w = \bar w + \frac{1}{\sqrt 2} \Big(\sigma \odot z_2
         + \frac{1}{\sqrt{K - 1}} \hat D z_1 \Big)
 
-    with :math:`\hat D` the :math:`K = \min(n, R)` deviations held and :math:`\sigma^2` the mean of
-    the squared deviations from :math:`\bar w` (Maddox et al., 2019, equation 1 and algorithm 1):
-    half the covariance is of low rank, at most K, half diagonal. The variance is summed by
-    Welford's recursion, for the difference of mean squares cancels in single precision. Before two
-    points are collected a draw is the inner method's own.
+    with :math:`\hat D` the :math:`K = \min(n, R)` stored deviations and :math:`\sigma^2` the mean
+    squared deviation from :math:`\bar w` (Maddox et al., 2019, equation 1 and algorithm 1): half
+    the covariance is diagonal, half of rank at most K. The variance is accumulated by Welford's
+    recursion, since a difference of mean squares suffers from cancellation in single precision.
+    Until two points are collected, draws are those of the inner method.
 
     Fit in warm-up, and draw without stepping::
 
@@ -68,25 +68,26 @@ def swag(
         run(key, posterior, method, num_chains=.., num_warmup=steps, num_draws=20, thin=0,
             batch_size=128)
 
-    Several chains are MultiSWAG (Wilson & Izmailov, 2020), a mixture of as many normal
-    distributions. The locations in the group ``fitted`` are stochastic weight averages (SWA;
-    Izmailov et al., 2018). Networks here keep no batch statistics, so there are none to renew.
+    Several chains are MultiSWAG (Wilson & Izmailov, 2020), a mixture of Gaussians. The locations in
+    the group ``fitted`` are stochastic weight averages (SWA; Izmailov et al., 2018). Networks here
+    keep no batch statistics, so there are none to recompute.
 
     Parameters
     ----------
     posterior
-        What `inner` was built with.
+        Posterior that `inner` was built with.
     inner
-        Any method whose draw is a point that its steps move: :func:`bnn_ppl.descent` at a constant
-        learning rate, :func:`bnn_ppl.sgld`. Weights of its draws (``log_weight``) are not heeded.
+        Any method whose draw is the point that its steps update, such as :func:`bnn_ppl.descent` at
+        a constant learning rate or :func:`bnn_ppl.sgld`. The weights of its draws
+        (``log_weight``) are ignored.
     rank
-        R, from 2 up: deviations held, each as large as the weights.
+        Number R of deviations stored, at least 2, each of the size of the weights.
     collect_every
-        Steps from one collection to the next; by default an epoch, that is as many batches as the
-        rows fill.
+        Number of steps from one collection to the next; by default an epoch, that is, the number
+        of full batches in the rows.
     collect_from
-        The first step that collects, counted from 0: one where `inner` has converged, unless
-        ``init=`` of `run` starts it there.
+        First step that collects, counted from 0. `inner` should have converged by then, unless
+        ``init=`` of `run` starts it from converged draws.
 
     Returns
     -------
@@ -97,8 +98,8 @@ def swag(
     Raises
     ------
     ValueError
-        If a count is out of range, or draws of `inner` are not the point its steps move: fitted in
-        warm-up, stopped early, or an average.
+        If a count is out of range, or the draws of `inner` are not the point that its steps update,
+        because it fits a distribution, stops early or averages.
     """
     check_arguments(posterior=posterior)
     _check(rank, collect_every, collect_from)
@@ -107,27 +108,29 @@ def swag(
     def init(key: jax.Array, position: Tree, batch: Any) -> SwagState:
         zeros, zero = optax.tree.zeros_like(position), jnp.zeros((), int)
         held = jax.tree.map(lambda w: jnp.zeros((rank, *w.shape), w.dtype), position)
-        moments = Moments(zeros, zeros, held, zero)
+        moments = CollectedMoments(zeros, zeros, held, zero)
         return SwagState(inner.init(key, position, batch), moments, zero)
 
-    def stepped(take: Any, key: jax.Array, state: SwagState, batch: Any) -> tuple[SwagState, dict]:
+    def collecting(
+        inner_step: Any, key: jax.Array, state: SwagState, batch: Any
+    ) -> tuple[SwagState, dict]:
         step_key, draw_key = (jax.random.fold_in(key, i) for i in range(2))
-        chain, info = take(step_key, state.inner, batch)
+        chain, info = inner_step(step_key, state.inner, batch)
         every = collect_every or max(1, posterior.num_rows // batch[1].shape[0])
         since = state.num_steps - collect_from
         due = (since >= 0) & (since % every == 0)
 
-        def collect(_: jax.Array, moments: Moments) -> Moments:
-            return _collected(moments, inner.draw(draw_key, chain))
+        def collect(_: jax.Array, moments: CollectedMoments) -> CollectedMoments:
+            return _with_point(moments, inner.draw(draw_key, chain))
 
-        # A loop that runs once or not at all, in place. Where chains run side by side, cond would
-        # compute both branches and choose between two copies of the deviations at every step.
+        # A loop that runs once or not at all updates in place. Under vmap over chains, cond would
+        # compute both branches and select between two copies of the deviations at every step.
         moments = jax.lax.fori_loop(0, due.astype(int), collect, state.moments)
         return SwagState(chain, moments, state.num_steps + 1), info
 
     def draw(key: jax.Array, state: SwagState) -> Tree:
         point = inner.draw(key, state.inner)
-        drawn = _drawn(key, state.moments)
+        drawn = _gaussian_draw(key, state.moments)
         return jax.tree.map(partial(jnp.where, state.moments.num_collected > 1), drawn, point)
 
     def fitted(state: SwagState) -> dict[str, jax.Array]:
@@ -148,10 +151,10 @@ def swag(
         "collect_every": collect_every or "epoch",
         "collect_from": collect_from,
     }
-    warmup = None if inner.warmup is None else partial(stepped, inner.warmup)
+    warmup = None if inner.warmup is None else partial(collecting, inner.warmup)
     return Method(
         init,
-        partial(stepped, inner.step),
+        partial(collecting, inner.step),
         draw,
         warmup,
         settings,
@@ -164,14 +167,14 @@ def swag(
 
 
 def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect from half-way through warm-up on, or at once where the run starts from draws."""
+    """Collect from half-way through warm-up, or from step 0 if the run starts from draws."""
     start = options.get("collect_from")
     if start is None:
         start = 0 if running.get("init") is not None else running["num_warmup"] // 2
     if not running["thin"] and start >= max(1, running["num_warmup"]):
         raise ValueError(
-            f"got collect_from={start} with num_warmup={running['num_warmup']}, expected a smaller "
-            "one: no point would be collected"
+            f"got collect_from={start} with num_warmup={running['num_warmup']}, expected less than "
+            "num_warmup, or no point is collected: lower collect_from or raise num_warmup"
         )
     return options | {"collect_from": start}
 
@@ -193,21 +196,22 @@ def swag_around_sgd(
     collect_every: int | None = None,
     collect_from: int | None = None,
 ) -> Method:
-    """Stochastic weight averaging with a Gaussian, around SGD with momentum 0.9.
+    """SWA-Gaussian: a Gaussian fitted to the path of SGD with momentum 0.9.
 
     Parameters
     ----------
     posterior
-        What to approximate.
+        Posterior to approximate.
     learning_rate
-        Of SGD.
+        Learning rate of SGD, a number or a schedule.
     rank
-        Deviations from the mean that are kept.
+        Number of deviations from the mean that are stored: the rank of the low-rank half of the
+        covariance.
     collect_every
-        Steps between two points of the average; by default an epoch.
+        Number of steps between two collected points; by default an epoch.
     collect_from
-        The first step whose point counts; by default half-way through warm-up, or at once where the
-        run starts from the draws of another.
+        First step that collects a point; by default half-way through warm-up, or 0 if the run
+        starts from the draws of another.
     """
     inner = descent(posterior, optax.sgd(learning_rate, momentum=0.9))
     known = {"optimizer": "sgd", "learning_rate": named(learning_rate)}
@@ -215,7 +219,7 @@ def swag_around_sgd(
     return swag(posterior, inner, rank, collect_every=collect_every, collect_from=collect_from or 0)
 
 
-def _collected(moments: Moments, point: Tree) -> Moments:
+def _with_point(moments: CollectedMoments, point: Tree) -> CollectedMoments:
     count = moments.num_collected + 1
     before = optax.tree.sub(point, moments.mean)
     mean = jax.tree.map(lambda m, d: m + d / count, moments.mean, before)
@@ -225,13 +229,13 @@ def _collected(moments: Moments, point: Tree) -> Moments:
     def put(held: jax.Array, deviation: jax.Array) -> jax.Array:
         return held.at[moments.num_collected % len(held)].set(deviation)
 
-    return Moments(mean, squares, jax.tree.map(put, moments.deviations, after), count)
+    return CollectedMoments(mean, squares, jax.tree.map(put, moments.deviations, after), count)
 
 
-def _drawn(key: jax.Array, moments: Moments) -> Tree:
+def _gaussian_draw(key: jax.Array, moments: CollectedMoments) -> Tree:
     rank_key, weight_key = (jax.random.fold_in(key, i) for i in range(2))
     rank = len(jax.tree.leaves(moments.deviations)[0])
-    # Rows not yet filled are 0: their numbers change nothing.
+    # Deviations not yet filled are 0 and contribute nothing.
     root = jnp.sqrt(jnp.maximum(jnp.minimum(moments.num_collected, rank) - 1, 1.0))
     z1 = jax.random.normal(rank_key, (rank,)) / root
     z2 = gaussian_like(weight_key, moments.mean)
@@ -242,18 +246,18 @@ def _drawn(key: jax.Array, moments: Moments) -> Tree:
     return jax.tree.map(drawn, moments.mean, _sds(moments), moments.deviations, z2)
 
 
-def _sds(moments: Moments) -> Tree:
+def _sds(moments: CollectedMoments) -> Tree:
     count = jnp.maximum(moments.num_collected, 1)
     return jax.tree.map(lambda squares: jnp.sqrt(squares / count), moments.squares)
 
 
 def _check_inner(inner: Method) -> None:
-    """Refuse draws that are not the point that steps move: they would have no spread."""
+    """Refuse a method whose draws are not the point that its steps update: they would not vary."""
     if inner.draws_from not in ("chain", "point") or inner.finish is not None:
         what = "with a finish" if inner.finish is not None else f"({inner.draws_from} draws)"
         raise ValueError(
             f"got {inner.settings.get('method', 'a method')} {what} as inner, expected a method "
-            "whose draw is the point that its steps move: use descent or sgld, without early "
+            "whose draw is the point that its steps update: use descent or sgld, without early "
             "stopping or averaging"
         )
 
