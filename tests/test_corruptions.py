@@ -13,7 +13,17 @@ import pytest
 from scipy import ndimage, stats
 
 from bnn_ppl import corruptions
-from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt, rotate
+from bnn_ppl.robustness.corruptions import (
+    CORRUPTIONS,
+    blur,
+    corrupt,
+    digital,
+    lighting,
+    pixels,
+    random_streams,
+    rotate,
+    weather,
+)
 
 SEVERITIES = range(1, 6)
 GREY = [name for name in CORRUPTIONS if name != "saturate"]
@@ -178,7 +188,7 @@ def test_motion_blur_rises_with_severity_but_from_3_to_4():
     point = np.zeros((1, 32, 32, 1))
     point[0, 16, 16] = 1
     at_3, at_4 = (
-        corruptions._smeared(point, *setting("motion_blur", s), np.array([20.0])) for s in (3, 4)
+        pixels.smeared(point, *setting("motion_blur", s), np.array([20.0])) for s in (3, 4)
     )
     np.testing.assert_allclose(at_3, at_4, atol=1e-9)
 
@@ -301,8 +311,8 @@ def test_defocus_blur_equals_a_soft_disc_image_by_image(severity):
 
 
 def streams(num_rows, seed=0):
-    key = corruptions._key(seed, "test", 1)
-    return [corruptions._stream(key, row) for row in range(num_rows)]
+    key = random_streams.key_of(seed, "test", 1)
+    return [random_streams.stream_of(key, row) for row in range(num_rows)]
 
 
 def test_scattering_equals_the_loop_from_the_last_pixel_to_the_first():
@@ -314,7 +324,7 @@ def test_scattering_equals_the_loop_from_the_last_pixel_to_the_first():
             for w in range(31, 1, -1):
                 up, left = chance[row, :, h - 2, w - 2] < 0.5
                 expected[row, h, w] = expected[row, h - up, w - left]
-    np.testing.assert_array_equal(corruptions._scattered(x, streams(4)), expected)
+    np.testing.assert_array_equal(blur._scattered(x, streams(4)), expected)
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)
@@ -333,13 +343,13 @@ def test_a_smear_along_an_axis_equals_a_convolution(degrees, axis, sign):
     line = np.zeros(25)
     line[12:] = weights / weights.sum()
     expected = ndimage.correlate1d(x, line[::sign], axis=axis, mode="nearest")
-    out = corruptions._smeared(x, 6, 1.5, np.full(2, float(degrees)))
+    out = pixels.smeared(x, 6, 1.5, np.full(2, float(degrees)))
     np.testing.assert_allclose(out, expected, atol=1e-12)
 
 
 def test_a_smear_averages_the_pixels_nearest_to_the_line_of_its_row():
     x, angles = textures(4) / 255, np.array([-40.0, 10.0, 31.0, -100.0])
-    out = corruptions._smeared(x, 6, 2, angles)
+    out = pixels.smeared(x, 6, 2, angles)
     steps = np.arange(13)
     weights = np.exp(-(steps**2) / 8)
     for row, angle in enumerate(np.radians(angles)):
@@ -355,7 +365,7 @@ def test_enlarging_equals_scipy_on_the_middle_of_each_image(factor, size):
     x = textures(2, size, size) / 255
     seen = int(np.ceil(size / factor))
     start = (size - seen) // 2
-    for image, out in zip(x, corruptions._zoomed(x, factor), strict=True):
+    for image, out in zip(x, pixels.zoomed(x, factor), strict=True):
         middle = image[start : start + seen, start : start + seen]
         large = ndimage.zoom(middle, (factor, factor, 1), order=1)
         extra = (len(large) - size) // 2
@@ -365,7 +375,7 @@ def test_enlarging_equals_scipy_on_the_middle_of_each_image(factor, size):
 
 def test_zoom_blur_averages_the_published_numbers_of_enlargements(monkeypatch):
     seen = []
-    monkeypatch.setattr(corruptions, "_zoomed", lambda x, factor: seen.append(factor) or 0 * x)
+    monkeypatch.setattr(blur, "zoomed", lambda x, factor: seen.append(factor) or 0 * x)
     for severity in SEVERITIES:
         seen.clear()
         out = corrupt(constant(255, 1), "zoom_blur", severity)
@@ -399,7 +409,7 @@ def test_plasma_equals_the_diamond_square_loop():
                 heights[h, w] = mean(sides) + wibble**2 * noise[h, w]
         step, wibble = half, wibble / decay
     expected = (heights - heights.min()) / np.ptp(heights)
-    out = corruptions._plasma((1, 28, 30, 3), decay, streams(1))
+    out = weather._plasma((1, 28, 30, 3), decay, streams(1))
     np.testing.assert_allclose(out[0, ..., 0], expected[:28, :30], atol=1e-12)
 
 
@@ -453,15 +463,15 @@ def test_frost_on_black_is_bluish_light_in_proportion_to_its_share():
 
 def test_spatter_is_turquoise_water_and_brown_mud():
     on_black = [corrupt(constant(0, 100), "spatter", s).reshape(-1, 3) for s in (1, 2, 3)]
-    for severity, pixels in zip((1, 2, 3), on_black, strict=True):
-        wet = pixels[pixels.max(axis=1) > 0]
-        assert 0.005 < len(wet) / len(pixels) < 0.4
+    for severity, colours in zip((1, 2, 3), on_black, strict=True):
+        wet = colours[colours.max(axis=1) > 0]
+        assert 0.005 < len(wet) / len(colours) < 0.4
         most = (255 * setting("spatter", severity)[4] * np.array([175, 238, 238]) / 255).astype(int)
         np.testing.assert_array_equal(wet.max(axis=0), most)
     for severity in (4, 5):
-        pixels = corrupt(constant(255, 100), "spatter", severity).reshape(-1, 3)
-        dirty = pixels[pixels.max(axis=1) < 255]
-        assert 0.01 < len(dirty) / len(pixels) < 0.3
+        colours = corrupt(constant(255, 100), "spatter", severity).reshape(-1, 3)
+        dirty = colours[colours.max(axis=1) < 255]
+        assert 0.01 < len(dirty) / len(colours) < 0.3
         np.testing.assert_array_equal(dirty.min(axis=0), [63, 42, 20])
 
 
@@ -475,14 +485,14 @@ def test_drops_are_lit_as_by_loops_over_their_pixels():
         around = np.lib.stride_tricks.sliding_window_view(np.pad(plane, 1, "reflect"), (3, 3))
         return around.mean(axis=(2, 3)), around
 
-    for plane, out in zip(drops, corruptions._lit(drops), strict=True):
-        points = np.argwhere(corruptions._edges(plane[None].astype(float))[0])
+    for plane, out in zip(drops, lighting.lit(drops), strict=True):
+        points = np.argwhere(lighting._edges(plane[None].astype(float))[0])
         far = [
             min([np.hypot(*(points - pixel).T).min() if len(points) else 20, 20])
             for pixel in np.ndindex(32, 32)
         ]
         smooth = np.floor(mean_of_9(np.reshape(far, (32, 32)))[0] + 1e-6).astype(int)
-        even = corruptions._equalised(smooth[None])[0]
+        even = lighting._equalised(smooth[None])[0]
         (above_left, above, _), (left, here, right), (_, below, below_right) = np.moveaxis(
             mean_of_9(even)[1], (2, 3), (0, 1)
         )
@@ -495,14 +505,14 @@ def test_drops_are_lit_as_by_loops_over_their_pixels():
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_spatter_equals_scipy_image_by_image(severity):
     images, constants = textures(5) / 255, setting("spatter", severity)
-    out = corruptions._spatter(images, constants, streams(5))
+    out = weather.spatter(images, constants, streams(5))
     mean, sd, size, threshold, amount, colour = constants
     for row, stream in enumerate(streams(5)):
         noise = mean + sd * stream.standard_normal((32, 32))
         liquid = ndimage.gaussian_filter(noise, size, mode="nearest")
         liquid[liquid < threshold] = 0
         if severity < 4:
-            light = corruptions._lit(cut(liquid)[None])[0, ..., None]
+            light = lighting.lit(cut(liquid)[None])[0, ..., None]
             expected = images[row] + amount * light * np.array(colour) / 255
         else:
             mud = ndimage.gaussian_filter((liquid > 0) * 1.0, amount, mode="nearest")
@@ -515,7 +525,7 @@ def test_crests_equal_a_loop_over_pixels():
     rng = np.random.default_rng(0)
     right, down = rng.integers(-4, 5, (2, 3, 16, 16)).astype(float)
     steepness = rng.integers(0, 4, (3, 16, 16)).astype(float)  # many are equal
-    crests = corruptions._crests(steepness, right, down)
+    crests = lighting._crests(steepness, right, down)
     framed = np.pad(steepness, ((0, 0), (1, 1), (1, 1)))
     for row, h, w in np.ndindex(steepness.shape):
         x, y = right[row, h, w], down[row, h, w]
@@ -538,7 +548,7 @@ def test_edges_are_thin_and_linked_to_steep_ones_within_one_image():
     planes[1, :, 10:] = 10  # a step of gradient 40: too flat
     planes[2, :, 10:] = 20  # gradient 80, alone: not kept
     planes[3, :10, 10:], planes[3, 10:, 10:] = 20, 60  # gradient 80, linked to one of 240
-    edges = corruptions._edges(planes)
+    edges = lighting._edges(planes)
     assert ndimage.label(edges[0], np.ones((3, 3)))[1] == 1 and not edges[0, 8:12, 8:12].any()
     assert ndimage.label(~edges[0])[1] == 2  # inside and outside
     assert not edges[1].any() and not edges[2].any()
@@ -548,7 +558,7 @@ def test_edges_are_thin_and_linked_to_steep_ones_within_one_image():
 def test_equalising_equals_a_loop_over_levels():
     planes = np.random.default_rng(0).integers(3, 21, (3, 16, 16))
     planes[1] = 9
-    for plane, out in zip(planes, corruptions._equalised(planes), strict=True):
+    for plane, out in zip(planes, lighting._equalised(planes), strict=True):
         lowest = plane.min()
         others = np.sum(plane > lowest)
         for level in np.unique(plane):
@@ -610,11 +620,11 @@ def test_pixelate_and_jpeg_equal_pillow_image_by_image(severity, shape):
         np.testing.assert_array_equal(compressed[row], np.asarray(pillow.open(file)))
 
 
-@pytest.mark.parametrize("folded, mode", [("_mirrored", "mirror"), ("_reflected", "reflect")])
+@pytest.mark.parametrize("folded, mode", [("mirrored", "mirror"), ("reflected", "reflect")])
 def test_interpolation_equals_scipy_beyond_the_edges_too(folded, mode):
     x = textures(3)[:, :24] / 255
     h, w = np.random.default_rng(1).uniform(-40, 70, (2, 3, 24, 32))
-    out = corruptions._between(x, h, w, getattr(corruptions, folded))
+    out = pixels.between(x, h, w, getattr(pixels, folded))
     for row in range(3):
         for k in range(3):
             expected = ndimage.map_coordinates(x[row, ..., k], [h[row], w[row]], order=1, mode=mode)
@@ -626,7 +636,7 @@ def test_the_affine_map_takes_the_shaken_corners_from_where_they_were():
     (stream,) = streams(1)
     corners = np.array([[26, 26], [6, 26], [6, 6]])
     shaken = corners + stream.uniform(-shake, shake, (3, 2))
-    h, w = corruptions._affine((1, 32, 32, 3), shake, streams(1))
+    h, w = digital._affine((1, 32, 32, 3), shake, streams(1))
     # Both are linear in the position: interpolated without error.
     at = [ndimage.map_coordinates(part[0], shaken.T, order=1) for part in (h, w)]
     np.testing.assert_allclose(np.stack(at, axis=1), corners, atol=1e-9)
@@ -635,9 +645,9 @@ def test_the_affine_map_takes_the_shaken_corners_from_where_they_were():
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_elastic_transform_equals_scipy_image_by_image(severity):
     images, constants = textures(3) / 255, setting("elastic_transform", severity)
-    out = corruptions._elastic_transform(images, constants, streams(3))
+    out = digital.elastic_transform(images, constants, streams(3))
     length, smoothness, shake = constants
-    affine = corruptions._affine(images.shape, shake, streams(3))
+    affine = digital._affine(images.shape, shake, streams(3))
     h, w = np.mgrid[:32, :32]
     for row, stream in enumerate(streams(3)):
         stream.uniform(size=(3, 2))  # the corners
