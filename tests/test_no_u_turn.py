@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from blackjax.mcmc.hmc import HMCState
 
-from bnn_ppl.methods.nuts import Checkpoints, _checked, no_u_turn
+from bnn_ppl.methods.nuts import Checkpoints, _check_turns, no_u_turn
 from bnn_ppl.methods.shared.adaptation import euclidean
 
 SCALES = np.array([0.3, 1.0, 1.0, 2.0, 3.0])
@@ -36,7 +36,7 @@ def test_every_finished_subtree_is_checked_and_no_other(seed):
     checkpoints, found = Checkpoints(places, places), []
     for number in range(32):
         total = as_tree(momenta[: number + 1].sum(0))
-        checkpoints, turning = jax.jit(_checked)(
+        checkpoints, turning = jax.jit(_check_turns)(
             jnp.asarray(number), as_tree(momenta[number]), total, as_tree(inverse), checkpoints
         )
         found.append(bool(turning))
@@ -68,7 +68,7 @@ def ours(keys, step_size):
         momentum = euclidean(inverse).sample_momentum(momentum_key, position)
         start = HMCState(position, *jax.value_and_grad(gaussian)(position))
         found = no_u_turn(key, start, momentum, gaussian, inverse, step_size, 8)
-        position = found.choice.position
+        position = found.proposal.position
         return position, (found.num_steps, found.acceptance / found.num_steps, *position.values())
 
     start = {"a": jnp.ones(2), "b": jnp.ones(3)}
@@ -111,7 +111,7 @@ def test_where_the_energy_is_lost_the_chain_stays():
     found = no_u_turn(jax.random.key(0), start, momentum, cliff, inverse, jnp.asarray(1.0), 5)
     assert found.diverging and found.ended
     assert found.num_steps == 1 and found.acceptance == 0
-    np.testing.assert_array_equal(found.choice.position["w"], 0)
+    np.testing.assert_array_equal(found.proposal.position["w"], 0)
 
 
 def test_it_ends_at_the_limit_and_tells_the_energy():
@@ -123,4 +123,4 @@ def test_it_ends_at_the_limit_and_tells_the_energy():
     found = no_u_turn(jax.random.key(0), begin, momentum, gaussian, inverse, jnp.asarray(1e-4), 6)
     assert found.num_doublings == 6 and found.num_steps == 2**6 - 1
     assert not found.ended and not found.diverging
-    assert float(found.choice.energy) == pytest.approx(5 * 0.3**2 / 2 - float(lp), rel=1e-5)
+    assert float(found.proposal.energy) == pytest.approx(5 * 0.3**2 / 2 - float(lp), rel=1e-5)

@@ -27,32 +27,34 @@ def adjusted_mclmc(
     target_acceptance: float = 0.9,
     max_num_steps: int = 1000,
 ) -> Method:
-    r"""Metropolis-adjusted microcanonical sampler.
+    r"""Metropolis-adjusted microcanonical Monte Carlo (adjusted MCLMC).
 
     Each transition draws a direction u uniform on the unit sphere, follows the isokinetic dynamics
 
     .. math:: \dot w = S u, \qquad \dot u = (I - u u^\top)\, S \nabla\log\pi(w) / (d - 1)
 
-    for :math:`\lceil \tau / \epsilon \rceil` steps of the minimal-norm integrator (two gradients a
-    step; d weights, S the diagonal scale) and accepts the end by its energy error, so the posterior
-    is exact (Robnik et al., 2023; adjusted form Robnik, Cohn-Gordon & Seljak, 2025).
+    for :math:`\lceil \tau / \epsilon \rceil` steps of the minimal-norm integrator (two gradients
+    each; d weights, S the diagonal scale) and accepts or rejects the end point by its energy error,
+    so the draws are asymptotically exact (Robnik et al., 2023; adjusted form Robnik, Cohn-Gordon &
+    Seljak, 2025).
 
     Parameters
     ----------
     posterior
-        What to sample; at least two weights.
+        Posterior to sample, of at least two weights.
     step_size
-        Distance of a step, in units of S. None: by dual averaging in warm-up.
+        Length of a step, in units of S. None: tuned in warm-up by dual averaging.
     trajectory_length
-        Distance of a trajectory. None: (pi/2) * sqrt(d), a quarter period of the standard Gaussian
+        Length of a trajectory. None: (pi/2) * sqrt(d), a quarter period for the standard Gaussian
         in d dimensions.
     mass
-        Square of S: "diagonal" (the variance of the draws, estimated in warm-up), "prior" (its
-        variance) or "identity". By default "identity" if step_size is given, else "diagonal".
+        Inverse mass matrix, the square of S: "diagonal" (the variance of the draws, estimated in
+        warm-up), "prior" (the variance of the prior) or "identity". By default "identity" if
+        step_size is given, else "diagonal".
     target_acceptance
-        Acceptance rate that dual averaging aims at.
+        Target acceptance rate of dual averaging.
     max_num_steps
-        Most steps of a transition; longer trajectories are cut.
+        Maximum number of steps per transition; longer trajectories are truncated.
 
     Raises
     ------

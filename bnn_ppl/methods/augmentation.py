@@ -1,4 +1,4 @@
-"""Augmentation: each step sees its batch changed at random."""
+"""Data augmentation: each step sees a random transformation of its batch."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,41 +14,42 @@ Augmentation = Callable[[jax.Array, Any], Any]  # key, x -> x
 
 
 def augmented(method: Method, augmentation: Augmentation) -> Method:
-    """Let a method see the inputs of each batch changed at random, anew at each step.
+    """Apply a random augmentation to the inputs of each batch, afresh at each step.
 
-    **What this does to the posterior.** There is none with augmented rows as its data: N stays the
-    number of rows, and each row's log-likelihood becomes its mean over the changes (the log of a
-    geometric mean of the likelihoods, which is not normalised over y). So a sampler's stationary
-    law is, up to the noise of gradients, that of the averaged log-likelihood: rows count once,
-    though the network was told more than they say; at temperature 1 such posteriors are often
-    found too wide, which is one account of why cold ones do better (Wenzel et al., 2020; Izmailov
-    et al., 2021, section 7.1; Nabarro et al., 2022). Full-batch methods with a Metropolis test
-    would compare log-densities of different data: do not augment hmc, nuts or adjusted_mclmc.
+    **Effect on the posterior.** The target is not a posterior given the augmented rows: N remains
+    the number of rows, and each row's log-likelihood is replaced by its mean over augmentations
+    (the log of a geometric mean of likelihoods, which is not normalised over y). Up to gradient
+    noise, a sampler's stationary distribution is the one with this averaged log-likelihood: each
+    row counts once, although the network sees many versions of it. At temperature 1 such posteriors
+    are often too wide, which is one explanation of why cold ones do better (Wenzel et al., 2020;
+    Izmailov et al., 2021, section 7.1; Nabarro et al., 2022). A Metropolis test would compare
+    log-densities of different data: do not augment hmc, nuts or adjusted_mclmc.
 
     Parameters
     ----------
     method
-        A method that takes minibatches.
+        Method that takes minibatches.
     augmentation
-        ``key, x -> x``: for example ``partial(crop_and_flip, padding=4)``. Its name and, of a
-        partial, its arguments are recorded: give a function of your own a name.
+        Function ``key, x -> x``, for example ``partial(crop_and_flip, padding=4)``. Its name is
+        recorded, and the arguments of a partial, so use a named function rather than a lambda.
 
     Returns
     -------
     Method
+        The same method on augmented batches.
     """
 
-    def seeing(step: Callable) -> Callable:
-        def changed(key: jax.Array, state: Tree, batch: Any) -> tuple[Tree, dict]:
-            key, change_key = jax.random.split(key)
+    def on_augmented(step: Callable) -> Callable:
+        def augmented_step(key: jax.Array, state: Tree, batch: Any) -> tuple[Tree, dict]:
+            key, augmentation_key = jax.random.split(key)
             x, *rest = batch
-            return step(key, state, (augmentation(change_key, x), *rest))
+            return step(key, state, (augmentation(augmentation_key, x), *rest))
 
-        return changed
+        return augmented_step
 
     return method._replace(
-        step=seeing(method.step),
-        warmup=None if method.warmup is None else seeing(method.warmup),
+        step=on_augmented(method.step),
+        warmup=None if method.warmup is None else on_augmented(method.warmup),
         settings={**method.settings, "augmentation": _named(augmentation)},
     )
 
@@ -63,7 +64,7 @@ def _named(augmentation: Augmentation) -> str:
 def crop_and_flip(
     key: jax.Array, x: jax.Array, *, padding: int = 4, fill: float = 0.0, flip: bool = True
 ) -> jax.Array:
-    """Shift each image by up to `padding` pixels either way, and mirror every other one.
+    """Shift each image by up to `padding` pixels in each direction, and mirror half at random.
 
     Parameters
     ----------
@@ -72,21 +73,21 @@ def crop_and_flip(
     x
         Images (rows, height, width, channels).
     padding
-        The largest shift, in pixels.
+        Largest shift, in pixels.
     fill
-        What comes in from outside, in the units of x.
+        Value of the pixels shifted in from outside, in the units of x.
     flip
         Whether to mirror images left to right, each with probability 1/2; not for digits.
 
     Returns
     -------
     jax.Array
-        As x: a random crop of the padded image (He et al., 2016, section 4.2).
+        Random crops of the padded images (He et al., 2016, section 4.2), in the shape of x.
 
     Raises
     ------
     ValueError
-        If x is no array of images.
+        If x is not an array of images.
     """
     if getattr(x, "ndim", None) != 4:
         raise ValueError(

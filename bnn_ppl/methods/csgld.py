@@ -57,7 +57,7 @@ def csgld(
     step_size
         Step size :math:`\epsilon`, a number or a schedule, in squared units of the weights.
     min_energy
-        Lower end of the first energy band: an energy (minus the log-density, which is recorded as
+        Lower end of the energy bands: an energy (minus the log-density, which is recorded as
         ``lp``) below all that the chain visits.
     energy_gap
         Width :math:`\Delta u` of a band. The `num_bands` bands should reach from `min_energy` up to

@@ -1,4 +1,4 @@
-"""Hamiltonian Monte Carlo on the full data."""
+"""Full-batch Hamiltonian Monte Carlo."""
 
 import math
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def hmc(
     max_num_steps: int = 1000,
     jitter: float | None = None,
 ) -> Method:
-    r"""Hamiltonian Monte Carlo with a given integration time.
+    r"""Hamiltonian Monte Carlo with a fixed integration time.
 
     Each transition draws a momentum :math:`p \sim N(0, M)` and follows
     :math:`H(w, p) = -\log \pi(w) + \tfrac12 p^\top M^{-1} p` by
@@ -42,36 +42,36 @@ def hmc(
     .. math:: p \gets p + \tfrac\epsilon2 \nabla\log\pi(w),\quad w \gets w + \epsilon M^{-1} p,
         \quad p \gets p + \tfrac\epsilon2 \nabla\log\pi(w);
 
-    the end is accepted with probability :math:`\min(1, e^{H_0 - H_L})`, else the old draw counts
-    again (Neal, 2011; for networks Izmailov et al., 2021, algorithm 1).
+    the end point is accepted with probability :math:`\min(1, e^{H_0 - H_L})`, else the old draw is
+    repeated (Neal, 2011; for networks Izmailov et al., 2021, algorithm 1).
 
     Parameters
     ----------
     posterior
-        What to sample.
+        Posterior to sample.
     step_size
-        Leapfrog step, in units of the inverse square root of M (those of the weights for
-        mass="identity"). None: by dual averaging in warm-up.
+        Leapfrog step size, in units of the inverse square root of M (those of the weights for
+        mass="identity"). None: tuned in warm-up by dual averaging.
     trajectory_length
-        Integration time of a transition, in the same units. None: a quarter period of the prior's
-        oscillation. With the identity that is pi/2 times the largest prior standard deviation of a
-        site (root mean square over its elements; 1 where it is infinite or unknown, and for
-        constrained sites such as a noise), times sqrt(T) where T divides the prior too. Where the
-        mass matrix already holds the scales it is pi/2.
+        Integration time of a transition, in the same units. None: a quarter period of oscillation
+        in the prior. With mass="identity" that is pi/2 times the largest prior standard deviation
+        of a site (root mean square over its elements; 1 where it is infinite or unknown, and for
+        constrained sites such as a noise scale), times sqrt(T) if T also divides the prior. With
+        the other masses, which contain the scales, it is pi/2.
     mass
-        Inverse of M. "diagonal": the variance of the draws, estimated in warm-up from the prior's
-        on; "prior": the prior's variance; "identity": 1. By default "identity" if step_size is
-        given, else "diagonal".
+        Inverse mass matrix, the inverse of M. "diagonal": the variance of the draws, estimated in
+        warm-up starting from the prior's; "prior": the prior's variance; "identity": 1. By default
+        "identity" if step_size is given, else "diagonal".
     target_acceptance
-        Acceptance rate that dual averaging aims at.
+        Target acceptance rate of dual averaging.
     max_num_steps
-        Most leapfrog steps of a transition. With step_size=None longer trajectories are cut, those
-        of the draws included; a fixed step size that needs more is refused.
+        Maximum number of leapfrog steps per transition. With step_size=None longer trajectories
+        are truncated, also after warm-up; a fixed step size that needs more is refused.
     jitter
-        Each transition's integration time is uniform within this share of `trajectory_length` (so
-        0.3 means from 0.7 to 1.3 times it). With one time for all, a direction whose half period
-        happens to equal it keeps its amplitude for ever (Mackenzie, 1989; Neal, 2011, section
-        3.2). By default 0 if step_size is given, else 0.3.
+        Relative half-width of the uniform distribution of integration times: 0.3 draws each
+        transition's from 0.7 to 1.3 times `trajectory_length`. With a constant time, a direction
+        whose half period happens to equal it never changes its amplitude (Mackenzie, 1989; Neal,
+        2011, section 3.2). By default 0 if step_size is given, else 0.3.
 
     Raises
     ------
@@ -133,14 +133,14 @@ def hmc(
 
 
 def _trajectory(num_steps: jax.Array | int) -> Callable:
-    """BlackJAX integrator whose one step is `num_steps` leapfrog steps.
+    """BlackJAX integrator of which one step is `num_steps` leapfrog steps.
 
-    The two half steps of the momentum between two positions are one, and the log-density is
-    computed at the end alone (Neal, 2011, figure 2): two passes over the weights saved a step.
+    Adjacent half steps of the momentum are merged, and the log-density is computed at the end only
+    (Neal, 2011, figure 2), which saves two passes over the weights per step.
     """
 
     def integrator(logdensity: Callable, kinetic_energy: Callable) -> Callable:
-        # Under jit, so that the model is traced once for the loop and the last step.
+        # Under jit, so that the model is traced once for both the loop and the last step.
         value_and_gradient = jax.jit(jax.value_and_grad(logdensity))
         velocity = jax.grad(kinetic_energy)
 
@@ -173,12 +173,13 @@ def _quarter_period(posterior: Posterior, mass: Mass) -> float:
 
 
 def _num_steps(length: float, step_size: float) -> int:
-    # In double precision, whatever the run's; 0.07 / 0.01 is 7 steps, not 7.000000000000001.
+    # Python floats, so double precision in every run; rounded, as 0.07 / 0.01 is
+    # 7.000000000000001 and yet 7 steps.
     return math.ceil(round(length / step_size, 6))
 
 
 def _energy(chain: "HMCState", info: "HMCInfo", metric: Any) -> jax.Array:
-    """Energy of the state kept: the proposal's, or after a rejection the one it started from."""
+    """Energy of the new state: the proposal's, or after a rejection that of the starting point."""
     start = metric.kinetic_energy(info.momentum) - chain.logdensity
     return jnp.where(info.is_accepted, info.energy, start)
 
@@ -189,10 +190,10 @@ def _check(step_size: float | None, length: float, max_num_steps: int, jitter: f
     if step_size is not None:
         check_positive("step_size", step_size)
     if not 0 <= jitter < 1:
-        raise ValueError(f"got jitter={jitter}, expected a share from 0 to below 1")
+        raise ValueError(f"got jitter={jitter}, expected a fraction from 0 to below 1")
     longest = 0 if step_size is None else _num_steps(length * (1 + jitter), step_size)
     if longest > max_num_steps:
         raise ValueError(
             f"got a trajectory of {longest} leapfrog steps, expected at most "
-            f"max_num_steps={max_num_steps}: shorten it, or raise max_num_steps"
+            f"max_num_steps={max_num_steps}: lower trajectory_length or raise max_num_steps"
         )

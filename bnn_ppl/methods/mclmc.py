@@ -1,4 +1,4 @@
-"""Microcanonical Langevin Monte Carlo, without adjustment."""
+"""Microcanonical Langevin Monte Carlo without Metropolis adjustment."""
 
 import math
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.adaptation import (
     Mass,
-    Moments,
+    RunningMoments,
     estimated_mass,
-    first_moments,
     initial_mass,
-    updated,
+    initial_moments,
+    updated_moments,
 )
 from bnn_ppl.methods.shared.integrators import check_sphere, langevin_step
 from bnn_ppl.model.arguments import check_arguments
@@ -26,40 +26,40 @@ from bnn_ppl.runtime.checks import check_positive
 
 Tree = Any
 
-# Step-size search of Robnik et al. (2023, appendix C): trust in energy errors far from the target,
-# and transitions that the average remembers.
+# Step-size search of Robnik et al. (2023, appendix C): width of the weights of energy errors about
+# the target (on the log scale), and memory of the average in transitions.
 _SPREAD, _MEMORY = 1.5, 150
 
-# Warm-up takes back steps whose energy error is so many times its target: the first step may be far
-# too long, and would lose a start inside the typical set.
-_LOST = 100.0
+# Warm-up undoes steps whose energy error exceeds the target by this factor: the first steps may be
+# far too long, and would throw a chain that starts in the typical set out of it.
+_MAX_ERROR_RATIO = 100.0
 
-# The trail averages a fiftieth of warm-up, so that the moments hold several independent ones; and
-# the length waits until that is ten steps.
-_TRAILS, _LENGTH_DELAY = 50, 500
+# The moving average spans a fiftieth of warm-up, so that its moments see several independent
+# values; the length is adapted only once that span is ten steps.
+_NUM_SPANS, _LENGTH_DELAY = 50, 500
 
 # Decoherence length over autocorrelation length (Robnik et al., 2023, section 4).
 _LENGTH_RATIO = 0.4
 
 
 class Trail(NamedTuple):
-    """A moving average of the positions, and how that varies."""
+    """A moving average of the positions, and the moments of that average."""
 
     position: Tree
-    moments: Moments
+    moments: RunningMoments
 
 
 class MCLMCState(NamedTuple):
-    """A chain with what its warm-up has learnt."""
+    """A chain and the state of its adaptation."""
 
-    chain: Any  # BlackJAX's state of an integrator
+    chain: Any  # BlackJAX's integrator state
     step_size: jax.Array
     length: jax.Array
     inverse_mass: Tree
-    moments: Moments | None
+    moments: RunningMoments | None
     trail: Trail | None
-    average: tuple[jax.Array, jax.Array]  # of error / step_size^6, and its weight
-    num_warmup: jax.Array  # steps of it so far
+    average: tuple[jax.Array, jax.Array]  # weighted sum of error / step_size^6, sum of weights
+    num_warmup: jax.Array  # warm-up steps taken so far
 
 
 @describe(
@@ -74,43 +74,45 @@ def mclmc(
     mass: Mass | None = None,
     energy_error: float | Schedule = 5e-4,
 ) -> Method:
-    r"""Microcanonical Langevin Monte Carlo: one integrator step a transition, no Metropolis test.
+    r"""Microcanonical Langevin Monte Carlo: one integrator step per transition, no Metropolis test.
 
     .. math:: dw = S u\, dt, \qquad
         du = (I - u u^\top)
         \big(S \nabla\log\pi(w) / (d - 1)\, dt + \sqrt{2 / (L (d-1))}\, dB\big)
 
     with u on the unit sphere in d dimensions (Robnik et al., 2023, equation 12). Cheap and fast
-    mixing, but **biased**: the stationary law is off by an amount that `energy_error` bounds, and
-    at errors that predict well chains may disagree in function space. Use
+    mixing, but **biased**: `energy_error` bounds the error of the stationary distribution, and at
+    errors that predict well chains may disagree in function space. Use
     :func:`bnn_ppl.adjusted_mclmc` for the exact posterior.
 
     Parameters
     ----------
     posterior
-        What to sample; at least two weights.
+        Posterior to sample, of at least two weights.
     step_size
-        The distance of a step, in units of S. None: warm-up finds the one whose squared energy
-        change per weight averages `energy_error`.
+        Length of a step, in units of S. None: tuned in warm-up so that the squared energy change
+        per weight averages `energy_error`.
     decoherence_length
-        Distance over which the direction is forgotten, L, in the same units. None: sqrt(d), which
-        after 500 steps of warm-up moves to 0.4 times the distance over which positions are
-        autocorrelated (see Notes).
+        Distance L over which the direction decorrelates, in the same units. None: sqrt(d), and
+        after 500 steps of warm-up tuned to 0.4 times the autocorrelation length of the positions
+        (see Notes).
     mass
-        Square of S: "diagonal" (the variance of the draws, estimated in warm-up), "prior" (its
-        variance) or "identity". By default "identity" if step_size is given, else "diagonal".
+        Inverse mass matrix, the square of S: "diagonal" (the variance of the draws, estimated in
+        warm-up), "prior" (the variance of the prior) or "identity". By default "identity" if
+        step_size is given, else "diagonal".
     energy_error
-        Target of the step-size search, a number or a schedule over warm-up's steps: one that falls
-        explores with long steps and samples with short ones. The energy error of each step, squared
-        and divided by d, is recorded as ``energy_error``.
+        Target of the step-size search, a number or a schedule over the warm-up steps: a decreasing
+        one explores with long steps and samples with short ones. The energy error of each step,
+        squared and divided by d, is recorded as ``energy_error``.
 
     Notes
     -----
-    The integrated autocorrelation time of a weight w is estimated as that of an average over the
-    last n steps is: n var(average) / var(w), n growing with warm-up, and L is the rule of Robnik et
-    al. (2023), 0.4 times step size times its mean over the weights. As a longer L shortens the
-    autocorrelation, L is where the two agree: for a Gaussian 0.9 sqrt(sum_i var(w_i) / S_i^2). A
-    chain that mixes more slowly than warm-up lasts gets an L of at most 0.016 of its path so far.
+    The integrated autocorrelation time of a weight w is estimated by n var(average) / var(w), with
+    the average taken over the last n steps and n growing during warm-up. By the rule of Robnik et
+    al. (2023), L is 0.4 times the step size times the mean of that time over the weights. A longer
+    L shortens the autocorrelation, so L settles where the two agree: for a Gaussian at
+    0.9 sqrt(sum_i var(w_i) / S_i^2). For a chain that does not mix within warm-up, L is at most
+    0.016 of the distance travelled so far.
 
     Raises
     ------
@@ -130,27 +132,27 @@ def mclmc(
     if decoherence_length is not None:
         check_positive("decoherence_length", decoherence_length)
 
-    # A quarter of the typical set's radius in standard units is too far, never too near.
+    # A quarter of the typical set's radius in standardised units is too long, never too short.
     first_step = step_size or 0.25 * math.sqrt(num_weights)
     first_length = decoherence_length or math.sqrt(num_weights)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> MCLMCState:
         chain = kernels.init(position, lambda w: posterior.logdensity(w, batch), key)
-        # An entry for each weight: scalars made a step half as long again on a CPU.
-        first_seen, inverse_mass = first_moments(position, start_mass)
-        trail = Trail(position, first_seen) if decoherence_length is None else None
-        moments = first_seen if trail is not None or mass == "diagonal" else None
+        # One entry per weight: with scalars a step took half as long again on a CPU.
+        no_draws, inverse_mass = initial_moments(position, start_mass)
+        trail = Trail(position, no_draws) if decoherence_length is None else None
+        moments = no_draws if trail is not None or mass == "diagonal" else None
         return _first_state(chain, first_step, first_length, inverse_mass, moments, trail)
 
     def step(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
-        return _moved(key, state, lambda w: posterior.logdensity(w, batch), num_weights)
+        return _transition(key, state, lambda w: posterior.logdensity(w, batch), num_weights)
 
     def warmup(key: jax.Array, state: MCLMCState, batch: Any) -> tuple[MCLMCState, dict]:
         new, info = step(key, state, batch)
         if step_size is None:
-            new = _tuned(state, new, info, value_at(energy_error, state.num_warmup))
+            new = _adapt_step_size(state, new, info, value_at(energy_error, state.num_warmup))
         new = new._replace(num_warmup=state.num_warmup + 1)
-        return _followed(new, start_mass if mass == "diagonal" else None), info
+        return _adapt_mass_and_length(new, start_mass if mass == "diagonal" else None), info
 
     def draw(key: jax.Array, state: MCLMCState) -> Tree:
         del key
@@ -175,7 +177,7 @@ def mclmc(
     )
 
 
-def _moved(
+def _transition(
     key: jax.Array, state: MCLMCState, density: Callable, num_weights: int
 ) -> tuple[MCLMCState, dict]:
     chain, error, finite = langevin_step(
@@ -196,7 +198,7 @@ def _first_state(
     step_size: float,
     length: float,
     inverse_mass: Tree,
-    moments: Moments | None,
+    moments: RunningMoments | None,
     trail: Trail | None,
 ) -> MCLMCState:
     first, length_now = (jnp.asarray(number, float) for number in (step_size, length))
@@ -205,52 +207,52 @@ def _first_state(
     return MCLMCState(chain, first, length_now, inverse_mass, moments, trail, average, zero)
 
 
-def _followed(state: MCLMCState, start_mass: Tree | None) -> MCLMCState:
-    """Count the new position in the moments, the length and, from its start on, the mass."""
+def _adapt_mass_and_length(state: MCLMCState, start_mass: Tree | None) -> MCLMCState:
+    """Add the new position to the moments; update the length and, given its start, the mass."""
     if state.moments is None:
         return state
-    moments = updated(state.moments, state.chain.position)
+    moments = updated_moments(state.moments, state.chain.position)
     state = state._replace(moments=moments)
     if state.trail is not None:
-        state = _lengthened(state, moments, state.trail)
+        state = _adapt_length(state, moments, state.trail)
     if start_mass is not None:
         state = state._replace(inverse_mass=estimated_mass(moments, start_mass))
     return state
 
 
-def _tuned(old: MCLMCState, new: MCLMCState, info: dict, target: jax.Array) -> MCLMCState:
-    """Aim at the energy error: it grows as the sixth power of the step size."""
-    error = jnp.where(info["diverging"], _LOST, info["energy_error"] / target + 1e-8)
-    lost = error >= _LOST
-    # Capped, or the average would not forget for thousands of steps one that was far off.
-    error = jnp.minimum(error, _LOST)
+def _adapt_step_size(old: MCLMCState, new: MCLMCState, info: dict, target: jax.Array) -> MCLMCState:
+    """Aim at the target energy error, which grows as the sixth power of the step size."""
+    error = jnp.where(info["diverging"], _MAX_ERROR_RATIO, info["energy_error"] / target + 1e-8)
+    undone = error >= _MAX_ERROR_RATIO
+    # Capped, or one outlier would dominate the average for thousands of steps.
+    error = jnp.minimum(error, _MAX_ERROR_RATIO)
     trust = jnp.exp(-0.5 * (jnp.log(error) / (6 * _SPREAD)) ** 2)
     keep = (_MEMORY - 1) / (_MEMORY + 1)
     total = keep * old.average[0] + trust * error / old.step_size**6
     weight = keep * old.average[1] + trust
-    chain = jax.tree.map(partial(jnp.where, lost), old.chain, new.chain)
+    chain = jax.tree.map(partial(jnp.where, undone), old.chain, new.chain)
     return new._replace(
         chain=chain, step_size=(total / weight) ** (-1 / 6), average=(total, weight)
     )
 
 
-def _lengthened(state: MCLMCState, moments: Moments, trail: Trail) -> MCLMCState:
-    """Move the length towards its share of the autocorrelation length."""
-    rate = _TRAILS / (moments.num_draws + _TRAILS)
+def _adapt_length(state: MCLMCState, moments: RunningMoments, trail: Trail) -> MCLMCState:
+    """Move the length towards a fixed multiple of the autocorrelation length."""
+    rate = _NUM_SPANS / (moments.num_draws + _NUM_SPANS)
     change = optax.tree.sub(state.chain.position, trail.position)
     position = optax.tree.add_scale(trail.position, rate, change)
-    trail = Trail(position, updated(trail.moments, position))
-    # The variance of an exponential average of independent draws is that of one times this.
-    alone = rate / (2 - rate)
-    shares = jax.tree.map(_share, trail.moments.variance, moments.variance)
-    time = optax.tree.sum(shares) / optax.tree.size(shares) / alone
+    trail = Trail(position, updated_moments(trail.moments, position))
+    # Variance of an exponential average of independent draws, relative to that of one draw.
+    independent = rate / (2 - rate)
+    ratios = jax.tree.map(_variance_ratio, trail.moments.variance, moments.variance)
+    time = optax.tree.sum(ratios) / optax.tree.size(ratios) / independent
     aim = _LENGTH_RATIO * state.step_size * time
-    # Slowly: the autocorrelation seen is that at lengths of a while ago.
+    # Slowly, since the autocorrelation seen is that of earlier lengths.
     speed = jnp.where(moments.num_draws > _LENGTH_DELAY, 3 / (moments.num_draws + 5), 0.0)
     length = state.length * (jnp.maximum(aim, state.step_size) / state.length) ** speed
     return state._replace(length=length, trail=trail)
 
 
-def _share(part: jax.Array, whole: jax.Array) -> jax.Array:
-    """Share of an average's variance in a weight's, at most 1; 0 where nothing has moved."""
+def _variance_ratio(part: jax.Array, whole: jax.Array) -> jax.Array:
+    """Variance of an average over that of a weight, at most 1; 0 where nothing has moved."""
     return jnp.where(whole > 0, jnp.minimum(part / jnp.where(whole > 0, whole, 1.0), 1.0), 0.0)

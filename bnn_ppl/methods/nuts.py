@@ -1,8 +1,8 @@
-"""No-U-turn sampler on the full data.
+"""Full-batch no-U-turn sampler.
 
 BlackJAX's and NumPyro's samplers carry some fifteen copies of the weights from one leapfrog step to
-the next, of which a network on few rows feels each. What is carried here is what the algorithm
-reads again: the state, one chosen so far, the sum of momenta and the checkpoints.
+the next; for a network on few rows each of them adds to the cost of a step. Here only what the
+algorithm reads again is carried: the state, the proposal, the sum of momenta and the checkpoints.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Array = jax.Array
 Tree = Any
 
-_DIVERGENCE = 1000.0  # energy error, in nats, from which a trajectory is given up
+_DIVERGENCE = 1000.0  # energy error, in nats, above which a trajectory is abandoned
 
 
 @describe(
@@ -40,25 +40,27 @@ def nuts(
     target_acceptance: float = 0.8,
     max_num_doublings: int = 10,
 ) -> Method:
-    r"""Hamiltonian Monte Carlo that chooses each trajectory's length: the no-U-turn sampler.
+    r"""No-U-turn sampler: Hamiltonian Monte Carlo that chooses the length of each trajectory.
 
     From a fresh momentum :math:`p \sim N(0, M)` the leapfrog trajectory is doubled forwards or
-    backwards at random until it turns back, and the next draw is a state of it chosen with weight
-    :math:`e^{-H}` (Hoffman & Gelman, 2014; multinomial form of Betancourt, 2017).
+    backwards at random until it turns back, and the next draw is one of its states, sampled with
+    weight :math:`e^{-H}` (Hoffman & Gelman, 2014; multinomial form of Betancourt, 2017).
 
     Parameters
     ----------
     posterior
-        What to sample.
+        Posterior to sample.
     step_size
-        Leapfrog step. None: by dual averaging in warm-up.
+        Leapfrog step size. None: tuned in warm-up by dual averaging.
     mass
-        Inverse of M: "diagonal" (the variance of the draws, estimated in warm-up), "prior" (its
-        variance) or "identity". By default "identity" if step_size is given, else "diagonal".
+        Inverse mass matrix, the inverse of M: "diagonal" (the variance of the draws, estimated in
+        warm-up), "prior" (the variance of the prior) or "identity". By default "identity" if
+        step_size is given, else "diagonal".
     target_acceptance
-        Mean acceptance over the trajectory that dual averaging aims at.
+        Target of dual averaging for the mean acceptance probability over a trajectory.
     max_num_doublings
-        At most 2**max_num_doublings - 1 leapfrog steps a draw.
+        Maximum number of doublings (the maximum tree depth): at most 2**max_num_doublings - 1
+        leapfrog steps per transition.
 
     Raises
     ------
@@ -79,7 +81,7 @@ def nuts(
         found = no_u_turn(
             trajectory_key, chain, momentum, logdensity, inverse_mass, step_size, max_num_doublings
         )
-        chosen = found.choice
+        chosen = found.proposal
         return hmc.HMCState(chosen.position, chosen.logdensity, chosen.gradient), {
             "acceptance_rate": found.acceptance / found.num_steps,
             "diverging": found.diverging,
@@ -106,19 +108,19 @@ def nuts(
     )
 
 
-# --- trajectories on trees of weights
+# --- trajectories on pytrees of weights
 
 
 class Point(NamedTuple):
-    """A state of the trajectory."""
+    """A point in phase space, with the gradient there."""
 
     position: Tree
     momentum: Tree
     gradient: Tree
 
 
-class Choice(NamedTuple):
-    """The state chosen among some, and their total weight."""
+class Proposal(NamedTuple):
+    """A state sampled from part of the trajectory, and the total weight of that part."""
 
     position: Tree
     gradient: Tree
@@ -128,31 +130,34 @@ class Choice(NamedTuple):
 
 
 class Checkpoints(NamedTuple):
-    """Momenta and their sums so far where subtrees begin, by depth; the last place is for none."""
+    """Momenta, and sums of momenta so far, where subtrees begin, by depth.
+
+    The last slot is a dummy, for states that begin no subtree.
+    """
 
     momentum: Tree
     total: Tree
 
 
-class Stretch(NamedTuple):
-    """States passed in one direction."""
+class Subtree(NamedTuple):
+    """The states that a doubling adds, in one direction."""
 
     end: Point
     total: Tree  # of the momenta
-    choice: Choice
+    proposal: Proposal
     num_steps: Array
-    acceptance: Array  # summed
+    acceptance: Array  # sum of acceptance probabilities
     turning: Array
     diverging: Array
 
 
 class Trajectory(NamedTuple):
-    """All states so far."""
+    """The whole trajectory so far."""
 
     left: Point
     right: Point
     total: Tree
-    choice: Choice
+    proposal: Proposal
     num_doublings: Array
     num_steps: Array
     acceptance: Array
@@ -169,11 +174,12 @@ def no_u_turn(
     step_size: Array,
     max_num_doublings: int,
 ) -> Trajectory:
-    """Double a trajectory until it turns back, and choose one of its states.
+    """Double a trajectory until it turns back, and sample one of its states.
 
-    Within a doubling states are chosen by their weight exp(-energy), between doublings the new part
-    is favoured (Betancourt, 2017, appendix A.3.2). Each subtree is checked for a turn when its last
-    state is reached, against the checkpoint of its first (Phan et al., 2019; Lao & Dillon, 2020).
+    Within a doubling states are sampled by their weight exp(-energy), between doublings the new
+    subtree is favoured (Betancourt, 2017, appendix A.3.2). Each subtree is checked for a U-turn
+    when its last state is reached, against the checkpoint of its first (Phan et al., 2019; Lao &
+    Dillon, 2020).
     """
     value_and_gradient = jax.jit(jax.value_and_grad(logdensity_fn))
     position, logdensity, gradient = start
@@ -181,34 +187,34 @@ def no_u_turn(
         Point(position, momentum, gradient),
         _kinetic(inverse_mass, momentum) - logdensity,
     )
-    choice = Choice(position, gradient, logdensity, energy, log_weight=jnp.zeros(()))
-    extend = partial(_extended, value_and_gradient, inverse_mass, energy)
+    proposal = Proposal(position, gradient, logdensity, energy, log_weight=jnp.zeros(()))
+    extend = partial(_grow_subtree, value_and_gradient, inverse_mass, energy)
 
     def double(carry: tuple[Trajectory, Checkpoints]) -> tuple[Trajectory, Checkpoints]:
         trajectory, checkpoints = carry
-        direction_key, walk_key, choice_key = (
+        direction_key, walk_key, proposal_key = (
             jax.random.fold_in(jax.random.fold_in(key, trajectory.num_doublings), i)
             for i in range(3)
         )
         forward = jax.random.bernoulli(direction_key)
-        end = _either(forward, trajectory.right, trajectory.left)
+        end = _select(forward, trajectory.right, trajectory.left)
         step = jnp.where(forward, step_size, -step_size)
         num_steps = 2**trajectory.num_doublings
-        stretch, checkpoints = extend(walk_key, end, step, num_steps, trajectory, checkpoints)
-        return _joined(choice_key, trajectory, stretch, forward, inverse_mass), checkpoints
+        subtree, checkpoints = extend(walk_key, end, step, num_steps, trajectory, checkpoints)
+        return _append(proposal_key, trajectory, subtree, forward, inverse_mass), checkpoints
 
-    def goes_on(carry: tuple[Trajectory, Checkpoints]) -> Array:
+    def continues(carry: tuple[Trajectory, Checkpoints]) -> Array:
         return (carry[0].num_doublings < max_num_doublings) & ~carry[0].ended
 
     none, no = jnp.zeros((), int), jnp.zeros((), bool)
     begin = Trajectory(
-        point, point, momentum, choice, none, none, jnp.zeros(()), ended=no, diverging=no
+        point, point, momentum, proposal, none, none, jnp.zeros(()), ended=no, diverging=no
     )
     places = jax.tree.map(lambda p: jnp.zeros((max_num_doublings, *p.shape), p.dtype), momentum)
-    return jax.lax.while_loop(goes_on, double, (begin, Checkpoints(places, places)))[0]
+    return jax.lax.while_loop(continues, double, (begin, Checkpoints(places, places)))[0]
 
 
-def _extended(
+def _grow_subtree(
     value_and_gradient: Callable,
     inverse_mass: Tree,
     start_energy: Array,
@@ -218,8 +224,8 @@ def _extended(
     num_steps: Array,
     trajectory: Trajectory,
     checkpoints: Checkpoints,
-) -> tuple[Stretch, Checkpoints]:
-    """Take so many leapfrog steps from an end, or fewer if a subtree turns or energy is lost."""
+) -> tuple[Subtree, Checkpoints]:
+    """Take `num_steps` leapfrog steps from an end, fewer on a U-turn or a divergence."""
 
     def leapfrog(point: Point) -> tuple[Point, Array]:
         half = optax.tree.add_scale(point.momentum, step_size / 2, point.gradient)
@@ -230,53 +236,54 @@ def _extended(
             position, optax.tree.add_scale(half, step_size / 2, gradient), gradient
         ), logdensity
 
-    def step(carry: tuple[Stretch, Checkpoints]) -> tuple[Stretch, Checkpoints]:
-        stretch, checkpoints = carry
-        point, logdensity = leapfrog(stretch.end)
+    def step(carry: tuple[Subtree, Checkpoints]) -> tuple[Subtree, Checkpoints]:
+        subtree, checkpoints = carry
+        point, logdensity = leapfrog(subtree.end)
         energy = _kinetic(inverse_mass, point.momentum) - logdensity
         weight = jnp.nan_to_num(start_energy - energy, nan=-jnp.inf, posinf=-jnp.inf)
-        log_weight = jnp.logaddexp(stretch.choice.log_weight, weight)
-        new = Choice(point.position, point.gradient, logdensity, energy, log_weight)
-        draw = jnp.log(jax.random.uniform(jax.random.fold_in(key, stretch.num_steps)))
-        choice = _either(draw < weight - log_weight, new, stretch.choice)
-        total = optax.tree.add(stretch.total, point.momentum)
-        checkpoints, turning = _checked(
-            stretch.num_steps, point.momentum, total, inverse_mass, checkpoints
+        log_weight = jnp.logaddexp(subtree.proposal.log_weight, weight)
+        new = Proposal(point.position, point.gradient, logdensity, energy, log_weight)
+        draw = jnp.log(jax.random.uniform(jax.random.fold_in(key, subtree.num_steps)))
+        proposal = _select(draw < weight - log_weight, new, subtree.proposal)
+        total = optax.tree.add(subtree.total, point.momentum)
+        checkpoints, turning = _check_turns(
+            subtree.num_steps, point.momentum, total, inverse_mass, checkpoints
         )
-        return Stretch(
+        return Subtree(
             end=point,
             total=total,
-            choice=choice._replace(log_weight=log_weight),
-            num_steps=stretch.num_steps + 1,
-            acceptance=stretch.acceptance + jnp.minimum(jnp.exp(weight), 1.0),
+            proposal=proposal._replace(log_weight=log_weight),
+            num_steps=subtree.num_steps + 1,
+            acceptance=subtree.acceptance + jnp.minimum(jnp.exp(weight), 1.0),
             turning=turning,
             diverging=-weight > _DIVERGENCE,
         ), checkpoints
 
-    def goes_on(carry: tuple[Stretch, Checkpoints]) -> Array:
-        stretch, _ = carry
-        return (stretch.num_steps < num_steps) & ~stretch.turning & ~stretch.diverging
+    def continues(carry: tuple[Subtree, Checkpoints]) -> Array:
+        subtree, _ = carry
+        return (subtree.num_steps < num_steps) & ~subtree.turning & ~subtree.diverging
 
     no = jnp.zeros((), bool)
-    begin = Stretch(
+    begin = Subtree(
         end=end,
         total=optax.tree.zeros_like(end.momentum),
-        choice=trajectory.choice._replace(log_weight=jnp.asarray(-jnp.inf, step_size.dtype)),
+        proposal=trajectory.proposal._replace(log_weight=jnp.asarray(-jnp.inf, step_size.dtype)),
         num_steps=jnp.zeros((), int),
         acceptance=jnp.zeros(()),
         turning=no,
         diverging=no,
     )
-    return jax.lax.while_loop(goes_on, step, (begin, checkpoints))
+    return jax.lax.while_loop(continues, step, (begin, checkpoints))
 
 
-def _checked(
+def _check_turns(
     number: Array, momentum: Tree, total: Tree, inverse_mass: Tree, checkpoints: Checkpoints
 ) -> tuple[Checkpoints, Array]:
-    """Keep a state where a subtree begins; where some end, see whether one of them turns.
+    """Store a checkpoint where a subtree begins; where some end, check each for a U-turn.
 
-    States are counted from 0. An even one begins subtrees; the depth of the largest is its number
-    of ones in binary, without the last digit. An odd one ends as many as it has ones at the end.
+    States are numbered from 0. An even number begins subtrees; the depth of the largest is the
+    number of ones in its binary form without the last digit. An odd number ends as many subtrees as
+    it has trailing ones.
     """
     depth = jnp.bitwise_count(number >> 1).astype(int)
     num_ended = jnp.bitwise_count((~number & (number + 1)) - 1).astype(int)
@@ -294,32 +301,32 @@ def _checked(
         between = jax.tree.map(lambda t, b, f: t - b + f, total, before, first)
         return at - 1, _turning(inverse_mass, first, momentum, between)
 
-    def goes_on(carry: tuple[Array, Array]) -> Array:
+    def continues(carry: tuple[Array, Array]) -> Array:
         at, turning = carry
         return (at > depth - num_ended) & ~turning
 
-    return kept, jax.lax.while_loop(goes_on, turns, (depth, jnp.zeros((), bool)))[1]
+    return kept, jax.lax.while_loop(continues, turns, (depth, jnp.zeros((), bool)))[1]
 
 
-def _joined(
-    key: Array, old: Trajectory, new: Stretch, forward: Array, inverse_mass: Tree
+def _append(
+    key: Array, old: Trajectory, new: Subtree, forward: Array, inverse_mass: Tree
 ) -> Trajectory:
-    """Put a stretch at an end of the trajectory; choose from it unless it turned or diverged."""
+    """Append a subtree; sample from it unless it turned or diverged."""
     whole = ~(new.turning | new.diverging)
-    left = _either(forward, old.left, new.end)
-    right = _either(forward, new.end, old.right)
+    left = _select(forward, old.left, new.end)
+    right = _select(forward, new.end, old.right)
     total = optax.tree.add(old.total, new.total)
-    better = new.choice.log_weight - old.choice.log_weight
+    better = new.proposal.log_weight - old.proposal.log_weight
     taken = whole & (jnp.log(jax.random.uniform(key)) < better)
-    choice = _either(taken, new.choice, old.choice)._replace(
-        log_weight=jnp.logaddexp(old.choice.log_weight, new.choice.log_weight)
+    proposal = _select(taken, new.proposal, old.proposal)._replace(
+        log_weight=jnp.logaddexp(old.proposal.log_weight, new.proposal.log_weight)
     )
     turning = _turning(inverse_mass, left.momentum, right.momentum, total)
     return Trajectory(
         left,
         right,
         total,
-        choice,
+        proposal,
         num_doublings=old.num_doublings + 1,
         num_steps=old.num_steps + new.num_steps,
         acceptance=old.acceptance + new.acceptance,
@@ -329,7 +336,7 @@ def _joined(
 
 
 def _turning(inverse_mass: Tree, left: Tree, right: Tree, total: Tree) -> Array:
-    """Whether the ends of a stretch move towards each other, by the sum of its momenta."""
+    """Whether the ends of a (sub)trajectory move towards each other, by its sum of momenta."""
     between = jax.tree.map(lambda t, a, b: t - (a + b) / 2, total, left, right)
 
     def along(end: Tree) -> Array:
@@ -342,5 +349,5 @@ def _kinetic(inverse_mass: Tree, momentum: Tree) -> Array:
     return 0.5 * optax.tree.vdot(jax.tree.map(jnp.multiply, inverse_mass, momentum), momentum)
 
 
-def _either(which: Array, first: Tree, second: Tree) -> Tree:
+def _select(which: Array, first: Tree, second: Tree) -> Tree:
     return jax.tree.map(partial(jnp.where, which), first, second)

@@ -11,23 +11,23 @@ Tree = Any
 
 
 class Preconditioner(NamedTuple):
-    r"""A mass matrix that follows the gradients.
+    r"""A diagonal mass matrix M that adapts to the gradients.
 
     Attributes
     ----------
     init
         ``position -> state``.
     update
-        ``gradient, hessian, state -> state``, with an estimate of the diagonal of the log-density's
-        Hessian where there is a `curvature`, else None.
+        ``gradient, hessian, state -> state``. `hessian` is an estimate of the diagonal of the
+        log-density's Hessian if there is a `curvature`, else None.
     mass
         ``state -> mass``: the diagonal of M, a tree like the position (leaves may be scalars).
     name
-        Recorded with the draws.
+        Name and arguments, recorded with the draws.
     freezes
-        Whether only warm-up updates the state. A mass that stays as it is biases nothing.
+        Whether the state is updated in warm-up only. A constant mass causes no bias.
     curvature
-        ``state -> tree``: :math:`M \Gamma` with
+        ``state -> tree``: the correction :math:`M \Gamma` with
         :math:`\Gamma_i = \partial M_{ii}^{-1} / \partial w_i`; None to leave it out.
     """
 
@@ -49,7 +49,7 @@ def identity() -> Preconditioner:
 
 
 class SquaredGradients(NamedTuple):
-    """Running means of the squared gradients and of half their slopes, and how many there were."""
+    """Running means of the squared gradients and of half their slopes, and how many they hold."""
 
     mean: Tree
     slope: Tree  # None without curvature
@@ -59,71 +59,76 @@ class SquaredGradients(NamedTuple):
 def rmsprop(
     decay: float = 0.99, epsilon: float = 1e-7, *, curvature: bool = False, freezes: bool = False
 ) -> Preconditioner:
-    r"""Give each weight the scale of its recent gradients (Li et al., 2016, algorithm 1).
+    r"""RMSprop: scale each weight by its recent gradients (Li et al., 2016, algorithm 1).
 
     :math:`v \gets \alpha v + (1 - \alpha) g^2`, :math:`M = \epsilon + \sqrt{v}`, with g
-    the gradient of the whole log-density, and v corrected for its start at 0 as Adam's is.
+    the gradient of the whole log-density, and v corrected for its start at 0 as in Adam.
 
-    A mass that follows the gradients while the weights move **biases** the stationary law: dynamics
-    whose mass depends on w need the term :math:`\Gamma_i = \partial M_{ii}^{-1} / \partial w_i`,
-    which the published implementations leave out. Three ways out: a memory longer than the weights
+    A mass that adapts while the weights move **biases** the stationary distribution: dynamics whose
+    mass depends on w need the term :math:`\Gamma_i = \partial M_{ii}^{-1} / \partial w_i`, which
+    published implementations leave out. There are three remedies: a memory longer than the weights
     take to mix, `freezes`, or `curvature`.
 
     Parameters
     ----------
     decay
-        :math:`\alpha`, from 0 to below 1.
+        Decay rate :math:`\alpha` of the running mean, from 0 to below 1.
     epsilon
-        Added to the mass; the larger, the less the steps differ.
+        Constant added to the mass; the larger it is, the less the weights' step sizes differ.
     curvature
-        Add :math:`\Gamma`, for :func:`bnn_ppl.sgld`:
-        :math:`s \gets \alpha s + (1 - \alpha) g\, \partial g / \partial w` follows half the slope
-        of v, as if the weights rested while v is averaged, with the Hessian's diagonal estimated by
-        one product with the Hessian; a step costs about twice as much. It mends what comes of the
-        gradient of all rows; that M and g share a minibatch's noise biases still.
+        Whether to add :math:`\Gamma`, for :func:`bnn_ppl.sgld` only. The average
+        :math:`s \gets \alpha s + (1 - \alpha) g\, \partial g / \partial w` tracks half the slope
+        of v, as if the weights were fixed while v is averaged; the Hessian's diagonal is estimated
+        from one Hessian-vector product, and a step costs about twice as much. This removes the bias
+        that full-batch gradients cause; that M and g share the noise of a minibatch still biases.
     freezes
-        Update v in warm-up only, so that the draws are those of a constant mass, without this bias.
+        Whether to update v in warm-up only, so that the mass is constant during sampling and the
+        draws do not have this bias.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or if a frozen mass is to have curvature.
+        If a number is out of range, or both `curvature` and `freezes` are set.
     """
     if not 0 <= decay < 1 or not epsilon >= 0:
         raise ValueError(
-            f"got decay={decay}, epsilon={epsilon}, expected from 0 to below 1, and 0 or more"
+            f"got decay={decay} and epsilon={epsilon}, expected a decay from 0 to below 1 and an "
+            "epsilon of at least 0"
         )
     if curvature and freezes:
-        raise ValueError("got curvature and freezes, expected one: a constant mass has no slope")
+        raise ValueError(
+            "got curvature and freezes, expected one of them: a frozen mass needs no correction"
+        )
 
     def init(position: Tree) -> SquaredGradients:
         zeros = optax.tree.zeros_like(position)
         return SquaredGradients(zeros, zeros if curvature else None, jnp.zeros(()))
 
     def update(gradient: Tree, hessian: Tree | None, state: SquaredGradients) -> SquaredGradients:
-        def followed(old: Tree, new: Tree) -> Tree:
+        def running_mean(old: Tree, new: Tree) -> Tree:
             return jax.tree.map(lambda o, n: decay * o + (1 - decay) * n, old, new)
 
-        mean = followed(state.mean, optax.tree.mul(gradient, gradient))
+        mean = running_mean(state.mean, optax.tree.mul(gradient, gradient))
         slope = state.slope
         if curvature:
-            slope = followed(slope, optax.tree.mul(gradient, hessian))
+            slope = running_mean(slope, optax.tree.mul(gradient, hessian))
         return SquaredGradients(mean, slope, state.num + 1)
 
-    def share(state: SquaredGradients) -> jax.Array:
-        # Of the weights that are not the start's; before the first gradient the mass is 1.
+    def debiasing(state: SquaredGradients) -> jax.Array:
+        # Total weight of the gradients, without that of the start at 0.
         return jnp.where(state.num > 0, 1 - decay**state.num, 1.0)
 
     def mass(state: SquaredGradients) -> Tree:
         def root(v: jax.Array) -> jax.Array:
-            return jnp.where(state.num > 0, epsilon + jnp.sqrt(v / share(state)), 1.0)
+            # Before the first gradient the mass is 1.
+            return jnp.where(state.num > 0, epsilon + jnp.sqrt(v / debiasing(state)), 1.0)
 
         return jax.tree.map(root, state.mean)
 
     def term(state: SquaredGradients) -> Tree:
         def of_leaf(v: jax.Array, s: jax.Array) -> jax.Array:
-            root = jnp.sqrt(v / share(state))
-            return -s / share(state) / (jnp.where(root > 0, root, 1.0) * (epsilon + root))
+            root = jnp.sqrt(v / debiasing(state))
+            return -s / debiasing(state) / (jnp.where(root > 0, root, 1.0) * (epsilon + root))
 
         return jax.tree.map(of_leaf, state.mean, state.slope)
 
@@ -138,7 +143,7 @@ def rmsprop(
 
 
 class Scales(NamedTuple):
-    """Each weight's gradients: how many to remember, their mean and mean square."""
+    """Memory (in steps), mean and mean square of each weight's gradients."""
 
     memory: Tree
     mean: Tree
@@ -147,24 +152,24 @@ class Scales(NamedTuple):
 
 
 def scale_adapted(min_memory: float = 1000.0, epsilon: float = 1e-16) -> Preconditioner:
-    r"""Estimate each weight's scale in warm-up with a memory of its own, then keep it.
+    r"""Estimate the scale of each weight's gradients in warm-up, with adaptive memory, then fix it.
 
     .. math:: \tau \gets \tau - \tau \bar g^2 / V + 1, \qquad
         \bar g \gets \bar g + (g - \bar g) / \tau, \qquad V \gets V + (g^2 - V) / \tau,
         \qquad M = \sqrt{V}
 
     with g the gradient of the whole log-density: where gradients are mostly noise the memory
-    :math:`\tau` grows, where they agree it is short (Springenberg et al., 2016).
-    Warm-up has to be long enough to reach the typical set; the draws are those of a constant mass.
+    :math:`\tau` grows, where they agree it is short (Springenberg et al., 2016). The mass is
+    constant after warm-up, which must be long enough to reach the typical set.
 
     Parameters
     ----------
     min_memory
-        Steps that are remembered at least, once there have been so many. Not in the paper: there
-        :math:`\tau` falls to 1 where successive gradients are alike, as those of all rows are, and
-        M becomes the size of the last one.
+        Minimum memory in steps, once that many have been taken. An addition to the paper, where
+        :math:`\tau` falls to 1 if successive gradients are alike, as full-batch gradients are, and
+        M becomes the magnitude of the last one.
     epsilon
-        Added to V.
+        Constant added to V.
 
     Raises
     ------
@@ -172,7 +177,7 @@ def scale_adapted(min_memory: float = 1000.0, epsilon: float = 1e-16) -> Precond
         If `min_memory` is below 1.
     """
     if not min_memory >= 1:
-        raise ValueError(f"got min_memory={min_memory}, expected 1 or more")
+        raise ValueError(f"got min_memory={min_memory}, expected a number of at least 1")
 
     def init(position: Tree) -> Scales:
         ones = optax.tree.ones_like(position)

@@ -1,4 +1,4 @@
-"""Warm-up shared by the full-batch samplers: step size by dual averaging, diagonal mass matrix."""
+"""Adaptation of the full-batch samplers: step size by dual averaging, diagonal mass matrix."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,28 +19,28 @@ Array = jax.Array
 Mass = Literal["diagonal", "prior", "identity"]
 Tree = Any
 
-# Warm-up steps after which the step size is searched anew, and taken if it is ten times larger: the
-# start may lie where the density is so steep that dual averaging, anchored to the step that fits
-# there, would never come back.
+# Warm-up steps after which the search for a step size is repeated, and its result taken if ten
+# times larger: a chain may start where the density is so steep that dual averaging, which shrinks
+# towards the first step size, would never recover.
 _RESTARTS = (16, 48, 130, 330, 700)
 
-# Draws before the mass matrix follows them: the first ones come from outside the typical set.
+# Draws before the mass matrix adapts to them: the first ones lie outside the typical set.
 _MASS_DELAY = 20
 
 
 class AdaptiveState(NamedTuple):
-    """A chain with what its warm-up has learnt."""
+    """A chain and the state of its adaptation."""
 
-    chain: Any  # the kernel's own state
+    chain: Any  # state of the kernel
     step_size: Array
     inverse_mass: Tree
-    averaging: Any  # BlackJAX's dual averaging; None for a fixed step size
-    moments: "Moments | None"
-    num_warmup: Array  # steps taken so far
+    averaging: Any  # state of BlackJAX's dual averaging; None for a fixed step size
+    moments: "RunningMoments | None"
+    num_warmup: Array  # warm-up steps taken so far
 
 
-class Moments(NamedTuple):
-    """Weighted running mean and variance of positions, recent ones weighing more."""
+class RunningMoments(NamedTuple):
+    """Running mean and variance of positions, with more weight on recent ones."""
 
     num_draws: Array
     mean: Tree
@@ -59,7 +59,7 @@ def adaptive(
     settings: dict[str, Any],
     speed: float = 1.0,
 ) -> Method:
-    """Make a method of a Metropolis-adjusted kernel with BlackJAX's states.
+    """Make a self-tuning method of a Metropolis-adjusted kernel on BlackJAX's states.
 
     Parameters
     ----------
@@ -71,18 +71,19 @@ def adaptive(
         ``key, chain, logdensity_fn, step_size, inverse_mass -> chain, info``, info under ArviZ's
         names, among them acceptance_rate.
     step_size
-        Fixed, or None: by dual averaging (Hoffman & Gelman, 2014, section 3.2) in warm-up.
+        Fixed step size. None: tuned in warm-up by dual averaging (Hoffman & Gelman, 2014, section
+        3.2).
     inverse_mass
-        Position-shaped tree (leaves may be scalars): the diagonal of the inverse mass matrix, at
-        the start if it is adapted.
+        Diagonal of the inverse mass matrix, or its initial value if it is adapted: a tree like the
+        position, whose leaves may be scalars.
     adapt_mass
-        Whether warm-up replaces it by the variance of the draws so far.
+        Whether warm-up replaces `inverse_mass` by the variance of the draws so far.
     target_acceptance
-        Acceptance rate that dual averaging aims at.
+        Target acceptance rate of dual averaging.
     settings
-        Recorded with the draws.
+        Settings recorded with the draws.
     speed
-        Unit of the kernel's step size over that of HMC's, whose single steps choose the first one.
+        Ratio of the kernel's step size to that of HMC, single steps of which choose the first one.
 
     Raises
     ------
@@ -99,7 +100,7 @@ def adaptive(
         chain = init_chain(position, density)
         moments, mass = None, inverse_mass
         if adapt_mass:
-            moments, mass = first_moments(position, inverse_mass)
+            moments, mass = initial_moments(position, inverse_mass)
         if step_size is not None:
             fixed = jnp.asarray(step_size, float)
             return AdaptiveState(chain, fixed, mass, None, moments, jnp.zeros((), int))
@@ -117,8 +118,8 @@ def adaptive(
         return state._replace(chain=chain), info
 
     def warmup(key: Array, state: AdaptiveState, batch: Any) -> tuple[AdaptiveState, dict]:
-        # Dual averaging tries one step size and reports the average of those tried; warm-up moves
-        # with the first, the draws after it with the second.
+        # Dual averaging tries one step size and returns an average of those tried: warm-up uses the
+        # former, the draws after it use the latter.
         fixed = state.averaging is None
         tried = state.step_size if fixed else jnp.exp(state.averaging.log_step_size)
         chain, info = move(key, state, batch, tried)
@@ -129,7 +130,7 @@ def adaptive(
             due = jnp.isin(state.num_warmup + 1, jnp.array(_RESTARTS))
             state = jax.lax.cond(due, partial(restarted, key, batch), lambda state: state, state)
         if state.moments is not None:
-            moments = updated(state.moments, chain.position)
+            moments = updated_moments(state.moments, chain.position)
             mass = estimated_mass(moments, inverse_mass)
             state = state._replace(moments=moments, inverse_mass=mass)
         return state._replace(num_warmup=state.num_warmup + 1), info
@@ -137,10 +138,10 @@ def adaptive(
     def restarted(key: Array, batch: Any, state: AdaptiveState) -> AdaptiveState:
         density, mass = partial(logdensity, batch=batch), state.inverse_mass
         first = speed * _first_step_size(key, state.chain, density, mass, target_acceptance)
-        # Dual averaging leaps to ten times its start, so the leap is to the step size just found,
-        # and a warm-up that ends soon after a restart is no worse for it.
-        anew = state._replace(step_size=first / 10, averaging=start_averaging(first / 10))
-        return jax.tree.map(partial(jnp.where, first > 10 * state.step_size), anew, state)
+        # Dual averaging jumps to ten times its start, so that jump is to the step size just found,
+        # and a warm-up that ends soon after a restart does not suffer.
+        restart = state._replace(step_size=first / 10, averaging=start_averaging(first / 10))
+        return jax.tree.map(partial(jnp.where, first > 10 * state.step_size), restart, state)
 
     def draw(key: Array, state: AdaptiveState) -> Tree:
         del key
@@ -159,10 +160,10 @@ def _check(step_size: float | None, target_acceptance: float) -> None:
 
 
 def euclidean(inverse_mass: Tree) -> "Metric":
-    """Kinetic energy of a diagonal mass matrix, on trees; its leaves may be scalars.
+    """Kinetic energy of a diagonal mass matrix, on trees whose leaves may be scalars.
 
-    BlackJAX's own ravels the weights at each gradient of the kinetic energy; on trees the gradient
-    is one product a leaf, which XLA fuses into the leapfrog step.
+    BlackJAX's own metric ravels the weights at each gradient of the kinetic energy; on trees the
+    gradient is one product per leaf, which XLA fuses into the leapfrog step.
     """
 
     def velocity(momentum: Tree) -> Tree:
@@ -178,16 +179,16 @@ def euclidean(inverse_mass: Tree) -> "Metric":
 
     from blackjax.mcmc.metrics import Metric
 
-    return Metric(sample_momentum, kinetic_energy, None, None)  # the others are not used here
+    return Metric(sample_momentum, kinetic_energy, None, None)  # the other two are not used here
 
 
-def _spread(inverse_mass: Tree, position: Tree) -> Tree:
-    """Inverse mass matrix with an entry for each weight."""
+def _broadcast(inverse_mass: Tree, position: Tree) -> Tree:
+    """Inverse mass matrix with one entry per weight."""
     return jax.tree.map(lambda m, leaf: jnp.broadcast_to(m, leaf.shape), inverse_mass, position)
 
 
 def _first_step_size(key: Array, chain: Any, density: Callable, mass: Tree, target: float) -> Array:
-    """Double or halve until a single leapfrog step is accepted as often as wanted."""
+    """Double or halve the step size until a single leapfrog step has the target acceptance."""
     from blackjax.adaptation.step_size import find_reasonable_step_size
     from blackjax.mcmc import hmc
 
@@ -199,27 +200,28 @@ def _first_step_size(key: Array, chain: Any, density: Callable, mass: Tree, targ
     return find_reasonable_step_size(key, with_step_size, chain, 0.1, target)
 
 
-def first_moments(position: Tree, inverse_mass: Tree) -> tuple[Moments, Tree]:
-    """No draws yet, and the inverse mass matrix spread over all weights."""
-    moments = Moments(jnp.zeros(()), position, optax.tree.zeros_like(position))
-    return moments, _spread(inverse_mass, position)
+def initial_moments(position: Tree, inverse_mass: Tree) -> tuple[RunningMoments, Tree]:
+    """RunningMoments of no draws yet, and the inverse mass matrix with one entry per weight."""
+    moments = RunningMoments(jnp.zeros(()), position, optax.tree.zeros_like(position))
+    return moments, _broadcast(inverse_mass, position)
 
 
-def updated(moments: Moments, position: Tree) -> Moments:
-    """Add a draw; weights grow as the fifth power of the draw's number.
+def updated_moments(moments: RunningMoments, position: Tree) -> RunningMoments:
+    """Add a draw, with a weight that grows as the fifth power of its number.
 
-    So the first half weighs 2 % and a start however far outside the typical set is soon forgotten.
+    The first half then has 2 % of the weight, and a start far outside the typical set is soon
+    forgotten.
     """
     count = moments.num_draws + 1
     share = 6 / (count + 5)
     change = jax.tree.map(jnp.subtract, position, moments.mean)
     mean = jax.tree.map(lambda m, d: m + share * d, moments.mean, change)
     variance = jax.tree.map(lambda v, d: (1 - share) * (v + share * d**2), moments.variance, change)
-    return Moments(count, mean, variance)
+    return RunningMoments(count, mean, variance)
 
 
-def estimated_mass(moments: Moments, initial: Tree) -> Tree:
-    """Shrink the variance towards the initial value, as if that had been seen five times.
+def estimated_mass(moments: RunningMoments, initial: Tree) -> Tree:
+    """Shrink the variance towards the initial value, which counts as much as five draws.
 
     On the log scale, since a posterior is often narrower than its prior by orders of magnitude.
     """
@@ -228,14 +230,14 @@ def estimated_mass(moments: Moments, initial: Tree) -> Tree:
     )
 
     def shrunk(variance: Array, first: Array) -> Array:
-        known = jnp.where(variance > 0, variance, first)  # 0 while every proposal is rejected
+        known = jnp.where(variance > 0, variance, first)  # it is 0 while every proposal is rejected
         return known**trust * first ** (1 - trust)
 
     return jax.tree.map(shrunk, moments.variance, initial)
 
 
 def initial_mass(prior_std: Tree, mass: str) -> Tree:
-    """Inverse mass by name: the variance of the prior, or 1; a scalar for each site."""
+    """Start the inverse mass at the variance of the prior, or at 1: a scalar per site."""
     if mass not in ("diagonal", "prior", "identity"):
         raise ValueError(f"got mass={mass!r}, expected 'diagonal', 'prior' or 'identity'")
     return jax.tree.map(lambda std: jnp.ones(()) if mass == "identity" else std**2, prior_std)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 Tree = Any
 
-# Weights below which each turn brings the direction back to length 1. Its norm is known, and to
-# measure it is a pass over the weights; but where a direction opposes the gradient, which among few
-# happens, rounding grows.
+# Number of weights below which each update normalises the direction. Its norm is 1 analytically,
+# and computing it is a pass over the weights; but where the direction opposes the gradient, as
+# happens in few dimensions, rounding errors grow.
 _FEW = 1024
 
 
 def check_sphere(num_weights: int) -> None:
-    """Refuse a single weight: its direction has no sphere to move on."""
+    """Refuse a single weight: in one dimension there is no sphere of directions."""
     if num_weights < 2:
         raise ValueError(f"got {num_weights} weight, expected at least 2: use nuts or hmc")
 
@@ -35,14 +35,14 @@ def langevin_step(
     length: jax.Array,
     step_size: jax.Array,
 ) -> tuple["IntegratorState", jax.Array, jax.Array]:
-    r"""One integrator step, then a partly new direction; also the energy error and if it is finite.
+    r"""Integrator step and partial refreshment of the direction: state, energy error, is it finite.
 
     .. math:: u \gets (u + \nu z) / |u + \nu z|, \qquad z \sim N(0, I), \quad
         \nu^2 = (e^{2 \epsilon / L} - 1) / d
 
-    (Robnik et al., 2023, section 3.2). BlackJAX's kernel draws four times as much noise a step:
-    half a change of direction before and after, and directions to go on in if the end is not
-    finite. Here the chain then stays and turns round, with an error of 0.
+    (Robnik et al., 2023, section 3.2). BlackJAX's kernel draws four times as much noise per step:
+    for half a refreshment before and after the step, and for new directions in case the end is not
+    finite. Here the chain then stays where it is and reverses its direction, with an error of 0.
     """
     moved, kinetic_change = isokinetic_mclachlan(logdensity_fn, inverse_mass_matrix)(
         state, step_size
@@ -60,9 +60,10 @@ def langevin_step(
 def isokinetic_mclachlan(logdensity_fn: Callable, inverse_mass_matrix: Tree) -> Callable:
     """Two-gradient minimal-norm integrator of the isokinetic dynamics, for BlackJAX's kernels.
 
-    BlackJAX's own ravels all weights three times a gradient; this one works leaf by leaf. The
-    momentum update is Steeg & Galstyan (2021, appendix B), preconditioned by the square root of the
-    diagonal `inverse_mass_matrix`, a tree like the position whose leaves may be scalars.
+    BlackJAX's own ravels all weights three times per gradient; this one works leaf by leaf. The
+    momentum update is that of Steeg & Galstyan (2021, appendix B), preconditioned by the square
+    root of the diagonal `inverse_mass_matrix`, a tree like the position whose leaves may be
+    scalars.
     """
     from blackjax.mcmc import integrators
 
@@ -86,21 +87,21 @@ def _momentum_update(scale: Tree) -> Callable:
         del is_last_call
         gradient = jax.tree.map(jnp.multiply, logdensity_grad, scale)
         norm = optax.tree.norm(gradient)
-        # A flat spot gives no direction, and the update below is then the identity.
+        # A zero gradient has no direction; the update below is then the identity.
         direction = jax.tree.map(lambda g: g / jnp.where(norm > 0, norm, 1.0), gradient)
         dims = optax.tree.size(momentum)
         projection = optax.tree.vdot(momentum, direction)
         delta = step_size * coef * norm / (dims - 1)
         zeta = jnp.exp(-delta)
         along = (1 - zeta) * (1 + zeta + projection * (1 - zeta))
-        # 2 zeta (cosh d + projection sinh d), without the exponential that overflows: the norm of
-        # what it divides.
+        # 2 zeta (cosh d + projection sinh d), without the exponential that overflows: it normalises
+        # the new direction.
         whole = 1 + projection + (1 - projection) * zeta**2
         along, kept = along / whole, 2 * zeta / whole
         turned = jax.tree.map(lambda e, u: along * e + kept * u, direction, momentum)
         if dims < _FEW:
             turned = _normalised(turned)
-        # log(cosh d + projection sinh d), written to keep the digits of small steps.
+        # log(cosh d + projection sinh d), in a form that is accurate for small steps.
         shrunk = (1 - projection) / 2 * -jnp.expm1(-2 * delta)
         change = (delta + jnp.log1p(-shrunk)) * (dims - 1)
         total = change if kinetic_change is None else kinetic_change + change

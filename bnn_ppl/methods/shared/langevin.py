@@ -1,4 +1,4 @@
-"""Langevin dynamics on stochastic gradients: what sgld and sghmc share."""
+"""Langevin dynamics with stochastic gradients, shared by sgld and sghmc."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,10 +20,10 @@ Tree = Any
 
 
 class LangevinState(NamedTuple):
-    """A chain of stochastic-gradient Langevin dynamics."""
+    """State of a chain."""
 
     position: Tree
-    momentum: Tree  # None without
+    momentum: Tree  # None for overdamped dynamics
     preconditioner: Tree
     num_steps: jax.Array  # taken so far
 
@@ -39,7 +39,7 @@ def langevin(
     subtract_noise: bool = False,
     name: str,
 ) -> Method:
-    r"""Make a method of underdamped Langevin dynamics, or overdamped without momentum.
+    r"""Make a method of underdamped Langevin dynamics, or of overdamped if `momentum` is 0.
 
     .. math:: m \gets \beta m + \sqrt\epsilon\, g + \sqrt{2 (1-\beta) T}\, M^{1/2} \xi, \qquad
         w \gets w + \sqrt\epsilon\, M^{-1} m
@@ -52,8 +52,9 @@ def langevin(
     if gibbs_every is not None:
         check_gibbs(posterior, gibbs_every, temperature)
 
-    # Noise alone takes the step's key as it is: on 400 weights splitting it shows in a step's time.
-    draws_more = preconditioner.curvature is not None or gibbs_every is not None
+    # If only the noise needs a key, it gets the step's own: for 400 weights a split takes a
+    # noticeable part of the step.
+    several_keys = preconditioner.curvature is not None or gibbs_every is not None
 
     def init(key: jax.Array, position: Tree, batch: Any) -> LangevinState:
         del key, batch
@@ -63,13 +64,13 @@ def langevin(
     def step(
         key: jax.Array, state: LangevinState, batch: Any, adapting: bool = False
     ) -> tuple[LangevinState, dict]:
-        noise_key, probe_key, gibbs_key = jax.random.split(key, 3) if draws_more else [key] * 3
+        noise_key, probe_key, gibbs_key = jax.random.split(key, 3) if several_keys else [key] * 3
         size, heat = (value_at(rate, state.num_steps) for rate in (step_size, temperature))
 
         def density(position: Tree) -> jax.Array:
             return posterior.logdensity(position, batch)
 
-        lp, gradient, mass, inner = _driven(
+        lp, gradient, mass, inner = _preconditioned_gradient(
             density, preconditioner, probe_key, state, heat, adapting
         )
         root = jnp.sqrt(size)
@@ -105,7 +106,7 @@ def langevin(
     return Method(init, step, draw, warmup, settings, logdensity=density, needs_warmup=freezes)
 
 
-def _driven(
+def _preconditioned_gradient(
     density: Callable,
     preconditioner: Preconditioner,
     key: jax.Array,
@@ -113,7 +114,7 @@ def _driven(
     heat: jax.Array,
     adapting: bool,
 ) -> tuple[jax.Array, Tree, Tree, Tree]:
-    """Log-density, gradient (with the term of a mass that follows it), mass, mass's state."""
+    """Log-density, gradient (with the correction for a moving mass), mass, preconditioner state."""
     inner, hessian = state.preconditioner, None
     if preconditioner.curvature is None:
         lp, gradient = jax.value_and_grad(density)(state.position)
@@ -127,7 +128,7 @@ def _driven(
 
 
 def _with_hessian(key: jax.Array, density: Any, position: Tree) -> tuple[jax.Array, Tree, Tree]:
-    """Value, gradient and an unbiased estimate of the Hessian's diagonal (Hutchinson's).
+    """Value, gradient and Hutchinson's unbiased estimate of the Hessian's diagonal.
 
     For random signs z the mean of z * (H z) is the diagonal of H.
     """
@@ -138,14 +139,17 @@ def _with_hessian(key: jax.Array, density: Any, position: Tree) -> tuple[jax.Arr
 
 
 def _check(step_size: Any, momentum: float, temperature: Any, noisy: Preconditioner | None) -> None:
-    """Refuse numbers out of range, and a preconditioner whose noise cannot be subtracted."""
+    """Refuse numbers out of range, and a preconditioner that does not estimate gradient noise."""
     check_rate("step_size", step_size)
     if not 0 <= momentum < 1:
         raise ValueError(f"got momentum={momentum}, expected a number from 0 to below 1")
     if not callable(temperature) and not temperature >= 0:
-        raise ValueError(f"got noise_temperature={temperature}, expected 0 or more, or a schedule")
+        raise ValueError(
+            f"got noise_temperature={temperature}, expected a number of at least 0 or a schedule"
+        )
     if noisy is not None and not noisy.freezes:
         raise ValueError(
-            f"got subtract_noise with the preconditioner {noisy.name}, expected one that knows the "
-            "gradients' variance and keeps it: preconditioners.scale_adapted()"
+            f"got subtract_noise with the preconditioner {noisy.name}, expected one that estimates "
+            "the gradients' variance in warm-up and then keeps it: use "
+            "preconditioners.scale_adapted()"
         )
