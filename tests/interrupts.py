@@ -6,7 +6,7 @@ import sys
 
 def press_ctrl_c(patch, chunk):
     """Press Ctrl-C while the given chunk is shown, until `patch` (a MonkeyPatch) is undone."""
-    module = sys.modules["bnn_ppl.sampling.run"]  # the name in the package is the function's
+    module = sys.modules["bnn_ppl.sampling.loop"]
     shown, show = [], module._shown
 
     def press(*args):

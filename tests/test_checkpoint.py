@@ -9,7 +9,9 @@ import pytest
 from bnn_ppl.storage import checkpoint
 
 STATE = {"at": np.arange(6, dtype=np.float32).reshape(2, 3), "count": np.array([3, 4])}
-HEADER = {"settings": {"thin": 1}, "progress": {"draws": 4}, "saves": 7}
+SETTINGS = {"exact": {"thin": 1}, "approximate": {"log_prior_at_start": -3.0}}
+HEADER = {"settings": SETTINGS, "progress": {"draws": 4}, "saves": 7}
+WHOLE = HEADER | {"format": 2, "arrays": [], "files": ["a"]}
 
 
 def nothing():
@@ -33,7 +35,7 @@ def test_state_comes_back_as_it_was_saved(tmp_path):
 
 def test_state_of_another_method_is_refused(tmp_path):
     header = saved(tmp_path)
-    with pytest.raises(ValueError, match="layout"):
+    with pytest.raises(ValueError, match="its arrays are not those"):
         checkpoint.read_state(tmp_path, header, STATE | {"more": STATE["at"]}, 2)
 
 
@@ -62,14 +64,52 @@ def test_state_names_no_file_outside(tmp_path, name):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{", "3", '{"settings": {}}', "[" * 100_000]
-    + [json.dumps(HEADER | {"layout": [], "files": "state"})]
-    + [json.dumps(HEADER | {"layout": [], "files": ["a"], "progress": {"draws": "4"}})],
+    ["", "[]", "{", "3", '{"format": 2, "settings": {}}', "[" * 100_000]
+    + [
+        json.dumps(WHOLE | change)
+        for change in (
+            {"files": "state"},
+            {"files": []},
+            {"progress": {"draws": "4"}},
+            {"settings": {"thin": 1}},
+        )
+    ],
 )
 def test_state_that_is_no_state_is_refused(tmp_path, content):
     (tmp_path / "state.json").write_text(content)
     with pytest.raises(ValueError, match=r"state.json', which is damaged or not a run's"):
         checkpoint.read_header(tmp_path)
+
+
+@pytest.mark.parametrize("version", [None, 1, 3])
+def test_a_state_of_another_version_is_refused_in_one_line(tmp_path, version):
+    """Before there was a format, settings were one dict."""
+    older = WHOLE | {"format": version, "settings": {"thin": 1, "log prior at the start": -3.0}}
+    older = {name: value for name, value in older.items() if value is not None}
+    (tmp_path / "state.json").write_text(json.dumps(older))
+    message = f"whose state.json has format {version}, expected 2.*name another folder"
+    with pytest.raises(checkpoint.OtherRunError, match=message) as refused:
+        checkpoint.read_header(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"approximate": {"log_prior_at_start": -3.0001}}, None),
+        ({"approximate": {"log_prior_at_start": -3.1}}, "got log_prior_at_start=-3.1, expected"),
+        ({"approximate": {}}, "got log_prior_at_start=None"),
+        ({"exact": {"thin": 1.0001}}, "got thin=1.0001, expected thin=1 "),
+        ({"exact": {"thin": 1, "new": 2}}, "got new=2, expected new=None"),
+    ],
+)
+def test_only_computed_numbers_may_differ_by_rounding(change, words):
+    given = SETTINGS | change
+    if words is None:
+        checkpoint.refuse_difference("run", SETTINGS, given)
+    else:
+        with pytest.raises(checkpoint.OtherRunError, match=words):
+            checkpoint.refuse_difference("run", SETTINGS, given)
 
 
 def test_a_missing_or_empty_folder_is_free(tmp_path):

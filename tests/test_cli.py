@@ -104,7 +104,7 @@ def test_running_twice_reads_the_finished_run(tmp_path, monkeypatch, capsys, dra
     cli.main(["run", "hmc", *SHORT])
     before = capsys.readouterr().out
     monkeypatch.setattr(
-        sys.modules["bnn_ppl.sampling.run"], "compiled_chunk", None
+        sys.modules["bnn_ppl.sampling.loop"], "compile_loop", None
     )  # nothing is stepped
     cli.main(["run", "hmc", *SHORT])
     assert capsys.readouterr().out == before

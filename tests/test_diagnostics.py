@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from bnn_ppl import diagnostics
-from bnn_ppl.storage import store
+from bnn_ppl.storage import zarr_writer
 
 KINDS = {
     "rhat": (diagnostics.rhat, az.rhat),
@@ -224,9 +224,10 @@ def test_tables_refuse_arrays():
 def test_load_opens_a_run_folder(tmp_path):
     values = chains(shape=(50,)).astype(np.float32)
     one = {"posterior": {"w": np.zeros(50, np.float32)}, "sample_stats": {}}
-    store.create(tmp_path, one, len(values), values.shape[1], np.zeros(1))
-    to = store.writer(tmp_path, values.shape[1])
-    store.append(to, slice(0, len(values)), values.shape[1], {"posterior": {"w": values}})
-    store.commit(to, values.shape[1], {})
+    zarr_writer.create_empty(tmp_path, one, len(values), values.shape[1], np.zeros(1))
+    writer = zarr_writer.open_writer(tmp_path, values.shape[1])
+    records = {"posterior": {"w": values}}
+    zarr_writer.write_draws(writer, slice(0, len(values)), values.shape[1], records)
+    zarr_writer.publish_draws(writer, values.shape[1], {})
     opened = diagnostics.load(tmp_path)
     np.testing.assert_array_equal(diagnostics.rhat(opened)["w"], diagnostics.rhat(values))

@@ -18,7 +18,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.storage import recorder, store
+from bnn_ppl.storage import recorder, zarr_writer
 
 X = np.linspace(-1, 1, 40)[:, None]
 OPTIONS = {"num_chains": 4, "num_warmup": 12, "num_draws": 17, "progress": False}
@@ -34,7 +34,7 @@ def model(x, y=None):
 
 def sample(folder, **options):
     """Sample with adaptation of all that adapts, a few draws at a time."""
-    sys.modules["bnn_ppl.sampling.run"]._DRAWS_A_CHUNK = 4
+    sys.modules["bnn_ppl.sampling.compiled_loop"]._DRAWS_PER_CHUNK = 4
     posterior = bnn.condition(model, (X, np.sin(3 * X[:, 0])))
     method = bnn.hmc(posterior, max_num_steps=8)
     return bnn.run(jax.random.key(0), posterior, method, folder=folder, **OPTIONS | options)
@@ -71,7 +71,7 @@ def pair(folder, stops=(("-", 0), ("-", 0))):
         start(__file__, port, process, folder, *stop, env=environment())
         for process, stop in enumerate(stops)
     ]
-    killed = [stop[0] in ("append", "commit", "_meet") for stop in stops]
+    killed = [stop[0] in ("write_draws", "publish_draws", "meet") for stop in stops]
     try:
         if any(killed):
             assert running[killed.index(True)].wait(100) == -signal.SIGKILL
@@ -106,7 +106,7 @@ def assert_same(draws, expected):
 @pytest.mark.slow
 def test_two_killed_processes_go_on_to_the_draws_of_one(tmp_path, expected):
     folder, copy = tmp_path / "both", tmp_path / "copy"
-    pair(folder, [("commit", 7), ("-", 0)])
+    pair(folder, [("publish_draws", 7), ("-", 0)])
     seen = bnn.diagnostics.load(folder).posterior.sizes["draw"]
     assert 0 < seen < 17
     shutil.copytree(folder, copy)
@@ -121,7 +121,7 @@ def test_two_killed_processes_go_on_to_the_draws_of_one(tmp_path, expected):
     found = {re.sub(r"\d+", "n", path.name, count=1) for path in folder.glob("state*")}
     assert found == {"state.json", "state.lock", "state-n-0-2.bin", "state-n-1-2.bin"}
 
-    assert_same(sample(copy), expected)  # one process goes on alone
+    assert_same(sample(copy), expected)  # one process resumes alone
     assert draws.attrs["gradient_evaluations"] == expected.attrs["gradient_evaluations"]
 
 
@@ -154,7 +154,9 @@ def test_the_programs_of_the_page_about_hosts_run(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", [0, 1])
-@pytest.mark.parametrize(("what", "number"), [("append", 2), ("commit", 2), ("_meet", 6)])
+@pytest.mark.parametrize(
+    ("what", "number"), [("write_draws", 2), ("publish_draws", 2), ("meet", 6)]
+)
 def test_killed_anywhere_two_processes_go_on(by, what, number, tmp_path, expected):
     stops = [("-", 0), ("-", 0)]
     stops[by] = (what, number)
@@ -255,16 +257,18 @@ def main(port, process, folder, stop, number):
     """Run, and at the `number`-th call of what `stop` names end at once or press Ctrl-C."""
     jax.config.update("jax_num_cpu_devices", 1)
     jax.distributed.initialize(f"localhost:{port}", 2, int(process))
-    written, append = [], store.append
+    written, write_draws = [], zarr_writer.write_draws
 
-    def appended(to, chains, *args):
+    def noted(writer, chains, *args):
         written.append([chains.start, chains.stop])
-        append(to, chains, *args)
+        write_draws(writer, chains, *args)
 
-    store.append = appended
-    owners = {"append": store, "commit": store, "_meet": recorder, "_shown": None}
+    zarr_writer.write_draws = noted
+    loop = sys.modules["bnn_ppl.sampling.loop"]
+    owners = {"write_draws": zarr_writer, "publish_draws": zarr_writer}
+    owners |= {"meet": recorder, "_shown": loop}
     if stop in owners:
-        owner = owners[stop] or sys.modules["bnn_ppl.sampling.run"]
+        owner = owners[stop]
         number_sent = signal.SIGINT if stop == "_shown" else signal.SIGKILL
         setattr(owner, stop, stopping(getattr(owner, stop), int(number), number_sent))
     try:

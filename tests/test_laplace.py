@@ -977,5 +977,5 @@ def test_a_network_called_row_by_row_is_refused():
 
 def test_a_run_without_warm_up_is_refused():
     posterior = linear_network()
-    with pytest.raises(ValueError, match="got num_warmup=0 for laplace"):
+    with pytest.raises(ValueError, match=r"laplace fits.*set num_warmup > 0 \(got 0\)"):
         run(posterior, laplace(posterior), at(np.zeros(4)), num_warmup=0)

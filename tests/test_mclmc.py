@@ -118,7 +118,7 @@ def test_warm_up_keeps_a_start_inside_the_typical_set():
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_DRAWS_A_CHUNK", 150)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 150)
 
 
 # Chunks of warm-up: one step, then up to 150.

@@ -324,7 +324,7 @@ REFUSED = {
     ),
     "no draws": (
         lambda: priors.from_draws(draws_of(1).isel(draw=slice(0))),
-        "got no draws, expected some: let the run go on",
+        "got no draws, expected some: resume the run",
     ),
 }
 

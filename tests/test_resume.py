@@ -1,4 +1,4 @@
-"""A run that is killed and called again gives the draws of one that was not."""
+"""A run that is killed and called again gives the draws of an uninterrupted one."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import Method
-from bnn_ppl.storage import store
+from bnn_ppl.storage import zarr_writer
 from bnn_ppl.storage.checkpoint import OtherRunError
 
 SCRIPT = Path(__file__).with_name("resumable.py")
@@ -76,7 +76,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_DRAWS_A_CHUNK", 2)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 2)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_finished_run_is_read_and_more_draws_extend_it(posterior, tmp_path):
     assert_same(sample(posterior, tmp_path / "run"), sample(posterior))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            sys.modules["bnn_ppl.sampling.run"], "compiled_chunk", None
+            sys.modules["bnn_ppl.sampling.loop"], "compile_loop", None
         )  # nothing is stepped
         again = sample(posterior, tmp_path / "run")
     assert_same(again, sample(posterior))
@@ -206,9 +206,9 @@ def test_another_model_or_other_data_are_refused(posterior, tmp_path):
             numpyro.sample("y", dist.Normal(slope * x[:, 0], 1.1), obs=y)
 
     x, y = posterior.data
-    with pytest.raises(OtherRunError, match="log prior at the start"):
+    with pytest.raises(OtherRunError, match="log_prior_at_start"):
         sample(bnn.condition(wider, (x, y)), tmp_path)
-    with pytest.raises(OtherRunError, match="log-density at the start"):
+    with pytest.raises(OtherRunError, match="log_density_at_start"):
         sample(bnn.condition(noisier, (x, y)), tmp_path)
     with pytest.raises(OtherRunError, match="data="):
         sample(bnn.condition(line, (x, y + 1)), tmp_path)
@@ -281,7 +281,7 @@ def test_one_device_fewer_goes_on(posterior, tmp_path, small_chunks):
 def test_interrupt_saves_and_says_how_to_go_on(posterior, tmp_path, small_chunks, capsys):
     draws = _stop_after(posterior, tmp_path, chunks=7)
     assert 0 < draws.posterior.sizes["draw"] < 9
-    assert "the same call or command goes on" in capsys.readouterr().err
+    assert "the same call or command resumes" in capsys.readouterr().err
     assert_same(sample(posterior, tmp_path), sample(posterior))
 
 
@@ -304,10 +304,12 @@ def test_full_disk_is_one_line_and_loses_nothing(posterior, tmp_path, small_chun
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        real = store.append
+        real = zarr_writer.write_draws
         calls = iter(range(3))
-        patch.setattr(store, "append", lambda *a: real(*a) if next(calls, 9) < 2 else full())
-        with pytest.raises(OSError, match="No space left on device.*the same call goes on"):
+        patch.setattr(
+            zarr_writer, "write_draws", lambda *a: real(*a) if next(calls, 9) < 2 else full()
+        )
+        with pytest.raises(OSError, match="No space left on device.*the same call resumes"):
             sample(posterior, tmp_path)
     assert bnn.diagnostics.load(tmp_path).posterior.sizes["draw"] > 0
     assert_same(sample(posterior, tmp_path), sample(posterior))

@@ -136,13 +136,13 @@ def test_a_users_own_method_runs_and_thin_counts_steps(posterior):
     [
         (bnn.nuts, {"batch_size": 5}, "got batch_size=5 for nuts, whose steps compare"),
         (bnn.mclmc, {"batch_size": 5}, "got batch_size=5 for mclmc"),
-        (bnn.mclmc, {"num_warmup": 0}, "got num_warmup=0 for mclmc"),
+        (bnn.mclmc, {"num_warmup": 0}, r"mclmc tunes its steps.*set num_warmup > 0 \(got 0\)"),
         (
             lambda posterior: bnn.sgld(
                 posterior, 1e-4, preconditioner=bnn.preconditioners.scale_adapted()
             ),
             {"num_warmup": 0},
-            "got num_warmup=0 for sgld",
+            r"sgld tunes its steps.*set num_warmup > 0 \(got 0\)",
         ),
         (
             lambda posterior: bnn.nuts(bnn.condition(line, posterior.data, temperature=2.0)),
@@ -221,8 +221,8 @@ def test_booleans_integers_and_empty_arrays_are_recorded(posterior, tmp_path):
 
 
 def interrupt_at(monkeypatch, chunk):
-    """Press Ctrl-C at a chunk; one draw a chunk."""
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_DRAWS_A_CHUNK", 1)
+    """Press Ctrl-C at a chunk; one draw per chunk."""
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 1)
     press_ctrl_c(monkeypatch, chunk)
 
 
@@ -243,7 +243,7 @@ def test_interrupt_in_warm_up_ends_the_run(posterior, monkeypatch):
 
 def test_chunks_do_not_change_the_draws(posterior, monkeypatch):
     whole = short(posterior)
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_DRAWS_A_CHUNK", 1)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 1)
     one_by_one = short(posterior)
     for group in ("posterior", "sample_stats"):
         for name in whole[group]:
@@ -253,13 +253,13 @@ def test_chunks_do_not_change_the_draws(posterior, monkeypatch):
 def test_an_error_in_a_chunk_keeps_what_the_chunks_before_it_computed(
     posterior, monkeypatch, tmp_path
 ):
-    def fail(at, *args):
-        if at.draws == 3:
+    def fail(done, *args):
+        if done.draws == 3:
             raise RuntimeError("out of memory")
         return {}
 
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_DRAWS_A_CHUNK", 1)
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_shown", fail)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 1)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "_shown", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         short(posterior, folder=tmp_path)
     assert bnn.diagnostics.load(tmp_path).posterior.sizes["draw"] == 3
@@ -359,14 +359,14 @@ def test_a_fit_is_finished_once_and_its_parameters_are_recorded(posterior, tmp_p
     assert draws.fitted["pair"].shape == (2, 2) and draws.fitted["pair"].dims[0] == "chain"
     np.testing.assert_allclose(draws.fitted["slope.loc"], Y.mean() / 2, rtol=1e-5)
     short(posterior, fitted_normal(), folder=tmp_path, num_draws=2, **options)
-    stored = short(posterior, fitted_normal(), folder=tmp_path, **options)  # goes on after it
+    stored = short(posterior, fitted_normal(), folder=tmp_path, **options)  # resumes after it
     for group in ("posterior", "fitted"):
         for name in draws[group]:
             np.testing.assert_array_equal(stored[group][name], draws[group][name])
 
 
 def test_a_fit_without_warm_up_is_refused(posterior):
-    with pytest.raises(ValueError, match="got num_warmup=0 for fitted_normal"):
+    with pytest.raises(ValueError, match=r"fitted_normal fits.*set num_warmup > 0 \(got 0\)"):
         short(posterior, fitted_normal(), num_warmup=0, thin=0)
 
 
@@ -381,7 +381,7 @@ def test_damaged_parameters_are_refused(posterior, tmp_path):
 
 
 def test_parameters_of_an_earlier_end_do_not_stay(posterior, tmp_path):
-    """Those of a second process, say, where the run goes on with one."""
+    """Those of a second process, say, where the run is resumed with one."""
     options = {"num_warmup": 2, "thin": 0, "folder": tmp_path}
     short(posterior, fitted_normal(), num_draws=2, **options)
     (tmp_path / "fitted-1.npz").write_bytes((tmp_path / "fitted-0.npz").read_bytes())
@@ -431,8 +431,8 @@ def test_a_run_of_equal_shape_and_a_resumed_one_trace_nothing(posterior, tmp_pat
 
 def test_a_folder_of_samplers_that_drew_other_numbers_is_refused(posterior, monkeypatch, tmp_path):
     draws = short(posterior, folder=tmp_path)
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "_GENERATION", -1)
-    with pytest.raises(ValueError, match=r"got generation of the samplers=-1, .*another folder"):
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.settings"], "_GENERATION", -1)
+    with pytest.raises(ValueError, match=r"got sampler_generation=-1, .*another folder"):
         short(posterior, folder=tmp_path)
     kept = bnn.diagnostics.load(tmp_path).posterior
     np.testing.assert_array_equal(kept["slope"], draws.posterior["slope"])

@@ -1,7 +1,6 @@
 """Draws on disk: what is written is what is read, and what no run wrote is refused."""
 
 import json
-import os
 import shutil
 
 import arviz as az
@@ -9,8 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from bnn_ppl.storage import store
 from bnn_ppl.storage.inference_data import draws_of, inference_data
+from bnn_ppl.storage.zarr_reader import open_draws
+from bnn_ppl.storage.zarr_writer import (
+    bytes_published,
+    create_empty,
+    num_published,
+    open_writer,
+    publish_draws,
+    write_draws,
+)
 
 RNG = np.random.default_rng(0)
 VALUES = {
@@ -39,15 +46,15 @@ def part(start, stop):
 
 def written(folder, num_draws=10):
     one = jax.tree.map(lambda values: jax.ShapeDtypeStruct(values.shape[2:], values.dtype), RECORDS)
-    store.create(folder, one, 2, num_draws, Y)
-    return store.writer(folder, num_draws)
+    create_empty(folder, one, 2, num_draws, Y)
+    return open_writer(folder, num_draws)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    to = written(tmp_path / "run")
-    store.append(to, slice(0, 2), 10, RECORDS)
-    store.commit(to, 10, FACTS)
+    writer = written(tmp_path / "run")
+    write_draws(writer, slice(0, 2), 10, RECORDS)
+    publish_draws(writer, 10, FACTS)
     return tmp_path / "run"
 
 
@@ -66,7 +73,7 @@ def test_inference_data_without_statistics_or_outcome():
 
 
 def test_draws_in_a_folder_are_those_in_memory(folder):
-    in_memory, read = inference_data(VALUES, STATS, Y, FACTS), store.load(folder)
+    in_memory, read = inference_data(VALUES, STATS, Y, FACTS), open_draws(folder)
     assert set(read.groups()) == set(in_memory.groups())
     for group in in_memory.groups():
         assert set(read[group].variables) == set(in_memory[group].variables)
@@ -78,33 +85,33 @@ def test_draws_in_a_folder_are_those_in_memory(folder):
 
 
 def test_arviz_summarises_what_was_loaded(folder):
-    table = az.summary(store.load(folder), var_names=["noise"])
+    table = az.summary(open_draws(folder), var_names=["noise"])
     assert table.loc["noise", "mean"] == pytest.approx(VALUES["noise"].mean(), abs=1e-3)
 
 
-def test_readers_see_whole_draws_only_as_they_are_committed(tmp_path):
-    to = written(tmp_path)
-    assert store.load(tmp_path).posterior.sizes["draw"] == 0
-    store.append(to, slice(0, 2), 4, part(0, 4))
-    assert store.load(tmp_path).posterior.sizes["draw"] == 0
-    store.commit(to, 4, FACTS)
-    before = store.load(tmp_path)
-    store.append(to, slice(0, 2), 10, part(4, 10))
-    assert store.load(tmp_path).posterior.sizes["draw"] == 4
-    store.commit(to, 10, FACTS)
+def test_readers_see_whole_draws_only_as_they_are_published(tmp_path):
+    writer = written(tmp_path)
+    assert open_draws(tmp_path).posterior.sizes["draw"] == 0
+    write_draws(writer, slice(0, 2), 4, part(0, 4))
+    assert open_draws(tmp_path).posterior.sizes["draw"] == 0
+    publish_draws(writer, 4, FACTS)
+    before = open_draws(tmp_path)
+    write_draws(writer, slice(0, 2), 10, part(4, 10))
+    assert open_draws(tmp_path).posterior.sizes["draw"] == 4
+    publish_draws(writer, 10, FACTS)
     assert before.posterior.sizes["draw"] == 4
     np.testing.assert_array_equal(before.posterior["noise"], VALUES["noise"][:, :4])
-    np.testing.assert_array_equal(store.load(tmp_path).posterior["noise"], VALUES["noise"])
-    assert store.bytes_on_disk(to) > sum(values.nbytes for values in VALUES.values())
+    np.testing.assert_array_equal(open_draws(tmp_path).posterior["noise"], VALUES["noise"])
+    assert bytes_published(writer) > sum(values.nbytes for values in VALUES.values())
 
 
 def test_a_larger_run_keeps_the_draws_there_are(folder):
-    to = store.writer(folder, 13)
-    assert store.committed(to) == 10
-    np.testing.assert_array_equal(store.load(folder).posterior["noise"], VALUES["noise"])
-    store.append(to, slice(0, 2), 13, part(0, 3))
-    store.commit(to, 13, FACTS)
-    draws = store.load(folder).posterior
+    writer = open_writer(folder, 13)
+    assert num_published(writer) == 10
+    np.testing.assert_array_equal(open_draws(folder).posterior["noise"], VALUES["noise"])
+    write_draws(writer, slice(0, 2), 13, part(0, 3))
+    publish_draws(writer, 13, FACTS)
+    draws = open_draws(folder).posterior
     np.testing.assert_array_equal(draws["noise"][:, :10], VALUES["noise"])
     np.testing.assert_array_equal(draws["noise"][:, 10:], VALUES["noise"][:, :3])
     np.testing.assert_array_equal(draws["draw"], np.arange(13))
@@ -133,7 +140,7 @@ def test_draws_of_gives_the_arrays_of_the_sites_named():
 def test_no_draws_yet_is_an_error_where_some_are_needed(tmp_path):
     written(tmp_path)
     with pytest.raises(ValueError, match="got no draws"):
-        draws_of(store.load(tmp_path), ["noise"])
+        draws_of(open_draws(tmp_path), ["noise"])
 
 
 # --- what no run wrote
@@ -142,7 +149,7 @@ def test_no_draws_yet_is_an_error_where_some_are_needed(tmp_path):
 @pytest.mark.parametrize("folder", ["missing", "."])
 def test_a_folder_without_draws_is_refused(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"got folder='.*' without draws.zarr, expected"):
-        store.load(tmp_path / folder)
+        open_draws(tmp_path / folder)
 
 
 def noise(root):
@@ -150,7 +157,7 @@ def noise(root):
 
 
 def test_any_part_is_read_as_from_memory(folder):
-    read = store.load(folder).posterior["net.layers.0.kernel"]
+    read = open_draws(folder).posterior["net.layers.0.kernel"]
     whole = VALUES["net.layers.0.kernel"]
     parts = [
         (slice(None), slice(None, None, -1)),
@@ -179,8 +186,6 @@ HOSTILE = {
     "pickled": lambda root: noise(root).update(codecs=[{"name": "numcodecs.pickle"}]),
     "compressed": lambda root: noise(root)["codecs"].append({"name": "gzip"}),
     "another grid": lambda root: noise(root)["chunk_grid"].update(name="rectilinear"),
-    "other file names": lambda root: noise(root)["chunk_key_encoding"].update(name="v2"),
-    "no array": lambda root: noise(root).update(node_type="link"),
     "outside": lambda root: root["consolidated_metadata"]["metadata"].update(
         {"posterior/../../x": noise(root)}
     ),
@@ -200,7 +205,7 @@ def test_metadata_that_no_run_writes_are_refused(folder, change):
     change(root)
     path.write_text(json.dumps(root))
     with pytest.raises(ValueError, match="which is damaged or not a run's"):
-        store.load(folder)
+        open_draws(folder)
 
 
 @pytest.mark.parametrize("group", ["posterior/noise", "sample_stats/n_steps", "posterior/chain"])
@@ -215,18 +220,4 @@ def test_a_store_truncated_by_hand_is_refused(folder, group, damage):
     else:
         shutil.rmtree(chunks)
     with pytest.raises(ValueError, match=r"noise|n_steps|chain"):
-        store.load(folder)
-
-
-@pytest.mark.parametrize("place", ["draws.zarr/posterior/noise/c/0/0", "draws.zarr", "extra"])
-def test_symbolic_links_are_refused(folder, tmp_path, place):
-    secret = tmp_path / "secret"
-    path = folder / place
-    if path.is_dir():
-        path.rename(secret)
-    else:
-        secret.write_bytes(path.read_bytes() if path.exists() else b"")
-        path.unlink(missing_ok=True)
-    os.symlink(secret, path)
-    with pytest.raises(ValueError, match="symbolic link"):
-        store.load(folder)
+        open_draws(folder)

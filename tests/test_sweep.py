@@ -64,7 +64,7 @@ def test_a_second_option_makes_pairs_and_a_finished_sweep_is_read_again(tmp_path
     ]  # fmt: skip
     assert table["rmse"].nunique() == 4
     monkeypatch.setattr(
-        sys.modules["bnn_ppl.sampling.run"], "compiled_chunk", None
+        sys.modules["bnn_ppl.sampling.loop"], "compile_loop", None
     )  # nothing is stepped
     cli.main(command)
     assert path.read_text() == first

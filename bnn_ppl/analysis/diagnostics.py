@@ -175,9 +175,9 @@ def load(folder: str | os.PathLike[str]) -> arviz.InferenceData:
     FileNotFoundError
         If the folder holds no draws.
     """
-    from bnn_ppl.storage import store
+    from bnn_ppl.storage import zarr_reader
 
-    return store.load(os.fspath(folder))
+    return zarr_reader.open_draws(os.fspath(folder))
 
 
 # Tables

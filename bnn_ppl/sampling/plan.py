@@ -9,8 +9,9 @@ import numpy as np
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import bytes_of, matmul_precision, memory_limit, over_chains, to_host
+from bnn_ppl.sampling.compiled_loop import CompiledLoop, compile_loop, one_record
 from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.run import Chunk, Prepared, compiled_chunk, prepare
+from bnn_ppl.sampling.start import Prepared, prepare
 
 Tree = Any
 
@@ -90,18 +91,18 @@ def plan(
     counts = num_chains, num_warmup, num_draws, thin
     began = time.perf_counter()
     prepared = prepare(key, posterior, method, *counts, Minibatches(batch_size, bootstrap))
-    chunks = [compiled_chunk(phase, prepared) for phase in prepared.phases]
+    loops = [compile_loop(phase, prepared) for phase in prepared.phases]
     compile_seconds = time.perf_counter() - began
     gradient_seconds = _gradient_seconds(posterior, prepared)
-    warming, states = _trial(chunks[0], prepared.states, num_warmup, trial_seconds)
-    drawing, _ = _trial(chunks[1], states, num_draws, trial_seconds / 4)
+    warming, states = _trial(loops[0], prepared.states, num_warmup, trial_seconds)
+    drawing, _ = _trial(loops[1], states, num_draws, trial_seconds / 4)
     rest = (num_warmup - warming.steps) * warming.late_seconds
     seconds = compile_seconds + warming.seconds + rest + num_draws * drawing.late_seconds
     gradients = None
     if drawing.late_gradients is not None:
         a_chain = num_warmup * (warming.late_gradients or 0) + num_draws * drawing.late_gradients
         gradients = num_chains * a_chain
-    draws = num_chains * num_draws * bytes_of(prepared.layout.one_record)
+    draws = num_chains * num_draws * bytes_of(one_record(prepared))
     return Plan(
         compile_seconds=compile_seconds,
         gradient_seconds=gradient_seconds,
@@ -110,7 +111,7 @@ def plan(
         seconds_a_draw=drawing.late_seconds,
         hours=seconds / 3600,
         gradients=gradients,
-        memory_a_device=max(chunk.bytes_a_device for chunk in chunks),
+        memory_a_device=max(loop.bytes_per_device for loop in loops),
         memory_limit=memory_limit(),
         disk=draws + bytes_of(prepared.states),
         trial_steps=warming.steps + drawing.steps,
@@ -124,13 +125,13 @@ class _Tried(NamedTuple):
     late_gradients: float | None  # likewise, of one chain
 
 
-def _trial(chunk: Chunk, states: Tree, num: int, seconds: float) -> tuple[_Tried, Tree]:
+def _trial(loop: CompiledLoop, states: Tree, num: int, seconds: float) -> tuple[_Tried, Tree]:
     """Take steps one by one for so long."""
     times: list[float] = []
     gradients: list[float] = []
     while len(times) < num and (sum(times) < seconds or len(times) < 3):
         began = time.perf_counter()
-        states, records = chunk.run(states, len(times), 1)
+        states, records = loop.run(states, len(times), 1)
         stats = to_host(records["sample_stats"], 1)
         jax.block_until_ready(states)  # a method may have no statistics to wait for
         times.append(time.perf_counter() - began)

@@ -1,15 +1,16 @@
-"""The samplers' state on disk, from which a run that was stopped or killed goes on.
+"""The samplers' state on disk, from which a run that was stopped or killed is resumed.
 
     folder/
-      state.json      the run's settings, how far it is, and the layout of
-      state-*.bin     the state, one file a process
+      state.json      the run's settings, its progress, and the names, dtypes and shapes of
+      state-*.bin     the state's arrays, one file per process
 
-Both without pickle: arrays end to end, and a checksum.
+Neither uses pickle: the arrays stand end to end, followed by a checksum.
 """
 
 import itertools
 import json
 import math
+import operator
 import re
 import shutil
 import zlib
@@ -20,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bnn_ppl.storage.files import JSON, damaged, read_json, refuse_links, replace_file
+from bnn_ppl.storage.files import JSON, damaged, read_json, replace_file
 
 try:
     import fcntl
@@ -30,6 +31,7 @@ except ImportError:  # not on this system
 Tree = Any
 
 _STATE = "state.json"
+_FORMAT = 2  # of state.json; raised when it changes
 _STATE_FILE = re.compile(r"state-\d+-\d+-\d+\.bin")  # save, process, processes
 _OURS = re.compile(
     r"\.?(problem\.json|draws\.zarr|fitted-\d+\.npz|state(\.json|\.lock|-[\d-]+\.bin))(\.\d+)?"
@@ -39,8 +41,8 @@ _OURS = re.compile(
 def save_state(folder: Path, header: JSON, state: Tree, meet: Callable[[], None]) -> None:
     """Save the state of this process's chains; ``state.json`` then names it, in one instant.
 
-    `header` says what the state belongs to, and under "saves" how many there were; `meet` waits
-    until all processes have written theirs.
+    `header` has the run's settings and progress, and under "saves" the number of saves so far;
+    `meet` waits until all processes have written theirs.
     """
     process, processes = jax.process_index(), jax.process_count()
     leaves = jax.tree_util.tree_leaves_with_path(state)
@@ -51,7 +53,7 @@ def save_state(folder: Path, header: JSON, state: Tree, meet: Callable[[], None]
     meet()
     if process:
         return
-    header = header | {"layout": _layout(leaves), "files": names}
+    header = {"format": _FORMAT} | header | {"arrays": _arrays(leaves), "files": names}
     replace_file(folder / _STATE, json.dumps(header, indent=1).encode())
     for old in folder.glob("state-*.bin"):
         if old.name not in names:
@@ -59,23 +61,13 @@ def save_state(folder: Path, header: JSON, state: Tree, meet: Callable[[], None]
 
 
 def read_header(folder: str | Path) -> JSON | None:
-    """Read what ``state.json`` says of a run, or None for a folder where none has begun."""
+    """Read a run's ``state.json``, or None for a folder where none has begun."""
     folder = Path(folder)
     if not folder.exists():
         return None
     if (folder / _STATE).is_file():
-        refuse_links(folder)
         header = read_json(folder / _STATE)
-        kinds = {"settings": dict, "progress": dict, "saves": int, "layout": list, "files": list}
-        if (
-            not all(isinstance(header.get(name), kind) for name, kind in kinds.items())
-            or not all(
-                isinstance(value, int | float) and value >= 0
-                for value in header["progress"].values()
-            )
-            or not header["files"]
-        ):
-            raise damaged(folder / _STATE, "it lacks what a run writes there")
+        _check_header(folder, header)
         return header
     if not folder.is_dir() or not all(map(_is_ours, folder.iterdir())):
         raise FileExistsError(
@@ -85,8 +77,26 @@ def read_header(folder: str | Path) -> JSON | None:
     return None
 
 
+def _check_header(folder: Path, header: JSON) -> None:
+    if header.get("format") != _FORMAT:
+        raise OtherRunError(
+            f"got folder={str(folder)!r}, whose state.json has format {header.get('format')!r}, "
+            f"expected {_FORMAT}: another version of bnn_ppl wrote it; read its draws with "
+            "diagnostics.load, and name another folder to sample"
+        )
+    kinds = {"settings": dict, "progress": dict, "saves": int, "arrays": list, "files": list}
+    whole = all(isinstance(header.get(name), kind) for name, kind in kinds.items())
+    if (
+        not whole
+        or not all(isinstance(header["settings"].get(n), dict) for n in ("exact", "approximate"))
+        or not all(isinstance(n, int | float) and n >= 0 for n in header["progress"].values())
+        or not header["files"]
+    ):
+        raise damaged(folder / _STATE, "it lacks what a run writes there")
+
+
 def lock(folder: Path) -> Any:
-    """Keep other processes from writing here until the file returned is closed, or we end."""
+    """Keep other processes from writing here until the file returned is closed, or ours ends."""
     if fcntl is None:
         return None
     file = (folder / "state.lock").open("w")
@@ -102,7 +112,7 @@ def lock(folder: Path) -> Any:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what a killed run left half written."""
+    """Remove files that a killed run left unfinished."""
     for path in folder.glob(".*"):
         if _is_ours(path):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -113,10 +123,10 @@ def _is_ours(path: Path) -> bool:
 
 
 def read_state(folder: Path, header: JSON, like: Tree, num_chains: int) -> Tree:
-    """Read the state of all chains, arrays as in `like`; refuse a file that is not whole."""
+    """Read the state of all chains, arrays as in `like`; refuse a damaged file."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    if _layout(leaves) != header["layout"]:
-        raise damaged(folder / _STATE, "its layout is not that of this method's state")
+    if _arrays(leaves) != header["arrays"]:
+        raise damaged(folder / _STATE, "its arrays are not those of this method's state")
     num_each = num_chains // max(1, len(header["files"]))
     parts = [_read_leaves(folder, name, leaves, num_each) for name in header["files"]]
     return jax.tree.unflatten(
@@ -124,8 +134,8 @@ def read_state(folder: Path, header: JSON, like: Tree, num_chains: int) -> Tree:
     )
 
 
-def _layout(leaves: list) -> list:
-    """Name, dtype and shape of each leaf, without the chains."""
+def _arrays(leaves: list) -> list:
+    """Give the name, dtype and shape of each leaf, without the axis of chains."""
     return [
         [jax.tree_util.keystr(path), leaf.dtype.name, list(leaf.shape[1:])] for path, leaf in leaves
     ]
@@ -144,7 +154,7 @@ def _read_leaves(folder: Path, name: str, leaves: list, num_chains: int) -> list
         raise damaged(path, f"it has {size} bytes, expected {sum(sizes) + 4}")
     content = path.read_bytes()
     if zlib.crc32(content[:-4]).to_bytes(4, "little") != content[-4:]:
-        raise damaged(path, "its checksum does not fit")
+        raise damaged(path, "its checksum is wrong")
     starts = itertools.accumulate(sizes, initial=0)
     return [
         np.frombuffer(content, leaf.dtype, math.prod(shape), start).reshape(shape)
@@ -153,19 +163,22 @@ def _read_leaves(folder: Path, name: str, leaves: list, num_chains: int) -> list
 
 
 def refuse_difference(folder: str | Path, stored: JSON, given: JSON) -> None:
-    """Refuse to go on with other settings; name the first that differs."""
-    for name in dict.fromkeys([*given, *stored]):
-        ours, theirs = (settings.get(name) for settings in (given, stored))
-        if isinstance(ours, float) and isinstance(theirs, float) and name.endswith("at the start"):
-            same = math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-3)  # other devices round
-        else:
-            same = ours == theirs
-        if not same:
-            raise OtherRunError(
-                f"got {name}={ours!r}, expected {name}={theirs!r} as in the run that "
-                f"{str(folder)!r} holds: go on with its settings, or name another folder"
-            )
+    """Refuse to resume a run with other settings; name the first that differs."""
+    for kind, same in (("exact", operator.eq), ("approximate", _close)):
+        for name in dict.fromkeys([*given[kind], *stored[kind]]):
+            ours, theirs = given[kind].get(name), stored[kind].get(name)
+            if not same(ours, theirs):
+                raise OtherRunError(
+                    f"got {name}={ours!r}, expected {name}={theirs!r} as in the run that "
+                    f"{str(folder)!r} holds: resume it with its settings, or name another folder"
+                )
+
+
+def _close(ours: Any, theirs: Any) -> bool:
+    """Tell whether numbers are equal but for the rounding of other devices."""
+    numbers = isinstance(ours, float) and isinstance(theirs, float)
+    return numbers and math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-3)
 
 
 class OtherRunError(ValueError):
-    """The folder holds a run with other settings."""
+    """The folder holds a run with other settings, or of another version."""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and refusals of those that no run wrote."""
+"""Files of a run: written whole or not at all, and refused if damaged."""
 
 import json
 import os
@@ -7,9 +7,13 @@ from typing import Any
 
 JSON = dict[str, Any]
 
+DRAWS = "draws.zarr"  # in the folder of a run
+DTYPES = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+DTYPES |= {"float16", "float32", "float64"}  # of what can be recorded
+
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, also when the machine stops."""
+    """Write a file whole or not at all, even if the machine stops."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with unfinished.open("wb") as file:
@@ -39,15 +43,3 @@ def damaged(path: Path, what: str) -> ValueError:
         f"got {str(path)!r}, which is damaged or not a run's ({what}), expected a file as a run "
         "left it: copy the folder again, or name another"
     )
-
-
-def refuse_links(folder: Path) -> None:
-    """Refuse symbolic links anywhere below a folder: they may lead out of it."""
-    for directory, directories, files in os.walk(folder):
-        for name in [*directories, *files]:
-            path = Path(directory) / name
-            if path.is_symlink():
-                raise ValueError(
-                    f"got the symbolic link {str(path)!r}, expected files alone: a run makes no "
-                    "links, and what they point to is not the run's; replace it by the file"
-                )

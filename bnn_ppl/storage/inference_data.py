@@ -19,11 +19,11 @@ def inference_data(
     values: dict[str, np.ndarray],
     stats: dict[str, np.ndarray],
     y: np.ndarray | None,
-    facts: JSON,
+    attrs: JSON,
     fitted: dict[str, np.ndarray] | None = None,
     dims: dict[str, list[str]] | None = None,
 ) -> "arviz.InferenceData":
-    """Draws and statistics (chain, draw, ...), and fitted parameters (chain, ...), as one.
+    """Put draws and statistics (chain, draw, ...) and fitted parameters (chain, ...) together.
 
     `dims` names the dimensions after (chain, draw) of some variables.
     """
@@ -34,7 +34,7 @@ def inference_data(
         sample_stats=stats or None,
         observed_data=None if y is None else {"y": y},
         dims=dims,
-        attrs=facts,
+        attrs=attrs,
     )
     if fitted:
         draws.add_groups(fitted=by_chain(fitted))
@@ -42,7 +42,7 @@ def inference_data(
 
 
 def with_groups(draws: "arviz.InferenceData", **groups: "xarray.Dataset") -> "arviz.InferenceData":
-    """Put groups beside those of `draws`, or in the place of theirs."""
+    """Add groups to those of `draws`, or replace them."""
     import arviz
 
     kept: dict[str, Any] = {name: draws[name] for name in draws.groups()}
@@ -58,7 +58,7 @@ def by_chain(arrays: dict[str, np.ndarray]) -> "xarray.Dataset":
 
 
 def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:
-    """Arrays (chain, draw, ...) of the sites named, unread; refuse draws that lack one."""
+    """Give arrays (chain, draw, ...) of these sites, unread; refuse draws that lack one."""
     missing = [site for site in sites if site not in draws.posterior]
     if missing:
         raise ValueError(
@@ -66,12 +66,12 @@ def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:
             f"{', '.join(missing)} too: use draws of the same model, recorded without keep="
         )
     if not draws.posterior.sizes["draw"]:
-        raise ValueError("got no draws, expected some: let the run go on (the same call again)")
+        raise ValueError("got no draws, expected some: resume the run (the same call again)")
     return {site: draws.posterior[site].transpose("chain", "draw", ...) for site in sites}
 
 
 def sites_of(posterior: Posterior, draws: Any) -> dict[str, "xarray.DataArray"]:
-    """Arrays (chain, draw, ...) of the posterior's sites, unread; refuse draws of another."""
+    """Give arrays (chain, draw, ...) of the posterior's sites, unread; refuse draws of another."""
     found = draws_of(draws, list(posterior.prior_std))
     for site, shape in posterior.value_shapes().items():
         if found[site].shape[2:] != shape:
@@ -83,7 +83,7 @@ def sites_of(posterior: Posterior, draws: Any) -> dict[str, "xarray.DataArray"]:
 
 
 def weights_of(draws: Any) -> np.ndarray:
-    """Weights of the draws (chain, draw), 1 on average in each chain."""
+    """Give the weights of the draws (chain, draw), with mean 1 in each chain."""
     if "log_weight" not in getattr(draws, "sample_stats", {}):
         return np.ones((draws.posterior.sizes["chain"], draws.posterior.sizes["draw"]))
     logs = draws.sample_stats["log_weight"].transpose("chain", "draw").values.astype(float)
@@ -94,7 +94,7 @@ def weights_of(draws: Any) -> np.ndarray:
 def in_blocks(
     sites: dict[str, "xarray.DataArray"], weights: np.ndarray
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Draws in blocks of bounded size, chains end to end, read as they are needed."""
+    """Give the draws in blocks of bounded size, chain after chain, read as they are needed."""
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
     bytes_all = sum(values.nbytes for values in sites.values())
     size = max(1, _BYTES_A_BLOCK * num_chains * num_draws // bytes_all)

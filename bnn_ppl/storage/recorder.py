@@ -1,32 +1,31 @@
-"""Where a run's draws go: into memory, or into a folder with all it takes to go on."""
+"""Where a run's draws go: into memory, or into a folder from which the run can be resumed."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bnn_ppl.runtime.devices import by_chain, local_chains, to_host
-from bnn_ppl.storage import checkpoint, store
-from bnn_ppl.storage.files import damaged
+from bnn_ppl.runtime.processes import all_or_none, meet, on_all
+from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
+from bnn_ppl.storage.files import JSON, damaged
+from bnn_ppl.storage.fitted import remove_fitted, write_fitted
 from bnn_ppl.storage.inference_data import inference_data
+from bnn_ppl.storage.zarr_writer import Records
 
 if TYPE_CHECKING:
     import arviz
 
 Tree = Any
-Records = dict[str, dict[str, Any]]
-Facts = dict[str, Any]
+Attributes = dict[str, Any]
 
 
 class Progress(NamedTuple):
-    """How far a run is; saved with the samplers' state."""
+    """What a run has done so far; saved with the samplers' state."""
 
     warmup: int = 0
     draws: int = 0
@@ -42,11 +41,11 @@ class Layout(NamedTuple):
     num_chains: int
     num_draws: int
     y: np.ndarray
-    facts: Facts
+    attrs: Attributes  # known before the first step
 
 
 class Memory:
-    """Draws in arrays (chain, draw, ...), made for all of them at once."""
+    """Draws in arrays (chain, draw, ...), allocated for the whole run."""
 
     bytes_on_disk = 0
 
@@ -62,60 +61,60 @@ class Memory:
             lambda leaf: np.zeros(shape + leaf.shape, leaf.dtype), layout.one_record
         )
 
-    def keep(self, at: Progress, states: Tree, records: Records | None) -> None:
+    def record(self, done: Progress, states: Tree, records: Records | None) -> None:
         """Copy the last draws."""
         del states
         for group, leaves in (records or {}).items():
             for name, values in leaves.items():
-                start = at.draws - values.shape[1]
-                self._records[group][name][:, start : at.draws] = values
+                start = done.draws - values.shape[1]
+                self._records[group][name][:, start : done.draws] = values
 
-    def stopped(self, at: Progress) -> None:
-        """Say what an interrupted run leaves; without draws that is nothing."""
-        if not at.draws:
+    def stopped(self, done: Progress) -> None:
+        """Say what an interrupted run keeps; without draws it ends as interrupted."""
+        if not done.draws:
             raise KeyboardInterrupt
-        print(f"stopped: {at.draws} of {self._layout.num_draws} draws are kept", file=sys.stderr)
+        print(f"stopped: {done.draws} of {self._layout.num_draws} draws are kept", file=sys.stderr)
 
-    def result(self, at: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
+    def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
         """Give the draws, and the parameters of the distribution they come from."""
-        records = jax.tree.map(lambda whole: whole[:, : at.draws], self._records)
-        facts = self._layout.facts | _counts(at)
+        records = jax.tree.map(lambda whole: whole[:, : done.draws], self._records)
+        attrs = self._layout.attrs | _counts(done)
         return inference_data(
-            records["posterior"], records["sample_stats"], self._layout.y, facts, fitted
+            records["posterior"], records["sample_stats"], self._layout.y, attrs, fitted
         )
 
 
 class Folder:
     """Draws and the samplers' state in a folder.
 
-    The state is saved after the draws: a run killed between the two computes what lies between
-    them again, with the same result.
+    The state is saved after the draws: a run killed between the two computes the last draws again,
+    with the same result.
     """
 
-    def __init__(self, path: Path, layout: Layout, settings: Facts, mesh: Mesh):
+    def __init__(self, path: Path, layout: Layout, settings: JSON, mesh: Mesh):
         self._path, self._layout, self._settings, self._mesh = path, layout, settings, mesh
         self._chains = local_chains(mesh, layout.num_chains)
         share = layout.num_chains // jax.process_count()
         if self._chains != slice(jax.process_index() * share, (jax.process_index() + 1) * share):
             raise ValueError(
                 f"got a mesh that gives process {jax.process_index()} the chains {self._chains}, "
-                f"expected {share} for each, in the order of the processes: keep a row of devices "
-                "within a process"
+                f"expected {share} for each, in the order of the processes: keep each row of "
+                "devices within a process"
             )
-        with _together(path):
+        with all_or_none(path):
             self._header = checkpoint.read_header(path)
             if self._header is not None:
                 checkpoint.refuse_difference(path, self._header["settings"], settings)
             if jax.process_index() == 0:
                 self._prepare(path)
-        if not _everyone(path.is_dir()):
+        if not on_all(path.is_dir()):
             raise ValueError(
                 f"got folder={str(path)!r}, which not every process sees, expected one that "
-                "all of them share: name it by its whole path on a shared disk"
+                "all of them share: give its full path on a shared disk"
             )
         self._saves = self._header["saves"] if self._header else 0
-        with _together(path):
-            self._writer = store.writer(path, layout.num_draws)  # refuses a damaged one
+        with all_or_none(path):
+            self._writer = zarr_writer.open_writer(path, layout.num_draws)  # refuses a damaged one
 
     def _prepare(self, path: Path) -> None:
         layout = self._layout
@@ -124,121 +123,95 @@ class Folder:
         checkpoint.tidy(path)
         if self._header is not None:
             return
-        if store.num_draws(path):
+        if zarr_reader.count_draws(path):
             raise ValueError(
-                f"got draws in {str(path)!r} without the state.json that goes on from them, "
-                "expected both or neither: copy it too, or name another folder"
+                f"got draws in {str(path)!r} without the state.json to resume them from, expected "
+                "both or neither: copy it too, or name another folder"
             )
-        store.create(path, layout.one_record, layout.num_chains, layout.num_draws, layout.y)
+        zarr_writer.create_empty(
+            path, layout.one_record, layout.num_chains, layout.num_draws, layout.y
+        )
 
     def resume(self, states: Tree) -> tuple[Tree, Progress]:
-        """Give the state and place where the folder's run is, or the ones given if it is new."""
+        """Give the state and progress of the folder's run, or of a new run the state given."""
         if self._header is None:
             self._forget_fitted()
-            self.keep(Progress(), states, None)
+            self.record(Progress(), states, None)
             return states, Progress()
         if set(self._header["progress"]) != set(Progress._fields):
-            raise damaged(self._path / "state.json", "it does not say how far the run is")
-        at = Progress(**self._header["progress"])
-        if at.draws > self._layout.num_draws:
+            raise damaged(self._path / "state.json", "it does not say what the run has done")
+        done = Progress(**self._header["progress"])
+        if done.draws > self._layout.num_draws:
             raise ValueError(
-                f"got num_draws={self._layout.num_draws}, expected at least the {at.draws} draws "
+                f"got num_draws={self._layout.num_draws}, expected at least the {done.draws} draws "
                 f"that {str(self._path)!r} holds: use diagnostics.load to read them"
             )
-        if at.draws > store.committed(self._writer):
+        stored = zarr_writer.num_published(self._writer)
+        if done.draws > stored:
             raise ValueError(
-                f"got {store.committed(self._writer)} draws in {str(self._path)!r}, expected the "
-                f"{at.draws} that its state follows: the folder was changed, copy it again"
+                f"got {stored} draws in {str(self._path)!r}, expected the {done.draws} that its "
+                "state follows: the folder was changed, copy it again"
             )
         like = jax.eval_shape(lambda tree: tree, states)
         num_chains = self._layout.num_chains
         whole = checkpoint.read_state(self._path, self._header, like, num_chains)
         self._forget_fitted()
-        return by_chain(whole, self._mesh), at
+        return by_chain(whole, self._mesh), done
 
     def _forget_fitted(self) -> None:
-        """Remove what an earlier end fitted, once nothing is left to refuse: this end writes it."""
+        """Remove the fitted parameters of an earlier call, once nothing is left to refuse."""
         if jax.process_index() == 0:
-            store.remove_fitted(self._path)
-        _meet("the parameters of an earlier end are gone")
+            remove_fitted(self._path)
+        meet("the parameters of an earlier call are gone")
 
-    def keep(self, at: Progress, states: Tree, records: Records | None) -> None:
+    def record(self, done: Progress, states: Tree, records: Records | None) -> None:
         """Write the last draws, let readers see them, and save the state that follows them."""
         try:
             if records is not None:
-                store.append(self._writer, self._chains, at.draws, records)
-            _meet("the draws are written")
-            visible = max(at.draws, store.committed(self._writer))
-            store.commit(self._writer, visible, self._layout.facts | _counts(at))
+                zarr_writer.write_draws(self._writer, self._chains, done.draws, records)
+            meet("the draws are written")
+            visible = max(done.draws, zarr_writer.num_published(self._writer))
+            zarr_writer.publish_draws(self._writer, visible, self._layout.attrs | _counts(done))
             self._saves += 1
-            header = {"settings": self._settings, "progress": at._asdict(), "saves": self._saves}
+            header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
             state = to_host(states)
-            checkpoint.save_state(self._path, header, state, partial(_meet, "the state is written"))
+            checkpoint.save_state(self._path, header, state, partial(meet, "the state is written"))
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"got '{error.strerror}' on storing draw {at.draws} in {str(self._path)!r}, "
-                "expected room and permission to write: what was stored is whole; mend the cause, "
-                "and the same call goes on",
+                f"got '{error.strerror}' on storing draw {done.draws} in {str(self._path)!r}, "
+                "expected room and permission to write: what was stored is whole; once the cause "
+                "is removed, the same call resumes the run",
             ) from error
 
     @property
     def bytes_on_disk(self) -> int:
         """Bytes of the draws that readers see."""
-        return store.bytes_on_disk(self._writer)
+        return zarr_writer.bytes_published(self._writer)
 
-    def stopped(self, at: Progress) -> None:
-        """Say how to go on."""
+    def stopped(self, done: Progress) -> None:
+        """Say how to resume."""
         print(
-            f"stopped after {at.warmup} warm-up steps and {at.draws} of {self._layout.num_draws} "
-            f"draws, kept in {self._path}: the same call or command goes on",
+            f"stopped after {done.warmup} warm-up steps and {done.draws} of "
+            f"{self._layout.num_draws} draws, kept in {self._path}: the same call or command "
+            "resumes the run",
             file=sys.stderr,
         )
-        if not at.draws:
+        if not done.draws:
             raise KeyboardInterrupt
 
-    def result(self, at: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
+    def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
         """Store the parameters of the distribution that draws come from, and open the draws."""
-        del at
+        del done
         if fitted:
-            store.write_fitted(self._path, self._chains.start, fitted)
-        _meet("the parameters are written")
-        return store.load(self._path)
+            write_fitted(self._path, self._chains.start, fitted)
+        meet("the parameters are written")
+        return zarr_reader.open_draws(self._path)
 
 
-def _counts(at: Progress) -> Facts:
+def _counts(done: Progress) -> Attributes:
     return {
-        "num_draws": at.draws,
-        "gradient_evaluations": at.gradient_evaluations,
-        "sampling_time": at.sampling_time,
+        "num_draws": done.draws,
+        "gradient_evaluations": done.gradient_evaluations,
+        "sampling_time": done.sampling_time,
     }
-
-
-def _meet(where: str) -> None:
-    """Wait until all processes are here."""
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(where)
-
-
-@contextmanager
-def _together(folder: Path) -> Iterator[None]:
-    """Do this on every process, and go on when all have; where one fails, all raise.
-
-    Otherwise those that fail end, and the others wait for them.
-    """
-    try:
-        yield
-    except Exception:
-        _everyone(False)
-        raise
-    if not _everyone(True):
-        raise ValueError(
-            f"got folder={str(folder)!r}, which another process could not open, expected all to: "
-            "see its message"
-        )
-
-
-def _everyone(yes: bool) -> bool:
-    if jax.process_count() == 1:
-        return yes
-    return bool(multihost_utils.process_allgather(np.asarray(yes)).all())

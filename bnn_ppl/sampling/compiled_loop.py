@@ -1,0 +1,173 @@
+"""The compiled loop over the iterations of a phase: warm-up steps, or draws."""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bnn_ppl.model.network import active_changes
+from bnn_ppl.runtime.devices import bytes_of, chain_sharding, matmul_precision, over_chains
+from bnn_ppl.sampling.start import Phase, Prepared
+from bnn_ppl.storage.files import DTYPES
+from bnn_ppl.storage.zarr_writer import Records
+
+Tree = Any
+
+_DRAWS_PER_CHUNK = 512
+_BYTES_PER_CHUNK = 16 * 2**20  # of draws that wait on the devices; more would fragment the memory
+
+
+class CompiledLoop(NamedTuple):
+    """A phase's loop, whose start and length are given at run time."""
+
+    run: Callable[[Tree, int, int], tuple[Tree, Records]]  # states, first iteration, how many
+    capacity: int  # most iterations of a call
+    bytes_per_device: int
+
+
+def compile_loop(phase: Phase, prepared: Prepared) -> CompiledLoop:
+    """Compile a phase's loop, or take what an equal phase has compiled."""
+    traced = _trace(phase, prepared)
+    compiled = traced.lower().compile()
+    buffers = jax.tree.leaves(traced.out_info[1])
+    capacity = buffers[0].shape[1] if buffers else _DRAWS_PER_CHUNK
+
+    def run(states: Tree, start: int, count: int) -> tuple[Tree, Records]:
+        return compiled(*_arguments(phase, prepared, states, start, count))
+
+    memory = compiled.memory_analysis()
+    sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
+    return CompiledLoop(run, capacity, sum(getattr(memory, size, 0) for size in sizes))
+
+
+def one_record(prepared: Prepared) -> Records:
+    """Give the shapes and dtypes of what is recorded of one draw of one chain."""
+    buffers = _trace(prepared.phases[1], prepared).out_info[1]
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), buffers)
+
+
+def _trace(phase: Phase, prepared: Prepared) -> jax.stages.Traced:
+    loop = _loop(phase, prepared.mesh, len(prepared.chains), active_changes())
+    with jax.default_matmul_precision(matmul_precision()):
+        return loop.trace(*_arguments(phase, prepared, prepared.states, 0, 1))
+
+
+def _arguments(phase: Phase, prepared: Prepared, states: Tree, start: int, count: int) -> tuple:
+    """Give the arguments of the loop over `count` iterations from `start` on."""
+    steps_before = 0 if phase.name == "warmup" else prepared.num["warmup"]
+    numbers = start, count, prepared.num[phase.name], steps_before
+    keys = prepared.keys[phase.name]
+    return prepared.chains, states, keys, prepared.data, *map(np.asarray, numbers)
+
+
+@lru_cache(maxsize=4)  # warm-up and draws of two methods
+def _loop(
+    phase: Phase,
+    mesh: Mesh,
+    num_chains: int,
+    changes: tuple,  # part of the cache's key alone: tracing reads the active changes
+) -> jax.stages.Wrapped:
+    """Make the loop over a phase's iterations, for all chains."""
+
+    def on_chain(
+        chain: jax.Array,
+        state: Tree,
+        keys: tuple[jax.Array, jax.Array],
+        data: Tree,
+        start: jax.Array,
+        count: jax.Array,
+        num: jax.Array,
+        steps_before: jax.Array,
+    ) -> tuple[Tree, Records]:
+        key, batch_key = keys[0], jax.random.fold_in(keys[1], chain)
+        first_step = steps_before + start * phase.thin
+        iterate = jax.jit(partial(_iterate, phase))  # traced once, for the shapes and the loop
+
+        def iteration(i: jax.Array, state: Tree, order: Tree) -> tuple[Tree, Tree, Records]:
+            own_keys = jax.random.fold_in(jax.random.fold_in(key, start + i), chain), batch_key
+            return iterate(own_keys, state, order, first_step + i * phase.thin, data)
+
+        def body(i: jax.Array, carry: tuple[Tree, Tree, Records]) -> tuple[Tree, Tree, Records]:
+            state, order, buffers = carry
+            state, order, record = iteration(i, state, order)
+            if phase.finish is not None:
+                is_last = start + i == num - 1
+                state = jax.lax.cond(is_last, phase.finish, lambda state: state, state)
+            buffers = jax.tree.map(lambda b, leaf: b.at[i].set(leaf), buffers, record)
+            return state, order, buffers
+
+        order = phase.minibatches.order(batch_key, first_step, data)
+        record = jax.eval_shape(iteration, jnp.zeros_like(start), state, order)[2]
+        if phase.draw is not None:
+            _check_record(record["posterior"])
+        carry = state, order, _empty_buffers(record, num_chains)
+        state, _, buffers = jax.lax.fori_loop(0, count, body, carry)
+        return state, buffers
+
+    # The states come back as arguments, so their sharding must stay: left to itself, the compiler
+    # might share a state over the data axis.
+    return jax.jit(over_chains(on_chain, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
+
+
+def _iterate(
+    phase: Phase,
+    keys: tuple[jax.Array, jax.Array],
+    state: Tree,
+    order: Tree,
+    first_step: jax.Array,
+    data: Tree,
+) -> tuple[Tree, Tree, Records]:
+    """Take `thin` steps, and one draw if the phase draws: new state and order, what to record."""
+    key, batch_key = keys
+
+    def step(carry: tuple[Tree, Tree], index: jax.Array) -> tuple[Tree, dict[str, jax.Array]]:
+        state, order = carry
+        order, batch = phase.minibatches.next(order, batch_key, first_step + index, data)
+        state, info = phase.step(jax.random.fold_in(key, index), state, batch)
+        return (state, order), info
+
+    (state, order), infos = jax.lax.scan(step, (state, order), jnp.arange(phase.thin))
+    stats = {name: _over_steps(values) for name, values in infos.items()} if phase.thin else {}
+    if phase.draw is None:
+        return state, order, {"posterior": {}, "sample_stats": stats}
+    position = phase.draw(jax.random.fold_in(key, phase.thin), state)
+    values = phase.keep(phase.constrain(position, data))
+    return state, order, {"posterior": values, "sample_stats": stats}
+
+
+def _over_steps(values: jax.Array) -> jax.Array:
+    """Reduce a statistic over the steps of a draw: any of flags, sum of counts, else the last."""
+    if values.dtype == bool:
+        return values.any(0)
+    return values.sum(0) if jnp.issubdtype(values.dtype, jnp.integer) else values[-1]
+
+
+def _empty_buffers(record: Records, num_chains: int) -> Records:
+    """Make room for as many draws as may wait on the devices."""
+    bytes_per_draw = num_chains * bytes_of(record)
+    capacity = max(1, min(_DRAWS_PER_CHUNK, _BYTES_PER_CHUNK // max(1, bytes_per_draw)))
+    return jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), record)
+
+
+def _check_record(values: Any) -> None:
+    """Refuse what neither ArviZ nor a folder can hold, before anything is sampled."""
+    if not isinstance(values, dict) or not values:
+        raise ValueError(
+            f"got {values!r} to record for each draw, expected a dict of arrays by name: change "
+            "keep="
+        )
+    for name, leaf in values.items():
+        if not isinstance(name, str) or "/" in name or name in ("chain", "draw"):
+            raise ValueError(
+                f"got the site {name!r}, expected a name without '/' that is not chain or draw: "
+                "rename it (numpyro.handlers.scope takes divider='.')"
+            )
+        if not hasattr(leaf, "dtype") or leaf.dtype.name not in DTYPES:
+            raise ValueError(
+                f"got {leaf!r} to record as {name!r}, expected an array of real numbers: change "
+                "keep=, for example with values.astype(float)"
+            )

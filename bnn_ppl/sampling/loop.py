@@ -1,0 +1,152 @@
+"""The loop of a run: chunks of iterations, recorded as they come, until all are done or Ctrl-C."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from bnn_ppl.runtime.devices import bytes_of, to_host
+from bnn_ppl.runtime.processes import agreed, summed
+from bnn_ppl.runtime.progress import Report
+from bnn_ppl.sampling.compiled_loop import compile_loop
+from bnn_ppl.sampling.start import Phase, Prepared
+from bnn_ppl.storage.recorder import Folder, Memory, Progress
+
+Tree = Any
+
+_SECONDS_PER_CHUNK = 0.5  # between two looks at the clock and the keyboard
+_SHARE_RECORDING = 0.02  # of the time; where recording takes more, chunks grow longer
+_BYTES_PER_SECOND = 2e9  # of states, which each chunk copies: large ones make chunks longer too
+
+
+def advance(
+    prepared: Prepared,
+    done: Progress,
+    recorder: Memory | Folder,
+    report: Report,
+    interrupted: Callable[[], bool],
+) -> tuple[Tree, Progress]:
+    """Take the steps that are left, unless interrupted; the last states and how far they are."""
+    states = prepared.states
+    for phase in prepared.phases:
+        if getattr(done, phase.name) < prepared.num[phase.name] and not agreed(interrupted()):
+            states, done = _advance_phase(
+                phase, prepared, states, done, recorder, report, interrupted
+            )
+    return states, done
+
+
+def _advance_phase(
+    phase: Phase,
+    prepared: Prepared,
+    states: Tree,
+    done: Progress,
+    recorder: Memory | Folder,
+    report: Report,
+    interrupted: Callable[[], bool],
+) -> tuple[Tree, Progress]:
+    """Iterate in chunks of about half a second; one is recorded while the next is computed."""
+    loop = compile_loop(phase, prepared)
+    thin = prepared.phases[1].thin
+    num, start, count = prepared.num[phase.name], getattr(done, phase.name), 1
+    seconds_copying = bytes_of(states) / prepared.mesh.shape["chain"] / _BYTES_PER_SECOND
+    unrecorded: tuple | None = None
+    try:
+        while start < num and not agreed(interrupted()):
+            began = time.perf_counter()
+            states, records = loop.run(states, start, count)  # does not wait for the devices
+            previous, unrecorded = unrecorded, None
+            seconds_recording = _record(recorder, previous)
+            jax.block_until_ready(states)
+            stats = to_host(records["sample_stats"], count)
+            seconds = time.perf_counter() - began
+            start += count
+            done = _counted(done, phase.name, start, stats, seconds)
+            unrecorded = done, states, records if phase.name == "draws" else None, count
+            report(
+                phase.name, num_steps(done.warmup, done.draws, thin), _shown(done, stats, recorder)
+            )
+            overhead = max(seconds_recording, seconds_copying)
+            aim = max(_SECONDS_PER_CHUNK, overhead / _SHARE_RECORDING)
+            count = int(min(loop.capacity, num - start, count / seconds * aim))
+            count = agreed(max(1, count))
+    finally:  # whatever happens, nothing computed is lost
+        _record(recorder, unrecorded)
+    return states, done
+
+
+def _record(recorder: Memory | Folder, unrecorded: tuple | None) -> float:
+    """Record a chunk, if there is one; the seconds it took."""
+    if unrecorded is None:
+        return 0.0
+    began = time.perf_counter()
+    done, states, records, count = unrecorded
+    if records is not None:
+        records = to_host(records, count)
+    recorder.record(done, states, records)
+    return time.perf_counter() - began
+
+
+def _counted(
+    done: Progress, phase: str, iterations: int, stats: dict[str, np.ndarray], seconds: float
+) -> Progress:
+    """Add a chunk, after which so many iterations of the phase are done."""
+    diverging = int(stats["diverging"].sum()) if "diverging" in stats else 0
+    gradients = int(stats["n_steps"].sum(dtype=np.int64)) if "n_steps" in stats else 0
+    diverging, gradients = summed(diverging, gradients)
+    return done._replace(
+        **{phase: iterations},
+        gradient_evaluations=done.gradient_evaluations + gradients,
+        divergences=done.divergences + (diverging if phase == "draws" else 0),
+        sampling_time=done.sampling_time + seconds,
+    )
+
+
+def num_steps(warmup: int, draws: int, thin: int) -> int:
+    """Count the steps of a chain for the progress bar; a draw without steps counts as one."""
+    return warmup + draws * max(1, thin)
+
+
+def _shown(
+    done: Progress, stats: dict[str, np.ndarray], recorder: Memory | Folder
+) -> dict[str, Any]:
+    """Say what the progress bar shows."""
+    facts: dict[str, Any] = {}
+    if "acceptance_rate" in stats:
+        facts["acceptance"] = float(stats["acceptance_rate"].mean())
+    if "step_size" in stats:
+        facts["step_size"] = float(stats["step_size"][:, -1].mean())
+    if "lp" in stats:
+        facts["lp"] = float(stats["lp"][:, -1].mean())
+    if "diverging" in stats:
+        facts["divergences"] = done.divergences
+    if recorder.bytes_on_disk:
+        facts["disk_MB"] = round(recorder.bytes_on_disk / 1e6, 1)
+    if done.draws:
+        facts["draws"] = done.draws
+    return facts
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a request to stop after the chunk; a second stops at once."""
+    requested = threading.Event()
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a job in the background
+    if ignored or threading.current_thread() is not threading.main_thread():
+        yield requested.is_set
+        return
+
+    def request(number: int, frame: Any) -> None:
+        requested.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, request)
+    try:
+        yield requested.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

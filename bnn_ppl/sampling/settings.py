@@ -1,0 +1,102 @@
+"""What is recorded of how a run was made, and what must be equal to resume it."""
+
+import hashlib
+import json
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bnn_ppl.methods.method import Method
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.devices import matmul_precision, to_host
+from bnn_ppl.runtime.processes import agreed
+from bnn_ppl.sampling.start import Prepared
+from bnn_ppl.storage.recorder import Layout
+
+Tree = Any
+
+_GENERATION = 3  # raised when a change of a method gives other draws for the same settings
+
+
+def attributes(
+    key: jax.Array, posterior: Posterior, method: Method, prepared: Prepared
+) -> dict[str, Any]:
+    """Give the attributes of the draws that are known before the first step."""
+    packages = ("bnn_ppl", "jax", "numpyro", "blackjax", "flax")
+    draws = prepared.phases[1]
+    return {
+        "inference_library": "bnn_ppl",
+        "inference_library_version": version("bnn_ppl"),
+        "method": method.settings.get("method", "own"),
+        "draws_from": method.draws_from,
+        "settings": json.dumps(dict(method.settings), default=_plain),
+        "temperature": posterior.temperature,
+        "tempered": posterior.tempered,
+        "seed": np.asarray(jax.random.key_data(key)).tolist(),
+        "matmul_precision": matmul_precision(),
+        "versions": json.dumps({package: version(package) for package in packages}),
+        "devices": json.dumps([str(device) for device in prepared.mesh.devices.flat]),
+        "mesh": json.dumps(dict(prepared.mesh.shape)),
+        "num_warmup": prepared.num["warmup"],
+        "thin": draws.thin,
+        "batch_size": draws.minibatches.size or "all",
+        "bootstrap": int(draws.minibatches.bootstrap),
+    }
+
+
+def settings_to_resume(
+    posterior: Posterior, method: Method, prepared: Prepared, layout: Layout
+) -> dict[str, dict[str, Any]]:
+    """Give all that the draws follow from: what must be equal exactly, and what approximately.
+
+    Floating-point numbers that were computed are approximate, since other devices round otherwise.
+    """
+    data = hashlib.sha256()
+    for leaf in jax.tree.leaves(posterior.data):
+        data.update(np.ascontiguousarray(leaf).tobytes())
+    attrs = layout.attrs
+    exact = {
+        **method.settings,
+        "sampler_generation": _GENERATION,
+        "num_chains": layout.num_chains,
+        **{name: attrs[name] for name in ("num_warmup", "thin", "seed", "temperature")},
+        **{name: attrs[name] for name in ("batch_size", "bootstrap")},
+        **{name: attrs[name] for name in ("tempered", "matmul_precision")},
+        "precision": jnp.zeros(()).dtype.name,
+        "data": data.hexdigest()[:16],
+        "recorded": {
+            name: [leaf.dtype.name, *leaf.shape]
+            for name, leaf in layout.one_record["posterior"].items()
+        },
+    }
+    first = jax.tree.map(lambda leaf: leaf[0], to_host(prepared.positions))
+    settings = {"exact": exact, "approximate": _at_the_start(posterior, first)}
+    return json.loads(json.dumps(settings, default=_plain))
+
+
+def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
+    """Evaluate the model at a position, so that a changed prior or likelihood shows.
+
+    The prior also by itself: next to the likelihood of many rows, a change in it would be lost.
+    """
+
+    def both(position: Tree, data: Tree) -> tuple[jax.Array, jax.Array]:
+        terms = posterior.terms(position, data)
+        return terms.log_prior, posterior.total(terms, data)
+
+    with jax.default_matmul_precision(matmul_precision()):
+        prior, density = map(float, jax.jit(both)(position, posterior.data))
+    return {"log_prior_at_start": agreed(prior), "log_density_at_start": agreed(density)}
+
+
+def _plain(value: Any) -> Any:
+    """Make JSON of the numbers of NumPy and JAX."""
+    try:
+        return value.item()
+    except (AttributeError, ValueError):
+        raise TypeError(
+            f"got {value!r} in a method's settings, expected numbers and strings: record its name"
+        ) from None
