@@ -20,7 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bnn_ppl as bnn
-from bnn_ppl.data.standardise import moments, standardise
+from bnn_ppl.data.standardise import mean_and_scale, standardise
 from bnn_ppl.methods.method import METHODS, SAMPLED, Description
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class _BayesianNetwork(BaseEstimator):
     def _sample(self, x: np.ndarray, y: np.ndarray) -> None:
         # What is set after a fit is of the next one, also for a posterior made again.
         self._as_fitted = SimpleNamespace(**self.get_params(deep=False))
-        self._x_moments = moments(x)
-        self._train = standardise(x, self._x_moments, np.dtype(np.float32)), y
+        self._x_scaling = mean_and_scale(x)
+        self._train = standardise(x, self._x_scaling, np.dtype(np.float32)), y
         self.posterior_ = self._conditioned()
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         counts = self._counts()
@@ -151,7 +151,7 @@ class _BayesianNetwork(BaseEstimator):
         # In single precision the last digits of a row would depend on how many rows there are.
         with jax.enable_x64(True):
             draws = self.draws_.map(lambda group: group.astype(float), groups=["posterior"])
-            x = standardise(x, self._x_moments, np.dtype(np.float64))
+            x = standardise(x, self._x_scaling, np.dtype(np.float64))
             return bnn.predict(self.posterior_, draws, (x, None))
 
 
@@ -310,15 +310,15 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
             If X or y are no such arrays, or not finite, or an argument is out of range.
         """
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        self._y_moments = moments(y)
-        self._sample(x, standardise(y, self._y_moments, np.dtype(np.float32)))
+        self._y_scaling = mean_and_scale(y)
+        self._sample(x, standardise(y, self._y_scaling, np.dtype(np.float32)))
         return self
 
     def predict(
         self, X: Any, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Give the mean of y (rows,), with `return_std` its standard deviation (noise and all)."""
-        prediction, (shift, scale) = self._predicted(X), self._y_moments
+        prediction, (shift, scale) = self._predicted(X), self._y_scaling
         mean = prediction["mean"].values * scale + shift
         return (mean, np.sqrt(prediction["variance"].values) * scale) if return_std else mean
 
@@ -328,7 +328,7 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
         if noise == "learnt":
             noise = bnn.priors.noise()
         elif isinstance(noise, numbers.Real):
-            noise = noise / self._y_moments.scale
+            noise = noise / self._y_scaling.scale
         elif noise != "heteroscedastic":
             raise ValueError(
                 f"got noise={noise!r}, expected 'learnt', 'heteroscedastic' or a number"

@@ -16,7 +16,7 @@ from bnn_ppl.data.catalogue import IMAGES, check_name, loader
 from bnn_ppl.data.images import test_images
 from bnn_ppl.data.published import HMCReference, hmc_reference, published
 from bnn_ppl.data.reading import Data, DataSet, places
-from bnn_ppl.data.standardise import Moments, standardise
+from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.user_files import is_file, own
 
 __all__ = [
@@ -202,7 +202,7 @@ def out_of_distribution(
         raise ValueError(f"got {name!r} of images {shape}, expected {wanted} as of like=; {choice}")
     _check_bytes(like)
     x = test_images(name, places(data_dir), IMAGES[name])
-    return standardise(x, Moments(like.x_mean, like.x_scale), like.train.x.dtype)
+    return standardise(x, MeanScale(like.x_mean, like.x_scale), like.train.x.dtype)
 
 
 def _check_bytes(like: DataSet) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bnn_ppl.data.reading import Data, DataSet, Place, find, not_found, read_npz, read_xz, require
 from bnn_ppl.data.splits import permutation, published_split, split_number, whole
-from bnn_ppl.data.standardise import Moments, classification
+from bnn_ppl.data.standardise import MeanScale, classification
 
 Images = tuple[np.ndarray, ...]  # x_train, y_train, x_test, y_test
 
@@ -78,7 +78,7 @@ def images(
             x_train, y_train, x_test, y_test = arrays
             train = Data(with_channel(x_train[:rows]), y_train[:rows])
             test = Data(with_channel(x_test), y_test)
-            by = Moments(255 * np.asarray(kind.mean), 255 * np.asarray(kind.std))
+            by = MeanScale(255 * np.asarray(kind.mean), 255 * np.asarray(kind.std))
             return classification(train, test, by, kind.num_classes, name, source, dtype)
     raise _too_few(name, where, kind, rows, most)
 
@@ -120,7 +120,7 @@ def digits(
     order = permutation(seed, 1797)
     x, train, test = with_channel(x), order[:rows], order[1437:]
     parts = Data(x[train], y[train]), Data(x[test], y[test])
-    by = Moments(np.asarray(0.0), np.asarray(16.0))
+    by = MeanScale(np.asarray(0.0), np.asarray(16.0))
     return classification(*parts, by, DIGITS.num_classes, name, source, dtype)
 
 

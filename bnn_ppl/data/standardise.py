@@ -7,17 +7,17 @@ import numpy as np
 from bnn_ppl.data.reading import Data, DataSet
 
 
-class Moments(NamedTuple):
+class MeanScale(NamedTuple):
     """Mean and scale: one number, or one a column or channel."""
 
     mean: np.ndarray
     scale: np.ndarray
 
 
-UNCHANGED = Moments(np.asarray(0.0), np.asarray(1.0))
+UNCHANGED = MeanScale(np.asarray(0.0), np.asarray(1.0))
 
 
-def moments(values: np.ndarray) -> Moments:
+def mean_and_scale(values: np.ndarray) -> MeanScale:
     """Give mean and standard deviation (divisor n) over rows, in double precision.
 
     A constant column gets its value and 1: it becomes exactly 0, where the rounding of a computed
@@ -26,10 +26,10 @@ def moments(values: np.ndarray) -> Moments:
     values = np.asarray(values, np.float64)
     constant = np.ptp(values, axis=0) == 0
     mean = np.where(constant, values[0], values.mean(axis=0))
-    return Moments(mean, np.where(constant, 1.0, values.std(axis=0)))
+    return MeanScale(mean, np.where(constant, 1.0, values.std(axis=0)))
 
 
-def standardise(values: np.ndarray, by: Moments, dtype: np.dtype) -> np.ndarray:
+def standardise(values: np.ndarray, by: MeanScale, dtype: np.dtype) -> np.ndarray:
     """Compute (values - mean) / scale in double precision and cast last."""
     if values.dtype != np.uint8 or values.ndim != 4:
         return ((values - by.mean) / by.scale).astype(dtype)
@@ -43,7 +43,7 @@ def standardise(values: np.ndarray, by: Moments, dtype: np.dtype) -> np.ndarray:
 
 
 def regression(
-    train: Data, test: Data, x: Moments, y: Moments, name: str, source: str, dtype: np.dtype
+    train: Data, test: Data, x: MeanScale, y: MeanScale, name: str, source: str, dtype: np.dtype
 ) -> DataSet:
     """Make the data set of real targets, both parts standardised by `x` and `y`."""
 
@@ -54,7 +54,7 @@ def regression(
 
 
 def classification(
-    train: Data, test: Data, x: Moments, num_classes: int, name: str, source: str, dtype: np.dtype
+    train: Data, test: Data, x: MeanScale, num_classes: int, name: str, source: str, dtype: np.dtype
 ) -> DataSet:
     """Make the data set of classes, the inputs of both parts standardised by `x`."""
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from bnn_ppl.data.reading import Data, DataSet, Place, arrays_in, find, read_npz, require
 from bnn_ppl.data.splits import Rows, published_split, refuse_subset, split_rows
-from bnn_ppl.data.standardise import Moments, moments, regression
+from bnn_ppl.data.standardise import MeanScale, mean_and_scale, regression
 
 _SPLITS = "train_index", "test_index"
 
@@ -30,7 +30,9 @@ def uci(
     _check_table(path, x, y)
     rows = split_rows(name, split, len(y), _published_splits(path, len(y)))
     train, test = (Data(x[part], y[part]) for part in rows)
-    return regression(train, test, moments(train.x), moments(train.y), name, source, dtype)
+    return regression(
+        train, test, mean_and_scale(train.x), mean_and_scale(train.y), name, source, dtype
+    )
 
 
 def curve(
@@ -59,9 +61,9 @@ def curve(
     source, path = find(name, f"regression1d/{file}.npz", where)
     x_train, y_train, x_test, y_test = read_npz(path, "x", "y", "x_", "y_")
     train, test = _curve_part(path, x_train, y_train), _curve_part(path, x_test, y_test)
-    x_moments = Moments(np.zeros(2), np.ones(2))
-    y_moments = Moments(np.asarray(0.0), np.asarray(y_scale))
-    return regression(train, test, x_moments, y_moments, name, source, dtype)
+    x_scaling = MeanScale(np.zeros(2), np.ones(2))
+    y_scaling = MeanScale(np.asarray(0.0), np.asarray(y_scale))
+    return regression(train, test, x_scaling, y_scaling, name, source, dtype)
 
 
 def _curve_part(path: Path, x: np.ndarray, y: np.ndarray) -> Data:

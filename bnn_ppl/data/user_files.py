@@ -8,7 +8,7 @@ import numpy as np
 from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import Data, DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.splits import published_split, split_rows, whole
-from bnn_ppl.data.standardise import Moments, classification, moments, regression
+from bnn_ppl.data.standardise import MeanScale, classification, mean_and_scale, regression
 
 _PARTS = "x_train", "y_train", "x_test", "y_test"
 _LAYOUTS = "arrays x and y, or x_train, y_train, x_test and y_test"
@@ -43,10 +43,10 @@ def own(
     train, test, of_classes = _READERS[path.suffix.lower()](path, name, split, target)
     rows = len(train.y) if subset is None else whole(name, "subset", subset, 1, len(train.y))
     train = Data(train.x[:rows], train.y[:rows])
-    x, source = _moments(train.x), str(path.parent)
+    x, source = _by_last_axis(train.x), str(path.parent)
     if of_classes if classes is None else classes:
         return classification(train, test, x, _num_classes(path, train, test), name, source, dtype)
-    return regression(train, test, x, moments(train.y), name, source, dtype)
+    return regression(train, test, x, mean_and_scale(train.y), name, source, dtype)
 
 
 def _read_csv(
@@ -155,9 +155,9 @@ def _of_classes(y: np.ndarray) -> bool:
     return y.dtype.kind in "biu"
 
 
-def _moments(x: np.ndarray) -> Moments:
+def _by_last_axis(x: np.ndarray) -> MeanScale:
     """Take them by column of a table, by channel of images."""
-    return moments(x.reshape(-1, x.shape[-1]))
+    return mean_and_scale(x.reshape(-1, x.shape[-1]))
 
 
 def _num_classes(path: Path, train: Data, test: Data) -> int:
