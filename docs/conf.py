@@ -1,9 +1,11 @@
 """How Sphinx builds the documentation: ``make docs``, then open docs/build/index.html."""
 
+import sys
+
 import bnn_ppl
 
 project = "bnn_ppl"
-author = "the authors of bnn_ppl"
+author = "The bnn_ppl developers"
 version = release = bnn_ppl.__version__
 
 extensions = [
@@ -15,11 +17,11 @@ extensions = [
 exclude_patterns = ["build", "jupyter_execute"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
-nb_execution_mode = "force"  # a notebook that does not run fails the build
+nb_execution_mode = "force"  # a notebook that fails to run fails the build
 nb_execution_raise_on_error = True
 nb_execution_timeout = 900  # seconds a cell
 numpydoc_show_class_members = False
-autodoc_typehints = "none"  # the docstrings say them in words
+autodoc_typehints = "none"  # the docstrings describe types in words
 
 html_theme = "pydata_sphinx_theme"
 html_title = "bnn_ppl"
@@ -29,3 +31,14 @@ html_theme_options = {
     "show_prev_next": False,
     "secondary_sidebar_items": ["page-toc"],
 }
+
+# The files of public modules are in rooms. Documented by their public names, they must list their
+# members, or autodoc takes all of them for imported ones and leaves them out.
+for public_name, module in list(sys.modules.items()):
+    renamed = public_name.startswith("bnn_ppl.") and module.__name__ != public_name
+    if renamed and not hasattr(module, "__all__"):
+        module.__all__ = [
+            name
+            for name, value in vars(module).items()
+            if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+        ]

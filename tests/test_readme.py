@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
+import rooms
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -21,28 +22,22 @@ DOCS = README.parent / "docs"
 PAGES = DOCS / "methods"
 
 # One program and one command of the methods' pages run each time, the others as slow tests.
+METHOD_PAGES = {
+    f"methods/{path.stem}.md": path.read_text()
+    for path in sorted(PAGES.glob("*.md"))
+    if path.stem not in ("index", "combinations")
+}
 PROGRAMS = ["index.md", "diagnosis.md", "your_own.md", "methods/combinations.md"] + [
-    pytest.param(f"methods/{name}.md", marks=pytest.mark.slow)
-    for name in ("nuts", "csgld", "laplace")
+    pytest.param(name, marks=pytest.mark.slow)
+    for name, page in METHOD_PAGES.items()
+    if "```python\n" in page
 ]
-COMMANDS = [("methods/sghmc.md", 1)] + [
-    pytest.param(f"{name}.md", count, marks=pytest.mark.slow)
-    for name, count in {
-        "minibatches": 12,
-        "distributions": 7,
-        "methods/hmc": 1,
-        "methods/adjusted_mclmc": 1,
-        "methods/mclmc": 1,
-        "methods/sgld": 1,
-        "methods/sgnht": 1,
-        "methods/descent": 1,
-        "methods/swag": 1,
-        "methods/mfvi": 1,
-        "methods/mc_dropout": 1,
-        "methods/vogn": 1,
-        "methods/ivon": 1,
-        "methods/combinations": 7,
-    }.items()
+COUNTS = {"minibatches.md": 12, "distributions.md": 7, "methods/combinations.md": 7} | {
+    name: 1 for name, page in METHOD_PAGES.items() if "```sh\n" in page
+}
+COMMANDS = [
+    pytest.param(page, count, marks=[pytest.mark.slow] * (page != "methods/sghmc.md"))
+    for page, count in COUNTS.items()
 ]
 
 
@@ -94,13 +89,16 @@ def test_a_page_of_the_docs_is_in_the_toctree():
     assert set(toctree.split()) == pages | {"methods/index"}
 
 
-def test_the_files_that_the_architecture_names_exist():
+def test_the_files_and_rooms_that_the_architecture_names_exist():
     text = (DOCS / "architecture.md").read_text()
     named = set(re.findall(r"[\w/]+\.py", text))
     assert len(named) > 20
-    assert [
-        name for name in sorted(named) if not (README.parent / "bnn_ppl" / name).is_file()
-    ] == []
+    folders = (README.parent, README.parent / "bnn_ppl")
+    missing = [name for name in named if not any((at / name).is_file() for at in folders)]
+    assert missing == []
+    table = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", text, flags=re.MULTILINE)
+    assert sorted(table) == rooms.rooms()
+    assert f"{len(rooms.rooms())} rooms" in text and f"{len(rooms.levels())} levels" in text
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "check"])
