@@ -1,4 +1,4 @@
-"""Measure a microcanonical Langevin ensemble on airfoil, beside its starting points and HMC.
+"""Measure a microcanonical Langevin ensemble on airfoil, compared with its starting points and HMC.
 
 Ten 16-16-16-16 ReLU networks that predict a mean and a noise level for each x: (a) a deep ensemble
 by descent; (b) one MCLMC chain from each of its members, after Sommer et al. (2025), who report

@@ -1,4 +1,4 @@
-"""Measure the cost of a chain among 1 to 16, over host devices, beside NumPyro's MCMC.
+"""Measure the cost of a chain among 1 to 16, over host devices, compared with NumPyro's MCMC.
 
     python benchmarks/chains.py --size 60k
 

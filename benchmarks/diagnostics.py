@@ -1,4 +1,4 @@
-"""Measure R-hat and ESS of all weights of a network beside ArviZ's.
+"""Measure the cost of R-hat and ESS of all weights of a network, compared with ArviZ's.
 
 All draws of --num-weights weights, autoregressive and with rejected proposals, which repeat the old
 draw, go through `bnn_ppl.diagnostics`. ArviZ gets --sample-size of them, and its time is scaled up

@@ -1,4 +1,4 @@
-"""Measure effective draws per second in function space beside BlackJAX and NumPyro.
+"""Measure effective draws per second in function space compared with BlackJAX and NumPyro.
 
     python benchmarks/effective_draws.py
 

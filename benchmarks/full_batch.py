@@ -1,4 +1,4 @@
-"""Measure the cost of a gradient in full-batch samplers, beside a bare loop and other packages.
+"""Measure a gradient in full-batch samplers, compared with a bare loop and other packages.
 
     python benchmarks/full_batch.py --size 335k
 
@@ -6,8 +6,8 @@ A classifier of a size from benchmarks/problems.py. The bare loop computes the v
 a hand-written log-density on a tree of weights and takes a leapfrog step. It is compared with whole
 transitions of bnn_ppl, BlackJAX (stock kernels) and NumPyro, including momenta and acceptance: HMC
 and NUTS with the same number of gradients (the step is so short that no trajectory turns), MCLMC
-with two. All start from the same weights. Two hand-written programs show what the methods need
-beside their gradients: all of MCLMC, and for NUTS only the passes over the weights in each leapfrog
+with two. All start from the same weights. Two hand-written programs show what the methods need in
+addition to gradients: all of MCLMC, and for NUTS only the passes over the weights in each leapfrog
 step. Each process times all programs in turn; printed are medians of paired ratios over the
 processes, and the time of a gradient.
 """

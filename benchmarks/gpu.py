@@ -4,13 +4,13 @@
     python benchmarks/gpu.py --num-images 64 --matrix 512 --leapfrogs 20      a quick check
 
 gradient    ResNet-20-FRN on CIFAR-10-shaped images: images per second and the fraction of the
-            device's own matrix rate, measured beside it, in float32 and in TF32; from these, the
+            device's own matrix rate, also measured, in float32 and in TF32; from these, the
             days that the HMC of Izmailov et al. (2021) on CIFAR-10 would take: 3 chains, 240
             trajectories each, 70,248 leapfrog steps per trajectory (5e7 gradients), 50,000 images.
 chains      784-256-256-256-10 on 160 images (MNIST-160): leapfrog steps per second of 1 to 16
             chains by vmap, and how many kernels a step launches.
 precision   the same network, HMC with 1,000 leapfrog steps: matrix products in bfloat16, TF32 or
-            float32, energies always in float32; acceptance beside speed.
+            float32, energies always in float32; acceptance against speed.
 """
 
 import argparse

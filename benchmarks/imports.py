@@ -1,4 +1,4 @@
-"""Measure the import of bnn_ppl beside that of the packages it is built on.
+"""Measure the import of bnn_ppl compared with that of the packages it is built on.
 
 Fresh processes import the one and the other alternately; each measures the import statement
 itself, without the start of the interpreter. Prints the median of both, the median of the paired

@@ -1,4 +1,4 @@
-"""Measure the prediction of 10,000 rows from 1,000 draws beside NumPyro's Predictive.
+"""Measure the prediction of 10,000 rows from 1,000 draws compared with NumPyro's Predictive.
 
     python benchmarks/predicting.py
 

@@ -1,4 +1,4 @@
-"""Measure the cost of a step of sgld and sghmc beside a bare loop and BlackJAX's own.
+"""Measure the cost of a step of sgld and sghmc compared with a bare loop and BlackJAX's own.
 
     python benchmarks/sgmcmc.py --size 335k
 

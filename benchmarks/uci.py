@@ -1,4 +1,4 @@
-"""Measure HMC beside MC dropout on the UCI tables.
+"""Measure HMC compared with MC dropout on the UCI tables.
 
 One hidden layer of 50 ReLU units and the package's defaults, on the 20 published splits, compared
 with the published MC-dropout results for the same splits (protocol and network of Gal &
