@@ -1,6 +1,6 @@
-"""Bayesian networks as scikit-learn's estimators: fit, predict, and draws to diagnose in ArviZ.
+"""Bayesian neural networks as scikit-learn estimators, with draws to diagnose in ArviZ.
 
-Needs scikit-learn (``pip install scikit-learn``), and is not imported by ``bnn_ppl`` itself::
+Requires scikit-learn (``pip install scikit-learn``), and is not imported by ``bnn_ppl`` itself::
 
     from bnn_ppl.estimators import BayesianRegressor
     mean, std = BayesianRegressor().fit(X, y).predict(X_new, return_std=True)
@@ -30,7 +30,7 @@ _WARMUP_STEPS = {"sampler": 200, "fit": 2000}
 
 
 class _BayesianNetwork(BaseEstimator):
-    """What the two estimators share; `_model` builds the model of each."""
+    """Base of the two estimators, which differ in `_model`."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class _BayesianNetwork(BaseEstimator):
         return {name: value for name, value in state.items() if name != "posterior_"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the posterior again from the rows it was conditioned on."""
+        """Rebuild the posterior from the rows it was conditioned on."""
         super().__setstate__(state)
         if hasattr(self, "draws_"):
             self.posterior_ = self._conditioned()
 
     def _sample(self, x: np.ndarray, y: np.ndarray) -> None:
-        # What is set after a fit is of the next one, also for a posterior made again.
+        # Parameters set after a fit apply to the next one, also if this posterior is rebuilt.
         self._as_fitted = SimpleNamespace(**self.get_params(deep=False))
         self._x_scaling = mean_and_scale(x)
         self._train = standardise(x, self._x_scaling, np.dtype(np.float32)), y
@@ -116,7 +116,7 @@ class _BayesianNetwork(BaseEstimator):
                 known = [name for name, method in METHODS.items() if not method.starts_from]
                 raise ValueError(
                     f"got method={self.method!r}, expected one of {', '.join(sorted(known))}, or a "
-                    "function of a posterior that gives a Method"
+                    "function of a posterior that returns a Method"
                 )
             return self.method(self.posterior_, **options)
         if described.starts_from is not None:
@@ -148,7 +148,7 @@ class _BayesianNetwork(BaseEstimator):
     def _predicted(self, X: Any) -> "xarray.Dataset":
         check_is_fitted(self)
         x = validate_data(self, X, reset=False, dtype=np.float64)
-        # In single precision the last digits of a row would depend on how many rows there are.
+        # In single precision the last digits of a prediction would depend on the number of rows.
         with jax.enable_x64(True):
             draws = self.draws_.map(lambda group: group.astype(float), groups=["posterior"])
             x = standardise(x, self._x_scaling, np.dtype(np.float64))
@@ -156,43 +156,43 @@ class _BayesianNetwork(BaseEstimator):
 
 
 class BayesianClassifier(ClassifierMixin, _BayesianNetwork):
-    """Classify by a Bayesian neural network, averaged over draws of its weights.
+    """Bayesian neural network classifier: predictions are averaged over draws of the weights.
 
     Parameters
     ----------
     method
-        Name of a method of this package except laplace, or a function of a posterior that gives a
-        :class:`bnn_ppl.Method`.
+        Name of a method of this package (not laplace, which starts from another run), or a function
+        of a posterior that returns a :class:`bnn_ppl.Method`.
     method_options
-        Its other arguments, such as ``{"step_size": 1e-5}`` for sgld.
+        Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
     hidden
-        Width of each hidden layer.
+        Widths of the hidden layers of the MLP.
     net
-        Another network, as :func:`bnn_ppl.random_network` takes, from x (rows, columns) to logits
-        (rows, classes).
+        Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
+        columns) to logits (rows, classes).
     prior
-        Of the weights, as :func:`bnn_ppl.random_network` takes; by default
+        Prior of the weights, as for :func:`bnn_ppl.random_network`; by default
         :func:`bnn_ppl.priors.fan_in`.
     temperature
-        Of the posterior; 1 is Bayes.
+        Temperature of the posterior; 1 is the Bayes posterior.
     num_chains, num_warmup, num_draws, thin, batch_size
-        As for :func:`bnn_ppl.run`. By default 4 chains of 200 steps and then 200 draws; methods
-        that train in warm-up take 2,000 steps and then 100 draws, descent 1.
+        As for :func:`bnn_ppl.run`. By default 4 chains of 200 warm-up steps and 200 draws each, or
+        for methods that train in warm-up, 2,000 steps and 100 draws (descent: 1).
     random_state
-        Of the random numbers: None, a number, or a ``numpy.random.RandomState``.
+        Random seed: None, an integer, or a ``numpy.random.RandomState``.
     progress
-        Show a bar with the time left.
+        Whether to show a progress bar.
 
     Attributes
     ----------
     draws_ : arviz.InferenceData
-        As :func:`bnn_ppl.run` returns it.
+        Draws, as :func:`bnn_ppl.run` returns them.
     posterior_ : bnn_ppl.Posterior
-        What was sampled; its inputs are standardised.
+        Posterior that was sampled; its x is standardised.
     classes_ : numpy.ndarray
-        The labels, in the order of `predict_proba`.
+        Labels, in the order of the columns of `predict_proba`.
     n_features_in_ : int
-        Columns of X.
+        Number of columns of X.
     """
 
     def fit(self, X: Any, y: Any) -> "BayesianClassifier":
@@ -201,23 +201,23 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):
         Raises
         ------
         ValueError
-            If X or y are no such arrays, or not finite, y has one class only, or an argument is out
-            of range.
+            If X or y does not have this shape or is not finite, y has only one class, or an
+            argument is out of range.
         """
         x, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError("got y of one class only, expected at least 2 classes")
+            raise ValueError("got y with only one class, expected at least 2 classes")
         self._sample(x, numbers.astype(np.int32))
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Give the probability of each class (rows, classes), averaged over draws."""
+        """Predict the probability of each class (rows, classes), averaged over draws."""
         return self._predicted(X)["probs"].values
 
     def predict(self, X: Any) -> np.ndarray:
-        """Give the most probable label (rows,)."""
+        """Predict the most probable label (rows,)."""
         most_probable = self.predict_proba(X).argmax(1)
         return self.classes_[most_probable]
 
@@ -226,44 +226,44 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):
 
 
 class BayesianRegressor(RegressorMixin, _BayesianNetwork):
-    """Regress by a Bayesian neural network, averaged over draws of its weights.
+    """Bayesian neural network regressor: predictions are averaged over draws of the weights.
 
     Parameters
     ----------
     method
-        Name of a method of this package except laplace, or a function of a posterior that gives a
-        :class:`bnn_ppl.Method`.
+        Name of a method of this package (not laplace, which starts from another run), or a function
+        of a posterior that returns a :class:`bnn_ppl.Method`.
     noise
-        Standard deviation of y about the network: "learnt", "heteroscedastic" (a second output of
-        the network), or a number, in the units of y.
+        Standard deviation of y given x: "learnt", "heteroscedastic" (from a second output of the
+        network), or a number in the units of y.
     method_options
         Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
     hidden
-        Width of each hidden layer.
+        Widths of the hidden layers of the MLP.
     net
-        Another network, as :func:`bnn_ppl.random_network` takes, from x (rows, columns) to
-        (rows, 1), for heteroscedastic noise to (rows, 2).
+        Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
+        columns) to (rows, 1), or to (rows, 2) for heteroscedastic noise.
     prior
-        Of the weights, as :func:`bnn_ppl.random_network` takes; by default
+        Prior of the weights, as for :func:`bnn_ppl.random_network`; by default
         :func:`bnn_ppl.priors.fan_in`.
     temperature
-        Of the posterior; 1 is Bayes.
+        Temperature of the posterior; 1 is the Bayes posterior.
     num_chains, num_warmup, num_draws, thin, batch_size
-        As for :func:`bnn_ppl.run`. By default 4 chains of 200 steps and then 200 draws; methods
-        that train in warm-up take 2,000 steps and then 100 draws, descent 1.
+        As for :func:`bnn_ppl.run`. By default 4 chains of 200 warm-up steps and 200 draws each, or
+        for methods that train in warm-up, 2,000 steps and 100 draws (descent: 1).
     random_state
-        Of the random numbers: None, a number, or a ``numpy.random.RandomState``.
+        Random seed: None, an integer, or a ``numpy.random.RandomState``.
     progress
-        Show a bar with the time left.
+        Whether to show a progress bar.
 
     Attributes
     ----------
     draws_ : arviz.InferenceData
-        As :func:`bnn_ppl.run` returns it.
+        Draws, as :func:`bnn_ppl.run` returns them.
     posterior_ : bnn_ppl.Posterior
-        What was sampled; its inputs and y are standardised.
+        Posterior that was sampled; its x and y are standardised.
     n_features_in_ : int
-        Columns of X.
+        Number of columns of X.
     """
 
     def __init__(
@@ -302,12 +302,12 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
         self.noise = noise
 
     def fit(self, X: Any, y: Any) -> "BayesianRegressor":
-        """Sample the posterior given X (rows, columns) and numbers y (rows,).
+        """Sample the posterior given X (rows, columns) and targets y (rows,).
 
         Raises
         ------
         ValueError
-            If X or y are no such arrays, or not finite, or an argument is out of range.
+            If X or y does not have this shape or is not finite, or an argument is out of range.
         """
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         self._y_scaling = mean_and_scale(y)
@@ -317,7 +317,7 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
     def predict(
         self, X: Any, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Give the mean of y (rows,), with `return_std` its standard deviation (noise and all)."""
+        """Predict the mean of y (rows,), with `return_std` also its standard deviation (with noise)."""
         prediction, (shift, scale) = self._predicted(X), self._y_scaling
         mean = prediction["mean"].values * scale + shift
         return (mean, np.sqrt(prediction["variance"].values) * scale) if return_std else mean

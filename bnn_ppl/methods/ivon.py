@@ -24,22 +24,22 @@ Tree = Any
 
 
 class IvonState(NamedTuple):
-    """A Gaussian over the weights and its running gradient."""
+    """A Gaussian over the weights, and the momentum of its mean."""
 
     loc: Tree
     momentum: Tree
-    curvature: Tree  # h + delta: the precision over N / T
-    num_steps: jax.Array  # taken so far, on which the momentum's debiasing depends
+    curvature: Tree  # h + delta, the precision divided by N / T
+    num_steps: jax.Array  # taken so far; the debiasing of the momentum depends on it
 
 
 class Estimate(NamedTuple):
-    """What a draw of the weights says, by site."""
+    """Estimates from one draw of the weights, by site."""
 
     lp: jax.Array
     gradient: Tree  # of the loss
-    product: Tree  # of the gradient and the draw's distance from the mean
+    product: Tree  # gradient times the deviation of the draw from the mean
     delta: Tree
-    pull: Tree  # delta times the mean's distance from the prior's
+    pull: Tree  # delta times the deviation of the mean from the prior's
 
 
 @describe(
@@ -62,9 +62,9 @@ def ivon(
 ) -> Method:
     r"""Improved variational online Newton (Shen et al., 2024, arXiv:2402.17641, algorithm 1).
 
-    A natural-gradient step of the evidence lower bound in :math:`q(w) = \prod_j N(w_j; m_j,
-    \sigma_j^2)`, :math:`\sigma^2 = T / (N (h + \delta))`, which takes the curvature h of the loss,
-    the mean negative log-likelihood, from the gradient alone (Stein's identity):
+    Natural-gradient ascent on the evidence lower bound of :math:`q(w) = \prod_j N(w_j; m_j,
+    \sigma_j^2)`, :math:`\sigma^2 = T / (N (h + \delta))`, with the curvature h of the loss (the
+    mean negative log-likelihood) estimated from the gradient alone (Stein's identity):
 
     .. math:: w = m + \sigma \xi, \qquad
         \hat g = -\frac{1}{|B|} \sum_{i \in B} \nabla \log p(y_i | x_i, w), \qquad
@@ -77,41 +77,42 @@ def ivon(
     .. math:: m \gets m - \alpha (h_0 + \delta)\, \mathrm{clip} \left(
         \frac{g / (1 - \beta_1^t) + \delta (m - m_0)}{h + \delta} \right)
 
-    The last term of h, a step along the curve of the space of precisions, keeps
-    :math:`h + \delta` above 0. :math:`m_0` is the mean of a Gaussian prior and :math:`\delta` its
-    precision over N / T. Any other prior, and a constraint, is counted to the loss and its
-    curvature to h, with :math:`\delta = 0`. Train in warm-up and draw without stepping::
+    The last term of h makes the update a step on the manifold of positive precisions, so that
+    :math:`h + \delta` stays above 0. :math:`m_0` is the mean of a Gaussian prior and :math:`\delta`
+    its precision over N / T. Any other prior, or the Jacobian of a constraint, is part of the loss
+    and its curvature part of h, with :math:`\delta = 0`. Train in warm-up and draw without
+    stepping::
 
         run(key, posterior, ivon(posterior), num_warmup=20_000, batch_size=128,
             num_draws=100, thin=0)
 
-    T is the posterior's temperature; under ``tempered="posterior"`` it divides the prior too, which
-    makes the covariance T times as wide; the paper's effective sample size is N / T. A step costs a
-    gradient and a draw of noise for every weight.
+    T is the posterior's temperature; with ``tempered="posterior"`` it also divides the log prior,
+    which multiplies the covariance by T. The paper's effective sample size is N / T. A step costs a
+    gradient and a random number per weight.
 
     Parameters
     ----------
     posterior
-        What to approximate.
+        Posterior to approximate.
     learning_rate
-        :math:`\alpha`, a number or a schedule. As it is multiplied by :math:`h_0 + \delta`, the
-        first steps are those of gradient descent on the loss at this rate, later ones longer where
-        the curvature has fallen.
+        Learning rate :math:`\alpha`, a number or a schedule. As it is multiplied by
+        :math:`h_0 + \delta`, the first steps are those of gradient descent on the loss at this
+        rate; later steps are longer where the curvature has fallen.
     hess_init
-        :math:`h_0`. Weights start with a standard deviation of about
-        ``(N / T * hess_init)**-0.5``: let that be less than their own size. Too small a value and
-        the noise drowns what there is to learn, in which case raise it first; too large a one and
-        it takes ``1 / (1 - beta2)`` steps a factor of e to come down.
+        Initial curvature :math:`h_0`. Weights start with a standard deviation of about
+        ``(N / T * hess_init)**-0.5``, which should be smaller than the weights. If it is too small,
+        noise hides the signal: if training fails, raise this first. If it is too large, it takes
+        ``1 / (1 - beta2)`` steps to fall by a factor of e.
     beta1
-        Memory of the gradient.
+        Decay rate :math:`\beta_1` of the running mean of gradients.
     beta2
-        Memory of the curvature. A share of ``beta2**t`` of `hess_init` is left after t steps: the
-        authors' 0.99999 is for runs of a million.
+        Decay rate :math:`\beta_2` of the running mean of curvatures. A fraction ``beta2**t`` of
+        `hess_init` remains after t steps: the authors' 0.99999 is for runs of a million steps.
     num_samples
-        Draws of the weights a step, each with a gradient.
+        Number of draws of the weights per step, each with a gradient.
     clip
-        Largest step of a mean, in units of :math:`\alpha (h_0 + \delta)`, against the noise of
-        few rows.
+        Maximum step of a mean, in units of :math:`\alpha (h_0 + \delta)`, against gradient noise
+        when there are few rows.
 
     Returns
     -------
@@ -157,15 +158,15 @@ def ivon(
         num_steps = state.num_steps + 1
         rate, debias = value_at(learning_rate, state.num_steps), 1 - beta1**num_steps
 
-        def moved(w: Any, g: Any, c: Any, delta: Any, pull: Any) -> jax.Array:
+        def new_mean(w: Any, g: Any, c: Any, delta: Any, pull: Any) -> jax.Array:
             direction = jnp.clip((g / debias + pull) / c, -clip, clip)
             return w - rate * (hess_init + delta) * direction
 
-        memory = lambda old, new: beta1 * old + (1 - beta1) * new  # noqa: E731
-        momentum = jax.tree.map(memory, state.momentum, gradient)
-        change = partial(_changed_curvature, weight=weight, beta2=beta2)
-        curvature = jax.tree.map(change, state.curvature, product, delta)
-        loc = jax.tree.map(moved, state.loc, momentum, curvature, delta, pull)
+        decay = lambda old, new: beta1 * old + (1 - beta1) * new  # noqa: E731
+        momentum = jax.tree.map(decay, state.momentum, gradient)
+        update = partial(_updated_curvature, weight=weight, beta2=beta2)
+        curvature = jax.tree.map(update, state.curvature, product, delta)
+        loc = jax.tree.map(new_mean, state.loc, momentum, curvature, delta, pull)
         return IvonState(loc, momentum, curvature, num_steps), step_info(lp, num_samples)
 
     def draw(key: jax.Array, state: IvonState) -> Tree:
@@ -185,7 +186,7 @@ def ivon(
 def _estimate(
     lp: jax.Array, gradient: Tree, position: Tree, loc: Tree, normals: dict, weight: float
 ) -> Estimate:
-    """Part the gradient of the loss from that of the Gaussian priors."""
+    """Separate the gradient of the loss from that of the Gaussian priors."""
     delta = {site: jnp.zeros(()) for site in position}
     pull = dict(delta)
     for site, normal in normals.items():
@@ -196,10 +197,10 @@ def _estimate(
     return Estimate(lp, gradient, product, delta, pull)
 
 
-def _changed_curvature(
+def _updated_curvature(
     curvature: jax.Array, product: jax.Array, delta: jax.Array, *, weight: float, beta2: float
 ) -> jax.Array:
-    """Step along the curve of the space of precisions, which does not leave it."""
-    found = weight * curvature * product + delta
-    change = (1 - beta2) * (found - curvature)
+    """Take a step on the manifold of precisions, which keeps them positive."""
+    estimate = weight * curvature * product + delta
+    change = (1 - beta2) * (estimate - curvature)
     return curvature + change + jnp.square(change) / (2 * curvature)

@@ -1,4 +1,4 @@
-"""Laplace's approximation: a Gaussian about a mode, as wide as the log-density is curved there."""
+"""Laplace approximation: a Gaussian at a mode, from the curvature of the log-density there."""
 
 import math
 from collections.abc import Callable
@@ -19,30 +19,30 @@ Array = jax.Array
 Tree = Any
 PriorPrecision: TypeAlias = Literal["model", "marginal_likelihood"]
 
-_FEW_NUMBERS = 1000  # of a site whose prior may correlate them, as a multivariate normal does
-_LEAST_PRECISION = 1e-6  # of priors that are not Gaussian, in units of 1 / std^2
-_GRID = 161  # multipliers of the prior precision from 1e-4 to 1e4 that are tried
-_NARROWINGS = 30  # of the interval about the best, each to 0.62 of its length
+_FEW_NUMBERS = 1000  # elements; a prior on a site of up to so many may correlate them
+_LEAST_PRECISION = 1e-6  # minimum for non-Gaussian priors, in units of 1 / std^2
+_GRID = 161  # number of multipliers of the prior precision, from 1e-4 to 1e4, that are tried
+_NARROWINGS = 30  # golden-section steps from the best of them, each to 0.62 of the interval
 
 
 class LaplaceState(NamedTuple):
-    """A position and the curvature of the batches seen there, or after the last the covariance."""
+    """A position with the curvature of the batches seen so far, after `finish` the covariance."""
 
     position: Tree
-    factors: tuple  # of each block
-    num_rows: Array  # seen
-    log_likelihood: Array  # of all rows, times rows seen
+    factors: tuple  # by block
+    num_rows: Array  # rows seen so far
+    log_likelihood: Array  # sum over batches of the estimate for all rows times the rows seen
     prior: "Prior"
     log_evidence: Array
-    multiplier: Array  # of the Gaussian priors' precision
+    multiplier: Array  # of the precision of Gaussian priors
 
 
 class Prior(NamedTuple):
-    """The prior about the position, as tempered."""
+    """The (tempered) prior around the position."""
 
     precision: dict[str, Array]  # minus the second derivative; broadcasts to the site
     log_density: Array
-    distance: Array  # sum of precision * (w - mean)^2 of what the multiplier acts on
+    distance: Array  # sum of precision * (w - mean)^2 over the weights that the multiplier acts on
 
 
 @describe(
@@ -60,90 +60,91 @@ def laplace(
     curvature: Curvature = "gauss_newton",
     prior_precision: PriorPrecision = "model",
 ) -> Method:
-    r"""Laplace's approximation about the position where the run starts (MacKay, 1992).
+    r"""Laplace approximation at the position where the run starts (MacKay, 1992).
 
     .. math:: q(w) = N(w; w^*, \Lambda^{-1}), \qquad \Lambda = \frac{N}{n T} \sum_{i=1}^{n} F_i
         + \Lambda_0, \qquad
         F_i = E_{y | x_i, w^*} [\nabla \log p(y | x_i, w^*) \nabla \log p(y | x_i, w^*)^T]
 
-    Each warm-up step adds the curvature F of its batch's rows at the position, which stays; after
-    the last one the n rows seen stand for all N, the factors are decomposed, and drawing only
-    multiplies. Start from a mode, and look at each row once::
+    Each warm-up step adds the curvature F of its batch's rows at the position, which does not move;
+    after the last step the sum over the n rows seen is scaled to all N and the factors are
+    decomposed, so that a draw is only a matrix product. Start from a mode, and visit each row
+    once::
 
         mode = run(key, posterior, descent(posterior), num_warmup=20_000, batch_size=128,
                    num_draws=1, thin=0)
         run(key, posterior, laplace(posterior), init=mode, num_warmup=num_rows // 500,
             batch_size=500, num_draws=100, thin=0)
 
-    T divides the likelihood, and the prior too where the posterior was conditioned so. Draws of the
-    weights in a network that is not linear are often too wide for it:
-    :func:`bnn_ppl.linearised` predicts with the network that this Gaussian is exact for
-    (Immer et al., 2021).
+    T divides the log-likelihood, and with ``tempered="posterior"`` the log prior too. For a
+    nonlinear network these draws are often too wide: :func:`bnn_ppl.linearised` predicts with the
+    network linearised at the mode, for which the Gaussian is exact (Immer et al., 2021).
 
     Parameters
     ----------
     posterior
-        What to approximate.
+        Posterior to approximate.
     structure
-        ``"diagonal"``: independent weights, from each weight's exact curvature. ``"kronecker"``:
-        for each dense and convolutional layer its kernel and bias together, their covariance that
-        of a product of inputs and outputs (Ritter et al., 2018; Grosse & Martens, 2016, for
-        convolutions); other sites independent. ``"full"``: all sites together. ``"last_layer"``:
-        the last such layer's kernel and bias together; other sites stay where they are (Daxberger
-        et al., 2021).
+        Structure of the covariance. ``"diagonal"``: independent weights, from the exact diagonal of
+        the curvature. ``"kronecker"``: one Kronecker-factored block of kernel and bias per dense or
+        convolutional layer (Ritter et al., 2018; Grosse & Martens, 2016, for convolutions); weights
+        of other sites are independent. ``"full"``: the full covariance of all sites.
+        ``"last_layer"``: the full covariance of the last such layer's kernel and bias; all other
+        sites stay fixed (Daxberger et al., 2021).
     curvature
         ``"gauss_newton"``: the expectation over y above, exact for Normal, Categorical and
-        Bernoulli likelihoods. ``"empirical"``: the outer product at the y observed, of any.
+        Bernoulli likelihoods. ``"empirical"``: the outer product at the observed y, for any
+        likelihood.
     prior_precision
-        ``"model"``: the model's own. ``"marginal_likelihood"``: times the number c from 1e-4 to
-        1e4 that maximises the log evidence below; the best of 161 on a logarithmic grid, then
-        golden sections about it. The position stays: at a mode of the model's own prior, c = 1
-        means that no other c is better, and descending again with c times the precision and so on
-        ends there.
+        ``"model"``: the precision of the model's prior. ``"marginal_likelihood"``: that precision
+        times the number c from 1e-4 to 1e4 that maximises the log evidence below, found on a
+        logarithmic grid of 161 and refined by golden-section search. The position does not move: to
+        optimise both, alternate with finding the mode under c times the precision, until c = 1.
 
     Raises
     ------
     ValueError
-        If an argument is unknown; if ``"full"`` or ``"last_layer"`` means more than 8,000 weights;
-        if no dense or convolutional layer is called where the structure needs one, or a convolution
-        is grouped, masked or padded otherwise than with zeros (``"kronecker"``); if a likelihood is
-        neither Normal nor of finitely many values (``"gauss_newton"``).
+        If an option is unknown; if ``"full"`` or ``"last_layer"`` would cover more than 8,000
+        weights; if the structure needs a dense or convolutional layer and none is called; if a
+        convolution is grouped, masked or not zero-padded (``"kronecker"``); if the likelihood is
+        neither Normal nor over finitely many values (``"gauss_newton"``).
 
     Notes
     -----
-    :math:`\Lambda_0` is diagonal. For a Gaussian site it is 1 / scale^2 given the other sites at
-    the position, over T where T divides the prior too. For others it is minus the second derivative
-    of log prior (as tempered) and log-Jacobian by each unconstrained number, at least 0, plus
-    1e-6 / std^2: priors without curvature (Laplace's) leave what the data do not determine nearly
-    free, so prefer a Gaussian one. The numbers of a site of more than 1,000 are taken for
-    independent under such a prior.
+    :math:`\Lambda_0` is diagonal. For a site with a Gaussian prior it is 1 / scale^2 given the
+    other sites at the position, over T if T also divides the prior. For other sites it is minus the
+    second derivative of the (tempered) log prior and log-Jacobian with respect to each
+    unconstrained element, at least 0, plus 1e-6 / std^2. Priors without curvature (such as the
+    Laplace distribution) therefore leave weights that the data do not determine almost free: prefer
+    a Gaussian prior. The elements of sites of more than 1,000 are treated as independent under such
+    a prior.
 
-    A layer's Kronecker factors are means over the rows seen: A of :math:`a a^T`, with a what the
-    kernel is multiplied by (and 1 for the bias), and G of :math:`E_y[g g^T]`, with g the gradient
-    of the row's log-likelihood by the layer's outputs. Over the positions of a convolution A is
-    summed and G averaged. They are whitened by the prior, so that the prior adds to the curvature
-    exactly: with s the tempered prior's standard deviations by input (and of the bias), A' = s A s,
-    eigenvectors U and eigenvalues l of A' and of G, and Z standard normal,
+    A layer's Kronecker factors are means over the rows seen: A of :math:`a a^T`, with a the inputs
+    that the kernel multiplies (and 1 for the bias), and G of :math:`E_y[g g^T]`, with g the
+    gradient of the row's log-likelihood with respect to the layer's outputs. Over the positions of
+    a convolution A is summed and G averaged. They are whitened by the prior, so that adding the
+    prior is exact: with s the tempered prior's standard deviations by input (and of the bias),
+    A' = s A s, eigenvectors U and eigenvalues l of A' and of G, and Z standard normal,
 
     .. math:: W = W^* + s\, U_A \left(Z \big/ \sqrt{c + \tfrac{N}{T}\, l_A l_G^T}\right) U_G^T.
 
-    Where a kernel's prior precision differs among the outputs of an input, its mean over them
-    counts. The multiplier c acts on a layer whose kernel and bias both have Gaussian priors, and
-    is 1 in the others.
+    If a kernel's prior precision differs between the outputs of an input, the mean over them is
+    used. The multiplier c acts on layers whose kernel and bias both have Gaussian priors, and is 1
+    for all others.
 
-    A row's likelihood is taken for the density of its distribution, unscaled (by
-    ``numpyro.handlers.scale``).
+    The likelihood of a row is the density of its distribution, without any scaling by
+    ``numpyro.handlers.scale``.
 
-    The result's group ``fitted`` holds ``<site>.loc`` and ``<site>.scale``, the marginal standard
-    deviations of the unconstrained weights (0 of sites that stay), ``prior_precision_multiplier``,
-    and ``log_evidence``, of the P weights that do not stay:
+    The group ``fitted`` of the result holds ``<site>.loc`` and ``<site>.scale``, the marginal
+    standard deviations of the unconstrained weights (0 for fixed sites),
+    ``prior_precision_multiplier``, and ``log_evidence``, over the P weights that are not fixed:
 
     .. math:: \log p(D | w^*) + \log p(w^*; c) + \tfrac{P}{2} \log 2\pi
         - \tfrac12 \log \det \Lambda(c).
 
-    At T = 1 that is Laplace's log p(D), for ``"last_layer"`` log p(D | the other sites); otherwise
-    the log of the integral of the tempered density, in which c multiplies the precision of the
-    Gaussian priors as tempered.
+    At T = 1 this is the Laplace approximation of log p(D), for ``"last_layer"`` of log p(D | the
+    other sites); otherwise it is that of the log integral of the tempered density, in which c
+    multiplies the tempered precision of the Gaussian priors.
     """
     check_arguments(posterior=posterior)
     _check(structure, curvature, prior_precision)
@@ -169,7 +170,7 @@ def laplace(
         rows = evaluated(posterior, tapped, curvature, position, batch)
         return tuple(block.curvature(rows) for block in blocks), rows.present.sum()
 
-    jax.eval_shape(curvature_of, shapes, few)  # refuses what it cannot do
+    jax.eval_shape(curvature_of, shapes, few)  # refuses unsupported layers and likelihoods
 
     def warmup(key: Array, state: LaplaceState, batch: Any) -> tuple[LaplaceState, dict]:
         del key
@@ -221,10 +222,10 @@ def _stays(key: Array, state: LaplaceState, batch: Any) -> tuple[LaplaceState, d
 def _log_evidence(
     state: LaplaceState, fits: list, num_free: int, num_scaled: int, multiplier: Array
 ) -> Array:
-    """Log evidence where `multiplier` times the prior precision of the scaled weights counts."""
+    """Log evidence with the prior precision of the scaled weights times `multiplier`."""
     prior = state.prior
     at_mode = state.log_likelihood / state.num_rows + prior.log_density
-    # Normalised Gaussians of c times the precision, instead of once.
+    # Change in the log prior density when its precision is multiplied by c.
     change = num_scaled * jnp.log(multiplier) - (multiplier - 1) * prior.distance
     log_det = sum(fit.log_det(multiplier) for fit in fits)
     return at_mode + 0.5 * (change + num_free * math.log(2 * math.pi) - log_det)
@@ -274,7 +275,7 @@ def _prior(
 
 
 def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any) -> Array:
-    """Minus the second derivative of the log prior by each number of a site."""
+    """Minus the second derivative of the log prior with respect to each element of a site."""
 
     def log_prior(own: Array) -> Array:
         terms = posterior.terms(position | {site: own}, batch)
@@ -287,7 +288,7 @@ def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any
         return jax.jvp(jax.grad(log_prior), (own,), (direction,))[1]
 
     if own.size > _FEW_NUMBERS:
-        second = along(jnp.ones_like(own))  # the diagonal where there is nothing else, in one go
+        second = along(jnp.ones_like(own))  # the diagonal of a diagonal Hessian, in one product
     else:
         each = jnp.eye(own.size, dtype=own.dtype).reshape(own.size, *own.shape)
         second = jax.lax.map(lambda one: jnp.sum(one * along(one)), each).reshape(own.shape)
@@ -298,7 +299,7 @@ def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any
 
 
 def _maximiser(function: Callable[[Array], Array]) -> Array:
-    """Give the maximiser from -4 to 4: the best of a grid, then golden sections about it."""
+    """Find the maximiser in [-4, 4]: the best on a grid, refined by golden-section search."""
     grid = jnp.linspace(-4.0, 4.0, _GRID)
     values = jax.lax.map(function, grid)
     best = jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values))

@@ -1,4 +1,4 @@
-"""Monte Carlo dropout: a distribution over networks with inputs of layers left out."""
+"""Monte Carlo dropout: a distribution over dropout masks of a network."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ Tree = Any
 
 
 class DropoutState(NamedTuple):
-    """The weights before any is dropped, and their optimiser."""
+    """The weights without dropout, and the state of their optimiser."""
 
     position: Tree
     optimizer: Tree
@@ -39,17 +39,17 @@ def mc_dropout(
     learning_rate: float | Schedule = 1e-3,
     rate: float | Mapping[str, float] = 0.5,
 ) -> Method:
-    r"""Monte Carlo dropout: fit weights that stay good when inputs of layers are left out.
+    r"""Monte Carlo dropout: train with dropout, and draw dropout masks.
 
     .. math:: q(w): W = \mathrm{diag}(z / (1 - p)) M, \quad z_k \sim \mathrm{Bernoulli}(1 - p),
         \qquad M \gets M + \mathrm{optimizer}(\nabla E_q[\log \pi(w)] / N)
 
-    Gal & Ghahramani (2016): the evidence lower bound of a q that drops whole rows of a layer's
-    kernel, in its limit of point masses, where q's entropy does not depend on M. In training each
-    row of the batch has masks of its own for the likelihood; the prior is taken at a draw of q, so
-    any prior will do. A draw is a whole network with one mask, the same for all inputs.
-    Convolutions drop whole channels (Gal & Ghahramani, 2015). Biases stay. Train in warm-up and
-    draw without stepping::
+    This maximises the evidence lower bound for a q that drops whole rows of a layer's kernel, in
+    the limit of point masses, where the entropy of q does not depend on M (Gal & Ghahramani, 2016).
+    In training each row of a batch has its own masks in the likelihood; the log prior is evaluated
+    at a draw of q, so any prior is allowed. A draw is a network with one mask, the same for all
+    inputs. Convolutions drop whole channels (Gal & Ghahramani, 2015). Biases are not dropped. Train
+    in warm-up and draw without stepping::
 
         run(key, posterior, mc_dropout(posterior), num_warmup=20_000, batch_size=128,
             num_draws=100, thin=0)
@@ -57,26 +57,27 @@ def mc_dropout(
     Parameters
     ----------
     posterior
-        What to approximate; its model must have a network with dense or convolutional layers.
+        Posterior to approximate; its network must have dense or convolutional layers.
     optimizer
-        Any optax optimiser; ``optax.adam(learning_rate)`` by default. Its arguments cannot be
-        recorded: keep them, to go on with a run.
+        Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
+        recorded: pass the same ones to resume a run.
     learning_rate
-        Of the default optimiser: a number or a schedule.
+        Learning rate of the default optimiser, a number or a schedule.
     rate
-        p, the share of a layer's inputs that is left out: a number, for all layers but the first,
-        which sees the data; or by layer ("net.layers.1"), 0 for those not named.
+        Dropout rate p, the probability that an input of a layer is dropped: a number, for all
+        layers but the first, whose inputs are the data; or a dict by layer ("net.layers.1"), with 0
+        for those not named.
 
     Raises
     ------
     ValueError
-        If a number is out of range, a layer unknown or called twice, or the model has no layers to
-        drop from.
+        If a number is out of range, a layer is unknown or called twice, or the model has no layers
+        to apply dropout to.
     """
     check_arguments(posterior=posterior)
     check_rate("learning_rate", learning_rate)
     rates = _rates(posterior, rate)
-    of_rate = named(learning_rate) if optimizer is None else "of the optimizer given"
+    recorded_rate = named(learning_rate) if optimizer is None else "of the optimizer given"
     optimizer = optimizer or optax.adam(learning_rate)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DropoutState:
@@ -110,7 +111,7 @@ def mc_dropout(
             for site, w in state.position.items()
         }
 
-    settings = {"method": "mc_dropout", "learning_rate": of_rate, "rate": rates}
+    settings = {"method": "mc_dropout", "learning_rate": recorded_rate, "rate": rates}
     density = posterior.logdensity
     return Method(
         init,
@@ -124,37 +125,37 @@ def mc_dropout(
 
 
 def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str, float]:
-    """Give the share left out by layer; layers without any are not named."""
+    """Dropout rates by layer, without the layers whose rate is 0."""
     names = list(row_layers(posterior))
     if not names:
         raise ValueError(
-            "got a model whose network calls no nnx.Linear or nnx.Conv on (rows, ...), with "
-            "unconstrained weights, expected some to drop inputs of: use another method"
+            "got a model that calls no nnx.Linear or nnx.Conv with unconstrained weights on "
+            "(rows, ...), expected at least one, to drop its inputs: use another method"
         )
     rates = dict(rate) if isinstance(rate, Mapping) else dict.fromkeys(names[1:], rate)
     for name, share in rates.items():
         if name not in names:
-            raise ValueError(f"got a rate for {name!r}, expected a layer of {', '.join(names)}")
+            raise ValueError(f"got a rate for {name!r}, expected one of {', '.join(names)}")
         if not 0 <= share < 1:
             raise ValueError(f"got rate={share}, expected a number from 0 to below 1")
     if not any(rates.values()):
         raise ValueError(
-            "got no layer with a rate above 0, expected one: name the only layer of a network, "
-            "or use descent"
+            "got no layer with a rate above 0, expected at least one: if the network has only one "
+            "layer, name it in rate; without dropout use descent"
         )
     return {name: float(share) for name, share in rates.items() if share}
 
 
 def _dropping(key: jax.Array, rates: dict[str, float]) -> Any:
-    """Make each layer see inputs some of which are left out, others for each row."""
+    """Make a tap that applies dropout to the inputs of layers, with a mask for each row."""
 
     def tap(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:
         if name not in rates:
             return layer(inputs)
         if getattr(layer, "feature_group_count", 1) != 1:
             raise ValueError(
-                f"got the convolution {name} in groups, expected one whose outputs see all "
-                "channels: give it no rate"
+                f"got the grouped convolution {name}, expected one group, in which every output "
+                "sees all channels: give it no rate"
             )
         shape = (inputs.shape[0], *(1,) * (inputs.ndim - 2), inputs.shape[-1])
         return layer(inputs * _mask(_own_key(key, rates, name), rates[name], shape, inputs.dtype))
@@ -163,7 +164,7 @@ def _dropping(key: jax.Array, rates: dict[str, float]) -> Any:
 
 
 def _dropped(key: jax.Array, rates: dict[str, float], position: Tree) -> Tree:
-    """Leave out rows of kernels: the inputs of their layers."""
+    """Drop rows of kernels, that is, inputs of their layers."""
     new = dict(position)
     for name, rate in rates.items():
         kernel = position[f"{name}.kernel"]
@@ -179,5 +180,5 @@ def _own_key(key: jax.Array, rates: dict[str, float], name: str) -> jax.Array:
 
 
 def _mask(key: jax.Array, rate: float, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Give 0 for what is left out and 1 / (1 - rate) for the rest: 1 on average."""
+    """Draw a mask of 0 for dropped inputs and 1 / (1 - rate) for the others: 1 on average."""
     return jax.random.bernoulli(key, 1 - rate, shape).astype(dtype) / (1 - rate)

@@ -21,11 +21,11 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 Tree = Any
 Estimator = Literal["weights", "local_reparametrisation", "flipout"]
 
-_LEAST_VARIANCE = 1e-16  # of an activation: the square root has no slope at 0
+_LEAST_VARIANCE = 1e-16  # added to that of activations: the square root has no gradient at 0
 
 
 class MeanFieldState(NamedTuple):
-    """A Gaussian over unconstrained weights and the optimiser of its parameters."""
+    """Parameters of a Gaussian over unconstrained weights, and the state of their optimiser."""
 
     mean: Tree
     log_std: Tree
@@ -55,46 +55,47 @@ def mfvi(
         (\mu, \log \sigma) \gets (\mu, \log \sigma) + \mathrm{optimizer}(\nabla L / N), \qquad
         L = E_q[\log \pi(w)] + H[q]
 
-    :math:`\log \pi` is the posterior's log-density, tempered as it was conditioned, so L is the
-    evidence lower bound at temperature 1; at others ``tempered="posterior"`` gives
-    ``(log p(D|w) + log p(w)) / T + H`` and ``tempered="likelihood"`` ``log p(D|w) / T - KL(q|p)``.
-    The expected log prior of Gaussian sites is in closed form, of others taken at a draw of q
-    (Blundell et al., 2015, equation 2, any prior). Train in warm-up and draw without stepping::
+    :math:`\log \pi` is the (tempered) log-density of the posterior. At temperature 1, L is the
+    evidence lower bound; at temperature T it is ``E_q[log p(D|w) + log p(w)] / T + H`` with
+    ``tempered="posterior"`` and ``E_q[log p(D|w)] / T - KL(q|p)`` with ``tempered="likelihood"``.
+    The expected log prior is in closed form for Gaussian sites and estimated at a draw of q for
+    others (Blundell et al., 2015, equation 2, for any prior). Train in warm-up and draw without
+    stepping::
 
         run(key, posterior, mfvi(posterior), num_warmup=20_000, batch_size=128,
             num_draws=100, thin=0)
 
-    ``init=`` draws of :func:`bnn_ppl.descent` starts the means at a point estimate. The group
-    ``fitted`` of the result holds the means (``<site>.loc``) and standard deviations
-    (``<site>.scale``) of the unconstrained weights; :func:`bnn_ppl.guide` makes a NumPyro guide of
-    them. Mean-field Gaussians are too narrow where weights are correlated.
+    Pass draws of :func:`bnn_ppl.descent` as ``init=`` to start the means at a point estimate. The
+    group ``fitted`` of the result holds the means (``<site>.loc``) and standard deviations
+    (``<site>.scale``) of the unconstrained weights, from which :func:`bnn_ppl.guide` makes a
+    NumPyro guide. Mean-field Gaussians are too narrow where weights are correlated.
 
     Parameters
     ----------
     posterior
-        What to approximate.
+        Posterior to approximate.
     optimizer
-        Any optax optimiser; ``optax.adam(learning_rate)`` by default. Its arguments cannot be
-        recorded: keep them, to go on with a run.
+        Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
+        recorded: pass the same ones to resume a run.
     learning_rate
-        Of the default optimiser: a number or a schedule.
+        Learning rate of the default optimiser, a number or a schedule.
     estimator
-        How the likelihood is averaged over q. ``"weights"``: one draw of the weights for a whole
-        batch (Bayes by backprop). ``"local_reparametrisation"``: draws of each row's activations in
-        dense layers (Kingma et al., 2015, equation 6), flipout in the other layers.
-        ``"flipout"``: a draw whose signs each row flips its own way (Wen et al., 2018, equation 4),
-        in dense and convolutional layers. The latter two have gradients of lower variance; they
-        see a batch whole (no ``microbatch``), and draw once for it the weights of other layers, of
-        layers not called on (rows, ...), and those with a constraint.
+        Estimator of the expected log-likelihood under q. ``"weights"``: one draw of the weights for
+        the whole batch (Bayes by backprop). ``"local_reparametrisation"``: draws of each row's
+        activations in dense layers (Kingma et al., 2015, equation 6), flipout in the others.
+        ``"flipout"``: one draw per batch whose signs are flipped at random for each row (Wen et
+        al., 2018, equation 4), in dense and convolutional layers. The latter two have gradients
+        of lower variance. They process a batch as a whole (no ``microbatch``), and fall back to one
+        draw per batch for other layers, layers not called on (rows, ...) and constrained weights.
     init_std
-        Standard deviation of every weight at the start.
+        Initial standard deviation of every weight.
     num_samples
-        Draws a step.
+        Number of draws per step.
 
     Raises
     ------
     ValueError
-        If a number is out of range, the estimator unknown, or, for the latter two, the network
+        If a number is out of range, the estimator is unknown, or, for the latter two, the network
         calls a layer twice.
     """
     check_arguments(posterior=posterior)
@@ -110,7 +111,7 @@ def mfvi(
         return MeanFieldState(position, log_std, optimizer.init((position, log_std)))
 
     def expected(key: jax.Array, mean: Tree, log_std: Tree, batch: Any) -> jax.Array:
-        """Estimate the log-density expected over q."""
+        """Estimate the expected log-density under q."""
         std = jax.tree.map(jnp.exp, log_std)
         position = _draw(key, mean, log_std)
         terms = posterior.terms(position, batch)
@@ -158,25 +159,25 @@ def mfvi(
 
 
 def _draw(key: jax.Array, mean: Tree, log_std: Tree) -> Tree:
-    return jax.tree.map(_moved, mean, log_std, gaussian_like(key, mean))
+    return jax.tree.map(_reparametrised, mean, log_std, gaussian_like(key, mean))
 
 
 @jax.custom_jvp
-def _moved(mean: jax.Array, log_std: jax.Array, noise: jax.Array) -> jax.Array:
+def _reparametrised(mean: jax.Array, log_std: jax.Array, noise: jax.Array) -> jax.Array:
     return mean + jnp.exp(log_std) * noise
 
 
-@_moved.defjvp
-def _moved_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-    # By log_std it is the distance from the mean: the noise, which is dear to make, is not made
-    # again for it.
+@_reparametrised.defjvp
+def _reparametrised_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+    # The derivative by log_std is the deviation from the mean: the noise, which is expensive, need
+    # not be generated a second time for it.
     mean, d_mean, d_log_std = primals[0], *tangents[:2]
-    moved = _moved(*primals)
-    return moved, d_mean + d_log_std * (moved - mean)
+    weight = _reparametrised(*primals)
+    return weight, d_mean + d_log_std * (weight - mean)
 
 
 def _expected_log_priors(terms: Terms, mean: Tree, std: Tree) -> dict[str, jax.Array]:
-    """Expect each log prior over q where the prior is Gaussian; elsewhere keep that of the draw."""
+    """Replace the log priors of Gaussian sites by their expectation under q."""
     expected = dict(terms.log_priors)
     for site, (loc, scale) in terms.normals.items():
         z_squared = ((mean[site] - loc) ** 2 + std[site] ** 2) / scale**2
@@ -193,7 +194,7 @@ def _entropy(log_std: Tree) -> jax.Array:
 
 
 def _noisy(key: jax.Array, estimator: str, layers: set[str], mean: Tree, std: Tree) -> Tap:
-    """Make each of some layers give, row by row, a draw of its outputs under q."""
+    """Make a tap that gives, row by row, draws under q of the outputs of the named layers."""
     seen: list[str] = []
 
     def tap(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:
@@ -219,13 +220,13 @@ def _local_noise(key: jax.Array, layer: Layer, std: Tree, inputs: jax.Array) -> 
 
 def _flipped_noise(key: jax.Array, layer: Layer, std: Tree, inputs: jax.Array) -> jax.Array:
     noise_key, in_key, out_key = jax.random.split(key, 3)
-    moved = jax.tree.map(lambda s, e: s * e, std, gaussian_like(noise_key, std))
+    deviations = jax.tree.map(lambda s, e: s * e, std, gaussian_like(noise_key, std))
     rows, between = inputs.shape[0], (1,) * (inputs.ndim - 2)
 
     def signs(key: jax.Array, width: int) -> jax.Array:
         return jax.random.rademacher(key, (rows, *between, width), inputs.dtype)
 
-    outputs = with_weights(layer, *moved)(inputs * signs(in_key, inputs.shape[-1]))
+    outputs = with_weights(layer, *deviations)(inputs * signs(in_key, inputs.shape[-1]))
     return outputs * signs(out_key, outputs.shape[-1])
 
 

@@ -23,7 +23,7 @@ Tree = Any
 
 
 class VognState(NamedTuple):
-    """A Gaussian over the weights and its running gradient."""
+    """A Gaussian over the weights, and the momentum of its mean."""
 
     loc: Tree
     momentum: Tree
@@ -51,8 +51,8 @@ def vogn(
 ) -> Method:
     r"""Variational online Gauss-Newton (Khan et al., 2018, section 3.3; Osawa et al., 2019).
 
-    A natural-gradient step of the evidence lower bound in :math:`q(w) = \prod_j N(w_j; \mu_j,
-    1/p_j)`, with the Hessian of the likelihood replaced by the squared gradients of single rows:
+    Natural-gradient ascent on the evidence lower bound of :math:`q(w) = \prod_j N(w_j; \mu_j,
+    1/p_j)`, with the Hessian of the likelihood replaced by squared per-example gradients:
 
     .. math:: w \sim q, \qquad
         g = \frac{N}{T |B|} \sum_{i \in B} \nabla \log p(y_i | x_i, w) - \lambda (\mu - \mu_0),
@@ -62,41 +62,41 @@ def vogn(
         p \gets \beta_2 p + (1 - \beta_2) (\tfrac{N}{T} (h + \gamma) + \lambda), \qquad
         \mu \gets \mu + \alpha \frac{m}{1 - \beta_1^t} / p
 
-    so that a learning rate of 1 is a Newton step. :math:`\mu_0, \lambda` are mean and precision of
-    a Gaussian prior. Under any other prior, or a constraint, the gradient of the log prior and
-    log-Jacobian at w takes the place of :math:`-\lambda (\mu - \mu_0)`, and the prior's variance
-    that of :math:`1/\lambda`. The precision starts at ``init_std**-2``, of which a share of
-    :math:`\beta_2^t` is left after t steps: let that be little. Train in warm-up and draw without
-    stepping::
+    so that a learning rate of 1 gives a Newton step. :math:`\mu_0` and :math:`\lambda` are the mean
+    and precision of a Gaussian prior. Under any other prior, or a constraint, the gradient of the
+    log prior and log-Jacobian at w replaces :math:`-\lambda (\mu - \mu_0)`, and the prior's
+    variance replaces :math:`1/\lambda`. The precision starts at ``init_std**-2``, of which a
+    fraction :math:`\beta_2^t` remains after t steps: take enough steps to make it small. Train in
+    warm-up and draw without stepping::
 
         run(key, posterior, vogn(posterior), num_warmup=20_000, batch_size=128,
             num_draws=100, thin=0)
 
-    T is the posterior's temperature; under ``tempered="posterior"`` it divides :math:`\lambda` too,
-    which makes the covariance T times as wide. What others take as a multiplier M of the size of
-    the data set is here ``condition(..., temperature=1 / M, tempered="likelihood")``: explicit, and
-    recorded as a temperature. The squared gradients are those of :mod:`bnn_ppl.row_gradients`:
-    exact, of each row, at the price of about one more matrix product a layer.
+    T is the posterior's temperature; with ``tempered="posterior"`` it also divides :math:`\lambda`,
+    which multiplies the covariance by T. What other implementations call a multiplier M of the data
+    set size is ``condition(..., temperature=1 / M, tempered="likelihood")`` here: explicit, and
+    recorded as a temperature. The squared per-example gradients are exact, and cost about one more
+    matrix product per layer.
 
     Parameters
     ----------
     posterior
-        What to approximate.
+        Posterior to approximate.
     learning_rate
-        :math:`\alpha`: a number or a schedule.
+        Learning rate :math:`\alpha`, a number or a schedule.
     beta1
-        Memory of the gradient.
+        Decay rate :math:`\beta_1` of the running mean of gradients.
     beta2
-        Memory of the precision. The noise of the weights grows to its width in ``1 / (1 - beta2)``
-        steps, and drowns in a network what the means have not found by then: a short run may do
-        better with 0.9999 and a learning rate of 1e-2.
+        Decay rate :math:`\beta_2` of the running mean of precisions. The weight noise reaches its
+        full width in about ``1 / (1 - beta2)`` steps, after which a network hardly learns what its
+        means have missed so far: a short run may do better with 0.9999 and a learning rate of 1e-2.
     num_samples
-        Draws of the weights a step, each with a gradient.
+        Number of draws of the weights per step, each with a gradient.
     init_std
-        Standard deviation of every weight at the start. The means start at the run's start.
+        Initial standard deviation of every weight. The means start at the initial position.
     damping
-        :math:`\gamma`, added to the squared gradients. It makes steps shorter where rows have
-        little to say, and q narrower than it should be.
+        Constant :math:`\gamma` added to the squared gradients. It shortens steps where the data are
+        uninformative, and makes q narrower than it should be.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Blocks of weights that are correlated with each other alone: their curvature and covariance."""
+"""Blocks of a block-diagonal covariance: their curvature and covariance."""
 
 import math
 from collections.abc import Callable
@@ -25,23 +25,23 @@ Array = jax.Array
 Tree = Any
 Structure: TypeAlias = Literal["diagonal", "kronecker", "last_layer", "full"]
 
-_MOST_WEIGHTS = 8000  # of which one matrix holds all covariances
+_MOST_WEIGHTS = 8000  # in a full covariance matrix
 
 
 class Fit(NamedTuple):
-    """The precision of a block as it depends on the multiplier of its prior."""
+    """Log-determinant of the precision and covariance of a block, by the prior's multiplier."""
 
     log_det: Callable[[Array], Array]
-    covariance: Callable[[Array], Any]  # in the block's own factors
+    covariance: Callable[[Array], Any]  # as the block represents it
 
 
 class Diagonal(NamedTuple):
-    """Independent weights: the sum of squared gradients, then their standard deviations."""
+    """Independent weights: the sum of squared gradients, after `fit` their standard deviations."""
 
     posterior: Posterior
-    layers: dict[str, LayerCall]  # with one position; the other sites have each row's gradient
+    layers: dict[str, LayerCall]  # of one position; other sites use per-example gradients
     sites: list[str]
-    scaled: list[str]  # of which the multiplier acts on the prior
+    scaled: list[str]  # sites whose prior the multiplier acts on
 
     def begin(self, position: Tree) -> dict[str, Array]:
         """Sum of no rows."""
@@ -81,7 +81,7 @@ class Diagonal(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """Of a layer: A, G and 0; then s U_A, U_G and the deviations along their products."""
+    """Factors of a layer: A, G and 0; after `fit` s U_A, U_G and the deviations in their basis."""
 
     inputs: Array
     outputs: Array
@@ -89,7 +89,7 @@ class Factors(NamedTuple):
 
 
 class Kronecker(NamedTuple):
-    """The weights of a layer, their precision a product of two factors plus the prior's."""
+    """The weights of a layer: their precision is a Kronecker product plus that of the prior."""
 
     name: str
     call: LayerCall
@@ -97,12 +97,12 @@ class Kronecker(NamedTuple):
 
     @property
     def layers(self) -> dict[str, LayerCall]:
-        """The one it is."""
+        """The layer itself."""
         return {self.name: self.call}
 
     @property
     def sites(self) -> list[str]:
-        """Its kernel and bias."""
+        """Kernel and bias of the layer."""
         return sites_of(self.name, self.call)
 
     def begin(self, position: Tree) -> Factors:
@@ -118,7 +118,7 @@ class Kronecker(NamedTuple):
         return Factors(inputs, outputs, jnp.zeros((len(inputs), len(outputs)), inputs.dtype))
 
     def fit(self, factors: Factors, prior: dict[str, Array]) -> Fit:
-        """Whiten by the prior, which then adds a number to each eigenvalue."""
+        """Whiten by the prior, which then adds a constant to each eigenvalue."""
         std = self._precision_by_input(prior) ** -0.5
         by_input, inputs = _eigen(std[:, None] * factors.inputs * std)
         by_output, outputs = _eigen(factors.outputs)
@@ -154,7 +154,7 @@ class Kronecker(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """Weights with all their covariances: the sum of products, then a root of the covariance."""
+    """Weights with a full covariance: the sum of outer products, after `fit` its square root."""
 
     posterior: Posterior
     shapes: dict[str, tuple[int, ...]]  # by site
@@ -162,12 +162,12 @@ class Joint(NamedTuple):
 
     @property
     def layers(self) -> dict[str, LayerCall]:
-        """None to tap: each row's gradient is taken whole."""
+        """No layers to tap: per-example gradients are computed in full."""
         return {}
 
     @property
     def sites(self) -> list[str]:
-        """Which they are."""
+        """Names of the sites."""
         return list(self.shapes)
 
     def begin(self, position: Tree) -> Array:
@@ -180,7 +180,7 @@ class Joint(NamedTuple):
         return products_of_sites(self.posterior, rows, self.sites)
 
     def fit(self, products: Array, prior: dict[str, Array]) -> Fit:
-        """Whiten by the prior and diagonalise with it; then by what the multiplier acts on."""
+        """Diagonalise relative to the prior, then to the part of it that the multiplier scales."""
         flat, _ = ravel_pytree(
             {site: jnp.broadcast_to(prior[site], shape) for site, shape in self.shapes.items()}
         )
@@ -232,10 +232,10 @@ def blocks_of(
     position: Tree,
     scaled: set[str],
 ) -> list[Block]:
-    """Cut a posterior's sites into blocks; the multiplier acts on the prior of those `scaled`."""
+    """Divide the sites into blocks; the multiplier acts on the prior of the sites `scaled`."""
     if structure in ("kronecker", "last_layer") and not layers:
         raise ValueError(
-            f"got a model that calls no dense or convolutional layer, expected some for "
+            f"got a model that calls no dense or convolutional layer, expected at least one for "
             f"structure={structure!r}: use 'diagonal' or 'full' (an MLP with features_first does "
             "not call its layers)"
         )
@@ -267,13 +267,13 @@ def _joint(posterior: Posterior, sites: list[str], position: Tree, scaled: set[s
     num_weights = sum(math.prod(shape) for shape in shapes.values())
     if num_weights > _MOST_WEIGHTS:
         raise ValueError(
-            f"got {num_weights} weights with all their covariances, expected at most "
+            f"got {num_weights} weights with a full covariance, expected at most "
             f"{_MOST_WEIGHTS}: use structure='kronecker'"
         )
     return Joint(posterior, shapes, [site for site in sites if site in scaled])
 
 
 def _eigen(matrix: Array) -> tuple[Array, Array]:
-    """Eigenvalues, none below 0 by rounding, and eigenvectors of a symmetric matrix."""
+    """Eigenvalues (rounded up to 0 if negative) and eigenvectors of a symmetric matrix."""
     values, vectors = jnp.linalg.eigh(matrix)
     return jnp.maximum(values, 0.0), vectors

@@ -1,4 +1,4 @@
-"""Stop a chain when rows held out are predicted no better."""
+"""Early stopping on held-out rows."""
 
 import zlib
 from functools import partial
@@ -17,13 +17,13 @@ Tree = Any
 
 
 class StoppedState(NamedTuple):
-    """A method's state and the best point so far."""
+    """The state of the wrapped method and the best point so far."""
 
     inner: Tree
-    info: dict[str, jax.Array]  # of the last step
+    info: dict[str, jax.Array]  # of the last step taken
     best: Tree
-    log_likelihood: jax.Array  # of the best; -inf before the first look
-    num_misses: jax.Array  # looks since
+    log_likelihood: jax.Array  # of the best point; -inf before the first check
+    num_misses: jax.Array  # checks since the best point
     num_steps: jax.Array
 
 
@@ -35,40 +35,45 @@ def stopped_early(
     check_every: int = 100,
     patience: int = 10,
 ) -> Method:
-    """Draw the point with the highest log-likelihood of rows held out, and stop once it falls.
+    """Stop a chain when held-out rows are predicted no better, and draw its best point.
 
-    A chain that has stopped takes no more gradients, where chains run one after the other (on a
-    CPU); side by side, on an accelerator, all do the work of all steps, looks included, and what a
-    stopped one finds is dropped. Its statistics stay those of its last step.
+    Where chains run one after the other (on a CPU), a stopped chain computes no more gradients. On
+    an accelerator, where they run under vmap, all chains do the work of all steps and checks, and
+    the results of stopped ones are discarded. The statistics of a stopped chain stay those of its
+    last step.
 
     Parameters
     ----------
     method
-        A method whose draw is a point: :func:`bnn_ppl.descent`.
+        Method whose draw is a point, such as :func:`bnn_ppl.descent`.
     posterior
-        What it was built with.
+        Posterior that it was built with.
     held_out
-        Rows (x, y) that are not among the posterior's; constants of the compiled program.
+        Held-out rows (x, y), not among the posterior's; constants of the compiled program.
     check_every
-        Steps between two looks at them.
+        Number of steps between two checks of the held-out rows.
     patience
-        Looks without a better point before a chain stops.
+        Number of checks without improvement after which a chain stops.
 
     Returns
     -------
     Method
+        The method with early stopping; it draws the best point.
 
     Raises
     ------
     ValueError
-        If a count is below 1, the method has a warm-up or a fitted distribution of its own, or the
-        rows are not finite or not like the posterior's.
+        If a count is below 1, if the method has a warm-up or a fitted distribution of its own, or
+        if the rows are not finite or do not have the form of the posterior's.
     """
     check_count("check_every", check_every)
     check_count("patience", patience)
     if method.warmup or method.finish or method.fitted:
-        name = method.settings.get("method", "one")
-        raise ValueError(f"got {name}, whose warm-up differs, expected descent or one like it")
+        name = method.settings.get("method", "a method")
+        raise ValueError(
+            f"got {name}, which adapts in warm-up or fits a distribution, expected a method that "
+            "only moves a point: use descent"
+        )
     rows = checked_rows(posterior, held_out)
     digest = zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(rows)))
 
@@ -79,22 +84,22 @@ def stopped_early(
         return StoppedState(inner, info, position, jnp.asarray(-jnp.inf), zero, zero)
 
     def step(key: jax.Array, state: StoppedState, batch: Any) -> tuple[StoppedState, dict]:
-        going = state.num_misses < patience
-        state = jax.lax.cond(going, partial(moved, key), rested, state, batch)
+        running = state.num_misses < patience
+        state = jax.lax.cond(running, partial(stepped, key), stopped, state, batch)
         return state, state.info
 
-    def moved(key: jax.Array, state: StoppedState, batch: Any) -> StoppedState:
+    def stepped(key: jax.Array, state: StoppedState, batch: Any) -> StoppedState:
         inner, info = method.step(key, state.inner, batch)
         count = state.num_steps + 1
         state = state._replace(inner=inner, info=info, num_steps=count)
-        return jax.lax.cond(count % check_every == 0, looked, lambda state: state, state)
+        return jax.lax.cond(count % check_every == 0, checked, lambda state: state, state)
 
-    def rested(state: StoppedState, batch: Any) -> StoppedState:
+    def stopped(state: StoppedState, batch: Any) -> StoppedState:
         del batch
         none = {name: jnp.zeros_like(n) for name, n in state.info.items() if name == "n_steps"}
         return state._replace(info=state.info | none)
 
-    def looked(state: StoppedState) -> StoppedState:
+    def checked(state: StoppedState) -> StoppedState:
         point = method.draw(jax.random.key(0), state.inner)
         log_likelihood = jnp.sum(posterior.log_likelihood(point, rows))
         better = log_likelihood > state.log_likelihood
@@ -107,8 +112,8 @@ def stopped_early(
 
     def draw(key: jax.Array, state: StoppedState) -> Tree:
         last = method.draw(key, state.inner)
-        any_look = state.log_likelihood > -jnp.inf
-        return jax.tree.map(partial(jnp.where, any_look), state.best, last)
+        any_check = state.log_likelihood > -jnp.inf
+        return jax.tree.map(partial(jnp.where, any_check), state.best, last)
 
     return Method(
         init,

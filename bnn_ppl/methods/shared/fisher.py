@@ -1,4 +1,4 @@
-"""Curvature of a likelihood: the Fisher information of a batch, summed as each method needs it."""
+"""Curvature of a likelihood: the Fisher information of a batch, in the form each block needs."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -18,8 +18,8 @@ Array = jax.Array
 Tree = Any
 Curvature: TypeAlias = Literal["gauss_newton", "empirical"]
 
-_MOST_LABELS = 1024  # that a row's y is summed over
-_NUMBERS_AT_ONCE = 2**24  # of gradients by row, in memory
+_MOST_LABELS = 1024  # values of a row's y to sum over
+_NUMBERS_AT_ONCE = 2**24  # of per-example gradients, in memory
 
 
 class LayerCall(NamedTuple):
@@ -27,26 +27,27 @@ class LayerCall(NamedTuple):
 
     kernel_shape: tuple[int, ...]
     has_bias: bool
-    num_positions: int  # outputs a row: 1 for a dense layer on (rows, features)
+    num_positions: int  # outputs per row: 1 for a dense layer on (rows, features)
 
 
 class Evaluated(NamedTuple):
-    """A batch as its curvature is computed from it.
+    """What the curvature of a batch is computed from.
 
     Attributes
     ----------
     position, x
-        Where, and inputs of the rows.
+        Position of evaluation, and inputs of the rows.
     labels, weights
-        (K, rows, ...) and (K, rows): values of y and how much the outer product of the gradient
-        there counts: its probability times N / T, 0 at padding. So a sum over rows, divided by
-        their number, stands for all N.
+        Values of y, (K, rows, ...), and weights of the outer products of the gradients there, (K,
+        rows): probability times N / T, 0 for padding. A sum over rows, divided by their number, is
+        thus an estimate for all N.
     present
-        (rows,): 1, or 0 at padding.
+        Mask of the rows, (rows,): 1, or 0 for padding.
     inputs
-        By layer, (rows, positions, n): what the kernel's rows are multiplied by, and 1 for a bias.
+        By layer, (rows, positions, n): what the kernel multiplies, and 1 for a bias.
     gradients
-        By layer, (K, rows, positions, m): of a row's log-likelihood by the layer's outputs.
+        By layer, (K, rows, positions, m): gradients of a row's log-likelihood with respect to the
+        layer's outputs.
     """
 
     position: Tree
@@ -64,24 +65,25 @@ class Evaluated(NamedTuple):
 def labels_and_weights(
     distribution: dist.Distribution, y: Array, curvature: Curvature
 ) -> tuple[Array, Array]:
-    r"""Values of y whose gradients' outer products, weighted, make the curvature of each row.
+    r"""Values and weights of y whose gradients' outer products sum to the curvature of each row.
 
-    For ``"gauss_newton"`` the Fisher information
+    For ``"gauss_newton"`` that is the Fisher information
     :math:`\sum_k v_k \nabla \log p(y_k | w) \nabla \log p(y_k | w)^T`, by an exact quadrature
-    (where the network gives natural parameters, logits or a mean, that is the generalised
-    Gauss-Newton matrix; Martens, 2020): each value of a distribution with finitely many; for a
-    Normal the three Gauss-Hermite nodes, which are exact for polynomials of degree 5 and so for the
-    products of the derivatives by its mean and standard deviation. Several outputs of a row are
-    independent: every combination of their values. For ``"empirical"`` the y observed.
+    (if the network's outputs are natural parameters, logits or a mean, it is the generalised
+    Gauss-Newton matrix; Martens, 2020). The nodes are all values of a distribution with finitely
+    many, and for a Normal the three Gauss-Hermite nodes, which are exact for polynomials of degree
+    5 and so for products of the derivatives by its mean and standard deviation. Several outputs of
+    a row are independent, and take every combination of their values. For ``"empirical"`` it is the
+    observed y.
 
     Parameters
     ----------
     distribution
-        Of y given x.
+        Distribution of y given x.
     y
-        Observed, (rows, ...).
+        Observed values, (rows, ...).
     curvature
-        Which one.
+        Kind of curvature.
 
     Returns
     -------
@@ -91,21 +93,21 @@ def labels_and_weights(
     Raises
     ------
     ValueError
-        If the distribution is none of these, or has more than 1024 combinations.
+        If the distribution is none of these, or has more than 1,024 combinations of values.
     """
     if curvature == "empirical":
         return y[None], jnp.ones((1, len(y)))
-    nodes, weights = (_spread(array, y.shape) for array in _quadrature(distribution))
+    nodes, weights = (_for_each_row(array, y.shape) for array in _quadrature(distribution))
     num_nodes, _, num_outputs = nodes.shape
     if num_nodes**num_outputs > _MOST_LABELS:
         raise ValueError(
-            f"got {num_outputs} outputs a row of {num_nodes} values each, expected at most "
+            f"got {num_outputs} outputs per row with {num_nodes} values each, expected at most "
             f"{_MOST_LABELS} combinations to sum over: use curvature='empirical'"
         )
     choices = np.indices((num_nodes,) * num_outputs).reshape(num_outputs, -1).T  # (K, outputs)
     outputs = np.arange(num_outputs)
     labels = jnp.moveaxis(nodes[choices, :, outputs], 1, 2)  # (K, rows, outputs)
-    labels = labels.reshape(-1, *y.shape)  # not in y's dtype, which may be whole numbers
+    labels = labels.reshape(-1, *y.shape)  # not in y's dtype, which may be an integer one
     return jax.lax.stop_gradient((labels, weights[choices, :, outputs].prod(1)))
 
 
@@ -120,16 +122,16 @@ def _quadrature(distribution: dist.Distribution) -> tuple[Array, Array]:
         return nodes, weights
     if not distribution.has_enumerate_support or distribution.event_shape:
         raise ValueError(
-            f"got a likelihood {type(distribution).__name__}, expected a Normal or one of finitely "
-            "many values (Categorical, Bernoulli), whose Fisher information is an exact sum: "
-            "use curvature='empirical'"
+            f"got a likelihood {type(distribution).__name__}, expected a Normal or a distribution "
+            "over finitely many values (Categorical, Bernoulli), whose Fisher information is an "
+            "exact sum: use curvature='empirical'"
         )
     nodes = distribution.enumerate_support(expand=False)
     return nodes, jnp.exp(distribution.log_prob(nodes))
 
 
-def _spread(array: Array, shape: tuple[int, ...]) -> Array:
-    """Give what is by node, or by node and output, for each row: (k, rows, outputs)."""
+def _for_each_row(array: Array, shape: tuple[int, ...]) -> Array:
+    """Broadcast values by node, or by node and output, to (k, rows, outputs)."""
     num_nodes, *batch = array.shape
     array = array.reshape(num_nodes, *(1,) * (len(shape) - len(batch)), *batch)
     return jnp.broadcast_to(array, (num_nodes, *shape)).reshape(num_nodes, shape[0], -1)
@@ -139,15 +141,15 @@ def _spread(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def called_layers(posterior: Posterior, position: Tree, batch: Any) -> dict[str, LayerCall]:
-    """Dense and convolutional layers by name, in the order of their calls; nothing is computed.
+    """List dense and convolutional layers by name, in the order of their calls, by tracing.
 
-    Left out are layers whose weights are not their own unconstrained values (a positive weight):
-    gradients by outputs say nothing of the position then.
+    Layers with constrained weights (say, positive ones) are left out: their weights are not the
+    position's own values, so gradients by outputs do not give those by the position.
 
     Raises
     ------
     ValueError
-        If a layer is called on other arrays than (rows, ...).
+        If a layer is called on arrays other than (rows, ...).
     """
     calls: dict[str, LayerCall] = {}
     num_rows = len(batch[1])
@@ -164,7 +166,7 @@ def called_layers(posterior: Posterior, position: Tree, batch: Any) -> dict[str,
         calls[name] = LayerCall(kernel_shape, layer.bias is not None, num_positions)
         return outputs
 
-    # A function of its own: JAX remembers traces by function and would not come by the tap again.
+    # A new function: JAX caches traces by function, and a cached one would not call the tap.
     with tapped(note):
         jax.eval_shape(lambda *args: posterior.log_likelihood(*args), position, batch)
     plain = _unchanged_sites(posterior, position, batch)
@@ -177,7 +179,7 @@ def sites_of(name: str, call: LayerCall) -> list[str]:
 
 
 def by_site(name: str, call: LayerCall, matrix: Array) -> dict[str, Array]:
-    """Cut a matrix (inputs of the layer and 1 for a bias, outputs) into the layer's sites."""
+    """Split a matrix (inputs of the layer and 1 for a bias, outputs) into the layer's sites."""
     num_inputs = len(matrix) - call.has_bias
     parts = [matrix[:num_inputs].reshape(call.kernel_shape), *matrix[num_inputs:]]
     return dict(zip(sites_of(name, call), parts, strict=True))
@@ -195,7 +197,7 @@ def _unchanged_sites(posterior: Posterior, position: Tree, batch: Any) -> set[st
 
 
 def _inputs(layer: Layer, inputs: Array) -> Array:
-    """Give what a layer's kernel is multiplied by, and 1 for a bias: (rows, positions, n)."""
+    """Arrange what a layer's kernel multiplies, and 1 for a bias, as (rows, positions, n)."""
     rows = len(inputs)
     flat = _patches(layer, inputs) if isinstance(layer, nnx.Conv) else inputs
     flat = flat.reshape(rows, -1, flat.shape[-1])
@@ -204,8 +206,8 @@ def _inputs(layer: Layer, inputs: Array) -> Array:
 
 
 def _patches(layer: nnx.Conv, images: Array) -> Array:
-    """Cut images (..., height, width, channels) into what each output is the product of."""
-    _refuse_unlike_a_product(layer)
+    """Cut images (..., height, width, channels) into patches, one per output position."""
+    _check_convolution(layer)
     size = layer.kernel_size
     rank = len(size)
     images = images.reshape(-1, *images.shape[-rank - 1 :])
@@ -230,14 +232,15 @@ def _patches(layer: nnx.Conv, images: Array) -> Array:
 
 
 def _padding(padding: Any, rank: int) -> Any:
-    """Give a convolution's padding as `jax.lax` takes it: "SAME", "VALID" or a pair an axis."""
+    """Convert a convolution's padding to the form of `jax.lax`: a string or a pair per axis."""
     if isinstance(padding, str):
         return padding
     each = (padding,) * rank if isinstance(padding, int) else padding
     return [(p, p) if isinstance(p, int) else tuple(p) for p in each]
 
 
-def _refuse_unlike_a_product(layer: nnx.Conv) -> None:
+def _check_convolution(layer: nnx.Conv) -> None:
+    """Refuse convolutions that are not a product of patches and one kernel."""
     padding = layer.padding
     if isinstance(padding, str) and padding not in ("SAME", "VALID"):
         got = f"padding={padding!r}"
@@ -263,7 +266,7 @@ def evaluated(
     position: Tree,
     batch: Any,
 ) -> Evaluated:
-    """Evaluate a batch: values of y, inputs of the layers named, gradients by their outputs."""
+    """Evaluate a batch: values of y, inputs of the given layers, gradients by their outputs."""
     x, y = batch[:2]
     present = batch[2].astype(float) if len(batch) == 3 else jnp.ones(len(y))
     distribution = posterior.predictive(posterior.constrain(position, batch), x)
@@ -274,7 +277,7 @@ def evaluated(
 
 
 def shares(posterior: Posterior, batch: Any) -> tuple[Array, Array]:
-    """Factors in the log-density: of the log prior, and of each row's likelihood, 0 at padding."""
+    """Factors of the log prior and of each row's log-likelihood (0 for padding) in the density."""
     zeros = likelihood_alone(jnp.zeros(len(batch[1])))._replace(log_priors={"all": jnp.zeros(())})
     factors = jax.grad(posterior.total)(zeros, batch)
     rows = factors.log_likelihood
@@ -284,10 +287,10 @@ def shares(posterior: Posterior, batch: Any) -> tuple[Array, Array]:
 def _through_layers(
     posterior: Posterior, layers: dict[str, LayerCall], position: Tree, x: Tree, labels: Array
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Give the inputs of layers, and gradients by their outputs at each label.
+    """Compute the inputs of layers, and gradients by their outputs at each label.
 
-    Rows are independent, so the gradient of the sum over rows by what is added to the outputs, a
-    probe, holds each row's own.
+    Rows are independent: a probe, zeros added to a layer's outputs, has as gradient of the sum over
+    rows the gradients of all single rows.
     """
     num_rows = labels.shape[1]
     probes = {
@@ -325,8 +328,9 @@ def kronecker_factors(rows: Evaluated, name: str) -> tuple[Array, Array]:
 
     :math:`A = \sum_i \sum_t a_{it} a_{it}^T` over the positions t of a row (one for a dense layer)
     and :math:`G = \sum_i \sum_k v_{ik} \frac{1}{|t|} \sum_t g_{kit} g_{kit}^T`: with n rows
-    :math:`A / n \otimes G / n` is the curvature where inputs and gradients are independent
-    (Martens & Grosse, 2015) and positions alike with unrelated gradients (Grosse & Martens, 2016).
+    :math:`A / n \otimes G / n` is the curvature if inputs and gradients are independent (Martens &
+    Grosse, 2015), and positions are identically distributed with uncorrelated gradients (Grosse &
+    Martens, 2016).
     """
     a, g = rows.inputs[name], rows.gradients[name]
     a *= rows.present[:, None, None]
@@ -335,13 +339,13 @@ def kronecker_factors(rows: Evaluated, name: str) -> tuple[Array, Array]:
 
 
 def squares_of_layer(rows: Evaluated, name: str) -> Array:
-    """Sum over rows of the squared gradients by the weights of a layer with one position."""
+    """Sum the squared per-example gradients of the weights of a layer with one position."""
     a, g = rows.inputs[name][:, 0], rows.gradients[name][:, :, 0]
     return (a**2).T @ jnp.einsum("kr,krm->rm", rows.weights, g**2)
 
 
 def squares_of_sites(posterior: Posterior, rows: Evaluated, sites: list[str]) -> dict[str, Array]:
-    """Sum over rows of the squared gradients by any sites, from each row's gradient."""
+    """Sum the squared per-example gradients of any sites, computed row by row."""
     gradient = _gradient_of_row(posterior, rows.position, sites)
 
     def squares(x: Tree, labels: Array, weights: Array) -> dict[str, Array]:
@@ -352,7 +356,7 @@ def squares_of_sites(posterior: Posterior, rows: Evaluated, sites: list[str]) ->
 
 
 def products_of_sites(posterior: Posterior, rows: Evaluated, sites: list[str]) -> Array:
-    """Sum over rows of the outer products of the gradients by some sites raveled, (P, P)."""
+    """Sum the outer products of the per-example gradients of some sites, raveled: (P, P)."""
     gradient = _gradient_of_row(posterior, rows.position, sites)
     ravel = jax.vmap(jax.vmap(lambda tree: ravel_pytree(tree)[0]))
 
@@ -368,7 +372,7 @@ def _gram(matrix: Array) -> Array:
 
 
 def _gradient_of_row(posterior: Posterior, position: Tree, sites: list[str]) -> Callable:
-    """Gradients by some sites of one row's log-likelihood at each of its labels (K, ...)."""
+    """Make the function of a row's gradients by some sites at each of its labels: (K, ...)."""
     own = {site: position[site] for site in sites}
 
     def log_likelihood(own: Tree, x: Tree, y: Array) -> Array:
@@ -380,10 +384,10 @@ def _gradient_of_row(posterior: Posterior, position: Tree, sites: list[str]) -> 
 
 
 def _summed(function: Callable, rows: Evaluated, sites: list[str]) -> Tree:
-    """Sum a function of rows over chunks of them whose gradients fit in memory."""
+    """Sum a function of rows over chunks of rows whose gradients fit in memory."""
     num_labels, num_rows = rows.weights.shape
-    numbers_a_row = num_labels * sum(rows.position[site].size for site in sites)
-    fitting = min(num_rows, max(1, _NUMBERS_AT_ONCE // numbers_a_row))
+    numbers_per_row = num_labels * sum(rows.position[site].size for site in sites)
+    fitting = min(num_rows, max(1, _NUMBERS_AT_ONCE // numbers_per_row))
     size = max(n for n in range(1, fitting + 1) if num_rows % n == 0)
 
     def chunked(leaf: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Taps: what a method does at each layer of a network inside a model that knows nothing of it."""
+"""Taps: functions that a method substitutes for the layers of a network inside a model."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,17 +15,18 @@ Tap: TypeAlias = Callable[[str, Layer, jax.Array], jax.Array]
 
 @contextmanager
 def tapped(tap: Tap) -> Iterator[None]:
-    """Within this context each dense and convolutional layer gives ``tap(name, layer, inputs)``.
+    """Replace the output of each dense and convolutional layer by ``tap(name, layer, inputs)``.
 
-    The name is the first part of the layer's sites ("net.layers.0"); the layer holds its weights in
-    the trace and is called as usual. Layers inside recurrent cells are left alone: they are called
-    once a time step, in a loop of their own. Give the posterior's functions as they are: one under
-    a ``jax.jit`` of its own may have been traced before, without the tap.
+    This holds within the context. The name is the prefix of the layer's sites ("net.layers.0"); the
+    layer holds its weights as traced and can be called as usual. Layers inside recurrent cells are
+    not tapped: they are called once per time step, in a loop of their own. Call the posterior's
+    functions directly: one under a ``jax.jit`` of its own may have been traced before, without the
+    tap.
 
     Raises
     ------
     ValueError
-        If a layer is called twice: its weights would be taken for two.
+        If a layer is called twice: a tap would treat its calls as separate layers.
     """
 
     def change(name: str, network: nnx.Module) -> nnx.Module:
@@ -34,14 +35,14 @@ def tapped(tap: Tap) -> Iterator[None]:
         def once(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:
             if name in called:
                 raise ValueError(
-                    f"got a network that calls {name} more than once, expected once: methods that "
-                    "work layer by layer take a call for a layer; use another method"
+                    f"got a network that calls {name} more than once, expected one call: methods "
+                    "that work layer by layer do not support shared layers; use another method"
                 )
             called.add(name)
             return tap(name, layer, inputs)
 
         for path, layer in _layers(network):
-            # The class is changed, not the attribute: a layer may sit in any container.
+            # The class is changed, not the attribute: a layer may be inside any container.
             layer.tap = _Bound(once, ".".join([name, *map(str, path)]), type(layer))
             layer.__class__ = _TAPPED[type(layer)]
         return network
@@ -51,7 +52,7 @@ def tapped(tap: Tap) -> Iterator[None]:
 
 
 def with_weights(layer: Layer, kernel: jax.Array, bias: jax.Array | None) -> Layer:
-    """Give the same layer with other weights."""
+    """Copy a layer with other weights."""
     other: Any = nnx.clone(layer)
     other.kernel[...] = kernel
     if bias is not None:
@@ -60,7 +61,7 @@ def with_weights(layer: Layer, kernel: jax.Array, bias: jax.Array | None) -> Lay
 
 
 class _Bound:
-    """A tap and the layer it is at; a class, for a network's attributes cannot be functions."""
+    """A tap and its layer; a class, since the attributes of a network cannot be functions."""
 
     def __init__(self, tap: Tap, name: str, kind: type):
         self.tap, self.name, self.kind = tap, name, kind
@@ -68,8 +69,8 @@ class _Bound:
 
 def _tapped_call(self: Any, inputs: jax.Array) -> jax.Array:
     bound = self.tap
-    # To be called as the layer it is; by object's, for flax lets no loop change a module from
-    # outside, and this change is over before the loop sees it.
+    # For the call the layer has its own class again. By `object`'s method, since flax forbids loops
+    # to change a module from outside, and this change is undone before the loop can see it.
     object.__setattr__(self, "__class__", bound.kind)
     try:
         return bound.tap(bound.name, self, inputs)

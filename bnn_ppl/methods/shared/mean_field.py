@@ -1,4 +1,4 @@
-"""A Gaussian with independent weights, fitted by its precision: what vogn and ivon share."""
+"""A mean-field Gaussian parametrised by its precision, shared by vogn and ivon."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ Position = dict[str, Array]
 
 
 class Normal(NamedTuple):
-    """A site's Gaussian prior, as tempered; both broadcast to the site."""
+    """The (tempered) Gaussian prior of a site; both fields broadcast to the site."""
 
     loc: Array
     precision: Array
@@ -26,7 +26,7 @@ class Normal(NamedTuple):
 def prior_normals(
     posterior: Posterior, normals: dict[str, tuple[Array, Array]]
 ) -> dict[str, Normal]:
-    """Give the Gaussian priors of :class:`bnn_ppl.posterior.Terms` the posterior's temperature."""
+    """Temper the Gaussian priors of :class:`bnn_ppl.model.trace.Terms`."""
     heat = posterior.temperature if posterior.tempered == "posterior" else 1.0
     return {
         site: Normal(jnp.asarray(loc, float), 1 / (heat * jnp.square(jnp.asarray(scale, float))))
@@ -35,7 +35,7 @@ def prior_normals(
 
 
 def likelihood_weight(posterior: Posterior) -> float:
-    """N / T: what a mean over the rows counts for in the log-density."""
+    """N / T: the factor of the mean log-likelihood over rows in the log-density."""
     return posterior.num_rows / posterior.temperature
 
 
@@ -46,14 +46,14 @@ def drawn(key: Array, loc: Tree, precision: Tree) -> Tree:
 
 
 def fitted(loc: Position, precision: Position, num_steps: Array) -> dict[str, Array]:
-    """Name the Gaussian's parameters for the record."""
+    """Name the Gaussian's parameters for the group ``fitted``."""
     locs = {f"{site}.loc": m for site, m in loc.items()}
     scales = {f"{site}.scale": jax.lax.rsqrt(p) for site, p in precision.items()}
     return locs | scales | {"num_steps": num_steps}
 
 
 def averaged(function: Callable[[Array], Tree], key: Array, num_samples: int) -> Tree:
-    """Average the results of a function over keys, one after the other."""
+    """Average a function over random keys, one after the other."""
     if num_samples == 1:
         return function(key)
 
@@ -67,7 +67,7 @@ def averaged(function: Callable[[Array], Tree], key: Array, num_samples: int) ->
 
 
 def check_numbers(num_samples: int, beta1: float, beta2: float, **positive: float) -> None:
-    """Refuse what is out of range."""
+    """Refuse numbers out of range."""
     check_count("num_samples", num_samples)
     for name, beta in {"beta1": beta1, "beta2": beta2}.items():
         if not 0 <= beta < 1:

@@ -1,4 +1,4 @@
-"""Squared gradients of single rows' log-likelihoods, averaged over a batch, at little cost."""
+"""Squared per-example gradients of the log-likelihood, averaged over a batch, at low cost."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,23 +18,23 @@ Array = jax.Array
 Tree = Any
 Position = dict[str, Array]
 
-_NUMBERS_AT_A_TIME = 2**25  # of single rows' gradients side by side: 128 MiB
+_NUMBERS_AT_A_TIME = 2**25  # of per-example gradients in memory: 128 MiB
 
 
 class RowGradients(NamedTuple):
-    """A log-density's gradient over a batch, and the size of its rows' gradients.
+    """The gradient of the log-density on a batch, and the mean squared per-example gradient.
 
     Attributes
     ----------
     lp
-        ``posterior.logdensity``: of all rows, tempered, with the priors.
+        Value of ``posterior.logdensity``: scaled to all rows, tempered, with the priors.
     normals
-        As in :class:`bnn_ppl.posterior.Terms`.
+        As in :class:`bnn_ppl.model.trace.Terms`.
     gradient
-        Of `lp` with respect to the position, by site.
+        Gradient of `lp` with respect to the position, by site.
     squares
-        By site and element: the mean over the batch's rows (padding aside) of the squared gradient
-        of a single row's log-likelihood, neither scaled to all rows nor tempered.
+        Mean over the batch's rows (without padding) of the squared gradient of a row's
+        log-likelihood, by site and element; neither scaled to all rows nor tempered.
     """
 
     lp: Array
@@ -44,10 +44,10 @@ class RowGradients(NamedTuple):
 
 
 class RowLayer(NamedTuple):
-    """A layer that every row goes through on its own and whose weights are sites."""
+    """A layer that acts on each row separately and whose weights are sites."""
 
     graph: Any  # the layer without its weights
-    sites: dict[str, str]  # of its weights: by "kernel", "bias"
+    sites: dict[str, str]  # of its weights, by "kernel" and "bias"
     is_dense: bool
     inputs: tuple[int, ...]  # shape, rows first
     outputs: tuple[int, ...]
@@ -58,21 +58,20 @@ Layers = dict[str, RowLayer]
 
 
 def row_gradients(posterior: Posterior) -> Callable[[Position, Batch], RowGradients]:
-    r"""Make the function that gives a gradient and the mean squares of its rows' gradients.
+    r"""Make a function of the gradient on a batch and the mean squared per-example gradient.
 
-    Those of dense and convolutional layers come out of one backward pass: with a the inputs of a
-    layer and g the gradients of the rows' log-likelihoods with respect to its outputs, the gradient
-    of row i is :math:`a_i g_i^\top` and the mean of the squares :math:`(a^2)^\top g^2 / n`
-    (Goodfellow, 2015, arXiv:1510.01799). Where a row meets the weights more than once (pixels, time
-    steps), its gradient is the layer's vector-Jacobian product, which sums over these before it is
-    squared. All other sites, and layers that are not called as layers, are differentiated row by
-    row.
+    For dense and convolutional layers, one backward pass is enough: with a the inputs of a layer
+    and g the gradients of the rows' log-likelihoods with respect to its outputs, the gradient of
+    row i is :math:`a_i g_i^\top` and the mean square :math:`(a^2)^\top g^2 / n` (Goodfellow, 2015,
+    arXiv:1510.01799). Where the weights act on a row several times (pixels, time steps), its
+    gradient is the layer's vector-Jacobian product, which sums over these before it is squared. All
+    other sites, and layers that are not called as layers, are differentiated row by row.
 
     Parameters
     ----------
     posterior
-        Whose batches may carry a mask. A batch is taken as a whole: there are no microbatches. The
-        weights of a layer must be used by that layer alone.
+        Posterior, whose batches may have a mask. A batch is processed as a whole, without
+        microbatches. No other part of the model may use the weights of a layer.
 
     Returns
     -------
@@ -116,7 +115,7 @@ def _row_gradients(
 def _probed(
     probes: dict[str, Array], inputs: dict[str, Array], name: str, layer: Layer, x: Array
 ) -> Array:
-    """Call a layer, note its inputs, and add zeros whose gradient is that of its outputs."""
+    """Call a layer, record its inputs, and add zeros whose gradient is that of its outputs."""
     if name not in probes:
         return layer(x)
     inputs[name] = x
@@ -160,7 +159,7 @@ def _sums_of_others(
 
 
 def _sums_of_squares(gradient: Callable[[Tree], Tree], rows: Tree, weights: Tree) -> Tree:
-    """Sum the squares of the rows' gradients, of so many rows at a time as fit in memory."""
+    """Sum the squared per-example gradients, over chunks of rows that fit in memory."""
 
     def some(rows: Tree) -> Tree:
         return jax.tree.map(lambda g: jnp.sum(g**2, 0), jax.vmap(gradient)(rows))
@@ -183,9 +182,9 @@ def _sums_of_squares(gradient: Callable[[Tree], Tree], rows: Tree, weights: Tree
 
 
 def row_layers(posterior: Posterior) -> Layers:
-    """Layers that each row goes through on its own, with the position's own numbers as weights.
+    """List layers that act on each row separately and whose weights are the position's own values.
 
-    Their first axis, of inputs and outputs, is that of the rows: it grows with them.
+    The first axis of their inputs and outputs is that of the rows, and grows with their number.
 
     Raises
     ------
@@ -210,7 +209,7 @@ def row_layers(posterior: Posterior) -> Layers:
 
 
 def _called_layers(posterior: Posterior, shapes: Position, num_rows: int) -> Layers:
-    """Layers that the likelihood calls, whose weights are sites as the position has them."""
+    """List layers that the likelihood calls and whose weights are the position's own values."""
     layers: Layers = {}
 
     def likelihood(position: Position, batch: Batch) -> Array:
@@ -219,7 +218,7 @@ def _called_layers(posterior: Posterior, shapes: Position, num_rows: int) -> Lay
         def note(name: str, layer: Layer, inputs: Array) -> Array:
             outputs = layer(inputs)
             sites = _sites(name, layer, position)
-            # What a loop, vmap or checkpoint within the model sees cannot leave it.
+            # Values inside a loop, vmap or checkpoint of the model cannot be used outside it.
             if sites is not None and get_opaque_trace_state(convention="nnx") == outside:
                 dense = isinstance(layer, nnx.Linear) and inputs.ndim == 2
                 sizes = inputs.shape, outputs.shape, outputs.dtype
@@ -237,9 +236,9 @@ def _called_layers(posterior: Posterior, shapes: Position, num_rows: int) -> Lay
 
 
 def _sites(name: str, layer: Layer, position: Position) -> dict[str, str] | None:
-    """Sites of a layer's weights; None if they are not the position's own.
+    """Sites of a layer's weights; None if the weights are not the position's own values.
 
-    They are not where the site has a constraint or the model changes the weights it samples.
+    That is so if a site is constrained, or the model transforms the weights that it samples.
     """
     weights: dict[str, Any] = {"kernel": layer.kernel, "bias": layer.bias}
     sites = {part: f"{name}.{part}" for part, weight in weights.items() if weight is not None}
