@@ -1,4 +1,4 @@
-"""One long chain or several short ones: scores of predictions from parts of a run."""
+"""One long chain or several short ones: scores of predictions from subsets of a run's draws."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from bnn_ppl.analysis import metrics
-from bnn_ppl.analysis.predict import adder
+from bnn_ppl.analysis.running_average import adder
 from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import matmul_precision
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 Sites = dict[str, Any]
 Rows = tuple[Any, jax.Array]
 
-_EVERY_NUMBER = 8  # of chains; where there are more, their numbers double
+_EVERY_NUMBER = 8  # up to so many chains each number is a default; above, numbers double
 
 
 class _Averages(NamedTuple):
-    """Of each chain's first draws, by chain and number of draws."""
+    """Average predictions of each chain's first draws, by chain and number of draws."""
 
     center: np.ndarray  # (chain, number of draws, row[, class]): class probabilities, or means
     log_prob: np.ndarray  # (chain, number of draws, row): log of the average density of y
@@ -51,59 +51,59 @@ def chain_budget(
     r"""Score the average prediction of c chains with m draws each, for many c and m.
 
     Equal budgets c m compare one long chain with several short ones (Izmailov et al., 2021, "What
-    Are Bayesian Neural Network Posteriors Really Like?", of HMC). What each chain pays before its
-    first draw, its warm-up, is not in the budget.
+    Are Bayesian Neural Network Posteriors Really Like?", do so for HMC). The cost of each chain's
+    warm-up is not part of the budget.
 
-    Every draw predicts every row once, whatever the number of conditions; memory holds a prediction
-    for each chain and each m.
+    Each draw predicts each row once, however many pairs (c, m) there are; memory holds one
+    prediction for each chain and each m.
 
     Parameters
     ----------
     posterior
-        The one that was sampled.
+        The posterior that was sampled.
     draws
-        From :func:`bnn_ppl.run`. Draws weigh as in :func:`bnn_ppl.predict`.
+        From :func:`bnn_ppl.run`, weighted as in :func:`bnn_ppl.predict`.
     data
-        A pair (x, y) of rows to predict, y in the units the model saw.
+        A pair (x, y) of rows to predict, y in the units of training.
     num_chains
-        Numbers of chains c. By default each up to all there are; of more than 8 chains 1, 2, 4, ...
+        Numbers of chains c. By default 1, 2, 3, ... up to all; for more than 8 chains 1, 2, 4, ...
         and all.
     num_draws
         Numbers of draws m, the first ones of each chain. By default 1, 2, 4, ... and all.
     max_subsets
-        Of c chains out of all: if there are more subsets, so many are chosen at random.
+        Largest number of subsets of c chains; if there are more, this many are chosen at random.
     seed
-        Of that choice.
+        Seed of that choice.
     scale
         What regression targets were divided by; rmse and nll are in original units.
     batch_size
         Rows at a time; all at once by default.
     progress
-        Show a bar with the time left, or lines where there is no terminal.
+        Show a bar with the time left, or lines if there is no terminal.
 
     Returns
     -------
     pandas.DataFrame
-        A row for each c and m: ``num_chains``, ``num_draws`` (of a chain), ``total_draws``,
+        A row for each c and m: ``num_chains``, ``num_draws`` (per chain), ``total_draws``,
         ``num_subsets``, and averages over the subsets of chains of ``accuracy``, ``nll`` and
-        ``ece`` for classes, of ``rmse`` and ``nll`` (of the mixture) for numbers.
+        ``ece`` for classification, of ``rmse`` and ``nll`` (of the mixture) for regression.
         ``<score>_se`` is the standard error of that average due to the choice of chains, on these
         test rows: the delete-d jackknife (Shao & Wu, 1989)
 
         .. math:: \sqrt{\frac{c}{C - c} \frac 1 S \sum_{s=1}^S (\theta_s - \bar\theta)^2}
 
-        of S subsets out of C chains, which for c = 1 is the usual one. NaN where c = C.
+        over S subsets of C chains, which for c = 1 is the usual standard error. NaN for c = C.
 
     Raises
     ------
     ValueError
-        If there are no draws or they lack a site, y is missing or not one number a row, or a number
-        of chains or draws is not one that there is.
+        If there are no draws or they lack a site, y is missing or not one number per row, or a
+        number of chains or draws is below 1 or above what the draws have.
     """
     x, y = rows_to_predict(posterior, data)
     if y is None or y.ndim != 1:
         got = "no y" if y is None else f"y of shape {y.shape}"
-        raise ValueError(f"got {got}, expected one number a row to score by: pass (x, y)")
+        raise ValueError(f"got {got}, expected one number per row to score against: pass (x, y)")
     sites = sites_of(posterior, draws)
     all_chains, all_draws = next(iter(sites.values())).shape[:2]
     chains = _numbers("num_chains", num_chains, all_chains, _EVERY_NUMBER)
@@ -126,7 +126,7 @@ def chain_budget(
 
 
 def _numbers(name: str, chosen: Sequence[int] | None, largest: int, every: int) -> list[int]:
-    """Numbers from 1 to the largest in order; by default doubling, or each where they are few."""
+    """Numbers from 1 to the largest, in order; by default doubling, or every one if few."""
     if chosen is None:
         doubling = {2**i for i in range(largest.bit_length())}
         return sorted({largest} | (set(range(1, largest + 1)) if largest <= every else doubling))
@@ -134,7 +134,7 @@ def _numbers(name: str, chosen: Sequence[int] | None, largest: int, every: int) 
     if wrong or not len(chosen):
         raise ValueError(
             f"got {name}={tuple(chosen)}, expected whole numbers from 1 to {largest}, as many as "
-            "there are: leave others out"
+            "the draws have: leave the others out"
         )
     return sorted({int(n) for n in chosen})
 
@@ -167,7 +167,7 @@ def _averages(
     batches: list[Rows],
     report: Report,
 ) -> _Averages:
-    """Predict by every draw once, a batch of rows and a chain at a time."""
+    """Predict with every draw once, one batch of rows and one chain at a time."""
     add, tell = adder(posterior), _counter(report, {"chains": len(weights)})
     by_batch = []
     for rows in batches:
@@ -185,12 +185,12 @@ def _averages(
 def _of_chain(
     add: Callable, sites: Sites, weights: np.ndarray, lengths: list[int], tell: Callable
 ) -> _Averages:
-    """Add up a chain's predictions, draw by draw, and read the average off at each length."""
+    """Accumulate a chain's predictions draw by draw, and record the average at each length."""
     sums, averages = None, []
     for start, end in pairwise([0, *lengths]):
         part = {site: values[:, start:end] for site, values in sites.items()}
         for block, share in in_blocks(part, weights[:, start:end]):
-            # Waiting keeps blocks from piling up in memory before a slower device.
+            # Waiting keeps blocks from piling up in memory in front of a slow device.
             sums, _ = jax.block_until_ready(add(sums, block, share))
             tell(len(share))
         averages.append(_average(sums))
@@ -203,7 +203,7 @@ def _average(sums: Any) -> _Averages:
 
 
 def _counter(report: Report, facts: dict[str, Any]) -> Callable[[int], None]:
-    """Give the function that tells of so many draws more."""
+    """Give the function that reports a number of further draws."""
     done = 0
 
     def tell(num_draws: int) -> None:
@@ -241,7 +241,7 @@ def _table(
 def _scores(
     averages: _Averages, chains: list[int], place: int, y: np.ndarray, scale: float
 ) -> dict[str, float]:
-    """Score the average of some chains, which weigh the same."""
+    """Score the average of some chains, with equal weights."""
     center = averages.center[chains, place].mean(0, dtype=float)
     log_prob = logsumexp(averages.log_prob[chains, place].astype(float), 0) - np.log(len(chains))
     if center.ndim == 2:

@@ -1,8 +1,8 @@
-"""Which inputs does a distribution over networks hold to be alike: correlations of its functions.
+"""Which inputs a distribution over networks treats as similar: correlations of its functions.
 
 Wilson & Izmailov (2020), "Bayesian Deep Learning and a Probabilistic Perspective of
-Generalization": images of one class are more correlated than others under the prior of a
-convolutional network, before it has seen any label.
+Generalization": under the prior of a convolutional network, images of the same class are more
+correlated than others, before it has seen any label.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
-from bnn_ppl.analysis.predict import each_output
+from bnn_ppl.analysis.per_draw import each_output
 from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import matmul_precision
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     import pandas
 
 
-class _Moments(NamedTuple):
-    """Of the outputs over some draws, in double precision."""
+class _Deviations(NamedTuple):
+    """Mean of the outputs over some draws and products of deviations from it, in float64."""
 
-    weight: float  # of the draws
+    weight: float  # sum over draws
     mean: np.ndarray  # (output, row)
     products: np.ndarray  # (output, row, row): weighted sums of products of deviations
 
 
-_NOTHING = _Moments(0.0, np.zeros((1, 1)), np.zeros((1, 1, 1)))
+_NOTHING = _Deviations(0.0, np.zeros((1, 1)), np.zeros((1, 1, 1)))
 
 
 def function_correlations(
@@ -43,44 +43,45 @@ def function_correlations(
     output: int | None = None,
     progress: bool = False,
 ) -> np.ndarray:
-    r"""Correlation over draws of what the network says of each pair of rows.
+    r"""Correlation over draws between the network's outputs for each pair of rows.
 
     .. math:: \rho_{ij} = \frac 1 K \sum_{k=1}^K \frac{\operatorname{cov}(f_k(x_i), f_k(x_j))}
         {\sqrt{\operatorname{var} f_k(x_i) \operatorname{var} f_k(x_j)}}
 
-    with outputs f_k of a draw: the logits of classes, as the model states them; otherwise the mean
-    of y. Of :func:`bnn_ppl.prior_draws` this is the correlation function of the prior over
-    functions (Wilson & Izmailov, 2020, who show one logit's), of a run's draws the posterior's.
+    with the outputs f_k of a draw: the logits of a classifier, as the model defines them; otherwise
+    the mean of y. For :func:`bnn_ppl.prior_draws` this is the correlation function of the prior
+    over functions (Wilson & Izmailov, 2020, who show it for one logit); for the draws of a run,
+    that of the posterior.
 
-    Draws stream through; besides a block of them, memory holds outputs x rows x rows numbers in
+    Draws stream through; besides a block of draws, memory holds outputs x rows x rows numbers in
     double precision.
 
     Parameters
     ----------
     posterior
-        The one that was sampled.
+        The posterior that was sampled.
     draws
-        From :func:`bnn_ppl.prior_draws` or :func:`bnn_ppl.run`: all chains together, weighed by
-        ``log_weight`` where their statistics hold it. The standard error of a correlation is about
-        (1 - rho^2) / sqrt(draws) where draws are independent.
+        From :func:`bnn_ppl.prior_draws` or :func:`bnn_ppl.run`: all chains together, weighted by
+        ``log_weight`` if ``sample_stats`` holds it. With independent draws the standard error of a
+        correlation is about (1 - rho^2) / sqrt(draws).
     x
         Inputs (rows, ...).
     output
-        Number of the one output (a class's logit) to look at, from 0. By default the average of
-        the correlations of all.
+        Index of a single output (the logit of a class), from 0. By default the correlations of
+        all outputs are averaged.
     progress
-        Show a bar with the time left, or lines where there is no terminal.
+        Show a bar with the time left, or lines if there is no terminal.
 
     Returns
     -------
     numpy.ndarray
-        (rows, rows), symmetric, ones on the diagonal. NaN for a row whose output all draws agree
-        on.
+        (rows, rows), symmetric, ones on the diagonal. NaN for a row with the same output in all
+        draws.
 
     Raises
     ------
     ValueError
-        If the draws lack a site or are fewer than 2, or there is no such output.
+        If the draws lack a site, there are fewer than 2 of them, or the output does not exist.
     """
     x, _ = rows_to_predict(posterior, (x, None))
     sites = sites_of(posterior, draws)
@@ -93,17 +94,17 @@ def function_correlations(
     def outputs(block: Any) -> jax.Array:
         return jax.lax.map(lambda values: _outputs(posterior.predictive(values, x))[chosen], block)
 
-    moments, done = _NOTHING, 0
+    deviations, done = _NOTHING, 0
     num_rows = len(jax.tree.leaves(x)[0])
     with (
         jax.default_matmul_precision(matmul_precision()),
         reporting(progress, weights.size) as report,
     ):
         for block, share in in_blocks(sites, weights):
-            moments = _added(moments, np.asarray(outputs(block), float), share)
+            deviations = _added(deviations, np.asarray(outputs(block), float), share)
             done += len(share)
             report("correlations", done, {"rows": num_rows})
-    return _correlations(moments)
+    return _correlations(deviations)
 
 
 def by_class(correlations: ArrayLike, y: ArrayLike) -> "pandas.DataFrame":
@@ -114,18 +115,18 @@ def by_class(correlations: ArrayLike, y: ArrayLike) -> "pandas.DataFrame":
     correlations
         (rows, rows), from `function_correlations`.
     y
-        Class of each row, or the number of any other group it is in, (rows,).
+        Class of each row, or any other group number, (rows,).
 
     Returns
     -------
     pandas.DataFrame
-        (classes, classes), indexed by the classes there are, in order. Pairs of a row with itself
-        do not count: a class with one row has NaN on the diagonal.
+        (classes, classes), indexed by the classes that occur, in order. A row is not paired with
+        itself: a class with one row has NaN on the diagonal.
 
     Raises
     ------
     ValueError
-        If the shapes do not fit.
+        If the shapes do not match.
     """
     import pandas as pd
 
@@ -151,36 +152,36 @@ def _outputs(predictive: dist.Distribution) -> jax.Array:
 
 
 def _chosen(posterior: Posterior, sites: Any, x: Any, output: int | None) -> slice:
-    """Which outputs are looked at."""
+    """Slice of the outputs to average over."""
     first = {site: jax.ShapeDtypeStruct(a.shape[2:], a.dtype) for site, a in sites.items()}
     shape = jax.eval_shape(lambda values, x: _outputs(posterior.predictive(values, x)), first, x)
     num = shape.shape[0]
     if output is None:
         return slice(num)
     if not 0 <= output < num:
-        raise ValueError(f"got output={output}, expected from 0 to {num - 1}: there are {num}")
+        raise ValueError(f"got output={output}, expected from 0 to {num - 1}: the model has {num}")
     return slice(output, output + 1)
 
 
-def _added(moments: _Moments, outputs: np.ndarray, weights: np.ndarray) -> _Moments:
-    """Add a block of draws (draw, output, row): Welford's update, a block at a time.
+def _added(before: _Deviations, outputs: np.ndarray, weights: np.ndarray) -> _Deviations:
+    """Add a block of draws (draw, output, row): Welford's update for blocks, with weights.
 
-    Chan, Golub & LeVeque (1983), equation 1.5, with weights.
+    Chan, Golub & LeVeque (1983), equation 1.5.
     """
     weight = float(weights.sum())
     if weight == 0:
-        return moments
+        return before
     mean = np.tensordot(weights / weight, outputs, 1)
-    deviations = (np.sqrt(weights)[:, None, None] * (outputs - mean)).transpose(1, 2, 0)
-    total = moments.weight + weight
-    change = mean - moments.mean
-    between = moments.weight * weight / total * change[:, :, None] * change[:, None]
-    products = moments.products + deviations @ deviations.mT + between
-    return _Moments(total, moments.mean + weight / total * change, products)
+    scaled = (np.sqrt(weights)[:, None, None] * (outputs - mean)).transpose(1, 2, 0)
+    total = before.weight + weight
+    change = mean - before.mean
+    between = before.weight * weight / total * change[:, :, None] * change[:, None]
+    products = before.products + scaled @ scaled.mT + between
+    return _Deviations(total, before.mean + weight / total * change, products)
 
 
-def _correlations(moments: _Moments) -> np.ndarray:
-    sd = np.sqrt(np.diagonal(moments.products, axis1=1, axis2=2))
+def _correlations(deviations: _Deviations) -> np.ndarray:
+    sd = np.sqrt(np.diagonal(deviations.products, axis1=1, axis2=2))
     scale = sd[:, :, None] * sd[:, None]
     unknown = np.full_like(scale, np.nan)
-    return np.divide(moments.products, scale, out=unknown, where=scale > 0).mean(0)
+    return np.divide(deviations.products, scale, out=unknown, where=scale > 0).mean(0)

@@ -1,19 +1,17 @@
 """Predictions averaged over draws; each draw's own, for diagnosis; draws of y, for ArviZ."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 
+from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, probs_or_mean, row_dims
+from bnn_ppl.analysis.running_average import adder, dataset_of
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import checked_inputs, rows_to_predict
-from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.trace import innermost
 from bnn_ppl.runtime.devices import matmul_precision
 from bnn_ppl.storage.inference_data import (
     in_blocks,
@@ -26,21 +24,6 @@ from bnn_ppl.storage.inference_data import (
 if TYPE_CHECKING:
     import arviz
     import xarray
-
-Array = jax.Array
-Tree = Any
-Predictive: TypeAlias = Callable[[Tree, Tree], dist.Distribution]  # of values and x
-
-
-class Sums(NamedTuple):
-    """What predict accumulates over draws, each by row; one pass, no draw kept."""
-
-    weight: Array  # of the draws
-    mean: Array  # of the predictive mean, or of the class probabilities
-    spread: Array  # sum of squared deviations of the mean (Welford), zero for classes
-    variance: Array
-    log_prob: Array  # log of the summed density of y
-    entropy: Array
 
 
 def predict(
@@ -58,36 +41,36 @@ def predict(
     Parameters
     ----------
     posterior
-        The one that was sampled.
+        The posterior that was sampled.
     draws
-        From :func:`bnn_ppl.run`, or any InferenceData with the model's sites. Draws weigh the same
-        unless their statistics hold ``log_weight``; chains always do.
+        From :func:`bnn_ppl.run`, or any InferenceData with the model's sites. Draws have equal
+        weights unless ``sample_stats`` holds ``log_weight``; chains always have.
     data
-        A pair (x, y) or (x, None). y is in the units the model saw.
+        A pair (x, y) or (x, None). y is in the units of training.
     batch_size
         Rows at a time; all at once by default.
 
     Returns
     -------
     xarray.Dataset
-        By row, for classes: ``probs`` (row, class), summing to 1. For numbers: ``mean``,
+        By row, for classification: ``probs`` (row, class), summing to 1. For regression: ``mean``,
         ``variance`` (total), ``epistemic_variance`` (of the mean over draws). For both, in nats:
-        ``entropy`` of the average (for numbers, of the Gaussian with its mean and variance),
+        ``entropy`` of the average (for regression, of the Gaussian with its mean and variance),
         ``expected_entropy`` of a draw (NaN where the distribution has no closed form), their
         difference ``mutual_information``, and, if y is given, ``log_prob``, the log of the average
         density of y (not the average of the log). With several outputs all are by row and output
-        (``output_0``, ``output_1`` for pixels); only ``log_prob`` is of the outputs together where
-        they are one event (``to_event``).
+        (``output_0``, ``output_1`` for pixels), except that ``log_prob`` is joint over outputs
+        that form one event (``to_event``).
 
     Raises
     ------
     TypeError
-        If posterior and draws are not what they are called.
+        If posterior or draws are of another type.
     ValueError
-        If the draws lack a site, x and y differ in length, x is not of the form or y not of the
-        shape and type that the model saw, or `batch_size` is below 1.
+        If the draws lack a site, x and y differ in length, x or y differ in structure, shape or
+        dtype from the training data, or `batch_size` is below 1.
     """
-    return _passed(posterior, draws, data, batch_size, keep_each=False)[0]
+    return _predict(posterior, draws, data, batch_size, keep_each=False)[0]
 
 
 def predict_with_functions(
@@ -97,18 +80,18 @@ def predict_with_functions(
     *,
     batch_size: int | None = None,
 ) -> tuple["xarray.Dataset", "arviz.InferenceData"]:
-    """Give what :func:`predict` and :func:`function_draws` give, for the work of one of them.
+    """Return the results of :func:`predict` and :func:`function_draws` from one pass.
 
-    Parameters, results and errors are theirs.
+    Parameters, results and errors are as for these.
     """
-    prediction, functions = _passed(posterior, draws, data, batch_size, keep_each=True)
+    prediction, functions = _predict(posterior, draws, data, batch_size, keep_each=True)
     return prediction, _as_draws(functions, draws)
 
 
-def _passed(
+def _predict(
     posterior: Posterior, draws: Any, data: Any, batch_size: int | None, keep_each: bool
 ) -> tuple["xarray.Dataset", dict[str, np.ndarray]]:
-    """Go through rows and draws once; give the average, and each draw's own if it is kept."""
+    """Go through rows and draws once; give the average, and each draw's prediction if kept."""
     check_arguments(posterior=posterior, draws=draws)
     x, y = rows_to_predict(posterior, data)
     sites = sites_of(posterior, draws)
@@ -124,7 +107,7 @@ def _passed(
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
             sums, blocks = None, []
             for block, weights in in_blocks(sites, all_weights):
-                # Waiting keeps blocks from piling up in memory before a slower device.
+                # Waiting keeps blocks from piling up in memory in front of a slow device.
                 sums, each = jax.block_until_ready(add(sums, block, weights, *rows))
                 blocks.append(jax.tree.map(np.asarray, each))
             parts.append(jax.tree.map(np.asarray, sums))
@@ -132,7 +115,7 @@ def _passed(
     by_chain = jax.tree.map(
         lambda leaf: leaf.reshape(*all_weights.shape, *leaf.shape[1:]), _joined(functions, axis=1)
     )
-    return _dataset(parts, y is not None), by_chain
+    return dataset_of(parts, y is not None), by_chain
 
 
 def _joined(trees: list[Tree], axis: int) -> Tree:
@@ -142,14 +125,15 @@ def _joined(trees: list[Tree], axis: int) -> Tree:
 def function_draws(
     posterior: Posterior, draws: "arviz.InferenceData", x: Any
 ) -> "arviz.InferenceData":
-    """Each draw's own prediction, to diagnose chains in function space.
+    """Prediction of each draw, to diagnose chains in function space.
 
-    Weights of a network need not mix (permuting units changes no function); what must is this.
+    The weights of a network need not mix, since permuting units leaves the function unchanged; its
+    predictions must.
 
     Parameters
     ----------
     posterior
-        The one that was sampled.
+        The posterior that was sampled.
     draws
         From :func:`bnn_ppl.run`.
     x
@@ -158,8 +142,8 @@ def function_draws(
     Returns
     -------
     arviz.InferenceData
-        Group ``posterior`` with ``probs`` (chain, draw, row, class) or ``mean`` (chain, draw, row):
-        ``az.summary``, R-hat and ESS then speak of the function.
+        Group ``posterior`` with ``probs`` (chain, draw, row, class) or ``mean`` (chain, draw, row),
+        for ``az.summary``, R-hat and ESS in function space.
 
     Raises
     ------
@@ -168,36 +152,35 @@ def function_draws(
     """
     check_arguments(posterior=posterior, draws=draws)
     x = checked_inputs(posterior, x)
-    centers = _compiled(_centers, posterior.predictive, active_changes())
-    functions = _of_each(lambda block, _: centers(block, x), posterior, draws)
+    centers = compiled(_centers, posterior)
+    functions = _map_draws(lambda block, _: centers(block, x), posterior, draws)
     return _as_draws(functions, draws)
 
 
 def predictive_draws(
     key: Array, posterior: Posterior, draws: "arviz.InferenceData", data: Any = None
 ) -> "arviz.InferenceData":
-    """Draws of y and the log-likelihood of each row, as ArviZ's checks of a model take them.
+    """Draws of y and the log-likelihood of each row, in the form that ArviZ's model checks need.
 
-    Of each draw of the weights a draw of y: ``az.plot_ppc`` on the result puts them beside the
-    data; ``az.loo`` and ``az.compare`` estimate from the log-likelihoods how well new rows are
-    predicted.
+    One draw of y per draw of the weights: ``az.plot_ppc`` compares them with the data; ``az.loo``
+    and ``az.compare`` use the log-likelihoods to estimate how well new rows are predicted.
 
     Parameters
     ----------
     key
         From ``jax.random.key``.
     posterior
-        The one that was sampled.
+        The posterior that was sampled.
     draws
         From :func:`bnn_ppl.run`.
     data
-        A pair (x, y); by default the rows conditioned on, which ``az.loo`` needs.
+        A pair (x, y); by default the training data, which ``az.loo`` needs.
 
     Returns
     -------
     arviz.InferenceData
         The groups of `draws`; ``posterior_predictive`` with ``y`` (chain, draw, row, ...),
-        ``log_likelihood`` with ``y`` (chain, draw, row), in nats and not tempered, and
+        ``log_likelihood`` with ``y`` (chain, draw, row), in nats and untempered, and
         ``observed_data`` with ``y``.
 
     Raises
@@ -207,18 +190,18 @@ def predictive_draws(
 
     Notes
     -----
-    Draws that weigh differently (``log_weight`` of :func:`bnn_ppl.csgld`) all count as one here,
-    for ArviZ knows no weights.
+    Weights of draws (``log_weight`` from :func:`bnn_ppl.csgld`) are ignored here, since ArviZ has
+    no weighted draws.
     """
     import xarray
 
     check_arguments(key=key, posterior=posterior, draws=draws)
     x, y = rows_to_predict(posterior, posterior.data if data is None else data)
     if y is None:
-        raise ValueError("got no y, expected the rows' y: their log-likelihood is of it")
-    of_block = _compiled(_drawn, posterior.predictive, active_changes())
-    found = _of_each(lambda block, first: of_block(block, key, first, x, y), posterior, draws)
-    rows, of_draws = _dims(y.ndim - 1), ("chain", "draw")
+        raise ValueError("got no y, expected the rows' y, to evaluate their log-likelihood")
+    of_block = compiled(_drawn, posterior)
+    found = _map_draws(lambda block, first: of_block(block, key, first, x, y), posterior, draws)
+    rows, of_draws = row_dims(y.ndim - 1), ("chain", "draw")
     return with_groups(
         draws,
         posterior_predictive=xarray.Dataset({"y": ((*of_draws, *rows), found["drawn"])}),
@@ -231,17 +214,12 @@ def _as_draws(functions: dict[str, np.ndarray], draws: Any) -> "arviz.InferenceD
     dims = {}
     for name, values in functions.items():
         classes = name == "probs"
-        dims[name] = [*_dims(values.ndim - 3 - classes), *(["class"] if classes else [])]
+        dims[name] = [*row_dims(values.ndim - 3 - classes), *(["class"] if classes else [])]
     return inference_data(functions, {}, None, dict(draws.attrs), dims=dims)
 
 
-def _dims(num_axes: int) -> tuple[str, ...]:
-    """Name the dimensions of rows with so many axes of outputs."""
-    return "row", *(["output"] if num_axes == 1 else [f"output_{i}" for i in range(num_axes)])
-
-
-def _of_each(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
-    """Join what a function gives of each draw of a block, and of the first one's number."""
+def _map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
+    """Apply a function of a block of draws and the first one's number to all; join by chain."""
     sites = sites_of(posterior, draws)
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
     parts, first = [], 0
@@ -254,43 +232,9 @@ def _of_each(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, 
     )
 
 
-def _center(predictive: dist.Distribution) -> tuple[str, Array]:
-    """Class probabilities where the distribution has classes, else its mean."""
-    each, shape = innermost(predictive), predictive.shape()  # which rows alike share
-    probs = getattr(each, "probs", None)
-    if probs is not None and jnp.ndim(probs) == len(each.batch_shape) + 1:
-        return "probs", jnp.broadcast_to(probs, (*shape, probs.shape[-1]))
-    if probs is not None and each.support is dist.constraints.boolean:
-        return "probs", jnp.broadcast_to(jnp.stack([1 - probs, probs], -1), (*shape, 2))
-    return "mean", predictive.mean
-
-
-def each_output(predictive: dist.Distribution) -> dist.Distribution:
-    """Give the distribution of single outputs where several are one event."""
-    while isinstance(predictive, dist.Independent):
-        predictive = predictive.base_dist
-    return predictive
-
-
-def adder(posterior: Posterior, keep_each: bool = False) -> Callable[..., tuple]:
-    """Give ``sums, block, weights, x, y -> sums, each`` that adds a block of draws.
-
-    Begin with None for sums. ``each`` is what :func:`function_draws` gives of the block, or empty.
-    """
-    return _compiled(_add_keeping if keep_each else _add, posterior.predictive, active_changes())
-
-
-@lru_cache(maxsize=8)
-def _compiled(function: Callable, predictive: Predictive, changes: tuple) -> Callable:
-    """Compile for a posterior and what changes its networks now; the next call finds it here."""
-    del changes
-    return jax.jit(partial(function, predictive))
-
-
 def _centers(predictive: Predictive, block: Tree, x: Tree) -> dict[str, Array]:
     def one(values: Tree) -> dict[str, Array]:
-        name, center = _center(predictive(values, x))
-        return {name: center}
+        return dict([probs_or_mean(predictive(values, x))])
 
     return jax.lax.map(one, block)
 
@@ -309,104 +253,3 @@ def _drawn(
 
     numbers = first + jnp.arange(len(jax.tree.leaves(block)[0]))
     return jax.lax.map(one, (numbers, block))
-
-
-def _add(
-    predictive: Predictive,
-    sums: Sums | None,
-    block: Tree,
-    weights: Array,
-    x: Tree,
-    y: Array | None,
-    keep_each: bool = False,
-) -> tuple[Sums, dict[str, Array]]:
-    def of_draw(values: Tree, weight: Array) -> tuple[Sums, dict[str, Array]]:
-        distribution = predictive(values, x)
-        each = dict([_center(distribution)]) if keep_each else {}
-        return _of_draw(distribution, weight, y), each
-
-    def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, dict[str, Array]]:
-        new, each = of_draw(*draw)
-        return _merged(sums, new), each
-
-    draws = block, weights.astype(float)
-    if sums is None:
-        one = jax.tree.map(lambda leaf: leaf[0], draws)
-        sums = _nothing(jax.eval_shape(of_draw, *one)[0])
-    return jax.lax.scan(body, sums, draws)
-
-
-_add_keeping = partial(_add, keep_each=True)
-
-
-def _nothing(shapes: Sums) -> Sums:
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return zeros._replace(log_prob=jnp.full_like(zeros.log_prob, -jnp.inf))
-
-
-def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> Sums:
-    name, center = _center(predictive)
-    variance = jnp.zeros(center.shape[:-1]) if name == "probs" else predictive.variance
-    nothing = jnp.zeros(predictive.batch_shape)
-    return Sums(
-        weight=weight,
-        mean=center,
-        spread=jnp.zeros_like(center),
-        variance=variance,
-        log_prob=nothing if y is None else jnp.log(weight) + predictive.log_prob(y),
-        entropy=_entropy(predictive, variance.shape),
-    )
-
-
-def _merged(sums: Sums, new: Sums) -> Sums:
-    weight = sums.weight + new.weight
-    share = new.weight / jnp.where(weight > 0, weight, 1.0)
-    change = new.mean - sums.mean
-    mean = sums.mean + share * change
-    return Sums(
-        weight=weight,
-        mean=mean,
-        spread=sums.spread + new.weight * change * (new.mean - mean),
-        variance=sums.variance + share * (new.variance - sums.variance),
-        log_prob=jnp.logaddexp(sums.log_prob, new.log_prob),
-        entropy=sums.entropy + share * (new.entropy - sums.entropy),
-    )
-
-
-def _entropy(predictive: dist.Distribution, shape: tuple[int, ...]) -> Array:
-    """Entropy of each output; NaN where the distribution knows no closed form of it."""
-    unknown = jnp.full(shape, jnp.nan)
-    try:
-        entropy = each_output(predictive).entropy()
-    except NotImplementedError:
-        return unknown
-    return entropy if entropy.shape == shape else unknown
-
-
-def _dataset(parts: list[Sums], has_y: bool) -> "xarray.Dataset":
-    import xarray
-
-    weight = float(parts[0].weight)
-    rows = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in Sums._fields
-        if name != "weight"
-    }
-    classes = rows["mean"].ndim > rows["variance"].ndim
-    dims = _dims(rows["variance"].ndim - 1)
-    columns: dict[str, Any] = {}
-    if classes:
-        columns["probs"] = ((*dims, "class"), rows["mean"])
-        entropy = -np.sum(rows["mean"] * np.log(np.maximum(rows["mean"], 1e-38)), -1)
-    else:
-        epistemic = rows["spread"] / weight
-        columns["mean"] = (dims, rows["mean"])
-        columns["variance"] = (dims, rows["variance"] + epistemic)
-        columns["epistemic_variance"] = (dims, epistemic)
-        entropy = 0.5 * np.log(2 * np.pi * np.e * columns["variance"][1])
-    columns["entropy"] = (dims, entropy)
-    columns["expected_entropy"] = (dims, rows["entropy"])
-    columns["mutual_information"] = (dims, entropy - rows["entropy"])
-    if has_y:
-        columns["log_prob"] = (dims[: rows["log_prob"].ndim], rows["log_prob"] - np.log(weight))
-    return xarray.Dataset(columns)

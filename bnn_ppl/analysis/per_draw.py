@@ -1,0 +1,65 @@
+"""What a single draw predicts, and programs compiled to predict with many."""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from bnn_ppl.model.network import active_changes
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import innermost
+
+Array = jax.Array
+Tree = Any
+Predictive: TypeAlias = Callable[[Tree, Tree], dist.Distribution]  # of values and x
+
+
+def probs_or_mean(predictive: dist.Distribution) -> tuple[str, Array]:
+    """Name and values: class probabilities where the distribution has classes, else its mean."""
+    # Rows that are alike can share one innermost distribution, hence the broadcasts.
+    each, shape = innermost(predictive), predictive.shape()
+    probs = getattr(each, "probs", None)
+    if probs is not None and jnp.ndim(probs) == len(each.batch_shape) + 1:
+        return "probs", jnp.broadcast_to(probs, (*shape, probs.shape[-1]))
+    if probs is not None and each.support is dist.constraints.boolean:
+        return "probs", jnp.broadcast_to(jnp.stack([1 - probs, probs], -1), (*shape, 2))
+    return "mean", predictive.mean
+
+
+def each_output(predictive: dist.Distribution) -> dist.Distribution:
+    """Give the distribution of each output where several form one event."""
+    while isinstance(predictive, dist.Independent):
+        predictive = predictive.base_dist
+    return predictive
+
+
+def entropy_of_outputs(predictive: dist.Distribution, shape: tuple[int, ...]) -> Array:
+    """Entropy of each output; NaN where the distribution has no closed form for it."""
+    unknown = jnp.full(shape, jnp.nan)
+    try:
+        entropy = each_output(predictive).entropy()
+    except NotImplementedError:
+        return unknown
+    return entropy if entropy.shape == shape else unknown
+
+
+def row_dims(num_axes: int) -> tuple[str, ...]:
+    """Name the dimensions of predictions with a number of output axes for each row."""
+    return "row", *(["output"] if num_axes == 1 else [f"output_{i}" for i in range(num_axes)])
+
+
+def compiled(function: Callable, posterior: Posterior) -> Callable:
+    """Compile ``function(posterior.predictive, ...)``, once for each posterior."""
+    return _compiled(function, posterior.predictive, active_changes())
+
+
+@lru_cache(maxsize=8)
+def _compiled(
+    function: Callable,
+    predictive: Predictive,
+    changes: tuple,  # part of the cache's key alone: tracing reads the active changes
+) -> Callable:
+    return jax.jit(partial(function, predictive))
