@@ -286,7 +286,7 @@ def test_bad_input_is_refused_before_anything_is_computed(monkeypatch):
     for changes, words in (
         ({"num_points": 1}, "got num_points=1, expected a whole number from 2"),
         ({"num_points": 4.5}, "got num_points=4.5, expected a whole number from 2"),
-        ({"margin": -0.1}, "got margin=-0.1, expected a share from 0 up"),
+        ({"margin": -0.1}, "got margin=-0.1, expected a share of 0 or more"),
         ({"margin": np.nan}, "got margin=nan, expected"),
         ({"mesh": Mesh(np.array(jax.devices()), ("x",))}, r"got a mesh with the axes \('x',\)"),
         ({"through": dict(list(through.items())[:2])}, "got 2 corners in a dict, expected three"),

@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 def guide(
     posterior: Posterior, draws: "arviz.InferenceData", chain: int = 0
 ) -> Callable[..., None]:
-    """Make a NumPyro guide of the Gaussian that a chain of :func:`bnn_ppl.mfvi` fitted.
+    """Make a NumPyro guide from the Gaussian that a chain of :func:`bnn_ppl.mfvi` fitted.
 
-    For ``numpyro.infer.Predictive(model, guide=guide, ...)``, ``Trace_ELBO().loss(...)`` and all
-    else that takes a model and its guide. It has no parameters left to learn.
+    For ``numpyro.infer.Predictive(model, guide=guide, ...)``, ``Trace_ELBO().loss(...)`` and
+    anything else that takes a model and its guide. It has no parameters left to learn.
 
     Parameters
     ----------
     posterior
-        The one that was approximated.
+        The posterior that was approximated.
     draws
-        Result of a method whose ``fitted`` group holds independent Gaussians: mfvi, vogn, ivon.
+        From a method whose ``fitted`` group holds independent Gaussians: mfvi, vogn, ivon.
     chain
-        Which chain's.
+        The chain whose Gaussian to use.
 
     Returns
     -------
     Callable
-        ``guide(x, y=None)``; takes and ignores the model's arguments.
+        ``guide(x, y=None)``, which ignores the model's arguments.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def guide(
         If the draws have no such group.
     """
     method = draws.attrs.get("method", "another method")
-    if method not in ("mfvi", "vogn", "ivon") or "fitted" not in draws:
+    if draws.attrs.get("draws_from") != "gaussian" or "fitted" not in draws:
         raise ValueError(
             f"got draws of {method}, which fits no independent Gaussians, expected those of mfvi, "
             "vogn or ivon: use the draws themselves"
@@ -67,7 +67,7 @@ def guide(
         values = posterior.constrain(position)
         log_jacobian = posterior.terms(position, one_row).log_jacobian
         for index, (site, value) in enumerate(values.items()):
-            # Of all sites together: which of them carries it makes no difference.
+            # The Jacobian of all sites together; it makes no difference which site carries it.
             density = -log_jacobian if index == 0 else jnp.zeros(())
             numpyro.sample(site, dist.Delta(value, density, event_dim=jnp.ndim(value)))
 

@@ -20,39 +20,42 @@ if TYPE_CHECKING:
 def linearised(
     posterior: Posterior, values: "Mapping[str, Any] | arviz.InferenceData"
 ) -> Posterior:
-    r"""Give the posterior whose predictions are of networks linearised about given weights.
+    r"""Give the posterior that predicts with its networks linearised about given weights.
 
     .. math:: f(x, w) \to f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w^*) / \partial w
 
     A Gaussian about a mode with the Gauss-Newton curvature approximates the posterior of this
-    network rather than of the one trained, in which draws from it can predict badly (Immer et al.,
-    2021). So draws of :func:`bnn_ppl.laplace` predict by::
+    linearised network rather than of the original one, in which its draws can predict badly (Immer
+    et al., 2021). So predict with draws from :func:`bnn_ppl.laplace` by::
 
         predict(linearised(posterior, draws), draws, data)
 
-    Sites that are no network's weights are as drawn.
+    Sites outside networks keep their drawn values.
 
     Parameters
     ----------
     posterior
-        The one that was approximated.
+        The posterior that was approximated.
     values
-        The weights w*: a dict of arrays by site, or an InferenceData with one chain, of which the
-        mean of the fitted distribution is taken where there is one, else its only draw.
+        The weights w*: a dict of arrays by site, or an InferenceData with one chain, whose fitted
+        mean is used if there is one, else its only draw.
 
     Returns
     -------
     Posterior
-        The same but for ``predictive(values, x)``; its densities are of the network as it is.
+        The same except for ``predictive(values, x)``; densities remain those of the original
+        network.
 
     Raises
     ------
     ValueError
-        If a site is missing or of another shape, or there are several chains or, without a fitted
+        If a site is missing or has another shape, or there are several chains or, without a fitted
         distribution, several draws.
     """
     centre = _checked(posterior, _values(posterior, values))
-    of_network = posterior.predictive  # alone: `predict` keeps what it compiled for, without data
+    # Only this function is captured, not the posterior: `predict` caches programs by it, and the
+    # cache must not keep the data alive.
+    of_network = posterior.predictive
 
     def predictive(values: Values, x: Any) -> Distribution:
         with changed_networks(_linearised_about(centre)):
@@ -102,7 +105,7 @@ def _values(posterior: Posterior, given: Any) -> Mapping[str, Any]:
 def _check_count(name: str, count: int) -> None:
     if count != 1:
         raise ValueError(
-            f"got {count} {name} to linearise about, expected one: choose it, "
+            f"got {count} {name} to linearise about, expected one: select it by "
             "draws.isel(chain=[0], draw=[0])"
         )
 
@@ -114,6 +117,6 @@ def _checked(posterior: Posterior, values: Mapping[str, Any]) -> Values:
         if got != expected.shape:
             raise ValueError(
                 f"got {got} for the site {site!r}, expected an array {expected.shape}: pass one "
-                "draw of all sites of this model"
+                "draw with all sites of this model"
             )
     return {site: jnp.asarray(values[site]) for site in shapes}

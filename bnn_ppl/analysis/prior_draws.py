@@ -1,4 +1,4 @@
-"""Draws from a model's prior, in the form of a run's."""
+"""Draws from a model's prior, in the form of a run's draws."""
 
 from typing import TYPE_CHECKING
 
@@ -21,31 +21,31 @@ def prior_draws(
 ) -> "arviz.InferenceData":
     """Draw every site from the model's prior: what the model believes before it sees y.
 
-    :func:`bnn_ppl.predict` and :func:`bnn_ppl.function_draws` take the result for draws of a run:
-    their answers are then the prior predictive distribution and functions drawn from the prior.
+    :func:`bnn_ppl.predict` and :func:`bnn_ppl.function_draws` accept the result like the draws of a
+    run, and return the prior predictive distribution and functions drawn from the prior.
 
     Parameters
     ----------
     key
-        From ``jax.random.key``. A draw's numbers do not depend on how many draws there are.
+        From ``jax.random.key``. The values of a draw do not depend on the number of draws.
     posterior
-        From :func:`bnn_ppl.condition`. Its temperature does not count: the draws are from the prior
-        that the model states. Nor do its networks' initialisers.
+        From :func:`bnn_ppl.condition`. The draws are from the prior that the model states: neither
+        temperature nor the networks' initialisers affect them.
     num_draws
-        Draws of each chain.
+        Number of draws per chain.
     num_chains
-        Chains; all draws are independent.
+        Number of chains; all draws are independent.
 
     Returns
     -------
     arviz.InferenceData
-        The group ``posterior`` (so named to stand in a run's place) with every site (chain, draw,
-        ...) on its own support, scales of hierarchical priors among them.
+        The group ``posterior`` (named as in a run) with every site (chain, draw, ...) on its own
+        support, including the scales of hierarchical priors.
 
     Raises
     ------
     TypeError
-        If key and posterior are not what they are called.
+        If key or posterior are of another type.
     ValueError
         If a count is below 1, or a prior is improper.
     """
@@ -58,7 +58,7 @@ def prior_draws(
         return posterior.from_prior(own_key, data)
 
     _refuse_improper(posterior)
-    # The data are an argument, or they would be a constant of the program.
+    # The data are an argument: captured, they would become a constant of the program.
     every_chain = jax.jit(
         lambda data: jax.lax.map(
             lambda chain: jax.lax.map(lambda i: draw(chain, i, data), jnp.arange(num_draws)),

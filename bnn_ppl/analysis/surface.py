@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from bnn_ppl.analysis.plane import grid_lines, shares_of_corners, triangle_of
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Batch, Position
 from bnn_ppl.runtime.checks import check_count
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 Array = jax.Array
 
-_FLATTEST = 1e-5  # height of the triangle over its longest side; below, rounding makes the plane
-
 
 def surface(
     posterior: Posterior,
@@ -46,26 +45,26 @@ def surface(
     r"""Log-density, log-likelihood and log-prior on the plane through three positions.
 
     The plane of Garipov et al. (2018, figure 1) and Izmailov et al. (2021), in unconstrained space.
-    With corners :math:`w_1, w_2, w_3` a point of it is
+    With corners :math:`w_1, w_2, w_3` its points are
 
     .. math:: w(u, v) = w_1 + u \hat u + v \hat v, \quad
         \hat u = \frac{w_2 - w_1}{\|w_2 - w_1\|}, \quad
         \hat v \propto (w_3 - w_1) - \langle w_3 - w_1, \hat u \rangle \hat u,
 
     so that distances on the plane are distances between weights. Points are spread over the
-    devices; each makes the weights of one point at a time, so that memory does not grow with their
-    number.
+    devices; each device holds the weights of one point at a time, so memory does not grow with the
+    number of points.
 
     Parameters
     ----------
     posterior
-        Whose density it is.
+        The posterior whose density to evaluate.
     corners
-        Three positions (unconstrained, as the functions of `posterior` take them) by name, not on
-        one line: from :func:`corners`, or any others.
+        Three positions by name, unconstrained as for the functions of `posterior`, and not on one
+        line: from :func:`corners`, or any others.
     num_points
-        Evenly spaced lines of the grid along each axis, 2 or more. Those through the corners come
-        on top, so that every corner is a point of the grid.
+        Number of evenly spaced grid lines along each axis, 2 or more. Lines through the corners
+        are added, so that every corner is a grid point.
     margin
         Width of the strip around the triangle, as a share of the longer side of the rectangle that
         encloses it; 0 or more.
@@ -88,15 +87,15 @@ def surface(
     Raises
     ------
     ValueError
-        If there are not three corners, they lie on one line, or have other sites or shapes than the
-        posterior; if a number is out of range, or the mesh has other axes.
+        If there are not three corners, they lie on one line or differ from the posterior in sites
+        or shapes, a number is out of range, or the mesh has other axes.
     """
     _check_grid(num_points, margin)
     positions = _three_positions(posterior, corners)
-    triangle = _triangle(positions)
-    u, v = _grid_lines(triangle, num_points, margin)
+    triangle = triangle_of(positions)
+    u, v = grid_lines(triangle, num_points, margin)
     mesh = chain_mesh(jax.device_count() if mesh is None else len(mesh.devices), mesh)
-    values = _on_devices(posterior, positions, _shares(u, v, triangle), mesh, progress)
+    values = _on_devices(posterior, positions, shares_of_corners(u, v, triangle), mesh, progress)
     return _dataset(posterior, list(corners), triangle, u, v, values)
 
 
@@ -110,7 +109,7 @@ def corners(
     Parameters
     ----------
     posterior
-        The one that was sampled.
+        The posterior that was sampled.
     draws
         From :func:`bnn_ppl.run`.
     which
@@ -121,13 +120,13 @@ def corners(
     Returns
     -------
     dict of str to position
-        Named by what differs: chain, draw or both.
+        Named by what distinguishes them: chain, draw or both.
 
     Raises
     ------
     ValueError
-        If there are too few draws to choose from, one of those named is not there, they are not
-        three, or the draws lack a site.
+        If there are too few draws, a chain or draw does not exist, there are not three pairs, or
+        the draws lack a site.
     """
     sizes = draws["posterior"].sizes
     chosen = _default_corners(sizes["chain"], sizes["draw"]) if which is None else list(which)
@@ -146,11 +145,11 @@ def corner(
     Parameters
     ----------
     posterior
-        The one that was sampled, or another of the same model.
+        The posterior that was sampled, or another of the same model.
     draws
         From :func:`bnn_ppl.run`.
     chain, draw
-        Which one; negative numbers count from the end.
+        Chain and draw numbers; negative numbers count from the end.
 
     Returns
     -------
@@ -160,7 +159,7 @@ def corner(
     Raises
     ------
     ValueError
-        If it is not there, or the draws lack a site.
+        If that draw does not exist, or the draws lack a site.
     """
     sites = sites_of(posterior, draws)
     for name, number in (("chain", chain), ("draw", draw)):
@@ -171,7 +170,7 @@ def corner(
     return jax.jit(posterior.unconstrain)(values, posterior.data)
 
 
-# --- the plane
+# --- corners
 
 
 def _default_corners(num_chains: int, num_draws: int) -> list[tuple[int, int]]:
@@ -196,49 +195,6 @@ def _names(pairs: list[tuple[int, int]]) -> list[str]:
     return [f"chain {chain}, draw {draw}" for chain, draw in pairs]
 
 
-def _triangle(positions: tuple[Position, ...]) -> np.ndarray:
-    """Corners (3, 2) in coordinates of the plane, by Gram-Schmidt in double precision."""
-    flat = [_flat(position) for position in positions]
-    base, side = flat[1] - flat[0], flat[2] - flat[0]
-    length = float(np.linalg.norm(base))
-    along = float(side @ base) / length if length else 0.0
-    height = float(np.linalg.norm(side - along / length * base)) if length else 0.0
-    sides = [length, *(float(np.linalg.norm(flat[2] - end)) for end in flat[:2])]
-    if not height > _FLATTEST * max(sides):
-        raise ValueError(
-            f"got three corners on one line (distances {sides[0]:.4g}, {sides[1]:.4g} and "
-            f"{sides[2]:.4g}), expected a triangle: choose draws further apart"
-        )
-    return np.array([[0.0, 0.0], [length, 0.0], [along, height]])
-
-
-def _flat(position: Position) -> np.ndarray:
-    return np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in position.values()])
-
-
-def _grid_lines(
-    triangle: np.ndarray, num_points: int, margin: float
-) -> tuple[np.ndarray, np.ndarray]:
-    low, high = triangle.min(0), triangle.max(0)
-    strip = margin * (high - low).max()
-    u, v = (
-        np.union1d(np.linspace(first - strip, last + strip, num_points), through)
-        for first, last, through in zip(low, high, triangle.T, strict=True)
-    )
-    return u, v
-
-
-def _shares(u: np.ndarray, v: np.ndarray, triangle: np.ndarray) -> np.ndarray:
-    """Shares (points, 2) of the second and third corner in each point; the first has the rest.
-
-    Barycentric coordinates: exactly 0 or 1 at the corners, which are then met without rounding.
-    """
-    (_, (length, _), (along, height)) = triangle
-    third = np.broadcast_to((v / height)[:, None], (len(v), len(u)))
-    second = (u - third * along) / length
-    return np.stack([second, third], axis=-1).reshape(-1, 2)
-
-
 # --- on the devices
 
 
@@ -249,10 +205,10 @@ def _on_devices(
     mesh: Mesh,
     progress: bool | Literal["json"],
 ) -> dict[str, np.ndarray]:
-    """Values (points,), a point a device at a time."""
+    """Values (points,), one point per device at a time."""
     num_points, num_at_once = len(shares), mesh.shape["chain"]
     num_blocks = math.ceil(num_points / num_at_once)
-    # Points over again fill the last block.
+    # The last block is filled up with repeated points.
     blocks = np.resize(shares.astype(jnp.result_type(float)), (num_blocks, num_at_once, 2))
     values_at = jax.jit(over_chains(_values_at(posterior), mesh, num_mapped=1))
     shared = everywhere(positions, mesh), by_row(posterior.data, mesh)
@@ -319,7 +275,7 @@ def _dataset(
 def _check_grid(num_points: int, margin: float) -> None:
     check_count("num_points", num_points, least=2)
     if not 0 <= margin < math.inf:
-        raise ValueError(f"got margin={margin}, expected a share from 0 up; 0.25 is usual")
+        raise ValueError(f"got margin={margin}, expected a share of 0 or more; 0.25 is usual")
 
 
 def _three_positions(posterior: Posterior, corners: Mapping[str, Position]) -> tuple[Position, ...]:
