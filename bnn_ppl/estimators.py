@@ -317,7 +317,7 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
     def predict(
         self, X: Any, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Predict the mean of y (rows,), with `return_std` also its standard deviation (with noise)."""
+        """Predict the mean of y (rows,); with `return_std` also its sd, noise included."""
         prediction, (shift, scale) = self._predicted(X), self._y_scaling
         mean = prediction["mean"].values * scale + shift
         return (mean, np.sqrt(prediction["variance"].values) * scale) if return_std else mean

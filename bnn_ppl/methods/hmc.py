@@ -59,7 +59,7 @@ def hmc(
         constrained sites such as a noise scale), times sqrt(T) if T also divides the prior. With
         the other masses, which contain the scales, it is pi/2.
     mass
-        Inverse mass matrix, the inverse of M. "diagonal": the variance of the draws, estimated in
+        Inverse of the mass matrix M. "diagonal": the variance of the draws, estimated in
         warm-up starting from the prior's; "prior": the prior's variance; "identity": 1. By default
         "identity" if step_size is given, else "diagonal".
     target_acceptance

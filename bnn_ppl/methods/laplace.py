@@ -92,14 +92,15 @@ def laplace(
         ``"last_layer"``: the full covariance of the last such layer's kernel and bias; all other
         sites stay fixed (Daxberger et al., 2021).
     curvature
-        ``"gauss_newton"``: the expectation over y above, exact for Normal, Categorical and
-        Bernoulli likelihoods. ``"empirical"``: the outer product at the observed y, for any
-        likelihood.
+        Curvature F of a row. ``"gauss_newton"``: the expectation over y, exact for Normal,
+        Categorical and Bernoulli likelihoods. ``"empirical"``: the outer product of the gradient at
+        the observed y, for any likelihood.
     prior_precision
-        ``"model"``: the precision of the model's prior. ``"marginal_likelihood"``: that precision
-        times the number c from 1e-4 to 1e4 that maximises the log evidence below, found on a
-        logarithmic grid of 161 and refined by golden-section search. The position does not move: to
-        optimise both, alternate with finding the mode under c times the precision, until c = 1.
+        Precision of the prior. ``"model"``: the model's own. ``"marginal_likelihood"``: the model's
+        times the number c from 1e-4 to 1e4 that maximises the log evidence (see Notes), found on a
+        logarithmic grid of 161 values and refined by golden-section search. The position does not
+        move: to optimise both, alternate with finding the mode under c times the precision, until
+        c = 1.
 
     Raises
     ------

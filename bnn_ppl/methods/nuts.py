@@ -53,9 +53,9 @@ def nuts(
     step_size
         Leapfrog step size. None: tuned in warm-up by dual averaging.
     mass
-        Inverse mass matrix, the inverse of M: "diagonal" (the variance of the draws, estimated in
-        warm-up), "prior" (the variance of the prior) or "identity". By default "identity" if
-        step_size is given, else "diagonal".
+        Inverse of the mass matrix M: "diagonal" (the variance of the draws, estimated in warm-up),
+        "prior" (the variance of the prior) or "identity". By default "identity" if step_size is
+        given, else "diagonal".
     target_acceptance
         Target of dual averaging for the mean acceptance probability over a trajectory.
     max_num_doublings
