@@ -117,8 +117,8 @@ def ivon(
     Returns
     -------
     Method
-        Its ``fitted`` gives, by site in unconstrained space, ``.loc``, m, and ``.scale``,
-        :math:`\sigma`, and ``num_steps``.
+        Its group ``fitted`` holds, in unconstrained space, the means m (``<site>.loc``), the
+        standard deviations :math:`\sigma` (``<site>.scale``) and ``num_steps``.
 
     Raises
     ------

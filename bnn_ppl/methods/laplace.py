@@ -19,7 +19,7 @@ Array = jax.Array
 Tree = Any
 PriorPrecision: TypeAlias = Literal["model", "marginal_likelihood"]
 
-_FEW_NUMBERS = 1000  # elements; a prior on a site of up to so many may correlate them
+_FEW_NUMBERS = 1000  # elements of a site up to which its prior may correlate them
 _LEAST_PRECISION = 1e-6  # minimum for non-Gaussian priors, in units of 1 / std^2
 _GRID = 161  # number of multipliers of the prior precision, from 1e-4 to 1e4, that are tried
 _NARROWINGS = 30  # golden-section steps from the best of them, each to 0.62 of the interval
@@ -201,7 +201,7 @@ def laplace(
     settings |= {"prior_precision": prior_precision}
     density = posterior.logdensity
     return Method(
-        init, _stays, draw, warmup, settings, finish, fitted, logdensity=density, draws_from=kind
+        init, _no_step, draw, warmup, settings, finish, fitted, logdensity=density, draws_from=kind
     )
 
 
@@ -215,7 +215,7 @@ def _added(
     )
 
 
-def _stays(key: Array, state: LaplaceState, batch: Any) -> tuple[LaplaceState, dict]:
+def _no_step(key: Array, state: LaplaceState, batch: Any) -> tuple[LaplaceState, dict]:
     del key, batch
     return state, {}
 

@@ -86,7 +86,7 @@ def mc_dropout(
 
     def expected(position: Tree, key: jax.Array, batch: Any) -> jax.Array:
         rows_key, prior_key = jax.random.split(key)
-        with tapped(_dropping(rows_key, rates)):
+        with tapped(_dropout_tap(rows_key, rates)):
             rows = posterior.log_likelihood(position, batch)
         terms = posterior.terms(_dropped(prior_key, rates, position), batch)
         return posterior.total(terms._replace(log_likelihood=rows), batch)
@@ -146,7 +146,7 @@ def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str,
     return {name: float(share) for name, share in rates.items() if share}
 
 
-def _dropping(key: jax.Array, rates: dict[str, float]) -> Any:
+def _dropout_tap(key: jax.Array, rates: dict[str, float]) -> Any:
     """Make a tap that applies dropout to the inputs of layers, with a mask for each row."""
 
     def tap(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:

@@ -117,7 +117,7 @@ def mfvi(
         terms = posterior.terms(position, batch)
         terms = terms._replace(log_priors=_expected_log_priors(terms, mean, std))
         if estimator != "weights":
-            with tapped(_noisy(jax.random.fold_in(key, 1), estimator, layers, mean, std)):
+            with tapped(_noise_tap(jax.random.fold_in(key, 1), estimator, layers, mean, std)):
                 rows = posterior.log_likelihood(position, batch)
             terms = terms._replace(log_likelihood=rows)
         return posterior.total(terms, batch)
@@ -193,7 +193,7 @@ def _entropy(log_std: Tree) -> jax.Array:
 # --- averaging over q layer by layer
 
 
-def _noisy(key: jax.Array, estimator: str, layers: set[str], mean: Tree, std: Tree) -> Tap:
+def _noise_tap(key: jax.Array, estimator: str, layers: set[str], mean: Tree, std: Tree) -> Tap:
     """Make a tap that gives, row by row, draws under q of the outputs of the named layers."""
     seen: list[str] = []
 

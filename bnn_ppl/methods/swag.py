@@ -92,8 +92,9 @@ def swag(
     Returns
     -------
     Method
-        Its ``fitted`` gives, by site in unconstrained space, ``.loc``, the mean, and ``.scale``,
-        the :math:`\sigma` of the diagonal half; and ``num_collected``.
+        The wrapped method. Its group ``fitted`` holds, in unconstrained space, the means
+        (``<site>.loc``), the :math:`\sigma` of the diagonal half (``<site>.scale``) and
+        ``num_collected``.
 
     Raises
     ------

@@ -101,8 +101,9 @@ def vogn(
     Returns
     -------
     Method
-        Its ``fitted`` gives, by site in unconstrained space, ``.loc``, :math:`\mu`, and ``.scale``,
-        :math:`p^{-1/2}`, and ``num_steps``.
+        Its group ``fitted`` holds, in unconstrained space, the means :math:`\mu`
+        (``<site>.loc``), the standard deviations :math:`p^{-1/2}` (``<site>.scale``) and
+        ``num_steps``.
 
     Raises
     ------
@@ -137,8 +138,8 @@ def vogn(
         lp, gradient, target = averaged(lambda key: estimated(key, state, batch), key, num_samples)
         num_steps = state.num_steps + 1
         rate = value_at(learning_rate, state.num_steps) / (1 - beta1**num_steps)
-        momentum = _mixed(beta1, state.momentum, gradient)
-        precision = _mixed(beta2, state.precision, target)
+        momentum = _running_mean(beta1, state.momentum, gradient)
+        precision = _running_mean(beta2, state.precision, target)
         loc = jax.tree.map(lambda w, m, p: w + rate * m / p, state.loc, momentum, precision)
         return VognState(loc, momentum, precision, num_steps), step_info(lp, num_samples)
 
@@ -165,5 +166,5 @@ def vogn(
     )
 
 
-def _mixed(beta: float, old: Tree, new: Tree) -> Tree:
+def _running_mean(beta: float, old: Tree, new: Tree) -> Tree:
     return jax.tree.map(lambda a, b: beta * a + (1 - beta) * b, old, new)

@@ -44,11 +44,11 @@ class Diagonal(NamedTuple):
     scaled: list[str]  # sites whose prior the multiplier acts on
 
     def begin(self, position: Tree) -> dict[str, Array]:
-        """Sum of no rows."""
+        """Start the sum over rows at 0."""
         return {site: jnp.zeros_like(position[site]) for site in self.sites}
 
     def curvature(self, rows: Evaluated) -> dict[str, Array]:
-        """Sum over a batch."""
+        """Sum the curvature over the rows of a batch."""
         of_layers: dict[str, Array] = {}
         for name, call in self.layers.items():
             of_layers |= by_site(name, call, squares_of_layer(rows, name))
@@ -56,7 +56,7 @@ class Diagonal(NamedTuple):
         return of_layers | squares_of_sites(self.posterior, rows, others)
 
     def fit(self, squares: dict[str, Array], prior: dict[str, Array]) -> Fit:
-        """Add the prior."""
+        """Add the precision of the prior."""
 
         def precision(site: str, multiplier: Array) -> Array:
             return squares[site] + prior[site] * (multiplier if site in self.scaled else 1.0)
@@ -71,7 +71,7 @@ class Diagonal(NamedTuple):
         return Fit(log_det, covariance)
 
     def draw(self, key: Array, scales: dict[str, Array]) -> dict[str, Array]:
-        """Draw about 0."""
+        """Draw a deviation from the position."""
         flat, unravel = ravel_pytree(scales)
         return unravel(flat * jax.random.normal(key, flat.shape, flat.dtype))
 
@@ -106,14 +106,14 @@ class Kronecker(NamedTuple):
         return sites_of(self.name, self.call)
 
     def begin(self, position: Tree) -> Factors:
-        """Sum of no rows."""
+        """Start the sum over rows at 0."""
         dtype, outputs = position[self.sites[0]].dtype, self.call.kernel_shape[-1]
         inputs = math.prod(self.call.kernel_shape[:-1]) + self.call.has_bias
         shapes = (inputs, inputs), (outputs, outputs), (inputs, outputs)
         return Factors(*(jnp.zeros(shape, dtype) for shape in shapes))
 
     def curvature(self, rows: Evaluated) -> Factors:
-        """Sum over a batch."""
+        """Sum the curvature over the rows of a batch."""
         inputs, outputs = kronecker_factors(rows, self.name)
         return Factors(inputs, outputs, jnp.zeros((len(inputs), len(outputs)), inputs.dtype))
 
@@ -136,7 +136,7 @@ class Kronecker(NamedTuple):
         return Fit(log_det, covariance)
 
     def draw(self, key: Array, factors: Factors) -> dict[str, Array]:
-        """Draw about 0."""
+        """Draw a deviation from the position."""
         along = factors.along * jax.random.normal(key, factors.along.shape, factors.along.dtype)
         return by_site(self.name, self.call, factors.inputs @ along @ factors.outputs.T)
 
@@ -171,12 +171,12 @@ class Joint(NamedTuple):
         return list(self.shapes)
 
     def begin(self, position: Tree) -> Array:
-        """Sum of no rows."""
+        """Start the sum over rows at 0."""
         size = sum(math.prod(shape) for shape in self.shapes.values())
         return jnp.zeros((size, size), position[self.sites[0]].dtype)
 
     def curvature(self, rows: Evaluated) -> Array:
-        """Sum over a batch."""
+        """Sum the curvature over the rows of a batch."""
         return products_of_sites(self.posterior, rows, self.sites)
 
     def fit(self, products: Array, prior: dict[str, Array]) -> Fit:
@@ -210,7 +210,7 @@ class Joint(NamedTuple):
         return Fit(log_det, covariance)
 
     def draw(self, key: Array, root: Array) -> dict[str, Array]:
-        """Draw about 0."""
+        """Draw a deviation from the position."""
         return self._by_site(root @ jax.random.normal(key, root.shape[:1], root.dtype))
 
     def scales(self, root: Array) -> dict[str, Array]:
