@@ -143,6 +143,17 @@ def test_no_draws_yet_is_an_error_where_some_are_needed(tmp_path):
         draws_of(open_draws(tmp_path), ["noise"])
 
 
+def test_draws_behind_a_symbolic_link_are_read_and_written(folder, tmp_path):
+    """Scratch disks are often reached by links."""
+    (folder / "draws.zarr").rename(tmp_path / "scratch")
+    (folder / "draws.zarr").symlink_to(tmp_path / "scratch")
+    np.testing.assert_array_equal(open_draws(folder).posterior["noise"], VALUES["noise"])
+    writer = open_writer(folder, 13)
+    write_draws(writer, slice(0, 2), 13, part(0, 3))
+    publish_draws(writer, 13, FACTS)
+    assert (tmp_path / "scratch").is_dir() and open_draws(folder).posterior.sizes["draw"] == 13
+
+
 # --- what no run wrote
 
 

@@ -1,4 +1,4 @@
-"""What a run would cost, before it is begun."""
+"""What a run would cost, before it is started."""
 
 import time
 from typing import Any, NamedTuple
@@ -22,25 +22,25 @@ class Plan(NamedTuple):
     Attributes
     ----------
     compile_seconds
-        To start the chains and compile warm-up and draws; less where the method has run before.
+        To start the chains and compile warm-up and draws; less if the method has run before.
     gradient_seconds
-        One gradient of the log-density for all chains, called on its own (inside a run one takes
-        less, on small networks much less); median of several.
+        One gradient of the log-density for all chains, called on its own: median of several. Inside
+        a run it takes less, on small networks much less.
     gradients_a_draw
-        Gradients of one chain for one draw, as in the last quarter of the trial; None if the method
-        does not count them.
+        Gradients per draw of one chain, in the last quarter of the trial; None if the method does
+        not count them.
     seconds_a_warmup_step, seconds_a_draw
         For all chains.
     hours
-        Of the whole run, compiling included.
+        Of the whole run, including compilation.
     gradients
         Of the whole run, all chains together.
     memory_a_device, memory_limit
-        Bytes: what the compiled program needs, and what there is (None if unknown).
+        Bytes that the compiled program needs, and bytes available (None if unknown).
     disk
-        Bytes that a folder takes: all draws, and the samplers' state.
+        Bytes of a run's folder: all draws, and the samplers' state.
     trial_steps
-        Steps that were run to know this.
+        Steps taken to measure this.
     """
 
     compile_seconds: float
@@ -69,15 +69,15 @@ def plan(
     bootstrap: bool = False,
     trial_seconds: float = 20.0,
 ) -> Plan:
-    """Compile a run's steps, try them for some seconds, and reckon what the whole would cost.
+    """Compile a run, time its steps for some seconds, and estimate the cost of the whole.
 
     Parameters
     ----------
     key, posterior, method, num_chains, num_warmup, num_draws, thin, batch_size, bootstrap
         As for :func:`bnn_ppl.run`.
     trial_seconds
-        Time to try steps. While a method adapts, the cost of a step changes: the longer the trial,
-        the better the estimate.
+        Time to try steps. While a method adapts, the cost of a step changes: a longer trial gives a
+        better estimate.
 
     Returns
     -------
@@ -126,7 +126,7 @@ class _Tried(NamedTuple):
 
 
 def _trial(loop: CompiledLoop, states: Tree, num: int, seconds: float) -> tuple[_Tried, Tree]:
-    """Take steps one by one for so long."""
+    """Take steps one by one, for about so many seconds."""
     times: list[float] = []
     gradients: list[float] = []
     while len(times) < num and (sum(times) < seconds or len(times) < 3):

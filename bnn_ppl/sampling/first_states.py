@@ -1,0 +1,123 @@
+"""Where the chains start: positions, and a method's first states at them."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bnn_ppl.methods.method import Method
+from bnn_ppl.model.network import active_changes
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.devices import by_chain, chain_sharding, everywhere, over_chains, to_host
+from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.storage.inference_data import draws_of
+
+if TYPE_CHECKING:
+    import arviz
+
+Tree = Any
+
+
+def first_positions(
+    key: jax.Array,
+    posterior: Posterior,
+    chains: jax.Array,
+    mesh: Mesh,
+    init: "arviz.InferenceData | None",
+) -> Tree:
+    """Give the chains' positions: from draws of another run, or the posterior's `init`."""
+    if init is not None:
+        return by_chain(_positions_from(init, posterior, len(chains)), mesh)
+    start = _initial_positions(posterior.init, mesh, active_changes())
+    return start(chains, key, everywhere(posterior.data, mesh))
+
+
+def first_states(
+    posterior: Posterior,
+    method: Method,
+    chains: jax.Array,
+    positions: Tree,
+    keys: tuple[jax.Array, jax.Array],
+    data: Tree,
+    bootstrap: bool,
+    mesh: Mesh,
+) -> Tree:
+    """Give the chains' states by the method's `init`; refuse a density that is not finite."""
+    start = _compiled_states(method.init, posterior.logdensity, bootstrap, mesh, active_changes())
+    states, finite = start(chains, positions, keys, data)
+    _check_finite(posterior, positions, to_host(finite))
+    return states
+
+
+def _check_finite(posterior: Posterior, positions: Tree, finite: np.ndarray) -> None:
+    """Refuse a start whose log-density is not finite, naming the first term that is not."""
+    for chain in np.flatnonzero(~finite):
+        posterior.check({site: leaf[chain] for site, leaf in to_host(positions).items()})
+        raise ValueError(
+            "got a log-density that is not finite at the start though each of its terms is: their "
+            "sum overflows; rescale the data"
+        )
+
+
+def _positions_from(draws: "arviz.InferenceData", posterior: Posterior, num_chains: int) -> Tree:
+    """Take the last draw of each chain, or draws spread over another number of chains."""
+    sites = draws_of(draws, list(posterior.prior_std))
+    have, length = next(iter(sites.values())).shape[:2]
+    if have == num_chains:
+        chosen = {site: values[:, -1].values for site, values in sites.items()}
+    else:
+        spread = np.linspace(0, have * length - 1, num_chains).round().astype(int)
+        chain, draw = np.divmod(spread, length)
+        chosen = {
+            site: np.stack([values[c, d].values for c, d in zip(chain, draw, strict=True)])
+            for site, values in sites.items()
+        }
+    return _unconstrain(posterior.unconstrain)(jax.tree.map(jnp.asarray, chosen))
+
+
+@lru_cache(maxsize=2)
+def _unconstrain(unconstrain: Callable) -> Callable:
+    return jax.jit(jax.vmap(unconstrain))
+
+
+@lru_cache(maxsize=2)
+def _initial_positions(
+    init: Callable,
+    mesh: Mesh,
+    changes: tuple,  # part of the cache's key alone: tracing `init` reads the active changes
+) -> Callable:
+    """Compile a posterior's `init` for all chains."""
+
+    def position(chain: jax.Array, key: jax.Array, data: Tree) -> Tree:
+        return init(jax.random.fold_in(key, chain), data)
+
+    return jax.jit(over_chains(position, mesh, num_mapped=1), out_shardings=chain_sharding(mesh))
+
+
+@lru_cache(maxsize=2)
+def _compiled_states(
+    init: Callable,
+    logdensity: Callable,
+    bootstrap: bool,
+    mesh: Mesh,
+    changes: tuple,  # part of the cache's key alone: tracing reads the active changes
+) -> Callable:
+    """Compile a method's `init` for all chains, and whether the log-density is finite there.
+
+    Both see all rows, or all rows of the chain's bootstrap sample.
+    """
+    all_rows = Minibatches(None, bootstrap)
+
+    def state(
+        chain: jax.Array, position: Tree, keys: tuple[jax.Array, jax.Array], data: Tree
+    ) -> tuple[Tree, jax.Array]:
+        own_key = jax.random.fold_in(jax.random.fold_in(keys[0], 1), chain)
+        batch_key = jax.random.fold_in(keys[1], chain)
+        _, batch = all_rows.next(all_rows.order(batch_key, 0, data), batch_key, 0, data)
+        return init(own_key, position, batch), jnp.isfinite(logdensity(position, batch))
+
+    return jax.jit(over_chains(state, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
