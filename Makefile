@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test check docs clean
+.PHONY: demo test laws check docs clean
 
 demo: .venv/ready
 	$(BIN)/bnn-ppl run hmc --data yacht
 
 test: .venv/ready-test
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m "not statistical and not thorough and not slow"
+
+laws: .venv/ready-test
+	$(BIN)/python -m pytest -n auto -m "(statistical or thorough) and not slow"
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .

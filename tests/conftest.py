@@ -29,9 +29,8 @@ def ctrl_c_is_heard():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
-def compiled_quickly():
-    """Leave out most of the compiler's work, for tests in which little is computed."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+@pytest.fixture(autouse=True)
+def quick_compiler(request):
+    """Leave out most of the compiler's work, except where many steps are run."""
+    marks = {mark.name for mark in request.node.iter_markers()}
+    jax.config.update("jax_disable_most_optimizations", not marks & {"slow", "statistical"})

@@ -21,6 +21,8 @@ from stats import chi_square_uniform, effective_sample_size
 
 import bnn_ppl as bnn
 
+pytestmark = pytest.mark.statistical
+
 NUM_REPLICATIONS, NUM_WARMUP, NUM_DRAWS, THIN = 200, 200, 99, 5
 X = np.random.default_rng(0).standard_normal((20, 2))
 X_NEW = np.array([[0.0, 0.0], [1.0, -1.0], [3.0, 3.0]])  # the last outside the data

@@ -182,6 +182,7 @@ def test_of_many_choices_of_chains_some_are_chosen_by_the_seed():
 # --- the command and its figure
 
 
+@pytest.mark.thorough
 def test_the_command_writes_the_table_and_the_figure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "_start_jax", lambda: None)
     monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")

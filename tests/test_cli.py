@@ -17,8 +17,6 @@ from bnn_ppl import cli
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.methods.method import METHODS
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 SIZES = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL = [*SIZES, "--no-progress"]
 SHORT = [*SMALL, "--max-num-steps", "8"]
@@ -152,6 +150,7 @@ def test_progress_is_json_lines_a_line_or_nothing(capsys, draws_only):
     assert not capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_float64_is_kept_from_run_to_predict_and_summary(capsys, seen):
     cli.main(["run", "hmc", *SHORT, "--float64", "--folder", "here"])
     draws = bnn.diagnostics.load("here")
@@ -166,6 +165,7 @@ def test_float64_is_kept_from_run_to_predict_and_summary(capsys, seen):
     assert all(values.dtype == float for values in functions[0][1].posterior.values())
 
 
+@pytest.mark.thorough
 def test_precision_and_microbatch_reach_the_run(capsys, seen, draws_only):
     runs = seen("run")
     options = ["--matmul-precision", "tensorfloat32", "--microbatch", "50", "--folder", "here"]
@@ -222,6 +222,7 @@ def test_summary_shows_functions_layers_and_facts(capsys):
         assert words in out
 
 
+@pytest.mark.thorough
 def test_classification_runs_end_to_end(capsys):
     options = ["--data", "mnist", "--subset", "20", "--folder", "here"]
     cli.main(["run", "hmc", *options, *SHORT])
@@ -293,6 +294,7 @@ ENSEMBLE = ["--num-warmup", "20", "--num-draws", "1", "--thin", "0", "--batch-si
 ENSEMBLE += ["--num-chains", "3", "--hidden", "4", "--no-progress"]
 
 
+@pytest.mark.thorough
 def test_descent_is_an_ensemble_of_chains(capsys):
     cli.main(["run", "descent", *ENSEMBLE, "--bootstrap", "--folder", "here"])
     draws = bnn.diagnostics.load("here")
@@ -311,6 +313,7 @@ def test_descent_by_sgd_with_a_cosine_stops_early_by_rows_held_out(capsys, draws
     assert "222 training" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_cycle_explores_and_samples(capsys, draws_only):
     options = ["--step-size", "1e-5", "--batch-size", "27", "--num-warmup-epochs", "1"]
     cyclical = ["--rate-schedule", "cyclical", "--cycle-epochs", "2", "--exploration", "0.5"]
@@ -321,6 +324,7 @@ def test_a_cycle_explores_and_samples(capsys, draws_only):
     assert settings["noise_temperature"] == "exploring(20, 0.5, 10)"
 
 
+@pytest.mark.thorough
 def test_images_are_augmented_and_the_run_goes_on(capsys, draws_only):
     options = ["--step-size", "1e-6", "--batch-size", "8", "--data", "digits", "--subset", "32"]
     for num_draws in ("5", "6"):
@@ -330,6 +334,7 @@ def test_images_are_augmented_and_the_run_goes_on(capsys, draws_only):
     assert settings["augmentation"] == "crop_and_flip(fill=0.0, flip=False)"
 
 
+@pytest.mark.thorough
 def test_a_run_starts_from_the_draws_of_another(capsys, seen, draws_only):
     ensemble = ["--num-warmup", "5", "--num-draws", "1", "--thin", "0", "--num-chains", "2"]
     small = ["--hidden", "4", "--no-progress"]
@@ -340,6 +345,7 @@ def test_a_run_starts_from_the_draws_of_another(capsys, seen, draws_only):
     np.testing.assert_allclose(started, found, rtol=1e-3)
 
 
+@pytest.mark.thorough
 def test_methods_that_fit_train_by_epochs_and_draw_without_stepping(capsys, draws_only):
     options = ["--batch-size", "64", "--num-chains", "2", "--hidden", "4", "--no-progress"]
     cli.main(["run", "descent", *options, "--folder", "point"])
@@ -354,6 +360,7 @@ def test_methods_that_fit_train_by_epochs_and_draw_without_stepping(capsys, draw
     assert np.isfinite(draws.fitted["log_evidence"]).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "method",
     [name for name, each in METHODS.items() if each.kind == "fit" and each.counts.num_draws == 100
@@ -367,11 +374,13 @@ def test_every_fit_runs_from_the_command_line(method, capsys, draws_only):
     assert "net.layers.0.kernel.loc" in draws.fitted
 
 
+@pytest.mark.thorough
 def test_a_mixture_is_a_prior_of_the_command_line(capsys, draws_only):
     cli.main(["run", "hmc", *SHORT, "--prior", "mixture", "--prior-scale", "1", "--folder", "here"])
     cli.main(["predict", "here"])
 
 
+@pytest.mark.thorough
 def test_runs_are_compared_side_by_side(capsys, draws_only):
     small = ["--hidden", "4", "--no-progress", "--num-chains", "2", "--num-warmup", "5"]
     cli.main(["run", "hmc", *SHORT, "--folder", "exact"])
@@ -414,6 +423,7 @@ def test_runs_are_compared_side_by_side(capsys, draws_only):
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_weights_are_pruned_from_the_command_line(capsys, draws_only):
     cli.main(["run", "mfvi", *SMALL, "--folder", "here"])
     cli.main(["prune", "here"])
@@ -486,6 +496,7 @@ def test_bad_input_is_one_line_before_anything_runs(arguments, words, capsys, tm
     assert not list(tmp_path.glob("runs/*"))
 
 
+@pytest.mark.thorough
 def test_problem_survives_the_folder(tmp_path):
     cli.main(["run", "hmc", *SHORT, "--prior", "laplace", "--prior-scale", "0.5", "--folder", "a"])
     problem = json.loads((tmp_path / "a" / "problem.json").read_text())
@@ -511,6 +522,7 @@ def test_a_killed_run_is_summarised_and_goes_on(monkeypatch, capsys, draws_only)
     cli.main(command)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("told", [None, "elsewhere"])
 def test_what_is_compiled_is_kept_for_the_next_command(tmp_path, told):
     script = """

@@ -236,6 +236,7 @@ def test_the_command_refuses_a_single_point_before_it_draws(run_folder, monkeypa
         correlations(folder)
 
 
+@pytest.mark.thorough
 def test_the_command_groups_a_regression_by_fifths_of_y(run_folder, capsys):
     folder = run_folder("--data", "yacht")
     correlations(folder, num_draws=4, progress=False)

@@ -25,11 +25,13 @@ def draws(posterior):
     return sample(posterior, method, **options)
 
 
+@pytest.mark.statistical
 def test_both_modes_are_visited(draws):
     right = (draws.posterior["w"] > 0).mean("draw")
     assert ((right > 0.15) & (right < 0.85)).all()
 
 
+@pytest.mark.statistical
 def test_weighted_draws_are_those_of_the_posterior(posterior, draws):
     w, weights = draws.posterior["w"].values, np.exp(draws.sample_stats.log_weight.values)
 

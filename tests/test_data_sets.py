@@ -165,6 +165,7 @@ def cifar10():
     return data.load("cifar10", subset=100, data_dir=FOLDER)
 
 
+@pytest.mark.thorough
 @needs_folder
 def test_cifar10_of_the_folder_is_in_the_standard_order(cifar10):
     assert cifar10.train.x.shape == (100, 32, 32, 3)

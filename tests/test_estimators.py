@@ -30,6 +30,7 @@ def scikit_learns_checks():
             yield pytest.param(estimator, check, id=f"{kind.__name__}-{name}", marks=marks)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("estimator", "check"), list(scikit_learns_checks()))
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
@@ -91,6 +92,7 @@ def test_labels_of_any_kind_come_back_with_probabilities_in_their_order():
     assert fitted.score(X, labels) > 0.7  # a third by chance
 
 
+@pytest.mark.thorough
 def test_any_method_network_and_prior():
     net = partial(bnn.nets.MLP, 3, (5, 5), 2)
     fitted = BayesianRegressor(

@@ -135,6 +135,7 @@ SLOW = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
 )
@@ -147,6 +148,7 @@ def test_an_example_returns_what_it_promises(name, tmp_path, monkeypatch, capsys
     assert capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_method_of_ones_own_draws_from_the_known_posterior(tmp_path, monkeypatch):
     found = run("your_own_method", tmp_path, monkeypatch)
     assert found["largest error of a mean"] < 5

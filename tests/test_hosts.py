@@ -222,6 +222,7 @@ RUN = ["run", "hmc", "--data", "yacht", "--hidden", "4", "--max-num-steps", "8"]
 RUN += ["--num-chains", "4", "--num-warmup", "0", "--num-draws", "6"]
 
 
+@pytest.mark.thorough
 def test_the_command_on_two_hosts(tmp_path):
     running = commands(*RUN, cwd=tmp_path)
     try:

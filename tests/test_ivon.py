@@ -60,6 +60,7 @@ def test_standard_deviations_are_those_of_two_hundred_equal_weights(temperature)
     assert precision == pytest.approx(2.0 / temperature, rel=0.01)
 
 
+@pytest.mark.statistical
 def test_a_logistic_regression_is_fitted_as_nuts_samples_it():
     posterior = logistic_regression()
     method = ivon(posterior, FALLING, beta2=0.999, num_samples=2)
@@ -189,6 +190,7 @@ def test_no_step_is_longer_than_the_clip():
 # --- in a run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_samples", [1, 3])
 def test_an_interrupted_run_is_bit_identical(posterior, tmp_path, num_samples):
     """Stopped after a few steps, where the debiasing of the momentum still depends on the count."""

@@ -34,6 +34,7 @@ def fit(posterior, method, **options):
 KERNEL = "net.layers.0.kernel"
 
 
+@pytest.mark.statistical
 def test_the_optimum_on_a_linear_model_is_ridge_regression_by_the_rate():
     """E|y - x z M/(1-p)|^2 is |y - x M|^2 + p/(1-p) sum_k M_k^2 sum_i x_ik^2."""
     posterior = linear()
@@ -110,6 +111,7 @@ def test_convolutions_leave_out_channels():
     assert 0.4 < left_out.mean() < 0.6
 
 
+@pytest.mark.statistical
 def test_it_learns_real_digits_and_knows_what_it_does_not_know():
     data = bnn.data.load("digits")
     net = partial(bnn.nets.MLP, data.train.x[0].size, (100,), 10)
@@ -122,6 +124,7 @@ def test_it_learns_real_digits_and_knows_what_it_does_not_know():
     assert noise.mutual_information.mean() > 2 * known.mutual_information.mean()
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_is_bit_identical(tmp_path):
     posterior = two_layers()
     method = bnn.mc_dropout(posterior)

@@ -48,6 +48,7 @@ def tuned(gaussian):
     return sample(gaussian, bnn.mclmc(gaussian, mass="identity"))
 
 
+@pytest.mark.statistical
 def test_length_is_that_of_an_offline_search(gaussian, tuned):
     found = last_length(tuned)
     # Each frequency's autocorrelation says 0.8 times its variance; a Gaussian has them all.
@@ -73,6 +74,7 @@ def blackjax_length(posterior):
     return float(found.L)
 
 
+@pytest.mark.statistical
 def test_tuned_length_is_worth_as_many_draws_as_the_default(gaussian, tuned):
     usual = sample(gaussian, bnn.mclmc(gaussian, mass="identity", decoherence_length=10.0))
     assert (last_length(usual) == 10).all()
@@ -84,6 +86,7 @@ def test_tuned_length_is_worth_as_many_draws_as_the_default(gaussian, tuned):
     assert worth(tuned) > worth(usual)
 
 
+@pytest.mark.statistical
 def test_length_stays_about_the_root_of_the_dimension_in_standard_units(gaussian):
     draws = sample(gaussian, bnn.mclmc(gaussian), num_draws=1)
     np.testing.assert_allclose(last_length(draws), 10.0, rtol=0.4)
@@ -122,6 +125,7 @@ def small_chunks(monkeypatch):
 
 
 # Chunks of warm-up: one step, then up to 150.
+@pytest.mark.thorough
 @pytest.mark.parametrize("chunk", [5, 8])
 def test_interrupted_it_goes_on_to_the_same_draws(chunk, gaussian, tmp_path, small_chunks):
     method, counts = bnn.mclmc(gaussian), {"num_warmup": 700, "num_draws": 400}
@@ -149,6 +153,7 @@ def test_length_that_is_none_is_refused(length, gaussian):
         bnn.mclmc(gaussian, decoherence_length=length)
 
 
+@pytest.mark.statistical
 def test_a_falling_energy_error_ends_at_the_steps_of_its_last_value(gaussian):
     falling = bnn.schedules.cosine_burn_in(0.5, 5e-4, 3000)
     usual, fallen = (

@@ -15,8 +15,6 @@ from bnn_ppl import cli
 from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import METHODS, table
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 X = np.linspace(-1, 1, 12, dtype=np.float32)
 OF_RUN = {"num_chains": 2, "num_warmup": 4}
 

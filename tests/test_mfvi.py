@@ -27,6 +27,7 @@ def falling(rate, num_steps):
     return optax.cosine_decay_schedule(rate, num_steps)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("tempered", ["posterior", "likelihood"])
 @pytest.mark.parametrize("temperature", [1.0, 0.25])
 def test_the_optimum_on_a_linear_model_has_the_exact_means_and_conditional_sds(
@@ -147,6 +148,7 @@ def conv_net():
     return bnn.condition(bnn.models.classifier(Convolutions, bnn.priors.normal(1.0)), data)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     ("build", "estimator", "gain"),
     [
@@ -211,6 +213,7 @@ def test_draws_are_of_the_fitted_gaussian():
     np.testing.assert_allclose(z.std("draw"), 1, atol=0.06)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("estimator", ["weights", "local_reparametrisation", "flipout"])
 def test_an_interrupted_run_is_bit_identical(tmp_path, estimator):
     _, posterior = small_net(bnn.priors.normal(0.7))

@@ -177,7 +177,7 @@ def test_refused(case):
         build()
 
 
-def test_every_pixel_may_have_a_label(compiled_quickly):
+def test_every_pixel_may_have_a_label():
     """U-Net from `run` to `predict`: a row is one event, probabilities are by pixel."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(6, 8, 4, 1)).astype(np.float32)

@@ -86,6 +86,7 @@ def blackjaxs(keys, step_size):
     return jax.lax.scan(transition, start, keys)[1]
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("step_size", [0.1, 0.4])
 def test_trajectories_are_as_long_and_as_good_as_blackjaxs(step_size):
     keys = jax.random.split(jax.random.key(0), 4000)

@@ -71,6 +71,25 @@ assert len(jax.devices("cpu")) == 3
     subprocess.run([sys.executable, "-c", script], check=True, env=environment, timeout=120)
 
 
+@pytest.mark.parametrize("first, shown", [("os", True), ("bnn_ppl", False)])
+def test_one_warning_of_arviz_is_silenced_and_no_other(first, shown, tmp_path):
+    script = f"""
+import {first}, warnings, arviz
+for category in (FutureWarning, UserWarning):
+    warnings.warn("\\nArviZ is another matter", category)
+warnings.warn("\\nArviZ is undergoing a major refactor", FutureWarning)  # not said by ArviZ
+"""
+    # ArviZ warns once a day and remembers that in the user's cache.
+    environment = {"JAX_PLATFORMS": "cpu", "PATH": "/usr/bin", "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(
+        command, check=True, env=environment, timeout=120, capture_output=True, text=True
+    )
+    assert ("migration_guide" in done.stderr) == shown
+    assert done.stderr.count("ArviZ is another matter") == 2
+    assert done.stderr.count("ArviZ is undergoing") == 1 + shown
+
+
 def test_no_underscored_module_of_another_package_is_imported():
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

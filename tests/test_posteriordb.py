@@ -10,7 +10,10 @@ from targets import POSTERIORDB, posteriordb
 
 import bnn_ppl as bnn
 
-pytestmark = pytest.mark.skipif("BNN_PPL_DATA" not in os.environ, reason="needs BNN_PPL_DATA")
+pytestmark = [
+    pytest.mark.statistical,
+    pytest.mark.skipif("BNN_PPL_DATA" not in os.environ, reason="needs BNN_PPL_DATA"),
+]
 
 QUICK = {
     "eight_schools-eight_schools_noncentered",

@@ -14,8 +14,6 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.methods.method import METHODS as BY_NAME
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 README = Path(__file__).parent.parent / "README.md"
 MOST_BYTES = 7000
 DOCS = README.parent / "docs"
@@ -55,6 +53,7 @@ def test_the_program_in_the_readme_runs(tmp_path, monkeypatch, capsys):
 PRINTED = {"your_own.md": ("rmse", "elpd_loo"), "diagnosis.md": ("r_hat", "elpd_loo")}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", PROGRAMS)
 @pytest.mark.filterwarnings("ignore:.*Pareto")  # few draws
 def test_the_programs_of_the_docs_run(page, tmp_path, monkeypatch, capsys):
@@ -113,6 +112,7 @@ def commands(page):
     return "".join(blocks).splitlines()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("page", "count"), COMMANDS)
 def test_the_commands_of_the_docs_run(page, count, tmp_path, monkeypatch, capsys):
     """All of them, in their order: with the options as printed, and then less of everything."""

@@ -387,6 +387,7 @@ def conditioned(case):
     return bnn.condition(build(factory, bnn.priors.normal(0.1)), (x, y))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", SMALL)
 def test_posterior_has_a_finite_density_whose_gradient_reaches_every_parameter(case):
     with jax.enable_x64(True):

@@ -214,6 +214,7 @@ def test_another_model_or_other_data_are_refused(posterior, tmp_path):
         sample(bnn.condition(line, (x, y + 1)), tmp_path)
 
 
+@pytest.mark.thorough
 def test_killed_while_it_is_extended(posterior, tmp_path, kill_at_write):
     expected = sample(posterior, num_draws=1100)
     for number in range(0, 8, 2):

@@ -301,6 +301,7 @@ def test_progress_is_json_for_machines(posterior, capsys, tmp_path):
     assert {"rate", "seconds_left", "acceptance", "divergences", "disk_MB"} <= set(lines[-1])
 
 
+@pytest.mark.thorough
 def test_matmul_precision_is_the_highest_unless_chosen_and_recorded(posterior):
     seen = []
 
@@ -508,6 +509,7 @@ def test_starts_from_draws_and_fitted_parameters_are_traced_once(posterior):
     assert len(traced) == 2
 
 
+@pytest.mark.thorough
 def test_posteriors_of_earlier_runs_are_not_kept_for_ever():
     posterior = bnn.condition(line, (X, Y))
     gone = weakref.ref(posterior.logdensity)

@@ -16,6 +16,7 @@ from stats import assert_covariance, assert_means, effective_sample_size
 from targets import linear_regression
 
 import bnn_ppl as bnn
+from bnn_ppl.methods.method import METHODS
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def weights_of(draws):
 
 # Conjugate linear regression -------------------------------------------------------------------
 
-EXACT = ["hmc", "nuts", "adjusted_mclmc"]
+EXACT = sorted(name for name, each in METHODS.items() if "asymptotically exact" in each.gives)
 
 
 @pytest.fixture(scope="module", params=EXACT)
@@ -51,12 +52,14 @@ def regression(request):
     return target, posterior, sample(posterior, method, num_warmup=300)
 
 
+@pytest.mark.statistical
 def test_mean_and_covariance_are_exact(regression):
     target, _, draws = regression
     assert_means(weights_of(draws), target.means["weights"])
     assert_covariance(weights_of(draws), target.covariance["weights"])
 
 
+@pytest.mark.statistical
 def test_prediction_is_exact(regression):
     target, posterior, draws = regression
     x = np.random.default_rng(1).standard_normal((5, 4))
@@ -72,6 +75,7 @@ def test_prediction_is_exact(regression):
     np.testing.assert_allclose(aleatoric, variance - epistemic, rtol=1e-4)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("tempered", ["posterior", "likelihood"])
 def test_hmc_samples_the_tempered_posterior(tempered):
     target = linear_regression(0.1, tempered)
@@ -88,6 +92,7 @@ def relative_variances(target, draws):
     return ((centred @ scale.T) ** 2).mean((0, 1))
 
 
+@pytest.mark.statistical
 def test_bias_of_mclmc_falls_with_its_energy_error():
     target = linear_regression()
     posterior = conditioned(target)
@@ -144,6 +149,7 @@ def test_energy_error_of_leapfrog_falls_as_the_square_of_the_step(float64, netwo
     assert 1.8 < slope < 2.2
 
 
+@pytest.mark.statistical
 def test_dual_averaging_reaches_the_target_acceptance(network_data):
     posterior = small_network(network_data)
     draws = sample(posterior, bnn.hmc(posterior), num_warmup=500, num_draws=250)

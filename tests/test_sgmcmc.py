@@ -58,6 +58,7 @@ def start():
     return az.from_dict({"w": draws})
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("temperature", [1.0, 0.1, 0.01])
 @pytest.mark.parametrize(
     ("momentum", "step_size"), [(0.0, 0.3), (0.0, 0.02), (0.9, 0.3), (0.9, 0.02)]
@@ -90,6 +91,7 @@ def law_of_thermostat(step_size, friction):
     return covariance(xi)[0, 0]
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("step_size", [0.3, 0.05])
 def test_variance_under_the_thermostat_is_that_of_its_discrete_law(posterior, step_size):
     options = {"num_warmup": 2000, "thin": round(2 / step_size), "init": start()}
@@ -114,6 +116,7 @@ def noisy_gradients(num_rows):
     return posterior, az.from_dict({"w": np.zeros((2, 1, 50))})
 
 
+@pytest.mark.statistical
 def test_thermostat_absorbs_the_noise_of_minibatches():
     """Where sghmc with as little friction is visibly too wide."""
     posterior, begin = noisy_gradients(64)
@@ -293,6 +296,7 @@ METHODS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", METHODS)
 def test_an_interrupted_run_is_bit_identical(posterior, tmp_path, name):
     method = METHODS[name](posterior)
@@ -305,6 +309,7 @@ def test_an_interrupted_run_is_bit_identical(posterior, tmp_path, name):
         np.testing.assert_array_equal(resumed.sample_stats[stat], values, err_msg=stat)
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_draws_the_same_precisions(tmp_path):
     posterior = bnn.condition(learnt_precision, (np.zeros((4, 1)), np.zeros(4)))
     method = bnn.sgld(posterior, 0.01, gibbs_every=3)
@@ -357,6 +362,7 @@ def test_step_size_recorded_is_the_schedules(posterior):
     )
 
 
+@pytest.mark.statistical
 def test_cyclical_steps_visit_both_modes_where_a_constant_step_stays():
     posterior = bnn.condition(two_modes, (np.zeros((1, 1)), np.zeros(1)))
     begin = az.from_dict({"w": np.full((2, 1), 3.0)})

@@ -139,6 +139,7 @@ def test_thinned_draws_are_spread_evenly_over_chains_and_along_them(number, chai
     np.testing.assert_array_equal(found.sample_stats["lp"], -np.array(expected))
 
 
+@pytest.mark.thorough
 def test_thinned_draws_of_a_folder_are_those_of_memory(folders):
     draws = bnn.diagnostics.load(folders[1])
     kernel = draws.posterior[KERNEL].values
@@ -155,6 +156,7 @@ def test_no_draws_are_refused():
 # --- corrupted images
 
 
+@pytest.mark.thorough
 def test_every_corruption_of_grey_images_has_a_row_a_severity(linear, some):
     rows, pixels = some
     table = shift.corrupted(*linear, rows, **pixels)
@@ -230,6 +232,7 @@ def test_corruptions_that_cannot_be_are_refused_before_a_prediction(
         shift.corrupted(*linear, rows, **{**pixels, **change})
 
 
+@pytest.mark.thorough
 def test_images_of_8_x_8_pixels_are_refused(trained, no_predictions):
     data, posterior, draws = trained
     with pytest.raises(ValueError, match="16 x 16 pixels or more"):
@@ -405,6 +408,7 @@ def test_two_steps_are_two_attacks_of_half_the_length(doubles):
     assert np.any(found != once) and np.abs(found - x).max() <= 0.6 + 1e-12
 
 
+@pytest.mark.thorough
 def test_accuracy_of_a_trained_network_falls_with_epsilon(trained):
     data, posterior, draws = trained
     rows = bnn.data.Data(data.test.x[:200], data.test.y[:200])
@@ -605,6 +609,7 @@ def written(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.thorough
 def test_corruptions_of_runs_are_one_table_and_a_mean_by_severity(folders, written):
     options = {"only": ("contrast", "fog"), "severities": (1, 5), "num_rows": 20}
     table, out = written(commands.corruptions, folders, "corruptions", **options)
@@ -615,6 +620,7 @@ def test_corruptions_of_runs_are_one_table_and_a_mean_by_severity(folders, writt
     assert line.split()[-1] == f"{worst:.3f}"
 
 
+@pytest.mark.thorough
 def test_rotations_turn_the_first_one_or_many_rows(folders, written):
     table, out = written(commands.rotations, folders[:1], "rotations")
     assert "the first of class 1 of the test rows" in out
@@ -640,6 +646,7 @@ def test_attacks_stay_in_the_range_of_the_pixels(folders, written, mnist, monkey
     assert seen[0].min() == mnist.train.x.min() and seen[0].max() == mnist.train.x.max()
 
 
+@pytest.mark.thorough
 def test_other_sets_are_told_from_the_test_rows(folders, written):
     options = {"against": ("kmnist",), "num_rows": 40}
     table, out = written(commands.ood, folders, "ood", **options)

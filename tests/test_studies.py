@@ -129,6 +129,7 @@ def fitted_exactly(prior, data):
     return bnn.run(jax.random.key(0), posterior, method, progress=False, **options)
 
 
+@pytest.mark.thorough
 def test_two_halves_in_sequence_give_the_posterior_of_both_at_once(float64):
     """Exactly: where the columns are orthogonal the posterior is a diagonal Gaussian."""
     first, second = halves()
@@ -291,6 +292,7 @@ def learnt(tmp_path_factory):
     return folder, pd.read_csv(folder / "accuracies.csv")
 
 
+@pytest.mark.thorough
 def test_accuracies_are_those_of_the_fits_in_the_folder(learnt, digits):
     folder, table = learnt
     rows = table.set_index(["learner", "task", "tested_on"])["accuracy"]
@@ -316,6 +318,7 @@ def test_the_same_command_goes_on_without_a_step(learnt, monkeypatch, capsys):
     assert "variational (VCL)" in out and "after task  task 1  task 2  average  forgetting" in out
 
 
+@pytest.mark.thorough
 def test_more_draws_of_every_task_go_on_in_the_same_folder(learnt):
     folder, table = learnt
     commands.continual(**SMALL, num_tasks=2, num_draws=5, num_rows=100, folder=folder)
@@ -330,6 +333,7 @@ def test_a_fit_that_is_stopped_while_drawing_stops_the_study(digits, monkeypatch
         learn(digits, "vcl", num_draws=3)
 
 
+@pytest.mark.thorough
 def test_sites_of_the_prior_itself_go_on_where_the_fit_starts(digits):
     """The Gaussian of weights says nothing of their precisions."""
     options = {"prior": bnn.priors.hierarchical(), "num_epochs": 1, "num_draws": 2}
@@ -354,6 +358,7 @@ def noisy(tmp_path_factory):
     return folder, pd.read_csv(folder / "label_noise.csv")
 
 
+@pytest.mark.thorough
 def test_a_row_says_what_the_point_and_laplace_in_its_folder_say(noisy, digits):
     folder, table = noisy
     assert table["model"].tolist() == ["network", "gp"]

@@ -172,6 +172,7 @@ METHODS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "thin"), [("descent", 0), ("scale-adapted sghmc", 2)])
 def test_an_interrupted_run_is_bit_identical(posterior, tmp_path, name, thin):
     method = METHODS[name](posterior)

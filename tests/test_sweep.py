@@ -10,8 +10,6 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.cli.sweep import _name
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 RUN = ["--", "hmc", "--data", "yacht", "--num-chains", "2", "--num-warmup", "3"]
 RUN += ["--num-draws", "5", "--hidden", "4", "--max-num-steps", "8", "--no-progress"]
 
@@ -30,6 +28,7 @@ class Figure:
         path.write_bytes(b"")
 
 
+@pytest.mark.thorough
 def test_a_sweep_runs_each_value_and_scores_each_run(tmp_path):
     cli.main(["sweep", "temperature", "0.1", "3", "--reference", "3", *RUN])
     folder = tmp_path / "runs" / "sweep-temperature"

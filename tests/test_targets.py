@@ -115,6 +115,7 @@ def test_linear_regression_refuses_an_unknown_tempering():
         linear_regression(0.5, "prior")
 
 
+@pytest.mark.statistical
 def test_nuts_of_numpyro_finds_the_linear_regression():
     target = linear_regression()
     sampler = MCMC(

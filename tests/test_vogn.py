@@ -315,6 +315,7 @@ def assert_close_to_nuts(posterior, draws):
         np.testing.assert_allclose(fitted(draws, "scale")[chain] / sd, 1, atol=0.15)
 
 
+@pytest.mark.statistical
 def test_a_logistic_regression_is_fitted_as_nuts_samples_it():
     posterior = logistic_regression()
     method = vogn(posterior, FALLING, init_std=0.1, num_samples=2)
@@ -340,6 +341,7 @@ def test_draws_are_those_of_the_gaussian_recorded_and_chains_are_independent():
     assert (np.diff(fitted(draws, "loc"), axis=0) != 0).all()
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_is_bit_identical(tmp_path):
     model, data = absolute_errors()
     posterior = bnn.condition(model, data)
