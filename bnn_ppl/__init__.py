@@ -12,6 +12,7 @@ The map of the package, from a model to an answer::
 """
 
 import sys
+import warnings
 
 from bnn_ppl import data, nets, plots, studies
 from bnn_ppl.analysis import correlations, diagnostics, metrics, pruning, surface
@@ -32,6 +33,12 @@ from bnn_ppl.sampling.plan import plan
 from bnn_ppl.sampling.run import run
 
 __version__ = "0.1.0"
+
+# ArviZ 0.23 announces its next version at its first import of a day, in the middle of our output.
+# Appended, so that a filter of the user's own comes first.
+warnings.filterwarnings(
+    "ignore", r"\nArviZ is undergoing a major refactor", FutureWarning, "arviz$", append=True
+)
 
 # Public modules can be imported by their public names, wherever their files are.
 for _module in (

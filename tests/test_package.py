@@ -76,8 +76,8 @@ def test_one_warning_of_arviz_is_silenced_and_no_other(first, shown, tmp_path):
     script = f"""
 import {first}, warnings, arviz
 for category in (FutureWarning, UserWarning):
-    warnings.warn("\\nArviZ is another matter", category)
-warnings.warn("\\nArviZ is undergoing a major refactor", FutureWarning)  # not said by ArviZ
+    warnings.warn("\\nArviZ is " + "another matter", category)
+warnings.warn("\\nArviZ is " + "undergoing a major refactor", FutureWarning)  # not from ArviZ
 """
     # ArviZ warns once a day and remembers that in the user's cache.
     environment = {"JAX_PLATFORMS": "cpu", "PATH": "/usr/bin", "XDG_CACHE_HOME": str(tmp_path)}
