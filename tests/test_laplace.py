@@ -940,7 +940,7 @@ def test_too_many_outputs_to_sum_over_are_refused():
             numpyro.sample("y", dist.Normal(f, 1.0).to_event(1), obs=y)
 
     posterior = bnn.condition(model, (X, np.zeros((12, 7))))
-    with pytest.raises(ValueError, match="got 7 outputs a row of 3 values each, expected"):
+    with pytest.raises(ValueError, match="got 7 outputs per row with 3 values each, expected"):
         laplace(posterior)
 
 
