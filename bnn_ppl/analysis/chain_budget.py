@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Sites = dict[str, Any]
 Rows = tuple[Any, jax.Array]
 
-_EVERY_NUMBER = 8  # up to so many chains each number is a default; above, numbers double
+# Up to this many chains every number of chains is scored by default; above, 1, 2, 4, ... and all.
+_EVERY_NUMBER = 8
 
 
 class _Averages(NamedTuple):
@@ -139,12 +140,14 @@ def _numbers(name: str, chosen: Sequence[int] | None, largest: int, every: int) 
     return sorted({int(n) for n in chosen})
 
 
-def _subsets(there: int, count: int, most: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    if math.comb(there, count) <= most:
-        return list(combinations(range(there), count))
+def _subsets(
+    num_chains: int, count: int, max_subsets: int, rng: np.random.Generator
+) -> list[tuple[int, ...]]:
+    if math.comb(num_chains, count) <= max_subsets:
+        return list(combinations(range(num_chains), count))
     found: set[tuple[int, ...]] = set()
-    while len(found) < most:
-        found.add(tuple(sorted(rng.choice(there, count, replace=False).tolist())))
+    while len(found) < max_subsets:
+        found.add(tuple(sorted(rng.choice(num_chains, count, replace=False).tolist())))
     return sorted(found)
 
 
@@ -230,20 +233,20 @@ def _table(
 ) -> "pandas.DataFrame":
     import pandas as pd
 
-    there, rows = len(averages.center), []
-    for (count, subsets), (place, length) in product(choices.items(), enumerate(lengths)):
-        scores = [_scores(averages, list(subset), place, y, scale) for subset in subsets]
+    num_chains, rows = len(averages.center), []
+    for (count, subsets), (index, length) in product(choices.items(), enumerate(lengths)):
+        scores = [_scores(averages, list(subset), index, y, scale) for subset in subsets]
         sizes = {"num_chains": count, "num_draws": length, "total_draws": count * length}
-        rows.append(sizes | {"num_subsets": len(subsets)} | _summary(scores, count, there))
+        rows.append(sizes | {"num_subsets": len(subsets)} | _summary(scores, count, num_chains))
     return pd.DataFrame(rows)
 
 
 def _scores(
-    averages: _Averages, chains: list[int], place: int, y: np.ndarray, scale: float
+    averages: _Averages, chains: list[int], index: int, y: np.ndarray, scale: float
 ) -> dict[str, float]:
     """Score the average of some chains, with equal weights."""
-    center = averages.center[chains, place].mean(0, dtype=float)
-    log_prob = logsumexp(averages.log_prob[chains, place].astype(float), 0) - np.log(len(chains))
+    center = averages.center[chains, index].mean(0, dtype=float)
+    log_prob = logsumexp(averages.log_prob[chains, index].astype(float), 0) - np.log(len(chains))
     if center.ndim == 2:
         prediction = {"probs": center, "log_prob": log_prob}
         return {
@@ -258,11 +261,12 @@ def _scores(
     }
 
 
-def _summary(scores: list[dict[str, float]], count: int, there: int) -> dict[str, float]:
+def _summary(scores: list[dict[str, float]], count: int, num_chains: int) -> dict[str, float]:
+    ratio = count / (num_chains - count) if count < num_chains else math.nan
     summary = {}
     for name in scores[0]:
         values = np.array([score[name] for score in scores])
         summary[name] = float(values.mean())
-        error = values.std() * math.sqrt(count / (there - count)) if count < there else math.nan
+        error = values.std() * math.sqrt(ratio)
         summary[f"{name}_se"] = float(error)
     return summary
