@@ -1,8 +1,10 @@
 """How Sphinx builds the documentation: ``make docs``, then open docs/build/index.html."""
 
 import sys
+from pathlib import Path
 
 import bnn_ppl
+from bnn_ppl.methods.method import table
 
 project = "bnn_ppl"
 author = "The bnn_ppl developers"
@@ -22,6 +24,11 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 900  # seconds a cell
 numpydoc_show_class_members = False
 autodoc_typehints = "none"  # the docstrings describe types in words
+
+# Methods describe themselves; their table is included in the page of methods.
+built = Path(__file__).parent / "build"
+built.mkdir(exist_ok=True)
+(built / "methods.md").write_text(table())
 
 html_theme = "pydata_sphinx_theme"
 html_title = "bnn_ppl"

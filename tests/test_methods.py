@@ -77,7 +77,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_and_is_what_the_method_says(
 def test_a_method_can_be_called_by_its_public_name_and_says_what_it_gives(name):
     description = METHODS[name]
     assert getattr(bnn, name).__name__ == name
-    assert description.gives and description.cost
+    assert description.gives and description.cost and description.bias
     assert (description.kind == "sampler") == (description.counts.thin > 0)
     assert description.starts_from in (None, *METHODS)
 
@@ -88,7 +88,7 @@ RANDOM_WALK = '''
 import jax, jax.numpy as jnp
 from bnn_ppl.methods.method import Method, describe, step_info
 
-@describe(gives="draws of a random walk", cost="a value on all rows")
+@describe(gives="draws of a random walk", cost="a value on all rows", bias="mixes slowly")
 def random_walk(posterior, *, scale: float = 0.1) -> Method:
     """Metropolis's random walk.
 
@@ -155,4 +155,5 @@ def test_a_new_method_is_one_file(random_walk, capsys):
     fitted.set_params(num_warmup=3, num_draws=3).fit(X[:, None], X)
     assert np.isfinite(fitted.predict(X[:, None])).all()
 
-    assert "| `random_walk` | draws of a random walk | a value on all rows |" in table()
+    row = "draws of a random walk | a value on all rows | mixes slowly |"
+    assert f"| [`random_walk`](random_walk.md) | {row}" in table()

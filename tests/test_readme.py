@@ -187,8 +187,7 @@ class Figure:
 def test_each_method_has_a_page_with_the_same_sections():
     pages = {path.stem: path.read_text() for path in PAGES.glob("*.md")}
     assert set(pages) == set(BY_NAME) | {"index", "combinations"}
-    (toctree,) = re.findall(r"```{toctree}\n:hidden:\n\n(.*?)```", pages["index"], re.DOTALL)
-    assert set(toctree.split()) == set(pages) - {"index"}
+    assert "```{toctree}\n:hidden:\n:glob:\n\n*\n```" in pages["index"]
     for name in BY_NAME:
         assert f".. autofunction:: bnn_ppl.{name}\n" in pages[name]
         sections = re.findall("^## (.*)", pages[name], flags=re.MULTILINE)

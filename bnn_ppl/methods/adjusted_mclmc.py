@@ -15,8 +15,9 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 
 
 @describe(
-    gives="draws; asymptotically exact",
-    cost="gradients on all rows",
+    gives="exact draws",
+    cost="gradients on all rows, tens to thousands per draw",
+    bias="none once the chains have converged",
 )
 def adjusted_mclmc(
     posterior: Posterior,

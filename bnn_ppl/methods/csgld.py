@@ -21,8 +21,9 @@ class ContourState(NamedTuple):
 
 
 @describe(
-    gives="weighted draws, biased by the step size",
+    gives="weighted draws",
     cost="a gradient and a value on a minibatch",
+    bias="as sgld; a few draws may carry most of the weight",
     stochastic_gradients=True,
 )
 def csgld(

@@ -27,6 +27,7 @@ class DescentState(NamedTuple):
 @describe(
     gives="a point; several chains are a deep ensemble",
     cost="a gradient on a minibatch",
+    bias="a point has no spread",
     kind="fit",
     stochastic_gradients=True,
     counts=FITTED._replace(num_draws=1),

@@ -44,7 +44,8 @@ class Estimate(NamedTuple):
 
 @describe(
     gives="independent Gaussians",
-    cost="1.6 steps of Adam",
+    cost="1.6 Adam steps",
+    bias="too narrow where weights are correlated",
     kind="fit",
     stochastic_gradients=True,
     trained_once=True,

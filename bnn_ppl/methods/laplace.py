@@ -46,8 +46,9 @@ class Prior(NamedTuple):
 
 
 @describe(
-    gives="a Gaussian around a point, and the evidence",
-    cost="curvature on a batch; one pass over the rows in all",
+    gives="a Gaussian about a point, and the evidence",
+    cost="one pass over the rows in all",
+    bias="one mode, and only its local shape",
     kind="fit",
     trained_once=True,
     starts_from="descent",

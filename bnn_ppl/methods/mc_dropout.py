@@ -25,8 +25,9 @@ class DropoutState(NamedTuple):
 
 
 @describe(
-    gives="dropout masks of one network",
-    cost="1.05 steps of Adam",
+    gives="dropout masks",
+    cost="1.05 Adam steps",
+    bias="its spread follows the dropout rate, not the data",
     kind="fit",
     stochastic_gradients=True,
     trained_once=True,

@@ -63,8 +63,9 @@ class MCLMCState(NamedTuple):
 
 
 @describe(
-    gives="draws, biased by the step size",
+    gives="draws",
     cost="two gradients on all rows",
+    bias="set by the step size",
 )
 def mclmc(
     posterior: Posterior,

@@ -115,6 +115,9 @@ class Description(NamedTuple):
         What its draws are, in a few words, for the table of methods.
     cost
         What a step costs, in a few words, for the table of methods.
+    bias
+        What keeps its draws from the posterior, in a few words, for the table of methods; begins
+        with "none" where the samplers' tests must find the exact posterior.
     kind
         "sampler" if it steps between draws, "fit" if it trains in warm-up and then draws.
     stochastic_gradients
@@ -134,6 +137,7 @@ class Description(NamedTuple):
     build: Callable[..., Method]
     gives: str
     cost: str
+    bias: str
     kind: Literal["sampler", "fit"] = "sampler"
     stochastic_gradients: bool = False
     trained_once: bool = False
@@ -159,22 +163,25 @@ def described_methods() -> list[Description]:
 
 
 def table() -> str:
-    """Write the table of methods in Markdown: name, what it gives, cost of a step."""
-    rows = [f"| `{each.name}` | {each.gives} | {each.cost} |" for each in described_methods()]
-    return "\n".join(["| method | what it gives | a step costs |", "|---|---|---|", *rows]) + "\n"
+    """Write the table of methods in Markdown, with links to their pages."""
+    lines = ["| method | result | cost of a step | bias |", "|---|---|---|---|"]
+    for each in described_methods():
+        page = f"[`{each.name}`]({each.name}.md)"
+        lines.append(f"| {page} | {each.gives} | {each.cost} | {each.bias} |")
+    return "\n".join(lines) + "\n"
 
 
 def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build], _Build]:
     """Register the decorated function, which builds a Method from a posterior, as a method.
 
-    For example ``@describe(gives="draws", cost="a gradient on all rows")``.
+    For example ``@describe(gives="draws", cost="a gradient on all rows", bias="the step size")``.
 
     Parameters
     ----------
     name
         Public name of the method; by default the function's.
     **description
-        Other fields of :class:`Description`; `gives` and `cost` are required.
+        Other fields of :class:`Description`; `gives`, `cost` and `bias` are required.
 
     Returns
     -------

@@ -34,7 +34,8 @@ class MeanFieldState(NamedTuple):
 
 @describe(
     gives="independent Gaussians",
-    cost="1.9 steps of Adam",
+    cost="1.9 Adam steps",
+    bias="too narrow where weights are correlated",
     kind="fit",
     stochastic_gradients=True,
     trained_once=True,

@@ -29,8 +29,9 @@ _DIVERGENCE = 1000.0  # energy error, in nats, above which a trajectory is aband
 
 
 @describe(
-    gives="draws; asymptotically exact",
-    cost="gradients on all rows",
+    gives="exact draws",
+    cost="gradients on all rows, tens to thousands per draw",
+    bias="none once the chains have converged",
 )
 def nuts(
     posterior: Posterior,

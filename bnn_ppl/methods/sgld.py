@@ -8,8 +8,9 @@ from bnn_ppl.model.posterior import Posterior
 
 
 @describe(
-    gives="draws, biased by the step size",
+    gives="draws",
     cost="a gradient on a minibatch",
+    bias="first order in the step size, plus gradient noise",
     stochastic_gradients=True,
 )
 def sgld(

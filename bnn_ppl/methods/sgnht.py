@@ -22,8 +22,9 @@ class ThermostatState(NamedTuple):
 
 
 @describe(
-    gives="draws, biased by the step size",
+    gives="draws",
     cost="a gradient on a minibatch",
+    bias="first order in the step size, plus gradient noise",
     stochastic_gradients=True,
 )
 def sgnht(posterior: Posterior, step_size: float | Schedule, *, friction: float = 0.01) -> Method:

@@ -182,8 +182,9 @@ def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict
 
 @describe(
     name="swag",
-    gives="a Gaussian around the path of SGD; several chains are MultiSWAG",
+    gives="a Gaussian along a path of SGD; several chains are MultiSWAG",
     cost="a gradient on a minibatch",
+    bias="its spread comes from the optimiser's noise",
     kind="fit",
     stochastic_gradients=True,
     counts=FITTED,
