@@ -66,7 +66,7 @@ def _sorted_with_places_float32(flat: np.ndarray) -> tuple[np.ndarray, np.ndarra
     they would make a NaN, so infinities become a power of two beyond any float32, which has the
     same spare bits.
     """
-    # R-hat and ESS of 335k weights (4 chains x 200 draws): 52 s of CPU time, 73 s with argsort.
+    # R-hat and ESS of 335k weights (4 chains x 200 draws): 53 s of CPU time, 67 s with argsort.
     spare = 2**29 - 1
     ordered = np.clip(flat.astype(float), -(2.0**1000), 2.0**1000)
     bits = ordered.view(np.int64)
