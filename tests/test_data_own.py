@@ -95,7 +95,11 @@ def test_classes_are_never_guessed_from_a_table(tmp_path):
 @pytest.mark.parametrize(
     "text, settings, message",
     [
-        ("a,b\n1,2\n3,x\n", {}, r"got 'x' in line 3, column 'b', expected a finite number; mend"),
+        (
+            "a,b\n1,2\n3,x\n",
+            {},
+            r"got 'x' in line 3, column 'b', expected a finite number; cor",
+        ),
         ("1,2\n3,x\n", {}, "got 'x' in line 2, column '1'"),
         ("1,x\n3,4\n", {}, "got 'x' in line 1, column '1'"),
         ("a,b\n1,2\n\n,4\n", {}, "got '' in line 4, column 'a'"),
@@ -103,6 +107,7 @@ def test_classes_are_never_guessed_from_a_table(tmp_path):
         ("a,b\n1,nan\n", {}, "got 'nan' in line 2, column 'b', expected a finite number"),
         ("a,b\n1,-inf\n", {}, "got '-inf' in line 2"),
         ("a,b\n1,2\n1,2,3\n", {}, "got 3 cells in line 3, expected 2 as in the first"),
+        ("a,b\n1,2\n\n1\n", {}, "got 1 cells in line 4, expected 2 as in the first; correct"),
         ("a;b\n1;2\n", {}, "got one column, expected at least two; separate them by commas"),
         ("", {}, "got an empty file"),
         ("a,b\n", {}, "got 0 rows in .*expected at least 2"),

@@ -1,10 +1,11 @@
 """Data sets by name, split and standardised, and published results to compare with.
 
 `load` reads one set, or a file of your own; `out_of_distribution` gives the images of another set
-to a network trained on one; `published` and `hmc_reference` are what others got. ``sets.py`` is the
-table of names, ``tables.py``, ``images.py``, ``text.py`` and ``own.py`` read one kind of set each,
-``splits.py`` says which rows train. ``files/NOTICE.md`` gives source and licence of what the
-package ships: yacht, energy, digits, two curves, and 160 training and 2,000 test images of MNIST.
+to a network trained on one; `published` and `hmc_reference` are published results. ``catalogue.py``
+is the table of names; ``tables.py``, ``images.py``, ``text.py`` and ``user_files.py`` each read one
+kind of set; ``splits.py`` chooses the training rows. ``files/NOTICE.md`` gives the source and
+licence of what the package ships: yacht, energy, digits, two curves, and 160 training and 2,000
+test images of MNIST.
 """
 
 import os
@@ -158,12 +159,12 @@ def load(
 def out_of_distribution(
     name: str, like: DataSet, *, data_dir: str | os.PathLike[str] | None = None
 ) -> np.ndarray:
-    """Give the test images of another set as a network trained on `like` is to see them.
+    """Test images of another set, standardised for a network trained on `like`.
 
-    Their pixels are standardised by the constants of `like`, not by their own. To mnist others are
-    fashion-mnist, kmnist and notmnist; to cifar10, svhn and cifar100, which have no class in common
-    with it. The test images alone are needed: of kmnist half of them (5,000), of notmnist 10,000
-    letters, of cifar100 1,000 will do.
+    Their pixels are standardised by the constants of `like`, not by their own. For mnist these are
+    fashion-mnist, kmnist and notmnist; for cifar10, svhn and cifar100, which share no class with
+    it. Only the test images are needed, and part of them is enough: 5,000 of kmnist, 10,000
+    letters of notmnist, 1,000 images of cifar100.
 
     Parameters
     ----------
@@ -173,7 +174,7 @@ def out_of_distribution(
     like : DataSet
         The set a network was trained on, from `load`.
     data_dir : path, optional
-        As of `load`.
+        As in `load`.
 
     Returns
     -------

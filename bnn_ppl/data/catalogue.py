@@ -1,6 +1,6 @@
-"""The data sets by name: one row for each.
+"""The data sets by name, one line each.
 
-A new set is a row; a new kind of set is a function (name, split, subset, places, dtype) -> DataSet
+A new set is a line; a new kind of set is a function (name, split, subset, places, dtype) -> DataSet
 in a file of its kind.
 """
 
@@ -51,7 +51,7 @@ def loader(name: str, where: Sequence[Place]) -> Callable[..., DataSet]:
     Raises
     ------
     ValueError
-        If there is no set of the name.
+        If there is no set of this name.
     """
     if name in SETS:
         return SETS[name]

@@ -1,4 +1,4 @@
-"""Image sets: grey and in colour, to train on or to test other networks with."""
+"""Image sets, grey and in colour: to train on, or to test other networks on."""
 
 import importlib
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ _INSTALL = "pip install tensorflow-datasets tensorflow"
 
 
 class ImageSet(NamedTuple):
-    """What tells one set of images from another.
+    """Description of a set of images.
 
     Attributes
     ----------
@@ -26,11 +26,11 @@ class ImageSet(NamedTuple):
     num_train, num_classes
         Size of the whole training set; 0 where there is none.
     mean, std
-        Customary constants that standardise pixels divided by 255, by channel.
+        Customary constants that standardise pixels divided by 255, per channel.
     tfds_name
         Its name among tensorflow-datasets, or None.
     test_file
-        File of test images alone that its folder may hold in place of the whole set.
+        File with test images only that may be there in place of the whole set.
     """
 
     shape: tuple[int, int, int]
@@ -56,7 +56,7 @@ def images(
 ) -> DataSet:
     """Load a set of images from the first source with enough training rows.
 
-    A file with fewer training images than asked for is passed over.
+    A file with fewer training images than asked for is skipped.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def images(
 
 
 def test_images(name: str, where: Sequence[Place], kind: ImageSet) -> np.ndarray:
-    """Give the test images of a set as they are stored: uint8 (rows, height, width, channels).
+    """Test images of a set as stored: uint8 (rows, height, width, channels).
 
     Raises
     ------
@@ -103,12 +103,12 @@ def test_images(name: str, where: Sequence[Place], kind: ImageSet) -> np.ndarray
 def digits(
     name: str, split: int | str, subset: int | None, where: Sequence[Place], dtype: np.dtype
 ) -> DataSet:
-    """Load the 1,797 images of 8 x 8 pixels, 1,437 for training, in the order `split` seeds.
+    """Load the 1,797 images of 8 x 8 pixels, 1,437 for training, in an order seeded by `split`.
 
     Raises
     ------
     ValueError
-        If `split` is no seed, `subset` is not in 1..1437 or the file is not such a set.
+        If `split` is not a seed, `subset` is not in 1..1437 or the file is not such a set.
     """
     seed = split_number(name, split, 2**32 - 1)
     rows = whole(name, "subset", 1437 if subset is None else subset, 1, 1437)
@@ -125,7 +125,7 @@ def digits(
 
 
 def with_channel(x: np.ndarray) -> np.ndarray:
-    """Give images (rows, height, width) the axis of their one channel; colour stays as it is."""
+    """Add the channel axis to images (rows, height, width); colour images stay as they are."""
     return x.reshape(*x.shape[:3], -1)
 
 

@@ -1,4 +1,4 @@
-"""Published figures and predictions to compare with."""
+"""Published results and predictions to compare with."""
 
 import csv
 import os
@@ -54,7 +54,7 @@ def hmc_reference(
     -------
     HMCReference
         ``probs`` (10000, 10), in the order of ``load("cifar10").test`` if that was read from files.
-        Images from tensorflow-datasets have an order of their own, so::
+        Images from tensorflow-datasets are in another order, so::
 
             reference = data.hmc_reference("cifar10")
             probs = reference.probs
@@ -87,7 +87,7 @@ def published(
     split: int | str | None = None,
     data_dir: str | os.PathLike[str] | None = None,
 ) -> dict[str, float] | None:
-    """Give the figures published for MC dropout on the same splits.
+    """Give the published results of MC dropout on the same splits.
 
     One hidden layer, tuned by grid search, 100 times the base number of epochs; from the results
     files of Gal and Ghahramani (2016), CC BY-NC 4.0 (see ``files/NOTICE.md``).
@@ -99,16 +99,16 @@ def published(
     split : int or str, optional
         The split; default: the mean over all of them.
     data_dir : path, optional
-        As of `load`: tables of the user's there are known, without figures.
+        As in `load`; the user's own tables there are accepted, and have no published results.
 
     Returns
     -------
     dict or None
-        "rmse" (of the Monte Carlo mean) and "log_likelihood" (nats a test row), both in the
+        "rmse" (of the Monte Carlo mean) and "log_likelihood" (nats per test row), both in the
         original units of y. Without `split` also "rmse_error" and "log_likelihood_error", the
         standard errors of the means (standard deviation with divisor n over sqrt(n)), and
-        "num_splits". None if nothing was published for the set or the split: "seed-3", "fold-3",
-        and those of a table whose file in `data_dir` does not hold the published ones.
+        "num_splits". None if nothing was published for the set or the split, as for "seed-3",
+        "fold-3", and tables whose file in `data_dir` lacks the published splits.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which rows train and which test: published splits, seeds, folds."""
+"""Training and test rows: published splits, seeds, folds."""
 
 import re
 from typing import Any
@@ -12,10 +12,10 @@ _OR_A_PROTOCOL = ", or 'seed-0', 'seed-1' and so on, or 'fold-0' to 'fold-9'"
 
 
 def split_rows(name: str, split: Any, num_rows: int, published: Rows | None = None) -> Rows:
-    """Give the rows of a table that train and those that test.
+    """Training and test rows of a table.
 
     A whole number counts the rows of the two arrays `published`; without them it seeds a
-    permutation whose first 90 % train. "seed-3" and "fold-3" are the protocols that `load` tells.
+    permutation whose first 90 % train. "seed-3" and "fold-3" are the protocols described in `load`.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def split_rows(name: str, split: Any, num_rows: int, published: Rows | None = No
 
 
 def protocol_of(split: Any) -> tuple[str | None, int]:
-    """Take "seed-3" apart into "seed" and 3; None and 0 for a split that is no protocol's."""
+    """Take "seed-3" apart into "seed" and 3; None and 0 for any other split."""
     matched = _PROTOCOL.fullmatch(split) if isinstance(split, str) else None
     return (split[:4], int(split[5:])) if matched else (None, 0)
 
@@ -52,7 +52,7 @@ def split_number(name: str, split: Any, high: int, note: str = "") -> int:
 
 
 def permutation(seed: int, num_rows: int) -> np.ndarray:
-    """Give the rows in a random order, the same for ever."""
+    """Rows in a random order that never changes."""
     # NumPy promises never to change RandomState's streams; a Generator's may change.
     return np.random.RandomState(seed).permutation(num_rows)
 

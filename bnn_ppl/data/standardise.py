@@ -1,4 +1,4 @@
-"""Numbers of the source to numbers a network is fed."""
+"""Standardisation of data: from the units of the source to those a network sees."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from bnn_ppl.data.reading import Data, DataSet
 
 
 class MeanScale(NamedTuple):
-    """Mean and scale: one number, or one a column or channel."""
+    """Mean and scale: one number each, or one per column or channel."""
 
     mean: np.ndarray
     scale: np.ndarray
@@ -18,10 +18,10 @@ UNCHANGED = MeanScale(np.asarray(0.0), np.asarray(1.0))
 
 
 def mean_and_scale(values: np.ndarray) -> MeanScale:
-    """Give mean and standard deviation (divisor n) over rows, in double precision.
+    """Mean and standard deviation (divisor n) over rows, in double precision.
 
-    A constant column gets its value and 1: it becomes exactly 0, where the rounding of a computed
-    mean and standard deviation would leave noise or NaN.
+    A constant column gets its value and 1, so that it becomes exactly 0; the rounding error of a
+    computed mean and standard deviation would leave noise or NaN.
     """
     values = np.asarray(values, np.float64)
     constant = np.ptp(values, axis=0) == 0
@@ -33,7 +33,7 @@ def standardise(values: np.ndarray, by: MeanScale, dtype: np.dtype) -> np.ndarra
     """Compute (values - mean) / scale in double precision and cast last."""
     if values.dtype != np.uint8 or values.ndim != 4:
         return ((values - by.mean) / by.scale).astype(dtype)
-    # Images: one value for each level is exact, and makes no double-precision copy of them.
+    # Images: a table with one value per level is exact, and avoids a double-precision copy.
     levels = ((np.arange(256.0)[:, None] - by.mean) / by.scale).astype(dtype)
     levels = np.broadcast_to(levels, (256, values.shape[-1]))
     result = np.empty(values.shape, dtype)
@@ -45,7 +45,7 @@ def standardise(values: np.ndarray, by: MeanScale, dtype: np.dtype) -> np.ndarra
 def regression(
     train: Data, test: Data, x: MeanScale, y: MeanScale, name: str, source: str, dtype: np.dtype
 ) -> DataSet:
-    """Make the data set of real targets, both parts standardised by `x` and `y`."""
+    """Make a data set with real targets, both parts standardised by `x` and `y`."""
 
     def part(data: Data) -> Data:
         return Data(standardise(data.x, x, dtype), standardise(data.y, y, dtype))
@@ -56,7 +56,7 @@ def regression(
 def classification(
     train: Data, test: Data, x: MeanScale, num_classes: int, name: str, source: str, dtype: np.dtype
 ) -> DataSet:
-    """Make the data set of classes, the inputs of both parts standardised by `x`."""
+    """Make a data set with classes, the inputs of both parts standardised by `x`."""
 
     def part(data: Data) -> Data:
         return Data(standardise(data.x, x, dtype), data.y.astype(np.int32))

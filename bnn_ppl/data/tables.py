@@ -45,7 +45,7 @@ def curve(
     file: str,
     y_scale: float,
 ) -> DataSet:
-    """Load points of a noisy curve of one variable, and the curve itself on a grid as test part.
+    """Load points of a noisy curve of one variable; the test part is the curve itself on a grid.
 
     Inputs are (x, x^2), as they are; y is divided by `y_scale`.
 
@@ -75,7 +75,7 @@ def _curve_part(path: Path, x: np.ndarray, y: np.ndarray) -> Data:
 
 
 def has_published_splits(path: Path) -> bool:
-    """Whether a table's file says its splits; else `load` leaves them to a seed."""
+    """Whether a table's file holds its splits; otherwise `load` splits by a seed."""
     return bool(set(_SPLITS) & set(arrays_in(path)))
 
 

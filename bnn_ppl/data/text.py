@@ -1,4 +1,4 @@
-"""Texts as rows of whole numbers, one a token."""
+"""Texts as rows of whole numbers, one per token."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from bnn_ppl.data.standardise import UNCHANGED
 _LENGTH = 100
 _VOCABULARY = 20_000
 _ROWS = 25_000
-_NUM_TRAIN = 20_000  # the training rows after these validate
+_NUM_TRAIN = 20_000  # the remaining training rows are for validation
 
 
 def imdb(

@@ -15,7 +15,7 @@ _LAYOUTS = "arrays x and y, or x_train, y_train, x_test and y_test"
 
 
 def is_file(name: str) -> bool:
-    """Tell whether a name given to `load` means a file of the user's."""
+    """Whether a name given to `load` is a file of the user's."""
     return Path(name).suffix.lower() in _READERS
 
 
@@ -32,7 +32,7 @@ def own(
     Raises
     ------
     ValueError
-        If the file is not of a layout that `load` describes, or has no such split, subset or
+        If the file does not have a layout that `load` describes, or has no such split, subset or
         target.
     FileNotFoundError
         If there is no such file.
@@ -60,7 +60,7 @@ def _read_csv(
 
 
 def _table(path: Path) -> tuple[list[str], np.ndarray]:
-    """Read the names of the columns, or their numbers for want of names, and the values."""
+    """Read the names of the columns, or their numbers where there is no header, and the values."""
     lines = _lines(path)
     columns = [str(column) for column in range(len(lines[0][1]))]
     if all(_number(cell) is None for cell in lines[0][1]):
@@ -70,12 +70,13 @@ def _table(path: Path) -> tuple[list[str], np.ndarray]:
     for row, column in np.argwhere(~np.isfinite(values))[:1]:
         line, cells = lines[row]
         got = f"{cells[column]!r} in line {line}, column {columns[column]!r}"
-        require(path, False, got, "a finite number", "mend the cell or leave out the line")
+        require(path, False, got, "a finite number", "correct the cell or remove the line")
     return columns, values
 
 
+# csv, not pandas.read_csv, which fills short rows and loses the line numbers of messages.
 def _lines(path: Path) -> list[tuple[int, list[str]]]:
-    """Read the lines that hold something, all of one length: their numbers and cells."""
+    """Read the numbers and cells of the lines that are not empty; all must have the same length."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
@@ -87,7 +88,7 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
     require(path, width > 1, "one column", "at least two", "separate them by commas")
     for line, cells in lines:
         got = f"{len(cells)} cells in line {line}"
-        require(path, len(cells) == width, got, f"{width} as in the first", "mend the line")
+        require(path, len(cells) == width, got, f"{width} as in the first", "correct the line")
     return lines
 
 
@@ -99,7 +100,7 @@ def _number(cell: str) -> float | None:
 
 
 def _target(path: Path, columns: list[str], target: str | int | None) -> int:
-    """Find the number of the column of y."""
+    """Index of the column of y."""
     if target is None:
         return len(columns) - 1
     if isinstance(target, int) and -len(columns) <= target < len(columns):
@@ -121,7 +122,7 @@ def _read_npz(
         train, test = _pair(path, *_PARTS[:2]), _pair(path, *_PARTS[2:])
         shapes = f"x_train {train.x.shape} and x_test {test.x.shape}"
         same = train.x.shape[1:] == test.x.shape[1:]
-        require(path, same, shapes, "rows of the same shape", "mend one")
+        require(path, same, shapes, "rows of the same shape", "correct one")
         return train, test, _of_classes(train.y) and _of_classes(test.y)
     require(path, {"x", "y"} <= set(arrays), f"arrays {arrays}", _LAYOUTS, "rename them")
     x, y = _pair(path, "x", "y")
@@ -148,7 +149,7 @@ def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
     if len(wrong):
         at = ", ".join(str(index) for index in wrong[0])
         got = f"{values[tuple(wrong[0])]} at {name}[{at}]"
-        require(path, False, got, "finite numbers", "mend it or leave out the row")
+        require(path, False, got, "finite numbers", "correct it or remove the row")
 
 
 def _of_classes(y: np.ndarray) -> bool:
@@ -156,7 +157,7 @@ def _of_classes(y: np.ndarray) -> bool:
 
 
 def _by_last_axis(x: np.ndarray) -> MeanScale:
-    """Take them by column of a table, by channel of images."""
+    """Mean and scale per column of a table, per channel of images."""
     return mean_and_scale(x.reshape(-1, x.shape[-1]))
 
 
@@ -164,7 +165,7 @@ def _num_classes(path: Path, train: Data, test: Data) -> int:
     found = np.unique(np.concatenate([train.y, test.y]).astype(float))
     numbered = np.array_equal(found, np.arange(len(found)))
     got = f"classes {', '.join(f'{value:g}' for value in found[:5])}{', ...' * (len(found) > 5)}"
-    require(path, numbered, got, "0, 1, 2, ..., each in some row", "number them so")
+    require(path, numbered, got, "0, 1, 2, ..., each in some row", "renumber them")
     return len(found)
 
 

@@ -8,7 +8,7 @@ from flax import nnx
 
 from bnn_ppl.nets.layers import max_pool
 
-_POOLED = (0, 1, 4)  # convolutions that are pooled after
+_POOLED = (0, 1, 4)  # convolutions followed by pooling
 
 
 class AlexNet(nnx.Module):
@@ -33,7 +33,7 @@ class AlexNet(nnx.Module):
     Raises
     ------
     ValueError
-        If nothing would be left of the images after the poolings, or `widths` are not five.
+        If the images are too small for the poolings, or there are not five `widths`.
     """
 
     def __init__(
@@ -72,5 +72,5 @@ class AlexNet(nnx.Module):
 
 
 def _left(size: int) -> int:
-    """Pixels a side that are left after the first convolution's strides and three poolings."""
+    """Pixels per side after the first convolution's strides and three poolings."""
     return ((size - 1) // 4 + 1) // 8

@@ -15,7 +15,7 @@ class CNNLSTM(nnx.Module):
 
     As on IMDB in Izmailov et al. (2021), "What Are Bayesian Neural Network Posteriors Really Like?"
     (100 tokens of a vocabulary of 20,000, 2 classes): 2,700,098 parameters. The LSTM starts from
-    zeros and its last output h is what is classified; a step computes
+    zeros and its last output h is classified; a step computes
 
     .. math::
         c \leftarrow \sigma(f + 1) c + \sigma(i) \tanh(g), \quad h \leftarrow \sigma(o) \tanh(c)
@@ -30,9 +30,9 @@ class CNNLSTM(nnx.Module):
     num_classes
         Number of outputs.
     vocabulary_size
-        Number of different tokens, which are 0, 1, ... The outputs for others are NaN.
+        Number of distinct tokens 0, 1, ...; other tokens give NaN outputs.
     embedding_size
-        Numbers a token is embedded as.
+        Size of the embedding of a token.
     filters
         Channels of the convolution.
     units
@@ -64,7 +64,7 @@ class CNNLSTM(nnx.Module):
                 f"{shortest}: pad shorter ones at the front"
             )
         self.embedding = nnx.Embed(vocabulary_size, embedding_size, rngs=rngs)
-        self.embedding.dtype = None  # as of other layers: its weights', not that of the start
+        self.embedding.dtype = None  # computes in the dtype of its weights, as other layers do
         self.convolution = nnx.Conv(
             embedding_size, filters, kernel_size=(_WINDOW,), padding="VALID", rngs=rngs
         )

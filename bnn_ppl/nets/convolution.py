@@ -1,9 +1,9 @@
-"""A convolution whose gradient is as fast inside loops as outside of them, on CPUs too.
+"""A convolution whose gradient is as fast inside loops as outside, on CPUs too.
 
-Samplers step inside compiled loops. There XLA for CPUs gives a convolution to its fast routine only
-if rows, pixels and channels lie in the order (rows, ..., channels); any other order runs as plain
-nested loops. JAX's gradient of a convolution asks for other orders, and was 37 times as slow in a
-loop as outside (ResNet-20, 80 images).
+Samplers step inside compiled loops. There XLA on CPUs uses its fast routine for a convolution only
+if the axes are in the order (rows, ..., channels); any other order runs as plain nested loops.
+JAX's gradient of a convolution uses other orders, and was 37 times slower inside a loop than
+outside (ResNet-20, 80 images).
 """
 
 from functools import partial
@@ -36,8 +36,8 @@ def convolution(
     kernel
         (..., channels in, channels out).
     strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count, **options
-        As for ``jax.lax.conv_general_dilated``, which has what is not of the usual kind: groups,
-        more than three axes of pixels, options, and what it refuses.
+        As for ``jax.lax.conv_general_dilated``, which computes unusual cases: groups, more than
+        three spatial axes, other options, and what it refuses.
 
     Returns
     -------
@@ -65,10 +65,10 @@ def _convolved(x: Array, kernel: Array, window: tuple) -> Array:
 
 @_convolved.defjvp
 def _tangent(window: tuple, at: tuple[Array, Array], towards: tuple[Array, Array]) -> Any:
-    """Lay each linear map out so that its transpose, the gradient, finds the order wanted.
+    """Write each linear map so that its transpose, the gradient, has axes in the fast order.
 
-    Transposed, a convolution swaps two axes of what it is given: in the first map the channels of
-    the kernel, in the second rows and channels of x. They lie swapped here to begin with.
+    Transposing a convolution swaps two axes of its argument: in the first map the channels of the
+    kernel, in the second the rows and channels of x. Here they are swapped beforehand.
     """
     (x, kernel), (dx, dkernel) = at, towards
     by_x = _ordered("N*C", "*OI", "N*C", dx, kernel.swapaxes(-1, -2), window)
@@ -81,7 +81,7 @@ def _tangent(window: tuple, at: tuple[Array, Array], towards: tuple[Array, Array
 def _ordered(
     lhs: str, rhs: str, out: str, x: Array, kernel: Array, window: tuple[Any, Any, Any, Any]
 ) -> Array:
-    """Convolve arrays whose axes lie as three words say, with * for the axes of the pixels."""
+    """Convolve arrays with the axis orders given by three words, * standing for spatial axes."""
     axes = "DHW"[: len(window[0])]
     order = (lhs.replace("*", axes), rhs.replace("*", axes), out.replace("*", axes))
     return lax.conv_general_dilated(x, kernel, *window, dimension_numbers=order)

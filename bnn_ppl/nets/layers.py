@@ -17,15 +17,15 @@ class FilterResponseNorm(nnx.Module):
         \tau_c\right).
 
     Singh & Krishnan (2020), "Filter Response Normalization Layer", equations 1 to 3. Three
-    parameters a channel: gamma, at first 1; beta and tau, at first 0. The 1e-6 is fixed, on maps of
-    one pixel too: there x is scaled to little more than its sign.
+    parameters per channel: gamma starts at 1; beta and tau at 0. The 1e-6 is fixed, also for maps
+    of one pixel, where x is scaled to little more than its sign.
 
     Parameters
     ----------
     num_channels
         Size of the last axis.
     rngs
-        Not used: the start is not random. Taken as by every layer.
+        Not used, as the start is not random; accepted as in every layer.
     """
 
     def __init__(self, num_channels: int, *, rngs: nnx.Rngs | None = None):
@@ -69,7 +69,7 @@ class ConvStage(nnx.Module):
         self.norms = nnx.List(FilterResponseNorm(width) for _ in range(number if normalised else 0))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map (rows, height, width, in_channels) to as many channels as the stage is wide."""
+        """Map (rows, height, width, in_channels) to (rows, height, width, width of the stage)."""
         for index, convolution in enumerate(self.convolutions):
             x = convolution(x)
             x = nnx.relu(self.norms[index](x) if self.norms else x)
@@ -77,11 +77,11 @@ class ConvStage(nnx.Module):
 
 
 def max_pool(x: jax.Array, window: Sequence[int]) -> jax.Array:
-    """Maximum of windows side by side; what is left over at the end of an axis is dropped.
+    """Maximum over adjacent windows; a remainder at the end of an axis is dropped.
 
-    Takes (rows, ..., channels) with as many axes between as `window` is long. The same as
-    ``flax.nnx.max_pool`` with strides of the window's size; a plain reduction, whose gradient is
-    several times as fast on a CPU.
+    x is (rows, ..., channels), with one axis in between for each size in `window`. The same as
+    ``flax.nnx.max_pool`` with strides of the window's size, but a plain reduction, whose gradient
+    is several times as fast on a CPU.
     """
     sizes = [size // by for size, by in zip(x.shape[1:-1], window, strict=True)]
     whole = tuple(slice(n * by) for n, by in zip(sizes, window, strict=True))

@@ -1,4 +1,4 @@
-"""LeNet in the three forms that studies of Bayesian networks use."""
+"""LeNet in the three versions used in studies of Bayesian networks."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -68,7 +68,7 @@ class LeNet5(nnx.Module):
     Raises
     ------
     ValueError
-        If nothing would be left of the images after the poolings.
+        If the images are too small for the poolings.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LeNet5(nnx.Module):
 class LeNetCaffe(LeNet5):
     """LeNet5 with 20 and 50 channels and one dense layer of 500 units before the last.
 
-    The wider form that came with Caffe (Jia et al., 2014), as in Wilson & Izmailov (2020),
+    The wider version distributed with Caffe (Jia et al., 2014), as in Wilson & Izmailov (2020),
     "Bayesian Deep Learning and a Probabilistic Perspective of Generalization": 431,080 parameters
     for 28x28x1, 10 classes.
 
@@ -118,12 +118,12 @@ class LeNetCaffe(LeNet5):
 
 
 def _pooled(size: int) -> int:
-    """Pixels a side that are left after three 3x3/2 poolings."""
+    """Pixels per side after three 3x3/2 poolings."""
     for _ in range(3):
         size = (size - 3) // 2 + 1
     return size
 
 
 def _left(size: int) -> int:
-    """Pixels a side that are left after two unpadded 5x5 convolutions with poolings by 2."""
+    """Pixels per side after two unpadded 5x5 convolutions with poolings by 2."""
     return ((size - 4) // 2 - 4) // 2

@@ -14,7 +14,7 @@ def from_linen(module: linen.Module, example_input: jax.Array) -> Callable[..., 
     module
         A linen module called as ``module(x)``.
     example_input
-        Any input of the right shape, for example ``x[:1]``: linen reads its shapes from it.
+        Any input of the right shape, for example ``x[:1]``: linen infers shapes from it.
 
     Returns
     -------

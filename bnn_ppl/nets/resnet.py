@@ -19,11 +19,11 @@ class ResNet(nnx.Module):
 
     He et al. (2016), "Deep Residual Learning for Image Recognition", section 4.2, normalised as in
     Izmailov et al. (2021), "What Are Bayesian Neural Network Posteriors Really Like?": a 3x3
-    convolution; for each width a stage of blocks, the first of all but the first stage with stride
-    2; the mean over pixels; a dense layer. A block is ``act(x + norm(conv(act(norm(conv(x))))))``
-    of 3x3 convolutions; where it has stride 2, its x goes through a 1x1 convolution and a
-    normalisation. Convolutions pad with zeros to the same size; kernels start He-normal (truncated,
-    by fan-in), biases at 0.
+    convolution; for each width a stage of blocks, where all stages but the first begin with
+    stride 2; the mean over pixels; a dense layer. A block of 3x3 convolutions is
+    ``act(x + norm(conv(act(norm(conv(x))))))``; where it has stride 2, its x goes through a 1x1
+    convolution and a normalisation. Convolutions pad with zeros to the same size; kernels start
+    He-normal (truncated, by fan-in), biases at 0.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class ResNet(nnx.Module):
     num_classes
         Number of outputs.
     depth
-        Layers with weights, shortcuts not counted: 2 for each block of each stage and 2 more.
+        Layers with weights, not counting shortcuts: 2 per block, and 2 more.
     widths
         Channels of each stage.
     activation
@@ -45,7 +45,7 @@ class ResNet(nnx.Module):
     Raises
     ------
     ValueError
-        If the depth is not that of a whole number of blocks a stage.
+        If the depth does not give a whole number of blocks per stage.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class PreResNet(nnx.Module):
     num_classes
         Number of outputs.
     depth
-        Layers with weights, shortcuts not counted: 2 for each block of each stage and 2 more.
+        Layers with weights, not counting shortcuts: 2 per block, and 2 more.
     widths
         Channels of each stage.
     activation
@@ -167,7 +167,7 @@ class PreResNet(nnx.Module):
     Raises
     ------
     ValueError
-        If the depth is not that of a whole number of blocks a stage.
+        If the depth does not give a whole number of blocks per stage.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class PreResNet(nnx.Module):
 
 
 def _blocks(block: type, depth: int, widths: Sequence[int], **options: Any) -> nnx.List:
-    """Give the blocks of all stages; the first of a later stage halves the image."""
+    """Blocks of all stages; each stage after the first begins by halving the image."""
     layers_each = 2 * len(widths)
     if depth <= 2 or (depth - 2) % layers_each:
         raise ValueError(

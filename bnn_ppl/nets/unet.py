@@ -12,32 +12,33 @@ from bnn_ppl.nets.layers import ConvStage, max_pool
 
 
 class UNet(nnx.Module):
-    """Classifies each pixel: convolutions at ever coarser scales and back up.
+    """Classifier of pixels: convolutions at coarser and coarser scales and back.
 
     Ronneberger et al. (2015), "U-Net: Convolutional Networks for Biomedical Image Segmentation",
     padded with zeros so that images keep their size. At each scale two 3x3 convolutions, each with
-    filter response normalisation (Singh & Krishnan, 2020) and ReLU; down by max-pooling by 2; up by
-    repeating each pixel and a 2x2 convolution, joined by what the way down had at that scale; a 1x1
-    convolution at the end. Kernels start He-normal. 118,018 parameters for 32x32x3, 2 classes; with
-    the paper's widths (64, 128, 256, 512, 1024), one channel and no normalisation 31,030,658.
+    filter response normalisation (Singh & Krishnan, 2020) and ReLU; on the way down max-pooling by
+    2; on the way up each pixel is repeated, then a 2x2 convolution, concatenated with the output of
+    the way down at that scale; a 1x1 convolution at the end. Kernels start He-normal. 118,018
+    parameters for 32x32x3, 2 classes; with the paper's widths (64, 128, 256, 512, 1024), one
+    channel and no normalisation 31,030,658.
 
     Parameters
     ----------
     image_shape
-        (height, width, channels) of one image; sides that can be halved for each width but one.
+        (height, width, channels) of one image; sides divisible by 2 once per width after the first.
     num_classes
-        Number of outputs a pixel.
+        Number of outputs per pixel.
     widths
         Channels of each scale, the finest first.
     normalised
-        Whether there is normalisation.
+        Whether to apply filter response normalisation.
     rngs
         Source of the initial weights.
 
     Raises
     ------
     ValueError
-        If a side cannot be halved so often.
+        If a side cannot be halved that often.
     """
 
     def __init__(

@@ -27,21 +27,21 @@ class VGG(nnx.Module):
     num_classes
         Number of outputs.
     depth
-        11, 13, 16 or 19: the convolutions and 3.
+        11, 13, 16 or 19: the number of convolutions plus 3.
     width
         Channels of the first stage.
     hidden
         Widths of the dense layers before the last; by default two of ``8 width``. ``()`` is the
         VGG of Osawa et al. (2019), "Practical Deep Learning with Bayesian Principles".
     normalised
-        Whether filter response normalisation stands between each convolution and its ReLU.
+        Whether to apply filter response normalisation between each convolution and its ReLU.
     rngs
         Source of the initial weights.
 
     Raises
     ------
     ValueError
-        If nothing would be left of the images after the poolings, or there is no such depth.
+        If the images are too small for the poolings, or there is no such depth.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class VGG16(VGG):
     num_classes
         Number of outputs.
     normalised
-        Whether filter response normalisation stands between each convolution and its ReLU.
+        Whether to apply filter response normalisation between each convolution and its ReLU.
     rngs
         Source of the initial weights.
     """

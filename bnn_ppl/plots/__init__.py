@@ -1,8 +1,8 @@
-"""Figures of predictions, chains, weights and studies: one question a function.
+"""Figures of predictions, chains, weights and studies: one function per question.
 
-Those of one panel take ``ax=None``, draw on new Axes where none are given, and return the Axes;
-`report` puts four of them in one figure. Those of several panels return a Figure. Colours are Okabe
-and Ito's, which the colour-blind can tell apart, and no global style of matplotlib is changed.
+Functions of one panel take ``ax=None`` (new Axes by default) and return the Axes; `report` combines
+four of them in one figure. Functions of several panels return a Figure. Colours are those of Okabe
+and Ito, safe for colour-blind readers; no global style of matplotlib is changed.
 """
 
 from bnn_ppl.plots.chains import chain_budget, rhat_histogram, trace_logdensity

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The logarithmic axis has to begin somewhere; below this a run has converged by any standard.
+# Start of the logarithmic axis; below this a run has converged by any standard.
 SMALLEST_RHAT = 1.001
 BETTER = {"accuracy": "↑", "rmse": "↓", "nll": "↓", "ece": "↓"}
 
@@ -29,15 +29,15 @@ def rhat_histogram(
     *,
     ax: Axes | None = None,
 ) -> Axes:
-    """R-hat of the weights beside R-hat of the function's values, on one logarithmic axis.
+    """R-hat of the weights and of the function values, on one logarithmic axis.
 
     The axis is logarithmic in R-hat - 1. Lines mark 1.01 (Vehtari et al. 2021) and 1.05.
 
     Parameters
     ----------
     weight_rhat, function_rhat : array or Dataset
-        R-hat of each scalar, of any shape. Values below 1.001 stand in the first bin; those not
-        finite are counted in the legend.
+        R-hat of each scalar, of any shape. Values below 1.001 are in the first bin; non-finite ones
+        are counted in the legend.
     ax : Axes, optional
         Where to draw.
     """
@@ -61,7 +61,7 @@ def rhat_histogram(
 
 
 def trace_logdensity(draws: arviz.InferenceData, *, ax: Axes | None = None) -> Axes:
-    """Log density of every chain over its draws, with a histogram of each chain at the side.
+    """Log density of every chain by draw, with a histogram of each chain at the side.
 
     Parameters
     ----------
@@ -92,10 +92,10 @@ def trace_logdensity(draws: arviz.InferenceData, *, ax: Axes | None = None) -> A
 
 
 def chain_budget(table: pandas.DataFrame) -> Figure:
-    """Scores against the number of draws in all, a line a number of chains.
+    """Scores against the total number of draws, one line per number of chains.
 
-    Lines at one place of the axis have one budget. Bars reach a standard error to either side;
-    where all chains are taken there is none.
+    Points at the same place on the axis have the same budget. Bars are one standard error to
+    either side; there is none where all chains are used.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def chain_budget(table: pandas.DataFrame) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
 

@@ -34,13 +34,13 @@ TITLES = HEADINGS | {
     "acceptance": "Acceptance",
     "ess_a_1000_gradients": "ESS of functions in 1,000 gradients",
 }
-_TOPS = {"rhat_median": 2.0}  # chains that stand still have one of any size
+_TOPS = {"rhat_median": 2.0}  # stuck chains may have any R-hat
 
 
 def comparison(table: pandas.DataFrame) -> Figure:
-    """Methods side by side: a small panel a score, a dot a method, the best one filled.
+    """Methods side by side: a small panel per score, a dot per method, the best one filled.
 
-    A dashed line marks the reference's own score, a dotted one the number to be near to. Costs that
+    A dashed line marks the reference's own score, a dotted one the ideal value. Costs that
     differ tenfold are on a logarithmic axis. A method without a value has no dot.
 
     Parameters
@@ -51,7 +51,7 @@ def comparison(table: pandas.DataFrame) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -77,21 +77,21 @@ def comparison(table: pandas.DataFrame) -> Figure:
 
 
 def sweep(table: pandas.DataFrame, options: Sequence[str]) -> Figure:
-    """Scores against the value of a setting, a small panel a score.
+    """Scores against the value of a setting, a small panel per score.
 
     Parameters
     ----------
     table : DataFrame
-        A row a run: a column each for the settings and the scores, as of
-        :func:`bnn_ppl.compare`. Values that are numbers, or texts of numbers, make an axis of
-        numbers, logarithmic from a ratio of 10 up; others stand side by side.
+        One row per run, with a column for each setting and score, as from
+        :func:`bnn_ppl.compare`. Numbers, also as text, make a numerical axis, logarithmic if they
+        differ tenfold; other values are placed side by side.
     options : sequence of str
-        The column on the axes and, if there is a second, the one of which each value has a line.
+        The column on the horizontal axis and, optionally, one with a line for each value.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def _score_panel(ax: Axes, table: pandas.DataFrame, column: str) -> None:
 
 
 def _few_decades(ax: Axes, wide: bool) -> None:
-    """Set a logarithmic scale with so few labels that they fit a small panel."""
+    """Set a logarithmic scale with few enough labels for a small panel."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     ax.set_xscale("log")
@@ -178,7 +178,7 @@ def _comparison_legend(figure: Figure, table: pandas.DataFrame) -> None:
 
 def _sweep_panel(ax: Axes, table: pandas.DataFrame, options: Sequence[str], score: str) -> None:
     lines = table.groupby(options[1], sort=False) if len(options) > 1 else [("", table)]
-    style = "-" if _are_numbers(table[options[0]]) else ""  # nothing lies between names
+    style = "-" if _are_numbers(table[options[0]]) else ""  # no line between names
     for (name, rows), color, marker in zip(lines, cycle(COLORS), cycle("os^Dv")):
         places = _places(table[options[0]], rows[options[0]])
         values = np.minimum(rows[score].to_numpy(float), _TOPS.get(score, np.inf))

@@ -22,10 +22,10 @@ PANELS_A_ROW = 4
 def correlations(
     tables: pandas.DataFrame | Mapping[str, pandas.DataFrame], *, what: str = "class"
 ) -> Figure:
-    """Heat maps of correlations by pair of classes, side by side on one scale of colours.
+    """Heat maps of correlations by pair of classes, side by side with one colour scale.
 
-    The scale runs from 0 to 1, or from -1 where a correlation is negative. Cells say their number
-    where there are at most 12 classes; those without one (NaN) are empty.
+    The scale runs from 0 to 1, or from -1 where a correlation is negative. With at most 12
+    classes the cells show their numbers; NaN cells are empty.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def correlations(
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
 

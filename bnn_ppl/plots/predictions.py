@@ -151,7 +151,7 @@ def coverage(prediction: Mapping[Any, Any], y: ArrayLike, *, ax: Axes | None = N
 def selective_accuracy(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Accuracy on the rows of lowest predictive entropy, against the share of rows answered.
 
-    Uncertainty that knows the errors gives a curve that falls to the right.
+    If uncertainty predicts errors, the curve falls to the right.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Figures of predictions where inputs change: corrupted, turned, attacked, of other data."""
+"""Figures of predictions for corrupted, rotated, attacked or out-of-distribution inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LABELS = {  # of scores: title and axis
 
 
 def corruptions(tables: Tables) -> Figure:
-    """Scores by severity: a box a run, over the corruptions (as Ovadia et al. 2019 draw them).
+    """Scores by severity: a box per run over the corruptions (after Ovadia et al. 2019).
 
     Boxes hold the middle half of the corruptions, whiskers all of them; a line joins the medians.
 
@@ -44,7 +44,7 @@ def corruptions(tables: Tables) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     _check(tables, "severity", "corrupted")
     figure = _new_figure((11, 7.5))
@@ -60,7 +60,7 @@ def corruptions(tables: Tables) -> Figure:
 
 
 def adversarial(tables: Tables) -> Figure:
-    """Scores by how far inputs were moved against the prediction, a line a run.
+    """Scores by size of the adversarial change, one line per run.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def adversarial(tables: Tables) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     _check(tables, "epsilon", "attacked")
     classes = all("accuracy" in table for table in tables.values())
@@ -88,19 +88,19 @@ def adversarial(tables: Tables) -> Figure:
 
 
 def rotations(tables: Tables, images: ArrayLike | None = None) -> Figure:
-    """Class probabilities and the parts of the entropy by angle, a column a run.
+    """Class probabilities and the parts of the entropy by angle, one column per run.
 
     Parameters
     ----------
     tables : dict of str to DataFrame
         By name of the run, from :func:`bnn_ppl.shift.rotated`.
     images : array (angles, height, width) or (angles, height, width, channels), optional
-        What was predicted, to be drawn on top where it is one image; colours in 0..1.
+        The predicted images, drawn on top if it was a single one; colours in 0..1.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     _check(tables, "angle", "rotated")
     width = 2.5 + 3.8 * len(tables)
@@ -130,21 +130,21 @@ def rotations(tables: Tables, images: ArrayLike | None = None) -> Figure:
 def out_of_distribution(
     predictions: Mapping[str, Mapping[str, Prediction]], inside: str, *, num_bins: int = 30
 ) -> Figure:
-    """Histograms of the predictive entropy on the learnt and on other distributions, a panel a run.
+    """Histograms of predictive entropy in and out of distribution, one panel per run.
 
     Parameters
     ----------
     predictions : dict of str to dict of str to Dataset or array (rows, classes)
         By name of the run and of the data; what `predict` returned.
     inside : str
-        The data whose distribution was learnt; drawn filled.
+        The data from the training distribution; drawn filled.
     num_bins : int
         Number of bins, the same in all panels.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     if not predictions or any(inside not in found for found in predictions.values()):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Figures of studies: experiments of many fits."""
+"""Figures of studies: experiments with many fits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def continual(table: pandas.DataFrame) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     figure = _two_panels()
     panels = {
@@ -53,19 +53,19 @@ def continual(table: pandas.DataFrame) -> Figure:
 def label_noise(table: pandas.DataFrame) -> Figure:
     """Accuracies and evidence against the share of training labels that are random.
 
-    The evidence of a row is in units of log(classes), so that models of different problems stand
-    side by side: guessing has -1.
+    The evidence per row is in units of log(classes), so that models of different problems can be
+    compared: guessing has -1.
 
     Parameters
     ----------
     table : DataFrame
-        From :func:`bnn_ppl.studies.label_noise_network` or ``label_noise_gp``, or both, one after
-        the other.
+        From :func:`bnn_ppl.studies.label_noise_network` or ``label_noise_gp``, or both
+        concatenated.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     figure = _two_panels()
     accuracies, evidence = figure.subplots(1, 2)

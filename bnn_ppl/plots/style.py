@@ -1,4 +1,4 @@
-"""What the figures share: axes, their finish, colours."""
+"""Shared by all figures: axes, their finish, colours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLORS = (BLUE, ORANGE, "#009E73", RED, "#CC79A7", "#56B4E9", GREY)
 
 
 def new_axes(ax: Axes | None) -> Axes:
-    """Give the axes to draw on, new ones by default."""
+    """Axes to draw on, new ones by default."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt

@@ -28,9 +28,9 @@ MOST_LEVELS = 11
 def posterior_surface(surface: Mapping[Any, Any]) -> Figure:
     """Log-density, log-likelihood and log-prior on the plane through three positions.
 
-    Colours say how far a point is below the highest one of its panel: on a logarithmic scale where
-    the panel spans orders of magnitude, as densities of networks do, for what matters is near the
-    top. The numbers are the values at the corners; what is not finite is white.
+    Colours show how far a point is below the highest one of its panel, on a logarithmic scale where
+    the panel spans orders of magnitude, as densities of networks do, because what matters is near
+    the top. The numbers are the values at the corners; non-finite values are white.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def posterior_surface(surface: Mapping[Any, Any]) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
 
     Raises
     ------

@@ -24,10 +24,10 @@ COSTS = {  # of deleting weights: title and axis
 
 
 def weights(draws: arviz.InferenceData) -> Figure:
-    """Histograms of the weights' means and standard deviations over draws, a row a site.
+    """Histograms of the weights' means and standard deviations over draws, one row per site.
 
-    Each has axes of its own, for layers differ by orders of magnitude; the outermost 0.1 % at
-    either end stand in the last bins.
+    Each has its own axes, since layers differ by orders of magnitude; the outermost 0.1 % at
+    either end are in the last bins.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def weights(draws: arviz.InferenceData) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
 
@@ -59,7 +59,7 @@ def weights(draws: arviz.InferenceData) -> Figure:
 def pruning(curves: Mapping[Any, Any]) -> Figure:
     """Error and negative log-likelihood against the share of weights deleted.
 
-    The axis is logarithmic in the share that is left.
+    The axis is logarithmic in the share that remains.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def pruning(curves: Mapping[Any, Any]) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        Not known to pyplot: write it by ``figure.savefig(path)``.
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
 

@@ -26,7 +26,7 @@ EPSILONS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 
 
 class _Average(NamedTuple):
-    """Of draws so far, by row; one pass, no draw kept."""
+    """Running average over draws, by row; no draw is kept."""
 
     log_prob: Array  # log of the summed weight times density of y
     slope: Array  # gradient of the log of the average density, shape of x
@@ -42,7 +42,7 @@ def fgsm(
     clip: Bounds | None = None,
     batch_size: int | None = None,
 ) -> np.ndarray:
-    r"""Move inputs to where their targets are less probable: the fast gradient sign method.
+    r"""Move inputs to make their targets less probable, by the fast gradient sign method.
 
     .. math:: x' = x + \epsilon \operatorname{sign} \nabla_x (-\log E_w p(y \mid x, w))
 
@@ -62,7 +62,7 @@ def fgsm(
     epsilon
         Largest change of each input, in the units of x: of standardised ones, standard deviations.
     num_steps
-        Gradients that are followed, one after the other.
+        Number of gradient steps.
     clip
         Lowest and highest values that x may take, numbers or arrays that broadcast to x: the range
         of the pixels. By default no bounds.
@@ -82,8 +82,8 @@ def fgsm(
 
     Notes
     -----
-    An input whose target is certain to the precision of the run has no gradient, and stays; that is
-    no robustness. A run in double precision has fewer of them.
+    An input whose target has probability 1 to the precision of the run has no gradient and is not
+    moved, which is not robustness. In double precision there are fewer such inputs.
     """
     x, y = _checked(posterior, data, (epsilon,), num_steps, clip, batch_size)
     direction = _direction(posterior, draws, batch_size)
@@ -102,23 +102,23 @@ def attacked(
     scale: float = 1.0,
     progress: bool = False,
 ) -> "pandas.DataFrame":
-    """Score predictions of inputs that `fgsm` has moved, by how far it may move them.
+    """Score predictions of inputs moved by `fgsm`, for several values of epsilon.
 
     Parameters
     ----------
     posterior, draws, data, num_steps, clip, batch_size
-        As in `fgsm`; the same draws give the gradient and are then tested.
+        As in `fgsm`; the same draws give the gradient and the predictions.
     epsilons
         Largest changes, in the units of x.
     scale
         What regression targets were divided by; the scores are in original units.
     progress
-        Show how far it is.
+        Whether to show progress.
 
     Returns
     -------
     pandas.DataFrame
-        A row an epsilon: ``epsilon``, the scores of :func:`bnn_ppl.metrics.summary`,
+        One row per epsilon: ``epsilon``, the scores of :func:`bnn_ppl.metrics.summary`,
         ``num_rows``.
 
     Raises

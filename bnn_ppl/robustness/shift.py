@@ -1,10 +1,9 @@
-"""How predictions behave when inputs change: corrupted, turned, or of another distribution.
+"""How predictions behave when inputs change: corrupted, rotated, or from another distribution.
 
-A network should lose accuracy slowly, and know where it has lost it. `corrupted` and `rotated`
-predict changed versions of the same rows, `detection` asks whether uncertainty tells rows of
-another distribution from those that were learnt; `bnn_ppl.adversarial` looks for the worst change.
-Inputs reach networks standardised; ``x_mean`` and ``x_scale`` of a data set give back its pixels,
-``x * x_scale + x_mean``.
+A network should lose accuracy slowly, and be uncertain where it does. `corrupted` and `rotated`
+predict changed versions of the same rows, `detection` measures whether uncertainty separates rows
+of other distributions from those of the training distribution; `bnn_ppl.adversarial` looks for the
+worst change. Networks see standardised inputs; ``x * x_scale + x_mean`` recovers the pixels.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 ANGLES = tuple(range(0, 181, 12))
 _SCORES: tuple[Score, ...] = ("entropy", "max_probability", "mutual_information")
 _BYTES_AT_ONCE = 64 * 2**20  # each call of predict compiles anew; its rows are in memory together
-_ROUNDING = 1e-6  # nats that draws which agree may seem to differ by, in single precision
+_ROUNDING = 1e-6  # nats by which equal draws may seem to differ in single precision
 
 
 def corrupted(
@@ -71,7 +70,7 @@ def corrupted(
     batch_size
         Rows predicted at a time; all of a condition by default.
     progress
-        Show how far it is.
+        Whether to show progress.
 
     Returns
     -------
@@ -116,7 +115,7 @@ def rotated(
     batch_size: int | None = None,
     progress: bool = False,
 ) -> "pandas.DataFrame":
-    """Score predictions of images turned counter-clockwise, one image or many.
+    """Score predictions of images rotated counter-clockwise, one image or many.
 
     Parameters
     ----------
@@ -132,16 +131,16 @@ def rotated(
     angles
         Degrees; 16 from 0 to 180 by default.
     fill
-        What lies outside the image, in pixels of the source: 0 is the background of digits.
+        Value outside the image, in pixels of the source: 0 is the background of digits.
     batch_size
         Rows predicted at a time; all of an angle by default.
     progress
-        Show how far it is.
+        Whether to show progress.
 
     Returns
     -------
     pandas.DataFrame
-        A row an angle: ``angle``; ``probability`` of the true class and ``probability_0``,
+        One row per angle: ``angle``; ``probability`` of the true class and ``probability_0``,
         ``probability_1``, ... of every class, means over rows; the scores of
         :func:`bnn_ppl.metrics.summary`; ``num_rows``.
 
@@ -163,20 +162,20 @@ def rotated(
 
 
 def detection(inside: Prediction, outside: Mapping[str, Prediction]) -> "pandas.DataFrame":
-    """Say how well uncertainty tells rows of other distributions from those that were learnt.
+    """Measure how well uncertainty separates other distributions from the training distribution.
 
     Parameters
     ----------
     inside
-        Prediction of rows from the distribution that was learnt, none of them trained on: what
-        `predict` returned, or class probabilities (rows, classes).
+        Prediction of held-out rows from the training distribution: what `predict` returned, or
+        class probabilities (rows, classes).
     outside
         By name of the distribution, predictions of its rows.
 
     Returns
     -------
     pandas.DataFrame
-        A row a distribution and score: ``against``, its name; ``score``, of
+        One row per distribution and score: ``against``, its name; ``score``, of
         :func:`bnn_ppl.metrics.uncertainty` ("entropy"; "max_probability" of classes;
         "mutual_information" where draws differ); ``auroc`` and ``fpr95`` of
         :mod:`bnn_ppl.metrics`; ``mean_inside`` and ``mean_outside`` of the score;
@@ -185,15 +184,15 @@ def detection(inside: Prediction, outside: Mapping[str, Prediction]) -> "pandas.
     Raises
     ------
     ValueError
-        If a prediction is not one, or is of another kind than `inside`.
+        If a prediction is not valid, or not of the same kind as `inside`.
     """
     import pandas as pd
 
-    scores = [score for score in _SCORES if _tells(inside, score)]
+    scores = [score for score in _SCORES if _has_score(inside, score)]
     within = {score: metrics.uncertainty(inside, score) for score in scores}
     return pd.DataFrame(
         {"against": name, "score": score}
-        | _told_apart(within[score], metrics.uncertainty(prediction, score))
+        | _separation(within[score], metrics.uncertainty(prediction, score))
         for name, prediction in outside.items()
         for score in scores
     )
@@ -229,7 +228,7 @@ def thinned(draws: "arviz.InferenceData", num_draws: int | None) -> "arviz.Infer
 
 
 def evenly(length: int, number: int) -> NDArray[np.intp]:
-    """Give the places of at most `number` of `length` things, evenly spread, the first included."""
+    """Give indices of at most `number` of `length` items, evenly spaced from the first."""
     if number < 1:
         raise ValueError(f"got {number} of {length} to choose, expected at least 1")
     number = min(length, number)
@@ -239,7 +238,7 @@ def evenly(length: int, number: int) -> NDArray[np.intp]:
 def standardised(
     pixels: Array, x_mean: ArrayLike, x_scale: ArrayLike, dtype: np.dtype | type
 ) -> Array:
-    """Give pixels of the source as a network sees them, computed in double precision."""
+    """Standardise pixels of the source in double precision, as a network sees them."""
     return ((pixels - np.asarray(x_mean, float)) / np.asarray(x_scale, float)).astype(dtype)
 
 
@@ -250,7 +249,7 @@ def predictions_of(
     y: Array,
     batch_size: int | None = None,
 ) -> Iterator["xarray.Dataset"]:
-    """Predict versions of the same rows, one after another; they are made as they are needed.
+    """Predict versions of the same rows one after another; versions are made lazily.
 
     Parameters
     ----------
@@ -282,18 +281,18 @@ def scored(
     scale: float = 1.0,
     more: Callable[[Prediction, Array], Mapping[str, float]] | None = None,
 ) -> "pandas.DataFrame":
-    """Make a table of scores, a row a condition that the rows of y were predicted under.
+    """Table of scores, one row per condition under which the rows of y were predicted.
 
     Parameters
     ----------
     conditions
         Columns that say what the condition is; the first of them names it.
     predictions
-        One a condition.
+        One per condition.
     y
         Targets of the rows.
     progress
-        Show how far it is.
+        Whether to show progress.
     scale
         What regression targets were divided by.
     more
@@ -335,7 +334,7 @@ def _class_probabilities(prediction: Prediction, y: Array) -> dict[str, float]:
     return {"probability": float(probs[np.arange(len(y)), y].mean()), **means}
 
 
-def _tells(prediction: Prediction, score: Score) -> bool:
+def _has_score(prediction: Prediction, score: Score) -> bool:
     """Whether a prediction has this score, and it is more than rounding."""
     held = prediction if isinstance(prediction, Mapping) else {"probs": prediction}
     if score == "max_probability":
@@ -345,7 +344,7 @@ def _tells(prediction: Prediction, score: Score) -> bool:
     return True
 
 
-def _told_apart(inside: Array, outside: Array) -> dict[str, float]:
+def _separation(inside: Array, outside: Array) -> dict[str, float]:
     return {
         "auroc": metrics.auroc(inside, outside),
         "fpr95": metrics.fpr95(inside, outside),

@@ -1,4 +1,4 @@
-"""Numbers that callers give."""
+"""Checks of numbers given by callers."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import numpy as np
 
 
 def check_count(name: str, count: Any, least: int = 1) -> None:
-    """Refuse what is no whole number, or too small."""
+    """Refuse anything but a whole number of at least `least`."""
     if not isinstance(count, int | np.integer) or count < least:
         raise ValueError(f"got {name}={count!r}, expected a whole number from {least} up")
 
 
 def check_positive(name: str, number: Any) -> None:
-    """Refuse what is no number, or not above 0."""
+    """Refuse anything but a number above 0."""
     try:
         fits = float(number) > 0
     except (TypeError, ValueError):
@@ -22,6 +22,6 @@ def check_positive(name: str, number: Any) -> None:
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse what ``numpy.random.RandomState`` would, in one line."""
+    """Refuse seeds that ``numpy.random.RandomState`` refuses."""
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"got seed={seed!r}, expected a whole number from 0 to 2**32 - 1")

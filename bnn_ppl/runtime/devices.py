@@ -21,17 +21,17 @@ _AXES = ("chain", "data")
 def chain_mesh(num_chains: int, mesh: Mesh | None = None) -> Mesh:
     """Mesh with the axes chain and data over the devices of all processes, or check a given one.
 
-    As many rows of devices as share the chains evenly. On an accelerator the devices left over
-    share the rows of data; on a CPU, whose cores share a memory, they rest. Every process has as
-    many chains, and each chain is within a process.
+    The chain axis is the largest that divides the chains evenly. On accelerators the remaining
+    devices share the rows of data; on CPUs, whose cores share memory, they stay idle. All
+    processes have the same number of chains, and no chain spans processes.
 
     Parameters
     ----------
     num_chains
         Chains of all processes together.
     mesh
-        What to use instead: axes ("chain", "data"), the first one of a size that divides
-        `num_chains`. Its devices are those of the result, whatever its axis types.
+        A mesh to use instead: axes ("chain", "data"), the first of a size that divides
+        `num_chains`. Only its devices are used, not its axis types.
 
     Returns
     -------
@@ -52,14 +52,14 @@ def chain_mesh(num_chains: int, mesh: Mesh | None = None) -> Mesh:
 
 
 def local_chains(mesh: Mesh, num_chains: int) -> slice:
-    """Chains whose devices are of this process."""
+    """Chains on the devices of this process."""
     rows = _rows_of(mesh, jax.process_index())
     num_each = num_chains // mesh.shape["chain"]
     return slice(rows[0] * num_each, (rows[-1] + 1) * num_each)
 
 
 def _grid(num_chains: int) -> np.ndarray:
-    """Devices by row of chains and by shard of data, process after process."""
+    """Array of devices by row of chains and shard of data, ordered by process."""
     num_processes = jax.process_count()
     if num_chains % num_processes:
         raise ValueError(
@@ -122,9 +122,9 @@ def everywhere(tree: Tree, mesh: Mesh) -> Tree:
 
 
 def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
-    """Share the rows of (x, y) over the data axis: a batch (x, y), or (x, y, mask) with padding.
+    """Shard the rows of (x, y) over the data axis: a batch (x, y), or (x, y, mask) with padding.
 
-    Rows that the axis does not divide are padded with copies of the first one, False in the mask.
+    If the axis does not divide the rows, copies of the first row are added, False in the mask.
     """
     num_rows = len(data[1])
     padding = -num_rows % mesh.shape["data"]
@@ -137,7 +137,7 @@ def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
 
 
 def to_host(tree: Tree, num_draws: int | None = None) -> Tree:
-    """NumPy arrays of this process's chains; of (chain, draw, ...) the first draws, if asked."""
+    """NumPy arrays of this process's chains; if given, the first `num_draws` of each chain."""
     return jax.tree.map(lambda leaf: _to_host(leaf, num_draws), tree)
 
 
@@ -146,7 +146,7 @@ def _put(tree: Tree, sharding: NamedSharding) -> Tree:
         return jax.device_put(tree, sharding)
 
     def put(leaf: Any) -> jax.Array:
-        # device_put would send every leaf around to see that it is the same everywhere.
+        # device_put would communicate every leaf to check that it is equal on all processes.
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(
                 put(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf)
@@ -158,7 +158,7 @@ def _put(tree: Tree, sharding: NamedSharding) -> Tree:
 
 
 def _to_host(leaf: jax.Array, num_draws: int | None) -> np.ndarray:
-    # Shard by shard, which a CPU does not copy: draws wait in a buffer made for many.
+    # Shard by shard, without copies on a CPU, where the buffer may hold more draws than asked for.
     shards = {shard.index[0].start or 0: shard for shard in leaf.addressable_shards}
     parts = [np.asarray(shards[start].data) for start in sorted(shards)]
     if num_draws is not None:
@@ -172,10 +172,10 @@ def _to_host(leaf: jax.Array, num_draws: int | None) -> np.ndarray:
 def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
     """Map over the leading axis of the first `num_mapped` arguments, the chains; share the rest.
 
-    Each device runs its own chains without waiting for the others: side by side on an accelerator,
-    which is fastest full; one after the other on a CPU, where a chain then stays in cache and takes
-    only its own steps. Where devices share the rows of an argument (`by_row`), the compiler sums
-    over them.
+    Each device runs its own chains without waiting for the others: by `vmap` on an accelerator,
+    which is fastest when full; one after the other on a CPU, where a chain then stays in cache and
+    takes only its own steps. Where devices share the rows of an argument (`by_row`), the compiler
+    sums over them.
     """
     side_by_side = mesh.devices.flat[0].platform != "cpu"
 
@@ -201,7 +201,7 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
 
 
 def num_row_shards(num_rows: int) -> int:
-    """Devices that share so many rows, where this is traced: inside `over_chains`, else 1."""
+    """Devices that share `num_rows` rows where this is traced; 1 outside `over_chains`."""
     num_shards = jax.sharding.get_abstract_mesh().shape.get("data", 1)
     return num_shards if num_rows % num_shards == 0 else 1
 
@@ -222,12 +222,12 @@ def matmul_precision() -> str:
 
 
 def bytes_of(tree: Tree) -> int:
-    """Bytes of a tree of arrays, or of the shapes and dtypes of some."""
+    """Bytes of a tree of arrays, or of their shapes and dtypes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def memory_limit() -> int | None:
-    """Bytes that a device has, or a host device's share of the computer's; None if unknown."""
+    """Memory of a device in bytes, for host devices a share of the computer's; None if unknown."""
     devices = jax.local_devices()
     if devices[0].platform != "cpu":
         return (devices[0].memory_stats() or {}).get("bytes_limit")

@@ -1,4 +1,4 @@
-"""How far a run is: a bar in a terminal, plain lines in a log, JSON lines for machines."""
+"""Progress of a run: a bar in a terminal, plain lines in a log, JSON lines for programs."""
 
 import json
 import math
@@ -12,17 +12,17 @@ import jax
 from tqdm.auto import tqdm
 
 Facts = dict[str, Any]
-Report = Callable[[str, int, Facts], None]  # phase, steps done in all, facts to show
+Report = Callable[[str, int, Facts], None]  # phase, total steps done, facts to show
 
 _SECONDS_A_LINE = {"lines": 10, "json": 1}
 
 
 @contextmanager
 def reporting(progress: bool | Literal["json"], total: int, done: int = 0) -> Iterator[Report]:
-    """Give the function that tells how far a run of `total` steps is.
+    """Give a function that reports the progress of a run of `total` steps.
 
-    True means a bar with the time left, or a line every ten seconds where there is no terminal;
-    "json" a line of JSON a second on standard error. Of several processes the first one tells.
+    True shows a bar with the time left, or a line every ten seconds where there is no terminal;
+    "json" writes a line of JSON per second to standard error. Only the first process reports.
     """
     if progress is False or jax.process_index():
         yield lambda phase, done, facts: None

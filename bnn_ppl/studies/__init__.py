@@ -1,8 +1,8 @@
-"""Experiments of many fits, each one call that gives a table: a row a condition.
+"""Experiments with many fits: each is one call that returns a table, one row per condition.
 
-Continual learning on permuted images (`continual_learning`), and training labels that are partly
-random (`label_noise_network` and, beside it, `label_noise_gp`). With a folder every fit is a run
-of its own in it: the same call goes on where a study was stopped or killed.
+Continual learning on permuted images (`continual_learning`), and partly random training labels
+(`label_noise_network`, and `label_noise_gp` to compare). With a folder every fit is a run in a
+subfolder: the same call resumes a study that was interrupted or killed.
 """
 
 from bnn_ppl.studies.continual import (

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Learner: TypeAlias = Literal["vcl", "ewc", "same_prior", "fine_tuning"]
 
-_INIT_STD = 0.05  # of the first task's weights: near the prior's, which untold weights go back to
+_INIT_STD = 0.05  # of the first task: near the prior's, to which uninformed weights return
 
 
 class Learnt(NamedTuple):
@@ -62,12 +62,12 @@ def continual_learning(
     folder: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> "pandas.DataFrame":
-    r"""Learn tasks one after the other, none of whose rows is seen again, and test on all so far.
+    r"""Learn tasks one after the other, without revisiting rows, and test on all tasks so far.
 
     Task 1 is the data set; each other one is the same images under a fixed permutation of their
     pixels (`permuted`; Kirkpatrick et al., 2017; Goodfellow et al., 2014). One network, whose
-    outputs all tasks share, is not told which task a row is of. Every learner starts a task where
-    it ended the last.
+    outputs all tasks share, is not told which task a row belongs to. Every learner starts a task
+    where it ended the previous one.
 
     ``"vcl"``: mean-field variational inference (local reparametrisation), the Gaussian fitted to a
     task being the prior of the next (Nguyen et al., 2018), from whose means and standard deviations
@@ -75,8 +75,8 @@ def continual_learning(
     it for the next prior: elastic weight consolidation (Kirkpatrick et al., 2017) with the one
     penalty that Huszar (2018) shows to be the recursion of Bayes; it predicts by the point.
     ``"same_prior"``: as vcl, but the first prior at every task. ``"fine_tuning"``: plain descent,
-    the first prior at every task. The latter two forget; same_prior says that vcl remembers by its
-    prior, not by its noise.
+    the first prior at every task. The latter two forget; same_prior shows that vcl remembers
+    through its prior, not through its noise.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def continual_learning(
         A factory as :func:`bnn_ppl.random_network` takes, from x (rows, ...) to logits (rows,
         classes).
     learners
-        Who learns.
+        Learners to compare.
     num_tasks
         Tasks, task 1 included.
     prior
@@ -98,7 +98,7 @@ def continual_learning(
         al.'s, the best Gaussian of independent weights for few rows is hardly narrower than the
         prior and fits little. With tens of thousands of rows use 1.
     num_epochs, batch_size
-        Passes over the rows of a task, and rows a step.
+        Passes over the rows of a task, and rows per step.
     learning_rate
         Of Adam at the first step of a task; it falls to 0 along half a cosine.
     num_draws
@@ -108,15 +108,15 @@ def continual_learning(
     seed
         Of the permutations, the starts and the batches.
     folder
-        Where each fit goes (``<learner>/task-<t>``); the same call goes on where it was stopped,
-        and a larger `num_tasks` extends it.
+        Where each fit goes (``<learner>/task-<t>``); the same call resumes after an
+        interruption, and a larger `num_tasks` extends the study.
     progress
         Whether to announce each fit and show a bar.
 
     Returns
     -------
     pandas.DataFrame
-        A row for each learner, number of tasks learnt and task tested: ``learner``, ``task`` (the
+        One row per learner, number of tasks learnt and task tested: ``learner``, ``task`` (the
         last one learnt, from 1), ``tested_on`` (from 1 to it), ``accuracy`` (share of test rows).
 
     Raises
@@ -192,7 +192,7 @@ def average_accuracy(table: "pandas.DataFrame") -> "pandas.DataFrame":
     Returns
     -------
     pandas.DataFrame
-        A row for each learner and task learnt: ``learner``, ``task``, ``accuracy``.
+        One row per learner and task learnt: ``learner``, ``task``, ``accuracy``.
     """
     by_task = table.groupby(["learner", "task"], sort=False)["accuracy"]
     return by_task.mean().reset_index()
@@ -214,7 +214,7 @@ def forgetting(table: "pandas.DataFrame") -> "pandas.DataFrame":
     Returns
     -------
     pandas.DataFrame
-        A row for each learner and task learnt from the second on: ``learner``, ``task``,
+        One row per learner and task learnt from the second on: ``learner``, ``task``,
         ``forgetting``.
     """
     import pandas as pd
@@ -294,7 +294,7 @@ def _accuracies(
     num_rows: int | None,
     seed: int,
 ) -> np.ndarray:
-    """Give the accuracy on each task up to this one."""
+    """Accuracy on each task up to this one."""
     x, y = (leaf[:num_rows] for leaf in data.test)
     all_x = np.concatenate([permuted(x, k, seed=seed) for k in range(1, task + 1)])
     probs = predict(posterior, draws, (all_x, None), batch_size=len(y))["probs"].values

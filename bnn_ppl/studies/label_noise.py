@@ -25,7 +25,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Row(NamedTuple):
-    """What is found at a share of random labels: a row of the tables."""
+    """Results at one share of random labels: a row of the tables."""
 
     model: str
     share: float
@@ -39,9 +39,9 @@ class Row(NamedTuple):
 def with_label_noise(y: np.ndarray, share: float, num_classes: int, seed: int = 0) -> np.ndarray:
     """Replace a share of the labels by classes drawn uniformly.
 
-    A label drawn may be the true one: about one in num_classes of those replaced is (Zhang et al.,
-    2017). Nested: with one seed, rows replaced at a share are replaced by the same labels at every
-    larger one.
+    A drawn label may be the true one, as about one in num_classes of those replaced is (Zhang et
+    al., 2017). With the same seed, labels replaced at one share are replaced by the same classes at
+    every larger share.
 
     Parameters
     ----------
@@ -94,15 +94,15 @@ def label_noise_network(
     folder: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> "pandas.DataFrame":
-    """Train a network on labels more and more random, with Laplace's evidence of each.
+    """Train a network on increasingly random labels, with the Laplace evidence of each.
 
-    Networks fit random labels (Zhang et al., 2017); that the evidence falls all the while says that
-    the prior over functions tells noise from structure (Wilson & Izmailov, 2020, section 6). The
-    point is the maximum a posteriori; the evidence is Laplace's about it, Kronecker-factored, at
-    temperature 1. The prior is the same at every share: the table compares what one model says of
-    several data sets. (The prior precision of highest evidence would be another model for each, and
-    Laplace's approximation is about the mode of the prior it was trained with.) All rows that fill
-    a batch count in the curvature.
+    Networks fit random labels (Zhang et al., 2017); that the evidence falls with the share
+    shows that the prior over functions distinguishes structure from noise (Wilson & Izmailov, 2020,
+    section 6). The point is the maximum a posteriori; the evidence is Laplace's about it,
+    Kronecker-factored, at temperature 1. The prior is the same at every share: the table compares
+    one model on several data sets. (The prior precision of highest evidence would be a different
+    model for each, and Laplace's approximation is taken at the mode under the prior it was trained
+    with.) The curvature counts all rows that fill a batch.
 
     Parameters
     ----------
@@ -117,14 +117,14 @@ def label_noise_network(
         Of the weights; by default :func:`bnn_ppl.priors.normal` of standard deviation 1, wide
         enough for the maximum a posteriori to fit random labels.
     num_epochs, batch_size
-        Passes over the rows, and rows a step.
+        Passes over the rows, and rows per step.
     learning_rate
         Of Adam at the first step; it falls to 0 along half a cosine, so that the end is a mode.
     seed
         Of the labels, the start and the batches; equal at all shares.
     folder
-        Where each fit goes (``share-<s>/point`` and ``share-<s>/laplace``); the same call goes on
-        where it was stopped.
+        Where each fit goes (``share-<s>/point`` and ``share-<s>/laplace``); the same call
+        resumes after an interruption.
     progress
         Whether to announce each fit and show a bar.
 

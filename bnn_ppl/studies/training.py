@@ -1,4 +1,4 @@
-"""What the fits of a study share: how long they train, where they are kept, what is told."""
+"""What the fits of a study share: how long they train and where they are kept."""
 
 import sys
 from pathlib import Path
@@ -23,7 +23,7 @@ class Training(NamedTuple):
     Attributes
     ----------
     num_epochs, batch_size
-        Passes over the rows, and rows a step.
+        Passes over the rows, and rows per step.
     learning_rate
         Of Adam at the first step; it falls to 0 along half a cosine.
     folder
@@ -40,7 +40,7 @@ class Training(NamedTuple):
 
 
 def check_study(data: DataSet, training: Training, seed: int) -> None:
-    """Refuse, before anything is trained, what no fit could do."""
+    """Refuse impossible settings before anything is trained."""
     if data.num_classes is None:
         raise ValueError(f"got {data.name}, a regression, expected classes: use digits or mnist")
     check_count("num_epochs", training.num_epochs)
@@ -55,7 +55,7 @@ def check_study(data: DataSet, training: Training, seed: int) -> None:
 
 
 def rate(training: Training, posterior: Posterior) -> Schedule:
-    """Give the learning rate of a fit."""
+    """Learning rate of a fit, by step."""
     return cosine_burn_in(training.learning_rate, 0.0, num_steps(training, posterior))
 
 
@@ -74,7 +74,7 @@ def fit(
     num_draws: int = 1,
     init: "arviz.InferenceData | None" = None,
 ) -> "arviz.InferenceData":
-    """Train a method that is then drawn from without stepping, in the folder of its name."""
+    """Train a method and draw from it without further steps, in a folder of its own."""
     if training.progress and jax.process_index() == 0:
         print(name, file=sys.stderr, flush=True)
     draws = run(
