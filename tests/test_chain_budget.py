@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 import bnn_ppl as bnn
 from bnn_ppl import cli, metrics
 from bnn_ppl.analysis.chain_budget import chain_budget
+from bnn_ppl.cli import run_folders
 from bnn_ppl.cli.analysis import chains
 
 matplotlib.use("Agg")
@@ -192,7 +193,7 @@ def test_the_command_writes_the_table_and_the_figure(tmp_path, monkeypatch, caps
     folder = ["--folder", str(tmp_path), "--no-progress"]
     cli.main(["run", "sgld", "--data", "yacht", "--step-size", "1e-3", *sizes, *folder])
     chains(tmp_path, progress=False)
-    run = cli.folders.reopen(tmp_path)
+    run = run_folders.reopen(tmp_path)
     jax.config.update("jax_default_matmul_precision", before)
     table = pd.read_csv(tmp_path / "chains.csv")
     prediction = bnn.predict(run.posterior, run.draws, run.data.test)

@@ -11,10 +11,9 @@ import numpyro.distributions as dist
 import pytest
 import xarray as xr
 
-from bnn_ppl import condition, diagnostics, function_draws, metrics, sgld
+from bnn_ppl import condition, diagnostics, function_draws, metrics, run, sgld
 from bnn_ppl.analysis.compare import compare
 from bnn_ppl.analysis.compare_tables import best, to_latex
-from bnn_ppl.sampling import run
 
 ROWS, CLASSES = 40, 3
 

@@ -19,6 +19,7 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.analysis.correlations import by_class, function_correlations
 from bnn_ppl.analysis.prior_draws import prior_draws
+from bnn_ppl.cli import run_folders
 from bnn_ppl.cli.analysis import correlations
 from bnn_ppl.robustness.shift import evenly, thinned
 
@@ -208,7 +209,7 @@ def test_the_command_writes_what_the_functions_say(run_folder, capsys):
     folder = run_folder("--data", "digits", "--prior", "normal", "--prior-scale", "0.5")
     correlations(folder, num_draws=6, num_rows=60, prior_scales=(0.1, 0.5), progress=False)
     out = capsys.readouterr().out
-    run = cli.folders.reopen(folder)
+    run = run_folders.reopen(folder)
     chosen = evenly(len(run.data.test.y), 60)
     x, y = run.data.test.x[chosen], run.data.test.y[chosen]
     draws = prior_draws(jax.random.key(0), run.posterior, 6)
@@ -243,7 +244,7 @@ def test_the_command_groups_a_regression_by_fifths_of_y(run_folder, capsys):
     table = pd.read_csv(folder / "correlations.csv")
     assert len(table) == 2 * 15
     ends = [tuple(map(float, name.split(" to "))) for name in table["class"].unique()]
-    y = cli.folders.reopen(folder).data
+    y = run_folders.reopen(folder).data
     original = np.sort(y.test.y * y.y_scale + y.y_mean)
     assert ends[0][0] == pytest.approx(original[0], rel=1e-2)
     assert ends[-1][1] == pytest.approx(original[-1], rel=1e-2)

@@ -488,6 +488,6 @@ def test_the_command_refuses_what_has_no_plane(folder_of, draws_in):
     ):
         with pytest.raises(ValueError, match=words):
             command(*folders)
-    with pytest.raises(FileNotFoundError, match="got --figure a/b.png in a folder that is not"):
+    with pytest.raises(FileNotFoundError, match="got --figure a/b.png in a folder that does not"):
         command("one", "--figure", "a/b.png")
     assert not Path("surface.nc").exists()
