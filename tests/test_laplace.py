@@ -22,9 +22,10 @@ from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, linear_regression
 import bnn_ppl as bnn
 from bnn_ppl.analysis.linearised import linearised
 from bnn_ppl.methods.laplace import laplace
-from bnn_ppl.methods.shared import fisher as curvature
+from bnn_ppl.methods.shared import fisher as fisher_module
 from bnn_ppl.methods.shared.covariance_blocks import Factors
-from bnn_ppl.methods.shared.fisher import labels_and_weights
+from bnn_ppl.methods.shared.expected_labels import labels_and_weights
+from bnn_ppl.methods.shared.layer_calls import inputs_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 3))
@@ -377,7 +378,7 @@ def test_the_full_covariance_is_that_of_a_loop_over_rows_and_labels(kind):
     ("name", "kind"), [*((name, "gauss_newton") for name in NETWORKS), ("dense", "empirical")]
 )
 def test_the_diagonal_is_that_of_a_loop_over_rows_and_labels(name, kind, monkeypatch):
-    monkeypatch.setattr(curvature, "_NUMBERS_AT_ONCE", 1500)  # so that rows come in chunks
+    monkeypatch.setattr(fisher_module, "_NUMBERS_AT_ONCE", 1500)  # so that rows come in chunks
     posterior = classifier(name)
     position = position_of(posterior)
     method = laplace(posterior, "diagonal", curvature=kind)
@@ -511,7 +512,7 @@ def test_patches_times_the_kernel_are_the_convolution(name):
     options = CONVOLUTIONS[name]
     layer = nnx.Conv(2, 4, param_dtype=float, rngs=nnx.Rngs(0), **options)
     images = RNG.normal(size=(3, 6, 5, 2) if name != "in one dimension" else (3, 2, 7, 2))
-    inputs = curvature._inputs(layer, jnp.asarray(images))
+    inputs = inputs_of(layer, jnp.asarray(images))
     kernel = layer.kernel[...].reshape(-1, 4)
     if layer.bias is not None:
         layer.bias[...] = jnp.arange(4.0)

@@ -16,7 +16,7 @@ from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import METHODS, table
 
 X = np.linspace(-1, 1, 12, dtype=np.float32)
-OF_RUN = {"num_chains": 2, "num_warmup": 4}
+OF_RUN = {"num_chains": 2, "num_warmup": 6}  # enough for swag to collect two points
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def posterior():
 
 
 def network_posterior():
-    net = bnn.models.regressor(lambda rngs: bnn.nets.MLP(1, (), 1, rngs=rngs), dist.Normal(), 0.5)
+    net = bnn.models.regressor(lambda rngs: bnn.nets.MLP(1, (2,), 1, rngs=rngs), dist.Normal(), 0.5)
     return bnn.condition(net, (X[:, None], 0.3 + X))
 
 
@@ -63,7 +63,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one_and_is_what_the_method_says(
         np.testing.assert_array_equal(resumed.posterior[site].values, values.values)
     assert whole.attrs["method"] == name and whole.attrs["draws_from"] == method.draws_from
     assert np.isfinite(whole.posterior.to_array()).all()
-    equal = all((values == values[:, :1]).all() for values in whole.posterior.values())
+    arrays = [values.values for values in whole.posterior.values()]
+    equal = all((array == array[:, :1]).all() for array in arrays)
     assert equal == (method.draws_from == "point" and not thin)
     assert ("fitted" in whole) == (method.fitted is not None)
     if method.draws_from == "gaussian":

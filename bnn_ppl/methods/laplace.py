@@ -10,7 +10,9 @@ import jax.numpy as jnp
 
 from bnn_ppl.methods.method import FITTED, DrawsFrom, Method, describe, step_info
 from bnn_ppl.methods.shared.covariance_blocks import Structure, blocks_of
-from bnn_ppl.methods.shared.fisher import Curvature, called_layers, evaluated, shares
+from bnn_ppl.methods.shared.expected_labels import Curvature
+from bnn_ppl.methods.shared.fisher import evaluated, shares
+from bnn_ppl.methods.shared.layer_calls import called_layers
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import likelihood_alone

@@ -135,14 +135,7 @@ def swag(
         return jax.tree.map(partial(jnp.where, state.moments.num_collected > 1), drawn, point)
 
     def fitted(state: SwagState) -> dict[str, jax.Array]:
-        moments = state.moments
-        point = inner.draw(jax.random.key(0), state.inner)
-        mean = jax.tree.map(partial(jnp.where, moments.num_collected > 1), moments.mean, point)
-        return {
-            **{f"{site}.loc": loc for site, loc in mean.items()},
-            **{f"{site}.scale": scale for site, scale in _sds(moments).items()},
-            "num_collected": moments.num_collected,
-        }
+        return _parameters(state.moments, inner.draw(jax.random.key(0), state.inner))
 
     settings = {
         **inner.settings,
@@ -165,6 +158,16 @@ def swag(
         needs_warmup=inner.needs_warmup,
         draws_from="low_rank_gaussian",
     )
+
+
+def _parameters(moments: CollectedMoments, point: Tree) -> dict[str, jax.Array]:
+    """Give mean and scale by site; `point` is the mean until two points are collected."""
+    mean = jax.tree.map(partial(jnp.where, moments.num_collected > 1), moments.mean, point)
+    return {
+        **{f"{site}.loc": loc for site, loc in mean.items()},
+        **{f"{site}.scale": scale for site, scale in _sds(moments).items()},
+        "num_collected": moments.num_collected,
+    }
 
 
 def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict[str, Any]:

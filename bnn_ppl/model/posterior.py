@@ -201,10 +201,6 @@ def condition(
     def unconstrain(values: Values, data: Batch = data) -> Position:
         return unconstrained(traced(model, *data[:2], data=values))
 
-    @cache
-    def value_shapes() -> dict[str, tuple[int, ...]]:
-        return {site: value.shape for site, value in jax.eval_shape(constrain, shapes).items()}
-
     def predictive(values: Values, x: Any) -> dist.Distribution:
         return traced(model, x, None, data=values)[observed]["fn"]
 
@@ -225,7 +221,7 @@ def condition(
         check=check,
         prior_std={site: widening * std for site, std in prior_std.items()},
         precisions=precisions,
-        value_shapes=value_shapes,
+        value_shapes=cache(partial(_value_shapes, constrain, shapes)),
         data=data,
         num_rows=num_rows,
         num_weights=sum(leaf.size for leaf in shapes.values()),
@@ -260,6 +256,10 @@ def _terms(model: Callable, microbatch: int | None) -> Callable[[Position, Batch
         return now(position, batch) if active_changes() else once(position, batch)
 
     return terms
+
+
+def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int, ...]]:
+    return {site: value.shape for site, value in jax.eval_shape(constrain, shapes).items()}
 
 
 def _total(temperature: float, tempered: str, num_rows: int, terms: Terms, batch: Batch) -> Array:

@@ -11,14 +11,12 @@ from jax.flatten_util import ravel_pytree
 
 from bnn_ppl.methods.shared.fisher import (
     Evaluated,
-    LayerCall,
-    by_site,
     kronecker_factors,
     products_of_sites,
-    sites_of,
     squares_of_layer,
     squares_of_sites,
 )
+from bnn_ppl.methods.shared.layer_calls import LayerCall, by_site, sites_of
 from bnn_ppl.model.posterior import Posterior
 
 Array = jax.Array

@@ -115,16 +115,13 @@ def stopped_early(
         any_check = state.log_likelihood > -jnp.inf
         return jax.tree.map(partial(jnp.where, any_check), state.best, last)
 
+    settings = {**method.settings, "check_every": check_every, "patience": patience}
+    settings |= {"rows_held_out": f"{len(rows[1])}, checksum {digest}"}
     return Method(
         init,
         step,
         draw,
-        settings={
-            **method.settings,
-            "rows_held_out": f"{len(rows[1])}, checksum {digest}",
-            "check_every": check_every,
-            "patience": patience,
-        },
+        settings=settings,
         logdensity=method.logdensity,
         draws_from="best_point",
     )

@@ -1,0 +1,92 @@
+"""Values of y to sum over for the Fisher information of a row, and their weights."""
+
+from typing import Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from bnn_ppl.model.trace import innermost
+
+Array = jax.Array
+Tree = Any
+
+Curvature: TypeAlias = Literal["gauss_newton", "empirical"]
+
+_MOST_LABELS = 1024  # values of a row's y to sum over
+
+
+def labels_and_weights(
+    distribution: dist.Distribution, y: Array, curvature: Curvature
+) -> tuple[Array, Array]:
+    r"""Values and weights of y whose gradients' outer products sum to the curvature of each row.
+
+    For ``"gauss_newton"`` that is the Fisher information
+    :math:`\sum_k v_k \nabla \log p(y_k | w) \nabla \log p(y_k | w)^T`, by an exact quadrature
+    (if the network's outputs are natural parameters, logits or a mean, it is the generalised
+    Gauss-Newton matrix; Martens, 2020). The nodes are all values of a distribution with finitely
+    many, and for a Normal the three Gauss-Hermite nodes, which are exact for polynomials of degree
+    5 and so for products of the derivatives by its mean and standard deviation. Several outputs of
+    a row are independent, and take every combination of their values. For ``"empirical"`` it is the
+    observed y.
+
+    Parameters
+    ----------
+    distribution
+        Distribution of y given x.
+    y
+        Observed values, (rows, ...).
+    curvature
+        Kind of curvature.
+
+    Returns
+    -------
+    tuple
+        Labels (K, rows, ...) and weights (K, rows), both constants for differentiation.
+
+    Raises
+    ------
+    ValueError
+        If the distribution is none of these, or has more than 1,024 combinations of values.
+    """
+    if curvature == "empirical":
+        return y[None], jnp.ones((1, len(y)))
+    nodes, weights = (_for_each_row(array, y.shape) for array in _quadrature(distribution))
+    num_nodes, _, num_outputs = nodes.shape
+    if num_nodes**num_outputs > _MOST_LABELS:
+        raise ValueError(
+            f"got {num_outputs} outputs per row with {num_nodes} values each, expected at most "
+            f"{_MOST_LABELS} combinations to sum over: use curvature='empirical'"
+        )
+    choices = np.indices((num_nodes,) * num_outputs).reshape(num_outputs, -1).T  # (K, outputs)
+    outputs = np.arange(num_outputs)
+    labels = jnp.moveaxis(nodes[choices, :, outputs], 1, 2)  # (K, rows, outputs)
+    labels = labels.reshape(-1, *y.shape)  # not in y's dtype, which may be an integer one
+    return jax.lax.stop_gradient((labels, weights[choices, :, outputs].prod(1)))
+
+
+def _quadrature(distribution: dist.Distribution) -> tuple[Array, Array]:
+    """Nodes and weights (k, ...) of one output."""
+    distribution = innermost(distribution)
+    if type(distribution) is dist.Normal:
+        loc, scale = jnp.broadcast_arrays(distribution.loc, distribution.scale)
+        unit = jnp.sqrt(3.0) * jnp.array([-1.0, 0.0, 1.0])
+        nodes = loc + scale * unit.reshape(-1, *(1,) * loc.ndim)
+        weights = jnp.array([1 / 6, 2 / 3, 1 / 6]).reshape(-1, *(1,) * loc.ndim)
+        return nodes, weights
+    if not distribution.has_enumerate_support or distribution.event_shape:
+        raise ValueError(
+            f"got a likelihood {type(distribution).__name__}, expected a Normal or a distribution "
+            "over finitely many values (Categorical, Bernoulli), whose Fisher information is an "
+            "exact sum: use curvature='empirical'"
+        )
+    nodes = distribution.enumerate_support(expand=False)
+    return nodes, jnp.exp(distribution.log_prob(nodes))
+
+
+def _for_each_row(array: Array, shape: tuple[int, ...]) -> Array:
+    """Broadcast values by node, or by node and output, to (k, rows, outputs)."""
+    num_nodes, *batch = array.shape
+    array = array.reshape(num_nodes, *(1,) * (len(shape) - len(batch)), *batch)
+    return jnp.broadcast_to(array, (num_nodes, *shape)).reshape(num_nodes, shape[0], -1)
