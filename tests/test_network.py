@@ -226,8 +226,8 @@ REFUSED = {
         nnx.Linear,
         bnn.priors.normal(),
         TypeError,
-        r"got a network that wants more than rngs=: .* 'in_features' and 'out_features', expected "
-        r"one that needs no more: partial\(Net, ...\)",
+        r"got a network that needs more than rngs=: .* 'in_features' and 'out_features', expected "
+        r"a factory that takes rngs= alone: .* partial\(Net, ...\)",
     ),
     "linen module": (
         LinenMLP(),
@@ -245,13 +245,13 @@ REFUSED = {
         WithBatchNorm,
         None,
         ValueError,
-        "got BatchStat at norm.mean, expected a network of weights alone: .* LayerNorm",
+        "got BatchStat at norm.mean, expected a network whose only state is weights: .* LayerNorm",
     ),
     "linen batch normalisation": (
         bnn.nets.from_linen(linen.BatchNorm(use_running_average=False), X[:1]),
         None,
         ValueError,
-        "got BatchStat at mean, expected a network of weights alone",
+        "got BatchStat at mean, expected a network whose only state is weights",
     ),
     "active dropout": (
         WithDropout,

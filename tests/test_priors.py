@@ -304,7 +304,7 @@ REFUSED = {
     "hierarchical": (partial(priors.hierarchical, 1, 0), "got concentration=0, expected"),
     "several chains, none named": (
         lambda: priors.from_draws(draws_of(3)),
-        "got chain=None of 3 chains, expected a number from 0 to 2: say which",
+        "got chain=None of 3 chains, expected a number from 0 to 2: choose the chain",
     ),
     "a chain there is not": (
         lambda: priors.from_draws(draws_of(3), chain=3),

@@ -1,4 +1,4 @@
-"""Arguments in each other's places, named before anything is computed from them."""
+"""Check that arguments are not swapped, before anything is computed from them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +10,12 @@ from bnn_ppl.model.posterior import Posterior
 
 
 def check_arguments(**given: Any) -> None:
-    """Refuse a `key`, `posterior`, `method` or `draws` that is something else.
+    """Refuse a `key`, `posterior`, `method` or `draws` of the wrong type.
 
     Raises
     ------
     TypeError
-        That says what it is, and where a right one comes from.
+        If an argument has the wrong type; the message says how to make the right one.
     """
     for name, value in given.items():
         fits, source = _EXPECTED[name]
@@ -24,7 +24,7 @@ def check_arguments(**given: Any) -> None:
 
 
 def _is_key(value: Any) -> bool:
-    """Tell keys, new or old style."""
+    """Recognise random keys, typed or legacy uint32."""
     if not isinstance(value, jax.Array | np.ndarray):
         return False
     return jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) or value.dtype == np.uint32

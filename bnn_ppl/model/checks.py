@@ -84,9 +84,7 @@ def checked_inputs(posterior: "Posterior", x: Any) -> Any:
             )
     if len({len(leaf) for leaf in jax.tree.leaves(x)}) > 1:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(x))
-        raise ValueError(
-            f"got inputs x of shapes {shapes}, expected the same number of rows in each"
-        )
+        raise ValueError(f"got inputs x of shapes {shapes}, expected as many rows in each")
     return x
 
 

@@ -23,14 +23,14 @@ def classifier(net: Any, prior: Prior) -> Model:
     ----------
     net
         As in :func:`bnn_ppl.random_network`; maps x (rows, ...) to logits (rows, classes), or
-        (rows, height, width, classes) where every pixel has a label.
+        (rows, height, width, classes) if every pixel has a label.
     prior
         As in :func:`bnn_ppl.random_network`.
 
     Returns
     -------
     Callable
-        ``model(x, y=None)`` with y of integer classes, shape (rows,) or (rows, height, width); the
+        ``model(x, y=None)`` with integer classes y, shape (rows,) or (rows, height, width); the
         pixels of a row are one event.
     """
 
@@ -66,7 +66,7 @@ def regressor(net: Any, prior: Prior, noise: Noise | None = None) -> Model:
     Raises
     ------
     ValueError
-        If `noise` is none of these, or the network has another number of outputs.
+        If `noise` is none of these, or the network has the wrong number of outputs.
     """
     noise = priors.noise() if noise is None else noise
     heteroscedastic = isinstance(noise, str) and noise == "heteroscedastic"
@@ -96,6 +96,6 @@ def _outputs(output: jax.Array, expected: int) -> jax.Array:
     if output.ndim != 2 or output.shape[1] != expected:
         raise ValueError(
             f"got network outputs of shape {output.shape}, expected (rows, {expected}): "
-            "a heteroscedastic regressor needs two outputs, any other one"
+            "a heteroscedastic regressor needs two outputs, any other regressor one"
         )
     return output

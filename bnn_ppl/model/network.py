@@ -27,10 +27,10 @@ _CHANGES: ContextVar[tuple[Change, ...]] = ContextVar("changes", default=())
 
 @contextmanager
 def changed_networks(change: Change) -> Iterator[None]:
-    """Within this context every random network is ``change(name, module)`` of what it was.
+    """Within this context, replace every random network by ``change(name, module)``.
 
     The module is the trace's own and may be changed in place. This is how methods reach the layers
-    of a network inside a model that knows nothing of them.
+    of a network inside a model written without them in mind.
     """
     token = _CHANGES.set((*_CHANGES.get(), change))
     try:
@@ -40,7 +40,7 @@ def changed_networks(change: Change) -> Iterator[None]:
 
 
 def active_changes() -> tuple[Change, ...]:
-    """Give the changes of the contexts that this is within."""
+    """Give the changes of all contexts now entered, outermost first."""
     return _CHANGES.get()
 
 
@@ -60,7 +60,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
         from its own initialisation), or a ready module (all chains start at the weights it has when
         the posterior is first run). A linen module goes through :func:`bnn_ppl.nets.from_linen`.
     prior
-        A distribution for every weight; or a dict from site name to distribution that names every
+        A distribution for each weight; or a dict from site name to distribution that names every
         parameter; or a function ``(site_name, shape) -> distribution``, which may itself sample
         (a scale shared by the tensor, say). A distribution without batch shape is independent over
         the weights; its event dimensions, if any, are the parameter's last ones.
@@ -89,7 +89,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
         for site, (path, leaf) in variables.items()
     ]
     network: Any = nnx.merge(graph, nnx.from_flat_state(sampled), rest)
-    _quicken(network)
+    _use_our_convolution(network)
     for change in active_changes():
         network = change(name, network)
     return network
@@ -112,8 +112,8 @@ def _build(net: Any) -> nnx.Module:
         if "required positional argument" not in str(error):
             raise
         raise TypeError(
-            f"got a network that wants more than rngs=: {error}, expected one that needs no more: "
-            "partial(Net, ...) with its other arguments"
+            f"got a network that needs more than rngs=: {error}, expected a factory that takes "
+            "rngs= alone: bind the other arguments by partial(Net, ...)"
         ) from error
     if not isinstance(module, nnx.Module):
         raise TypeError(
@@ -123,8 +123,8 @@ def _build(net: Any) -> nnx.Module:
     return module
 
 
-def _quicken(network: nnx.Module) -> None:
-    """Let convolutions of a copy of the network be ours, where JAX's are slow inside loops."""
+def _use_our_convolution(network: nnx.Module) -> None:
+    """Use our convolution in this copy of the network, where JAX's is slow inside loops."""
     if jax.default_backend() == "cpu":
         for _, layer in nnx.iter_modules(network):
             if isinstance(layer, nnx.Conv) and layer.conv_general_dilated is conv_general_dilated:
@@ -140,7 +140,7 @@ def _refuse_stochastic_layers(module: nnx.Module) -> None:
         if isinstance(layer, nnx.Dropout) and not layer.deterministic and layer.rate > 0:
             raise ValueError(
                 f"got an active Dropout at {'.'.join(map(str, path))}, expected a deterministic "
-                "network: the posterior is already over the weights; remove it or call .eval()"
+                "network: weights are sampled already, so remove it or call .eval()"
             )
 
 
@@ -149,8 +149,8 @@ def _refuse_state(rest: nnx.State) -> None:
         if not isinstance(variable, nnx.RngState):
             raise ValueError(
                 f"got {type(variable).__name__} at {'.'.join(map(str, path))}, expected a network "
-                "of weights alone: batch statistics make rows dependent; use LayerNorm, GroupNorm "
-                "or filter response normalisation"
+                "whose only state is weights: batch statistics make rows dependent; use LayerNorm, "
+                "GroupNorm or filter response normalisation"
             )
 
 
@@ -176,7 +176,7 @@ def _per_site(prior: Prior, sites: list[str]) -> Callable[[str, tuple], dist.Dis
 
 
 def _check_takes_sites(prior: Callable) -> None:
-    """Refuse a class or function whose call would be a prior."""
+    """Refuse a class or function that was meant to be called, such as ``priors.normal``."""
     function = prior.func if isinstance(prior, partial) else prior
     name = getattr(function, "__name__", type(function).__name__)
     try:
