@@ -661,8 +661,8 @@ def test_other_sets_are_told_from_the_test_rows(folders, written):
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        (commands.ood, {"against": ("mnist",)}, "got --against mnist, expected sets that"),
-        (commands.ood, {"against": ()}, "expected sets that the runs have not learnt"),
+        (commands.ood, {"against": ("mnist",)}, "got --against mnist, expected data sets that"),
+        (commands.ood, {"against": ()}, "expected data sets that the runs were not trained on"),
         (commands.ood, {"against": ("cifar10",)}, "got 'cifar10' of images"),
         (commands.rotations, {"label": 10}, "got --label 10, expected one of the classes 0 to 9"),
         (commands.corruptions, {"num_rows": 0}, "got 0 of 2000 to choose, expected at least 1"),
@@ -679,5 +679,5 @@ def test_what_cannot_be_done_is_refused_before_a_prediction(
 
 def test_commands_of_images_refuse_tables(tmp_path):
     write(Problem(hidden=(2,)), tmp_path)
-    with pytest.raises(ValueError, match="got runs on yacht, expected classes of images"):
+    with pytest.raises(ValueError, match="got runs on yacht, expected image classes"):
         commands.corruptions((tmp_path,))
