@@ -408,7 +408,11 @@ def test_errors_say_what_was_got_expected_and_what_to_do(probs, labels):
         (metrics.selective, (probs, labels[:-1]), "shape (199,), expected (200,)"),
         (metrics.failure_auroc, (regression, labels), "expected probs; predict with a classifier"),
         (metrics.uncertainty, (probs, "variance"), "by='variance', expected 'entropy'"),
-        (metrics.uncertainty, (as_dataset(probs), "mutual_information"), "pass the result of predict"),
+        (
+            metrics.uncertainty,
+            (as_dataset(probs), "mutual_information"),
+            "pass the result of predict",
+        ),
         (metrics.entropies, (probs,), "a bare array, expected a prediction with entropy"),
         (metrics.auroc, ([], [1.0]), "in_scores of shape (0,)"),
         (metrics.auroc, ([0.0], [np.nan]), "out_scores of shape (1,) with 1 NaN"),
