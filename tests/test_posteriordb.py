@@ -27,7 +27,7 @@ NAMES = [
 
 @pytest.mark.parametrize("method", [bnn.nuts, bnn.hmc], ids=["nuts", "hmc"])
 @pytest.mark.parametrize("name", NAMES)
-def test_means_and_sds_are_the_reference(name, method):
+def test_moments_are_the_reference(name, method):
     with jax.enable_x64(True):
         target = posteriordb(name, os.environ["BNN_PPL_DATA"])
         posterior = bnn.condition(target.model, target.data)

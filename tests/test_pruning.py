@@ -17,7 +17,7 @@ import bnn_ppl as bnn
 from bnn_ppl import plots
 from bnn_ppl.analysis.pruning import (
     divergence_from_prior,
-    means_and_sds,
+    moments,
     pruned,
     pruning_curve,
     signal_to_noise,
@@ -74,7 +74,7 @@ def test_moments_are_those_over_the_draws_of_each_chain():
     """To double precision, though the draws are single and far from 0."""
     scales = [1e-2, 0.1, 1.0, 10.0]
     w = (1000 + scales * RNG.normal(size=(3, 50, 4))).astype(np.float32)
-    means, sds = means_and_sds(az.from_dict({"w": w, "s": w[..., 0]}))
+    means, sds = moments(az.from_dict({"w": w, "s": w[..., 0]}))
     exact = w.astype(float)
     np.testing.assert_allclose(means["w"], exact.mean(1), rtol=1e-14)
     np.testing.assert_allclose(sds["w"], exact.std(1), rtol=1e-9)
@@ -86,7 +86,7 @@ def test_draws_that_weigh_more_count_more():
     copies = [1, 3, 2, 1, 1, 4]
     weighted = az.from_dict({"w": w}, sample_stats={"log_weight": np.log([copies])})
     repeated = np.repeat(w[0], copies, axis=0)
-    means, sds = means_and_sds(weighted)
+    means, sds = moments(weighted)
     np.testing.assert_allclose(means["w"][0], repeated.mean(0))
     np.testing.assert_allclose(sds["w"][0], repeated.std(0))
 
@@ -94,7 +94,7 @@ def test_draws_that_weigh_more_count_more():
 def test_the_fitted_distribution_is_taken_for_the_draws():
     loc, scale = RNG.normal(size=(2, 3)), RNG.uniform(1, 2, size=(2, 3))
     arrays = {f"{BIAS}.loc": loc, f"{BIAS}.scale": scale, "num_collected": np.array([7, 7])}
-    means, sds = means_and_sds(with_fitted(random_draws(2), **arrays))
+    means, sds = moments(with_fitted(random_draws(2), **arrays))
     np.testing.assert_array_equal(means[BIAS], loc)
     np.testing.assert_array_equal(sds[BIAS], scale)
     assert list(means) == [KERNEL, BIAS]  # the kernel from its draws, for nothing was fitted to it
@@ -104,7 +104,7 @@ def test_draws_in_a_folder_have_the_same_moments(posterior, tmp_path):
     options = {"num_draws": 6, "thin": 2, "num_chains": 2, "progress": False}
     for_both = jax.random.key(0), posterior, bnn.sgld(posterior, 0.01)
     inside, outside = (bnn.run(*for_both, folder=f, **options) for f in (None, tmp_path))
-    for found, expected in zip(means_and_sds(outside), means_and_sds(inside), strict=True):
+    for found, expected in zip(moments(outside), moments(inside), strict=True):
         np.testing.assert_array_equal(found[KERNEL], expected[KERNEL])
 
 
@@ -119,7 +119,7 @@ def test_signal_to_noise_by_hand():
 
 def test_divergence_from_the_prior_is_that_of_two_normals(posterior, draws):
     found = divergence_from_prior(posterior, draws)
-    means, sds = means_and_sds(draws)
+    means, sds = moments(draws)
     for site in (KERNEL, BIAS):
         exact = dist.kl_divergence(dist.Normal(means[site], sds[site]), dist.Normal(0, STD))
         np.testing.assert_allclose(found[site], exact, rtol=1e-5)
@@ -226,12 +226,12 @@ def test_a_figure_of_the_weights_has_a_row_a_site(draws, tmp_path):
     left, right = figure.axes[::2], figure.axes[1::2]
     assert [ax.get_title("left") for ax in left] == [f"{KERNEL} (18)", f"{BIAS} (3)"]
     for (mean, sd), site in zip(zip(left, right, strict=True), (KERNEL, BIAS), strict=True):
-        for ax, values in ((mean, means_and_sds(draws)[0]), (sd, means_and_sds(draws)[1])):
+        for ax, values in ((mean, moments(draws)[0]), (sd, moments(draws)[1])):
             share, edges, _ = ax.patches[0].get_data()
             assert share.sum() == pytest.approx(1)
             inside = np.clip(values[site], edges[0], edges[-1])
             np.testing.assert_allclose(share * values[site].size, np.histogram(inside, edges)[0])
-        assert sd.get_title("left") == f"median {np.median(means_and_sds(draws)[1][site]):.3g}"
+        assert sd.get_title("left") == f"median {np.median(moments(draws)[1][site]):.3g}"
     figure.savefig(tmp_path / "weights.png")
 
 

@@ -10,7 +10,7 @@ from bnn_ppl.analysis.predict import predict
 from bnn_ppl.analysis.weight_statistics import (
     Arrays,
     divergence_from_prior,
-    means_and_sds,
+    moments,
     real_sites,
     signal_to_noise,
 )
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "divergence_from_prior",
-    "means_and_sds",
+    "moments",
     "pruned",
     "pruning_curve",
     "signal_to_noise",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Arrays = dict[str, np.ndarray]
 
 
-def means_and_sds(draws: "arviz.InferenceData") -> tuple[Arrays, Arrays]:
+def moments(draws: "arviz.InferenceData") -> tuple[Arrays, Arrays]:
     """Mean and standard deviation of each weight over the draws of each chain, in double precision.
 
     Chains are kept apart, since they reach modes in which hidden units are permuted. Sites in the
@@ -58,7 +58,7 @@ def signal_to_noise(draws: "arviz.InferenceData") -> Arrays:
     Returns
     -------
     dict of str to numpy.ndarray
-        By recorded site, (chain, ...), from `means_and_sds`. Infinite where all draws are equal,
+        By recorded site, (chain, ...), from `moments`. Infinite where all draws are equal,
         but 0 where all are 0.
 
     Raises
@@ -82,7 +82,7 @@ def divergence_from_prior(posterior: Posterior, draws: "arviz.InferenceData") ->
     .. math:: \mathrm{KL}(N(m, s^2) \| N(0, \sigma^2)) =
         \log \frac \sigma s + \frac{s^2 + m^2}{2 \sigma^2} - \frac 1 2
 
-    with m and s from `means_and_sds` and :math:`\sigma` the site's ``posterior.prior_std``: exact
+    with m and s from `moments` and :math:`\sigma` the site's ``posterior.prior_std``: exact
     if posterior and prior are independent normal distributions and the prior's mean is 0.
 
     Parameters
@@ -152,7 +152,7 @@ def _of_chain(sites: Any, weights: np.ndarray) -> dict[str, tuple[np.ndarray, np
 
 
 def _spread(draws: "arviz.InferenceData") -> tuple[Arrays, Arrays]:
-    means, sds = means_and_sds(draws)
+    means, sds = moments(draws)
     if not any(np.any(sd > 0) for sd in sds.values()):
         num = math.prod(draws["posterior"].sizes[axis] for axis in ("chain", "draw"))
         raise ValueError(

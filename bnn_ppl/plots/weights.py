@@ -33,7 +33,7 @@ def weights(draws: arviz.InferenceData) -> Figure:
     ----------
     draws : arviz.InferenceData
         What `run` returned. Means and standard deviations are those of
-        :func:`bnn_ppl.pruning.means_and_sds`.
+        :func:`bnn_ppl.pruning.moments`.
 
     Returns
     -------
@@ -42,9 +42,9 @@ def weights(draws: arviz.InferenceData) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    from bnn_ppl.analysis.weight_statistics import means_and_sds
+    from bnn_ppl.analysis.weight_statistics import moments
 
-    means, sds = means_and_sds(draws)
+    means, sds = moments(draws)
     figure = Figure(figsize=(10, 0.8 + 1.6 * len(means)), layout="constrained")
     axes = figure.subplots(len(means), 2, squeeze=False)
     for (left, right), site in zip(axes, means, strict=True):
