@@ -43,7 +43,8 @@ def levels() -> list[list[str]]:
     ValueError
         If rooms import each other in a circle.
     """
-    below = {room: {to for of, to in arrows() if of == room} for room in rooms()}
+    pairs = arrows()
+    below = {room: {to for of, to in pairs if of == room} for room in rooms()}
     placed: set[str] = set()
     found = []
     while len(placed) < len(below):

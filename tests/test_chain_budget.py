@@ -81,6 +81,7 @@ def test_a_condition_is_the_average_score_of_predictions_from_such_parts_of_the_
             assert row[name] == pytest.approx(found[name].mean(), abs=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", [classes, numbers])
 @pytest.mark.parametrize(("draws_a_block", "batch_size"), [(3, None), (1000, 7)])
 def test_all_chains_and_draws_score_as_their_prediction(

@@ -50,6 +50,7 @@ def both(axes, window):
     return ours, partial(lax.conv_general_dilated, **options), x, kernel
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_values_and_derivatives_are_jaxs(axes, window):

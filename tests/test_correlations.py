@@ -205,6 +205,7 @@ def run_folder(tmp_path, monkeypatch):
     jax.config.update("jax_default_matmul_precision", before)
 
 
+@pytest.mark.thorough
 def test_the_command_writes_what_the_functions_say(run_folder, capsys):
     folder = run_folder("--data", "digits", "--prior", "normal", "--prior-scale", "0.5")
     correlations(folder, num_draws=6, num_rows=60, prior_scales=(0.1, 0.5), progress=False)

@@ -101,7 +101,8 @@ def test_early_stopping_refuses_what_it_could_not_compare():
         bnn.descent(posterior, held_out=(x, np.where(y > 0, np.nan, y)))
     with pytest.raises(ValueError, match="as many rows"):
         bnn.descent(posterior, held_out=(x, y[1:]))
-    with pytest.raises(ValueError, match="got y with rows of .*1,.*expected .*prepare both in the same way"):
+    words = "got y with rows of .*1,.*expected .*prepare both in the same way"
+    with pytest.raises(ValueError, match=words):
         bnn.descent(posterior, held_out=(x, y[:, None]))
     with pytest.raises(ValueError, match="got mclmc, which adapts in warm-up .*use descent"):
         stopped_early(bnn.mclmc(posterior), posterior, (x, y))

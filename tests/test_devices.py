@@ -202,6 +202,7 @@ def start(script, *args):
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("bits", "tolerance"), [pytest.param(32, 1e-5, marks=pytest.mark.slow), (64, 1e-12)]
 )
@@ -260,6 +261,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
+@pytest.mark.thorough
 def test_each_of_two_processes_has_its_own_chains(tmp_path):
     files = [tmp_path / f"{process}.npz" for process in (0, 1)]
     port = free_port()

@@ -66,6 +66,7 @@ def test_what_is_set_after_a_fit_is_of_the_next_one():
     np.testing.assert_array_equal(after, before)
 
 
+@pytest.mark.thorough
 def test_a_clone_with_the_same_random_state_draws_the_same(regressor):
     again = clone(regressor).fit(X, Y)
     assert again.draws_.posterior.equals(regressor.draws_.posterior)
@@ -73,6 +74,7 @@ def test_a_clone_with_the_same_random_state_draws_the_same(regressor):
     assert not other.draws_.posterior.equals(regressor.draws_.posterior)
 
 
+@pytest.mark.thorough
 def test_a_number_for_the_noise_is_in_the_units_of_y():
     fitted = BayesianRegressor(noise=3.0, **SHORT).fit(X, Y)
     position = fitted.posterior_.init(jax.random.key(0))
@@ -81,6 +83,7 @@ def test_a_number_for_the_noise_is_in_the_units_of_y():
     assert float(np.sqrt(law.variance)[0]) * Y.std() == pytest.approx(3.0, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_labels_of_any_kind_come_back_with_probabilities_in_their_order():
     labels = np.array(["no", "yes", "maybe"])[np.digitize(X[:, 0], [-0.5, 0.5])]
     fitted = BayesianClassifier("mfvi", hidden=(), batch_size=20, random_state=0).fit(X, labels)
@@ -113,6 +116,7 @@ def test_a_method_itself_counts_as_its_name(name):
     assert itself._counts() == by_name._counts()
 
 
+@pytest.mark.thorough
 def test_a_method_that_follows_another_by_a_function():
     fitted = BayesianRegressor(
         lambda posterior: bnn.swag(posterior, bnn.descent(posterior), rank=2), **SHORT

@@ -25,6 +25,7 @@ def posterior():
 # --- the fitted distribution
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     ("temperature", "tempered", "batch_size"),
     [(1.0, "posterior", None), (0.1, "posterior", None), (0.1, "likelihood", None)]
@@ -49,6 +50,7 @@ def test_in_a_linear_regression_mean_and_precision_are_the_exact_ones(
         np.testing.assert_allclose(shift, 0, atol=0.1)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("temperature", [1.0, 0.1])
 def test_standard_deviations_are_those_of_two_hundred_equal_weights(temperature):
     posterior = bnn.condition(
@@ -88,6 +90,7 @@ def test_a_constrained_site_and_its_prior_are_fitted_exactly():
     np.testing.assert_allclose(fitted(draws, "loc", "rate"), expected, atol=0.03)
 
 
+@pytest.mark.statistical
 def test_a_network_with_learnt_precisions_and_noise_is_fitted():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(31, 5))

@@ -80,6 +80,7 @@ def small_net(prior, noise=0.5, **options):
     return model, bnn.condition(model, (X, Y), **options)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("prior", [bnn.priors.normal(0.7), bnn.priors.mixture((1.0, 0.2))])
 @pytest.mark.parametrize("noise", [0.5, dist.HalfNormal(1.0)])
 def test_the_fitted_guide_has_the_same_bound_in_numpyro(prior, noise):

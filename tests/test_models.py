@@ -104,6 +104,7 @@ def test_predictive_has_the_parameters_that_numpyro_has(name):
 # NumPyro compiles for seconds, whatever the network: a linear one is enough.
 
 
+@pytest.mark.thorough
 @every_likelihood
 def test_numpyro_samples_it_with_nuts_and_predicts(name):
     build, y, others = MODELS[name]
@@ -177,6 +178,7 @@ def test_refused(case):
         build()
 
 
+@pytest.mark.thorough
 def test_every_pixel_may_have_a_label():
     """U-Net from `run` to `predict`: a row is one event, probabilities are by pixel."""
     rng = np.random.default_rng(0)

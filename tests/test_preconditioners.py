@@ -21,6 +21,7 @@ def two_scales(x, y=None):
         numpyro.sample("y", dist.Normal(0 * w[0], 1.0), obs=y)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     ("method", "step_size", "preconditioner"),
     [
@@ -69,6 +70,7 @@ def quartic(x, y=None):
         numpyro.sample("y", dist.Normal(w**2, np.sqrt(2)).to_event(1), obs=y)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("decay", [0.0, 0.9])
 def test_curvature_mends_the_bias_of_a_mass_that_follows_the_gradient(decay):
     """With no memory, or one that is short beside the time that weights take to mix."""
@@ -99,6 +101,7 @@ def test_noise_of_unknown_size_is_not_subtracted():
         bnn.sghmc(posterior, 1e-4, subtract_noise=True)
 
 
+@pytest.mark.statistical
 def test_noise_of_minibatches_can_be_subtracted():
     """Gradients of pure noise of variance V: injected noise and theirs make up one whole."""
     posterior, begin = noisy_gradients(1024)

@@ -390,6 +390,8 @@ def conditioned(case):
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", SMALL)
 def test_posterior_has_a_finite_density_whose_gradient_reaches_every_parameter(case):
+    # With little optimisation XLA's gradient of a maximum after a normalisation is NaN on CPUs.
+    jax.config.update("jax_disable_most_optimizations", False)
     with jax.enable_x64(True):
         posterior = conditioned(case)
         shapes = jax.eval_shape(posterior.init, jax.random.key(0))
@@ -403,6 +405,7 @@ def test_posterior_has_a_finite_density_whose_gradient_reaches_every_parameter(c
             assert np.any(np.abs(of_likelihood) > 1e-9), site
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", SMALL)
 def test_methods_that_work_layer_by_layer_find_every_dense_layer_and_convolution(case):
     with jax.enable_x64(True):

@@ -172,6 +172,7 @@ def test_a_finished_run_is_read_and_more_draws_extend_it(posterior, tmp_path):
         sample(posterior, tmp_path / "run", num_draws=3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "words"),
     [

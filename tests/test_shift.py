@@ -427,6 +427,7 @@ def test_accuracy_of_a_trained_network_falls_with_epsilon(trained):
     assert by_chance > table["accuracy"][3] + 0.2  # of the same length
 
 
+@pytest.mark.thorough
 def test_more_steps_mislead_more(trained):
     data, posterior, draws = trained
     rows = bnn.data.Data(data.test.x[:100], data.test.y[:100])
@@ -631,6 +632,7 @@ def test_rotations_turn_the_first_one_or_many_rows(folders, written):
     assert "means over 15 test rows" in out
 
 
+@pytest.mark.thorough
 def test_attacks_stay_in_the_range_of_the_pixels(folders, written, mnist, monkeypatch):
     seen = []
 

@@ -309,6 +309,7 @@ def test_accuracies_are_those_of_the_fits_in_the_folder(learnt, digits):
     assert (folder / "continual.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_the_same_command_goes_on_without_a_step(learnt, monkeypatch, capsys):
     folder, table = learnt
     monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "compile_loop", None)
@@ -401,6 +402,7 @@ def test_the_evidence_of_the_gaussian_process_is_laplaces(digits):
     assert row.log_evidence == pytest.approx(laplace_evidence(kernel, 2 * y - 1) / 10, rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_process_fits_random_labels_and_its_evidence_falls():
     table = studies.label_noise_gp(bnn.data.load("digits"), num_rows=200)
     assert (table["train_accuracy"] > 0.97).all()

@@ -437,6 +437,7 @@ def draws_in(monkeypatch):
     return found
 
 
+@pytest.mark.thorough
 def test_three_draws_of_a_run_from_the_command_line(folder_of, capsys):
     posterior = folder_of("run")
     sizes = {"num_chains": 2, "num_draws": 4, "batch_size": 32}
@@ -457,6 +458,7 @@ def test_three_draws_of_a_run_from_the_command_line(folder_of, capsys):
     assert "figure in run/surface.png, numbers in run/surface.nc" in out
 
 
+@pytest.mark.thorough
 def test_the_last_draws_of_three_runs_from_the_command_line(folder_of, draws_in):
     names = ("hmc", "sgd", "swag")
     posteriors = [folder_of(name, temperature=1 - i / 4) for i, name in enumerate(names)]

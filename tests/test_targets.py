@@ -175,6 +175,7 @@ def first_of(draws):
     return {site: value[0] for site, value in draws.items()}
 
 
+@pytest.mark.statistical
 @needs_data
 @every_posterior
 def test_reference_draws_satisfy_the_identities_of_the_density(float64, name):

@@ -212,6 +212,7 @@ def absolute_errors():
     return model, (x, y)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     ("temperature", "tempered", "batch_size"),
     [(1.0, "posterior", None), (0.1, "posterior", None), (0.1, "likelihood", None)]
@@ -356,6 +357,7 @@ def test_an_interrupted_run_is_bit_identical(tmp_path):
     assert (whole.sample_stats["n_steps"] == 2 * 2).all()
 
 
+@pytest.mark.statistical
 def test_a_network_with_learnt_precisions_and_noise_is_fitted_on_padded_rows():
     """Every kind of prior; rows that two devices share are padded."""
     rng = np.random.default_rng(0)
