@@ -539,9 +539,7 @@ def test_inputs_of_several_parts_have_as_many_rows_in_each():
     parts = {"a": X[:, 0], "b": X[:, 1]}
     posterior = bnn.condition(model, (parts, X[:, 0]))
     draws = az.from_dict(posterior={"w": np.zeros((1, 4))})
-    with pytest.raises(
-        ValueError, match=r"shapes \(11,\), \(10,\), expected as many rows in each"
-    ):
+    with pytest.raises(ValueError, match=r"shapes \(11,\), \(10,\), expected as many rows in each"):
         bnn.function_draws(posterior, draws, parts | {"b": X[1:, 1]})
     with pytest.raises(ValueError, match=r"got inputs x of shapes {'a': \(11,\)}, expected what"):
         bnn.function_draws(posterior, draws, {"a": X[:, 0]})
