@@ -20,6 +20,7 @@ matplotlib.use("Agg")
 import bnn_ppl as bnn
 from bnn_ppl import adversarial, metrics, shift
 from bnn_ppl.cli import robustness as commands
+from bnn_ppl.cli.detection import ood
 from bnn_ppl.cli.problem import Problem, conditioned
 from bnn_ppl.robustness.adversarial import attacked, fgsm
 from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt, rotate
@@ -651,7 +652,7 @@ def test_attacks_stay_in_the_range_of_the_pixels(folders, written, mnist, monkey
 @pytest.mark.thorough
 def test_other_sets_are_told_from_the_test_rows(folders, written):
     options = {"against": ("kmnist",), "num_rows": 40}
-    table, out = written(commands.ood, folders, "ood", **options)
+    table, out = written(ood, folders, "ood", **options)
     assert table.groupby("run")["score"].apply(list).to_dict() == {
         "one": ["entropy", "max_probability"],  # one draw has no mutual information
         "three": ["entropy", "max_probability", "mutual_information"],
@@ -663,12 +664,12 @@ def test_other_sets_are_told_from_the_test_rows(folders, written):
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        (commands.ood, {"against": ("mnist",)}, "got --against mnist, expected data sets that"),
-        (commands.ood, {"against": ()}, "expected data sets that the runs were not trained on"),
-        (commands.ood, {"against": ("cifar10",)}, "got 'cifar10' of images"),
+        (ood, {"against": ("mnist",)}, "got --against mnist, expected data sets that"),
+        (ood, {"against": ()}, "expected data sets that the runs were not trained on"),
+        (ood, {"against": ("cifar10",)}, "got 'cifar10' of images"),
         (commands.rotations, {"label": 10}, "got --label 10, expected one of the classes 0 to 9"),
         (commands.corruptions, {"num_rows": 0}, "got 0 of 2000 to choose, expected at least 1"),
-        (commands.ood, {"against": ("kmnist",), "num_rows": 0}, "expected at least 1"),
+        (ood, {"against": ("kmnist",), "num_rows": 0}, "expected at least 1"),
         (commands.corruptions, {"only": ("frog",)}, "did you mean"),
     ],
 )

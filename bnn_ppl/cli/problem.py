@@ -178,3 +178,17 @@ def _net(problem: Problem, data: Any, num_outputs: int) -> Callable:
             f"got --net {problem.net} for {problem.data}, expected {kind}: use --net mlp"
         )
     return partial(NETS[problem.net], row_shape, num_outputs)
+
+
+def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
+    """Describe data and model in two lines."""
+    kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
+    hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
+    return "\n".join(
+        [
+            f"data   {problem.data}, split {problem.split} ({data.source}): {posterior.num_rows} "
+            f"training and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
+            f"model  {problem.net} {hidden} with {posterior.num_weights} unknowns, "
+            f"{problem.prior}({problem.prior_scale}) prior, T = {posterior.temperature:g}",
+        ]
+    )

@@ -11,7 +11,8 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.compare_inputs import VARIABLES
 from bnn_ppl.analysis.compare_tables import to_latex
 from bnn_ppl.analysis.metrics.inputs import Prediction
-from bnn_ppl.cli.run_folders import check_figure, check_names, predicted, reopen, reopen_all
+from bnn_ppl.analysis.predict import predict_with_functions
+from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
 from bnn_ppl.cli.tables import prediction_table
 
 
@@ -167,3 +168,12 @@ def _predicted(reference: str | None, data: Any, data_dir: Path | None) -> Predi
             return {name: file[name] for name in VARIABLES if name in file.files}
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise ValueError(f"{reference}: cannot be read ({error}); write it again") from error
+
+
+def predicted(runs: dict[str, Opened], rows: Any) -> tuple[dict, dict]:
+    """Predict rows by each run: the averages, and each draw's own."""
+    predictions, functions = {}, {}
+    for name, run in runs.items():
+        both = predict_with_functions(run.posterior, run.draws, rows)
+        predictions[name], functions[name] = both
+    return predictions, functions

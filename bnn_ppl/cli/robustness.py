@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import tyro
@@ -12,7 +12,6 @@ from bnn_ppl.cli.run_folders import Opened, check_figure, reopen_all
 from bnn_ppl.robustness import adversarial as attacks
 from bnn_ppl.robustness import shift
 from bnn_ppl.robustness.corruptions import rotate
-from bnn_ppl.runtime.progress import reporting
 
 if TYPE_CHECKING:
     import pandas
@@ -62,8 +61,8 @@ def corruptions(
     progress
         Show a progress bar.
     """
-    path = _path(folders, figure, "corruptions.png")
-    runs, data = _image_runs(folders, data_dir)
+    path = figure_path(folders, figure, "corruptions.png")
+    runs, data = image_runs(folders, data_dir)
     tables = {
         name: shift.corrupted(
             run.posterior,
@@ -82,7 +81,7 @@ def corruptions(
     shown = ["accuracy", "nll", "ece", "entropy", "mutual_information"]
     print("means over corruptions, by severity (0: none)")
     print(_by_condition(tables, "severity", shown))
-    _write(tables, bnn.plots.corruptions(tables), path)
+    write(tables, bnn.plots.corruptions(tables), path)
 
 
 def rotations(
@@ -120,8 +119,8 @@ def rotations(
     one = num_rows is None
     if not one and label != 1:
         raise ValueError("got --label and --num-rows, expected one of them: drop the other")
-    path = _path(folders, figure, "rotations.png")
-    runs, data = _image_runs(folders, data_dir)
+    path = figure_path(folders, figure, "rotations.png")
+    runs, data = image_runs(folders, data_dir)
     rows = _first_of(data, label) if num_rows is None else _some(data.test, num_rows)
     tables = {
         name: shift.rotated(
@@ -145,7 +144,7 @@ def rotations(
     shown += ["entropy", "expected_entropy", "mutual_information"]
     print(_by_condition(tables, "angle", shown))
     images = _turned(rows.x, data) if one else None
-    _write(tables, bnn.plots.rotations(tables, images), path)
+    write(tables, bnn.plots.rotations(tables, images), path)
 
 
 def adversarial(
@@ -186,7 +185,7 @@ def adversarial(
     progress
         Show a progress bar.
     """
-    path = _path(folders, figure, "adversarial.png")
+    path = figure_path(folders, figure, "adversarial.png")
     runs = reopen_all(folders, data_dir)
     data = next(iter(runs.values())).data
     tables = {
@@ -208,87 +207,10 @@ def adversarial(
         shown = ["accuracy", "nll", "entropy", "mutual_information"]
     print(f"inputs moved by at most epsilon, {num_steps} steps")
     print(_by_condition(tables, "epsilon", shown))
-    _write(tables, bnn.plots.adversarial(tables), path)
+    write(tables, bnn.plots.adversarial(tables), path)
 
 
-def ood(
-    folders: Folders,
-    *,
-    against: tuple[str, ...],
-    num_rows: int = 2000,
-    num_draws: int = 100,
-    batch_size: int = 1000,
-    figure: Path | None = None,
-    data_dir: Path | None = None,
-    progress: bool = True,
-) -> None:
-    """Detect images of other data sets by the uncertainty of the predictions.
-
-    Parameters
-    ----------
-    folders
-        Folders of runs on the same images.
-    against
-        Other data sets: kmnist notmnist fashion-mnist for mnist, cifar100 svhn for cifar10.
-    num_rows
-        Number of test images of each set, spread evenly over it.
-    num_draws
-        Maximum number of draws, spread evenly over the chains.
-    batch_size
-        Rows predicted per batch.
-    figure
-        Path of the figure; by default ood.png, in the run's folder if there is only one.
-    data_dir
-        Folder with the data sets, if they have moved since the runs.
-    progress
-        Show a progress bar.
-    """
-    path = _path(folders, figure, "ood.png")
-    runs, data = _image_runs(folders, data_dir)
-    problem = next(iter(runs.values())).problem
-    if not against or problem.data in against:
-        raise ValueError(
-            f"got --against {' '.join(against)}, expected data sets that the runs were "
-            "not trained on: kmnist, notmnist"
-        )
-    sets = {problem.data: data.test.x} | {
-        name: bnn.data.out_of_distribution(name, data, data_dir=problem.data_dir)
-        for name in against
-    }
-    rows = {name: x[shift.evenly(len(x), num_rows)] for name, x in sets.items()}
-    predictions = _predictions(runs, rows, num_draws, batch_size, progress)
-    tables = {
-        name: shift.detection(found[problem.data], {other: found[other] for other in against})
-        for name, found in predictions.items()
-    }
-    for name, table in tables.items():
-        print(f"\n{name}: test rows of {problem.data} told from others")
-        print(table.to_string(index=False, float_format="{:.4g}".format))
-    drawn = bnn.plots.out_of_distribution(predictions, problem.data)
-    _write(tables, drawn, path)
-
-
-def _predictions(
-    runs: Mapping[str, Opened],
-    rows: Mapping[str, np.ndarray],
-    num_draws: int,
-    batch_size: int,
-    progress: bool,
-) -> dict[str, dict[str, Any]]:
-    """Predict rows of several sets by every run."""
-    predictions: dict[str, dict[str, Any]] = {}
-    with reporting(progress, len(runs) * len(rows)) as report:
-        for name, run in runs.items():
-            draws, found = shift.thinned(run.draws, num_draws), {}
-            for data, x in rows.items():
-                found[data] = bnn.predict(run.posterior, draws, (x, None), batch_size=batch_size)
-                done = len(predictions) * len(rows) + len(found)
-                report(name, done, {f"entropy of {data}": float(found[data]["entropy"].mean())})
-            predictions[name] = found
-    return predictions
-
-
-def _image_runs(
+def image_runs(
     folders: tuple[Path, ...], data_dir: Path | None
 ) -> tuple[dict[str, Opened], bnn.data.DataSet]:
     """Open runs, and give the data of the first, on whose test rows all are to be predicted."""
@@ -340,7 +262,7 @@ def _by_condition(
     return pd.concat(means, names=["run", "score"]).to_string(float_format="{:.3f}".format)
 
 
-def _path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Path:
+def figure_path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Path:
     """Give where the figure goes, before anything is computed."""
     if figure is not None:
         check_figure(figure)
@@ -348,7 +270,7 @@ def _path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Path:
     return folders[0] / name if len(folders) == 1 else Path(name)
 
 
-def _write(tables: Mapping[str, "pandas.DataFrame"], figure: "Figure", path: Path) -> None:
+def write(tables: Mapping[str, "pandas.DataFrame"], figure: "Figure", path: Path) -> None:
     """Write the figure, and one table of all runs beside it."""
     import pandas as pd
 

@@ -13,9 +13,15 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
-from bnn_ppl.cli.problem import Problem, conditioned, refuse_unused, training_rows
+from bnn_ppl.cli.problem import (
+    Problem,
+    conditioned,
+    describe,
+    refuse_unused,
+    training_rows,
+)
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
-from bnn_ppl.cli.tables import describe, plan_table, results_table
+from bnn_ppl.cli.tables import plan_table, results_table
 from bnn_ppl.methods.method import Description, described_methods
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.problem import Problem, conditioned
 from bnn_ppl.cli.signatures import Options
 
@@ -106,12 +105,3 @@ def _checked(path: Path, settings: Options) -> Options:
                 f"{', '.join(map(repr, words))}: copy the file again"
             )
     return settings
-
-
-def predicted(runs: dict[str, Opened], rows: Any) -> tuple[dict, dict]:
-    """Predict rows by each run: the averages, and each draw's own."""
-    predictions, functions = {}, {}
-    for name, run in runs.items():
-        both = predict_with_functions(run.posterior, run.draws, rows)
-        predictions[name], functions[name] = both
-    return predictions, functions

@@ -9,7 +9,8 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.run_folders import Opened, predicted, reopen_all
+from bnn_ppl.cli.results import predicted
+from bnn_ppl.cli.run_folders import Opened, reopen_all
 
 OTHER_ROWS = ("data", "split", "target", "classes", "data-dir", "float64", "matmul-precision")
 

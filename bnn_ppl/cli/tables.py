@@ -10,20 +10,6 @@ from bnn_ppl.cli.problem import Problem
 _SHARE_AGREED = 0.95  # of the functions' values with an R-hat below 1.05, from which chains agree
 
 
-def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
-    """Describe data and model in two lines."""
-    kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
-    hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
-    return "\n".join(
-        [
-            f"data   {problem.data}, split {problem.split} ({data.source}): {posterior.num_rows} "
-            f"training and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
-            f"model  {problem.net} {hidden} with {posterior.num_weights} unknowns, "
-            f"{problem.prior}({problem.prior_scale}) prior, T = {posterior.temperature:g}",
-        ]
-    )
-
-
 def results_table(problem: Problem, data: Any, draws: Any, prediction: Any, functions: Any) -> str:
     """Format scores (beside published ones, if any), mixing and cost of a run."""
     published = bnn.data.published(problem.data, split=problem.split, data_dir=problem.data_dir)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.runtime.checks import check_count
+
 Schedule = Callable[[jax.Array], jax.Array]
 
 
@@ -53,7 +55,7 @@ def cosine_burn_in(start: float, end: float, num_burnin: int) -> Schedule:
     As in Izmailov et al. (2021), appendix on stochastic-gradient MCMC.
     """
     check_rate("start", start)
-    _check_length("num_burnin", num_burnin)
+    check_count("num_burnin", num_burnin)
 
     def schedule(count: jax.Array) -> jax.Array:
         part = jnp.clip(count / num_burnin, 0.0, 1.0)
@@ -70,7 +72,7 @@ def cyclical(start: float, cycle_length: int, num_burnin: int = 0) -> Schedule:
     noise temperature each cycle first finds a mode without noise, then samples.
     """
     check_rate("start", start)
-    _check_length("cycle_length", cycle_length)
+    check_count("cycle_length", cycle_length)
 
     def schedule(count: jax.Array) -> jax.Array:
         part = (jnp.maximum(count - num_burnin, 0) % cycle_length) / cycle_length
@@ -84,7 +86,7 @@ def exploring(cycle_length: int, share: float, num_burnin: int = 0) -> Schedule:
 
     The exploration and sampling stages of cyclical MCMC (Zhang et al., 2020, section 3).
     """
-    _check_length("cycle_length", cycle_length)
+    check_count("cycle_length", cycle_length)
     if not 0 <= share <= 1:
         raise ValueError(f"got share={share}, expected a number from 0 to 1")
 
@@ -106,8 +108,3 @@ def decaying(scale: float, shift: float, power: float = 0.55) -> Schedule:
         raise ValueError(f"got scale={scale}, shift={shift}, expected numbers above 0")
     name = f"decaying({scale}, {shift}, {power})"
     return NamedSchedule(lambda count: scale * (shift + count) ** -power, name)
-
-
-def _check_length(name: str, length: int) -> None:
-    if length < 1:
-        raise ValueError(f"got {name}={length}, expected a whole number from 1 up")

@@ -1,0 +1,90 @@
+"""The command ``ood``: out-of-distribution detection."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bnn_ppl as bnn
+from bnn_ppl.cli.robustness import Folders, figure_path, image_runs, write
+from bnn_ppl.cli.run_folders import Opened
+from bnn_ppl.robustness import shift
+from bnn_ppl.runtime.progress import reporting
+
+
+def ood(
+    folders: Folders,
+    *,
+    against: tuple[str, ...],
+    num_rows: int = 2000,
+    num_draws: int = 100,
+    batch_size: int = 1000,
+    figure: Path | None = None,
+    data_dir: Path | None = None,
+    progress: bool = True,
+) -> None:
+    """Detect images of other data sets by the uncertainty of the predictions.
+
+    Parameters
+    ----------
+    folders
+        Folders of runs on the same images.
+    against
+        Other data sets: kmnist notmnist fashion-mnist for mnist, cifar100 svhn for cifar10.
+    num_rows
+        Number of test images of each set, spread evenly over it.
+    num_draws
+        Maximum number of draws, spread evenly over the chains.
+    batch_size
+        Rows predicted per batch.
+    figure
+        Path of the figure; by default ood.png, in the run's folder if there is only one.
+    data_dir
+        Folder with the data sets, if they have moved since the runs.
+    progress
+        Show a progress bar.
+    """
+    path = figure_path(folders, figure, "ood.png")
+    runs, data = image_runs(folders, data_dir)
+    problem = next(iter(runs.values())).problem
+    if not against or problem.data in against:
+        raise ValueError(
+            f"got --against {' '.join(against)}, expected data sets that the runs were "
+            "not trained on: kmnist, notmnist"
+        )
+    sets = {problem.data: data.test.x} | {
+        name: bnn.data.out_of_distribution(name, data, data_dir=problem.data_dir)
+        for name in against
+    }
+    rows = {name: x[shift.evenly(len(x), num_rows)] for name, x in sets.items()}
+    predictions = _predictions(runs, rows, num_draws, batch_size, progress)
+    tables = {
+        name: shift.detection(found[problem.data], {other: found[other] for other in against})
+        for name, found in predictions.items()
+    }
+    for name, table in tables.items():
+        print(f"\n{name}: test rows of {problem.data} told from others")
+        print(table.to_string(index=False, float_format="{:.4g}".format))
+    drawn = bnn.plots.out_of_distribution(predictions, problem.data)
+    write(tables, drawn, path)
+
+
+def _predictions(
+    runs: Mapping[str, Opened],
+    rows: Mapping[str, np.ndarray],
+    num_draws: int,
+    batch_size: int,
+    progress: bool,
+) -> dict[str, dict[str, Any]]:
+    """Predict rows of several sets by every run."""
+    predictions: dict[str, dict[str, Any]] = {}
+    with reporting(progress, len(runs) * len(rows)) as report:
+        for name, run in runs.items():
+            draws, found = shift.thinned(run.draws, num_draws), {}
+            for data, x in rows.items():
+                found[data] = bnn.predict(run.posterior, draws, (x, None), batch_size=batch_size)
+                done = len(predictions) * len(rows) + len(found)
+                report(name, done, {f"entropy of {data}": float(found[data]["entropy"].mean())})
+            predictions[name] = found
+    return predictions
