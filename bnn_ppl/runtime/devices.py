@@ -169,6 +169,18 @@ def _to_host(leaf: jax.Array, num_draws: int | None) -> np.ndarray:
 # --- work on the devices
 
 
+def one_device_a_core() -> None:
+    """Give JAX one CPU device a core, so that chains run side by side.
+
+    Raises
+    ------
+    RuntimeError
+        If JAX has started.
+    """
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    jax.config.update("jax_num_cpu_devices", count or 1)
+
+
 def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
     """Map over the leading axis of the first `num_mapped` arguments, the chains; share the rest.
 

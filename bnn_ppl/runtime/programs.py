@@ -1,0 +1,88 @@
+"""Compiled programs found again: in this process by their text, later by the cache of JAX."""
+
+import hashlib
+import os
+import platform
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+_NUM_KEPT = 32  # compiled programs; a run has four to seven
+_SETTINGS = ("jax_default_device", "jax_disable_most_optimizations", "jax_optimization_level")
+
+_kept: OrderedDict[tuple, jax.stages.Compiled] = OrderedDict()
+
+
+def compiled(traced: jax.stages.Traced, args: tuple) -> jax.stages.Compiled:
+    """Compile what was traced with `args`, or take what a program of the same text has compiled.
+
+    JAX finds a program again by the function that was traced. The functions of two posteriors
+    differ, but not the text of their programs if the posteriors differ only in their data and in
+    numbers that are arguments; and tracing takes a tenth of the time of compiling.
+    """
+    lowered = traced.lower()
+    text = lowered.as_text()
+    if "callback" in text:  # to a function that the text does not name
+        return lowered.compile()
+    settings = tuple(jax.config.values.get(name) for name in _SETTINGS)
+    digest = hashlib.sha256(text.encode()).digest()
+    # The text lacks arguments that are not used, and devices.
+    key = digest, lowered.in_tree, lowered.out_tree, _types_and_places(args), settings
+    program = _kept.pop(key, None) or lowered.compile()
+    _kept[key] = program  # as the last one used
+    while len(_kept) > _NUM_KEPT:
+        _kept.popitem(last=False)
+    return program
+
+
+def compiled_once(function: Callable, **options: Any) -> Callable:
+    """Compile as ``jax.jit(function, **options)`` does, by :func:`compiled`."""
+    jitted = jax.jit(function, **options)
+    known: dict[tuple, jax.stages.Compiled] = {}
+
+    def call(*args: Any) -> Any:
+        traced = jitted.trace(*args)  # the same for arguments of the same shapes
+        key = traced.jaxpr, _types_and_places(args)
+        if key not in known:
+            known[key] = compiled(traced, args)
+        return known[key](*args)
+
+    return call
+
+
+def _types_and_places(args: tuple) -> tuple:
+    leaves = jax.tree.leaves(args)
+    return tuple((jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
+
+
+def cache_compiled_programs(folder: str | Path | None = None) -> None:
+    """Keep compiled programs on disk, so that later processes start without compiling.
+
+    Turns JAX's persistent compilation cache on, for all programs that this process compiles from
+    now on with JAX. ``bnn-ppl`` does so by itself.
+
+    Parameters
+    ----------
+    folder
+        Where to keep them. By default where JAX is told (``JAX_COMPILATION_CACHE_DIR``), else in a
+        folder for each machine within ``$XDG_CACHE_HOME`` or ``~/.cache``: what is compiled for a
+        processor need not run on another, and home folders may be shared. Without a home folder
+        nothing is kept.
+    """
+    if folder is None:
+        if jax.config.values["jax_compilation_cache_dir"] is not None:
+            return
+        with suppress(RuntimeError):  # a user without a home
+            caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            folder = caches / "bnn_ppl" / platform.node()
+    if folder is None:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compilation_cache.reset_cache()  # JAX looks for the folder once, at its first compilation

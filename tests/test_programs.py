@@ -1,0 +1,111 @@
+"""Numbers that programs take as arguments, and programs found again by their text."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+import bnn_ppl as bnn
+from bnn_ppl.methods import method
+from bnn_ppl.model.recipe import recipe_of
+from bnn_ppl.runtime import programs
+from bnn_ppl.sampling.numbers import numbers_to_run
+
+X = np.linspace(-1, 1, 6, dtype=np.float32)[:, None]
+Y = X[:, 0]
+NET = partial(bnn.nets.MLP, 1, (2,), 1)
+PRIORS = {
+    "normal": (bnn.priors.normal, 0.3, 2.0),
+    "laplace": (bnn.priors.laplace, 0.3, 2.0),
+    "logistic": (bnn.priors.logistic, 0.3, 2.0),
+    "student_t": (bnn.priors.student_t, 0.3, 2.0),
+    "mixture": (bnn.priors.mixture, (1.0, 0.1), (2.0, 0.3)),
+    "fan_in": (bnn.priors.fan_in, 0.3, 2.0),
+    "horseshoe": (bnn.priors.horseshoe, 0.3, 2.0),
+    "hierarchical": (bnn.priors.hierarchical, 0.3, 2.0),
+    "by_site": (lambda s: dict.fromkeys(SITES, bnn.priors.normal(s)), 0.3, 2.0),
+}
+SITES = [f"net.layers.{i}.{kind}" for i in (0, 1) for kind in ("bias", "kernel")]
+
+
+def posterior(prior, noise=None):
+    return bnn.condition(bnn.models.regressor(NET, prior, noise), (X, Y))
+
+
+@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("noise", [0.5, None])
+def test_a_posterior_of_another_prior_is_the_same_one_of_other_numbers(name, noise):
+    prior, one, other = PRIORS[name]
+    recipe = recipe_of(posterior(prior(one), noise))
+    expected = posterior(prior(other), noise)
+    position = expected.init(jax.random.key(0))
+    numbers = expected.recipe.numbers
+
+    def evaluated(numbers):
+        made = recipe.make(numbers)
+        return made.logdensity(position, (X, Y)), made.prior_std
+
+    lp, prior_std = jax.jit(evaluated)(numbers)
+    assert lp == pytest.approx(float(expected.logdensity(position, (X, Y))), rel=1e-5)
+    for site, std in expected.prior_std.items():
+        assert prior_std[site] == pytest.approx(float(std), rel=1e-6)
+
+
+def test_what_was_changed_after_it_was_made_is_not_made_anew():
+    first = posterior(bnn.priors.normal())
+    assert numbers_to_run(first, bnn.nuts(first))[1] is not None
+    changed = first._replace(constrain=lambda position, data: position)
+    assert numbers_to_run(changed, bnn.nuts(changed)) == ([], None)
+    assert numbers_to_run(first, bnn.nuts(first)._replace(settings={})) == ([], None)
+
+
+def test_a_method_within_a_method_is_made_anew(monkeypatch):
+    monkeypatch.setattr(method, "METHODS", {})
+    outer = method.describe(name="outer", gives="", cost="", bias="")(lambda _, inner: inner)
+    first = posterior(bnn.priors.normal())
+    make = outer(first, inner=bnn.descent(first)).recipe.make
+    other = posterior(bnn.priors.normal(3.0))
+    assert make(other).logdensity is other.logdensity
+
+
+def test_a_number_that_decides_about_the_program_stays_in_it():
+    first = posterior(bnn.priors.normal())
+    fixed = bnn.hmc(first, step_size=0.1)  # as many steps as fit in a length from the prior
+    assert numbers_to_run(first, fixed) == ([], None)
+    bnn.run(jax.random.key(0), first, fixed, num_warmup=1, num_draws=1, progress=False)
+
+
+def test_programs_that_call_back_are_not_shared():
+    def calling(number):
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        return programs.compiled_once(
+            lambda x: jax.pure_callback(lambda x: np.float32(number), shape, x)
+        )
+
+    assert float(calling(1.0)(0.0)) == 1 and float(calling(2.0)(0.0)) == 2
+
+
+def test_compiled_programs_are_kept_in_a_folder(tmp_path, monkeypatch):
+    name = "jax_compilation_cache_dir"
+    before = jax.config.values[name]
+    try:
+        bnn.cache_compiled_programs(tmp_path / "kept")
+        jax.jit(lambda x: jnp.sin(x) * 3.21)(1.0).block_until_ready()
+        assert len(list((tmp_path / "kept").iterdir()))
+        bnn.cache_compiled_programs()  # JAX has been told
+        assert jax.config.values[name] == str(tmp_path / "kept")
+        jax.config.update(name, None)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        bnn.cache_compiled_programs()
+        assert jax.config.values[name].startswith(str(tmp_path / "bnn_ppl"))
+    finally:
+        jax.config.update(name, before)
+        compilation_cache.reset_cache()
+
+
+def test_arguments_of_other_shapes_that_are_not_used_are_another_program():
+    for num in (2, 3):
+        assert float(programs.compiled_once(lambda x, unused: x + 1)(0.0, np.ones(num))) == 1
