@@ -76,16 +76,22 @@ def adjusted_mclmc(
     check_count("max_num_steps", max_num_steps)
 
     def transition(
-        key: jax.Array, chain: Any, logdensity: Any, step_size: jax.Array, inverse_mass: Any
-    ) -> tuple[Any, dict]:
+        key: jax.Array,
+        chain: Any,
+        logdensity: Any,
+        step_size: jax.Array,
+        inverse_mass: Any,
+        _: None,
+    ) -> tuple[Any, dict, None]:
         steps = jnp.clip(jnp.ceil(length / step_size), 1, max_num_steps).astype(int)
         new, info = kernel(key, chain, logdensity, step_size, (steps,), inverse_mass)
-        return new, {
+        found = {
             "acceptance_rate": info.acceptance_rate,
             "diverging": info.is_divergent,
             "lp": new.logdensity,
             "n_steps": 2 * steps,  # gradients
         }
+        return new, found, None
 
     return adaptive(
         posterior.logdensity,

@@ -9,6 +9,8 @@ import optax
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.shared.early_stopping import stopped_early
+from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
@@ -21,6 +23,7 @@ class DescentState(NamedTuple):
     position: Tree
     optimizer: Tree
     average: Tree  # None if not averaging
+    anchor: Tree  # by Gaussian site; None if not anchored
     num_steps: jax.Array
 
 
@@ -28,6 +31,7 @@ class DescentState(NamedTuple):
     gives="a point; several chains are a deep ensemble",
     cost="a gradient on a minibatch",
     bias="a point has no spread",
+    length="until it stops improving (at most 100,000 steps)",
     kind="fit",
     stochastic_gradients=True,
     counts=FITTED._replace(num_draws=1),
@@ -36,8 +40,9 @@ def descent(
     posterior: Posterior,
     optimizer: optax.GradientTransformation | None = None,
     *,
-    learning_rate: float | Schedule = 1e-3,
+    learning_rate: float | Schedule | None = None,
     average_from: int | None = None,
+    anchored: bool = False,
     held_out: tuple[Any, Any] | None = None,
     check_every: int = 100,
     patience: int = 10,
@@ -64,11 +69,16 @@ def descent(
         Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
         recorded: pass the same ones to resume a run.
     learning_rate
-        Learning rate of the default optimiser, a number or a schedule.
+        Learning rate of Adam, a number or a schedule, for all steps of warm-up. None: found, and
+        training ends by itself.
     average_from
         First step of an average: draw the mean of the points from this step on instead of the last
         point (Polyak & Juditsky, 1992; for network weights Izmailov et al., 2018, without cyclical
         steps).
+    anchored
+        Whether to pull each weight with a Gaussian prior to its own draw of that prior, from where
+        it starts, instead of to the prior's mean: randomised maximum a posteriori (Pearce et al.,
+        2020). Weights that the data do not determine then spread as widely as in the posterior.
     held_out
         Held-out rows (x, y) for early stopping, not among the posterior's: a chain draws the point
         with their highest log-likelihood, and stops once that has not risen for `patience` checks.
@@ -83,38 +93,48 @@ def descent(
         If a number is out of range, or the held-out rows do not have the form of the posterior's.
     """
     check_arguments(posterior=posterior)
-    check_rate("learning_rate", learning_rate)
+    finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
     if average_from is not None and average_from < 0:
         raise ValueError(f"got average_from={average_from}, expected a step number from 0 up")
-    rate = named(learning_rate) if optimizer is None else "of the optimizer given"
-    optimizer = optimizer or optax.adam(learning_rate)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DescentState:
-        del key, batch
+        anchor = drawn_anchor(key, posterior, position, batch) if anchored else None
+        position = position | (anchor or {})
         average = None if average_from is None else position
-        return DescentState(position, optimizer.init(position), average, jnp.zeros((), int))
+        zero = jnp.zeros((), int)
+        return DescentState(position, optimizer.init(position), average, anchor, zero)
 
-    def loss(position: Tree, batch: Any) -> jax.Array:
-        return -posterior.logdensity(position, batch) / posterior.num_rows
+    def loss(position: Tree, anchor: Tree, batch: Any) -> jax.Array:
+        terms = posterior.terms(position, batch)
+        if anchor is not None:
+            terms = terms._replace(log_priors=_anchored_log_priors(terms, position, anchor))
+        return -posterior.total(terms, batch) / posterior.num_rows
 
-    def step(key: jax.Array, state: DescentState, batch: Any) -> tuple[DescentState, dict]:
+    def step(
+        key: jax.Array, state: DescentState, batch: Any, rate: jax.Array | float = 1.0
+    ) -> tuple[DescentState, dict]:
         del key
-        value, gradient = jax.value_and_grad(loss)(state.position, batch)
+        value, gradient = jax.value_and_grad(loss)(state.position, state.anchor, batch)
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
-        position = optax.apply_updates(state.position, updates)
+        position = optax.tree.add_scale(state.position, rate, updates)
         average = state.average
         if average_from is not None:
             # Before `average_from` the average is the last point.
             share = 1.0 / jnp.maximum(state.num_steps - average_from + 1, 1)
             average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
         info = step_info(-value * posterior.num_rows)
-        return DescentState(position, inner, average, state.num_steps + 1), info
+        state = DescentState(position, inner, average, state.anchor, state.num_steps + 1)
+        return state, info
+
+    def objective(info: dict) -> jax.Array:
+        return info["lp"] / posterior.num_rows
 
     def draw(key: jax.Array, state: DescentState) -> Tree:
         del key
         return state.position if average_from is None else state.average
 
     settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
+    settings |= {"anchored": anchored} if anchored else {}
     method = Method(
         init,
         step,
@@ -123,6 +143,47 @@ def descent(
         logdensity=posterior.logdensity,
         draws_from="point" if average_from is None else "average",
     )
+    if finds_rate:
+        method = self_paced(method, step, objective)
     if held_out is None:
         return method
     return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)
+
+
+def optimizer_of(
+    optimizer: optax.GradientTransformation | None, learning_rate: float | Schedule | None
+) -> tuple[bool, float | str, optax.GradientTransformation]:
+    """Give whether the rate is to be found, how it is recorded, and the optimiser.
+
+    By default the optimiser is Adam, at a rate of 1 if that is to be found.
+    """
+    if learning_rate is not None:
+        check_rate("learning_rate", learning_rate)
+    if optimizer is not None:
+        return False, "of the optimizer given", optimizer
+    if learning_rate is None:
+        return True, "found", optax.adam(1.0)
+    return False, named(learning_rate), optax.adam(learning_rate)
+
+
+def drawn_anchor(key: jax.Array, posterior: Posterior, position: Tree, batch: Any) -> Tree:
+    """Draw the weights of all Gaussian sites from the prior, at its mean square distance.
+
+    In many dimensions nearly all draws are at about that distance from the mean; an anchor that is
+    there exactly has the temperature of the prior (the sum of (w / std)^2 is their number).
+    """
+    normals = posterior.terms(position, batch).normals
+    noise = gaussian_like(key, {site: position[site] for site in normals})
+    root = jnp.sqrt(
+        optax.tree.size(noise) / jnp.maximum(optax.tree.norm(noise, squared=True), 1e-6)
+    )
+    return {site: loc + scale * root * noise[site] for site, (loc, scale) in normals.items()}
+
+
+def _anchored_log_priors(terms: Any, position: Tree, anchor: Tree) -> dict[str, jax.Array]:
+    """Replace the log priors of Gaussian sites by those with the anchor as their mean."""
+    pulls = {
+        site: -0.5 * jnp.sum(((position[site] - anchor[site]) / terms.normals[site][1]) ** 2)
+        for site in anchor
+    }
+    return terms.log_priors | pulls

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import Method, describe
+from bnn_ppl.methods.method import SAMPLED, Method, describe
 from bnn_ppl.methods.shared.adaptation import Mass, adaptive, euclidean, initial_mass
+from bnn_ppl.methods.shared.trajectory_length import TrajectoryEnd
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     gives="exact draws",
     cost="gradients on all rows, tens to thousands per draw",
     bias="none once the chains have converged",
+    counts=SAMPLED._replace(num_draws=1000),
 )
 def hmc(
     posterior: Posterior,
@@ -34,7 +36,7 @@ def hmc(
     max_num_steps: int = 1000,
     jitter: float | None = None,
 ) -> Method:
-    r"""Hamiltonian Monte Carlo with a fixed integration time.
+    r"""Hamiltonian Monte Carlo with a given integration time, or one adapted in warm-up.
 
     Each transition draws a momentum :math:`p \sim N(0, M)` and follows
     :math:`H(w, p) = -\log \pi(w) + \tfrac12 p^\top M^{-1} p` by
@@ -54,8 +56,9 @@ def hmc(
         Leapfrog step size, in units of the inverse square root of M (those of the weights for
         mass="identity"). None: tuned in warm-up by dual averaging.
     trajectory_length
-        Integration time of a transition, in the same units. None: a quarter period of oscillation
-        in the prior. With mass="identity" that is pi/2 times the largest prior standard deviation
+        Integration time of a transition, in the same units. None: adapted in warm-up if step_size
+        is None too (see below), from a quarter period of oscillation in the prior, else that
+        quarter period. With mass="identity" it is pi/2 times the largest prior standard deviation
         of a site (root mean square over its elements; 1 where it is infinite or unknown, and for
         constrained sites such as a noise scale), times sqrt(T) if T also divides the prior. With
         the other masses, which contain the scales, it is pi/2.
@@ -78,20 +81,29 @@ def hmc(
     ------
     ValueError
         If a number is out of range or the trajectory needs more than `max_num_steps`.
+
+    Notes
+    -----
+    Each chain adapts the length :math:`\tau` for itself, by the change in the estimator of the
+    expected square (ChEES; Hoffman, Radul & Sountsov, 2021): it maximises the expectation of
+    :math:`\tfrac14 (\|w' - \mu\|^2 - \|w - \mu\|^2)^2` from the start w of a transition to its
+    proposal w', where :math:`\mu` is the mean of the draws so far and distances are in units of
+    :math:`M^{-1/2}`. After the first 20 transitions, each one takes a step of Adam on
+    :math:`\log\tau` along the slope, estimated by its own trajectory and weighted by its acceptance
+    probability. The length stays within a factor of 4 of the first one and within `max_num_steps`
+    steps. After warm-up it is frozen at a mean of the lengths tried, on the log scale and mostly of
+    the later ones; sample_stats has it as trajectory_length.
     """
     check_arguments(posterior=posterior)
     from blackjax.mcmc import hmc as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")
     length = _quarter_period(posterior, mass) if trajectory_length is None else trajectory_length
+    adapts_length = step_size is trajectory_length is None
     jitter = (0.3 if step_size is None else 0.0) if jitter is None else jitter
     _check(step_size, length, max_num_steps, jitter)
 
-    def num_steps(key: jax.Array, step_size_now: jax.Array) -> jax.Array | int:
-        if step_size is not None and jitter == 0:
-            return _num_steps(length, step_size)
-        time = length * (1 + jitter * jax.random.uniform(key, minval=-1.0))
-        return jnp.clip(jnp.ceil(time / step_size_now), 1, max_num_steps).astype(int)
+    constant = _num_steps(length, step_size) if step_size is not None and jitter == 0 else None
 
     def transition(
         key: jax.Array,
@@ -99,19 +111,17 @@ def hmc(
         logdensity: Any,
         step_size_now: jax.Array,
         inverse_mass: Any,
-    ) -> tuple["HMCState", dict]:
+        adapted: jax.Array | None,
+    ) -> tuple["HMCState", dict, TrajectoryEnd | None]:
         key, time_key = jax.random.split(key)
         metric = euclidean(inverse_mass)
-        steps = num_steps(time_key, step_size_now)
+        mean = length if adapted is None else adapted
+        steps = constant or _drawn(time_key, mean, jitter, step_size_now, max_num_steps)
         kernel = kernels.build_kernel(_trajectory(steps))
         new, info = kernel(key, chain, logdensity, step_size_now, metric, 1)
-        return new, {
-            "acceptance_rate": info.acceptance_rate,
-            "diverging": info.is_divergent,
-            "energy": _energy(chain, info, metric),
-            "lp": new.logdensity,
-            "n_steps": steps,
-        }
+        stats = {"acceptance_rate": info.acceptance_rate, "diverging": info.is_divergent}
+        stats |= {"energy": _energy(chain, info, metric), "lp": new.logdensity, "n_steps": steps}
+        return new, stats, None if adapted is None else _end(info, steps * step_size_now)
 
     return adaptive(
         posterior.logdensity,
@@ -121,10 +131,12 @@ def hmc(
         inverse_mass=initial_mass(posterior.prior_std, mass),
         adapt_mass=mass == "diagonal",
         target_acceptance=target_acceptance,
+        first_length=length if adapts_length else None,
+        max_num_steps=max_num_steps,
         settings={
             "method": "hmc",
             "step_size": step_size,
-            "trajectory_length": length,
+            "trajectory_length": None if adapts_length else length,
             "mass": mass,
             "target_acceptance": target_acceptance,
             "max_num_steps": max_num_steps,
@@ -179,10 +191,28 @@ def _num_steps(length: float, step_size: float) -> int:
     return math.ceil(round(length / step_size, 6))
 
 
+def _drawn(
+    key: jax.Array,
+    length: jax.Array | float,
+    jitter: float,
+    step_size: jax.Array,
+    max_num_steps: int,
+) -> jax.Array:
+    """Draw the number of steps of a transition."""
+    time = length * (1 + jitter * jax.random.uniform(key, minval=-1.0))
+    return jnp.clip(jnp.ceil(time / step_size), 1, max_num_steps).astype(int)
+
+
 def _energy(chain: "HMCState", info: "HMCInfo", metric: Any) -> jax.Array:
     """Energy of the new state: the proposal's, or after a rejection that of the starting point."""
     start = metric.kinetic_energy(info.momentum) - chain.logdensity
     return jnp.where(info.is_accepted, info.energy, start)
+
+
+def _end(info: "HMCInfo", time: jax.Array) -> TrajectoryEnd:
+    # BlackJAX flips the momentum of the proposal.
+    momentum = optax.tree.scale(-1.0, info.proposal.momentum)
+    return TrajectoryEnd(info.proposal.position, momentum, time, info.acceptance_rate)
 
 
 def _check(step_size: float | None, length: float, max_num_steps: int, jitter: float) -> None:

@@ -7,20 +7,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.mean_field import (
     averaged,
     check_numbers,
     drawn,
+    entropy,
     fitted,
     likelihood_weight,
     prior_normals,
 )
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
+
+_MEMORIES = 4  # of the curvature, after which little is left of its start
 
 
 class IvonState(NamedTuple):
@@ -46,6 +51,7 @@ class Estimate(NamedTuple):
     gives="independent Gaussians",
     cost="1.6 Adam steps",
     bias="too narrow where weights are correlated",
+    length="a mode, then until it stops improving (at most 100,000 steps), 100 draws",
     kind="fit",
     stochastic_gradients=True,
     trained_once=True,
@@ -53,7 +59,7 @@ class Estimate(NamedTuple):
 )
 def ivon(
     posterior: Posterior,
-    learning_rate: float | Schedule = 0.1,
+    learning_rate: float | Schedule | None = None,
     *,
     hess_init: float = 0.1,
     beta1: float = 0.9,
@@ -98,7 +104,9 @@ def ivon(
     learning_rate
         Learning rate :math:`\alpha`, a number or a schedule. As it is multiplied by
         :math:`h_0 + \delta`, the first steps are those of gradient descent on the loss at this
-        rate; later steps are longer where the curvature has fallen.
+        rate; later steps are longer where the curvature has fallen. None: found by trying eight of
+        them, starting from a point estimate, and training ends by itself (as
+        :func:`bnn_ppl.descent`).
     hess_init
         Initial curvature :math:`h_0`. Weights start with a standard deviation of about
         ``(N / T * hess_init)**-0.5``, which should be smaller than the weights. If it is too small,
@@ -127,7 +135,9 @@ def ivon(
         If a number is out of range.
     """
     check_arguments(posterior=posterior)
-    check_rate("learning_rate", learning_rate)
+    finds_rate = learning_rate is None
+    if learning_rate is not None:
+        check_rate("learning_rate", learning_rate)
     check_numbers(num_samples, beta1, beta2, hess_init=hess_init, clip=clip)
     weight = likelihood_weight(posterior)
 
@@ -153,11 +163,15 @@ def ivon(
         normals = prior_normals(posterior, normals)
         return _estimate(lp, gradient, position, state.loc, normals, weight)
 
-    def step(key: jax.Array, state: IvonState, batch: Any) -> tuple[IvonState, dict]:
+    def step(
+        key: jax.Array, state: IvonState, batch: Any, rate: jax.Array | None = None
+    ) -> tuple[IvonState, dict]:
         estimate = lambda key: estimated(key, state, batch)  # noqa: E731
         lp, gradient, product, delta, pull = averaged(estimate, key, num_samples)
         num_steps = state.num_steps + 1
-        rate, debias = value_at(learning_rate, state.num_steps), 1 - beta1**num_steps
+        if rate is None:  # not while it is being found
+            rate = value_at(1.0 if learning_rate is None else learning_rate, state.num_steps)
+        debias = 1 - beta1**num_steps
 
         def new_mean(w: Any, g: Any, c: Any, delta: Any, pull: Any) -> jax.Array:
             direction = jnp.clip((g / debias + pull) / c, -clip, clip)
@@ -168,19 +182,29 @@ def ivon(
         update = partial(_updated_curvature, weight=weight, beta2=beta2)
         curvature = jax.tree.map(update, state.curvature, product, delta)
         loc = jax.tree.map(new_mean, state.loc, momentum, curvature, delta, pull)
-        return IvonState(loc, momentum, curvature, num_steps), step_info(lp, num_samples)
+        new = IvonState(loc, momentum, curvature, num_steps)
+        return new, step_info(lp, num_samples, elbo=lp + entropy(precision(new)))
+
+    def objective(info: dict) -> jax.Array:
+        return info["elbo"] / posterior.num_rows
 
     def draw(key: jax.Array, state: IvonState) -> Tree:
         return drawn(key, state.loc, precision(state))
 
-    rates = {"learning_rate": named(learning_rate), "hess_init": hess_init}
+    rate = "found" if learning_rate is None else named(learning_rate)
+    rates = {"learning_rate": rate, "hess_init": hess_init}
     settings: dict[str, Any] = {"method": "ivon", **rates}
     settings |= {"beta1": beta1, "beta2": beta2, "num_samples": num_samples}
     settings |= {"clip": None if math.isinf(clip) else clip}
     method = Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
-    return method._replace(
+    method = method._replace(
         fitted=lambda state: fitted(state.loc, precision(state), state.num_steps),
         draws_from="gaussian",
+    )
+    if not finds_rate:
+        return method
+    return self_paced(method, step, objective, round(_MEMORIES / (1 - beta2)))._replace(
+        start=descent(posterior)
     )
 
 

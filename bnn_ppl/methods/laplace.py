@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import FITTED, DrawsFrom, Method, describe, step_info
 from bnn_ppl.methods.shared.covariance_blocks import Structure, blocks_of
 from bnn_ppl.methods.shared.expected_labels import Curvature
@@ -21,6 +22,7 @@ Array = jax.Array
 Tree = Any
 PriorPrecision: TypeAlias = Literal["model", "marginal_likelihood"]
 
+_BATCH_SIZE = 500  # rows whose curvature is computed at a time
 _FEW_NUMBERS = 1000  # elements of a site up to which its prior may correlate them
 _LEAST_PRECISION = 1e-6  # minimum for non-Gaussian priors, in units of 1 / std^2
 _GRID = 161  # number of multipliers of the prior precision, from 1e-4 to 1e4, that are tried
@@ -51,10 +53,10 @@ class Prior(NamedTuple):
     gives="a Gaussian about a point, and the evidence",
     cost="one pass over the rows in all",
     bias="one mode, and only its local shape",
+    length="a mode, one pass over the rows, 100 draws",
     kind="fit",
     trained_once=True,
-    starts_from="descent",
-    counts=FITTED._replace(num_warmup=1),
+    counts=FITTED,
 )
 def laplace(
     posterior: Posterior,
@@ -71,13 +73,12 @@ def laplace(
 
     Each warm-up step adds the curvature F of its batch's rows at the position, which does not move;
     after the last step the sum over the n rows seen is scaled to all N and the factors are
-    decomposed, so that a draw is only a matrix product. Start from a mode, and visit each row
-    once::
+    decomposed, so that a draw is only a matrix product. The run starts at the optimum of
+    :func:`bnn_ppl.descent`, unless ``init=`` is given, and by default visits each row once, 500 at
+    a time::
 
-        mode = run(key, posterior, descent(posterior), num_warmup=20_000, batch_size=128,
-                   num_draws=1, thin=0)
-        run(key, posterior, laplace(posterior), init=mode, num_warmup=num_rows // 500,
-            batch_size=500, num_draws=100, thin=0)
+        draws = run(key, posterior, laplace(posterior))
+        predict(linearised(posterior, draws), draws, data)
 
     T divides the log-likelihood, and with ``tempered="posterior"`` the log prior too. For a
     nonlinear network these draws are often too wide: :func:`bnn_ppl.linearised` predicts with the
@@ -203,8 +204,13 @@ def laplace(
     settings = {"method": "laplace", "structure": structure, "curvature": curvature}
     settings |= {"prior_precision": prior_precision}
     density = posterior.logdensity
-    return Method(
+    method = Method(
         init, _no_step, draw, warmup, settings, finish, fitted, logdensity=density, draws_from=kind
+    )
+    size = min(_BATCH_SIZE, posterior.num_rows)
+    return method._replace(
+        start=descent(posterior),
+        counts=FITTED._replace(num_warmup=1, in_epochs=True, batch_size=size, num_chains=1),
     )
 
 

@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.descent import descent, optimizer_of
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, check_rate, named
+from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.shared.layers import Layer, tapped
 from bnn_ppl.methods.shared.per_example_gradients import row_layers
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
@@ -28,6 +30,7 @@ class DropoutState(NamedTuple):
     gives="dropout masks",
     cost="1.05 Adam steps",
     bias="its spread follows the dropout rate, not the data",
+    length="a mode, then until it stops improving (at most 100,000 steps), 100 draws",
     kind="fit",
     stochastic_gradients=True,
     trained_once=True,
@@ -37,8 +40,8 @@ def mc_dropout(
     posterior: Posterior,
     optimizer: optax.GradientTransformation | None = None,
     *,
-    learning_rate: float | Schedule = 1e-3,
-    rate: float | Mapping[str, float] = 0.5,
+    learning_rate: float | Schedule | None = None,
+    rate: float | Mapping[str, float] = 0.05,
 ) -> Method:
     r"""Monte Carlo dropout: train with dropout, and draw dropout masks.
 
@@ -63,7 +66,8 @@ def mc_dropout(
         Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
         recorded: pass the same ones to resume a run.
     learning_rate
-        Learning rate of the default optimiser, a number or a schedule.
+        Learning rate of Adam, a number or a schedule. None: found by trying eight of them, and
+        training ends by itself (as :func:`bnn_ppl.descent`).
     rate
         Dropout rate p, the probability that an input of a layer is dropped: a number, for all
         layers but the first, whose inputs are the data; or a dict by layer ("net.layers.1"), with 0
@@ -76,10 +80,8 @@ def mc_dropout(
         to apply dropout to.
     """
     check_arguments(posterior=posterior)
-    check_rate("learning_rate", learning_rate)
     rates = _rates(posterior, rate)
-    recorded_rate = named(learning_rate) if optimizer is None else "of the optimizer given"
-    optimizer = optimizer or optax.adam(learning_rate)
+    finds_rate, recorded_rate, optimizer = optimizer_of(optimizer, learning_rate)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DropoutState:
         del key, batch
@@ -95,11 +97,16 @@ def mc_dropout(
     def loss(position: Tree, key: jax.Array, batch: Any) -> jax.Array:
         return -expected(position, key, batch) / posterior.num_rows
 
-    def step(key: jax.Array, state: DropoutState, batch: Any) -> tuple[DropoutState, dict]:
+    def step(
+        key: jax.Array, state: DropoutState, batch: Any, rate: jax.Array | float = 1.0
+    ) -> tuple[DropoutState, dict]:
         value, gradient = jax.value_and_grad(loss)(state.position, key, batch)
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
-        position = optax.apply_updates(state.position, updates)
+        position = optax.tree.add_scale(state.position, rate, updates)
         return DropoutState(position, inner), step_info(-value * posterior.num_rows)
+
+    def objective(info: dict) -> jax.Array:
+        return info["lp"] / posterior.num_rows
 
     def draw(key: jax.Array, state: DropoutState) -> Tree:
         return _dropped(key, rates, state.position)
@@ -113,16 +120,18 @@ def mc_dropout(
         }
 
     settings = {"method": "mc_dropout", "learning_rate": recorded_rate, "rate": rates}
-    density = posterior.logdensity
-    return Method(
+    method = Method(
         init,
         step,
         draw,
         settings=settings,
         fitted=fitted,
-        logdensity=density,
+        logdensity=posterior.logdensity,
         draws_from="dropout",
     )
+    if not finds_rate:
+        return method
+    return self_paced(method, step, objective)._replace(start=descent(posterior))
 
 
 def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str, float]:

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import Method, describe
+from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.method import SAMPLED, Method, describe
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.adaptation import (
     Mass,
@@ -66,6 +67,8 @@ class MCLMCState(NamedTuple):
     gives="draws",
     cost="two gradients on all rows",
     bias="set by the step size",
+    length="an ensemble, 10,000 warm-up steps, 200 draws 20 steps apart",
+    counts=SAMPLED._replace(num_warmup=10_000, thin=20),
 )
 def mclmc(
     posterior: Posterior,
@@ -84,7 +87,9 @@ def mclmc(
     with u on the unit sphere in d dimensions (Robnik et al., 2023, equation 12). Cheap and fast
     mixing, but **biased**: `energy_error` bounds the error of the stationary distribution, and at
     errors that predict well chains may disagree in function space. Use
-    :func:`bnn_ppl.adjusted_mclmc` for the exact posterior.
+    :func:`bnn_ppl.adjusted_mclmc` for the exact posterior. Unless a step size or ``init=`` is
+    given, the chains start at the optima of ``descent(posterior, anchored=True)``: microcanonical
+    Langevin ensembles (Sommer et al., 2025).
 
     Parameters
     ----------
@@ -175,6 +180,7 @@ def mclmc(
         logdensity=posterior.logdensity,
         all_rows=True,
         needs_warmup=step_size is None,
+        start=descent(posterior, anchored=True) if step_size is None else None,
     )
 
 

@@ -7,12 +7,16 @@ own in ``bnn_ppl/methods``; decorate it with :func:`describe`; and import it in
 the tests that all methods must pass.
 """
 
+import math
 from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+
+from bnn_ppl.model.recipe import Recipe, recipe_of
 
 DrawsFrom: TypeAlias = Literal[
     "chain",
@@ -24,6 +28,48 @@ DrawsFrom: TypeAlias = Literal[
     "structured_gaussian",
     "dropout",
 ]
+
+
+class Counts(NamedTuple):
+    """Length of a run and size of its batches, where the caller of ``run`` does not say."""
+
+    num_warmup: int = 0
+    num_draws: int = 1
+    thin: int = 1
+    batch_size: int | None = None  # None for all rows
+    num_chains: int = 4  # of the command line and the estimators
+    in_epochs: bool = False  # whether num_warmup counts epochs
+
+    def filled(self, num_rows: int, given: Mapping[str, Any]) -> "Counts":
+        """Replace what is given (not None; the batch size "all" is None), and count in steps."""
+        known = {name: value for name, value in given.items() if value is not None}
+        if known.get("batch_size") == "all":
+            known["batch_size"] = None
+        counts = self._replace(**known)
+        if self.in_epochs and "num_warmup" not in known:
+            size = counts.batch_size
+            # What is no size is refused where the batches are made.
+            epoch = max(1, num_rows // size) if isinstance(size, int) and size > 0 else 1
+            counts = counts._replace(num_warmup=counts.num_warmup * epoch)
+        return counts._replace(in_epochs=False)
+
+
+SAMPLED = Counts(num_warmup=300, num_draws=200)
+FITTED = Counts(num_warmup=100_000, num_draws=100, thin=0)
+
+_BATCH_SIZES = 128, 1024
+_CHEAP_BATCH = 2**18  # rows times weights: as costly as what a step costs without any
+
+
+def usual_batch_size(num_rows: int, num_weights: int) -> int | None:
+    """Give the default batch size of stochastic gradients.
+
+    128 rows; more, up to 1,024, if the network has so few weights that they cost little, since
+    gradients of fewer rows are noisier. None, that is all rows, where that leaves two batches.
+    """
+    cheap = 2 ** math.floor(math.log2(max(1, _CHEAP_BATCH // num_weights)))
+    size = min(max(cheap, _BATCH_SIZES[0]), _BATCH_SIZES[1])
+    return size if num_rows > 2 * size else None
 
 
 class Method(NamedTuple):
@@ -44,6 +90,18 @@ class Method(NamedTuple):
         ``key, state -> position``: one draw, without stepping.
     warmup
         Replaces `step` during warm-up, where it may adapt; by default `step`.
+    begin
+        ``state, num_warmup -> state``: called once, before the first warm-up step, for methods that
+        plan ahead. Where the info of a warm-up step has ``done`` = True, further ones change
+        nothing, and warm-up ends early once all chains are done.
+    start
+        Method whose warm-up the chains go through first, unless `run` is given their start
+        (``init=``): they start at its draws.
+    counts
+        Length of a run and batch size, where `run` is given none.
+    recipe
+        How to build it for another posterior, as for the posterior's numbers at run time; set by
+        :func:`describe`.
     settings
         The method's name and arguments, recorded with the draws and compared on resuming.
     finish
@@ -76,6 +134,10 @@ class Method(NamedTuple):
     all_rows: bool = False
     needs_warmup: bool = False
     draws_from: DrawsFrom = "chain"
+    begin: Callable[[Any, jax.Array], Any] | None = None
+    start: "Method | None" = None
+    counts: Counts = Counts()
+    recipe: Recipe | None = None
 
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:
@@ -86,19 +148,6 @@ def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[
         "n_steps": jnp.asarray(num_gradients),
         **more,
     }
-
-
-class Counts(NamedTuple):
-    """Default length of a run."""
-
-    num_warmup: int = 100  # steps, or epochs if in_epochs
-    in_epochs: bool = False
-    num_draws: int = 200
-    thin: int = 1
-
-
-SAMPLED = Counts()
-FITTED = Counts(num_warmup=100, in_epochs=True, num_draws=100, thin=0)
 
 
 class Description(NamedTuple):
@@ -115,6 +164,9 @@ class Description(NamedTuple):
         What its draws are, in a few words, for the table of methods.
     cost
         What a step costs, in a few words, for the table of methods.
+    length
+        How long it runs if not told, in a few words, for its help and the table of methods; by
+        default `counts` in words.
     bias
         What keeps its draws from the posterior, in a few words, for the table of methods; begins
         with "none" where the samplers' tests must find the exact posterior.
@@ -124,10 +176,10 @@ class Description(NamedTuple):
         Whether each step uses the gradient on a minibatch.
     trained_once
         Whether steps after warm-up change nothing, so that a longer run means a longer warm-up.
-    starts_from
-        Name of the method whose draws it starts from; None if it needs no previous run.
     counts
-        Default length of a run: ``SAMPLED`` or ``FITTED``, or one adapted from them.
+        Default length of a run: ``SAMPLED`` or ``FITTED``, or one adapted from them. The methods
+        that it builds have it, unless they have their own, with the usual batch size where they
+        take minibatches.
     complete
         ``options, running -> options``: fills in options that depend on the length of the run, and
         refuses those that do not fit it. `running` holds the arguments of :func:`bnn_ppl.run`.
@@ -138,10 +190,10 @@ class Description(NamedTuple):
     gives: str
     cost: str
     bias: str
+    length: str = ""
     kind: Literal["sampler", "fit"] = "sampler"
     stochastic_gradients: bool = False
     trained_once: bool = False
-    starts_from: str | None = None
     counts: Counts = SAMPLED
     complete: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]] = (
         lambda options, running: options
@@ -164,11 +216,20 @@ def described_methods() -> list[Description]:
 
 def table() -> str:
     """Write the table of methods in Markdown, with links to their pages."""
-    lines = ["| method | result | cost of a step | bias |", "|---|---|---|---|"]
+    lines = [
+        "| method | result | cost of a step | bias | default length |",
+        "|---|---|---|---|---|",
+    ]
     for each in described_methods():
         page = f"[`{each.name}`]({each.name}.md)"
-        lines.append(f"| {page} | {each.gives} | {each.cost} | {each.bias} |")
+        lines.append(f"| {page} | {each.gives} | {each.cost} | {each.bias} | {each.length} |")
     return "\n".join(lines) + "\n"
+
+
+def _for_posterior(posterior: Any, option: Any) -> Any:
+    """Build a method that is an option of another one for its posterior."""
+    recipe = recipe_of(option) if isinstance(option, Method) else None
+    return option if recipe is None else recipe.make(posterior)
 
 
 def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build], _Build]:
@@ -186,12 +247,32 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
     Returns
     -------
     Callable
-        Decorator that adds a :class:`Description` to ``METHODS`` and returns the function as is.
+        Decorator that adds a :class:`Description` to ``METHODS`` and returns the function, whose
+        methods have the default counts.
     """
 
     def register(build: _Build) -> _Build:
-        described = Description(name or build.__name__, build, **description)
+        counts = description.get("counts", SAMPLED)
+
+        @wraps(build)
+        def built(posterior: Any, *args: Any, **options: Any) -> Method:
+            method = build(posterior, *args, **options)._replace(recipe=None)
+            if method.counts == Counts():
+                size = None
+                if description.get("stochastic_gradients"):
+                    size = usual_batch_size(posterior.num_rows, posterior.num_weights)
+                method = method._replace(counts=counts._replace(batch_size=size))
+
+            def make(other: Any) -> Method:
+                anew = partial(_for_posterior, other)
+                return built(other, *map(anew, args), **{k: anew(v) for k, v in options.items()})
+
+            return method._replace(recipe=Recipe(make, method))
+
+        usual = f"{counts.num_warmup:,} warm-up steps, {counts.num_draws:,} draws"
+        told = {"length": usual} | description
+        described = Description(name or build.__name__, built, **told)
         METHODS[described.name] = described
-        return build
+        return cast(_Build, built)
 
     return register

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from bnn_ppl.methods.descent import descent, optimizer_of
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, check_rate, named
+from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.shared.layers import Layer, Tap, tapped, with_weights
 from bnn_ppl.methods.shared.per_example_gradients import row_layers
 from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms
@@ -36,6 +38,7 @@ class MeanFieldState(NamedTuple):
     gives="independent Gaussians",
     cost="1.9 Adam steps",
     bias="too narrow where weights are correlated",
+    length="a mode, then until it stops improving (at most 100,000 steps), 100 draws",
     kind="fit",
     stochastic_gradients=True,
     trained_once=True,
@@ -45,7 +48,7 @@ def mfvi(
     posterior: Posterior,
     optimizer: optax.GradientTransformation | None = None,
     *,
-    learning_rate: float | Schedule = 1e-3,
+    learning_rate: float | Schedule | None = None,
     estimator: Estimator = "weights",
     init_std: float = 0.01,
     num_samples: int = 1,
@@ -66,7 +69,7 @@ def mfvi(
         run(key, posterior, mfvi(posterior), num_warmup=20_000, batch_size=128,
             num_draws=100, thin=0)
 
-    Pass draws of :func:`bnn_ppl.descent` as ``init=`` to start the means at a point estimate. The
+    The means start at a point estimate, unless `learning_rate` or `optimizer` is given. The
     group ``fitted`` of the result holds the means (``<site>.loc``) and standard deviations
     (``<site>.scale``) of the unconstrained weights, from which :func:`bnn_ppl.guide` makes a
     NumPyro guide. Mean-field Gaussians are too narrow where weights are correlated.
@@ -79,7 +82,8 @@ def mfvi(
         Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
         recorded: pass the same ones to resume a run.
     learning_rate
-        Learning rate of the default optimiser, a number or a schedule.
+        Learning rate of Adam, a number or a schedule. None: found by trying eight of them, and
+        training ends by itself (as :func:`bnn_ppl.descent`).
     estimator
         Estimator of the expected log-likelihood under q. ``"weights"``: one draw of the weights for
         the whole batch (Bayes by backprop). ``"local_reparametrisation"``: draws of each row's
@@ -100,10 +104,8 @@ def mfvi(
         calls a layer twice.
     """
     check_arguments(posterior=posterior)
-    check_rate("learning_rate", learning_rate)
     _check(estimator, init_std, num_samples)
-    rate = named(learning_rate) if optimizer is None else "of the optimizer given"
-    optimizer = optimizer or optax.adam(learning_rate)
+    finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
     layers = set() if estimator == "weights" else set(row_layers(posterior))
 
     def init(key: jax.Array, position: Tree, batch: Any) -> MeanFieldState:
@@ -131,12 +133,17 @@ def mfvi(
         bound = value + _entropy(log_std)
         return -bound / posterior.num_rows, (value, bound)
 
-    def step(key: jax.Array, state: MeanFieldState, batch: Any) -> tuple[MeanFieldState, dict]:
+    def step(
+        key: jax.Array, state: MeanFieldState, batch: Any, rate: jax.Array | float = 1.0
+    ) -> tuple[MeanFieldState, dict]:
         parameters = state.mean, state.log_std
         gradient, (value, bound) = jax.grad(loss, has_aux=True)(parameters, key, batch)
         updates, inner = optimizer.update(gradient, state.optimizer, parameters)
-        mean, log_std = optax.apply_updates(parameters, updates)
+        mean, log_std = optax.tree.add_scale(parameters, rate, updates)
         return MeanFieldState(mean, log_std, inner), step_info(value, num_samples, elbo=bound)
+
+    def objective(info: dict) -> jax.Array:
+        return info["elbo"] / posterior.num_rows
 
     def draw(key: jax.Array, state: MeanFieldState) -> Tree:
         return _draw(key, state.mean, state.log_std)
@@ -147,16 +154,18 @@ def mfvi(
 
     settings = {"method": "mfvi", "learning_rate": rate, "estimator": estimator}
     settings |= {"init_std": init_std, "num_samples": num_samples}
-    density = posterior.logdensity
-    return Method(
+    method = Method(
         init,
         step,
         draw,
         settings=settings,
         fitted=fitted,
-        logdensity=density,
+        logdensity=posterior.logdensity,
         draws_from="gaussian",
     )
+    if not finds_rate:
+        return method
+    return self_paced(method, step, objective)._replace(start=descent(posterior))
 
 
 def _draw(key: jax.Array, mean: Tree, log_std: Tree) -> Tree:

@@ -75,21 +75,27 @@ def nuts(
     check_count("max_num_doublings", max_num_doublings)
 
     def transition(
-        key: jax.Array, chain: Any, logdensity: Any, step_size: jax.Array, inverse_mass: Any
-    ) -> tuple[Any, dict]:
+        key: jax.Array,
+        chain: Any,
+        logdensity: Any,
+        step_size: jax.Array,
+        inverse_mass: Any,
+        _: None,
+    ) -> tuple[Any, dict, None]:
         momentum_key, trajectory_key = jax.random.split(key)
         momentum = euclidean(inverse_mass).sample_momentum(momentum_key, chain.position)
         found = no_u_turn(
             trajectory_key, chain, momentum, logdensity, inverse_mass, step_size, max_num_doublings
         )
         chosen = found.proposal
-        return hmc.HMCState(chosen.position, chosen.logdensity, chosen.gradient), {
+        info = {
             "acceptance_rate": found.acceptance / found.num_steps,
             "diverging": found.diverging,
             "energy": chosen.energy,
             "lp": chosen.logdensity,
             "n_steps": found.num_steps,
         }
+        return hmc.HMCState(chosen.position, chosen.logdensity, chosen.gradient), info, None
 
     return adaptive(
         posterior.logdensity,

@@ -7,10 +7,12 @@ optax's schedules included.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.methods.method import Method
 from bnn_ppl.runtime.checks import check_count
 
 Schedule = Callable[[jax.Array], jax.Array]
@@ -79,6 +81,42 @@ def cyclical(start: float, cycle_length: int, num_burnin: int = 0) -> Schedule:
         return start * 0.5 * (1 + jnp.cos(math.pi * part))
 
     return NamedSchedule(schedule, f"cyclical({start}, {cycle_length}, {num_burnin})")
+
+
+def in_cycles(method: Method, cycle_length: int, num_warmup: int) -> Method:
+    """Let the step size that a method has found fall to almost 0, in every cycle after warm-up.
+
+    Half a cosine from the step size found, as of :func:`cyclical`.
+
+    Parameters
+    ----------
+    method
+        A minibatch sampler that finds its step size, such as ``sgld(posterior)``.
+    cycle_length
+        Steps per cycle.
+    num_warmup
+        Steps of its warm-up.
+
+    Raises
+    ------
+    ValueError
+        If the method was given its step size, or a count is out of range.
+    """
+    check_count("cycle_length", cycle_length)
+    if method.settings.get("step_size", 0.0) is not None:
+        raise ValueError(
+            f"got {method.settings.get('method', 'a method')} with a step size of its own, "
+            "expected one that finds it: give cyclical(...) as its step size"
+        )
+    share = cyclical(1.0, cycle_length, num_warmup)
+
+    def step(key: jax.Array, state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
+        now = state._replace(step_size=state.step_size * share(state.num_steps))
+        new, info = method.step(key, now, batch)
+        return new._replace(step_size=state.step_size), info
+
+    known = {"cycle_length": cycle_length}
+    return method._replace(step=step, settings={**method.settings, **known})
 
 
 def exploring(cycle_length: int, share: float, num_burnin: int = 0) -> Schedule:

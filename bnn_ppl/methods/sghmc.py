@@ -11,11 +11,12 @@ from bnn_ppl.model.posterior import Posterior
     gives="draws",
     cost="a gradient on a minibatch",
     bias="first order in the step size, plus gradient noise",
+    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
     stochastic_gradients=True,
 )
 def sghmc(
     posterior: Posterior,
-    step_size: float | Schedule,
+    step_size: float | Schedule | None = None,
     *,
     momentum: float = 0.9,
     preconditioner: Preconditioner | None = None,
@@ -40,7 +41,8 @@ def sghmc(
         Posterior to sample.
     step_size
         Step size :math:`\epsilon`, a number or a schedule of :mod:`bnn_ppl.schedules`, in squared
-        units of the weights.
+        units of the weights. None: found in warm-up, with M (see Notes), where the arguments that
+        follow, but for the momentum of sghmc, cannot be given.
     momentum
         Momentum decay :math:`\beta`, from 0 (which is sgld) to below 1.
     preconditioner
@@ -57,6 +59,10 @@ def sghmc(
         accordingly, of variance :math:`2 (1-\beta) T M - \epsilon M^2` but at least 0
         (Springenberg et al., 2016). Appropriate with
         :func:`bnn_ppl.preconditioners.scale_adapted`, when gradients are mostly noise.
+
+    Notes
+    -----
+    The step size and M are found as by :func:`bnn_ppl.sgld`.
 
     Raises
     ------

@@ -11,11 +11,12 @@ from bnn_ppl.model.posterior import Posterior
     gives="draws",
     cost="a gradient on a minibatch",
     bias="first order in the step size, plus gradient noise",
+    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
     stochastic_gradients=True,
 )
 def sgld(
     posterior: Posterior,
-    step_size: float | Schedule,
+    step_size: float | Schedule | None = None,
     *,
     preconditioner: Preconditioner | None = None,
     noise_temperature: float | Schedule = 1.0,
@@ -39,7 +40,8 @@ def sgld(
         Posterior to sample.
     step_size
         Step size :math:`\epsilon`, a number or a schedule of :mod:`bnn_ppl.schedules`, in squared
-        units of the weights.
+        units of the weights. None: found in warm-up, with M (see Notes), where the arguments that
+        follow, but for the momentum of sghmc, cannot be given.
     preconditioner
         Diagonal mass matrix M, one of :mod:`bnn_ppl.preconditioners`; by default the identity.
     noise_temperature
@@ -50,10 +52,21 @@ def sgld(
         :func:`bnn_ppl.priors.hierarchical` from their conditional distribution given the weights;
         in between they are held fixed. By default they are updated like weights.
 
+    Notes
+    -----
+    What is found: the chains start at the optima of ``descent(posterior, anchored=True)``. The
+    first steps of warm-up (300, or an eighth) estimate M there, the diagonal of the prior's
+    precision plus the empirical Fisher information. In windows of 200, 400, ... steps the step size
+    is then multiplied by 0.03 over the measured excess of the kinetic temperature (Wenzel et al.,
+    2020, appendix I), which is proportional to it, by at most a factor of 2; a window in which the
+    dynamics became unstable is undone, and a third of its step size not exceeded again. Both
+    temperatures are recorded; in equilibrium both exceed 1 by the error of the step size.
+
     Raises
     ------
     ValueError
-        If a number is out of range, or the model has no precisions to draw.
+        If a number is out of range, the model has no precisions to draw, or an option needs a step
+        size and has none.
     """
     return langevin(
         posterior,

@@ -11,12 +11,15 @@ import optax
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import FITTED, Method, describe
 from bnn_ppl.methods.schedules import Schedule, named
+from bnn_ppl.methods.sgld import sgld
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
 
 Tree = Any
+
+_NUM_COLLECTED = 100  # points along the path of sgld
 
 
 class CollectedMoments(NamedTuple):
@@ -33,12 +36,14 @@ class SwagState(NamedTuple):
 
     inner: Tree
     moments: CollectedMoments
+    collect_from: jax.Array
+    collect_every: jax.Array  # 0 for an epoch
     num_steps: jax.Array
 
 
 def swag(
     posterior: Posterior,
-    inner: Method,
+    inner: Method | None = None,
     rank: int = 20,
     *,
     collect_every: int | None = None,
@@ -79,7 +84,8 @@ def swag(
     inner
         Any method whose draw is the point that its steps update, such as :func:`bnn_ppl.descent` at
         a constant learning rate or :func:`bnn_ppl.sgld`. The weights of its draws
-        (``log_weight``) are ignored.
+        (``log_weight``) are ignored. None: sgld, which tunes itself, from a mode on; 100 points are
+        collected after that, as far apart as its draws are.
     rank
         Number R of deviations stored, at least 2, each of the size of the weights.
     collect_every
@@ -104,21 +110,30 @@ def swag(
     """
     check_arguments(posterior=posterior)
     _check(rank, collect_every, collect_from)
+    if inner is None:
+        return _along_sgld(posterior, rank, collect_every, collect_from or None)
     _check_inner(inner)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> SwagState:
         zeros, zero = optax.tree.zeros_like(position), jnp.zeros((), int)
         held = jax.tree.map(lambda w: jnp.zeros((rank, *w.shape), w.dtype), position)
         moments = CollectedMoments(zeros, zeros, held, zero)
-        return SwagState(inner.init(key, position, batch), moments, zero)
+        first, every = jnp.asarray(collect_from, int), jnp.asarray(collect_every or 0, int)
+        return SwagState(inner.init(key, position, batch), moments, first, every, zero)
+
+    def begin(state: SwagState, num_warmup: jax.Array) -> SwagState:
+        if inner.begin is None:
+            return state
+        return state._replace(inner=inner.begin(state.inner, num_warmup))
 
     def collecting(
         inner_step: Any, key: jax.Array, state: SwagState, batch: Any
     ) -> tuple[SwagState, dict]:
         step_key, draw_key = (jax.random.fold_in(key, i) for i in range(2))
         chain, info = inner_step(step_key, state.inner, batch)
-        every = collect_every or max(1, posterior.num_rows // batch[1].shape[0])
-        since = state.num_steps - collect_from
+        epoch = max(1, posterior.num_rows // batch[1].shape[0])
+        every = jnp.where(state.collect_every > 0, state.collect_every, epoch)
+        since = state.num_steps - state.collect_from
         due = (since >= 0) & (since % every == 0)
 
         def collect(_: jax.Array, moments: CollectedMoments) -> CollectedMoments:
@@ -127,7 +142,8 @@ def swag(
         # A loop that runs once or not at all updates in place. Under vmap over chains, cond would
         # compute both branches and select between two copies of the deviations at every step.
         moments = jax.lax.fori_loop(0, due.astype(int), collect, state.moments)
-        return SwagState(chain, moments, state.num_steps + 1), info
+        state = state._replace(inner=chain, moments=moments, num_steps=state.num_steps + 1)
+        return state, info
 
     def draw(key: jax.Array, state: SwagState) -> Tree:
         point = inner.draw(key, state.inner)
@@ -157,6 +173,7 @@ def swag(
         all_rows=inner.all_rows,
         needs_warmup=inner.needs_warmup,
         draws_from="low_rank_gaussian",
+        begin=begin,
     )
 
 
@@ -171,11 +188,11 @@ def _parameters(moments: CollectedMoments, point: Tree) -> dict[str, jax.Array]:
 
 
 def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect from half-way through warm-up, or from step 0 if the run starts from draws."""
+    """Collect along SGD from half-way through warm-up, or from step 0 if it starts from draws."""
     start = options.get("collect_from")
-    if start is None:
-        start = 0 if running.get("init") is not None else running["num_warmup"] // 2
-    if not running["thin"] and start >= max(1, running["num_warmup"]):
+    if start is None and options.get("learning_rate") is not None:
+        start = 0 if running.get("init") is not None else (running["num_warmup"] or 0) // 2
+    if start is not None and not running["thin"] and start >= max(1, running["num_warmup"]):
         raise ValueError(
             f"got collect_from={start} with num_warmup={running['num_warmup']}, expected less than "
             "num_warmup, or no point is collected: lower collect_from or raise num_warmup"
@@ -185,43 +202,72 @@ def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict
 
 @describe(
     name="swag",
-    gives="a Gaussian along a path of SGD; several chains are MultiSWAG",
+    gives="a Gaussian along a path; several chains are MultiSWAG",
     cost="a gradient on a minibatch",
-    bias="its spread comes from the optimiser's noise",
+    bias="one Gaussian about each mode",
+    length="a mode, the tuning of sgld, 100 points of its path, 100 draws",
     kind="fit",
     stochastic_gradients=True,
     counts=FITTED,
     complete=_half_of_warmup,
 )
-def swag_around_sgd(
+def swag_along_path(
     posterior: Posterior,
     *,
-    learning_rate: float | Schedule = 0.01,
+    learning_rate: float | Schedule | None = None,
     rank: int = 20,
     collect_every: int | None = None,
     collect_from: int | None = None,
 ) -> Method:
-    """SWA-Gaussian: a Gaussian fitted to the path of SGD with momentum 0.9.
+    """SWA-Gaussian: a Gaussian fitted to the path of a stochastic-gradient method.
+
+    By default the path is that of :func:`bnn_ppl.sgld`, which tunes itself and whose noise is that
+    of the posterior; at a given learning rate it is that of SGD with momentum 0.9, as published.
 
     Parameters
     ----------
     posterior
         Posterior to approximate.
     learning_rate
-        Learning rate of SGD, a number or a schedule.
+        Learning rate of SGD, a number or a schedule. None: the path of sgld, from a mode on.
     rank
         Number of deviations from the mean that are stored: the rank of the low-rank half of the
         covariance.
     collect_every
-        Number of steps between two collected points; by default an epoch.
+        Number of steps between two collected points; by default an epoch of SGD, or as many steps
+        of sgld as there are between two of its draws.
     collect_from
-        First step that collects a point; by default half-way through warm-up, or 0 if the run
-        starts from the draws of another.
+        First step that collects a point; by default the first after the tuning of sgld, half-way
+        through warm-up for SGD, or 0 if the run of SGD starts from the draws of another.
     """
+    if learning_rate is None:
+        return _along_sgld(posterior, rank, collect_every, collect_from)
     inner = descent(posterior, optax.sgd(learning_rate, momentum=0.9))
     known = {"optimizer": "sgd", "learning_rate": named(learning_rate)}
     inner = inner._replace(settings={**inner.settings, **known})
     return swag(posterior, inner, rank, collect_every=collect_every, collect_from=collect_from or 0)
+
+
+def _along_sgld(
+    posterior: Posterior, rank: int, collect_every: int | None, collect_from: int | None
+) -> Method:
+    inner = sgld(posterior)
+    every = collect_every or inner.counts.thin
+    first = inner.counts.num_warmup if collect_from is None else collect_from
+    method = swag(posterior, inner, rank, collect_every=every, collect_from=first)
+    counts = FITTED._replace(
+        num_warmup=first + _NUM_COLLECTED * every, batch_size=inner.counts.batch_size
+    )
+    method = method._replace(start=descent(posterior), counts=counts)
+    return method if collect_from is not None else method._replace(begin=partial(_begin, method))
+
+
+def _begin(method: Method, state: SwagState, num_warmup: jax.Array) -> SwagState:
+    """Leave half of a short warm-up to collect in."""
+    assert method.begin is not None
+    start = jnp.minimum(state.collect_from, num_warmup // 2)
+    every = jnp.clip((num_warmup - start) // _NUM_COLLECTED, 1, state.collect_every)
+    return method.begin(state._replace(collect_from=start, collect_every=every), num_warmup)
 
 
 def _with_point(moments: CollectedMoments, point: Tree) -> CollectedMoments:

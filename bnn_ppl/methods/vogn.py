@@ -5,21 +5,26 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.mean_field import (
     averaged,
     check_numbers,
     drawn,
+    entropy,
     fitted,
     likelihood_weight,
     prior_normals,
 )
 from bnn_ppl.methods.shared.per_example_gradients import row_gradients
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
+
+_MEMORIES = 10  # of the precision, after which little is left of its start
 
 
 class VognState(NamedTuple):
@@ -35,6 +40,7 @@ class VognState(NamedTuple):
     gives="independent Gaussians",
     cost="1.9 Adam steps",
     bias="too narrow where weights are correlated",
+    length="a mode, then until it stops improving (at most 100,000 steps), 100 draws",
     kind="fit",
     stochastic_gradients=True,
     trained_once=True,
@@ -42,7 +48,7 @@ class VognState(NamedTuple):
 )
 def vogn(
     posterior: Posterior,
-    learning_rate: float | Schedule = 1e-3,
+    learning_rate: float | Schedule | None = None,
     *,
     beta1: float = 0.9,
     beta2: float = 0.999,
@@ -84,7 +90,8 @@ def vogn(
     posterior
         Posterior to approximate.
     learning_rate
-        Learning rate :math:`\alpha`, a number or a schedule.
+        Learning rate :math:`\alpha`, a number or a schedule. None: found by trying eight of them,
+        starting from a point estimate, and training ends by itself (as :func:`bnn_ppl.descent`).
     beta1
         Decay rate :math:`\beta_1` of the running mean of gradients.
     beta2
@@ -112,7 +119,9 @@ def vogn(
         If a number is out of range, or the network calls a layer twice.
     """
     check_arguments(posterior=posterior)
-    check_rate("learning_rate", learning_rate)
+    finds_rate = learning_rate is None
+    if learning_rate is not None:
+        check_rate("learning_rate", learning_rate)
     check_numbers(num_samples, beta1, beta2, init_std=init_std)
     if not damping >= 0:
         raise ValueError(f"got damping={damping}, expected 0 or more")
@@ -135,28 +144,36 @@ def vogn(
         precision = {site: weight * (h + damping) + prior[site] for site, h in squares.items()}
         return lp, gradient, precision
 
-    def step(key: jax.Array, state: VognState, batch: Any) -> tuple[VognState, dict]:
+    def step(
+        key: jax.Array, state: VognState, batch: Any, rate: jax.Array | None = None
+    ) -> tuple[VognState, dict]:
         lp, gradient, target = averaged(lambda key: estimated(key, state, batch), key, num_samples)
         num_steps = state.num_steps + 1
-        rate = value_at(learning_rate, state.num_steps) / (1 - beta1**num_steps)
+        if rate is None:  # not while it is being found
+            rate = value_at(1.0 if learning_rate is None else learning_rate, state.num_steps)
+        rate = rate / (1 - beta1**num_steps)
         momentum = _running_mean(beta1, state.momentum, gradient)
         precision = _running_mean(beta2, state.precision, target)
         loc = jax.tree.map(lambda w, m, p: w + rate * m / p, state.loc, momentum, precision)
-        return VognState(loc, momentum, precision, num_steps), step_info(lp, num_samples)
+        info = step_info(lp, num_samples, elbo=lp + entropy(precision))
+        return VognState(loc, momentum, precision, num_steps), info
+
+    def objective(info: dict) -> jax.Array:
+        return info["elbo"] / posterior.num_rows
 
     def draw(key: jax.Array, state: VognState) -> Tree:
         return drawn(key, state.loc, state.precision)
 
     settings = {
         "method": "vogn",
-        "learning_rate": named(learning_rate),
+        "learning_rate": "found" if learning_rate is None else named(learning_rate),
         "beta1": beta1,
         "beta2": beta2,
         "num_samples": num_samples,
         "init_std": init_std,
         "damping": damping,
     }
-    return Method(
+    method = Method(
         init,
         step,
         draw,
@@ -164,6 +181,11 @@ def vogn(
         fitted=lambda state: fitted(state.loc, state.precision, state.num_steps),
         logdensity=posterior.logdensity,
         draws_from="gaussian",
+    )
+    if not finds_rate:
+        return method
+    return self_paced(method, step, objective, round(_MEMORIES / (1 - beta2)))._replace(
+        start=descent(posterior)
     )
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax.tree_util import Partial
 
 from bnn_ppl.model import priors
 from bnn_ppl.model.network import Prior, random_network
@@ -34,13 +35,13 @@ def classifier(net: Any, prior: Prior) -> Model:
         pixels of a row are one event.
     """
 
-    def model(x: jax.Array, y: jax.Array | None = None) -> None:
+    def model(prior: Prior, x: jax.Array, y: jax.Array | None = None) -> None:
         logits = random_network("net", net, prior)(x)
         with numpyro.plate("data", logits.shape[0]):
             labels = dist.Categorical(logits=logits).to_event(logits.ndim - 2)
             numpyro.sample("y", labels, obs=y)
 
-    return model
+    return Partial(model, prior)  # whose numbers are arguments of what is compiled from it
 
 
 def regressor(net: Any, prior: Prior, noise: Noise | None = None) -> Model:
@@ -78,7 +79,7 @@ def regressor(net: Any, prior: Prior, noise: Noise | None = None) -> Model:
         if not noise > 0:
             raise ValueError(f"got noise={noise}, expected a standard deviation above 0")
 
-    def model(x: jax.Array, y: jax.Array | None = None) -> None:
+    def model(prior: Prior, noise: Any, x: jax.Array, y: jax.Array | None = None) -> None:
         output = _outputs(random_network("net", net, prior)(x), 2 if heteroscedastic else 1)
         if heteroscedastic:
             std = jax.nn.softplus(output[:, 1])
@@ -89,7 +90,7 @@ def regressor(net: Any, prior: Prior, noise: Noise | None = None) -> Model:
         with numpyro.plate("data", output.shape[0]):
             numpyro.sample("y", dist.Normal(output[:, 0], std), obs=y)
 
-    return model
+    return Partial(model, prior, noise)
 
 
 def _outputs(output: jax.Array, expected: int) -> jax.Array:

@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.tree_util import Partial
 
 from bnn_ppl.model.checks import check_finite, checked_data
 from bnn_ppl.model.initial import initialiser, start
 from bnn_ppl.model.microbatch import fitting_microbatch
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.prior_summary import Precision, prior_summary
+from bnn_ppl.model.recipe import Recipe, numbers_of
 from bnn_ppl.model.structure import check_model, checked_structure
 from bnn_ppl.model.trace import (
     Array,
@@ -88,6 +90,8 @@ class Posterior(NamedTuple):
         ``"posterior"`` or ``"likelihood"``.
     microbatch
         Rows that a device works on at a time; None for all of a batch.
+    recipe
+        How to make it anew with other numbers, if the model has some: see :func:`condition`.
     """
 
     init: Callable[..., Position]
@@ -110,6 +114,7 @@ class Posterior(NamedTuple):
     temperature: float
     tempered: str
     microbatch: int | None
+    recipe: Recipe | None = None
 
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
@@ -168,16 +173,42 @@ def condition(
     The log-density is ``(log p(w) + N/|batch| sum_i log p(y_i | x_i, w)) / T`` plus the
     log-Jacobian of the map from the position to w, which is not tempered: T tempers the density of
     w itself.
+
+    The real numbers in a model are arguments of what is compiled from it: with others, nothing is
+    compiled again. They are the leaves of a model that is a ``jax.tree_util.Partial``, as those of
+    :mod:`bnn_ppl.models` are: the parameters of its priors and a noise scale, where these are
+    distributions, Partials or numbers themselves.
     """
     _check_options(temperature, tempered, microbatch)
     check_model(model)
     data = checked_data(data)
-    num_rows = len(data[1])
     observed = checked_structure(model, data)
+    if microbatch is None:
+        shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
+        microbatch = fitting_microbatch(_by_row(model), data, shapes)
+    numbers, with_numbers = numbers_of(model)
+
+    def make(numbers: list[Any]) -> Posterior:
+        model = with_numbers(numbers)
+        return _conditioned(model, data, observed, float(temperature), tempered, microbatch)
+
+    posterior = make(numbers)
+    return posterior._replace(recipe=Recipe(make, posterior, numbers)) if numbers else posterior
+
+
+def _conditioned(
+    model: Callable,
+    data: Data,
+    observed: str,
+    temperature: float,
+    tempered: str,
+    microbatch: int | None,
+) -> Posterior:
+    """Make the posterior of what :func:`condition` has checked."""
+    num_rows = len(data[1])
     prior_std, precisions = prior_summary(model, data)
     widening = temperature**0.5 if tempered == "posterior" else 1.0
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
-    microbatch = microbatch or fitting_microbatch(_by_row(model), data, shapes)
     terms = _terms(model, microbatch)
     total = partial(_total, temperature, tempered, num_rows)
 
@@ -201,9 +232,6 @@ def condition(
     def unconstrain(values: Values, data: Batch = data) -> Position:
         return unconstrained(traced(model, *data[:2], data=values))
 
-    def predictive(values: Values, x: Any) -> dist.Distribution:
-        return traced(model, x, None, data=values)[observed]["fn"]
-
     def check(position: Position) -> None:
         check_finite(terms(position, data), observed)
 
@@ -217,7 +245,7 @@ def condition(
         total=total,
         constrain=constrain,
         unconstrain=unconstrain,
-        predictive=predictive,
+        predictive=Partial(partial(_predictive, observed), model),
         check=check,
         prior_std={site: widening * std for site, std in prior_std.items()},
         precisions=precisions,
@@ -225,7 +253,7 @@ def condition(
         data=data,
         num_rows=num_rows,
         num_weights=sum(leaf.size for leaf in shapes.values()),
-        temperature=float(temperature),
+        temperature=temperature,
         tempered=tempered,
         microbatch=None if microbatch is None else int(microbatch),
     )
@@ -256,6 +284,10 @@ def _terms(model: Callable, microbatch: int | None) -> Callable[[Position, Batch
         return now(position, batch) if active_changes() else once(position, batch)
 
     return terms
+
+
+def _predictive(observed: str, model: Callable, values: Values, x: Any) -> dist.Distribution:
+    return traced(model, x, None, data=values)[observed]["fn"]
 
 
 def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int, ...]]:

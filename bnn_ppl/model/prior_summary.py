@@ -9,7 +9,9 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import init_to_median
 
+from bnn_ppl.model.recipe import numbers_of
 from bnn_ppl.model.trace import Array, Data, element_support, latent_sites, traced
+from bnn_ppl.runtime.programs import compiled_once
 
 # A key of the dict `infer`, the only place where a NumPyro site carries notes for inference.
 _PRECISION_OF = "precision_of"
@@ -36,9 +38,12 @@ def prior_summary(model: Callable, data: Data) -> tuple[dict[str, Array], dict[s
 
     Scales that are themselves sampled stand at their median.
     """
+    numbers, with_numbers = numbers_of(model)
 
-    def summary(data: Data, key: Array) -> tuple[dict, dict]:
-        sites = latent_sites(traced(model, *data, key, substitute_fn=init_to_median()))
+    def summary(numbers: list, data: Data, key: Array) -> tuple[dict, dict]:
+        sites = latent_sites(
+            traced(with_numbers(numbers), *data, key, substitute_fn=init_to_median())
+        )
         stds = {site["name"]: _site_std(site["fn"]) for site in sites}
         learnt = [site for site in sites if _PRECISION_OF in site["infer"]]
         gammas = {
@@ -47,7 +52,8 @@ def prior_summary(model: Callable, data: Data) -> tuple[dict[str, Array], dict[s
         }
         return stds, gammas
 
-    stds, gammas = jax.jit(summary)(data, jax.random.key(0))
+    compile_it = compiled_once if numbers else jax.jit  # which also works within a program
+    stds, gammas = compile_it(summary)(numbers, data, jax.random.key(0))
     return stds, {site: Precision(governs, *gamma) for (site, governs), gamma in gammas.items()}
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
+from jax.tree_util import Partial
 
 from bnn_ppl.model.prior_from_draws import from_draws as from_draws
 from bnn_ppl.model.prior_summary import sample_precision
@@ -81,12 +82,13 @@ def fan_in(gain: float = math.sqrt(2), bias_std: float = 1.0) -> SitePrior:
     _positive("gain", gain)
     _positive("bias_std", bias_std)
 
-    def prior(site: str, shape: tuple[int, ...]) -> dist.Distribution:
-        del site
-        std = gain / math.sqrt(math.prod(shape[:-1])) if len(shape) > 1 else bias_std
-        return dist.Normal(0.0, std)
+    return Partial(_fan_in, gain, bias_std)  # whose numbers are arguments of compiled programs
 
-    return prior
+
+def _fan_in(gain: Any, bias_std: Any, site: str, shape: tuple[int, ...]) -> dist.Distribution:
+    del site
+    std = gain / math.sqrt(math.prod(shape[:-1])) if len(shape) > 1 else bias_std
+    return dist.Normal(0.0, std)
 
 
 def horseshoe(scale: float = 1.0) -> SitePrior:
@@ -98,12 +100,13 @@ def horseshoe(scale: float = 1.0) -> SitePrior:
     """
     _positive("scale", scale)
 
-    def prior(site: str, shape: tuple[int, ...]) -> dist.Distribution:
-        shared = numpyro.sample(f"{site}.global_scale", dist.HalfCauchy(scale))
-        local = dist.HalfCauchy(1.0).expand(shape).to_event()
-        return dist.Normal(0.0, shared * numpyro.sample(f"{site}.local_scale", local))
+    return Partial(_horseshoe, scale)
 
-    return prior
+
+def _horseshoe(scale: Any, site: str, shape: tuple[int, ...]) -> dist.Distribution:
+    shared = numpyro.sample(f"{site}.global_scale", dist.HalfCauchy(scale))
+    local = dist.HalfCauchy(1.0).expand(shape).to_event()
+    return dist.Normal(0.0, shared * numpyro.sample(f"{site}.local_scale", local))
 
 
 def hierarchical(std: float = 1.0, concentration: float = 10.0) -> SitePrior:
@@ -119,16 +122,19 @@ def hierarchical(std: float = 1.0, concentration: float = 10.0) -> SitePrior:
     _positive("std", std)
     _positive("concentration", concentration)
 
-    def prior(site: str, shape: tuple[int, ...]) -> dist.Distribution:
-        del shape
-        gamma = dist.Gamma(concentration, concentration * std**2)
-        precision = sample_precision(f"{site}.precision", gamma, governs=site)
-        return dist.Normal(0.0, precision**-0.5)
-
-    return prior
+    return Partial(_hierarchical, std, concentration)
 
 
-def noise(floor: float = 0.05, scale: float = 1.0) -> dist.Distribution:
+def _hierarchical(
+    std: Any, concentration: Any, site: str, shape: tuple[int, ...]
+) -> dist.Distribution:
+    del shape
+    gamma = dist.Gamma(concentration, concentration * std**2)
+    precision = sample_precision(f"{site}.precision", gamma, governs=site)
+    return dist.Normal(0.0, precision**-0.5)
+
+
+def noise(floor: float = 0.03, scale: float = 1.0) -> dist.Distribution:
     """Half-normal for the standard deviation of an observation, cut off below `floor`.
 
     In the units of y; the defaults suit standardised y. The floor is the part of y's spread that

@@ -11,6 +11,8 @@ from jax.sharding import Mesh
 
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.runtime.devices import bytes_of, chain_sharding, matmul_precision, over_chains
+from bnn_ppl.runtime.programs import compiled
+from bnn_ppl.sampling.numbers import Numbers
 from bnn_ppl.sampling.start import Phase, Prepared
 from bnn_ppl.storage.files import DTYPES
 from bnn_ppl.storage.zarr_writer import Records
@@ -32,14 +34,14 @@ class CompiledLoop(NamedTuple):
 def compile_loop(phase: Phase, prepared: Prepared) -> CompiledLoop:
     """Compile a phase's loop, or take what an equal phase has compiled."""
     traced = _trace(phase, prepared)
-    compiled = traced.lower().compile()
+    program = compiled(traced, _arguments(phase, prepared, prepared.states, 0, 1))
     buffers = jax.tree.leaves(traced.out_info[1])
     capacity = buffers[0].shape[1] if buffers else _DRAWS_PER_CHUNK
 
     def run(states: Tree, start: int, count: int) -> tuple[Tree, Records]:
-        return compiled(*_arguments(phase, prepared, states, start, count))
+        return program(*_arguments(phase, prepared, states, start, count))
 
-    memory = compiled.memory_analysis()
+    memory = program.memory_analysis()
     sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
     return CompiledLoop(run, capacity, sum(getattr(memory, size, 0) for size in sizes))
 
@@ -59,14 +61,15 @@ def _trace(phase: Phase, prepared: Prepared) -> jax.stages.Traced:
 def _arguments(phase: Phase, prepared: Prepared, states: Tree, start: int, count: int) -> tuple:
     """Give the arguments of the loop over `count` iterations from `start` on."""
     steps_before = 0 if phase.name == "warmup" else prepared.num["warmup"]
-    numbers = start, count, prepared.num[phase.name], steps_before
+    counts = start, count, prepared.num[phase.name], steps_before
     keys = prepared.keys[phase.name]
-    return prepared.chains, states, keys, prepared.data, *map(np.asarray, numbers)
+    of_run = keys, prepared.data, prepared.numbers
+    return prepared.chains, states, *of_run, *map(np.asarray, counts)
 
 
 @lru_cache(maxsize=4)  # warm-up and draws of two methods
 def _loop(
-    phase: Phase,
+    constant: Phase,
     mesh: Mesh,
     num_chains: int,
     changes: tuple,  # part of the cache's key alone: tracing reads the active changes
@@ -78,11 +81,13 @@ def _loop(
         state: Tree,
         keys: tuple[jax.Array, jax.Array],
         data: Tree,
+        numbers: Numbers,
         start: jax.Array,
         count: jax.Array,
         num: jax.Array,
         steps_before: jax.Array,
     ) -> tuple[Tree, Records]:
+        phase = constant.at(numbers)
         key, batch_key = keys[0], jax.random.fold_in(keys[1], chain)
         first_step = steps_before + start * phase.thin
         iterate = jax.jit(partial(_iterate, phase))  # traced once, for the shapes and the loop
@@ -131,7 +136,7 @@ def _iterate(
         return (state, order), info
 
     (state, order), infos = jax.lax.scan(step, (state, order), jnp.arange(phase.thin))
-    stats = {name: _over_steps(values) for name, values in infos.items()} if phase.thin else {}
+    stats = {name: _over_steps(name, values) for name, values in infos.items() if phase.thin}
     if phase.draw is None:
         return state, order, {"posterior": {}, "sample_stats": stats}
     position = phase.draw(jax.random.fold_in(key, phase.thin), state)
@@ -139,10 +144,15 @@ def _iterate(
     return state, order, {"posterior": values, "sample_stats": stats}
 
 
-def _over_steps(values: jax.Array) -> jax.Array:
-    """Reduce a statistic over the steps of a draw: any of flags, sum of counts, else the last."""
+def _over_steps(name: str, values: jax.Array) -> jax.Array:
+    """Reduce a statistic over the steps of a draw.
+
+    Any of flags, sum of counts, mean of temperatures, of others the last.
+    """
     if values.dtype == bool:
         return values.any(0)
+    if name.endswith("temperature"):
+        return values.mean(0)
     return values.sum(0) if jnp.issubdtype(values.dtype, jnp.integer) else values[-1]
 
 

@@ -13,7 +13,9 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import by_chain, chain_sharding, everywhere, over_chains, to_host
+from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.numbers import Make, Numbers
 from bnn_ppl.storage.inference_data import draws_of
 
 if TYPE_CHECKING:
@@ -44,13 +46,21 @@ def first_states(
     keys: tuple[jax.Array, jax.Array],
     data: Tree,
     bootstrap: bool,
+    num_warmup: int,
     mesh: Mesh,
+    numbers: Numbers,
+    make: Make | None,
 ) -> Tree:
     """Give the chains' states by the method's `init`; refuse a density that is not finite."""
-    start = _compiled_states(method.init, posterior.logdensity, bootstrap, mesh, active_changes())
-    states, finite = start(chains, positions, keys, data)
+    first = _functions(posterior, method)
+    start = _compiled_states(first, make, bootstrap, mesh, active_changes())
+    states, finite = start(chains, positions, keys, data, np.asarray(num_warmup), numbers)
     _check_finite(posterior, positions, to_host(finite))
     return states
+
+
+def _functions(posterior: Posterior, method: Method) -> tuple[Callable, Callable | None, Callable]:
+    return method.init, method.begin, posterior.logdensity
 
 
 def _check_finite(posterior: Posterior, positions: Tree, finite: np.ndarray) -> None:
@@ -95,13 +105,14 @@ def _initial_positions(
     def position(chain: jax.Array, key: jax.Array, data: Tree) -> Tree:
         return init(jax.random.fold_in(key, chain), data)
 
-    return jax.jit(over_chains(position, mesh, num_mapped=1), out_shardings=chain_sharding(mesh))
+    mapped = over_chains(position, mesh, num_mapped=1)
+    return compiled_once(mapped, out_shardings=chain_sharding(mesh))
 
 
 @lru_cache(maxsize=2)
 def _compiled_states(
-    init: Callable,
-    logdensity: Callable,
+    first: tuple[Callable, Callable | None, Callable],
+    make: Make | None,
     bootstrap: bool,
     mesh: Mesh,
     changes: tuple,  # part of the cache's key alone: tracing reads the active changes
@@ -112,12 +123,21 @@ def _compiled_states(
     """
     all_rows = Minibatches(None, bootstrap)
 
-    def state(
-        chain: jax.Array, position: Tree, keys: tuple[jax.Array, jax.Array], data: Tree
+    def on_chain(
+        chain: jax.Array,
+        position: Tree,
+        keys: tuple[jax.Array, jax.Array],
+        data: Tree,
+        num_warmup: jax.Array,
+        numbers: Numbers,
     ) -> tuple[Tree, jax.Array]:
+        init, begin, logdensity = first if make is None else _functions(*make(numbers))
         own_key = jax.random.fold_in(jax.random.fold_in(keys[0], 1), chain)
         batch_key = jax.random.fold_in(keys[1], chain)
         _, batch = all_rows.next(all_rows.order(batch_key, 0, data), batch_key, 0, data)
-        return init(own_key, position, batch), jnp.isfinite(logdensity(position, batch))
+        state = init(own_key, position, batch)
+        state = state if begin is None else begin(state, num_warmup)
+        return state, jnp.isfinite(logdensity(position, batch))
 
-    return jax.jit(over_chains(state, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
+    mapped = over_chains(on_chain, mesh, num_mapped=2)
+    return compiled_once(mapped, out_shardings=chain_sharding(mesh))

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from bnn_ppl.runtime.devices import bytes_of, to_host
-from bnn_ppl.runtime.processes import agreed, summed
+from bnn_ppl.runtime.processes import agreed, on_all, summed
 from bnn_ppl.runtime.progress import Report
 from bnn_ppl.sampling.compiled_loop import compile_loop
 from bnn_ppl.sampling.start import Phase, Prepared
-from bnn_ppl.storage.recorder import Folder, Memory, Progress
+from bnn_ppl.storage.recorder import Folder, Memory, Nowhere, Progress
 
 Tree = Any
 
@@ -27,7 +27,7 @@ _BYTES_PER_SECOND = 2e9  # of states, which each chunk copies: large ones make c
 def advance(
     prepared: Prepared,
     done: Progress,
-    recorder: Memory | Folder,
+    recorder: Memory | Folder | Nowhere,
     report: Report,
     interrupted: Callable[[], bool],
 ) -> tuple[Tree, Progress]:
@@ -46,7 +46,7 @@ def _advance_phase(
     prepared: Prepared,
     states: Tree,
     done: Progress,
-    recorder: Memory | Folder,
+    recorder: Memory | Folder | Nowhere,
     report: Report,
     interrupted: Callable[[], bool],
 ) -> tuple[Tree, Progress]:
@@ -66,7 +66,11 @@ def _advance_phase(
             stats = to_host(records["sample_stats"], count)
             seconds = time.perf_counter() - began
             start += count
+            if phase.draw is None and "done" in stats and on_all(bool(stats["done"][:, -1].all())):
+                start = max(start, num - 1)  # the steps in between would change nothing
             done = _counted(done, phase.name, start, stats, seconds)
+            if phase.draw is None and start == num and {"done", "n_steps"} <= set(stats):
+                recorder.note(done, _training_ended(stats))
             unrecorded = done, states, records if phase.name == "draws" else None, count
             report(
                 phase.name, num_steps(done.warmup, done.draws, thin), _shown(done, stats, recorder)
@@ -80,7 +84,15 @@ def _advance_phase(
     return states, done
 
 
-def _record(recorder: Memory | Folder, unrecorded: tuple | None) -> float:
+def _training_ended(stats: dict[str, np.ndarray]) -> dict[str, int]:
+    """Say whether a method that ends its training by itself did, or used up its steps.
+
+    Once it has ended, its steps, of which the last one is always taken, compute no gradient.
+    """
+    return {"training_ended": int(on_all(bool((stats["n_steps"][:, -1] == 0).all())))}
+
+
+def _record(recorder: Memory | Folder | Nowhere, unrecorded: tuple | None) -> float:
     """Record a chunk, if there is one; the seconds it took."""
     if unrecorded is None:
         return 0.0
@@ -113,7 +125,7 @@ def num_steps(warmup: int, draws: int, thin: int) -> int:
 
 
 def _shown(
-    done: Progress, stats: dict[str, np.ndarray], recorder: Memory | Folder
+    done: Progress, stats: dict[str, np.ndarray], recorder: Memory | Folder | Nowhere
 ) -> dict[str, Any]:
     """Say what the progress bar shows."""
     facts: dict[str, Any] = {}

@@ -27,7 +27,8 @@ class Minibatches(NamedTuple):
             return
         if not isinstance(self.size, int) or not 1 <= self.size <= num_rows:
             raise ValueError(
-                f"got batch_size={self.size!r}, expected a whole number from 1 to {num_rows} rows"
+                f"got batch_size={self.size!r}, expected a whole number from 1 to {num_rows} rows, "
+                "or 'all'"
             )
         if self.size % shards:
             raise ValueError(

@@ -1,12 +1,13 @@
 """What a run would cost, before it is started."""
 
 import time
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import bytes_of, matmul_precision, memory_limit, over_chains, to_host
 from bnn_ppl.sampling.compiled_loop import CompiledLoop, compile_loop, one_record
@@ -62,10 +63,10 @@ def plan(
     method: Method,
     *,
     num_chains: int = 1,
-    num_warmup: int = 0,
-    num_draws: int = 1,
-    thin: int = 1,
-    batch_size: int | None = None,
+    num_warmup: int | None = None,
+    num_draws: int | None = None,
+    thin: int | None = None,
+    batch_size: int | Literal["all"] | None = None,
     bootstrap: bool = False,
     trial_seconds: float = 20.0,
 ) -> Plan:
@@ -88,9 +89,13 @@ def plan(
     ValueError
         As :func:`bnn_ppl.run`.
     """
-    counts = num_chains, num_warmup, num_draws, thin
+    check_arguments(key=key, posterior=posterior, method=method)
+    given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
+    counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
+    num_warmup, num_draws, thin, size, *_ = counts
     began = time.perf_counter()
-    prepared = prepare(key, posterior, method, *counts, Minibatches(batch_size, bootstrap))
+    lengths = num_chains, num_warmup, num_draws, thin
+    prepared = prepare(key, posterior, method, *lengths, Minibatches(size, bootstrap))
     loops = [compile_loop(phase, prepared) for phase in prepared.phases]
     compile_seconds = time.perf_counter() - began
     gradient_seconds = _gradient_seconds(posterior, prepared)

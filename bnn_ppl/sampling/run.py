@@ -1,7 +1,6 @@
 """Run a method: warm-up, then draws, over chains and devices, recorded as they come."""
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,15 +10,26 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import chain_sharding, matmul_precision, to_host
 from bnn_ppl.runtime.processes import agreed
-from bnn_ppl.runtime.progress import reporting
+from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.sampling.compiled_loop import one_record
-from bnn_ppl.sampling.loop import advance, interrupts, num_steps
+from bnn_ppl.sampling.judged import judged, log_likelihood_at, tell
+from bnn_ppl.sampling.loop import interrupts
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.settings import attributes, settings_to_resume
 from bnn_ppl.sampling.start import Keep, prepare
+from bnn_ppl.sampling.starting_method import started
+from bnn_ppl.sampling.until import (
+    check_recorded,
+    deadline,
+    draw_until,
+    first_look,
+    goal_of,
+    pressed_or_late,
+)
 from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.recorder import Folder, Layout, Memory, Progress
 
@@ -35,16 +45,19 @@ def run(
     method: Method,
     *,
     num_chains: int = 1,
-    num_warmup: int = 0,
-    num_draws: int = 1,
-    thin: int = 1,
-    batch_size: int | None = None,
+    num_warmup: int | None = None,
+    num_draws: int | None = None,
+    thin: int | None = None,
+    batch_size: int | Literal["all"] | None = None,
     bootstrap: bool = False,
     init: "arviz.InferenceData | None" = None,
     keep: Keep | None = None,
     folder: str | Path | None = None,
     mesh: Mesh | None = None,
+    until: Mapping[str, Any] | None = None,
+    max_minutes: float | None = None,
     progress: bool | Literal["json"] = True,
+    verdict: bool = True,
 ) -> "arviz.InferenceData":
     """Run a method: `num_warmup` warm-up steps, then `num_draws` times (`thin` steps, one draw).
 
@@ -63,15 +76,18 @@ def run(
     num_chains
         Independent chains.
     num_warmup
-        Warm-up steps of each chain, which adapt and are discarded.
+        Warm-up steps of each chain, which adapt and are discarded. A method that trains stops
+        earlier once its objective has stopped improving. By default the method's own number, as of
+        all counts.
     num_draws
         Draws kept from each chain.
     thin
         Steps between saved draws; 0 samples a fitted distribution directly.
     batch_size
         Rows per step, drawn on the device: an independent permutation for each chain and epoch;
-        rows that do not fill a batch sit out the epoch. By default all rows, as samplers with a
-        Metropolis test and mclmc need.
+        rows that do not fill a batch sit out the epoch. "all" takes all rows, as samplers with a
+        Metropolis test and mclmc need. By default, for methods that take minibatches, 128 rows, or
+        up to 1,024 for networks of few weights, unless the rows make at most two such batches.
     bootstrap
         Give each chain a bootstrap sample of the rows: as many, drawn with replacement.
     init
@@ -89,42 +105,71 @@ def run(
         Devices as a ``jax.sharding.Mesh`` with the axes ("chain", "data"): rows of the data are
         spread over the second, padded where they do not divide. By default as many of
         ``jax.devices()`` as share the chains evenly; on accelerators the others share the rows.
+    until
+        Go on drawing until the predictions are known this well, for example ``{"rhat": 1.01, "ess":
+        400}``, or one of the two: the 95 % quantile of their R-hat is at most `rhat`, and the 5 %
+        quantile of their bulk ESS at least `ess` (as :func:`bnn_ppl.diagnostics.rhat` and ``ess``
+        of :func:`bnn_ppl.function_draws`). The predictions are those of at most 200 rows, spread
+        evenly over the training rows, or over the inputs given as ``"x"``. A first look is taken
+        after `num_draws` draws, each further one after half as many again, so the draws are those
+        of an ordinary run of that length. Without `max_minutes` there is no other end; memory
+        grows with the draws unless there is a `folder`.
+    max_minutes
+        Stop after this time, compiling included, as after Ctrl-C: all draws so far are kept, and
+        with `folder` the same call goes on, for as long again.
     progress
         True for a bar with the time left, or plain lines where there is no terminal; "json" for
         lines of JSON on standard error; False for silence.
+    verdict
+        End with a line that says whether the run has converged, or what is wrong and what to do:
+        :func:`bnn_ppl.verdict`. Runs of several processes end without.
 
     Returns
     -------
     arviz.InferenceData
         Groups ``posterior`` (chain, draw, ...), ``sample_stats`` under ArviZ's names,
         ``observed_data`` and, for a method that fits a distribution, ``fitted``, its parameters
-        (chain, ...); attributes say how it was run. With `folder`, values are read when used.
+        (chain, ...); attributes say how it was run, among them ``verdict`` and ``converged``, 1 or
+        0, and, if `until` is given, ``until``, as JSON, and ``until_met``, 1 or 0. With `folder`,
+        values are read when used.
 
     Raises
     ------
     ValueError
         If a count is out of range, `method` was built with another posterior or cannot use
         minibatches, `init` lacks a site, the mesh does not fit, the log-density is not finite at
-        the start, or `folder` holds a damaged run or one with other settings (the error names the
-        first that differs).
+        the start, `folder` holds a damaged run or one with other settings (the error names the
+        first that differs), or `until` has other keys, a number out of range, fewer than 2 chains
+        or 4 draws to look at, or a method that draws without steps.
     TypeError
-        If key, posterior or method is of another type.
+        If key, posterior, method or `until` is of another type.
     FileExistsError
         If `folder` holds something else.
     OSError
         If the folder cannot be written. What it held before stays and can be resumed.
+    TimeoutError
+        If `max_minutes` pass before the first draw. With `folder` the same call resumes the run.
 
     Notes
     -----
     A further run of the same method and posterior compiles nothing, whatever its counts, unless
     chains, devices or shapes differ or `keep` is given. For this the last four compiled loops are
-    cached (a warm-up and its draws have one each), and with them the data of their posteriors.
+    cached (a warm-up and its draws have one each), and with them the data of their posteriors. Nor
+    does a run of a posterior that differs only in its data and in the numbers of its priors (see
+    :func:`bnn_ppl.condition`); tracing it takes about a second.
     """
-    if folder is not None:
-        checkpoint.read_header(folder)  # refuses a folder that is not a run's before any work
-    counts = num_chains, num_warmup, num_draws, thin
-    minibatches = Minibatches(batch_size, bootstrap)
-    prepared = prepare(key, posterior, method, *counts, minibatches, init, keep, mesh)
+    end = deadline(max_minutes)
+    # Refuses a folder that is not a run's before any work.
+    header = None if folder is None else checkpoint.read_header(folder)
+    check_arguments(key=key, posterior=posterior, method=method)
+    given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
+    counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
+    num_warmup, num_draws, thin, size, *_ = counts
+    goal = goal_of(posterior, until, num_chains, num_draws, thin)
+    num_draws = first_look(goal, num_draws, header)
+    minibatches = Minibatches(size, bootstrap)
+    lengths = num_chains, num_warmup, num_draws, thin
+    prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
     layout = Layout(
         one_record(prepared),
         int(num_chains),
@@ -132,6 +177,7 @@ def run(
         np.asarray(posterior.data[1]),
         attributes(key, posterior, method, prepared),
     )
+    check_recorded(goal, posterior, layout)
     recorder: Memory | Folder
     if folder is None:
         recorder, done = Memory(layout), Progress()
@@ -140,24 +186,33 @@ def run(
         recorder = Folder(Path(folder), layout, settings, prepared.mesh)
         states, done = recorder.resume(prepared.states)
         prepared = prepared._replace(states=states)
-    total, before = num_steps(num_warmup, num_draws, thin), num_steps(done.warmup, done.draws, thin)
-    with interrupts() as interrupted, reporting(progress, total, before) as report:
-        states, done = advance(prepared, done, recorder, report, interrupted)
-    if agreed(interrupted()) and done.draws < num_draws:
-        recorder.stopped(done)
-    if progress is True:
-        _warn_of_divergences(done, layout.num_chains)
+    with interrupts() as pressed:
+        interrupted = pressed_or_late(pressed, end)
+        if method.start is not None and init is None and not done.warmup + done.draws:
+            prepared, done = started(key, posterior, method, prepared, interrupted, progress)
+        from_elsewhere = method.start is not None or init is not None
+        if verdict and from_elsewhere and not done.warmup + done.draws:
+            recorder.note(done, log_likelihood_at(posterior, prepared.positions))
+        states, done = draw_until(goal, posterior, prepared, done, recorder, interrupted, progress)
+    if not done.draws:
+        _raise_without_draws(agreed(pressed()), max_minutes)
     fitted = _fitted(method, states, prepared.mesh) if done.warmup == num_warmup else {}
-    return recorder.result(done, fitted)
+    draws = recorder.result(done, fitted)
+    if verdict and jax.process_count() == 1:
+        facts = judged(posterior, draws)
+        recorder.note(done, facts)
+        draws.attrs |= facts
+        tell(facts, progress)
+    return draws
 
 
-def _warn_of_divergences(done: Progress, num_chains: int) -> None:
-    if done.divergences and jax.process_index() == 0:
-        print(
-            f"divergences in {done.divergences} of {done.draws * num_chains} draws, which may bias "
-            "every estimate: take shorter steps, or keep scales away from 0",
-            file=sys.stderr,
-        )
+def _raise_without_draws(pressed: bool, max_minutes: float | None) -> None:
+    if pressed:
+        raise KeyboardInterrupt
+    raise TimeoutError(
+        f"got max_minutes={max_minutes:g}, which passed before the first draw, expected more: give "
+        "more minutes, or a folder, where the same call or command resumes the run"
+    )
 
 
 def _fitted(method: Method, states: Tree, mesh: Mesh) -> dict[str, np.ndarray]:
@@ -170,4 +225,4 @@ def _fitted(method: Method, states: Tree, mesh: Mesh) -> dict[str, np.ndarray]:
 
 @lru_cache(maxsize=2)
 def _parameters(fitted: Callable, mesh: Mesh) -> Callable:
-    return jax.jit(jax.vmap(fitted), out_shardings=chain_sharding(mesh))
+    return compiled_once(jax.vmap(fitted), out_shardings=chain_sharding(mesh))

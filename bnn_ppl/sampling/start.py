@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -15,6 +16,7 @@ from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, matmul_precision
 from bnn_ppl.sampling.first_states import first_positions, first_states
 from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.numbers import Make, Numbers, numbers_to_run
 
 if TYPE_CHECKING:
     import arviz
@@ -38,6 +40,16 @@ class Phase(NamedTuple):
     keep: Keep
     minibatches: Minibatches
     finish: Callable[[Tree], Tree] | None  # Method.finish, after the last iteration
+    make: Make | None  # the posterior and the method anew, of numbers
+
+    def at(self, numbers: Numbers) -> "Phase":
+        """Give this phase of the posterior and the method of other numbers."""
+        if self.make is None:
+            return self
+        posterior, method = self.make(numbers)
+        phases = _phases(method, posterior, self.thin, self.minibatches, None, self.make)
+        (anew,) = (phase for phase in phases if phase.name == self.name)
+        return anew._replace(keep=self.keep)
 
 
 class Prepared(NamedTuple):
@@ -45,6 +57,7 @@ class Prepared(NamedTuple):
 
     mesh: Mesh
     data: Tree
+    numbers: Numbers  # of the posterior
     chains: jax.Array  # their numbers, each on its device
     positions: Tree
     states: Tree
@@ -79,20 +92,43 @@ def prepare(
     chains = by_chain(np.arange(num_chains), mesh)
     with jax.default_matmul_precision(matmul_precision()):
         positions = first_positions(init_key, posterior, chains, mesh, init)
-        keys = init_key, batch_key
-        states = first_states(
-            posterior, method, chains, positions, keys, data, minibatches.bootstrap, mesh
-        )
-    return Prepared(
+    numbers, make = numbers_to_run(posterior, method)
+    prepared = Prepared(
         mesh,
         data,
+        everywhere([jnp.asarray(number) for number in numbers], mesh),
         chains,
         positions,
-        states,
-        _phases(method, posterior, int(thin), minibatches, keep),
+        states=None,
+        phases=_phases(method, posterior, int(thin), minibatches, keep, make),
         num={"warmup": int(num_warmup), "draws": int(num_draws)},
         keys={"warmup": (warmup_key, batch_key), "draws": (draws_key, batch_key)},
     )
+    return with_states(prepared, key, posterior, method, positions)
+
+
+def with_states(
+    prepared: Prepared, key: jax.Array, posterior: Posterior, method: Method, positions: Tree
+) -> Prepared:
+    """Give a run the method's first states at `positions`."""
+    mesh, num_warmup = prepared.mesh, prepared.num["warmup"]
+    keys = everywhere(jax.random.fold_in(key, 0), mesh), prepared.keys["warmup"][1]
+    bootstrap = prepared.phases[1].minibatches.bootstrap
+    with jax.default_matmul_precision(matmul_precision()):
+        states = first_states(
+            posterior,
+            method,
+            prepared.chains,
+            positions,
+            keys,
+            prepared.data,
+            bootstrap,
+            num_warmup,
+            mesh,
+            prepared.numbers,
+            prepared.phases[1].make,
+        )
+    return prepared._replace(positions=positions, states=states)
 
 
 def _phases(
@@ -101,6 +137,7 @@ def _phases(
     thin: int,
     minibatches: Minibatches,
     keep: Keep | None,
+    make: Make | None,
 ) -> tuple[Phase, Phase]:
     # A new partial is equal to no other: a user's keep may read values that have changed since the
     # last run, so it is traced anew.
@@ -114,6 +151,7 @@ def _phases(
         kept,
         minibatches,
         finish=None,
+        make=make,
     )
     warmup = draws._replace(
         name="warmup",

@@ -1,6 +1,8 @@
 """Where a run's draws go: into memory, or into a folder from which the run can be resumed."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 Tree = Any
 Attributes = dict[str, Any]
 
+_OF_WARMUP = ("start_log_likelihood", "training_ended")  # noted then, and kept when resumed
+
 
 class Progress(NamedTuple):
     """What a run has done so far; saved with the samplers' state."""
@@ -44,8 +48,20 @@ class Layout(NamedTuple):
     attrs: Attributes  # known before the first step
 
 
+class Nowhere:
+    """Nothing is kept: the phase before a run, of which only the last states matter."""
+
+    bytes_on_disk = 0
+
+    def note(self, done: Progress, facts: Attributes) -> None:
+        """Drop the attributes."""
+
+    def record(self, done: Progress, states: Tree, records: Records | None) -> None:
+        """Drop the records."""
+
+
 class Memory:
-    """Draws in arrays (chain, draw, ...), allocated for the whole run."""
+    """Draws in arrays (chain, draw, ...), allocated for as many as are planned."""
 
     bytes_on_disk = 0
 
@@ -70,10 +86,24 @@ class Memory:
                 self._records[group][name][:, start : done.draws] = values
 
     def stopped(self, done: Progress) -> None:
-        """Say what an interrupted run keeps; without draws it ends as interrupted."""
-        if not done.draws:
-            raise KeyboardInterrupt
-        print(f"stopped: {done.draws} of {self._layout.num_draws} draws are kept", file=sys.stderr)
+        """Say what an interrupted run keeps."""
+        if done.draws:
+            planned = self._layout.num_draws
+            print(f"stopped: {done.draws} of {planned} draws are kept", file=sys.stderr)
+
+    def extend(self, num_draws: int) -> None:
+        """Make room for more draws, `num_draws` in all."""
+        more = num_draws - self._layout.num_draws
+        for leaves in self._records.values():
+            for name, old in leaves.items():  # one by one: two copies of one array at most
+                room = np.zeros((len(old), more, *old.shape[2:]), old.dtype)
+                leaves[name] = np.concatenate([old, room], axis=1)
+        self._layout = self._layout._replace(num_draws=num_draws)
+
+    def note(self, done: Progress, facts: Attributes) -> None:
+        """Add attributes that become known during a run."""
+        del done
+        self._layout = self._layout._replace(attrs=self._layout.attrs | facts)
 
     def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
         """Give the draws, and the parameters of the distribution they come from."""
@@ -115,6 +145,9 @@ class Folder:
         self._saves = self._header["saves"] if self._header else 0
         with all_or_none(path):
             self._writer = zarr_writer.open_writer(path, layout.num_draws)  # refuses a damaged one
+        noted = self._writer.metadata["attributes"] if self._header else {}
+        kept = {name: noted[name] for name in _OF_WARMUP if name in noted}
+        self._layout = layout._replace(attrs=layout.attrs | kept)
 
     def _prepare(self, path: Path) -> None:
         layout = self._layout
@@ -166,20 +199,25 @@ class Folder:
 
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
         """Write the last draws, let readers see them, and save the state that follows them."""
-        try:
+        with self._storing(done.draws):
             if records is not None:
                 zarr_writer.write_draws(self._writer, self._chains, done.draws, records)
             meet("the draws are written")
-            visible = max(done.draws, zarr_writer.num_published(self._writer))
-            zarr_writer.publish_draws(self._writer, visible, self._layout.attrs | _counts(done))
+            self._publish(done)
             self._saves += 1
             header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
             state = to_host(states)
             checkpoint.save_state(self._path, header, state, partial(meet, "the state is written"))
+
+    @contextmanager
+    def _storing(self, draw: int) -> Iterator[None]:
+        """Say what a full disk means for the run."""
+        try:
+            yield
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"got '{error.strerror}' on storing draw {done.draws} in {str(self._path)!r}, "
+                f"got '{error.strerror}' on storing draw {draw} in {str(self._path)!r}, "
                 "expected room and permission to write: what was stored is whole; once the cause "
                 "is removed, the same call resumes the run",
             ) from error
@@ -197,8 +235,23 @@ class Folder:
             "resumes the run",
             file=sys.stderr,
         )
-        if not done.draws:
-            raise KeyboardInterrupt
+
+    def extend(self, num_draws: int) -> None:
+        """Make room for more draws, `num_draws` in all; readers see no difference."""
+        self._layout = self._layout._replace(num_draws=num_draws)
+        with self._storing(num_draws), all_or_none(self._path):
+            self._writer = zarr_writer.open_writer(self._path, num_draws)
+
+    def note(self, done: Progress, facts: Attributes) -> None:
+        """Add attributes that become known during a run."""
+        self._layout = self._layout._replace(attrs=self._layout.attrs | facts)
+        with self._storing(done.draws):
+            self._publish(done)
+
+    def _publish(self, done: Progress) -> None:
+        """Let readers see the draws; those that an earlier call published stay visible."""
+        visible = max(done.draws, zarr_writer.num_published(self._writer))
+        zarr_writer.publish_draws(self._writer, visible, self._layout.attrs | _counts(done))
 
     def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
         """Store the parameters of the distribution that draws come from, and open the draws."""

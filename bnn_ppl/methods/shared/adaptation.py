@@ -1,4 +1,4 @@
-"""Adaptation of the full-batch samplers: step size by dual averaging, diagonal mass matrix."""
+"""Adaptation of the full-batch samplers: step size, diagonal mass matrix, trajectory length."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +10,12 @@ import optax
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.methods.shared.trajectory_length import (
+    LengthState,
+    TrajectoryEnd,
+    initial_length,
+    updated_length,
+)
 from bnn_ppl.runtime.checks import check_positive
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ class AdaptiveState(NamedTuple):
     inverse_mass: Tree
     averaging: Any  # state of BlackJAX's dual averaging; None for a fixed step size
     moments: "RunningMoments | None"
+    length: LengthState | None  # None where it is not adapted
     num_warmup: Array  # warm-up steps taken so far
 
 
@@ -58,6 +65,8 @@ def adaptive(
     target_acceptance: float,
     settings: dict[str, Any],
     speed: float = 1.0,
+    first_length: float | None = None,
+    max_num_steps: int = 1,
 ) -> Method:
     """Make a self-tuning method of a Metropolis-adjusted kernel on BlackJAX's states.
 
@@ -68,8 +77,9 @@ def adaptive(
     init_chain
         ``position, logdensity_fn -> chain``.
     transition
-        ``key, chain, logdensity_fn, step_size, inverse_mass -> chain, info``, info under ArviZ's
-        names, among them acceptance_rate.
+        ``key, chain, logdensity_fn, step_size, inverse_mass, length -> chain, info, end``: info
+        under ArviZ's names, among them acceptance_rate; the length and the trajectory's end are
+        None unless `first_length` is given.
     step_size
         Fixed step size. None: tuned in warm-up by dual averaging (Hoffman & Gelman, 2014, section
         3.2).
@@ -84,6 +94,10 @@ def adaptive(
         Settings recorded with the draws.
     speed
         Ratio of the kernel's step size to that of HMC, single steps of which choose the first one.
+    first_length
+        Length of trajectories from which warm-up starts to adapt it. None: it is not adapted.
+    max_num_steps
+        Number of steps, at the step size of the moment, that an adapted length is at most.
 
     Raises
     ------
@@ -95,59 +109,90 @@ def adaptive(
     _check(step_size, target_acceptance)
     start_averaging, update_averaging, averaged = dual_averaging_adaptation(target_acceptance)
 
-    def init(key: Array, position: Tree, batch: Any) -> AdaptiveState:
+    def first_step_size(key: Array, chain: Any, mass: Tree, batch: Any) -> Array:
         density = partial(logdensity, batch=batch)
-        chain = init_chain(position, density)
-        moments, mass = None, inverse_mass
-        if adapt_mass:
-            moments, mass = initial_moments(position, inverse_mass)
-        if step_size is not None:
-            fixed = jnp.asarray(step_size, float)
-            return AdaptiveState(chain, fixed, mass, None, moments, jnp.zeros((), int))
-        first = speed * _first_step_size(key, chain, density, mass, target_acceptance)
-        averaging = start_averaging(first)
-        return AdaptiveState(chain, first, mass, averaging, moments, jnp.zeros((), int))
+        return speed * _first_step_size(key, chain, density, mass, target_acceptance)
 
-    def move(key: Array, state: AdaptiveState, batch: Any, step_size: Array) -> tuple[Any, dict]:
-        density = partial(logdensity, batch=batch)
-        chain, info = transition(key, state.chain, density, step_size, state.inverse_mass)
-        return chain, {**info, "step_size": step_size}
+    def init(key: Array, position: Tree, batch: Any) -> AdaptiveState:
+        chain = init_chain(position, partial(logdensity, batch=batch))
+        length = None if first_length is None else initial_length(first_length)
+        moments, mass = _begin_moments(position, inverse_mass, adapt_mass, length is not None)
+        first, averaging = jnp.asarray(step_size or 0.0, float), None
+        if step_size is None:
+            first = first_step_size(key, chain, mass, batch)
+            averaging = start_averaging(first)
+        return AdaptiveState(chain, first, mass, averaging, moments, length, jnp.zeros((), int))
+
+    def move(
+        key: Array, state: AdaptiveState, batch: Any, step_size: Array, length: Array | None
+    ) -> tuple[Any, dict, Any]:
+        density, mass = partial(logdensity, batch=batch), state.inverse_mass
+        chain, info, end = transition(key, state.chain, density, step_size, mass, length)
+        info = {**info, "step_size": step_size}
+        return chain, info if length is None else {**info, "trajectory_length": length}, end
 
     def step(key: Array, state: AdaptiveState, batch: Any) -> tuple[AdaptiveState, dict]:
-        chain, info = move(key, state, batch, state.step_size)
+        length = None if state.length is None else jnp.exp(state.length.averaged)
+        chain, info, _ = move(key, state, batch, state.step_size, length)
         return state._replace(chain=chain), info
 
     def warmup(key: Array, state: AdaptiveState, batch: Any) -> tuple[AdaptiveState, dict]:
         # Dual averaging tries one step size and returns an average of those tried: warm-up uses the
         # former, the draws after it use the latter.
-        fixed = state.averaging is None
-        tried = state.step_size if fixed else jnp.exp(state.averaging.log_step_size)
-        chain, info = move(key, state, batch, tried)
-        state = state._replace(chain=chain)
-        if not fixed:
+        tunes = state.averaging is not None
+        tried = jnp.exp(state.averaging.log_step_size) if tunes else state.step_size
+        length = None if state.length is None else jnp.exp(state.length.log_length)
+        chain, info, end = move(key, state, batch, tried, length)
+        state = state._replace(chain=chain, length=_next_length(state, end, max_num_steps * tried))
+        if tunes:
             averaging = update_averaging(state.averaging, info["acceptance_rate"])
             state = state._replace(averaging=averaging, step_size=averaged(averaging))
             due = jnp.isin(state.num_warmup + 1, jnp.array(_RESTARTS))
             state = jax.lax.cond(due, partial(restarted, key, batch), lambda state: state, state)
         if state.moments is not None:
-            moments = updated_moments(state.moments, chain.position)
-            mass = estimated_mass(moments, inverse_mass)
-            state = state._replace(moments=moments, inverse_mass=mass)
+            state = _observed(state, inverse_mass if adapt_mass else None)
         return state._replace(num_warmup=state.num_warmup + 1), info
 
     def restarted(key: Array, batch: Any, state: AdaptiveState) -> AdaptiveState:
-        density, mass = partial(logdensity, batch=batch), state.inverse_mass
-        first = speed * _first_step_size(key, state.chain, density, mass, target_acceptance)
+        first = first_step_size(key, state.chain, state.inverse_mass, batch)
         # Dual averaging jumps to ten times its start, so that jump is to the step size just found,
         # and a warm-up that ends soon after a restart does not suffer.
         restart = state._replace(step_size=first / 10, averaging=start_averaging(first / 10))
         return jax.tree.map(partial(jnp.where, first > 10 * state.step_size), restart, state)
 
-    def draw(key: Array, state: AdaptiveState) -> Tree:
-        del key
-        return state.chain.position
+    return Method(init, step, _draw, warmup, settings, logdensity=logdensity, all_rows=True)
 
-    return Method(init, step, draw, warmup, settings, logdensity=logdensity, all_rows=True)
+
+def _draw(key: Array, state: AdaptiveState) -> Tree:
+    del key
+    return state.chain.position
+
+
+def _observed(state: AdaptiveState, initial: Tree | None) -> AdaptiveState:
+    """Add the draw to the moments; adapt the inverse mass, unless its initial value is None."""
+    assert state.moments is not None
+    moments = updated_moments(state.moments, state.chain.position)
+    mass = state.inverse_mass if initial is None else estimated_mass(moments, initial)
+    return state._replace(moments=moments, inverse_mass=mass)
+
+
+def _begin_moments(
+    position: Tree, inverse_mass: Tree, adapt_mass: bool, adapt_length: bool
+) -> tuple[RunningMoments | None, Tree]:
+    """Moments where the mass or the length needs them, and the first inverse mass."""
+    moments, mass = initial_moments(position, inverse_mass)
+    if adapt_mass:
+        return moments, mass
+    return moments if adapt_length else None, inverse_mass
+
+
+def _next_length(
+    state: AdaptiveState, end: TrajectoryEnd | None, longest: Array
+) -> LengthState | None:
+    if state.length is None or end is None or state.moments is None:
+        return None
+    start, mean = state.chain.position, state.moments.mean
+    return updated_length(state.length, start, end, mean, state.inverse_mass, longest)
 
 
 def _check(step_size: float | None, target_acceptance: float) -> None:

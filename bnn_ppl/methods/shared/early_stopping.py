@@ -86,7 +86,8 @@ def stopped_early(
     def step(key: jax.Array, state: StoppedState, batch: Any) -> tuple[StoppedState, dict]:
         running = state.num_misses < patience
         state = jax.lax.cond(running, partial(stepped, key), stopped, state, batch)
-        return state, state.info
+        done = state.info.get("done", False) | (state.num_misses >= patience)
+        return state, state.info | {"done": done}
 
     def stepped(key: jax.Array, state: StoppedState, batch: Any) -> StoppedState:
         inner, info = method.step(key, state.inner, batch)
@@ -115,6 +116,10 @@ def stopped_early(
         any_check = state.log_likelihood > -jnp.inf
         return jax.tree.map(partial(jnp.where, any_check), state.best, last)
 
+    def begin(state: StoppedState, num_warmup: jax.Array) -> StoppedState:
+        return state._replace(inner=inner_begin(state.inner, num_warmup))
+
+    inner_begin = method.begin or (lambda inner, num_warmup: inner)
     settings = {**method.settings, "check_every": check_every, "patience": patience}
     settings |= {"rows_held_out": f"{len(rows[1])}, checksum {digest}"}
     return Method(
@@ -124,4 +129,5 @@ def stopped_early(
         settings=settings,
         logdensity=method.logdensity,
         draws_from="best_point",
+        begin=begin,
     )

@@ -13,6 +13,7 @@ from bnn_ppl.methods.preconditioners import Preconditioner, identity
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.gibbs import check_gibbs, precisions_drawn
 from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.methods.shared.tuned_steps import EXCESS, configurational_temperature, tuned
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
@@ -30,7 +31,7 @@ class LangevinState(NamedTuple):
 
 def langevin(
     posterior: Posterior,
-    step_size: float | Schedule,
+    step_size: float | Schedule | None,
     *,
     momentum: float,
     preconditioner: Preconditioner | None,
@@ -47,6 +48,14 @@ def langevin(
     Parameters and errors are those of :func:`bnn_ppl.sghmc`; `name` is recorded.
     """
     check_arguments(posterior=posterior)
+    if step_size is None:
+        _check_unused(
+            preconditioner=preconditioner,
+            noise_temperature=temperature,
+            gibbs_every=gibbs_every,
+            subtract_noise=subtract_noise,
+        )
+        return _self_tuned(posterior, momentum=momentum, name=name)
     preconditioner = preconditioner or identity()
     _check(step_size, momentum, temperature, preconditioner if subtract_noise else None)
     if gibbs_every is not None:
@@ -104,6 +113,76 @@ def langevin(
     warmup = partial(step, adapting=True) if preconditioner.freezes else None
     density, freezes = posterior.logdensity, preconditioner.freezes
     return Method(init, step, draw, warmup, settings, logdensity=density, needs_warmup=freezes)
+
+
+def _check_unused(**options: Any) -> None:
+    """Refuse options that only dynamics of a given step size have."""
+    usual = {"noise_temperature": 1.0, "subtract_noise": False}
+    for name, value in options.items():
+        if value != usual.get(name):
+            raise ValueError(
+                f"got {name} without step_size, expected both: what is found is for plain dynamics"
+            )
+
+
+class SelfTunedChain(NamedTuple):
+    """Position and momentum of a chain whose step size and mass are tuned."""
+
+    position: Tree
+    momentum: Tree
+
+
+def _self_tuned(posterior: Posterior, *, momentum: float, name: str) -> Method:
+    """Make a method of Langevin dynamics that finds its step size and mass in warm-up."""
+    _check(1.0, momentum, 1.0, None)
+
+    def init(key: jax.Array, position: Tree) -> SelfTunedChain:
+        del key
+        return SelfTunedChain(position, optax.tree.zeros_like(position))
+
+    def move(
+        key: jax.Array, chain: SelfTunedChain, batch: Any, size: jax.Array, mass: Tree
+    ) -> tuple[SelfTunedChain, dict]:
+        new, info = langevin_move(posterior, momentum, key, chain, batch, size, mass)
+        return SelfTunedChain(*new), info
+
+    return tuned(
+        posterior,
+        init,
+        move,
+        lambda chain: chain.position,
+        lambda square: 2 * EXCESS * (1 - momentum) / square,
+        {"method": name, "step_size": None, "momentum": momentum},
+    )
+
+
+def langevin_move(
+    posterior: Posterior,
+    momentum: float,
+    key: jax.Array,
+    chain: tuple[Tree, Tree],
+    batch: Any,
+    size: jax.Array,
+    mass: Tree,
+) -> tuple[tuple[Tree, Tree], dict]:
+    """Move a position and its momentum by a step, and measure both temperatures."""
+    position, before = chain
+    lp, gradient = jax.value_and_grad(posterior.logdensity)(position, batch)
+    root = jnp.sqrt(size)
+    after = jax.tree.map(
+        lambda old, g, e, m: momentum * old + root * g + jnp.sqrt(2 * (1 - momentum) * m) * e,
+        *(before, gradient, gaussian_like(key, position), mass),
+    )
+    moved = jax.tree.map(lambda w, p, m: w + root * p / m, position, after, mass)
+    # Without a force the momentum has the variance 2 M / (1 + momentum).
+    energies = jax.tree.map(lambda p, m: jnp.sum(p**2 / m), after, mass)
+    kinetic = (1 + momentum) / 2 * optax.tree.sum(energies) / posterior.num_weights
+    info = step_info(
+        lp,
+        kinetic_temperature=kinetic,
+        configurational_temperature=configurational_temperature(position, gradient),
+    )
+    return (moved, after), info | {"excess": kinetic - 1}
 
 
 def _preconditioned_gradient(

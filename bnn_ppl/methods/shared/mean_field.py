@@ -1,5 +1,6 @@
 """A mean-field Gaussian parametrised by its precision, shared by vogn and ivon."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -43,6 +44,12 @@ def drawn(key: Array, loc: Tree, precision: Tree) -> Tree:
     """Draw from the Gaussian."""
     noise = gaussian_like(key, loc)
     return jax.tree.map(lambda m, p, e: m + e * jax.lax.rsqrt(p), loc, precision, noise)
+
+
+def entropy(precision: Tree) -> jax.Array:
+    """Entropy of the Gaussian, in nats."""
+    constant = 0.5 * math.log(2 * math.pi * math.e)
+    return optax.tree.sum(jax.tree.map(lambda p: jnp.sum(constant - 0.5 * jnp.log(p)), precision))
 
 
 def fitted(loc: Position, precision: Position, num_steps: Array) -> dict[str, Array]:

@@ -1,0 +1,194 @@
+"""Training that finds its own learning rate and its own end."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bnn_ppl.methods.method import Method
+
+Tree = Any
+Objective = Callable[[dict[str, jax.Array]], jax.Array]
+Update = Callable[[jax.Array, Tree, Any, jax.Array], tuple[Tree, dict[str, jax.Array]]]
+
+# Rates that are tried, each for a hundredth of the budget from the same start.
+RATES = tuple(10 ** (-power / 2) for power in range(8))  # 1 to 3e-4
+_TRIAL_SHARE, _TRIAL_STEPS = 100, (10, 100)
+
+# The mean objective is compared over windows of at least 500 steps, or a fifth of those taken.
+# Where it gains less than this many nats a row, the rate falls by a factor of sqrt(10); training
+# ends at the fourth time.
+_WINDOW_STEPS, _WINDOW_SHARE, _LEAST_GAIN = 500, 5, 0.002
+_REDUCTIONS = 4
+
+_DECAY_SHARE = 4  # the rate falls to 0 in the last quarter of the budget, if it comes to that
+
+_NEVER = 2**30  # steps
+
+
+class Pace(NamedTuple):
+    """Where training is: its rate, and the objective so far."""
+
+    budget: jax.Array  # steps
+    num_steps: jax.Array
+    rate: jax.Array  # the best one tried, reduced since
+    best: jax.Array  # objective of the best rate tried
+    total: jax.Array  # of the objective in this trial or window
+    before: jax.Array  # mean objective of the last window
+    window_start: jax.Array
+    window_end: jax.Array
+    num_reductions: jax.Array
+
+
+class PacedState(NamedTuple):
+    """The state that is trained, its start, and the pace."""
+
+    inner: Tree
+    first: Tree
+    pace: Pace
+
+
+def self_paced(
+    method: Method, update: Update, objective: Objective, least_steps: int = 0
+) -> Method:
+    """Let a method that trains find its rate and its end.
+
+    Parameters
+    ----------
+    method
+        Method whose steps train: its state, draws and parameters are kept.
+    update
+        ``key, state, batch, rate -> state, info``: its step at a rate.
+    objective
+        ``info -> scalar``: what training maximises, in nats a row.
+    least_steps
+        Steps before which the rate does not fall, for a method that averages over that many.
+    """
+    fitted = method.fitted
+
+    def init(key: jax.Array, position: Tree, batch: Any) -> PacedState:
+        return begin(method.init(key, position, batch))
+
+    return method._replace(
+        init=init,
+        step=partial(step, update, objective),
+        draw=lambda key, state: method.draw(key, state.inner),
+        begin=partial(with_budget, least_steps),
+        fitted=None if fitted is None else lambda state: fitted(state.inner),
+    )
+
+
+def begin(inner: Tree) -> PacedState:
+    """Start training, with the budget still unknown."""
+    zero, none, least = jnp.zeros((), int), jnp.zeros(()), jnp.asarray(-jnp.inf)
+    pace = Pace(jnp.asarray(_NEVER), zero, none, least, none, least, zero, zero, zero)
+    return with_budget(0, PacedState(inner, inner, pace), pace.budget)
+
+
+def with_budget(least_steps: int, state: PacedState, num_steps: jax.Array) -> PacedState:
+    """Lay out the trials in a budget of `num_steps` steps."""
+    budget = jnp.asarray(num_steps, int)
+    trials = len(RATES) * _trial_length(budget)
+    windows = {"window_start": trials, "window_end": trials + max(_WINDOW_STEPS, least_steps)}
+    return state._replace(pace=state.pace._replace(budget=budget, **windows))
+
+
+def step(
+    update: Update, objective: Objective, key: jax.Array, state: PacedState, batch: Any
+) -> tuple[PacedState, dict[str, jax.Array]]:
+    """Take a step: a trial of a rate, a step at the best of them, or none once training has ended.
+
+    Arguments as of :func:`self_paced`.
+    """
+    _, shapes = jax.eval_shape(update, key, state.inner, batch, state.pace.rate)
+    none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def train(state: PacedState) -> tuple[PacedState, dict[str, jax.Array]]:
+        inner, info = update(key, state.inner, batch, rate_now(state.pace))
+        return _observed(state._replace(inner=inner), objective(info)), info
+
+    done = _ended(state.pace)
+    state, info = jax.lax.cond(done, lambda state: (state, none), train, state)
+    return state, info | {"step_size": rate_now(state.pace), "done": _ended(state.pace)}
+
+
+def rate_now(pace: Pace) -> jax.Array:
+    """Give the rate on trial, later the one found; it falls to 0 at the end of the budget."""
+    length = _trial_length(pace.budget)
+    trial = jnp.minimum(pace.num_steps // length, len(RATES) - 1)
+    left = (pace.budget - pace.num_steps) / (pace.budget / _DECAY_SHARE)
+    found = pace.rate * jnp.clip(left, 0.0, 1.0)
+    return jnp.where(pace.num_steps < len(RATES) * length, jnp.asarray(RATES)[trial], found)
+
+
+def _ended(pace: Pace) -> jax.Array:
+    return (pace.num_steps >= pace.budget) | (pace.num_reductions >= _REDUCTIONS)
+
+
+def _trial_length(budget: jax.Array) -> jax.Array:
+    return jnp.clip(budget // _TRIAL_SHARE, *_TRIAL_STEPS)
+
+
+def _observed(state: PacedState, objective: jax.Array) -> PacedState:
+    """Count a step with its objective; end the trial or the window if it is the last of one."""
+    pace = state.pace
+    length = _trial_length(pace.budget)
+    count = pace.num_steps + 1
+    trying = pace.num_steps < len(RATES) * length
+    # Only the second half of a trial counts, in which the first large steps are forgotten.
+    counts = ~trying | (2 * (pace.num_steps % length) >= length)
+    total = pace.total + jnp.where(counts, jnp.nan_to_num(objective, nan=-jnp.inf), 0.0)
+    pace = pace._replace(num_steps=count, total=total)
+    state = state._replace(pace=pace)
+    lost = ~trying & ~jnp.isfinite(objective)
+    case = jnp.where(
+        trying & (count % length == 0),
+        1,
+        jnp.where(lost, 2, jnp.where(count == pace.window_end, 3, 0)),
+    )
+    return jax.lax.switch(
+        case, (lambda state: state, _trial_ended, _restarted, _window_ended), state
+    )
+
+
+def _trial_ended(state: PacedState) -> PacedState:
+    pace = state.pace
+    length = _trial_length(pace.budget)
+    score = pace.total / (length - length // 2)
+    rate = jnp.asarray(RATES)[pace.num_steps // length - 1]
+    better = score > pace.best
+    pace = pace._replace(
+        rate=jnp.where(better, rate, pace.rate),
+        best=jnp.where(better, score, pace.best),
+        total=jnp.zeros(()),
+    )
+    return PacedState(state.first, state.first, pace)
+
+
+def _restarted(state: PacedState) -> PacedState:
+    """Start again at a lower rate after the objective was not finite."""
+    pace = state.pace._replace(rate=state.pace.rate / 3)
+    return PacedState(state.first, state.first, _next_window(pace, jnp.asarray(-jnp.inf)))
+
+
+def _window_ended(state: PacedState) -> PacedState:
+    pace = state.pace
+    mean = pace.total / (pace.num_steps - pace.window_start)
+    flat = mean - pace.before < _LEAST_GAIN
+    pace = pace._replace(
+        rate=jnp.where(flat, pace.rate / 10**0.5, pace.rate),
+        num_reductions=pace.num_reductions + flat,
+    )
+    return state._replace(pace=_next_window(pace, jnp.where(flat, -jnp.inf, mean)))
+
+
+def _next_window(pace: Pace, before: jax.Array) -> Pace:
+    trained = pace.num_steps - len(RATES) * _trial_length(pace.budget)
+    return pace._replace(
+        total=jnp.zeros(()),
+        before=before,
+        window_start=pace.num_steps,
+        window_end=pace.num_steps + jnp.maximum(_WINDOW_STEPS, trained // _WINDOW_SHARE),
+    )

@@ -1,0 +1,216 @@
+"""Step size and mass of stochastic-gradient samplers, found in warm-up."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.method import Counts, Method, usual_batch_size
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import likelihood_alone
+
+Array = jax.Array
+Tree = Any
+Move = Callable[[Array, Tree, Any, Array, Tree], tuple[Tree, dict[str, Array]]]
+
+# Too high a kinetic temperature by this fraction is aimed at; 5 % is the most that is tolerated.
+EXCESS = 0.03
+
+_NUM_WARMUP = 6_500  # the probes, and five windows
+_CHEAP, _THIN = 2**27, (20, 300)  # rows times weights of the steps from one draw to the next
+_PROBES = 300  # gradients from which the mass is estimated
+_WINDOW = 200  # steps over which the temperature is first averaged; each window is twice as long
+_MOST_CHANGE = 2.0  # factor by which a window may change the step size
+_MARGIN = 3.0  # factor between a step size found unstable and the largest used
+_LOST = 10.0  # times the highest temperature of a stable chain: it will not come back
+
+
+class TunedState(NamedTuple):
+    """A chain and the state of its tuning."""
+
+    chain: Tree
+    safe: Tree  # the chain at the end of the last window without divergence
+    mass: Tree
+    squares: Tree  # sum of squared probes of the likelihood's curvature
+    step_size: Array
+    ceiling: Array  # of the step size: well below the least found unstable
+    excess: Array  # sum over the window
+    worst: Array  # greatest kinetic temperature in the window
+    window_start: Array
+    window_end: Array
+    num_steps: Array
+
+
+def tuned(
+    posterior: Posterior,
+    init_chain: Callable[[Array, Tree], Tree],
+    move: Move,
+    position: Callable[[Tree], Tree],
+    first_step_size: Callable[[Array], Array],
+    settings: dict[str, Any],
+    move_after: Move | None = None,
+) -> Method:
+    """Make a method of a stochastic-gradient kernel that finds its mass and step size in warm-up.
+
+    The chains start at the optima of ``descent(posterior, anchored=True)``. The first steps of
+    warm-up estimate the diagonal M of the posterior's curvature there: the prior's precision plus
+    the empirical Fisher information. The others set the step size so that the kinetic temperature
+    exceeds 1 by ``EXCESS``: to first order the excess is proportional to the step size, so each
+    window of steps multiplies it by the ratio of what was aimed at to what was measured.
+
+    Parameters
+    ----------
+    posterior
+        Posterior to sample.
+    init_chain
+        ``key, position -> chain``.
+    move
+        ``key, chain, batch, step_size, mass -> chain, info``; info has the
+        ``kinetic_temperature`` and ``excess``, what is to average ``EXCESS``.
+    position
+        ``chain -> position``.
+    first_step_size
+        ``mean square of gradient over mass -> step size``, from which the search starts.
+    settings
+        Recorded with the draws.
+    move_after
+        Replaces `move` after warm-up.
+    """
+
+    def init(key: Array, start: Tree, batch: Any) -> TunedState:
+        del batch
+        zeros, ones = optax.tree.zeros_like(start), optax.tree.ones_like(start)
+        zero, none = jnp.zeros((), int), jnp.zeros(())
+        first, end = jnp.asarray(_PROBES), jnp.asarray(_PROBES + _WINDOW)
+        chain = init_chain(key, start)
+        return TunedState(
+            chain, chain, ones, zeros, none, jnp.asarray(jnp.inf), none, none, first, end, zero
+        )
+
+    most = _highest_temperature(posterior.num_weights)
+
+    def begin(state: TunedState, num_warmup: Array) -> TunedState:
+        # A short warm-up has fewer probes and shorter windows.
+        probes = jnp.clip(num_warmup // 8, 1, _PROBES)
+        window = jnp.clip(num_warmup // 16, 1, _WINDOW)
+        return state._replace(window_start=probes, window_end=probes + window)
+
+    def step(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
+        moved = move_after or move
+        chain, info = moved(key, state.chain, batch, state.step_size, state.mass)
+        # A chain that is lost is brought back, and flagged: better than no number ever after.
+        lost = ~(info["kinetic_temperature"] < _LOST * most)
+        chain = jax.tree.map(partial(jnp.where, lost), state.safe, chain)
+        info = info | {"diverging": info["diverging"] | lost}
+        state = state._replace(chain=chain, num_steps=state.num_steps + 1)
+        return state, _recorded(info, state.step_size)
+
+    def warmup(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
+        probing = state.num_steps < state.window_start
+        state, info = jax.lax.cond(probing, probe, adapt, key, state, batch)
+        return state._replace(num_steps=state.num_steps + 1), info
+
+    def adapt(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
+        chain, info = move(key, state.chain, batch, state.step_size, state.mass)
+        worst = jnp.maximum(state.worst, jnp.nan_to_num(info["kinetic_temperature"], nan=jnp.inf))
+        state = state._replace(chain=chain, excess=state.excess + info["excess"], worst=worst)
+        info = _recorded(info, state.step_size)
+        due = state.num_steps + 1 == state.window_end
+        return jax.lax.cond(due, partial(_next_window, most), lambda state: state, state), info
+
+    def probe(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
+        point = position(state.chain)
+        gradient = _probe(posterior, key, point, batch)
+        squares = jax.tree.map(lambda total, g: total + g**2, state.squares, gradient)
+        share = posterior.num_rows / batch[1].shape[0]
+        mass = {
+            site: total / (state.num_steps + 1) * posterior.temperature / share
+            + posterior.prior_std[site] ** -2
+            for site, total in squares.items()
+        }
+        step_size = first_step_size(jnp.asarray(1.0 + share))
+        info = jax.eval_shape(move, key, state.chain, batch, state.step_size, state.mass)[1]
+        info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), info)
+        state = state._replace(squares=squares, mass=mass, step_size=step_size)
+        return state, _recorded(info, state.step_size)
+
+    return Method(
+        init,
+        step,
+        draw=lambda key, state: position(state.chain),
+        warmup=warmup,
+        settings=settings,
+        logdensity=posterior.logdensity,
+        needs_warmup=True,
+        begin=begin,
+        start=descent(posterior, anchored=True),
+        counts=_counts(posterior),
+    )
+
+
+def _counts(posterior: Posterior) -> Counts:
+    """Give 200 draws as far apart as is cheap: 20 steps, for networks of few weights up to 300."""
+    size = usual_batch_size(posterior.num_rows, posterior.num_weights)
+    a_step = (size or posterior.num_rows) * posterior.num_weights
+    thin = min(max(_CHEAP // a_step, _THIN[0]), _THIN[1])
+    return Counts(_NUM_WARMUP, num_draws=200, thin=thin, batch_size=size)
+
+
+def configurational_temperature(position: Tree, gradient: Tree) -> Array:
+    """Estimate the temperature by minus the mean of w times the gradient of the log-density.
+
+    Its expectation is 1 under the posterior (the virial theorem; Wenzel et al., 2020, appendix I).
+    """
+    return -optax.tree.vdot(position, gradient) / optax.tree.size(position)
+
+
+def _probe(posterior: Posterior, key: Array, position: Tree, batch: Any) -> Tree:
+    """Gradient of the log-likelihood with random signs of the rows.
+
+    Its mean square is the sum of the rows' squared gradients, for one gradient's cost.
+    """
+
+    def signed(position: Tree) -> Array:
+        rows = posterior.log_likelihood(position, batch)
+        signs = jax.random.rademacher(key, rows.shape, rows.dtype)
+        return posterior.total(likelihood_alone(signs * rows), batch)
+
+    return jax.grad(signed)(position)
+
+
+def _recorded(info: dict[str, Array], step_size: Array) -> dict[str, Array]:
+    return {name: value for name, value in info.items() if name != "excess"} | {
+        "step_size": step_size
+    }
+
+
+def _highest_temperature(num_weights: int) -> float:
+    """Temperature that a stable chain never reaches: 2 and six standard deviations."""
+    return 2.0 + 6 * math.sqrt(2 / num_weights)
+
+
+def _next_window(most: float, state: TunedState) -> TunedState:
+    """Set the step size by the excess measured; double the window.
+
+    A window in which the dynamics became unstable is undone, and its step size never tried again.
+    """
+    length = state.window_end - state.window_start
+    unstable = state.worst > most
+    ratio = EXCESS / jnp.clip(state.excess / length, EXCESS / _MOST_CHANGE, EXCESS * _MOST_CHANGE)
+    ceiling = jnp.where(unstable, state.step_size / _MARGIN, state.ceiling)
+    chain = jax.tree.map(partial(jnp.where, unstable), state.safe, state.chain)
+    return state._replace(
+        chain=chain,
+        safe=chain,
+        step_size=jnp.minimum(jnp.where(unstable, 1.0, ratio) * state.step_size, ceiling),
+        ceiling=ceiling,
+        excess=jnp.zeros(()),
+        worst=jnp.zeros(()),
+        window_start=state.window_end,
+        window_end=state.window_end + 2 * length,
+    )

@@ -1,0 +1,76 @@
+"""The end of a run: what is recorded and told of whether it has converged."""
+
+import json
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bnn_ppl.analysis.linearised import for_prediction
+from bnn_ppl.analysis.training_rows import some_rows
+from bnn_ppl.analysis.verdict import verdict
+from bnn_ppl.model.network import active_changes
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.devices import matmul_precision, to_host
+from bnn_ppl.runtime.programs import compiled_once
+
+if TYPE_CHECKING:
+    import arviz
+
+Tree = Any
+
+_FACTS = ("verdict", "converged")
+
+
+def judged(posterior: Posterior, draws: "arviz.InferenceData") -> dict[str, Any]:
+    """Give the attributes ``verdict`` and ``converged`` of draws."""
+    if "verdict" in draws.attrs:  # of a finished run that was called again: nothing was added
+        return {name: draws.attrs[name] for name in _FACTS if name in draws.attrs}
+    try:
+        found = verdict(for_prediction(posterior, draws), draws)
+    # Hours of sampling may be in memory alone: no failure to judge them may lose them.
+    except (Exception, KeyboardInterrupt) as error:
+        words = str(error).splitlines() or [type(error).__name__]
+        return {"verdict": f"not judged: {words[0]}"}
+    return dict(zip(_FACTS, (found.text, int(found.converged)), strict=True))
+
+
+def tell(facts: dict[str, Any], progress: bool | Literal["json"]) -> None:
+    """Tell the verdict as a run tells its progress."""
+    if progress == "json":
+        line = {"phase": "ended"} | {name: facts.get(name) for name in _FACTS}
+        print(json.dumps(line), file=sys.stderr, flush=True)
+    elif progress:
+        print(facts["verdict"], file=sys.stderr, flush=True)
+
+
+def log_likelihood_at(posterior: Posterior, positions: Tree) -> dict[str, float]:
+    """Give the attribute ``start_log_likelihood``: in nats a row, of the rows that are judged.
+
+    Averaged over the chains' positions. Nothing where it is not finite, or not all on this process.
+    """
+    if jax.process_count() > 1:
+        return {}
+    average = _average(posterior.constrain, posterior.predictive, active_changes())
+    with jax.default_matmul_precision(matmul_precision()):
+        found = float(average(to_host(positions), posterior.data, some_rows(posterior)))
+    return {"start_log_likelihood": found} if np.isfinite(found) else {}
+
+
+@lru_cache(maxsize=2)
+def _average(
+    constrain: Callable,
+    predictive: Callable,
+    changes: tuple,  # part of the cache's key alone: tracing reads the active changes
+) -> Callable:
+    def average(positions: Tree, data: Tree, rows: Tree) -> jax.Array:
+        def at(position: Tree) -> jax.Array:
+            return jnp.mean(predictive(constrain(position, data), rows[0]).log_prob(rows[1]))
+
+        return jnp.mean(jax.lax.map(at, positions))
+
+    return compiled_once(average)

@@ -1,0 +1,66 @@
+"""The method that another one starts from: its warm-up finds where the chains start."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from bnn_ppl.methods.method import Method
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.devices import chain_sharding, everywhere, matmul_precision, over_chains
+from bnn_ppl.runtime.programs import compiled_once
+from bnn_ppl.runtime.progress import reporting
+from bnn_ppl.sampling.loop import advance
+from bnn_ppl.sampling.start import Prepared, prepare, with_states
+from bnn_ppl.storage.recorder import Nowhere, Progress
+
+Tree = Any
+
+MOST_STEPS = 100_000  # fewer where training ends by itself
+_OWN_KEY = 4  # of `run`'s key; the numbers below are the keys of the method itself
+
+
+def started(
+    key: jax.Array,
+    posterior: Posterior,
+    method: Method,
+    prepared: Prepared,
+    interrupted: Callable[[], bool],
+    progress: Any,
+) -> tuple[Prepared, Progress]:
+    """Run the warm-up of the starting method, and prepare `method` anew where that ends.
+
+    Nothing of it is stored: a run that is killed meanwhile does it again when resumed, with the
+    same result.
+    """
+    start = method.start
+    assert start is not None
+    minibatches = prepared.phases[1].minibatches._replace(size=start.counts.batch_size)
+    num_chains, num_warmup = len(prepared.chains), min(start.counts.num_warmup, MOST_STEPS)
+    own_key = jax.random.fold_in(key, _OWN_KEY)
+    own = prepare(
+        own_key, posterior, start, num_chains, num_warmup, 1, 0, minibatches, mesh=prepared.mesh
+    )
+    # The chain of a bootstrap sample keeps to its rows.
+    own = own._replace(
+        keys={name: (keys[0], prepared.keys[name][1]) for name, keys in own.keys.items()}
+    )
+    own = own._replace(num=own.num | {"draws": 0})
+    with reporting(progress, num_warmup) as report:
+        states, done = advance(own, Progress(), Nowhere(), report, interrupted)
+    draws = _compiled_draws(start.draw, prepared.mesh)
+    with jax.default_matmul_precision(matmul_precision()):
+        positions = draws(prepared.chains, states, everywhere(own_key, prepared.mesh))
+    prepared = with_states(prepared, key, posterior, method, positions)
+    return prepared, done._replace(warmup=0, divergences=0)
+
+
+@lru_cache(maxsize=2)
+def _compiled_draws(draw: Callable, mesh: Mesh) -> Callable:
+    def drawn(chain: jax.Array, state: Tree, key: jax.Array) -> Tree:
+        return draw(jax.random.fold_in(jax.random.fold_in(key, 5), chain), state)
+
+    mapped = over_chains(drawn, mesh, num_mapped=2)
+    return compiled_once(mapped, out_shardings=chain_sharding(mesh))

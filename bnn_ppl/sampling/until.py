@@ -1,0 +1,265 @@
+"""Draw until the predictions are known well enough, or the time is up."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from bnn_ppl.analysis import diagnostics
+from bnn_ppl.analysis.per_draw import probs_or_mean
+from bnn_ppl.analysis.predict import function_draws
+from bnn_ppl.analysis.training_rows import spread
+from bnn_ppl.model.checks import checked_inputs
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_count
+from bnn_ppl.runtime.processes import agreed
+from bnn_ppl.runtime.progress import reporting
+from bnn_ppl.sampling.loop import advance, num_steps
+from bnn_ppl.sampling.start import Prepared
+from bnn_ppl.storage.recorder import Folder, Layout, Memory, Progress
+
+Tree = Any
+
+_MOST_ROWS = 200  # whose predictions are looked at
+_FEWEST_DRAWS = 4  # that R-hat and ESS are defined for
+_GROWTH = 3, 2  # from look to look, so that all looks together cost three of the last one
+
+
+class Goal(NamedTuple):
+    """What the predictions must reach, and the inputs at which they are looked at."""
+
+    rhat: float | None
+    ess: float | None
+    x: Tree
+
+    def met(self, reached: "Reached") -> bool:
+        """Say whether that is reached; what is undefined is not."""
+        agree = self.rhat is None or reached.rhat <= self.rhat
+        return reached.finite and agree and (self.ess is None or reached.ess >= self.ess)
+
+
+class Reached(NamedTuple):
+    """What a look found."""
+
+    rhat: float  # 95 % quantile over the predictions
+    ess: float  # 5 % quantile, of the bulk
+    finite: bool
+
+
+def goal_of(
+    posterior: Posterior,
+    until: Mapping[str, Any] | None,
+    num_chains: int,
+    num_draws: int,
+    thin: int,
+) -> Goal | None:
+    """Check `until`, which is that of :func:`run`, and take the rows that are looked at."""
+    if until is None:
+        return None
+    rhat, ess = _thresholds(until)
+    if thin == 0:
+        raise ValueError(
+            "got until= for draws without steps between them (thin=0), which are independent, "
+            "expected a method that steps: leave until= out, or set thin above 0"
+        )
+    check_count("num_chains", num_chains)
+    check_count("num_draws", num_draws)
+    if rhat is not None and num_chains < 2:
+        raise ValueError(
+            f"got until={{'rhat': {rhat:g}}} for num_chains={num_chains}, expected at least 2 "
+            "chains, which R-hat compares: set num_chains=4, or ask for 'ess' alone"
+        )
+    if num_draws < _FEWEST_DRAWS:
+        raise ValueError(
+            f"got until= with num_draws={num_draws}, expected at least {_FEWEST_DRAWS}, which "
+            "R-hat and ESS need: num_draws says when to look first"
+        )
+    return Goal(rhat, ess, _some_rows(posterior, until.get("x")))
+
+
+def _some_rows(posterior: Posterior, x: Tree) -> Tree:
+    """Take the same rows each time; refuse, before anything is drawn, what cannot be predicted."""
+    x = checked_inputs(posterior, posterior.data[0] if x is None else x)
+    if not len(jax.tree.leaves(x)[0]):
+        raise ValueError("got until= with an x of no rows, expected some: give inputs to predict")
+    x = spread(x, _MOST_ROWS)
+
+    def predicted(values: Tree) -> Tree:
+        return probs_or_mean(posterior.predictive(values, x))[1]
+
+    sites = posterior.value_shapes().items()
+    jax.eval_shape(predicted, {name: jax.ShapeDtypeStruct(shape, float) for name, shape in sites})
+    return x
+
+
+def _thresholds(until: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    if not isinstance(until, Mapping):
+        raise TypeError(
+            f"got until={until!r}, expected a dict: for example until={{'rhat': 1.01, 'ess': 400}}"
+        )
+    unknown = set(until) - {"rhat", "ess", "x"}
+    if unknown or not set(until) & {"rhat", "ess"}:
+        raise ValueError(
+            f"got until with {', '.join(sorted(map(repr, until))) or 'nothing'}, expected 'rhat', "
+            "'ess' or both, and 'x' for other inputs: for example {'rhat': 1.01, 'ess': 400}"
+        )
+    for name, least in (("rhat", 1), ("ess", 0)):
+        value = until.get(name, least + 1)
+        if not _is_number(value) or not least < value < math.inf:
+            raise ValueError(
+                f"got until with {name}={value!r}, expected a number above {least}: for example "
+                "{'rhat': 1.01, 'ess': 400}"
+            )
+    rhat, ess = until.get("rhat"), until.get("ess")
+    return None if rhat is None else float(rhat), None if ess is None else float(ess)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def check_recorded(goal: Goal | None, posterior: Posterior, layout: Layout) -> None:
+    """Refuse a run with a goal whose draws will lack what its predictions need."""
+    if goal is None:
+        return
+    recorded = layout.one_record["posterior"]
+    for site, shape in posterior.value_shapes().items():
+        if site not in recorded or recorded[site].shape != shape:
+            raise ValueError(
+                f"got until= and keep=, which leaves out or changes {site}, expected all sites as "
+                "they are, since looking needs predictions: leave one of the two out"
+            )
+
+
+def first_look(goal: Goal | None, num_draws: int, header: Mapping[str, Any] | None) -> int:
+    """Give the draws at the first look that a run with this ``state.json`` has not passed.
+
+    Without a goal, these are all draws of the run.
+    """
+    stored = (header or {}).get("progress", {}).get("draws", 0)
+    while goal is not None and num_draws < stored:
+        num_draws = _next_look(num_draws)
+    return num_draws
+
+
+def _next_look(num_draws: int) -> int:
+    """Draws of the next look: of the last one alone, so that a resumed run looks at the same."""
+    grown, of = _GROWTH
+    return -(-num_draws * grown // of)
+
+
+def deadline(max_minutes: float | None) -> float:
+    """Give the moment at which a run that starts now is to stop, by ``time.monotonic``."""
+    if max_minutes is None:
+        return math.inf
+    if not _is_number(max_minutes) or not max_minutes > 0:
+        raise ValueError(
+            f"got max_minutes={max_minutes!r}, expected a number above 0: leave it out to run "
+            "without a limit"
+        )
+    return time.monotonic() + 60 * float(max_minutes)
+
+
+def pressed_or_late(pressed: Callable[[], bool], end: float) -> Callable[[], bool]:
+    """Let the end of the time stop a run as Ctrl-C does."""
+    return lambda: pressed() or time.monotonic() >= end
+
+
+def draw_until(
+    goal: Goal | None,
+    posterior: Posterior,
+    prepared: Prepared,
+    done: Progress,
+    recorder: Memory | Folder,
+    interrupted: Callable[[], bool],
+    progress: bool | Literal["json"],
+) -> tuple[Tree, Progress]:
+    """Take the steps that are left and, with a goal, more until it is met or time is up.
+
+    If interrupted, say what is kept; the last states and how far they are.
+    """
+    while True:
+        num, thin = prepared.num, prepared.phases[1].thin
+        total = num_steps(num["warmup"], num["draws"], thin)
+        with reporting(progress, total, num_steps(done.warmup, done.draws, thin)) as report:
+            states, done = advance(prepared, done, recorder, report, interrupted)
+        stopped = agreed(interrupted())
+        if stopped and done.draws < num["draws"]:
+            recorder.stopped(done)
+        if goal is None or not done.draws:
+            return states, done
+        reached = _look(goal, posterior, recorder, done)
+        met = goal.met(reached)
+        # What is not finite stays so, however many draws follow.
+        given_up = not met and (stopped or not reached.finite)
+        if not given_up:
+            _report(goal, reached, done, progress)
+        if met or given_up:
+            break
+        more = _next_look(done.draws)
+        recorder.extend(more)
+        prepared = prepared._replace(states=states, num=num | {"draws": more})
+    asked = {"rhat": goal.rhat, "ess": goal.ess}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    recorder.note(done, {"until": json.dumps(asked), "until_met": int(met)})
+    if not met and jax.process_index() == 0:
+        print(_unmet(goal, reached, done), file=sys.stderr)
+    return states, done
+
+
+def _look(goal: Goal, posterior: Posterior, recorder: Memory | Folder, done: Progress) -> Reached:
+    """Diagnose the predictions of the draws so far; the first process does it for all."""
+    draws = recorder.result(done, {})
+    reached = Reached(math.nan, math.nan, False)
+    if jax.process_index() == 0:
+        functions: Any = function_draws(posterior, draws, goal.x)
+        (values,) = (each.values for each in functions.posterior.data_vars.values())
+        rhat, ess = diagnostics.rhat(values), diagnostics.ess(values)
+        finite = bool(np.isfinite(values).all())
+        reached = Reached(_quantile(rhat, 0.95), _quantile(ess, 0.05), finite)
+    return Reached(*map(agreed, reached))
+
+
+def _quantile(values: np.ndarray, level: float) -> float:
+    """Give a quantile of the defined values: predictions that never move have no R-hat."""
+    defined = values[~np.isnan(values)]
+    if not defined.size:
+        return math.nan
+    # The R-hat of stuck chains can be infinite, and interpolating from infinity gives NaN.
+    finite = np.isfinite(defined).all()
+    return float(np.quantile(defined, level, method="linear" if finite else "higher"))
+
+
+def _report(goal: Goal, reached: Reached, done: Progress, progress: bool | Literal["json"]) -> None:
+    """Say what a look found, so that one sees what the run still waits for."""
+    if progress is False or jax.process_index():
+        return
+    if progress == "json":
+        found = {"rhat": reached.rhat, "ess": reached.ess}
+        finite = {name: v if math.isfinite(v) else None for name, v in found.items()}
+        print(json.dumps({"phase": "look", "draws": done.draws} | finite), file=sys.stderr)
+    else:
+        print(f"look: {_said(goal, reached, done)}", file=sys.stderr)
+
+
+def _unmet(goal: Goal, reached: Reached, done: Progress) -> str:
+    if not reached.finite:
+        return (
+            f"until is not met: predictions of the {done.draws} draws are not all finite, which "
+            "more draws cannot mend: take shorter steps"
+        )
+    return f"until is not met: {_said(goal, reached, done)}"
+
+
+def _said(goal: Goal, reached: Reached, done: Progress) -> str:
+    parts = [f"after {done.draws} draws"]
+    if goal.rhat is not None:
+        parts.append(f"R-hat of predictions {reached.rhat:.3f} (at most {goal.rhat:g} asked for)")
+    if goal.ess is not None:
+        parts.append(f"ESS {reached.ess:.0f} (at least {goal.ess:g} asked for)")
+    return ", ".join(parts)

@@ -1,0 +1,355 @@
+"""What methods find by themselves: rates, ends, masses, step sizes, starts, the prior's scale."""
+
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.stats import multivariate_normal
+from targets import linear_regression
+
+import bnn_ppl as bnn
+from bnn_ppl import cli
+from bnn_ppl.analysis.linearised import for_prediction
+from bnn_ppl.estimators import BayesianRegressor
+from bnn_ppl.methods.method import Method, usual_batch_size
+from bnn_ppl.methods.shared.self_paced import RATES
+
+MINIBATCH_SAMPLERS = ["sgld", "sghmc", "sgnht", "csgld"]
+
+
+@pytest.fixture(scope="module")
+def regression():
+    target = linear_regression()
+    return target, bnn.condition(target.model, target.data)
+
+
+def stiff(temperature=1.0, num_rows=300):
+    """Three weights whose posterior standard deviations differ by a factor of a hundred."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num_rows, 3)) * np.array([0.01, 0.1, 1.0])
+    y = x @ np.array([1.0, -1.0, 0.5]) + 0.3 * rng.normal(size=num_rows)
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 0.3), obs=y)
+
+    precision = (x.T @ x / 0.09 + np.eye(3)) / temperature
+    mean = np.linalg.solve(precision, x.T @ y / 0.09 / temperature)
+    return bnn.condition(model, (x, y), temperature=temperature), mean, np.linalg.inv(precision)
+
+
+def run(posterior, method, **options):
+    options = {"num_chains": 2, "progress": False} | options
+    return bnn.run(jax.random.key(0), posterior, method, **options)
+
+
+# --- training
+
+
+def test_descent_finds_its_rate_and_its_end(regression):
+    target, posterior = regression
+    draws = run(posterior, bnn.descent(posterior))
+    for chain in draws.posterior["weights"].values[:, 0]:
+        np.testing.assert_allclose(chain, target.means["weights"], atol=5e-3)
+    assert draws.attrs["training_ended"] == 1
+    assert 1000 < draws.attrs["gradient_evaluations"] / 2 < 20_000  # of a budget of 100,000
+
+
+def test_a_budget_that_is_too_small_is_said_and_the_rate_falls_within_it(regression):
+    target, posterior = regression
+    draws = run(posterior, bnn.descent(posterior), num_warmup=400)
+    assert draws.attrs["training_ended"] == 0
+    np.testing.assert_allclose(
+        draws.posterior["weights"].values[:, 0], np.tile(target.means["weights"], (2, 1)), atol=0.3
+    )
+
+
+def test_the_rate_taken_is_the_best_of_those_tried():
+    posterior, _, _ = stiff()
+    method = bnn.descent(posterior)
+    state = method.init(jax.random.key(0), {"w": jnp.zeros(3)}, posterior.data)
+    state = method.begin(state, jnp.asarray(10_000))
+    step = jax.jit(method.step)
+    for _ in range(100 * len(RATES)):
+        state, _ = step(jax.random.key(0), state, posterior.data)
+    reached = {}
+    for rate in RATES:
+        tried = bnn.descent(posterior, learning_rate=float(rate))
+        own = tried.init(jax.random.key(0), {"w": jnp.zeros(3)}, posterior.data)
+        values = []
+        for _ in range(100):
+            own, info = tried.step(jax.random.key(0), own, posterior.data)
+            values.append(float(info["lp"]))
+        reached[rate] = np.mean(values[50:])
+    assert float(state.pace.rate) == pytest.approx(max(reached, key=reached.get))
+    np.testing.assert_array_equal(state.inner.position["w"], 0)  # it then starts anew
+
+
+def test_training_recovers_from_rates_at_which_it_is_not_finite():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(jnp.exp(20 * w) * x, 1.0), obs=y)
+
+    x = np.linspace(1, 2, 20)
+    posterior = bnn.condition(model, (x, 3 * x))
+    draws = run(posterior, bnn.descent(posterior), init=None)
+    np.testing.assert_allclose(np.exp(20 * draws.posterior["w"].values), 3, rtol=0.05)
+
+
+def test_members_of_an_anchored_ensemble_spread_as_the_prior_where_there_are_no_data():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 2).expand([40]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x * w[0], 0.1), obs=y)
+
+    posterior = bnn.condition(model, (np.ones(50), np.ones(50)))
+    draws = run(posterior, bnn.descent(posterior, anchored=True), num_chains=20)
+    weights = draws.posterior["w"].values[:, 0]
+    np.testing.assert_allclose(weights[:, 0], 1, atol=0.02)
+    np.testing.assert_allclose(weights[:, 1:].std(), 2, rtol=0.1)
+    plain = run(posterior, bnn.descent(posterior))
+    assert np.abs(plain.posterior["w"].values[..., 1:]).max() < 0.1
+
+
+@pytest.mark.parametrize("name", ["mfvi", "vogn", "ivon"])
+@pytest.mark.statistical
+def test_variational_methods_reach_their_optimum_at_their_defaults(name):
+    posterior, mean, covariance = stiff()
+    draws = run(posterior, bnn.METHODS[name].build(posterior))
+    sds = np.diag(np.linalg.inv(covariance)) ** -0.5  # of a weight given the others
+    for loc, scale in zip(
+        draws.fitted["w.loc"].values, draws.fitted["w.scale"].values, strict=True
+    ):
+        assert (np.abs(loc - mean) < 0.3 * sds + 0.01).all()
+        np.testing.assert_allclose(scale, sds, rtol=0.25)
+
+
+# --- minibatch samplers
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("temperature", [1.0, 0.2])
+@pytest.mark.parametrize("name", MINIBATCH_SAMPLERS)
+def test_a_sampler_that_tunes_itself_has_the_posteriors_moments_and_temperature(name, temperature):
+    posterior, mean, covariance = stiff(temperature)
+    method = bnn.METHODS[name].build(posterior)
+    draws = run(posterior, method, num_chains=4, num_draws=1000, thin=50)
+    sds = np.sqrt(np.diag(covariance))
+    weights = draws.posterior["w"].values.reshape(-1, 3)
+    share = np.ones(len(weights)) / len(weights)
+    if name == "csgld":
+        share = np.exp(draws.sample_stats["log_weight"].values.ravel())
+        share /= share.sum()
+    found = share @ weights
+    spread = np.sqrt(share @ (weights - found) ** 2)
+    assert (np.abs(found - mean) < 0.25 * sds).all()
+    np.testing.assert_allclose(spread, sds, rtol=0.2)
+    if name != "csgld":  # whose draws before weighting are not the posterior's
+        kinetic = float(draws.sample_stats["kinetic_temperature"].mean())
+        assert abs(kinetic - 1) < 0.06
+        by_chain = draws.sample_stats["configurational_temperature"].values.mean(1)
+        error = by_chain.std(ddof=1) / 2
+        assert abs(by_chain.mean() - 1) < 0.06 + 4 * error
+    assert not draws.sample_stats["diverging"].any()
+
+
+def test_the_mass_is_the_curvature_of_a_linear_model():
+    posterior, _, covariance = stiff(num_rows=3000)
+    method = bnn.sgld(posterior)
+    state = method.init(jax.random.key(0), {"w": jnp.array([1.0, -1.0, 0.5])}, posterior.data)
+    state = method.begin(state, jnp.asarray(6_500))
+    step = jax.jit(method.warmup)
+    for i in range(300):
+        state, _ = step(jax.random.key(i), state, posterior.data)
+    expected = np.diag(
+        np.linalg.inv(covariance)
+    )  # the prior's precision and the Fisher information
+    np.testing.assert_allclose(state.mass["w"], expected, rtol=0.3)
+
+
+def test_a_step_size_found_unstable_is_not_tried_again():
+    posterior, _, _ = stiff()
+    method = bnn.sgld(posterior)
+    state = method.init(jax.random.key(0), {"w": jnp.zeros(3)}, posterior.data)
+    state = method.begin(state, jnp.asarray(160))  # windows of 10 steps, after 20 probes
+    step = jax.jit(method.warmup)
+    for i in range(20):
+        state, _ = step(jax.random.key(i), state, posterior.data)
+    state = state._replace(step_size=jnp.asarray(100.0))
+    for i in range(10):
+        state, _ = step(jax.random.key(i), state, posterior.data)
+    assert float(state.ceiling) < 100 and float(state.step_size) <= float(state.ceiling)
+    assert np.isfinite(state.chain.position["w"]).all()
+
+
+@pytest.mark.parametrize("name", ["sgld", "sghmc"])
+def test_options_that_need_a_step_size_are_refused_without_one(name):
+    posterior, _, _ = stiff()
+    with pytest.raises(ValueError, match="without step_size"):
+        getattr(bnn, name)(posterior, preconditioner=bnn.preconditioners.rmsprop())
+
+
+def test_cycles_start_at_the_step_size_found():
+    posterior, _, _ = stiff()
+    method = bnn.schedules.in_cycles(bnn.sgld(posterior), 10, 80)
+    draws = run(posterior, method, num_warmup=80, num_draws=20, thin=1, init=None)
+    sizes = draws.sample_stats["step_size"].values
+    np.testing.assert_allclose(sizes[:, :10], sizes[:, 10:], rtol=1e-5)
+    expected = 0.5 * (1 + np.cos(np.pi * np.arange(10) / 10))
+    np.testing.assert_allclose(sizes[:, :10] / sizes[:, :1], np.tile(expected, (2, 1)), rtol=1e-4)
+    with pytest.raises(ValueError, match="step size of its own"):
+        bnn.schedules.in_cycles(bnn.sgld(posterior, 1e-3), 10, 80)
+
+
+def test_contour_sgld_is_given_all_of_its_numbers_or_none():
+    posterior, _, _ = stiff()
+    with pytest.raises(ValueError, match="expected all three"):
+        bnn.csgld(posterior, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_weights", "size"),
+    [(277, 400, None), (1000, 500, None), (8611, 251, 1024), (10_000, 200_000, 128)],
+)
+def test_the_usual_batch_fits_rows_and_weights(num_rows, num_weights, size):
+    assert usual_batch_size(num_rows, num_weights) == size
+
+
+def test_temperatures_are_averaged_over_the_steps_of_a_draw():
+    posterior, _, _ = stiff()
+    method = Method(
+        init=lambda key, position, batch: jnp.zeros(()),
+        step=lambda key, state, batch: (state + 1, {"kinetic_temperature": state, "other": state}),
+        draw=lambda key, state: {"w": jnp.full(3, state)},
+    )
+    stats = run(posterior, method, num_draws=2, thin=3).sample_stats
+    np.testing.assert_array_equal(stats["kinetic_temperature"], [[1, 4], [1, 4]])  # of 0, 1, 2
+    np.testing.assert_array_equal(stats["other"], [[2, 5], [2, 5]])
+
+
+# --- starts
+
+
+def test_swag_needs_no_inner_method():
+    posterior, mean, covariance = stiff()
+    fitted = run(posterior, bnn.swag(posterior), num_warmup=2000, num_draws=2).fitted
+    assert (fitted["num_collected"] >= 50).all()
+    assert (np.abs(fitted["w.loc"] - mean) < 3 * np.sqrt(np.diag(covariance))).all()
+
+
+def test_a_laplace_approximation_is_predicted_with_linearised():
+    x = np.linspace(-1, 1, 30)[:, None]
+    net = partial(bnn.nets.MLP, 1, (5,), 1)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 0.1), (x, x[:, 0]))
+    draws = run(posterior, bnn.laplace(posterior), num_chains=1, num_draws=30)
+    expected = bnn.predict(bnn.linearised(posterior, draws), draws, (x, None))["mean"]
+    found = bnn.predict(for_prediction(posterior, draws), draws, (x, None))["mean"]
+    np.testing.assert_array_equal(found, expected)
+    assert np.abs(expected - bnn.predict(posterior, draws, (x, None))["mean"]).max() > 1e-4
+    assert for_prediction(posterior, run(posterior, bnn.laplace(posterior))) is posterior
+    draws.attrs["method"] = "mfvi"
+    assert for_prediction(posterior, draws) is posterior
+
+
+def test_laplace_finds_its_mode():
+    net = partial(bnn.nets.MLP, 2, (), 1)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 2))
+    data = x, x @ np.array([1.0, -2.0]) + 0.1 * rng.normal(size=80)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal(1.0), 0.1), data)
+    fitted = run(posterior, bnn.laplace(posterior), num_chains=1).fitted
+    found = fitted["net.layers.0.kernel.loc"].values[0, :, 0]
+    np.testing.assert_allclose(found, [1.0, -2.0], atol=0.1)
+
+
+def test_a_start_is_not_sought_where_it_is_given(regression):
+    _, posterior = regression
+    mode = run(posterior, bnn.descent(posterior))
+    options = {"num_warmup": 1, "num_draws": 1, "thin": 0}
+    given = run(posterior, bnn.laplace(posterior, "diagonal"), init=mode, **options)
+    np.testing.assert_array_equal(
+        given.fitted["weights.loc"], mode.posterior["weights"].values[:, 0]
+    )
+    assert given.attrs["gradient_evaluations"] < 10
+
+
+# --- the prior
+
+
+def test_the_scale_of_a_prior_maximises_the_evidence():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 20))
+    y = x @ (0.3 * rng.normal(size=20)) + 0.5 * rng.normal(size=60)
+
+    def posterior_at(scale):
+        net = partial(bnn.nets.MLP, 20, (), 1)
+        return bnn.condition(bnn.models.regressor(net, bnn.priors.normal(scale), 0.5), (x, y))
+
+    def minus_log_evidence(log_scale):
+        inputs = np.column_stack([x, np.ones(60)])
+        covariance = np.exp(2 * log_scale) * inputs @ inputs.T + 0.25 * np.eye(60)
+        return -multivariate_normal(np.zeros(60), covariance).logpdf(y)
+
+    exact = np.exp(minimize_scalar(minus_log_evidence, bounds=(-4, 2), method="bounded").x)
+    found = bnn.prior_scale(jax.random.key(0), posterior_at)
+    assert found == pytest.approx(exact, rel=0.15)
+
+
+def test_the_noise_of_standardised_data_may_be_a_thirtieth_of_their_spread():
+    assert float(bnn.priors.noise().support.lower_bound) == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"start": -1.0}, "got start=-1.0, expected a number above 0"),
+        ({"num_rounds": 0}, "num_rounds"),
+    ],
+)
+def test_a_search_from_nowhere_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        bnn.prior_scale(jax.random.key(0), lambda scale: None, **options)
+
+
+@pytest.mark.parametrize("size", ["most", 0, -3, 31])
+def test_a_batch_size_of_no_sense_is_refused_for_methods_that_count_epochs(size):
+    x = np.linspace(-1, 1, 30)[:, None]
+    net = partial(bnn.nets.MLP, 1, (2,), 1)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 0.1), (x, x[:, 0]))
+    with pytest.raises(
+        ValueError, match=f"got batch_size={size!r}, .* from 1 to 30 rows, or 'all'"
+    ):
+        run(posterior, bnn.laplace(posterior), batch_size=size)
+
+
+def test_the_command_searches_for_a_scale_records_it_and_keeps_one_that_is_given(
+    searched_priors, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bnn_ppl.sampling.prior_scale._NUM_STEPS", 300)
+    options = ["run", "descent", "--data", "yacht", "--hidden", "4", "--num-warmup", "20"]
+    cli.main([*options, "--no-progress", "--folder", "found"])
+    found = json.loads((tmp_path / "found" / "problem.json").read_text())["prior_scale"]
+    assert 0.1 < found < 30 and found != pytest.approx(2**0.5, abs=1e-3)
+    assert f"fan_in({found})" in capsys.readouterr().out
+    cli.main([*options, "--no-progress", "--folder", "given", "--prior-scale", "0.7"])
+    assert json.loads((tmp_path / "given" / "problem.json").read_text())["prior_scale"] == 0.7
+
+
+def test_the_estimators_search_for_a_scale(searched_priors):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    net = {"method": "descent", "hidden": 3, "num_warmup": 20, "random_state": 0}
+    fitted = BayesianRegressor(**net).fit(x, x[:, 0])
+    assert 0.1 < fitted.prior_scale_ < 30 and fitted.prior_scale_ != pytest.approx(2**0.5)
+    assert BayesianRegressor(**net, prior_scale=0.7).fit(x, x[:, 0]).prior_scale_ == 0.7
+    with pytest.raises(ValueError, match="expected one of them"):
+        BayesianRegressor(**net, prior=dist.Normal(), prior_scale=0.7).fit(x, x[:, 0])
