@@ -22,6 +22,7 @@ from bnn_ppl.analysis.guide import guide
 from bnn_ppl.analysis.linearised import linearised
 from bnn_ppl.analysis.predict import function_draws, predict, predictive_draws
 from bnn_ppl.analysis.prior_draws import prior_draws
+from bnn_ppl.analysis.verdict import Verdict, verdict
 from bnn_ppl.methods import *  # noqa: F403 (each method by its name)
 from bnn_ppl.methods import augmentation, preconditioners, schedules
 from bnn_ppl.methods.method import METHODS, Method
@@ -29,7 +30,9 @@ from bnn_ppl.model import models, priors
 from bnn_ppl.model.network import random_network
 from bnn_ppl.model.posterior import Posterior, condition
 from bnn_ppl.robustness import adversarial, corruptions, shift
+from bnn_ppl.runtime.programs import cache_compiled_programs
 from bnn_ppl.sampling.plan import plan
+from bnn_ppl.sampling.prior_scale import prior_scale
 from bnn_ppl.sampling.run import run
 
 __version__ = "0.1.0"
@@ -51,8 +54,10 @@ __all__ = [
     *METHODS,
     "Method",
     "Posterior",
+    "Verdict",
     "adversarial",
     "augmentation",
+    "cache_compiled_programs",
     "chain_budget",
     "compare",
     "condition",
@@ -72,6 +77,7 @@ __all__ = [
     "predict",
     "predictive_draws",
     "prior_draws",
+    "prior_scale",
     "priors",
     "pruning",
     "random_network",
@@ -80,5 +86,6 @@ __all__ = [
     "shift",
     "studies",
     "surface",
+    "verdict",
 ]
 __all__.sort()

@@ -178,11 +178,13 @@ def _averages(
         for chain in range(len(weights)):
             own = {site: values[chain : chain + 1] for site, values in sites.items()}
             own_weights = weights[chain : chain + 1]
-            by_chain.append(
-                _of_chain(partial(add, x=rows[0], y=rows[1]), own, own_weights, lengths, tell)
-            )
+            by_chain.append(_of_chain(partial(_added, add, rows), own, own_weights, lengths, tell))
         by_batch.append(_stacked(by_chain))
     return _Averages(*(np.concatenate(parts, 2) for parts in zip(*by_batch, strict=True)))
+
+
+def _added(add: Callable, rows: Rows, *block: Any) -> Any:
+    return add(*block, *rows)
 
 
 def _of_chain(

@@ -64,6 +64,13 @@ def linearised(
     return posterior._replace(predictive=predictive)
 
 
+def for_prediction(posterior: Posterior, draws: "arviz.InferenceData") -> Posterior:
+    """Linearise for draws of a single Laplace approximation; others predict as they are."""
+    if draws.attrs.get("method") != "laplace" or draws["posterior"].sizes["chain"] > 1:
+        return posterior
+    return linearised(posterior, draws)
+
+
 def _linearised_about(centre: Values) -> Callable[[str, nnx.Module], Callable]:
     def change(name: str, module: nnx.Module) -> Callable:
         graph, weights, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]

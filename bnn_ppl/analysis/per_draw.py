@@ -10,7 +10,9 @@ import numpyro.distributions as dist
 
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.recipe import numbers_of
 from bnn_ppl.model.trace import innermost
+from bnn_ppl.runtime.programs import compiled_once
 
 Array = jax.Array
 Tree = Any
@@ -52,8 +54,9 @@ def row_dims(num_axes: int) -> tuple[str, ...]:
 
 
 def compiled(function: Callable, posterior: Posterior) -> Callable:
-    """Compile ``function(posterior.predictive, ...)``, once for each posterior."""
-    return _compiled(function, posterior.predictive, active_changes())
+    """Compile ``function(posterior.predictive, ...)``, once for posteriors of the same program."""
+    numbers, _ = numbers_of(posterior.predictive)
+    return partial(_compiled(function, posterior.predictive, active_changes()), numbers)
 
 
 @lru_cache(maxsize=8)
@@ -62,4 +65,9 @@ def _compiled(
     predictive: Predictive,
     changes: tuple,  # part of the cache's key alone: tracing reads the active changes
 ) -> Callable:
-    return jax.jit(partial(function, predictive))
+    _, with_numbers = numbers_of(predictive)
+
+    def program(numbers: list[Any], *args: Any) -> Any:
+        return function(with_numbers(numbers), *args)
+
+    return compiled_once(program)

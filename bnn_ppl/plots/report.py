@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,13 @@ from bnn_ppl.plots.predictions import (
     reliability,
     selective_accuracy,
 )
+from bnn_ppl.plots.style import GREY, RED
 
 if TYPE_CHECKING:
     import arviz
     from matplotlib.figure import Figure
+
+_LETTERS, _INCHES_A_LINE, _INCHES_OF_TITLE = 140, 0.22, 0.42  # of the subtitle, at 12 inches
 
 
 def report(
@@ -36,7 +40,7 @@ def report(
     Parameters
     ----------
     draws : arviz.InferenceData
-        What `run` returned.
+        What `run` returned; its verdict is the subtitle.
     function_rhat, weight_rhat : array or Dataset
         R-hat in function space and of the weights.
     prediction : Dataset
@@ -75,4 +79,18 @@ def report(
         else:
             trace.axis("off")
     figure.suptitle(title, fontsize="x-large", fontweight="bold")
+    if "verdict" in draws.attrs:
+        _subtitle(figure, str(draws.attrs["verdict"]), bool(draws.attrs.get("converged")))
     return figure
+
+
+def _subtitle(figure: Figure, text: str, good: bool) -> None:
+    """Write under the title, where the layout leaves room for as many lines as it takes."""
+    lines = textwrap.wrap(text, _LETTERS)
+    height = figure.get_figheight()
+    engine: Any = figure.get_layout_engine()
+    room = _INCHES_A_LINE * (len(lines) + 0.5) / height
+    engine.set(rect=(0, 0, 1, 1 - room))
+    top = 1 - _INCHES_OF_TITLE / height
+    color = GREY if good else RED
+    figure.text(0.5, top, "\n".join(lines), ha="center", va="top", fontsize="medium", color=color)

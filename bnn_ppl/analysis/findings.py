@@ -1,0 +1,271 @@
+"""What can be wrong with a run: one function for each kind of evidence, each a few findings."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bnn_ppl.analysis.bounds import sites_on_bounds
+from bnn_ppl.analysis.rank_statistics import diagnose
+from bnn_ppl.analysis.training_rows import Seen
+from bnn_ppl.model.posterior import Posterior
+
+# The largest R-hat that 95 % of the function values may have. Vehtari et al. (2021) ask 1.01 of
+# long chains; a network's few hundred draws cannot show that, and above 1.05 chains differ visibly.
+MOST_RHAT = 1.05
+# The least effective sample size of 95 % of the function values: a mean then has a standard error
+# of a tenth of the posterior's sd. Vehtari et al. (2021) ask 400, for tails too.
+LEAST_ESS = 100
+LEAST_DRAWS = 4  # a chain, below which R-hat is not defined
+# Error of a temperature, beyond that of its estimate. A Gaussian's variance is proportional to it,
+# so this is 2.5 % of a standard deviation.
+MOST_TEMPERATURE_ERROR = 0.05
+# Share of diverging draws that is more than bad luck. Any may bias (Betancourt, 2017,
+# arXiv:1701.02434, section 6.2), so fewer are noted.
+MOST_DIVERGENT = 0.01
+# Nats a row that an approximation may fit worse than the point it was built around: what a Gaussian
+# loses whose sd is 2.5 times that of the residuals (log k + 1 / (2 k^2) - 1 / 2).
+MOST_LOSS = 0.5
+FEW_MEMBERS_RHAT = 2.0  # of fits, above which a few of them do not show all that there are
+FAR_FROM_STANDARD = 30.0  # times the scale for which networks' priors and initialisers are made
+# Rows for each weight below which a fit takes noise for signal: least squares understates the noise
+# variance by the ratio of weights to rows.
+ROWS_A_WEIGHT = 5
+_MOST_SCALARS = 1000  # of which R-hat and ESS are computed
+
+
+class Finding(NamedTuple):
+    """Something a run's user should know: what kind of thing, what, and the next thing to do."""
+
+    kind: str
+    text: str
+    advice: str
+
+
+# --- predictions against y
+
+
+def of_values(sample: Seen, sampled: bool) -> Iterator[Finding]:
+    """Find draws that are not finite, and predictions that are no better than without x."""
+    drawn = sample.center.shape[:2]
+    finite = ~np.isnan(sample.log_prob.reshape(*drawn, -1)).any(2)
+    finite &= np.isfinite(sample.center.reshape(*drawn, -1)).all(2) | (sample.kind == "log_prob")
+    if not finite.all():
+        yield Finding(
+            "not_finite",
+            f"predictions are not finite in {finite.size - finite.sum()} of {finite.size} draws",
+            "shorter steps",
+        )
+        return
+    of_fit = "more steps (num_warmup), or another learning rate"
+    advice = "more warm-up, shorter steps, or start from a fit (init=)" if sampled else of_fit
+    if sample.kind == "mean" and sample.center.shape[2:] == sample.y.shape:
+        yield from _against_mean(sample, advice)
+    elif sample.kind == "probs" and sample.center.shape[2:-1] == sample.y.shape:
+        yield from _against_frequencies(sample, advice)
+
+
+def _against_mean(sample: Seen, advice: str) -> Iterator[Finding]:
+    y = sample.y.astype(float)
+    rmse = np.sqrt(np.mean((sample.mean - y) ** 2))
+    spread = np.sqrt(np.mean((y - sample.y_average) ** 2))
+    if rmse >= spread > 0:
+        yield Finding(
+            "worse_than_mean",
+            f"WORSE THAN PREDICTING THE TRAINING MEAN (RMSE {rmse:.3g}, sd of y {spread:.3g})",
+            advice,
+        )
+
+
+def _against_frequencies(sample: Seen, advice: str) -> Iterator[Finding]:
+    """Compare with class frequencies; a rare class may be learnt without ever being predicted."""
+    frequency = sample.y_average
+    accuracy = np.mean(sample.mean.argmax(-1) == sample.y)
+    share = np.mean(sample.y == frequency.argmax())
+    log_score = np.mean(np.log(np.maximum(frequency, 1e-38))[sample.y])
+    if share < 1 and accuracy <= share and np.mean(sample.log_score) < log_score:
+        yield Finding(
+            "worse_than_mean",
+            f"NO BETTER THAN THE MOST FREQUENT CLASS (accuracy {accuracy:.2f}, its share "
+            f"{share:.2f})",
+            advice,
+        )
+
+
+def scale_advice(sample: Seen) -> str | None:
+    """Say which data are far from mean 0 and sd 1, if any are."""
+    arrays = [("inputs", leaf) for leaf in jax.tree.leaves(sample.x)]
+    for name, leaf in [*arrays, ("y", sample.y)]:
+        values = np.asarray(leaf)
+        if values.dtype.kind != "f":
+            continue
+        columns = values.astype(float).reshape(len(values), -1)
+        sd, mean = columns.std(0), np.abs(columns.mean(0))
+        if (sd > FAR_FROM_STANDARD).any():
+            return f"scale the {name} to mean 0 and sd 1 (got an sd of {sd.max():.4g})"
+        # A column of ones is as it should be.
+        far = (mean > FAR_FROM_STANDARD * sd) & (mean > 1)
+        if far.any():
+            return f"scale the {name} to mean 0 and sd 1 (got a mean of {mean[far].max():.4g})"
+    return None
+
+
+# --- chains
+
+
+def mixing(sample: Seen) -> tuple[float, float]:
+    """R-hat that 95 % of the function values stay below, and ESS that 95 % exceed."""
+    values = sample.center.reshape(*sample.center.shape[:2], -1)
+    if values.shape[1] < LEAST_DRAWS:
+        return np.nan, np.nan
+    if values.shape[2] > _MOST_SCALARS:
+        chosen = np.random.default_rng(0).choice(values.shape[2], _MOST_SCALARS, replace=False)
+        values = values[:, :, chosen]
+    if len(values) == 1 and values.shape[1] >= 2 * LEAST_DRAWS:  # a chain against itself
+        half = values.shape[1] // 2
+        values = np.concatenate([values[:, :half], values[:, -half:]])
+    block = np.ascontiguousarray(values.transpose(2, 0, 1))
+    rhat, ess = diagnose(block, ("rhat", "bulk"))
+    moving = np.isfinite(ess) & (np.ptp(block, axis=(1, 2)) > 0)
+    # A probability that is 1 in all draws says nothing; one that never moves in a chain does.
+    rhat, ess = rhat[moving & ~np.isnan(rhat)], ess[moving]
+    finite = np.isfinite(rhat).all()
+    high = np.quantile(rhat, 0.95, method="linear" if finite else "higher") if rhat.size else np.nan
+    return float(high), float(np.quantile(ess, 0.05)) if ess.size else np.nan
+
+
+def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Finding]:
+    """Find chains of a sampler that disagree, mix slowly or are at another temperature."""
+    num_chains, num_draws = sample.center.shape[:2]
+    moves = np.ptp(sample.center, axis=1).any()
+    if num_draws < LEAST_DRAWS:
+        yield Finding(
+            "few_draws",
+            f"{num_draws * num_chains} draws are too few to tell",
+            f"at least {LEAST_DRAWS} from each of several chains",
+        )
+    elif not moves:
+        yield Finding("stuck", "no chain moves", "shorter steps, or more warm-up")
+    elif rhat > MOST_RHAT and _met(draws).get("rhat", np.inf) > MOST_RHAT:
+        who = "chains disagree" if num_chains > 1 else "the chain has not settled"
+        yield Finding(
+            "disagree",
+            f"{who} (R-hat of functions {rhat:.3g}, expected at most {MOST_RHAT})",
+            f"more warm-up and draws, or until={{'rhat': {MOST_RHAT}}}",
+        )
+    # The ESS of some draws tells that of all only if it could have been large enough.
+    telling = sample.every == 1 or num_chains * num_draws >= 2 * LEAST_ESS
+    met = _met(draws).get("ess", 0) >= LEAST_ESS
+    if moves and telling and ess < LEAST_ESS and not met:
+        yield Finding(
+            "few_independent",
+            f"only {ess:.0f} independent draws (ESS of functions, expected {LEAST_ESS})",
+            "more draws, or more steps between them (thin)",
+        )
+    yield from _of_temperatures(draws)
+
+
+def _met(draws: Any) -> dict[str, float]:
+    """Give what all draws, not only those looked at here, were seen to reach."""
+    return json.loads(draws.attrs["until"]) if draws.attrs.get("until_met") else {}
+
+
+def _of_temperatures(draws: Any) -> Iterator[Finding]:
+    stats = draws.get("sample_stats", {})
+    if "log_weight" in stats:  # the states are of another, flatter density
+        return
+    all_rows = draws.attrs.get("batch_size", "all") == "all"
+    for kind in ("kinetic", "configurational"):
+        if f"{kind}_temperature" not in stats:
+            continue
+        values = stats[f"{kind}_temperature"].values.astype(float)
+        values = values[np.isfinite(values)]
+        if values.size < 2:
+            continue
+        mean, error = values.mean(), values.std(ddof=1) / np.sqrt(values.size)
+        if abs(mean - 1) > MOST_TEMPERATURE_ERROR + 2 * error:
+            yield Finding(
+                "temperature",
+                f"{kind} temperature {mean:.2f} instead of 1",
+                "shorter steps" + ("" if all_rows else ", or larger batches"),
+            )
+            return
+
+
+def of_divergences(draws: Any) -> Iterator[Finding]:
+    """Find draws whose steps were too long; chains that diverge throughout are named."""
+    stats = draws.get("sample_stats", {})
+    if "diverging" not in stats:
+        return
+    diverging = stats["diverging"].transpose("chain", "draw").values.astype(bool)
+    count, whole = int(diverging.sum()), diverging.all(1)
+    advice = "shorter steps, or keep scales away from 0"
+    if not count:
+        return
+    if whole.all():
+        yield Finding("all_diverge", "all chains diverge in all draws", advice)
+    elif whole.any():
+        chains = ", ".join(map(str, np.flatnonzero(whole)))
+        yield Finding(
+            "divergences",
+            f"all draws diverge in {whole.sum()} of {len(whole)} chains ({chains})",
+            f"leave {'that chain' if whole.sum() == 1 else 'those chains'} out, or shorter steps",
+        )
+    else:
+        kind = "divergences" if count / diverging.size > MOST_DIVERGENT else "some_divergences"
+        yield Finding(kind, f"{count} of {diverging.size} draws diverged", advice)
+
+
+# --- fits
+
+
+def of_fits(sample: Seen, draws: Any, rhat: float) -> Iterator[Finding]:
+    """Find training that was cut short, fits far from the data, and members that differ."""
+    if draws.attrs.get("training_ended", 1) == 0:
+        yield Finding(
+            "unfinished",
+            f"training ran out of steps ({draws.attrs['num_warmup']:,}) before its objective had "
+            "stopped improving",
+            "raise num_warmup",
+        )
+    start, now = draws.attrs.get("start_log_likelihood"), float(np.mean(sample.log_score))
+    if start is not None and start - now > MOST_LOSS:
+        yield Finding(
+            "far_from_start",
+            f"fits the training rows worse by {start - now:.2g} nats a row than the point it "
+            "started from",
+            "its approximation is too coarse here; use hmc or an ensemble",
+        )
+    if sample.center.shape[0] > 1 and rhat > FEW_MEMBERS_RHAT:
+        yield Finding(
+            "members", f"members differ much (R-hat of functions {rhat:.3g})", "use more of them"
+        )
+
+
+def of_few_rows(posterior: Posterior, sample: Seen) -> Iterator[Finding]:
+    """Find fits that learn the noise with so many weights that these explain part of it."""
+    learnt = any("noise" in site for site in posterior.prior_std)
+    if learnt and posterior.num_weights > posterior.num_rows / ROWS_A_WEIGHT:
+        yield Finding(
+            "narrow",
+            f"a fit of {posterior.num_weights} weights to {posterior.num_rows} rows understates "
+            "the noise: intervals may be too narrow",
+            "hmc or sghmc",
+        )
+
+
+def of_bounds(posterior: Posterior, sample: Seen) -> Iterator[Finding]:
+    """Find scales that a bound of their prior determines, not the data."""
+    for site, side, bound in sites_on_bounds(posterior, sample.sites):
+        if side == "upper":
+            text = f"{site} is on its ceiling of {bound:.3g}: its prior allows no more"
+        elif "noise" in site:
+            text = (
+                f"the {site} is on its floor of {bound:.3g}: data are less noisy than the prior "
+                "allows"
+            )
+        else:
+            text = f"{site} is on its floor of {bound:.3g}: its prior allows no less"
+        yield Finding("bound", text, "move that bound of its prior, if data should decide")

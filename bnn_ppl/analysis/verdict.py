@@ -1,0 +1,132 @@
+"""Has a run converged? One line that says so, or what is wrong and the next thing to do."""
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bnn_ppl.analysis.findings import (
+    Finding,
+    mixing,
+    of_bounds,
+    of_chains,
+    of_divergences,
+    of_few_rows,
+    of_fits,
+    of_values,
+    scale_advice,
+)
+from bnn_ppl.analysis.training_rows import seen
+from bnn_ppl.methods.method import METHODS
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+
+if TYPE_CHECKING:
+    import arviz
+
+_NOTES = (
+    "some_divergences",
+    "members",
+    "narrow",
+    "bound",
+)  # which do not keep a run from having converged
+# Often due to data of another scale than the prior's, which is then the first thing to mend.
+_OF_SCALE = ("not_finite", "worse_than_mean", "all_diverge", "divergences", "stuck", "disagree")
+_WORST_FIRST = (
+    *_OF_SCALE,
+    *("few_draws", "temperature", "far_from_start", "unfinished", "few_independent"),
+    *_NOTES,
+)
+
+
+class Verdict(NamedTuple):
+    """Whether a run has converged, in a line, and what was found, worst first."""
+
+    converged: bool
+    text: str
+    findings: tuple[Finding, ...]
+
+
+def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
+    """Judge whether a run can be used, by what it predicts for rows that it was trained on.
+
+    Looks at no more than 200 training rows and a few hundred draws, spread evenly, and at all of
+    the run's statistics. :func:`bnn_ppl.run` does so at its end.
+
+    Parameters
+    ----------
+    posterior
+        The posterior that was sampled.
+    draws
+        From :func:`bnn_ppl.run`.
+
+    Returns
+    -------
+    Verdict
+        ``converged``; ``text``, one line; ``findings``, each with ``kind``, ``text`` and
+        ``advice``, worst first. Chains of a sampler are judged by R-hat and effective sample size
+        of the predictions, temperatures and divergences; fits by whether their objective stopped
+        improving and how far they fit the data below the point they started from; all by whether
+        they predict better than no network. Members of an ensemble that differ, sites on a bound
+        of their prior and single divergences are notes: they leave ``converged`` True.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`bnn_ppl.predict`.
+
+    Notes
+    -----
+    It cannot show what no draw has seen: another mode, or the bias of a method. For a method with a
+    bias, that is part of the text.
+    """
+    check_arguments(posterior=posterior, draws=draws)
+    sample = seen(posterior, draws)
+    sampled = draws.attrs.get("draws_from", "chain") == "chain" and draws.attrs.get("thin", 1) > 0
+    rhat, ess = mixing(sample) if sampled or len(sample.center) > 1 else (np.nan, np.nan)
+    found = [*of_values(sample, sampled), *of_divergences(draws)]
+    if "not_finite" not in {finding.kind for finding in found}:
+        found += of_chains(sample, draws, rhat, ess) if sampled else of_fits(sample, draws, rhat)
+        found += [] if sampled else of_few_rows(posterior, sample)
+        found += of_bounds(posterior, sample)
+    advice = scale_advice(sample)
+    if advice is not None:
+        found = [f._replace(advice=advice) if f.kind in _OF_SCALE else f for f in found]
+    found.sort(key=lambda finding: _WORST_FIRST.index(finding.kind))
+    converged = all(finding.kind in _NOTES for finding in found)
+    good = _good_chains(draws, rhat, ess) if sampled else _good_fits(draws)
+    return Verdict(converged, _in_words(found, good if converged else None), tuple(found))
+
+
+def _in_words(found: list[Finding], good: str | None) -> str:
+    if good is not None:
+        return "; note: ".join([good, *(finding.text for finding in found)])
+    worst, *others = found
+    also = "; also: " + ", ".join(finding.text for finding in others) if others else ""
+    return f"{worst.text}: {worst.advice}{also}"
+
+
+def _good_chains(draws: Any, rhat: float, ess: float) -> str:
+    bias = _bias(draws)
+    bias = f"; bias: {bias}" if bias and not bias.startswith("none") else ""
+    return f"converged: R-hat of functions {rhat:.2f}, {ess:.0f} independent draws{bias}"
+
+
+def _good_fits(draws: Any) -> str:
+    settings = json.loads(draws.attrs.get("settings", "{}"))
+    if "training_ended" in draws.attrs:
+        held_out = "trained: held-out rows are predicted no better"
+        improving = "trained: the objective has stopped improving"
+        text = held_out if "rows_held_out" in settings else improving
+    elif "learning_rate" in settings:
+        steps = draws.attrs.get("num_warmup", 0)
+        text = f"trained: {steps:,} steps at the rate given, not checked whether they are enough"
+    else:
+        text = "fitted"
+    bias = _bias(draws)
+    return f"{text}; bias: {bias}" if bias else text
+
+
+def _bias(draws: Any) -> str:
+    described = METHODS.get(draws.attrs.get("method", ""))
+    return "" if described is None else described.bias

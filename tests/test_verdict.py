@@ -1,0 +1,393 @@
+"""The line that a run ends with: each thing that can be wrong, and where it is said."""
+
+import json
+from functools import partial
+
+import arviz as az
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl import cli
+from bnn_ppl.analysis.training_rows import some_rows
+from bnn_ppl.methods.method import Method
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(500, 1))
+Y = 2 * X[:, 0] + 0.1 * RNG.normal(size=500)
+
+
+def line(x, y=None, floor=0.01):
+    slope = numpyro.sample("slope", dist.Normal(0, 2))
+    noise = numpyro.sample("noise", dist.TruncatedNormal(0.0, 1.0, low=floor))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(slope * x[:, 0], noise), obs=y)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return bnn.condition(line, (X, Y))
+
+
+def drawn(slope=2.0, noise=0.1, stats=None, shape=(4, 100), **attrs):
+    """Draws near these values, as of a sampler that has converged."""
+    slope = np.broadcast_to(slope, shape) + 0.005 * RNG.normal(size=shape)
+    noise = noise * (1 + 0.02 * np.abs(RNG.normal(size=shape)))
+    attrs = {"draws_from": "chain", "thin": 1, "method": "hmc"} | attrs
+    return az.from_dict({"slope": slope, "noise": noise}, sample_stats=stats, attrs=attrs)
+
+
+def fitted(**options):
+    return drawn(draws_from="gaussian", thin=0, method="mfvi", num_warmup=1000, **options)
+
+
+def kinds(found):
+    return [finding.kind for finding in found.findings]
+
+
+def test_draws_that_are_right_have_converged_in_one_line(posterior):
+    found = bnn.verdict(posterior, drawn())
+    assert found.converged and not found.findings
+    assert found.text.startswith("converged: R-hat of functions 1.0") and "\n" not in found.text
+    assert "bias" not in found.text
+    biased = bnn.verdict(posterior, drawn(method="mclmc"))
+    assert biased.converged and biased.text.endswith("; bias: set by the step size")
+
+
+def test_predictions_worse_than_the_mean_are_shouted_whatever_the_method(posterior):
+    for draws in (drawn(-1.0), fitted(slope=-1.0, training_ended=1)):
+        found = bnn.verdict(posterior, draws)
+        assert not found.converged and kinds(found)[0] == "worse_than_mean"
+        assert found.text.startswith("WORSE THAN PREDICTING THE TRAINING MEAN (RMSE ")
+    assert "scale the" not in found.text
+
+
+def test_inputs_far_from_standardised_are_the_advice():
+    for x, words in ((1000 * X, "got an sd of 1"), (X + 2000, "got a mean of 200")):
+        posterior = bnn.condition(line, (x, Y))
+        found = bnn.verdict(posterior, drawn(-1.0))
+        assert f"scale the inputs to mean 0 and sd 1 ({words}" in found.text
+
+
+@pytest.fixture(scope="module")
+def classes():
+    def softmax(x, y=None):
+        scale = numpyro.sample("scale", dist.Normal(0, 3))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Categorical(logits=scale * x), obs=y)
+
+    x = RNG.normal(size=(90, 3)).astype(np.float32)
+    return bnn.condition(softmax, (x, x.argmax(1).astype(np.int32)))
+
+
+def test_a_classifier_must_beat_the_most_frequent_class(classes):
+    shape = 4, 50
+    for scale, good in ((3.0, True), (-3.0, False)):
+        draws = az.from_dict({"scale": scale + 0.1 * RNG.normal(size=shape)})
+        found = bnn.verdict(classes, draws)
+        assert found.converged == good
+        assert good or found.text.startswith("NO BETTER THAN THE MOST FREQUENT CLASS (accuracy 0")
+
+
+def test_a_rare_class_may_be_learnt_without_being_predicted():
+    def coin(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 3))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Bernoulli(logits=w * x[:, 0] - 3), obs=y)
+
+    x = RNG.normal(size=(150, 1))
+    y = RNG.random(150) < 1 / (1 + np.exp(3 - x[:, 0]))
+    posterior = bnn.condition(coin, (x, y.astype(int)))
+    assert y.any() and "worse_than_mean" not in kinds(
+        bnn.verdict(posterior, az.from_dict({"w": 1 + 0.1 * RNG.normal(size=(4, 50))}))
+    )
+
+
+def test_chains_that_disagree(posterior):
+    found = bnn.verdict(posterior, drawn(np.array([[1.9], [1.97], [2.03], [2.1]])))
+    assert not found.converged and kinds(found)[0] == "disagree"
+    assert "expected at most 1.05): more warm-up and draws, or until={'rhat': 1.05}" in found.text
+    drifting = drawn(np.linspace(1.9, 2.1, 200), shape=(1, 200))
+    assert bnn.verdict(posterior, drifting).text.startswith("the chain has not settled (R-hat of")
+
+
+def test_what_was_met_on_all_draws_is_not_denied_by_some(posterior):
+    slopes = np.array([[1.9], [1.97], [2.03], [2.1]])
+    met = {"until": json.dumps({"rhat": 1.05}), "until_met": 1}
+    assert "disagree" not in kinds(bnn.verdict(posterior, drawn(slopes, **met)))
+
+
+def test_few_independent_draws(posterior):
+    found = bnn.verdict(posterior, drawn(shape=(4, 10)))
+    assert not found.converged and kinds(found)[-1] == "few_independent"
+    assert kinds(bnn.verdict(posterior, drawn(shape=(2, 2)))) == ["few_draws"]
+    # Of 4 x 4000 independent draws no more than 400 are looked at, and they are enough.
+    assert bnn.verdict(posterior, drawn(shape=(4, 4000))).converged
+
+
+def test_chains_that_do_not_move(posterior):
+    still = az.from_dict({"slope": np.full((4, 50), 2.0), "noise": np.full((4, 50), 0.1)})
+    assert kinds(bnn.verdict(posterior, still)) == ["stuck"]
+
+
+def test_temperatures(posterior):
+    shape = 4, 100
+    hot = {"kinetic_temperature": 1.4 + 0.1 * RNG.normal(size=shape)}
+    right = {"kinetic_temperature": 1 + 0.3 * RNG.normal(size=shape)}
+    found = bnn.verdict(posterior, drawn(stats=hot))
+    assert not found.converged and "temperature 1.4" in found.text and "shorter" in found.text
+    assert bnn.verdict(posterior, drawn(stats=right)).converged
+    cold = {"configurational_temperature": np.full(shape, 0.9)}
+    assert kinds(bnn.verdict(posterior, drawn(stats=cold))) == ["temperature"]
+    weighted = cold | {"log_weight": np.zeros(shape)}
+    assert bnn.verdict(posterior, drawn(stats=weighted)).converged
+
+
+def test_divergences_of_few_draws_some_chains_or_all(posterior):
+    diverging = np.zeros((4, 100), bool)
+    diverging[0, :2] = True
+    found = bnn.verdict(posterior, drawn(stats={"diverging": diverging}))
+    assert found.converged and found.text.endswith("; note: 2 of 400 draws diverged")
+    diverging[0, :20] = True
+    assert not bnn.verdict(posterior, drawn(stats={"diverging": diverging})).converged
+    diverging[2] = True
+    found = bnn.verdict(posterior, drawn(stats={"diverging": diverging}))
+    assert found.text.startswith("all draws diverge in 1 of 4 chains (2): leave that chain out")
+    diverging[:] = True
+    found = bnn.verdict(posterior, drawn(stats={"diverging": diverging}))
+    assert found.text.startswith("all chains diverge in all draws: shorter steps")
+    assert "leave" not in found.text
+
+
+def test_values_that_are_not_finite(posterior):
+    slope = np.full((4, 100), 2.0)
+    slope[1, 3:] = np.nan
+    found = bnn.verdict(posterior, drawn(slope))
+    assert kinds(found) == ["not_finite"] and "in 97 of 400 draws" in found.text
+
+
+def test_a_distribution_without_a_mean_is_judged_by_its_density():
+    def cauchy(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0, 2))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Cauchy(slope * x[:, 0], 0.1), obs=y)
+
+    posterior = bnn.condition(cauchy, (X[:50], Y[:50]))
+    apart = np.array([[1.9], [1.97], [2.03], [2.1]])
+    assert bnn.verdict(posterior, drawn()).converged
+    assert kinds(bnn.verdict(posterior, drawn(apart)))[0] == "disagree"
+
+
+def test_fits_say_how_training_ended(posterior):
+    found = bnn.verdict(posterior, fitted(training_ended=1))
+    assert found.converged
+    assert found.text == (
+        "trained: the objective has stopped improving; bias: too narrow where weights are "
+        "correlated"
+    )
+    found = bnn.verdict(posterior, fitted(training_ended=0))
+    assert not found.converged and "ran out of steps (1,000)" in found.text
+    assert found.text.endswith("raise num_warmup")
+    rate = fitted(settings=json.dumps({"learning_rate": 0.01}))
+    assert "1,000 steps at the rate given" in bnn.verdict(posterior, rate).text
+
+
+def test_fits_far_below_the_point_they_started_from(posterior):
+    wide = fitted(noise=0.5, training_ended=1, start_log_likelihood=0.9)
+    found = bnn.verdict(posterior, wide)
+    assert not found.converged and kinds(found) == ["far_from_start"]
+    assert "nats a row than the point it started from" in found.text
+    near = fitted(training_ended=1, start_log_likelihood=0.9)
+    assert bnn.verdict(posterior, near).converged
+    assert bnn.verdict(posterior, drawn(noise=0.5, start_log_likelihood=0.9)).converged
+
+
+def test_members_that_differ_are_a_note(posterior):
+    members = fitted(slope=np.array([[1.9], [1.97], [2.03], [2.1]]), training_ended=1)
+    found = bnn.verdict(posterior, members)
+    assert found.converged and kinds(found) == ["members"]
+    assert "note: members differ much" in found.text
+
+
+def test_a_fit_of_many_weights_to_few_rows_is_said_to_understate_a_learnt_noise():
+    few = bnn.condition(line, (X[:9], Y[:9]))  # 2 weights
+    found = bnn.verdict(few, fitted())
+    assert found.converged and "narrow" in kinds(found)
+    assert "a fit of 2 weights to 9 rows understates the noise" in found.text
+    assert "narrow" not in kinds(bnn.verdict(few, drawn()))  # a sampler averages over the fits
+    many = bnn.condition(line, (X[:10], Y[:10]))
+    assert "narrow" not in kinds(bnn.verdict(many, fitted()))
+
+    def known(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0, 2).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(slope[0] * x[:, 0], 0.1), obs=y)
+
+    draws = az.from_dict({"slope": 2 + 0.01 * RNG.normal(size=(2, 9, 3))}, attrs={"thin": 0})
+    draws.attrs["draws_from"] = "gaussian"
+    assert "narrow" not in kinds(bnn.verdict(bnn.condition(known, (X[:9], Y[:9])), draws))
+
+
+@pytest.mark.parametrize("spread", [{"low": 0.03}, {"low": 0.001, "high": 0.032}])
+def test_a_noise_on_a_bound_of_its_prior_is_a_note(spread):
+    def bounded(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0, 2))
+        noise = numpyro.sample("noise", dist.TruncatedNormal(0.0, 1.0, **spread))
+        numpyro.sample("y", dist.Normal(slope * x[:, 0], noise), obs=y)
+
+    posterior = bnn.condition(bounded, (X[:50], 2 * X[:50, 0]))
+    shape = 4, 100
+    slope = 2 + 0.01 * RNG.normal(size=shape)
+    draws = az.from_dict({"slope": slope, "noise": np.full(shape, 0.031)})
+    found = bnn.verdict(posterior, draws)
+    assert found.converged and kinds(found) == ["bound"]
+    side = "ceiling of 0.032" if "high" in spread else "floor of 0.03: data are less noisy"
+    assert f"noise is on its {side}" in found.text
+    away = az.from_dict({"slope": slope, "noise": np.full(shape, 0.02)})
+    assert "high" not in spread or not bnn.verdict(posterior, away).findings
+
+
+def test_the_worst_comes_first_and_the_others_are_short(posterior):
+    diverging = {"diverging": np.ones((4, 100), bool)}
+    found = bnn.verdict(posterior, drawn(-1.0, noise=0.0101, stats=diverging))
+    assert kinds(found) == ["worse_than_mean", "all_diverge", "bound"]
+    assert "; also: all chains diverge in all draws, the noise is on its floor" in found.text
+
+
+def test_the_rows_are_the_same_each_time_and_of_every_class():
+    x = np.zeros((1000, 2))
+    posterior = bnn.condition(
+        bnn.models.classifier(partial(bnn.nets.MLP, 2, (2,), 2), bnn.priors.fan_in()),
+        (x, np.arange(1000, dtype=np.int32) % 2),
+    )
+    (_, y), (_, again) = some_rows(posterior), some_rows(posterior)
+    assert len(y) == 200 and 60 < y.sum() < 140
+    np.testing.assert_array_equal(y, again)
+
+
+# --- where it is said
+
+
+def short(posterior, method, **options):
+    options = {"num_chains": 2, "num_warmup": 10, "num_draws": 6, "progress": False} | options
+    return bnn.run(jax.random.key(0), posterior, method, **options)
+
+
+def test_run_says_it_once_and_keeps_it_with_the_draws(posterior, capsys, tmp_path, verdicts):
+    sample = partial(short, posterior, bnn.nuts(posterior), num_warmup=100)
+    draws = sample(progress=True, folder=tmp_path)
+    text = draws.attrs["verdict"]
+    assert draws.attrs["converged"] == 0 and "independent draws" in text
+    assert capsys.readouterr().err.count(text) == 1
+    loaded = bnn.diagnostics.load(tmp_path)
+    assert loaded.attrs["verdict"] == text and loaded.attrs["converged"] == 0
+    again = sample(progress="json", folder=tmp_path)
+    assert again.attrs["verdict"] == text
+    told = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert told == {"phase": "ended", "verdict": text, "converged": 0}
+    longer = sample(folder=tmp_path, num_draws=300)
+    assert longer.attrs["converged"] == 1 and not capsys.readouterr().err
+    assert bnn.diagnostics.load(tmp_path).attrs["verdict"] == longer.attrs["verdict"]
+    quiet = sample(progress=True, verdict=False)
+    assert "verdict" not in quiet.attrs
+
+
+def test_no_failure_to_judge_loses_the_draws(posterior, verdicts):
+    draws = short(posterior, bnn.nuts(posterior), keep=lambda values: {"slope": values["slope"]})
+    assert draws.posterior.sizes["draw"] == 6 and "converged" not in draws.attrs
+    assert draws.attrs["verdict"].startswith("not judged: got draws of slope, expected noise")
+
+
+def test_run_records_how_training_ended(posterior, tmp_path, verdicts):
+    long = short(posterior, bnn.descent(posterior), num_warmup=20_000, num_draws=1, thin=0)
+    assert long.attrs["training_ended"] == 1
+    assert long.attrs["verdict"].startswith("trained: the objective has stopped improving")
+    options = {"num_warmup": 50, "num_draws": 1, "thin": 0, "folder": tmp_path}
+    for _ in range(2):  # also where a finished run is called again
+        brief = short(posterior, bnn.descent(posterior), **options)
+        assert brief.attrs["training_ended"] == 0 and brief.attrs["converged"] == 0
+    given = short(posterior, bnn.descent(posterior, learning_rate=0.1), num_draws=1, thin=0)
+    assert "training_ended" not in given.attrs
+
+
+def test_run_records_where_chains_from_elsewhere_started(posterior, verdicts):
+    start = drawn(shape=(2, 3))
+    values = {site: start.posterior[site].values[:, -1] for site in ("slope", "noise")}
+    x, y = some_rows(posterior)
+    expected = np.mean(
+        [
+            dist.Normal(slope * x[:, 0], noise).log_prob(y).mean()
+            for slope, noise in zip(values["slope"], values["noise"], strict=True)
+        ]
+    )
+    draws = short(posterior, awful(posterior), init=start, thin=0)
+    np.testing.assert_allclose(draws.attrs["start_log_likelihood"], expected, rtol=1e-4)
+    assert "worse by" in draws.attrs["verdict"]
+    assert "start_log_likelihood" not in short(posterior, awful(posterior)).attrs
+
+
+def awful(posterior):
+    """A fit whose draws are all at a wide noise."""
+    return Method(
+        init=lambda key, position, batch: position,
+        step=lambda key, state, batch: (state, {}),
+        draw=lambda key, state: {
+            "slope": state["slope"] + 0.01 * jax.random.normal(key),
+            "noise": jnp.asarray(1.0),
+        },
+        settings={"method": "awful"},
+        logdensity=posterior.logdensity,
+        draws_from="gaussian",
+    )
+
+
+def test_the_command_prints_it_once_draws_it_and_ends_with_its_status(
+    capsys, monkeypatch, tmp_path, verdicts
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)
+    figures = []
+    savefig = "matplotlib.figure.Figure.savefig"
+    monkeypatch.setattr(savefig, lambda figure, *args, **options: figures.append(figure))
+    sizes = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
+    command = [
+        "run",
+        "hmc",
+        *sizes,
+        "--max-num-steps",
+        "8",
+        "--prior-scale",
+        "1",
+        "--folder",
+        "here",
+    ]
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*command, "--strict"])
+    assert stop.value.code == 1
+    text = bnn.diagnostics.load("here").attrs["verdict"]
+    captured = capsys.readouterr()
+    assert (captured.out + captured.err).count(text) == 1
+    assert "figure in here" in captured.out
+    shown = " ".join(text.get_text() for text in figures[0].texts)
+    assert text in " ".join(shown.split())
+    cli.main([*command, "--no-progress"])  # without --strict it ends well
+    captured = capsys.readouterr()
+    assert captured.out.count(text) == 1 and text not in captured.err
+    cli.main(["summary", "here"])
+    assert capsys.readouterr().out.startswith(text)
+
+
+def test_an_estimator_warns(verdicts):
+    pytest.importorskip("sklearn")
+    from sklearn.exceptions import ConvergenceWarning
+
+    from bnn_ppl.estimators import BayesianRegressor
+
+    few = BayesianRegressor("descent", hidden=(), num_chains=1, num_warmup=20, random_state=0)
+    with pytest.warns(ConvergenceWarning) as caught:
+        few.fit(X[:50], Y[:50])
+    assert str(caught[-1].message) == few.verdict_ == few.draws_.attrs["verdict"]
