@@ -6,8 +6,12 @@ Requires scikit-learn (``pip install scikit-learn``), and is not imported by ``b
     mean, std = BayesianRegressor().fit(X, y).predict(X_new, return_std=True)
 """
 
+import math
 import numbers
+import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,18 +19,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.data.standardise import mean_and_scale, standardise
-from bnn_ppl.methods.method import METHODS, SAMPLED, Description
+from bnn_ppl.methods.method import METHODS, Counts, Description
+from bnn_ppl.runtime.devices import one_device_a_core
+from bnn_ppl.sampling.prior_scale import scale_or_usual
 
 if TYPE_CHECKING:
     import xarray
 
-_WARMUP_STEPS = {"sampler": 200, "fit": 2000}
+_USUAL_SCALE = math.sqrt(2)
 
 
 class _BayesianNetwork(BaseEstimator):
@@ -34,18 +42,21 @@ class _BayesianNetwork(BaseEstimator):
 
     def __init__(
         self,
-        method: str | Callable[..., bnn.Method] = "nuts",
+        method: str | Callable[..., bnn.Method] = "sghmc",
         *,
         method_options: Mapping[str, Any] | None = None,
-        hidden: Sequence[int] = (50,),
+        hidden: int | Sequence[int] = (50,),
         net: Any = None,
         prior: Any = None,
+        prior_scale: float | None = None,
         temperature: float = 1.0,
-        num_chains: int = 4,
+        num_chains: int | None = None,
         num_warmup: int | None = None,
         num_draws: int | None = None,
         thin: int | None = None,
-        batch_size: int | None = None,
+        batch_size: int | Literal["all"] | None = None,
+        until: Mapping[str, Any] | None = None,
+        max_minutes: float | None = None,
         random_state: Any = None,
         progress: bool = False,
     ):
@@ -54,12 +65,15 @@ class _BayesianNetwork(BaseEstimator):
         self.hidden = hidden
         self.net = net
         self.prior = prior
+        self.prior_scale = prior_scale
         self.temperature = temperature
         self.num_chains = num_chains
         self.num_warmup = num_warmup
         self.num_draws = num_draws
         self.thin = thin
         self.batch_size = batch_size
+        self.until = until
+        self.max_minutes = max_minutes
         self.random_state = random_state
         self.progress = progress
 
@@ -75,22 +89,40 @@ class _BayesianNetwork(BaseEstimator):
             self.posterior_ = self._conditioned()
 
     def _sample(self, x: np.ndarray, y: np.ndarray) -> None:
+        if jax.config.values["jax_num_cpu_devices"] == -1 and "XLA_FLAGS" not in os.environ:
+            with suppress(RuntimeError):  # JAX has started, with one device
+                one_device_a_core()
         # Parameters set after a fit apply to the next one, also if this posterior is rebuilt.
         self._as_fitted = SimpleNamespace(**self.get_params(deep=False))
         self._x_scaling = mean_and_scale(x)
         self._train = standardise(x, self._x_scaling, np.dtype(np.float32)), y
+        self.prior_scale_ = self._scale()
         self.posterior_ = self._conditioned()
+        method = self._method()
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        counts = self._counts()
         self.draws_ = bnn.run(
             jax.random.key(seed),
             self.posterior_,
-            self._method(counts),
-            num_chains=self.num_chains,
+            method,
+            num_chains=method.counts.num_chains if self.num_chains is None else self.num_chains,
+            num_warmup=self.num_warmup,
+            num_draws=self.num_draws,
+            thin=self.thin,
             batch_size=self.batch_size,
+            until=self._until(),
+            max_minutes=self.max_minutes,
             progress=self.progress,
-            **counts,
         )
+        self.verdict_ = self.draws_.attrs.get("verdict", "")
+        if self.draws_.attrs.get("converged") == 0:
+            warnings.warn(self.verdict_, ConvergenceWarning, stacklevel=3)
+
+    def _until(self) -> Any:
+        """Give `until` with inputs as the posterior sees them."""
+        if not isinstance(self.until, Mapping) or "x" not in self.until:
+            return self.until  # what is neither is refused by `run`
+        x = validate_data(self, self.until["x"], reset=False, dtype=np.float64)
+        return {**self.until, "x": standardise(x, self._x_scaling, np.dtype(np.float32))}
 
     def _conditioned(self) -> bnn.Posterior:
         return bnn.condition(self._model(), self._train, temperature=self._as_fitted.temperature)
@@ -101,30 +133,43 @@ class _BayesianNetwork(BaseEstimator):
     def _network(self, num_outputs: int) -> Any:
         if self._as_fitted.net is not None:
             return self._as_fitted.net
-        hidden = tuple(self._as_fitted.hidden)
+        hidden = self._as_fitted.hidden
+        hidden = (hidden,) if isinstance(hidden, numbers.Integral) else tuple(hidden)
         return partial(bnn.nets.MLP, self.n_features_in_, hidden, num_outputs)
 
     def _prior(self) -> Any:
         prior = self._as_fitted.prior
-        return bnn.priors.fan_in() if prior is None else prior
+        if prior is not None:
+            return prior
+        return bnn.priors.fan_in(_USUAL_SCALE if self.prior_scale_ is None else self.prior_scale_)
 
-    def _method(self, counts: dict[str, Any]) -> bnn.Method:
+    def _scale(self) -> float | None:
+        """Find the scale of the usual prior, unless it or another prior is given."""
+        if self.prior is not None and self.prior_scale is not None:
+            raise ValueError(
+                f"got prior and prior_scale={self.prior_scale}, expected one of them: the scale is "
+                "that of the prior by default"
+            )
+        if self.prior is not None or self.prior_scale is not None:
+            return self.prior_scale
+
+        def posterior_at(scale: float) -> bnn.Posterior:
+            self.prior_scale_ = scale
+            return bnn.condition(self._model(), self._train)
+
+        return scale_or_usual(posterior_at, _USUAL_SCALE)
+
+    def _method(self) -> bnn.Method:
         options = dict(self.method_options or {})
         described = self._description()
         if described is None:
             if not callable(self.method):
-                known = [name for name, method in METHODS.items() if not method.starts_from]
                 raise ValueError(
-                    f"got method={self.method!r}, expected one of {', '.join(sorted(known))}, or a "
-                    "function of a posterior that returns a Method"
+                    f"got method={self.method!r}, expected one of {', '.join(sorted(METHODS))}, "
+                    "or a function of a posterior that returns a Method"
                 )
             return self.method(self.posterior_, **options)
-        if described.starts_from is not None:
-            name = described.name
-            raise ValueError(
-                f"got method {name}, which starts from a run of {described.starts_from}: use "
-                f"bnn_ppl.run(key, posterior, bnn_ppl.{name}(posterior), init=draws)"
-            )
+        counts = _given(self, described.counts)
         return described.build(self.posterior_, **described.complete(options, counts))
 
     def _description(self) -> Description | None:
@@ -134,17 +179,6 @@ class _BayesianNetwork(BaseEstimator):
                 return described
         return None
 
-    def _counts(self) -> dict[str, Any]:
-        described = self._description()
-        counts = SAMPLED if described is None else described.counts
-        usual = {
-            "num_warmup": _WARMUP_STEPS["sampler" if described is None else described.kind],
-            "num_draws": counts.num_draws,
-            "thin": counts.thin,
-        }
-        given = {name: getattr(self, name) for name in usual}
-        return usual | {name: value for name, value in given.items() if value is not None}
-
     def _predicted(self, X: Any) -> "xarray.Dataset":
         check_is_fitted(self)
         x = validate_data(self, X, reset=False, dtype=np.float64)
@@ -152,7 +186,14 @@ class _BayesianNetwork(BaseEstimator):
         with jax.enable_x64(True):
             draws = self.draws_.map(lambda group: group.astype(float), groups=["posterior"])
             x = standardise(x, self._x_scaling, np.dtype(np.float64))
-            return bnn.predict(self.posterior_, draws, (x, None))
+            return bnn.predict(for_prediction(self.posterior_, draws), draws, (x, None))
+
+
+def _given(estimator: _BayesianNetwork, usual: Counts) -> dict[str, Any]:
+    """Give the length of a run: an estimator's own, where it is not None."""
+    counts = {name: getattr(usual, name) for name in ("num_warmup", "num_draws", "thin")}
+    own = {name: getattr(estimator, name) for name in counts}
+    return counts | {name: count for name, count in own.items() if count is not None}
 
 
 class BayesianClassifier(ClassifierMixin, _BayesianNetwork):
@@ -161,23 +202,26 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):
     Parameters
     ----------
     method
-        Name of a method of this package (not laplace, which starts from another run), or a function
-        of a posterior that returns a :class:`bnn_ppl.Method`.
+        Name of a method of this package, or a function of a posterior that returns a
+        :class:`bnn_ppl.Method`.
     method_options
         Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
     hidden
-        Widths of the hidden layers of the MLP.
+        Widths of the hidden layers of the MLP; a number for one layer.
     net
         Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
         columns) to logits (rows, classes).
     prior
         Prior of the weights, as for :func:`bnn_ppl.random_network`; by default
-        :func:`bnn_ppl.priors.fan_in`.
+        :func:`bnn_ppl.priors.fan_in` with a gain of `prior_scale`.
+    prior_scale
+        Gain of the default prior. None: found by :func:`bnn_ppl.prior_scale` at each fit.
     temperature
         Temperature of the posterior; 1 is the Bayes posterior.
     num_chains, num_warmup, num_draws, thin, batch_size
-        As for :func:`bnn_ppl.run`. By default 4 chains of 200 warm-up steps and 200 draws each, or
-        for methods that train in warm-up, 2,000 steps and 100 draws (descent: 1).
+        As for :func:`bnn_ppl.run`, whose defaults they have, but for 4 chains.
+    until, max_minutes
+        When to stop, as for :func:`bnn_ppl.run`; inputs "x" are like X.
     random_state
         Random seed: None, an integer, or a ``numpy.random.RandomState``.
     progress
@@ -187,8 +231,12 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):
     ----------
     draws_ : arviz.InferenceData
         Draws, as :func:`bnn_ppl.run` returns them.
+    verdict_ : str
+        Whether they have converged, in a line; if not, `fit` warns of it.
     posterior_ : bnn_ppl.Posterior
         Posterior that was sampled; its x is standardised.
+    prior_scale_ : float
+        Gain of the default prior, given or found; None for another prior.
     classes_ : numpy.ndarray
         Labels, in the order of the columns of `predict_proba`.
     n_features_in_ : int
@@ -231,26 +279,29 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
     Parameters
     ----------
     method
-        Name of a method of this package (not laplace, which starts from another run), or a function
-        of a posterior that returns a :class:`bnn_ppl.Method`.
+        Name of a method of this package, or a function of a posterior that returns a
+        :class:`bnn_ppl.Method`.
     noise
         Standard deviation of y given x: "learnt", "heteroscedastic" (from a second output of the
         network), or a number in the units of y.
     method_options
         Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
     hidden
-        Widths of the hidden layers of the MLP.
+        Widths of the hidden layers of the MLP; a number for one layer.
     net
         Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
         columns) to (rows, 1), or to (rows, 2) for heteroscedastic noise.
     prior
         Prior of the weights, as for :func:`bnn_ppl.random_network`; by default
-        :func:`bnn_ppl.priors.fan_in`.
+        :func:`bnn_ppl.priors.fan_in` with a gain of `prior_scale`.
+    prior_scale
+        Gain of the default prior. None: found by :func:`bnn_ppl.prior_scale` at each fit.
     temperature
         Temperature of the posterior; 1 is the Bayes posterior.
     num_chains, num_warmup, num_draws, thin, batch_size
-        As for :func:`bnn_ppl.run`. By default 4 chains of 200 warm-up steps and 200 draws each, or
-        for methods that train in warm-up, 2,000 steps and 100 draws (descent: 1).
+        As for :func:`bnn_ppl.run`, whose defaults they have, but for 4 chains.
+    until, max_minutes
+        When to stop, as for :func:`bnn_ppl.run`; inputs "x" are like X.
     random_state
         Random seed: None, an integer, or a ``numpy.random.RandomState``.
     progress
@@ -260,27 +311,34 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
     ----------
     draws_ : arviz.InferenceData
         Draws, as :func:`bnn_ppl.run` returns them.
+    verdict_ : str
+        Whether they have converged, in a line; if not, `fit` warns of it.
     posterior_ : bnn_ppl.Posterior
         Posterior that was sampled; its x and y are standardised.
+    prior_scale_ : float
+        Gain of the default prior, given or found; None for another prior.
     n_features_in_ : int
         Number of columns of X.
     """
 
     def __init__(
         self,
-        method: str | Callable[..., bnn.Method] = "nuts",
+        method: str | Callable[..., bnn.Method] = "sghmc",
         *,
         noise: Literal["learnt", "heteroscedastic"] | float = "learnt",
         method_options: Mapping[str, Any] | None = None,
-        hidden: Sequence[int] = (50,),
+        hidden: int | Sequence[int] = (50,),
         net: Any = None,
         prior: Any = None,
+        prior_scale: float | None = None,
         temperature: float = 1.0,
-        num_chains: int = 4,
+        num_chains: int | None = None,
         num_warmup: int | None = None,
         num_draws: int | None = None,
         thin: int | None = None,
-        batch_size: int | None = None,
+        batch_size: int | Literal["all"] | None = None,
+        until: Mapping[str, Any] | None = None,
+        max_minutes: float | None = None,
         random_state: Any = None,
         progress: bool = False,
     ):
@@ -290,12 +348,15 @@ class BayesianRegressor(RegressorMixin, _BayesianNetwork):
             hidden=hidden,
             net=net,
             prior=prior,
+            prior_scale=prior_scale,
             temperature=temperature,
             num_chains=num_chains,
             num_warmup=num_warmup,
             num_draws=num_draws,
             thin=thin,
             batch_size=batch_size,
+            until=until,
+            max_minutes=max_minutes,
             random_state=random_state,
             progress=progress,
         )

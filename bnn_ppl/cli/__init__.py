@@ -4,13 +4,8 @@ Options of a method and of ``run`` are read off their signatures and docstrings,
 there is a new option here.
 """
 
-import os
-import platform
 import sys
-from contextlib import suppress
-from pathlib import Path
 
-import jax
 import tyro
 
 from bnn_ppl.cli.analysis import chains, correlations, surface
@@ -23,6 +18,8 @@ from bnn_ppl.cli.run import plan_command, run_command
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.studies import continual, label_noise
 from bnn_ppl.cli.sweep import sweep_command
+from bnn_ppl.runtime.devices import one_device_a_core
+from bnn_ppl.runtime.programs import cache_compiled_programs
 
 COMMANDS = (
     summary,
@@ -80,23 +77,5 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _start_jax() -> None:
-    """Give JAX one CPU device a core, before it starts, so that chains run side by side."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jax.config.update("jax_num_cpu_devices", count or 1)
-    _keep_compiled_programs()
-
-
-def _keep_compiled_programs() -> None:
-    """Let the next command of the same shape start without compiling, unless JAX is told where.
-
-    In a folder for each machine: what is compiled for a processor need not run on another, and home
-    folders may be shared.
-    """
-    if jax.config.values["jax_compilation_cache_dir"] is not None:
-        return
-    with suppress(RuntimeError):  # a user without a home
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = caches / "bnn_ppl" / platform.node()
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    one_device_a_core()
+    cache_compiled_programs()

@@ -16,7 +16,7 @@ from bnn_ppl.analysis.prior_draws import prior_draws
 from bnn_ppl.analysis.surface import corner
 from bnn_ppl.analysis.surface import corners as corners_of
 from bnn_ppl.analysis.surface import surface as surface_through
-from bnn_ppl.cli.problem import conditioned
+from bnn_ppl.cli.problem import USUAL_SCALE, conditioned
 from bnn_ppl.cli.run_folders import Opened, check_figure, reopen, reopen_all
 from bnn_ppl.plots.surface import posterior_surface
 from bnn_ppl.robustness.shift import evenly, thinned
@@ -156,7 +156,8 @@ def _priors_and_posterior(
             f"got a run of {sizes['draw']} draws, expected 2 or more in all: a single function has "
             "no correlations"
         )
-    own, drawn = run.problem.prior_scale, thinned(run.draws, num_draws)
+    own = run.problem.prior_scale or USUAL_SCALE
+    drawn = thinned(run.draws, num_draws)
     for scale in sorted({own, *prior_scales}):
         problem = run.problem._replace(prior_scale=scale)
         posterior = run.posterior if scale == own else conditioned(problem)[1]

@@ -13,6 +13,8 @@ from bnn_ppl.cli.signatures import Options, hints_of
 from bnn_ppl.methods.method import Description, described_methods
 from bnn_ppl.methods.schedules import Schedule
 
+_LENGTHS = ("num_warmup", "num_draws", "thin", "batch_size")
+
 
 class Chosen(NamedTuple):
     """A method and its options, as typed."""
@@ -64,10 +66,14 @@ def built_method(
     options = chosen.method.complete(dict(chosen.options), running)
     hints = hints_of(chosen.method.build)
     rate = "learning_rate" if chosen.method.kind == "fit" else "step_size"
-    epoch = posterior.num_rows // (running["batch_size"] or posterior.num_rows)
+    size = running["batch_size"]
+    epoch = 1 if size == "all" else posterior.num_rows // size
     cycle = max(1, round(training.cycle_epochs * epoch))
     _check_schedule(chosen, training, running, takes=Schedule in get_args(hints.get(rate)))
-    if training.rate_schedule != "constant":
+    found = options.get(rate) is None
+    if found:
+        _check_found(chosen, training, rate, "optimizer" in hints)
+    if training.rate_schedule != "constant" and not found:
         options[rate] = _schedule(training, options[rate], running["num_warmup"], cycle)
     if training.exploration:
         share, burnin = training.exploration, running["num_warmup"]
@@ -83,10 +89,26 @@ def built_method(
     if training.optimizer != "adam":
         known = {"optimizer": training.optimizer, rate: bnn.schedules.named(options[rate])}
         built = built._replace(settings={**built.settings, **known})
+    if found and training.rate_schedule == "cyclical":
+        built = bnn.schedules.in_cycles(built, cycle, running["num_warmup"])
     if training.augment is None:
         return built
     change = _augmentation(chosen, training, running, posterior.data[0])
     return bnn.augmentation.augmented(built, change)
+
+
+def _check_found(chosen: Chosen, training: Training, rate: str, takes_optimizer: bool) -> None:
+    """Refuse what needs a rate, since that is to be found in warm-up."""
+    given = ""
+    if training.rate_schedule not in ("constant", "cyclical"):
+        given = f"--rate-schedule {training.rate_schedule}"
+    elif training.optimizer != "adam" and takes_optimizer:
+        given = f"--optimizer {training.optimizer}"
+    if given:
+        raise ValueError(
+            f"got {given} for {chosen.name} without --{rate.replace('_', '-')}, expected one: the "
+            "rate that is found has its own decay"
+        )
 
 
 def _check_schedule(chosen: Chosen, training: Training, running: Options, takes: bool) -> None:
@@ -124,7 +146,7 @@ def _augmentation(chosen: Chosen, training: Training, running: Options, x: Any) 
     """Give the random change of each image; refuse it where there are no batches of images."""
     if not chosen.method.stochastic_gradients:
         raise _unused(chosen, "--augment")
-    if not running["batch_size"]:
+    if running["batch_size"] == "all":
         raise ValueError("got --augment without --batch-size, expected one: augment minibatches")
     if np.ndim(x) != 4:
         raise ValueError("got --augment for a table, expected images: leave it out")
@@ -141,7 +163,7 @@ def _unused(chosen: Chosen, option: str, users: str = "") -> ValueError:
 def in_steps(
     chosen: Chosen,
     running: Options,
-    num_rows: int,
+    posterior: bnn.Posterior,
     warmup: float | None = None,
     draws: float | None = None,
 ) -> Options:
@@ -158,13 +180,14 @@ def in_steps(
             f"got --num-epochs for {method.name}, which trains in warm-up and then draws without "
             "stepping, expected --num-warmup-epochs"
         )
-    an_epoch = num_rows // (running["batch_size"] or num_rows)
-    usual = method.counts._asdict() | {"num_chains": 4, "batch_size": None}
-    if usual.pop("in_epochs"):
-        usual["num_warmup"] *= an_epoch
-    if method.starts_from is not None and "init" in running:
-        usual["num_chains"] = running["init"].posterior.sizes["chain"]
-    running = usual | {name: value for name, value in running.items() if value is not None}
+    counts = method.build(posterior, **chosen.options).counts
+    if method.kind == "fit" and "init" in running:
+        counts = counts._replace(num_chains=running["init"].posterior.sizes["chain"])
+    given = {name: running.get(name) for name in ("num_chains", *_LENGTHS)}
+    counts = counts.filled(posterior.num_rows, given)
+    running = running | {name: getattr(counts, name) for name in given}
+    running["batch_size"] = running["batch_size"] or "all"
+    an_epoch = posterior.num_rows // (counts.batch_size or posterior.num_rows)
     if warmup is not None:
         running = running | {"num_warmup": round(warmup * an_epoch)}
     if draws is not None:

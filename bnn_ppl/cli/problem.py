@@ -1,6 +1,7 @@
 """Data, model and posterior, as given on the command line."""
 
 import math
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any, Literal, NamedTuple
 import jax
 
 import bnn_ppl as bnn
+from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
+
+USUAL_SCALE = round(math.sqrt(2), 3)
 
 NETS: dict[str, Callable] = {
     "lenet": bnn.nets.LeNet,
@@ -52,7 +56,9 @@ class Problem(NamedTuple):
         Scale of the prior: for fan_in the gain (standard deviation times the square root of the
         fan-in); for mixture the standard deviation of the wider component, which has weight 3/4 and
         is 200 times as wide as the other; for hierarchical the standard deviation at the mean
-        precision; for horseshoe the median scale of a tensor; otherwise the standard deviation.
+        precision; for horseshoe the median scale of a tensor; otherwise the standard deviation. By
+        default for fan_in and normal the scale that maximises the Laplace evidence of the training
+        rows, if rows times weights are at most 5e9; otherwise 1.414.
     noise
         Noise of a regression: "learnt", "heteroscedastic", or a known standard deviation in units
         of the standardised y.
@@ -98,7 +104,7 @@ class Problem(NamedTuple):
         "hierarchical",
         "horseshoe",
     ] = "fan_in"
-    prior_scale: float = round(math.sqrt(2), 3)
+    prior_scale: float | None = None
     noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
     held_out: float = 0.0
     temperature: float = 1.0
@@ -117,6 +123,25 @@ def conditioned(problem: Problem) -> tuple[Any, bnn.Posterior]:
     return data, bnn.condition(
         model, train, temperature=problem.temperature, microbatch=problem.microbatch
     )
+
+
+def with_prior_scale(
+    problem: Problem, data: Any, posterior: bnn.Posterior
+) -> tuple[Problem, bnn.Posterior]:
+    """Find the scale of a Gaussian prior from the training rows, unless it is given."""
+    if problem.prior_scale is not None:
+        return problem, posterior
+    if problem.prior not in ("fan_in", "normal"):
+        return problem._replace(prior_scale=USUAL_SCALE), posterior
+    train, _ = training_rows(problem, data)
+
+    def posterior_at(scale: float) -> bnn.Posterior:
+        return bnn.condition(_model(problem._replace(prior_scale=scale), data), train)
+
+    if is_searched(posterior):
+        print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)
+    problem = problem._replace(prior_scale=scale_or_usual(posterior_at, USUAL_SCALE))
+    return problem, conditioned(problem)[1]
 
 
 def refuse_unused(problem: Problem, data: Any) -> None:
@@ -154,7 +179,8 @@ def training_rows(problem: Problem, data: Any) -> tuple[Any, Any]:
 
 
 def _model(problem: Problem, data: Any) -> Callable:
-    prior = _prior(problem.prior, problem.prior_scale)
+    scale = USUAL_SCALE if problem.prior_scale is None else problem.prior_scale
+    prior = _prior(problem.prior, scale)
     if data.num_classes is not None:
         return bnn.models.classifier(_net(problem, data, data.num_classes), prior)
     num_outputs = 2 if problem.noise == "heteroscedastic" else 1
@@ -184,11 +210,12 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     """Describe data and model in two lines."""
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
+    prior = f"{problem.prior}({problem.prior_scale or USUAL_SCALE})"
     return "\n".join(
         [
             f"data   {problem.data}, split {problem.split} ({data.source}): {posterior.num_rows} "
             f"training and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             f"model  {problem.net} {hidden} with {posterior.num_weights} unknowns, "
-            f"{problem.prior}({problem.prior_scale}) prior, T = {posterior.temperature:g}",
+            f"{prior} prior, T = {posterior.temperature:g}",
         ]
     )

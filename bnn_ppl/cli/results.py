@@ -14,6 +14,7 @@ from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
 from bnn_ppl.cli.tables import prediction_table
+from bnn_ppl.sampling.judged import judged
 
 
 def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
@@ -28,7 +29,7 @@ def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
     """
     run = reopen(folder, data_dir)
     data = run.data
-    prediction = bnn.predict(run.posterior, run.draws, data.test)
+    prediction = bnn.predict(run.predicting, run.draws, data.test)
     print(bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).to_string())
     prediction_table(prediction, data).to_csv(folder / "predictions.csv", index_label="row")
     arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
@@ -38,7 +39,7 @@ def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
 
 
 def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
-    """Summarise a run: its settings, and R-hat and ESS in function and weight space.
+    """Summarise a run: its verdict and settings, and R-hat and ESS in function and weight space.
 
     The weights of a network need not mix, since permuting hidden units leaves the function
     unchanged. The functions must: R-hat below 1.01 is good, above 1.05 is not converged.
@@ -52,9 +53,13 @@ def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
     """
     run = reopen(folder, data_dir)
     draws = run.draws
+    if "verdict" not in draws.attrs:  # still running, or killed
+        draws.attrs |= judged(run.posterior, draws)
+    print(f"{draws.attrs['verdict']}\n")
     for name, value in draws.attrs.items():
-        print(f"{name:28} {value}")
-    functions = bnn.function_draws(run.posterior, draws, run.data.test.x)
+        if name != "verdict":
+            print(f"{name:28} {value}")
+    functions = bnn.function_draws(run.predicting, draws, run.data.test.x)
     print("\nfunctions at the test rows, and weights")
     print(bnn.diagnostics.summary(draws, functions).to_string(float_format="{:.4g}".format))
     print("\nweights, layer by layer")
@@ -174,6 +179,6 @@ def predicted(runs: dict[str, Opened], rows: Any) -> tuple[dict, dict]:
     """Predict rows by each run: the averages, and each draw's own."""
     predictions, functions = {}, {}
     for name, run in runs.items():
-        both = predict_with_functions(run.posterior, run.draws, rows)
+        both = predict_with_functions(run.predicting, run.draws, rows)
         predictions[name], functions[name] = both
     return predictions, functions

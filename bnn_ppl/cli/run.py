@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import jax
 import tyro
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
 from bnn_ppl.cli.problem import (
@@ -19,13 +21,15 @@ from bnn_ppl.cli.problem import (
     describe,
     refuse_unused,
     training_rows,
+    with_prior_scale,
 )
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
 from bnn_ppl.cli.tables import plan_table, results_table
 from bnn_ppl.methods.method import Description, described_methods
+from bnn_ppl.sampling.judged import judged
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 
-_RUNNING = {"num_chains": None, "num_warmup": None, "num_draws": None, "thin": None}
+_RUNNING = {"num_chains": None}
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
 
 
@@ -42,10 +46,12 @@ def run_command() -> Callable[..., None]:
         init: Path | None = None,
         num_epochs: float | None = None,
         num_warmup_epochs: float | None = None,
+        until: Annotated[tuple[str, ...], tyro.conf.arg(metavar="rhat=NUMBER ess=NUMBER")] = (),
         folder: Path | None = None,
         progress: bool = True,
         json: bool = False,
         distributed: bool = False,
+        strict: bool = False,
     ) -> None:
         """Sample a network's posterior, score it on the test rows and draw a report.
 
@@ -61,9 +67,8 @@ def run_command() -> Callable[..., None]:
         training
             Training on minibatches.
         running
-            Length of the run and number of chains. By default samplers take 100 warm-up steps and
-            200 draws; methods that fit a distribution train for 100 epochs (laplace: one), then
-            draw 100 times without stepping (descent: once). Four chains (laplace: those of --init).
+            Length of the run and number of chains: by default four chains (fits with --init: as
+            many as that run), and the method's own counts, which `bnn-ppl run METHOD --help` says.
         seed
             Random seed.
         init
@@ -72,6 +77,10 @@ def run_command() -> Callable[..., None]:
             Epochs over which the draws are spread evenly; replaces --thin.
         num_warmup_epochs
             Epochs of warm-up; replaces --num-warmup.
+        until
+            Draw on, past --num-draws, until the predictions of (at most 200) test rows are known
+            this well: R-hat of 95 % of them at most, bulk ESS of 95 % of them at least these. For
+            example rhat=1.01 ess=400; --max-minutes sets another end.
         folder
             Output folder for draws, report.png and problem.json. By default
             runs/<data>-<split>-<method>, with a number if that holds a run with other settings.
@@ -81,17 +90,23 @@ def run_command() -> Callable[..., None]:
             Report progress as lines of JSON on standard error.
         distributed
             Join the other hosts; SLURM, TPU pods and others are detected (jax.distributed).
+        strict
+            End with exit status 1 if the run has not converged; all is stored and drawn first.
         """
         if distributed:
             _join_hosts()
-        running = running | {"progress": "json" if json else progress}
+        running = running | {"progress": "json" if json else progress, "until": _named(until)}
         if init is not None:
             running = running | {"init": bnn.diagnostics.load(init)}
-        _run(method, problem, training, running, seed, folder, (num_warmup_epochs, num_epochs))
+        lengths = num_warmup_epochs, num_epochs
+        converged = _run(method, problem, training, running, seed, folder, lengths)
+        if strict and not converged:
+            sys.exit(1)
 
     running = options_of(
         bnn.run,
-        omit={"key", "posterior", "method", "init", "keep", "folder", "mesh", "progress"},
+        omit={"key", "posterior", "method", "init", "keep", "folder", "mesh"}
+        | {"progress", "until", "verdict"},
         defaults=_RUNNING,
         give=dict,
     )
@@ -116,15 +131,13 @@ def plan_command() -> Callable[..., None]:
         training
             Training on minibatches.
         running
-            Length of the run and number of chains. By default samplers take 100 warm-up steps and
-            200 draws; methods that fit a distribution train for 100 epochs (laplace: one), then
-            draw 100 times without stepping (descent: once).
+            Length of the run and number of chains, by default as for `bnn-ppl run`.
         seed
             Random seed.
         """
         data, posterior = conditioned(problem)
         refuse_unused(problem, data)
-        running = in_steps(method, running, posterior.num_rows)
+        running = in_steps(method, running, posterior)
         print(describe(problem, data, posterior), flush=True)
         built = built_method(method, training, running, posterior, training_rows(problem, data)[1])
         found = bnn.plan(jax.random.key(seed), posterior, built, **running)
@@ -135,6 +148,20 @@ def plan_command() -> Callable[..., None]:
     )
     plan.__annotations__ |= _annotations(running)
     return plan
+
+
+def _named(words: tuple[str, ...]) -> dict[str, float] | None:
+    """Read rhat=NUMBER and ess=NUMBER; numbers that do not fit are refused by ``run``."""
+    try:
+        named = {name: float(number) for name, number in (word.split("=") for word in words)}
+        if set(named) <= {"rhat", "ess"}:
+            return named or None
+    except ValueError:
+        pass
+    raise ValueError(
+        f"got --until {' '.join(words)}, expected rhat= or ess= and a number, or both: for example "
+        "--until rhat=1.01 ess=400"
+    )
 
 
 def _join_hosts() -> None:
@@ -156,7 +183,7 @@ def _annotations(running: Callable) -> Options:
             Chosen,
             tyro.conf.subcommand(
                 method.name,
-                description=first_paragraph(method.build),
+                description=f"{first_paragraph(method.build)} By default: {method.length}.",
                 constructor=options_of(
                     method.build,
                     omit={"posterior", "optimizer", "held_out"},
@@ -180,20 +207,21 @@ def _run(
     seed: int,
     folder: Path | None,
     epochs: tuple[float | None, float | None],
-) -> None:
+) -> bool:
+    """Sample, and report on the first host; whether the run has converged, as far as is known."""
     name = method.name
     data, posterior = conditioned(problem)
     refuse_unused(problem, data)
-    if method.method.starts_from is not None and "init" not in running:
-        raise ValueError(
-            f"got {name} without --init, expected the folder of a run of "
-            f"{method.method.starts_from}, from which it starts"
-        )
-    running = in_steps(method, running, posterior.num_rows, *epochs)
-    built = built_method(method, training, running, posterior, training_rows(problem, data)[1])
+    running = in_steps(method, running, posterior, *epochs)
+    held_out = training_rows(problem, data)[1]
+    built_method(method, training, running, posterior, held_out)  # refuses, before any work
+    problem, posterior = with_prior_scale(problem, data, posterior)
+    built = built_method(method, training, running, posterior, held_out)
     first = jax.process_index() == 0
     if first:
         print(describe(problem, data, posterior), flush=True)
+    if running.get("until"):
+        running = running | {"until": running["until"] | {"x": data.test.x}}
     sample = partial(bnn.run, jax.random.key(seed), posterior, built, **running)
     if folder is None:
         name_of_run = f"{Path(problem.data).stem}-{problem.split}-{name}"
@@ -201,9 +229,14 @@ def _run(
     else:
         draws = _sample(sample, problem, folder)
     if not first:
-        return
+        return True
+    if jax.process_count() > 1:  # here all chains can be read
+        draws.attrs |= judged(posterior, draws)
+    posterior = for_prediction(posterior, draws)
     prediction, functions = predict_with_functions(posterior, draws, data.test)
     print(results_table(problem, data, draws, prediction, functions))
+    if "verdict" in draws.attrs and (jax.process_count() > 1 or running["progress"] is not True):
+        print(f"{draws.attrs['verdict']}\n")  # which `run` has not said yet
     figure = bnn.plots.report(
         draws,
         bnn.diagnostics.rhat(functions),
@@ -216,6 +249,7 @@ def _run(
     )
     figure.savefig(folder / "report.png", dpi=150)
     print(f"figure in {folder / 'report.png'}, draws in {folder}")
+    return bool(draws.attrs.get("converged", 0))
 
 
 def _sample(sample: Callable, problem: Problem, folder: Path) -> Any:

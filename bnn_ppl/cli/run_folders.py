@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import numpy as np
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.cli.problem import Problem, conditioned
 from bnn_ppl.cli.signatures import Options
 
@@ -18,6 +19,11 @@ class Opened(NamedTuple):
     problem: Problem
     data: Any
     posterior: bnn.Posterior
+
+    @property
+    def predicting(self) -> bnn.Posterior:
+        """The posterior to predict with, linearised for a Laplace approximation."""
+        return for_prediction(self.posterior, self.draws)
 
     @property
     def draws(self) -> Any:

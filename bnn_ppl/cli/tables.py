@@ -7,8 +7,6 @@ import numpy as np
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem import Problem
 
-_SHARE_AGREED = 0.95  # of the functions' values with an R-hat below 1.05, from which chains agree
-
 
 def results_table(problem: Problem, data: Any, draws: Any, prediction: Any, functions: Any) -> str:
     """Format scores (beside published ones, if any), mixing and cost of a run."""
@@ -21,10 +19,8 @@ def results_table(problem: Problem, data: Any, draws: Any, prediction: Any, func
     for name, value in bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).items():
         other = beside.get(name)
         rows.append((name, f"{value:.4g}", "" if other is None else f"{other:.4g}"))
-    advice: list[str] = []
     if draws.posterior.sizes["draw"] > 1:  # the members of an ensemble do not mix
         diagnosis = bnn.diagnostics.summary(draws, functions).T
-        advice = _advice(diagnosis.loc["share_rhat_below_1.05", "function"], draws.attrs["thin"])
         title = "mixing" if draws.attrs["thin"] else "agreement of the fits"
         rows += [("", "", ""), (title, "functions", "weights")]
         for name in diagnosis.index:
@@ -40,17 +36,7 @@ def results_table(problem: Problem, data: Any, draws: Any, prediction: Any, func
     lines = [f"{a:24}{b:>14}{c:>14}".rstrip() for a, b, c in rows]
     if published:
         lines.append("\nMC dropout: published for this split (Gal & Ghahramani, 2016)")
-    return "\n" + "\n".join([*lines, *advice]) + "\n"
-
-
-def _advice(share_agreed: float, thin: int) -> list[str]:
-    """Advise on chains that disagree in function space; the share is NaN for a single chain."""
-    if not thin or not share_agreed < _SHARE_AGREED:
-        return []
-    return [
-        f"\nThe chains disagree on {1 - share_agreed:.0%} of the function values (R-hat above "
-        "1.05):\nuse more warm-up steps and draws (--num-warmup, --num-draws)"
-    ]
+    return "\n" + "\n".join(lines) + "\n"
 
 
 def plan_table(plan: Any) -> str:
