@@ -7,6 +7,8 @@ import jax
 import jaxlib
 import pytest
 
+import bnn_ppl
+
 # Most of the tests' time goes into compiling, a third of that into jaxlib 0.10's emitters of fused
 # loops. The older ones do; XLA_FLAGS="" takes the default. Other versions may not know the flag.
 if jaxlib.__version__.startswith("0.10."):
@@ -27,6 +29,40 @@ def ctrl_c_is_heard():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def verdicts():
+    """Let runs end with a verdict, as they do outside of tests."""
+
+
+@pytest.fixture(autouse=True)
+def quick_ends(request, monkeypatch):
+    """Let runs end without the verdict, which compiles a program, unless a test asks for it."""
+    if "verdicts" not in request.fixturenames:
+        monkeypatch.setitem(bnn_ppl.run.__kwdefaults__, "verdict", False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_priors():
+    """Take the usual scale of a prior, without a search, unless a test asks for it."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("bnn_ppl.sampling.prior_scale.MOST_SEARCHED", 0)
+        yield
+
+
+@pytest.fixture
+def searched_priors(monkeypatch):
+    """Search for the scale of a prior."""
+    monkeypatch.setattr("bnn_ppl.sampling.prior_scale.MOST_SEARCHED", 5e9)
+
+
+@pytest.fixture(autouse=True)
+def quick_starts(request, monkeypatch):
+    """Train shortly the method that another one starts from, except where laws are tested."""
+    marks = {mark.name for mark in request.node.iter_markers()}
+    if not marks & {"slow", "statistical"}:
+        monkeypatch.setattr("bnn_ppl.sampling.starting_method.MOST_STEPS", 200)
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,22 @@
-"""HMC's own pieces against BlackJAX's."""
+"""HMC's own pieces against BlackJAX's, and its adapted trajectory length."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from blackjax.mcmc import hmc as kernels
+from stats import assert_means, effective_sample_size
 
+import bnn_ppl as bnn
 from bnn_ppl.methods.hmc import _trajectory
 from bnn_ppl.methods.shared.adaptation import euclidean
+from bnn_ppl.methods.shared.trajectory_length import (
+    TrajectoryEnd,
+    initial_length,
+    updated_length,
+)
 
 
 def logdensity(w):
@@ -35,3 +44,86 @@ def test_trajectory_equals_as_many_steps_of_velocity_verlet(num_steps, traced):
             strict=True,
         ):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+# Adapted length ---------------------------------------------------------------------------------
+
+SCALES = np.repeat([0.05, 0.3, 1.0, 3.0], [10, 5, 1, 1])
+
+
+def gaussian(x, y=None):
+    """Weights whose posterior, given y = 0, is N(0, SCALES^2)."""
+    wide = jnp.array((np.sqrt(2) * SCALES).tolist())
+    w = numpyro.sample("w", dist.Normal(0.0, wide).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w, wide).to_event(1), obs=y)
+
+
+def drawn(length=None, mass="identity", num_draws=1000):
+    posterior = bnn.condition(gaussian, (np.zeros((1, 1)), np.zeros((1, len(SCALES)))))
+    method = bnn.hmc(posterior, trajectory_length=length, mass=mass)
+    counts = {"num_chains": 4, "num_warmup": 300, "num_draws": num_draws}
+    return bnn.run(jax.random.key(1), posterior, method, progress=False, **counts)
+
+
+def efficiency(draws):
+    """Give the least ESS of a weight or its square, per leapfrog step."""
+    w = draws.posterior["w"].values
+    least = min(effective_sample_size(w).min(), effective_sample_size(w**2).min())
+    return least / draws.sample_stats.n_steps.values.sum()
+
+
+@pytest.mark.statistical
+def test_adapted_length_is_nearly_as_efficient_as_the_best_of_a_sweep():
+    adapted = drawn()
+    fixed = {length: efficiency(drawn(length)) for length in (0.75, 1.5, 3.0, 4.5, 6.0)}
+    assert efficiency(adapted) > 0.5 * max(fixed.values())
+    lengths = adapted.sample_stats.trajectory_length.values
+    assert (lengths == lengths[:, :1]).all()  # frozen
+    assert (lengths > 1.5).all() and (lengths < 6.0).all()
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("mass", ["identity", "diagonal"])
+def test_draws_of_an_adapted_length_are_exact(mass):
+    w = drawn(mass=mass).posterior["w"].values
+    assert_means(w, 0.0)
+    assert_means(w**2, SCALES**2)
+
+
+def test_adapted_length_rises_and_falls_with_the_criterion():
+    # On a standard Gaussian the mean of change^2 is proportional to sin(t)^2: greatest at pi/2.
+    rng = np.random.default_rng(0)
+    inverse_mass = {"w": jnp.ones(())}
+
+    def adapted(first):
+        state = initial_length(first)
+        update = jax.jit(updated_length)
+        position = rng.standard_normal(20)
+        for _ in range(300):
+            time = float(jnp.exp(state.log_length)) * rng.uniform(0.7, 1.3)
+            momentum = rng.standard_normal(20)
+            end = np.cos(time) * position + np.sin(time) * momentum
+            turned = {"w": np.cos(time) * momentum - np.sin(time) * position}
+            seen = TrajectoryEnd({"w": end}, turned, time, 0.8)
+            start, mean = {"w": position}, {"w": jnp.zeros(20)}
+            state = update(state, start, seen, mean, inverse_mass, 100.0)
+            position = end
+        return float(jnp.exp(state.averaged))
+
+    assert 1.2 < adapted(0.5) < 1.9
+    assert 1.2 < adapted(2.4) < 1.9
+
+
+def test_adapted_length_ignores_a_diverged_trajectory_and_stays_within_its_bounds():
+    state = initial_length(1.0)._replace(num_transitions=jnp.asarray(100))
+    start, mean, mass = {"w": jnp.ones(3)}, {"w": jnp.zeros(3)}, {"w": jnp.ones(())}
+
+    def updated(position, acceptance, longest=100.0):
+        end = TrajectoryEnd({"w": position}, {"w": position}, 1.0, acceptance)
+        return updated_length(state, start, end, mean, mass, longest)
+
+    assert updated(jnp.full(3, jnp.nan), 0.0).log_length == state.log_length
+    assert updated(jnp.full(3, 2.0), 0.0).log_length == state.log_length
+    assert updated(jnp.full(3, 2.0), 1.0).log_length > state.log_length
+    assert updated(jnp.full(3, 2.0), 1.0, 0.5).log_length == pytest.approx(np.log(0.5))

@@ -232,6 +232,6 @@ def test_every_argument_is_recorded_and_numbers_out_of_range_are_refused(posteri
 
 
 def test_the_state_holds_no_more_than_adams(posterior):
-    state = ivon(posterior).init(jax.random.key(0), {"w": jnp.zeros(200)}, posterior.data)
+    state = ivon(posterior, 0.1).init(jax.random.key(0), {"w": jnp.zeros(200)}, posterior.data)
     assert isinstance(state, IvonState)
     assert sum(leaf.size for leaf in jax.tree.leaves(state)) == 3 * 200 + 1

@@ -66,7 +66,7 @@ def test_the_bound_lies_below_the_exact_evidence_by_the_divergence_to_the_poster
         - np.linalg.slogdet(precision)[1]
         - 2 * np.log(sd).sum()
     )
-    method = bnn.mfvi(posterior)
+    method = bnn.mfvi(posterior, learning_rate=1e-3)
     state = method.init(jax.random.key(0), {"weights": jnp.asarray(mean)}, posterior.data)
     state = state._replace(log_std={"weights": jnp.log(sd)})
     found, error = bound(method, state, posterior)
@@ -86,7 +86,7 @@ def small_net(prior, noise=0.5, **options):
 def test_the_fitted_guide_has_the_same_bound_in_numpyro(prior, noise):
     """Any prior, and a constrained site: closed forms, draws and Jacobians agree with NumPyro's."""
     model, posterior = small_net(prior, noise)
-    method = bnn.mfvi(posterior, init_std=0.2)
+    method = bnn.mfvi(posterior, learning_rate=1e-3, init_std=0.2)
     draws = fit(posterior, method, num_warmup=1)
     guide = bnn.guide(posterior, draws)
     x, y = map(jnp.asarray, (X, Y))
@@ -207,7 +207,8 @@ def test_a_start_at_a_point_estimate_is_where_the_means_begin():
 
 def test_draws_are_of_the_fitted_gaussian():
     _, posterior = small_net(bnn.priors.normal(0.7))
-    draws = fit(posterior, bnn.mfvi(posterior, init_std=0.3), num_warmup=1, num_draws=4000)
+    method = bnn.mfvi(posterior, learning_rate=1e-3, init_std=0.3)
+    draws = fit(posterior, method, num_warmup=1, num_draws=4000)
     site = "net.layers.0.kernel"
     z = (draws.posterior[site] - draws.fitted[f"{site}.loc"].values[:, None]) / 0.3
     np.testing.assert_allclose(z.mean("draw"), 0, atol=5 / 4000**0.5)

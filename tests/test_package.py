@@ -19,7 +19,8 @@ FLOORS = [
     ["data", "nets", "runtime"],
     ["model"],
     ["methods", "storage"],
-    ["analysis", "sampling"],
+    ["analysis"],
+    ["sampling"],
     ["plots", "robustness", "studies"],
     ["cli", "estimators"],
 ]

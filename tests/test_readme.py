@@ -41,7 +41,7 @@ COMMANDS = [
 
 def test_the_program_in_the_readme_runs(tmp_path, monkeypatch, capsys):
     program = "\n".join(re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL))
-    shorter = program.replace("num_warmup=100, num_draws=200", "num_warmup=4, num_draws=6")
+    shorter = program.replace("num_chains=4,", "num_chains=4, num_warmup=4, num_draws=6,")
     assert shorter != program
     monkeypatch.chdir(tmp_path)
     exec(compile(shorter, "README.md", "exec"), {})

@@ -30,7 +30,7 @@ def conditioned(target, **tempering):
 
 
 def sample(posterior, method, seed=0, **options):
-    options = {"num_chains": 4, "num_draws": 1000, "progress": False} | options
+    options = {"num_chains": 4, "num_warmup": 0, "num_draws": 1000, "progress": False} | options
     return bnn.run(jax.random.key(seed), posterior, method, **options)
 
 

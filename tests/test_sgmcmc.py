@@ -40,7 +40,13 @@ def posterior():
 
 
 def sample(posterior, method, **options):
-    options = {"num_chains": 2, "num_draws": 1000, "thin": 4, "progress": False} | options
+    options = {
+        "num_warmup": 0,
+        "num_chains": 2,
+        "num_draws": 1000,
+        "thin": 4,
+        "progress": False,
+    } | options
     return bnn.run(jax.random.key(0), posterior, method, **options)
 
 
