@@ -1,0 +1,177 @@
+"""Measure every method at its defaults: accuracy, calibration, temperatures, time, verdict.
+
+The problem is that of ``bnn-ppl run METHOD --data DATA --split K`` with nothing else said, except
+for --hidden, --subset and --net where DATA names them. Each finished run is appended to a CSV file;
+rerun the command to go on. The table compares with the best full-batch sampler on the same split.
+
+    python benchmarks/defaults.py
+    python benchmarks/defaults.py --data yacht energy --methods descent sghmc --splits 1
+    python benchmarks/defaults.py --table
+
+--step-sizes compares the step sizes that were found with those of a sweep. Data sets other than
+yacht, energy and digits need BNN_PPL_DATA.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pandas
+
+import bnn_ppl as bnn
+from bnn_ppl.analysis.linearised import for_prediction
+from bnn_ppl.cli.problem import Problem, conditioned, with_prior_scale
+from bnn_ppl.methods.method import METHODS
+
+DATA: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("yacht", "energy", "concrete", "boston", "power-plant", "airfoil")},
+    "digits": {},
+    "mnist": {"subset": 10_000, "hidden": (200, 200)},
+    "imdb": {"subset": 5_000, "net": "cnn_lstm"},
+}
+FULL_BATCH = ["hmc", "nuts", "adjusted_mclmc"]
+NEAR = ["sgld", "sghmc", "sgnht", "csgld", "mclmc", "descent", "swag"]  # RMSE within 1.15
+SCORES = ["rmse", "nll", "coverage_90", "accuracy", "ece"]
+TEMPERATURES = ["kinetic_temperature", "configurational_temperature"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
+    parser.add_argument(
+        "--methods", nargs="+", default=FULL_BATCH + sorted(set(METHODS) - set(FULL_BATCH))
+    )
+    parser.add_argument("--splits", type=int, default=5, help="of the tables; one of the others")
+    parser.add_argument("--results", type=Path, default=Path("runs/defaults.csv"))
+    parser.add_argument("--table", action="store_true", help="show the results so far and stop")
+    parser.add_argument("--step-sizes", action="store_true", help="compare step sizes and stop")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # data, method, splits
+    args = parser.parse_args()
+    args.results.parent.mkdir(parents=True, exist_ok=True)
+    if args.one:
+        name, method, splits = args.one
+        run_splits(name, method, [int(split) for split in splits.split(",")], args)
+        return
+    if not args.table:
+        for name in args.data:
+            for method in args.methods:
+                start(name, method, args)
+    show(pandas.read_csv(args.results))
+
+
+def start(name: str, method: str, args: argparse.Namespace) -> None:
+    """Run the splits that are left in a process of its own, as a user's would be."""
+    tabular = name not in ("digits", "mnist", "imdb")
+    splits = [k for k in range(args.splits if tabular else 1) if not done(args, name, method, k)]
+    if splits:
+        one = ["--one", name, method, ",".join(map(str, splits)), "--results", str(args.results)]
+        more = ["--step-sizes"] if args.step_sizes else []
+        subprocess.run([sys.executable, __file__, *one, *more], check=False)
+
+
+def run_splits(name: str, method: str, splits: list[int], args: argparse.Namespace) -> None:
+    jax.config.update("jax_num_cpu_devices", os.cpu_count())
+    for split in splits:
+        data, posterior, seconds = problem(name, split)
+        if args.step_sizes:
+            sweep(name, method, data, posterior)
+            continue
+        row = {"data": name, "split": split, "method": method, "seconds_for_scale": seconds}
+        row |= evaluate(data, posterior, method)
+        pandas.DataFrame([row]).reindex(columns=COLUMNS).to_csv(
+            args.results, mode="a", header=not args.results.exists(), index=False
+        )
+        print({key: value for key, value in row.items() if value == value}, flush=True)
+
+
+def problem(name: str, split: int) -> tuple[Any, bnn.Posterior, float]:
+    began = time.perf_counter()
+    chosen = Problem(data=name, split=split, **DATA[name])
+    data, posterior = conditioned(chosen)
+    _, posterior = with_prior_scale(chosen, data, posterior)
+    return data, posterior, time.perf_counter() - began
+
+
+def evaluate(data: Any, posterior: bnn.Posterior, name: str) -> dict[str, Any]:
+    method = METHODS[name].build(posterior)
+    began = time.perf_counter()
+    draws = bnn.run(
+        jax.random.key(0), posterior, method, num_chains=method.counts.num_chains, progress=False
+    )
+    seconds = time.perf_counter() - began
+    prediction = bnn.predict(for_prediction(posterior, draws), draws, data.test)
+    scores = bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale)
+    stats = draws.get("sample_stats", {})
+    return {
+        **{score: float(scores[score]) for score in SCORES if score in scores},
+        **{name: float(stats[name].mean()) for name in TEMPERATURES if name in stats},
+        "step_size": float(stats["step_size"][:, -1].mean()) if "step_size" in stats else np.nan,
+        "seconds": seconds,
+        "converged": draws.attrs.get("converged", np.nan),
+        "verdict": draws.attrs.get("verdict", ""),
+    }
+
+
+COLUMNS = ["data", "split", "method", *SCORES, *TEMPERATURES, "step_size", "seconds"]
+COLUMNS += ["seconds_for_scale", "converged", "verdict"]
+
+
+def done(args: argparse.Namespace, name: str, method: str, split: int) -> bool:
+    if args.step_sizes or not args.results.exists():
+        return False
+    rows = pandas.read_csv(args.results)
+    return bool(((rows.data == name) & (rows.method == method) & (rows.split == split)).any())
+
+
+def show(rows: pandas.DataFrame) -> None:
+    """Average over splits; RMSE as a ratio to the best full-batch sampler of the same split."""
+    best = rows[rows.method.isin(FULL_BATCH)].groupby(["data", "split"]).rmse.min()
+    pairs = pandas.MultiIndex.from_frame(rows[["data", "split"]])
+    rows = rows.assign(ratio=rows.rmse.to_numpy() / best.reindex(pairs).to_numpy())
+    numbers = ["rmse", "ratio", *SCORES[1:], *TEMPERATURES, "seconds", "converged"]
+    table = rows.groupby(["data", "method"], sort=False)[numbers].mean()
+    table.insert(0, "splits", rows.groupby(["data", "method"], sort=False).size())
+    print(table.round(3).dropna(axis=1, how="all").to_markdown(floatfmt=".3g"))
+    missed = rows[(rows.ratio > rows.method.map(lambda m: 1.15 if m in NEAR else 1.5))]
+    print("\nmissed, with verdicts:")
+    for row in missed.itertuples():
+        print(f"{row.data} {row.split} {row.method}: {row.ratio:.2f}, {row.verdict}")
+
+
+def sweep(name: str, method: str, data: Any, posterior: bnn.Posterior) -> None:
+    """Compare the step size found with others: NLL and share of diverging draws."""
+    found = evaluate(data, posterior, method)["step_size"]
+    print(f"{name} {method}: found {found:.3g}")
+    for factor in (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8):
+        scored = evaluate_at(data, posterior, method, factor)
+        print(f"  x {factor:<6g} nll {scored['nll']:.4f} rmse {scored.get('rmse', np.nan):.4f}")
+
+
+def evaluate_at(data: Any, posterior: bnn.Posterior, name: str, factor: float) -> dict[str, float]:
+    """Run a method with the step size that its warm-up finds times a factor."""
+    method = METHODS[name].build(posterior)
+
+    def finish(state: Any) -> Any:
+        return state._replace(step_size=factor * state.step_size)
+
+    draws = bnn.run(
+        jax.random.key(0),
+        posterior,
+        method._replace(finish=finish),
+        num_chains=method.counts.num_chains,
+        progress=False,
+        verdict=False,
+    )
+    prediction = bnn.predict(posterior, draws, data.test)
+    scores = bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale)
+    return {score: float(scores[score]) for score in SCORES if score in scores}
+
+
+if __name__ == "__main__":
+    main()
