@@ -100,11 +100,12 @@ def simulations():
 
 
 def test_ranks_of_the_truth_are_uniform(simulations):
-    assert (p_values(*simulations, scale=1.0) > 0.01).all()
+    # Draws differ between machines: once in 2,500 of them a correct sampler fails here.
+    assert (p_values(*simulations, scale=1.0) > 1e-4).all()
 
 
 def test_a_likelihood_counted_twenty_per_cent_too_much_is_caught(simulations):
-    assert p_values(*simulations, scale=1.2).min() < 1e-3
+    assert p_values(*simulations, scale=1.2).min() < 1e-4
 
 
 def test_run_gives_the_draws_that_were_calibrated(simulations):

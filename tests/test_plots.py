@@ -242,6 +242,14 @@ def test_report_of_a_regression(regression, draws, tmp_path):
     assert height > 500 and width > 500
 
 
+def test_report_of_a_minibatch_sampler_names_its_temperatures(regression, draws):
+    hot = draws.copy()
+    shape = ("chain", "draw"), np.full(hot.sample_stats["lp"].shape, 1.126)
+    hot.sample_stats["kinetic_temperature"] = shape
+    figure = plots.report(hot, np.array([1.01]), np.array([1.3]), *regression)
+    assert figure.axes[3].get_title("left") == "Trace (temperature: kinetic 1.13)"
+
+
 def test_report_of_a_classification(classification, draws):
     prediction, y = classification
     figure = plots.report(draws, np.array([1.01]), np.array([1.3]), prediction, y)

@@ -66,7 +66,8 @@ def trace_logdensity(draws: arviz.InferenceData, *, ax: Axes | None = None) -> A
     Parameters
     ----------
     draws : arviz.InferenceData
-        With ``lp`` (chain, draw) in ``sample_stats``, and ``diverging`` to mark if it is there.
+        With ``lp`` (chain, draw) in ``sample_stats``, and ``diverging`` to mark and temperatures
+        to name in the title if they are there.
     ax : Axes, optional
         Where to draw; the histogram takes a fifth of the width on the right.
     """
@@ -88,7 +89,16 @@ def trace_logdensity(draws: arviz.InferenceData, *, ax: Axes | None = None) -> A
     ax.set_xlim(-0.5, lp.shape[1] - 0.5)
     ax.locator_params(axis="x", integer=True, min_n_ticks=1)
     legend = "best" if len(lp) <= 8 else ""
-    return finish(ax, "Trace", "draw", "log posterior density (nats)", legend=legend)
+    title = "Trace" + _temperatures(stats)
+    return finish(ax, title, "draw", "log posterior density (nats)", legend=legend)
+
+
+def _temperatures(stats: Any) -> str:
+    """Name the temperatures that a minibatch sampler recorded, 1 where it is exact."""
+    named = ("kinetic_temperature", "configurational_temperature")
+    found = {name: float(stats[name].mean()) for name in named if name in stats}
+    words = [f"{name.removesuffix('_temperature')} {mean:.2f}" for name, mean in found.items()]
+    return f" (temperature: {', '.join(words)})" if words else ""
 
 
 def chain_budget(table: pandas.DataFrame) -> Figure:
