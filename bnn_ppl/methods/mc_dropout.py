@@ -41,7 +41,7 @@ def mc_dropout(
     optimizer: optax.GradientTransformation | None = None,
     *,
     learning_rate: float | Schedule | None = None,
-    rate: float | Mapping[str, float] = 0.05,
+    rate: float | Mapping[str, float] = 0.01,
 ) -> Method:
     r"""Monte Carlo dropout: train with dropout, and draw dropout masks.
 
