@@ -116,7 +116,8 @@ def test_it_learns_real_digits_and_knows_what_it_does_not_know():
     data = bnn.data.load("digits")
     net = partial(bnn.nets.MLP, data.train.x[0].size, (100,), 10)
     posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.normal(0.3)), data.train)
-    draws = fit(posterior, bnn.mc_dropout(posterior), num_warmup=600, num_draws=30, batch_size=64)
+    method = bnn.mc_dropout(posterior, rate=0.05)
+    draws = fit(posterior, method, num_warmup=600, num_draws=30, batch_size=64)
     scores = bnn.metrics.summary(bnn.predict(posterior, draws, data.test), data.test.y)
     assert float(scores["accuracy"]) > 0.94
     noise = bnn.predict(posterior, draws, (RNG.normal(size=data.test.x.shape) * 2, None))
