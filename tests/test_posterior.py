@@ -272,6 +272,17 @@ def test_prior_and_likelihood_are_those_of_numpyro(name, float64):
     np.testing.assert_allclose(got.log_likelihood, expected.log_likelihood, rtol=1e-12)
 
 
+@every_model
+def test_logdensity_and_its_change_from_there_are_those_of_another_position(name, float64):
+    posterior = posterior_of(name)
+    here = position_of(posterior)
+    there = jax.tree.map(lambda w: w + 0.1, here)
+    start, change = posterior.logdensity_from(here, posterior.data)
+    expected = [float(posterior.logdensity(at, posterior.data)) for at in (here, there)]
+    np.testing.assert_allclose([start, start + change(there)], expected, rtol=1e-10)
+    assert change(here) == 0
+
+
 @pytest.mark.parametrize("tempered", ["posterior", "likelihood"])
 @pytest.mark.parametrize("temperature", [0.1, 1, 3.0])
 def test_temperature_divides_what_it_should(temperature, tempered, float64):

@@ -88,13 +88,12 @@ def adjusted_mclmc(
         found = {
             "acceptance_rate": info.acceptance_rate,
             "diverging": info.is_divergent,
-            "lp": new.logdensity,
             "n_steps": 2 * steps,  # gradients
         }
         return new, found, None
 
     return adaptive(
-        posterior.logdensity,
+        posterior,
         kernels.init,
         transition,
         step_size=step_size,

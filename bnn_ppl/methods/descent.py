@@ -183,7 +183,7 @@ def drawn_anchor(key: jax.Array, posterior: Posterior, position: Tree, batch: An
 def _anchored_log_priors(terms: Any, position: Tree, anchor: Tree) -> dict[str, jax.Array]:
     """Replace the log priors of Gaussian sites by those with the anchor as their mean."""
     pulls = {
-        site: -0.5 * jnp.sum(((position[site] - anchor[site]) / terms.normals[site][1]) ** 2)
+        site: -0.5 * ((position[site] - anchor[site]) / terms.normals[site][1]) ** 2
         for site in anchor
     }
     return terms.log_priors | pulls

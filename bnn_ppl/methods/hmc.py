@@ -9,7 +9,14 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.method import SAMPLED, Method, describe
-from bnn_ppl.methods.shared.adaptation import Mass, adaptive, euclidean, initial_mass
+from bnn_ppl.methods.shared.adaptation import (
+    Mass,
+    adaptive,
+    drawn_momentum,
+    euclidean,
+    initial_mass,
+    kinetic_energy,
+)
 from bnn_ppl.methods.shared.trajectory_length import TrajectoryEnd
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -113,18 +120,22 @@ def hmc(
         inverse_mass: Any,
         adapted: jax.Array | None,
     ) -> tuple["HMCState", dict, TrajectoryEnd | None]:
-        key, time_key = jax.random.split(key)
-        metric = euclidean(inverse_mass)
+        key, time_key, momentum_key = jax.random.split(key, 3)
+        momentum = drawn_momentum(momentum_key, chain.position, inverse_mass)
         mean = length if adapted is None else adapted
         steps = constant or _drawn(time_key, mean, jitter, step_size_now, max_num_steps)
         kernel = kernels.build_kernel(_trajectory(steps))
+        metric = euclidean(inverse_mass, momentum)
         new, info = kernel(key, chain, logdensity, step_size_now, metric, 1)
         stats = {"acceptance_rate": info.acceptance_rate, "diverging": info.is_divergent}
-        stats |= {"energy": _energy(chain, info, metric), "lp": new.logdensity, "n_steps": steps}
+        # The energy of the new state: after a rejection that of the starting point.
+        change = jnp.where(info.is_accepted, info.energy, 0.0)
+        energy = kinetic_energy(inverse_mass, momentum) + change
+        stats |= {"energy": energy, "n_steps": steps}
         return new, stats, None if adapted is None else _end(info, steps * step_size_now)
 
     return adaptive(
-        posterior.logdensity,
+        posterior,
         kernels.init,
         transition,
         step_size=step_size,
@@ -201,12 +212,6 @@ def _drawn(
     """Draw the number of steps of a transition."""
     time = length * (1 + jitter * jax.random.uniform(key, minval=-1.0))
     return jnp.clip(jnp.ceil(time / step_size), 1, max_num_steps).astype(int)
-
-
-def _energy(chain: "HMCState", info: "HMCInfo", metric: Any) -> jax.Array:
-    """Energy of the new state: the proposal's, or after a rejection that of the starting point."""
-    start = metric.kinetic_energy(info.momentum) - chain.logdensity
-    return jnp.where(info.is_accepted, info.energy, start)
 
 
 def _end(info: "HMCInfo", time: jax.Array) -> TrajectoryEnd:

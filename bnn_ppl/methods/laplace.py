@@ -278,7 +278,7 @@ def _prior(
         precision[site] = share / scale**2
         if site in scaled:
             distance += jnp.sum(precision[site] * (position[site] - loc) ** 2)
-    log_density = share * sum(terms.log_priors[site] for site in free)
+    log_density = share * sum(jnp.sum(terms.log_priors[site]) for site in free)
     if len(free) == len(position):
         log_density += terms.log_jacobian
     return Prior(precision, log_density, distance)

@@ -191,7 +191,7 @@ def _expected_log_priors(terms: Terms, mean: Tree, std: Tree) -> dict[str, jax.A
     expected = dict(terms.log_priors)
     for site, (loc, scale) in terms.normals.items():
         z_squared = ((mean[site] - loc) ** 2 + std[site] ** 2) / scale**2
-        expected[site] = -jnp.sum(0.5 * z_squared + jnp.log(scale) + 0.5 * jnp.log(2 * jnp.pi))
+        expected[site] = -(0.5 * z_squared + jnp.log(scale) + 0.5 * jnp.log(2 * jnp.pi))
     return expected
 
 

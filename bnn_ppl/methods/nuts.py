@@ -14,7 +14,13 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.method import Method, describe
-from bnn_ppl.methods.shared.adaptation import Mass, adaptive, euclidean, initial_mass
+from bnn_ppl.methods.shared.adaptation import (
+    Mass,
+    adaptive,
+    drawn_momentum,
+    initial_mass,
+    kinetic_energy,
+)
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
@@ -83,7 +89,7 @@ def nuts(
         _: None,
     ) -> tuple[Any, dict, None]:
         momentum_key, trajectory_key = jax.random.split(key)
-        momentum = euclidean(inverse_mass).sample_momentum(momentum_key, chain.position)
+        momentum = drawn_momentum(momentum_key, chain.position, inverse_mass)
         found = no_u_turn(
             trajectory_key, chain, momentum, logdensity, inverse_mass, step_size, max_num_doublings
         )
@@ -91,14 +97,13 @@ def nuts(
         info = {
             "acceptance_rate": found.acceptance / found.num_steps,
             "diverging": found.diverging,
-            "energy": chosen.energy,
-            "lp": chosen.logdensity,
+            "energy": kinetic_energy(inverse_mass, momentum) + chosen.energy,
             "n_steps": found.num_steps,
         }
         return hmc.HMCState(chosen.position, chosen.logdensity, chosen.gradient), info, None
 
     return adaptive(
-        posterior.logdensity,
+        posterior,
         hmc.init,
         transition,
         step_size=step_size,
@@ -183,6 +188,8 @@ def no_u_turn(
 ) -> Trajectory:
     """Double a trajectory until it turns back, and sample one of its states.
 
+    Energies are counted from the kinetic energy of the start.
+
     Within a doubling states are sampled by their weight exp(-energy), between doublings the new
     subtree is favoured (Betancourt, 2017, appendix A.3.2). Each subtree is checked for a U-turn
     when its last state is reached, against the checkpoint of its first (Phan et al., 2019; Lao &
@@ -190,12 +197,9 @@ def no_u_turn(
     """
     value_and_gradient = jax.jit(jax.value_and_grad(logdensity_fn))
     position, logdensity, gradient = start
-    point, energy = (
-        Point(position, momentum, gradient),
-        _kinetic(inverse_mass, momentum) - logdensity,
-    )
+    point, energy = Point(position, momentum, gradient), -logdensity
     proposal = Proposal(position, gradient, logdensity, energy, log_weight=jnp.zeros(()))
-    extend = partial(_grow_subtree, value_and_gradient, inverse_mass, energy)
+    extend = partial(_grow_subtree, value_and_gradient, inverse_mass, momentum, energy)
 
     def double(carry: tuple[Trajectory, Checkpoints]) -> tuple[Trajectory, Checkpoints]:
         trajectory, checkpoints = carry
@@ -224,6 +228,7 @@ def no_u_turn(
 def _grow_subtree(
     value_and_gradient: Callable,
     inverse_mass: Tree,
+    start_momentum: Tree,
     start_energy: Array,
     key: Array,
     end: Point,
@@ -246,7 +251,7 @@ def _grow_subtree(
     def step(carry: tuple[Subtree, Checkpoints]) -> tuple[Subtree, Checkpoints]:
         subtree, checkpoints = carry
         point, logdensity = leapfrog(subtree.end)
-        energy = _kinetic(inverse_mass, point.momentum) - logdensity
+        energy = kinetic_energy(inverse_mass, point.momentum, start_momentum) - logdensity
         weight = jnp.nan_to_num(start_energy - energy, nan=-jnp.inf, posinf=-jnp.inf)
         log_weight = jnp.logaddexp(subtree.proposal.log_weight, weight)
         new = Proposal(point.position, point.gradient, logdensity, energy, log_weight)
@@ -350,10 +355,6 @@ def _turning(inverse_mass: Tree, left: Tree, right: Tree, total: Tree) -> Array:
         return optax.tree.vdot(jax.tree.map(jnp.multiply, inverse_mass, end), between)
 
     return (along(left) <= 0) | (along(right) <= 0)
-
-
-def _kinetic(inverse_mass: Tree, momentum: Tree) -> Array:
-    return 0.5 * optax.tree.vdot(jax.tree.map(jnp.multiply, inverse_mass, momentum), momentum)
 
 
 def _select(which: Array, first: Tree, second: Tree) -> Tree:

@@ -90,7 +90,7 @@ def checked_inputs(posterior: "Posterior", x: Any) -> Any:
 
 def check_finite(terms: Terms, observed: str) -> None:
     """Name the sites and rows where the log-density is not finite."""
-    sites = [site for site, value in terms.log_priors.items() if not np.isfinite(value)]
+    sites = [site for site, values in terms.log_priors.items() if not np.isfinite(values).all()]
     rows = np.flatnonzero(~np.isfinite(np.asarray(terms.log_likelihood)))
     problems = [f"the prior of {', '.join(sites)}"] if sites else []
     if rows.size:

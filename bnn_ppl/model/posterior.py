@@ -54,6 +54,10 @@ class Posterior(NamedTuple):
     logdensity
         ``position, batch -> scalar``: the tempered log posterior density that samplers see, the
         likelihood scaled from the batch to all rows. Unnormalised.
+    logdensity_from
+        ``origin, batch -> scalar, (position -> scalar)``: the log-density at an origin, and the
+        function of its change from there. Terms are subtracted one by one before they are summed:
+        in single precision a Metropolis test needs that, for many weights or rows.
     terms
         ``position, batch -> Terms``: the terms of that sum.
     total
@@ -99,6 +103,7 @@ class Posterior(NamedTuple):
     log_prior: Callable[[Position], Array]
     log_likelihood: Callable[[Position, Batch], Array]
     logdensity: Callable[[Position, Batch], Array]
+    logdensity_from: Callable[[Position, Batch], tuple[Array, Callable[[Position], Array]]]
     terms: Callable[[Position, Batch], Terms]
     total: Callable[[Terms, Batch], Array]
     constrain: Callable[..., Values]
@@ -221,6 +226,16 @@ def _conditioned(
     def logdensity(position: Position, batch: Batch) -> Array:
         return total(terms(position, batch), batch)
 
+    def logdensity_from(
+        origin: Position, batch: Batch
+    ) -> tuple[Array, Callable[[Position], Array]]:
+        start = terms(origin, batch)
+
+        def change(position: Position) -> Array:
+            return total(terms(position, batch).less(start), batch)
+
+        return total(start, batch), change
+
     # Callers that compile these pass the data in, or they would be constants of the program.
     def from_prior(key: Array, data: Batch = data) -> Values:
         trace = traced(model, *data[:2], key)
@@ -241,6 +256,7 @@ def _conditioned(
         log_prior=log_prior,
         log_likelihood=log_likelihood,
         logdensity=logdensity,
+        logdensity_from=logdensity_from,
         terms=terms,
         total=total,
         constrain=constrain,

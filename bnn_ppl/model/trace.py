@@ -23,14 +23,16 @@ Batch = Data | tuple[Any, Array, Array]
 
 
 class Terms(NamedTuple):
-    """What a log-density is the sum of; ``posterior.total`` adds them up.
+    """What a log-density is the sum of; ``posterior.total`` adds it up.
 
     Attributes
     ----------
     log_priors
-        Log prior density of the constrained value, by site.
-    log_jacobian
-        Log-determinant of the Jacobian of the map from the position to the constrained values.
+        Log prior density of the constrained value, by site: an array of summands, one for each
+        element of the value where its elements are independent.
+    log_jacobians
+        Log-determinant of the Jacobian of the map from the position to the constrained value, by
+        site: an array of summands.
     log_likelihood
         Log-likelihood by row, 0 for padding.
     normals
@@ -39,27 +41,44 @@ class Terms(NamedTuple):
     """
 
     log_priors: dict[str, Array]
-    log_jacobian: Array
+    log_jacobians: dict[str, Array]
     log_likelihood: Array
     normals: dict[str, tuple[Array, Array]]
 
     @property
     def log_prior(self) -> Array:
         """Log prior density of all sites together."""
-        return jnp.asarray(sum(self.log_priors.values(), 0.0))
+        return _sum(self.log_priors)
+
+    @property
+    def log_jacobian(self) -> Array:
+        """Log-determinant of the Jacobian for all sites together."""
+        return _sum(self.log_jacobians)
+
+    def less(self, others: "Terms") -> "Terms":
+        """Subtract the terms at another position, each from its own.
+
+        Of many weights and rows, the two sums are so large that single precision loses their
+        difference.
+        """
+        return jax.tree.map(jnp.subtract, self._replace(normals={}), others._replace(normals={}))
+
+
+def _sum(by_site: dict[str, Array]) -> Array:
+    return jnp.asarray(sum((jnp.sum(summands) for summands in by_site.values()), 0.0))
 
 
 def likelihood_alone(log_likelihood: Array) -> Terms:
     """Give terms with no prior: their total is the likelihood's part of the log-density."""
-    return Terms({}, jnp.zeros(()), log_likelihood, {})
+    return Terms({}, {}, log_likelihood, {})
 
 
 def evaluated(model: Callable, microbatch: int | None, position: Position, batch: Batch) -> Terms:
     """Evaluate the terms of the log-density, `microbatch` rows at a time."""
     x, y, *mask = batch
-    log_jacobians: list[Array] = []
-    trace = traced(model, x, y, substitute_fn=_constrained(position, log_jacobians.append))
-    log_priors = {site: jnp.sum(log_prob(trace[site])) for site in position}
+    log_jacobians: dict[str, Array] = {}
+    trace = traced(model, x, y, substitute_fn=_constrained(position, log_jacobians.__setitem__))
+    log_priors = {site: _summands(trace[site]) for site in position}
     rows = _by_row(trace)
     if active_changes():  # a tap sees all rows at once
         microbatch = None
@@ -70,7 +89,7 @@ def evaluated(model: Callable, microbatch: int | None, position: Position, batch
     rows = jnp.where(mask[0], rows, 0.0) if mask else rows
     normals = {site: _normal(trace[site]) for site in position}
     known = {site: normal for site, normal in normals.items() if normal is not None}
-    return Terms(log_priors, jnp.asarray(sum(log_jacobians, 0.0)), rows, known)
+    return Terms(log_priors, log_jacobians, rows, known)
 
 
 def traced(model: Callable, x: Any, y: Any, key: Array | None = None, **substituted: Any) -> dict:
@@ -105,7 +124,7 @@ def constrained_values(model: Callable, position: Position, data: Batch) -> Valu
     return {site: trace[site]["value"] for site in position}
 
 
-def _constrained(position: Position, record: Callable = lambda log_jacobian: None) -> Callable:
+def _constrained(position: Position, record: Callable = lambda site, log_det: None) -> Callable:
     """Substitute each site's constrained value; a support may depend on sites sampled before."""
 
     def value(site: dict) -> Array | None:
@@ -114,7 +133,7 @@ def _constrained(position: Position, record: Callable = lambda log_jacobian: Non
         unconstrained = position[site["name"]]
         transform = biject_to(site["fn"].support)
         constrained = transform(unconstrained)
-        record(jnp.sum(transform.log_abs_det_jacobian(unconstrained, constrained)))
+        record(site["name"], transform.log_abs_det_jacobian(unconstrained, constrained))
         return constrained
 
     return value
@@ -161,6 +180,16 @@ def log_prob(site: dict) -> Array:
     """Give the log-density of a site's value, times the site's scale."""
     log_prob = site["fn"].log_prob(site["value"])
     return log_prob if site["scale"] is None else site["scale"] * log_prob
+
+
+def _summands(site: dict) -> Array:
+    """Give the log-density of a site's value by element, where its elements are independent."""
+    distribution, scale = site["fn"], site["scale"]
+    if scale is not None and jnp.ndim(scale) > 0:  # of the shape of a batch, not of the elements
+        return log_prob(site)
+    while isinstance(distribution, dist.Independent):
+        distribution = distribution.base_dist
+    return log_prob({**site, "fn": distribution})
 
 
 def _by_row(trace: dict) -> Array:

@@ -101,13 +101,22 @@ def _momentum_update(scale: Tree) -> Callable:
         turned = jax.tree.map(lambda e, u: along * e + kept * u, direction, momentum)
         if dims < _FEW:
             turned = _normalised(turned)
-        # log(cosh d + projection sinh d), in a form that is accurate for small steps.
-        shrunk = (1 - projection) / 2 * -jnp.expm1(-2 * delta)
-        change = (delta + jnp.log1p(-shrunk)) * (dims - 1)
+        change = (dims - 1) * _log_stretch(delta, projection)
         total = change if kinetic_change is None else kinetic_change + change
         return turned, jax.tree.map(jnp.multiply, turned, scale), total
 
     return update
+
+
+def _log_stretch(delta: jax.Array, projection: jax.Array) -> jax.Array:
+    """Give log(cosh d + projection sinh d), small as it may be: it is multiplied by the dimension.
+
+    Long steps take a form that does not overflow.
+    """
+    short = jnp.minimum(delta, 1.0)
+    growth = 2 * jnp.sinh(short / 2) ** 2 + projection * jnp.sinh(short)
+    shrunk = (1 - projection) / 2 * -jnp.expm1(-2 * delta)
+    return jnp.where(delta < 1, jnp.log1p(growth), delta + jnp.log1p(-shrunk))
 
 
 def _normalised(direction: Tree) -> Tree:
