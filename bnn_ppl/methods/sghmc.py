@@ -18,7 +18,7 @@ def sghmc(
     posterior: Posterior,
     step_size: float | Schedule | None = None,
     *,
-    momentum: float = 0.9,
+    momentum: float | None = None,
     preconditioner: Preconditioner | None = None,
     noise_temperature: float | Schedule = 1.0,
     gibbs_every: int | None = None,
@@ -44,7 +44,8 @@ def sghmc(
         units of the weights. None: found in warm-up, with M (see Notes), where the arguments that
         follow, but for the momentum of sghmc, cannot be given.
     momentum
-        Momentum decay :math:`\beta`, from 0 (which is sgld) to below 1.
+        Momentum decay :math:`\beta`, from 0 (which is sgld) to below 1. By default 0.9, or 0.99
+        where the step size is found.
     preconditioner
         Diagonal mass matrix M, one of :mod:`bnn_ppl.preconditioners`; by default the identity.
     noise_temperature
@@ -62,7 +63,12 @@ def sghmc(
 
     Notes
     -----
-    The step size and M are found as by :func:`bnn_ppl.sgld`.
+    The step size and M are found as by :func:`bnn_ppl.sgld`, but for two things. The injected noise
+    is less by the minibatch's own, :math:`\epsilon (N / |B| - 1) F` with F the Fisher information in
+    M, as far as there is any left (Chen et al., 2014, section 3.3). And the error aimed at counts
+    what a step would add to the kinetic temperature without friction,
+    :math:`\epsilon\, g^\top M^{-1} g / (4 d)` in d dimensions, as that of :func:`bnn_ppl.sgnht`.
+    A momentum nearer to 1 mixes faster where stability, not gradient noise, limits the step.
 
     Raises
     ------
@@ -75,6 +81,8 @@ def sghmc(
             "got a preconditioner with curvature, expected one without: its correction is for "
             "overdamped dynamics; use sgld"
         )
+    if momentum is None:
+        momentum = 0.99 if step_size is None else 0.9
     return langevin(
         posterior,
         step_size,

@@ -169,9 +169,19 @@ def langevin_move(
     position, before = chain
     lp, gradient = jax.value_and_grad(posterior.logdensity)(position, batch)
     root = jnp.sqrt(size)
+    injected = optax.tree.scale(2 * (1 - momentum), mass)
+    if momentum:
+        # With so little friction the minibatch's noise counts: it takes the place of as much of the
+        # injected (Chen et al., 2014, section 3.3). The Fisher information, the mass without the
+        # prior's precision, times `others` is its variance.
+        others = posterior.num_rows / batch[1].shape[0] - 1
+        precision = {site: posterior.prior_std[site] ** -2 for site in position}
+        injected = jax.tree.map(
+            lambda v, m, p: jnp.maximum(v - size * others * (m - p), 0.0), injected, mass, precision
+        )
     after = jax.tree.map(
-        lambda old, g, e, m: momentum * old + root * g + jnp.sqrt(2 * (1 - momentum) * m) * e,
-        *(before, gradient, gaussian_like(key, position), mass),
+        lambda old, g, e, v: momentum * old + root * g + jnp.sqrt(v) * e,
+        *(before, gradient, gaussian_like(key, position), injected),
     )
     moved = jax.tree.map(lambda w, p, m: w + root * p / m, position, after, mass)
     # Without a force the momentum has the variance 2 M / (1 + momentum).
@@ -182,7 +192,11 @@ def langevin_move(
         kinetic_temperature=kinetic,
         configurational_temperature=configurational_temperature(position, gradient),
     )
-    return (moved, after), info | {"excess": kinetic - 1}
+    excess = kinetic - 1
+    if momentum:  # what a step of this length would add without friction, as in sgnht
+        force = optax.tree.sum(jax.tree.map(lambda g, m: jnp.sum(g**2 / m), gradient, mass))
+        excess += size * force / (4 * posterior.num_weights)
+    return (moved, after), info | {"excess": excess}
 
 
 def _preconditioned_gradient(

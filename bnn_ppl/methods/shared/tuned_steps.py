@@ -26,7 +26,7 @@ _CHEAP, _THIN = 2**27, (20, 300)  # rows times weights of the steps from one dra
 _PROBES = 300  # gradients from which the mass is estimated
 _WINDOW = 200  # steps over which the temperature is first averaged; each window is twice as long
 _MOST_CHANGE = 2.0  # factor by which a window may change the step size
-_MARGIN = 3.0  # factor between a step size found unstable and the largest used
+_MARGIN = 5.0  # factor between a step size found unstable and the largest used
 _LOST = 10.0  # times the highest temperature of a stable chain: it will not come back
 
 
@@ -103,9 +103,11 @@ def tuned(
     def step(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
         moved = move_after or move
         chain, info = moved(key, state.chain, batch, state.step_size, state.mass)
-        # A chain that is lost is brought back, and flagged: better than no number ever after.
+        # A chain that is lost is brought back, flagged, and goes on with shorter steps: better than
+        # no number ever after.
         lost = ~(info["kinetic_temperature"] < _LOST * most)
         chain = jax.tree.map(partial(jnp.where, lost), state.safe, chain)
+        state = state._replace(step_size=jnp.where(lost, state.step_size / 4, state.step_size))
         info = info | {"diverging": info["diverging"] | lost}
         state = state._replace(chain=chain, num_steps=state.num_steps + 1)
         return state, _recorded(info, state.step_size)
