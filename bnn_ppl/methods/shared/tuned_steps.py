@@ -26,7 +26,7 @@ _CHEAP, _THIN = 2**27, (20, 300)  # rows times weights of the steps from one dra
 _PROBES = 300  # gradients from which the mass is estimated
 _WINDOW = 200  # steps over which the temperature is first averaged; each window is twice as long
 _MOST_CHANGE = 2.0  # factor by which a window may change the step size
-_MARGIN = 5.0  # factor between a step size found unstable and the largest used
+_MARGIN = 3.0  # factor between a step size found unstable and the largest used
 _LOST = 10.0  # times the highest temperature of a stable chain: it will not come back
 
 
