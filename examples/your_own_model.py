@@ -47,9 +47,9 @@ def student_t_regressor(net: partial, prior: bnn.priors.SitePrior) -> bnn.models
     def model(x: jax.Array, y: jax.Array | None = None) -> None:
         f = bnn.random_network("net", net, prior)
         scale = numpyro.sample("scale", bnn.priors.noise())
-        df = numpyro.sample("df", dist.Gamma(2.0, 0.1))
+        above_one = numpyro.sample("df_above_one", dist.Gamma(2.0, 0.1))  # so that y has a mean
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.StudentT(df, f(x)[:, 0], scale), obs=y)
+            numpyro.sample("y", dist.StudentT(1 + above_one, f(x)[:, 0], scale), obs=y)
 
     return model
 
@@ -81,7 +81,7 @@ def main(config: Config) -> dict[str, float]:
             f"{name} NLL": bnn.metrics.nll(prediction, data.test.y, scale=data.y_scale),
             f"{name} R-hat": float(rhat["mean"].quantile(0.95)),
         }
-    scores["degrees of freedom"] = float(draws.posterior["df"].mean())
+    scores["degrees of freedom"] = 1 + float(draws.posterior["df_above_one"].mean())
     for score, value in scores.items():
         print(f"{score:20} {value:.3f}")
     return scores
