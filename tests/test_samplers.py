@@ -233,7 +233,7 @@ def test_a_rejected_proposal_counts_the_old_draw_again():
     moved = w[:, 1:] != w[:, :-1]
     rate = draws.sample_stats.acceptance_rate.values[:, 1:]
     assert moved.mean() == pytest.approx(rate.mean(), abs=0.02) and 0.4 < moved.mean() < 0.9
-    np.testing.assert_allclose(lp[:, 1:][~moved], lp[:, :-1][~moved], rtol=1e-6)
+    assert (lp[:, 1:] == lp[:, :-1])[~moved].all()
     mean, variance = digamma(1.0), polygamma(1, 1.0)
     assert_means(w, mean)
     assert_means((w - mean) ** 2, variance)

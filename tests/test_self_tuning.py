@@ -18,6 +18,7 @@ from bnn_ppl import cli
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import Method, usual_batch_size
+from bnn_ppl.methods.shared.langevin import langevin_move
 from bnn_ppl.methods.shared.self_paced import RATES
 
 MINIBATCH_SAMPLERS = ["sgld", "sghmc", "sgnht", "csgld"]
@@ -188,6 +189,51 @@ def test_a_step_size_found_unstable_is_not_tried_again():
         state, _ = step(jax.random.key(i), state, posterior.data)
     assert float(state.ceiling) < 100 and float(state.step_size) <= float(state.ceiling)
     assert np.isfinite(state.chain.position["w"]).all()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 5.0])
+def test_the_noise_of_minibatches_takes_the_place_of_injected_noise(temperature):
+    posterior, mean, _ = stiff(temperature)
+    x, y = (np.asarray(leaf) for leaf in posterior.data)
+    fisher = ((x * (y - x @ mean)[:, None] / 0.09) ** 2).sum(0)
+    mass = {"w": jnp.asarray(fisher / temperature + posterior.prior_std["w"] ** -2)}
+    noise = 9 * fisher / temperature**2  # variance of the gradient on one row in ten
+    size, injected = jnp.asarray(0.1 * float(min(mass["w"] / noise))), 0.2 * mass["w"]
+    chain = {"w": jnp.asarray(mean)}, {"w": jnp.zeros(3)}
+
+    def momentum(key):
+        own_key, rows_key = jax.random.split(key)
+        rows = jax.random.permutation(rows_key, len(y))[:30]
+        batch = posterior.data[0][rows], posterior.data[1][rows]
+        return langevin_move(posterior, 0.9, own_key, chain, batch, size, mass)[0][1]["w"]
+
+    found = jax.jit(jax.vmap(momentum))(jax.random.split(jax.random.key(0), 20_000))
+    np.testing.assert_allclose(found.var(0), injected, rtol=0.05)
+
+
+def test_sghmc_has_less_friction_where_it_finds_its_step_size():
+    posterior, _, _ = stiff()
+    assert bnn.sghmc(posterior).settings["momentum"] == 0.99
+    assert bnn.sghmc(posterior, 1e-3).settings["momentum"] == 0.9
+    assert bnn.sghmc(posterior, momentum=0.5).settings["momentum"] == 0.5
+
+
+@pytest.mark.parametrize("cyclical", [False, True])
+def test_a_chain_that_is_lost_is_brought_back_and_goes_on_with_shorter_steps(cyclical):
+    posterior, _, _ = stiff()
+    method = bnn.sghmc(posterior)
+    method = bnn.schedules.in_cycles(method, 10, 20) if cyclical else method
+    state = method.init(jax.random.key(0), {"w": jnp.ones(3)}, posterior.data)
+    state = method.begin(state, jnp.asarray(20))
+    for i in range(20):
+        state, _ = method.warmup(jax.random.key(i), state, posterior.data)
+    state, info = method.step(jax.random.key(20), state, posterior.data)
+    assert not info["diverging"]
+    away = state.chain._replace(momentum={"w": jnp.full(3, 1e6)})
+    found, info = method.step(jax.random.key(21), state._replace(chain=away), posterior.data)
+    assert info["diverging"]
+    np.testing.assert_array_equal(found.chain.position["w"], state.safe.position["w"])
+    np.testing.assert_allclose(found.step_size, state.step_size / 4, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["sgld", "sghmc"])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnn_ppl.analysis.rank_statistics import diagnose
+from bnn_ppl.analysis.rank_statistics import diagnose, quantile_of_defined
 
 if TYPE_CHECKING:
     import arviz
@@ -194,9 +194,9 @@ def _weights_row(rhat: np.ndarray, bulk: np.ndarray, tail: np.ndarray) -> dict[s
         **_rhat_columns(rhat),
         "share_rhat_above_1.01": _share(rhat, rhat > 1.01),
         "share_rhat_above_1.1": _share(rhat, rhat > 1.1),
-        "ess_bulk_min": _quantile_of_defined(bulk, 0),
-        "ess_bulk_median": _quantile_of_defined(bulk, 0.5),
-        "ess_tail_min": _quantile_of_defined(tail, 0),
+        "ess_bulk_min": quantile_of_defined(bulk, 0),
+        "ess_bulk_median": quantile_of_defined(bulk, 0.5),
+        "ess_tail_min": quantile_of_defined(tail, 0),
         "undefined": int(np.isnan(rhat).sum()),
     }
 
@@ -206,26 +206,17 @@ def _summary_row(rhat: np.ndarray, bulk: np.ndarray, tail: np.ndarray) -> dict[s
         **_rhat_columns(rhat),
         "share_rhat_below_1.01": _share(rhat, rhat < 1.01),
         "share_rhat_below_1.05": _share(rhat, rhat < 1.05),
-        "ess_bulk_median": _quantile_of_defined(bulk, 0.5),
-        "ess_bulk_min": _quantile_of_defined(bulk, 0),
-        "ess_tail_median": _quantile_of_defined(tail, 0.5),
-        "ess_tail_min": _quantile_of_defined(tail, 0),
+        "ess_bulk_median": quantile_of_defined(bulk, 0.5),
+        "ess_bulk_min": quantile_of_defined(bulk, 0),
+        "ess_tail_median": quantile_of_defined(tail, 0.5),
+        "ess_tail_min": quantile_of_defined(tail, 0),
         "undefined": int(np.isnan(rhat).sum()),
     }
 
 
 def _rhat_columns(rhat: np.ndarray) -> dict[str, float]:
     levels = {"rhat_median": 0.5, "rhat_95": 0.95, "rhat_max": 1.0}
-    return {"n": rhat.size} | {name: _quantile_of_defined(rhat, q) for name, q in levels.items()}
-
-
-def _quantile_of_defined(values: np.ndarray, level: float) -> float:
-    defined = values[~np.isnan(values)]
-    if not defined.size:
-        return np.nan
-    # The R-hat of stuck chains can be infinite, and interpolating from infinity gives NaN.
-    finite = np.isfinite(defined).all()
-    return float(np.quantile(defined, level, method="linear" if finite else "higher"))
+    return {"n": rhat.size} | {name: quantile_of_defined(rhat, q) for name, q in levels.items()}
 
 
 def _share(values: np.ndarray, chosen: np.ndarray) -> float:

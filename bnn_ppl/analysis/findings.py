@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bnn_ppl.analysis.bounds import sites_on_bounds
-from bnn_ppl.analysis.rank_statistics import diagnose
+from bnn_ppl.analysis.rank_statistics import diagnose, quantile_of_defined
 from bnn_ppl.analysis.training_rows import Seen
 from bnn_ppl.model.posterior import Posterior
 
@@ -130,10 +130,7 @@ def mixing(sample: Seen) -> tuple[float, float]:
     rhat, ess = diagnose(block, ("rhat", "bulk"))
     moving = np.isfinite(ess) & (np.ptp(block, axis=(1, 2)) > 0)
     # A probability that is 1 in all draws says nothing; one that never moves in a chain does.
-    rhat, ess = rhat[moving & ~np.isnan(rhat)], ess[moving]
-    finite = np.isfinite(rhat).all()
-    high = np.quantile(rhat, 0.95, method="linear" if finite else "higher") if rhat.size else np.nan
-    return float(high), float(np.quantile(ess, 0.05)) if ess.size else np.nan
+    return quantile_of_defined(rhat[moving], 0.95), quantile_of_defined(ess[moving], 0.05)
 
 
 def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Finding]:

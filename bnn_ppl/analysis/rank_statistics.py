@@ -30,6 +30,16 @@ def diagnose(block: np.ndarray, kinds: Sequence[str]) -> np.ndarray:
     return found
 
 
+def quantile_of_defined(values: np.ndarray, level: float) -> float:
+    """Give a quantile of the values that are not NaN; NaN if all are."""
+    defined = values[~np.isnan(values)]
+    if not defined.size:
+        return np.nan
+    # The R-hat of stuck chains can be infinite, and interpolating from infinity gives NaN.
+    finite = np.isfinite(defined).all()
+    return float(np.quantile(defined, level, method="linear" if finite else "higher"))
+
+
 def _split(block: np.ndarray) -> np.ndarray:
     """Halve each chain; if the number of draws is odd, the middle one is in neither half."""
     num_draws = block.shape[-1]

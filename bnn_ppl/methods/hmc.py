@@ -127,11 +127,14 @@ def hmc(
         kernel = kernels.build_kernel(_trajectory(steps))
         metric = euclidean(inverse_mass, momentum)
         new, info = kernel(key, chain, logdensity, step_size_now, metric, 1)
-        stats = {"acceptance_rate": info.acceptance_rate, "diverging": info.is_divergent}
         # The energy of the new state: after a rejection that of the starting point.
         change = jnp.where(info.is_accepted, info.energy, 0.0)
-        energy = kinetic_energy(inverse_mass, momentum) + change
-        stats |= {"energy": energy, "n_steps": steps}
+        stats = {
+            "acceptance_rate": info.acceptance_rate,
+            "diverging": info.is_divergent,
+            "energy": kinetic_energy(inverse_mass, momentum) + change,
+            "n_steps": steps,
+        }
         return new, stats, None if adapted is None else _end(info, steps * step_size_now)
 
     return adaptive(

@@ -113,7 +113,8 @@ def in_cycles(method: Method, cycle_length: int, num_warmup: int) -> Method:
     def step(key: jax.Array, state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
         now = state._replace(step_size=state.step_size * share(state.num_steps))
         new, info = method.step(key, now, batch)
-        return new._replace(step_size=state.step_size), info
+        # Steps get shorter after a chain was lost, and stay so.
+        return new._replace(step_size=state.step_size * (new.step_size / now.step_size)), info
 
     known = {"cycle_length": cycle_length}
     return method._replace(step=step, settings={**method.settings, **known})

@@ -13,6 +13,7 @@ import numpy as np
 from bnn_ppl.analysis import diagnostics
 from bnn_ppl.analysis.per_draw import probs_or_mean
 from bnn_ppl.analysis.predict import function_draws
+from bnn_ppl.analysis.rank_statistics import quantile_of_defined
 from bnn_ppl.analysis.training_rows import spread
 from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
@@ -221,18 +222,9 @@ def _look(goal: Goal, posterior: Posterior, recorder: Memory | Folder, done: Pro
         (values,) = (each.values for each in functions.posterior.data_vars.values())
         rhat, ess = diagnostics.rhat(values), diagnostics.ess(values)
         finite = bool(np.isfinite(values).all())
-        reached = Reached(_quantile(rhat, 0.95), _quantile(ess, 0.05), finite)
+        # Predictions that never move have no R-hat.
+        reached = Reached(quantile_of_defined(rhat, 0.95), quantile_of_defined(ess, 0.05), finite)
     return Reached(*map(agreed, reached))
-
-
-def _quantile(values: np.ndarray, level: float) -> float:
-    """Give a quantile of the defined values: predictions that never move have no R-hat."""
-    defined = values[~np.isnan(values)]
-    if not defined.size:
-        return math.nan
-    # The R-hat of stuck chains can be infinite, and interpolating from infinity gives NaN.
-    finite = np.isfinite(defined).all()
-    return float(np.quantile(defined, level, method="linear" if finite else "higher"))
 
 
 def _report(goal: Goal, reached: Reached, done: Progress, progress: bool | Literal["json"]) -> None:

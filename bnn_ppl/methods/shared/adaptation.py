@@ -134,7 +134,11 @@ def adaptive(
     ) -> tuple[Any, dict, Any]:
         lp, change, chain = from_here(state.chain, batch)
         chain, info, end = transition(key, chain, change, step_size, state.inverse_mass, length)
-        chain = chain._replace(logdensity=lp + chain.logdensity)
+        # Where nothing has changed, to the last digit what was recorded before.
+        moved = chain.logdensity != 0
+        chain = chain._replace(
+            logdensity=jnp.where(moved, lp + chain.logdensity, state.chain.logdensity)
+        )
         info = {**info, "lp": chain.logdensity, "step_size": step_size}
         if "energy" in info:
             info["energy"] -= lp

@@ -13,7 +13,12 @@ from bnn_ppl.methods.preconditioners import Preconditioner, identity
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.gibbs import check_gibbs, precisions_drawn
 from bnn_ppl.methods.shared.random import gaussian_like
-from bnn_ppl.methods.shared.tuned_steps import EXCESS, configurational_temperature, tuned
+from bnn_ppl.methods.shared.tuned_steps import (
+    EXCESS,
+    configurational_temperature,
+    gradient_variance,
+    tuned,
+)
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
@@ -170,15 +175,9 @@ def langevin_move(
     lp, gradient = jax.value_and_grad(posterior.logdensity)(position, batch)
     root = jnp.sqrt(size)
     injected = optax.tree.scale(2 * (1 - momentum), mass)
-    if momentum:
-        # With so little friction the minibatch's noise counts: it takes the place of as much of the
-        # injected (Chen et al., 2014, section 3.3). The Fisher information, the mass without the
-        # prior's precision, times `others` is its variance.
-        others = posterior.num_rows / batch[1].shape[0] - 1
-        precision = {site: posterior.prior_std[site] ** -2 for site in position}
-        injected = jax.tree.map(
-            lambda v, m, p: jnp.maximum(v - size * others * (m - p), 0.0), injected, mass, precision
-        )
+    if momentum:  # with little friction the minibatch's noise counts (Chen et al., 2014, sec. 3.3)
+        own = gradient_variance(posterior, mass, batch)
+        injected = jax.tree.map(lambda v, o: jnp.maximum(v - size * o, 0.0), injected, own)
     after = jax.tree.map(
         lambda old, g, e, v: momentum * old + root * g + jnp.sqrt(v) * e,
         *(before, gradient, gaussian_like(key, position), injected),

@@ -28,6 +28,7 @@ _WINDOW = 200  # steps over which the temperature is first averaged; each window
 _MOST_CHANGE = 2.0  # factor by which a window may change the step size
 _MARGIN = 3.0  # factor between a step size found unstable and the largest used
 _LOST = 10.0  # times the highest temperature of a stable chain: it will not come back
+_SHORTER = 4.0  # factor by which steps are shorter after a chain was lost
 
 
 class TunedState(NamedTuple):
@@ -59,9 +60,9 @@ def tuned(
 
     The chains start at the optima of ``descent(posterior, anchored=True)``. The first steps of
     warm-up estimate the diagonal M of the posterior's curvature there: the prior's precision plus
-    the empirical Fisher information. The others set the step size so that the kinetic temperature
-    exceeds 1 by ``EXCESS``: to first order the excess is proportional to the step size, so each
-    window of steps multiplies it by the ratio of what was aimed at to what was measured.
+    the empirical Fisher information. The others set the step size so that an error of temperature
+    averages ``EXCESS``: to first order it is proportional to the step size, so each window of steps
+    multiplies it by the ratio of what was aimed at to what was measured.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ def tuned(
         ``key, position -> chain``.
     move
         ``key, chain, batch, step_size, mass -> chain, info``; info has the
-        ``kinetic_temperature`` and ``excess``, what is to average ``EXCESS``.
+        ``kinetic_temperature`` and ``excess``, the error that is to average ``EXCESS``.
     position
         ``chain -> position``.
     first_step_size
@@ -107,10 +108,10 @@ def tuned(
         # no number ever after.
         lost = ~(info["kinetic_temperature"] < _LOST * most)
         chain = jax.tree.map(partial(jnp.where, lost), state.safe, chain)
-        state = state._replace(step_size=jnp.where(lost, state.step_size / 4, state.step_size))
-        info = info | {"diverging": info["diverging"] | lost}
-        state = state._replace(chain=chain, num_steps=state.num_steps + 1)
-        return state, _recorded(info, state.step_size)
+        info = _recorded(info | {"diverging": info["diverging"] | lost}, state.step_size)
+        step_size = state.step_size / jnp.where(lost, _SHORTER, 1.0)
+        state = state._replace(chain=chain, step_size=step_size, num_steps=state.num_steps + 1)
+        return state, info
 
     def warmup(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
         probing = state.num_steps < state.window_start
@@ -129,13 +130,8 @@ def tuned(
         point = position(state.chain)
         gradient = _probe(posterior, key, point, batch)
         squares = jax.tree.map(lambda total, g: total + g**2, state.squares, gradient)
-        share = posterior.num_rows / batch[1].shape[0]
-        mass = {
-            site: total / (state.num_steps + 1) * posterior.temperature / share
-            + posterior.prior_std[site] ** -2
-            for site, total in squares.items()
-        }
-        step_size = first_step_size(jnp.asarray(1.0 + share))
+        mass = _mass(posterior, optax.tree.scale(1 / (state.num_steps + 1), squares), batch)
+        step_size = first_step_size(jnp.asarray(1.0 + _rows_a_row(posterior, batch)))
         info = jax.eval_shape(move, key, state.chain, batch, state.step_size, state.mass)[1]
         info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), info)
         state = state._replace(squares=squares, mass=mass, step_size=step_size)
@@ -183,6 +179,29 @@ def _probe(posterior: Posterior, key: Array, position: Tree, batch: Any) -> Tree
         return posterior.total(likelihood_alone(signs * rows), batch)
 
     return jax.grad(signed)(position)
+
+
+def _rows_a_row(posterior: Posterior, batch: Any) -> float:
+    """Give how many rows each one of a batch stands for."""
+    return posterior.num_rows / batch[1].shape[0]
+
+
+def _mass(posterior: Posterior, mean_squares: Tree, batch: Any) -> Tree:
+    """Give the prior's precision plus the Fisher information, from mean squares of probes."""
+    factor = posterior.temperature / _rows_a_row(posterior, batch)
+    return {
+        site: factor * square + posterior.prior_std[site] ** -2
+        for site, square in mean_squares.items()
+    }
+
+
+def gradient_variance(posterior: Posterior, mass: Tree, batch: Any) -> Tree:
+    """Give the variance of a minibatch's gradient, which the Fisher information in the mass tells.
+
+    Rows are drawn without replacement: of all rows it is 0.
+    """
+    factor = max(_rows_a_row(posterior, batch) - 1, 0.0) / posterior.temperature
+    return {site: factor * (m - posterior.prior_std[site] ** -2) for site, m in mass.items()}
 
 
 def _recorded(info: dict[str, Array], step_size: Array) -> dict[str, Array]:
