@@ -600,6 +600,15 @@ def test_labels_and_weights_give_the_fisher_information_of_each_likelihood():
     expected = [np.diag([*row, 2.0, 2.0]) for row in precision]
     np.testing.assert_allclose(got, expected, atol=1e-10)
 
+    root = jnp.asarray([[0.5, 0.0], [-0.4, 0.3]])
+
+    def correlated(z):
+        return dist.MultivariateNormal(z, scale_tril=root)
+
+    got = products(correlated, z[:, :2], jnp.zeros((4, 2)))
+    expected = np.linalg.inv(np.asarray(root) @ np.asarray(root).T)
+    np.testing.assert_allclose(got, np.broadcast_to(expected, (4, 2, 2)), rtol=1e-10)
+
     def shared(z):
         return dist.Normal(z[0], jnp.exp(z[1]))  # of all rows alike, without a plate
 

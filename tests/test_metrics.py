@@ -365,6 +365,37 @@ def test_summary_of_a_regression():
     }
 
 
+@pytest.mark.parametrize("joint", [True, False])
+def test_summary_of_two_outputs_is_joint_and_by_output(joint):
+    first, _, _, y_0 = mixture(rows=30)
+    second = first.isel(row=slice(None, None, -1))
+    y, scale = np.stack([y_0, y_0], 1), [3.0, 0.5]
+    both = xr.Dataset(
+        {
+            name: (("row", "output"), np.stack([first[name], second[name]], 1))
+            for name in ("mean", "variance", "log_prob")
+        }
+    )
+    if joint:  # as of a distribution whose outputs form one event
+        both["log_prob"] = both["log_prob"].sum("output")
+    table = metrics.summary(both, y, scale=scale, digits=None)
+    one, other = (
+        metrics.summary(prediction, y_0, scale=own, digits=None)
+        for prediction, own in ((first, 3.0), (second, 0.5))
+    )
+    assert table["rmse"] == pytest.approx(np.sqrt((one["rmse"] ** 2 + other["rmse"] ** 2) / 2))
+    for name in ("nll", "gaussian_nll"):
+        assert table[name] == pytest.approx(one[name] + other[name])
+    for name in ("predictive_sd", "coverage_90"):
+        assert table[name] == pytest.approx((one[name] + other[name]) / 2)
+    for name in ("rmse", "gaussian_nll", "predictive_sd", "coverage_90"):
+        assert [table[f"{name}[{i}]"] for i in (0, 1)] == pytest.approx([one[name], other[name]])
+    with pytest.raises(ValueError, match="a positive number for each output; pass data.y_scale"):
+        metrics.summary(both, y, scale=[1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match=r"got y of shape \(30,\) and a prediction"):
+        metrics.summary(both, y_0)
+
+
 def test_summary_prints_names_and_four_digits():
     probs = np.array([[2 / 3, 1 / 3]] * 3)
     text = str(metrics.summary(probs, np.array([0, 0, 1])))

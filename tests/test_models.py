@@ -76,6 +76,64 @@ def test_likelihood_equals_scipy(name):
     assert sites["y"]["is_observed"]
 
 
+TWO = np.stack([REAL, X[:, 0] ** 2], 1)
+
+
+@pytest.mark.parametrize(
+    ("noise", "covariance", "others"),
+    [
+        (None, "diagonal", {"noise"}),
+        ((0.4, 0.2), "diagonal", set()),
+        ("heteroscedastic", "diagonal", set()),
+        (None, "full", {"noise", "correlation"}),
+        (0.4, "full", {"correlation"}),
+    ],
+)
+def test_several_outputs_are_one_event_with_the_density_of_scipy(noise, covariance, others):
+    width = 4 if noise == "heteroscedastic" else 2
+    model = bnn.models.regressor(net(width), PRIOR, noise, num_outputs=2, covariance=covariance)
+    sites = trace_of(model, X, TWO)
+    assert set(sites) == WEIGHTS | others | {"y"}
+    output = numpy_pass({site: sites[site]["value"] for site in WEIGHTS}, X)
+    std = np.log1p(np.exp(output[:, 2:])) if noise == "heteroscedastic" else noise
+    std = np.asarray(sites["noise"]["value"]) if "noise" in others else np.asarray(std)
+    correlation = np.asarray(sites["correlation"]["value"]) if covariance == "full" else np.eye(2)
+    assert covariance == "diagonal" or abs(correlation[1, 0]) > 0.01
+    stds = np.broadcast_to(std, (ROWS, 2))
+    expected = [
+        st.multivariate_normal(mean, np.outer(s, s) * (correlation @ correlation.T)).logpdf(row)
+        for mean, s, row in zip(output[:, :2], stds, TWO, strict=True)
+    ]
+    np.testing.assert_allclose(sites["y"]["fn"].log_prob(TWO), expected, rtol=2e-4, atol=1e-4)
+
+
+def test_correlated_noise_is_learnt_and_predicted():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2)).astype(np.float32)
+    noise = rng.multivariate_normal([0, 0], [[0.25, -0.2], [-0.2, 0.25]], size=200)
+    y = (x @ [[1.0, 0.0], [0.5, -1.0]] + noise).astype(np.float32)
+    linear = partial(bnn.nets.MLP, 2, (), 2)
+    model = bnn.models.regressor(linear, PRIOR, num_outputs=2, covariance="full")
+    posterior = bnn.condition(model, (x, y))
+    method = bnn.hmc(posterior, 0.03, 0.3)
+    draws = bnn.run(
+        jax.random.key(0), posterior, method, num_warmup=200, num_draws=200, progress=False
+    )
+    factor = draws.posterior["correlation"].values[0]
+    assert factor.shape == (200, 2, 2)
+    residuals = y - x @ np.linalg.lstsq(x, y)[0]
+    assert factor[:, 1, 0].mean() == pytest.approx(np.corrcoef(residuals.T)[0, 1], abs=0.04)
+    prediction = bnn.predict(posterior, draws, (x, y))
+    assert np.isfinite(prediction["expected_entropy"]).all()
+    table = bnn.metrics.summary(prediction, y, scale=[2.0, 3.0], digits=None)
+    # Correlated errors are more probable together than one by one.
+    assert table["nll"] < table["gaussian_nll"] - 0.3
+    assert table["nll"] == pytest.approx(np.log(6.0) - float(prediction["log_prob"].mean()))
+    assert table["gaussian_nll"] == pytest.approx(
+        table["gaussian_nll[0]"] + table["gaussian_nll[1]"]
+    )
+
+
 @every_model
 def test_a_model_without_y_samples_it(name):
     site = trace_of(MODELS[name][0](), X)["y"]
@@ -163,6 +221,22 @@ REFUSED = {
     "one output, heteroscedastic": (
         lambda: bnn.condition(regressor("heteroscedastic"), (X, REAL)),
         r"got network outputs of shape \(8, 1\), expected \(rows, 2\)",
+    ),
+    "full covariance of one output": (
+        lambda: bnn.models.regressor(net(1), PRIOR, covariance="full"),
+        "got covariance='full' with one output, expected 'diagonal'",
+    ),
+    "no such covariance": (
+        lambda: bnn.models.regressor(net(2), PRIOR, num_outputs=2, covariance="dense"),
+        "got covariance='dense', expected 'diagonal' or 'full'",
+    ),
+    "no outputs": (
+        lambda: bnn.models.regressor(net(2), PRIOR, num_outputs=0),
+        "got num_outputs=0, expected a whole number, at least 1",
+    ),
+    "y with two columns": (
+        lambda: bnn.condition(regressor(0.1), (X, TWO)),
+        "got y .*2.*",
     ),
     "two outputs, one noise": (
         lambda: bnn.condition(regressor(0.1, num_outputs=2), (X, REAL)),

@@ -35,6 +35,8 @@ def each_output(predictive: dist.Distribution) -> dist.Distribution:
     """Give the distribution of each output where several form one event."""
     while isinstance(predictive, dist.Independent):
         predictive = predictive.base_dist
+    if isinstance(predictive, dist.MultivariateNormal):
+        return dist.Normal(predictive.mean, jnp.sqrt(predictive.variance))
     return predictive
 
 

@@ -44,59 +44,105 @@ def classifier(net: Any, prior: Prior) -> Model:
     return Partial(model, prior)  # whose numbers are arguments of what is compiled from it
 
 
-def regressor(net: Any, prior: Prior, noise: Noise | None = None) -> Model:
-    """Build a regression model: Gaussian noise about the network's output.
+def regressor(
+    net: Any,
+    prior: Prior,
+    noise: Noise | None = None,
+    *,
+    num_outputs: int = 1,
+    covariance: Literal["diagonal", "full"] = "diagonal",
+) -> Model:
+    r"""Build a regression model: Gaussian noise about the network's outputs.
 
     Parameters
     ----------
     net
-        As in :func:`bnn_ppl.random_network`; maps x (rows, ...) to (rows, 1), or to (rows, 2) for
-        heteroscedastic noise: mean and, through softplus, standard deviation.
+        As in :func:`bnn_ppl.random_network`; maps x (rows, ...) to (rows, num_outputs), the means,
+        or for heteroscedastic noise to (rows, 2 num_outputs): means, then standard deviations
+        through softplus.
     prior
         As in :func:`bnn_ppl.random_network`.
     noise
         Standard deviation of y about the network, in the units of y: a number (known); a
-        distribution, its prior (learnt, as the site ``noise``); or ``"heteroscedastic"``, learnt
-        for each x. By default learnt under :func:`bnn_ppl.priors.noise`.
+        distribution, its prior (learnt, as the site ``noise``, one for each output); or
+        ``"heteroscedastic"``, learnt for each x. By default learnt under
+        :func:`bnn_ppl.priors.noise`.
+    num_outputs
+        Columns of y.
+    covariance
+        Of the noise of several outputs: ``"diagonal"``, or ``"full"``,
+        :math:`\mathrm{diag}(\sigma)\, C\, \mathrm{diag}(\sigma)` with a learnt correlation matrix
+        C, uniform a priori (Lewandowski, Kurowicka & Joe, 2009, with :math:`\eta = 1`); its
+        Cholesky factor is the site ``correlation``.
 
     Returns
     -------
     Callable
-        ``model(x, y=None)`` with y real, shape (rows,).
+        ``model(x, y=None)`` with y real, shape (rows,), or (rows, num_outputs) if there are
+        several; the outputs of a row are one event.
 
     Raises
     ------
     ValueError
-        If `noise` is none of these, or the network has the wrong number of outputs.
+        If `noise` or `covariance` is none of these, or the network has the wrong number of outputs.
     """
     noise = priors.noise() if noise is None else noise
-    heteroscedastic = isinstance(noise, str) and noise == "heteroscedastic"
-    if not heteroscedastic and not isinstance(noise, dist.Distribution):
-        if isinstance(noise, str) or callable(noise) or np.ndim(noise):
-            raise ValueError(
-                f"got noise={noise!r}, expected a number, a distribution or 'heteroscedastic'"
-            )
-        if not noise > 0:
-            raise ValueError(f"got noise={noise}, expected a standard deviation above 0")
+    _check_noise(noise, num_outputs, covariance)
+    heteroscedastic = isinstance(noise, str)
 
     def model(prior: Prior, noise: Any, x: jax.Array, y: jax.Array | None = None) -> None:
-        output = _outputs(random_network("net", net, prior)(x), 2 if heteroscedastic else 1)
+        expected = (1 + heteroscedastic) * num_outputs
+        output = _outputs(random_network("net", net, prior)(x), expected)
+        mean = output[:, :num_outputs]
         if heteroscedastic:
-            std = jax.nn.softplus(output[:, 1])
+            std = jax.nn.softplus(output[:, num_outputs:])
         elif isinstance(noise, dist.Distribution):
-            std = numpyro.sample("noise", noise)
+            each = noise if num_outputs == 1 else noise.expand((num_outputs,)).to_event(1)
+            std = numpyro.sample("noise", each)
         else:
             std = jnp.asarray(noise, float)
-        with numpyro.plate("data", output.shape[0]):
-            numpyro.sample("y", dist.Normal(output[:, 0], std), obs=y)
+        likelihood = _gaussian(mean, std, covariance)
+        with numpyro.plate("data", len(output)):
+            numpyro.sample("y", likelihood, obs=y)
 
     return Partial(model, prior, noise)
+
+
+def _gaussian(mean: jax.Array, std: jax.Array, covariance: str) -> dist.Distribution:
+    """Give the distribution of y (rows,), or (rows, outputs) as one event."""
+    num_outputs = mean.shape[1]
+    if num_outputs == 1:
+        return dist.Normal(mean[:, 0], std[:, 0] if std.ndim == 2 else std)
+    if covariance == "diagonal":
+        return dist.Normal(mean, std).to_event(1)
+    correlation = numpyro.sample("correlation", dist.LKJCholesky(num_outputs))
+    scales = jnp.broadcast_to(std, (num_outputs,))
+    return dist.MultivariateNormal(mean, scale_tril=scales[:, None] * correlation)
+
+
+def _check_noise(noise: Any, num_outputs: Any, covariance: Any) -> None:
+    if isinstance(num_outputs, bool) or not isinstance(num_outputs, int) or num_outputs < 1:
+        raise ValueError(f"got num_outputs={num_outputs!r}, expected a whole number, at least 1")
+    if covariance not in ("diagonal", "full"):
+        raise ValueError(f"got covariance={covariance!r}, expected 'diagonal' or 'full'")
+    heteroscedastic = isinstance(noise, str) and noise == "heteroscedastic"
+    if covariance == "full" and (heteroscedastic or num_outputs == 1):
+        got = "heteroscedastic noise" if heteroscedastic else "one output"
+        raise ValueError(f"got covariance='full' with {got}, expected 'diagonal'")
+    if heteroscedastic or isinstance(noise, dist.Distribution):
+        return
+    if isinstance(noise, str) or callable(noise) or np.shape(noise) not in ((), (num_outputs,)):
+        raise ValueError(
+            f"got noise={noise!r}, expected a number, a distribution or 'heteroscedastic'"
+        )
+    if not np.all(np.asarray(noise) > 0):
+        raise ValueError(f"got noise={noise}, expected a standard deviation above 0")
 
 
 def _outputs(output: jax.Array, expected: int) -> jax.Array:
     if output.ndim != 2 or output.shape[1] != expected:
         raise ValueError(
-            f"got network outputs of shape {output.shape}, expected (rows, {expected}): "
-            "a heteroscedastic regressor needs two outputs, any other regressor one"
+            f"got network outputs of shape {output.shape}, expected (rows, {expected}): one for "
+            "each column of y, and for heteroscedastic noise as many again"
         )
     return output

@@ -108,12 +108,12 @@ def probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array
 
 
 def targets(y: ArrayLike, mean: Array) -> Array:
-    """Regression targets as floats, one for each row of the prediction."""
+    """Regression targets as floats, one for each row, or row and output, of the prediction."""
     y = np.asarray(y, dtype=float)
-    if y.shape != mean.shape or y.ndim != 1 or y.size == 0:
+    if y.shape != mean.shape or y.ndim not in (1, 2) or y.size == 0:
         raise ValueError(
-            f"got y of shape {y.shape} and a prediction of shape {mean.shape}, "
-            "expected (rows,) for both; pass the y of the predicted rows"
+            f"got y of shape {y.shape} and a prediction of shape {mean.shape}, expected (rows,), "
+            "or (rows, outputs), for both; pass the y of the predicted rows"
         )
     return y
 
@@ -132,11 +132,15 @@ def error_and_variance(prediction: Prediction, y: ArrayLike) -> tuple[Array, Arr
     return targets(y, mean) - mean, variance
 
 
-def positive_scale(scale: float) -> float:
-    """Give the scale as a float; refuse one that is not a positive number."""
-    if np.ndim(scale) != 0 or not 0 < scale < np.inf:
-        raise ValueError(f"got scale={scale}, expected a positive number; pass data.y_scale")
-    return float(scale)
+def positive_scale(scale: ArrayLike, outputs: tuple[int, ...] = ()) -> Array:
+    """Give the scale of each output, one for all or one each; refuse any that is not positive."""
+    array = np.asarray(scale, dtype=float)
+    if array.shape not in ((), outputs) or not ((array > 0) & (array < np.inf)).all():
+        each = " for each output" if outputs else ""
+        raise ValueError(
+            f"got scale={scale!r}, expected a positive number{each}; pass data.y_scale"
+        )
+    return np.broadcast_to(array, outputs)
 
 
 def _nan_message(rows: Array) -> str:

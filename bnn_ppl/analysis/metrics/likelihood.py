@@ -23,22 +23,23 @@ from bnn_ppl.analysis.metrics.inputs import (
 TEMPERATURES = (0.01, 100.0)
 
 
-def nll(prediction: Prediction, y: ArrayLike, *, scale: float = 1.0) -> float:
+def nll(prediction: Prediction, y: ArrayLike, *, scale: ArrayLike = 1.0) -> float:
     """Mean of -log p(y), where p is averaged over draws: for regression, the mixture density.
 
     Parameters
     ----------
     prediction : array (rows, classes) or Dataset
         Class probabilities, or a regression prediction with ``log_prob``.
-    y : array (rows,)
+    y : array (rows,) or (rows, outputs)
         True class numbers or targets, the same that `predict` was given.
-    scale : float
-        What regression targets were divided by; adds log(scale).
+    scale : float or array (outputs,)
+        What regression targets were divided by; adds log(scale) for each output.
 
     Returns
     -------
     float
-        Nats per row, in original units; infinite where a true class has probability zero.
+        Nats per row, jointly over outputs, in original units; infinite where a true class has
+        probability zero.
 
     Raises
     ------
@@ -46,13 +47,13 @@ def nll(prediction: Prediction, y: ArrayLike, *, scale: float = 1.0) -> float:
         If shapes, labels or probabilities are invalid, or ``log_prob`` belongs to other labels.
     """
     if is_regression(prediction):
-        return float(np.log(positive_scale(scale)) - np.mean(_log_density(prediction, y)))
-    if scale != 1:
-        raise ValueError(f"got scale={scale} for classes, expected 1 (no units); leave scale out")
+        return float(np.mean(-_log_density(prediction, y)) + _log_scale(prediction, scale))
+    if np.any(np.asarray(scale) != 1):
+        raise ValueError(f"got scale={scale!r} for classes, expected 1 (no units); leave scale out")
     return -float(np.mean(_log_prob_of_labels(prediction, y)))
 
 
-def gaussian_nll(prediction: Prediction, y: ArrayLike, *, scale: float = 1.0) -> float:
+def gaussian_nll(prediction: Prediction, y: ArrayLike, *, scale: ArrayLike = 1.0) -> float:
     """Mean of -log N(y; mean, variance), the Gaussian with the mean and variance of the mixture.
 
     Izmailov et al. (2021) report this instead of `nll`, the density of the mixture itself.
@@ -61,19 +62,20 @@ def gaussian_nll(prediction: Prediction, y: ArrayLike, *, scale: float = 1.0) ->
     ----------
     prediction : Dataset
         A regression prediction.
-    y : array (rows,)
+    y : array (rows,) or (rows, outputs)
         Targets, in the units of the prediction.
-    scale : float
-        What targets were divided by; adds log(scale).
+    scale : float or array (outputs,)
+        What targets were divided by; adds log(scale) for each output.
 
     Returns
     -------
     float
-        Nats per row, in original units.
+        Nats per row, in original units; summed over outputs, as if they were independent.
     """
     error, variance = error_and_variance(prediction, y)
     row_nll = 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
-    return float(np.mean(row_nll) + np.log(positive_scale(scale)))
+    row_nll = row_nll.reshape(len(row_nll), -1).sum(1)
+    return float(np.mean(row_nll) + _log_scale(prediction, scale))
 
 
 def fit_temperature(prediction: Prediction, y: ArrayLike) -> float:
@@ -138,9 +140,15 @@ def calibrated_nll(prediction: Prediction, y: ArrayLike, temperature: float) -> 
 
 
 def _log_density(prediction: Prediction, y: ArrayLike) -> Array:
+    """Give the log-density of each row; outputs that are no joint event are independent."""
     log_prob = variable(prediction, "log_prob")
-    targets(y, log_prob)
-    return log_prob
+    targets(y, variable(prediction, "mean"))
+    return log_prob.reshape(len(log_prob), -1).sum(1)
+
+
+def _log_scale(prediction: Prediction, scale: ArrayLike) -> float:
+    outputs = variable(prediction, "mean").shape[1:]
+    return float(np.log(positive_scale(scale, outputs)).sum())
 
 
 def _log_prob_of_labels(prediction: Prediction, y: ArrayLike) -> Array:

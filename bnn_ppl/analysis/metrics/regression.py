@@ -17,21 +17,22 @@ from bnn_ppl.analysis.metrics.inputs import (
 )
 
 
-def rmse(prediction: Prediction, y: ArrayLike, *, scale: float = 1.0) -> float:
+def rmse(prediction: Prediction, y: ArrayLike, *, scale: ArrayLike = 1.0) -> float:
     """Root mean squared error of the predictive mean, in original units.
 
     Parameters
     ----------
-    prediction : Dataset or array (rows,)
-        A regression prediction, or its means alone.
-    y : array (rows,)
+    prediction : Dataset or array (rows,) or (rows, outputs)
+        A regression prediction, or its means alone. The mean is over rows and outputs.
+    y : array (rows,) or (rows, outputs)
         Targets, in the units of the prediction.
-    scale : float
+    scale : float or array (outputs,)
         What targets were divided by.
     """
-    mean = variable(prediction, "mean") if isinstance(prediction, Mapping) else prediction
-    error = targets(y, np.asarray(mean, dtype=float)) - mean
-    return float(np.sqrt(np.mean(error**2)) * positive_scale(scale))
+    given = variable(prediction, "mean") if isinstance(prediction, Mapping) else prediction
+    mean = np.asarray(given, dtype=float)
+    error = (targets(y, mean) - mean) * positive_scale(scale, mean.shape[1:])
+    return float(np.sqrt(np.mean(error**2)))
 
 
 def coverage(prediction: Prediction, y: ArrayLike, *, level: float = 0.9) -> float:
@@ -41,8 +42,8 @@ def coverage(prediction: Prediction, y: ArrayLike, *, level: float = 0.9) -> flo
     ----------
     prediction : Dataset
         A regression prediction.
-    y : array (rows,)
-        Targets, in the units of the prediction.
+    y : array (rows,) or (rows, outputs)
+        Targets, in the units of the prediction; each output has an interval of its own.
     level : float
         Probability of the interval mean +- z sd, between 0 and 1.
     """

@@ -14,6 +14,7 @@ from bnn_ppl.analysis.metrics.inputs import (
     Prediction,
     error_and_variance,
     is_regression,
+    positive_scale,
     variable,
 )
 from bnn_ppl.analysis.metrics.likelihood import gaussian_nll, nll
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def summary(
-    prediction: Prediction, y: ArrayLike, *, scale: float = 1.0, digits: int | None = 4
+    prediction: Prediction, y: ArrayLike, *, scale: ArrayLike = 1.0, digits: int | None = 4
 ) -> pandas.Series:
     """All metrics that apply to the prediction, by name.
 
@@ -33,9 +34,9 @@ def summary(
     ----------
     prediction : array (rows, classes) or Dataset
         Class probabilities, or a prediction.
-    y : array (rows,)
+    y : array (rows,), or (rows, outputs) for several targets
         True class numbers, or targets in the units of the prediction.
-    scale : float
+    scale : float or array (outputs,)
         What regression targets were divided by; results are in original units.
     digits : int or None
         Significant digits to keep; None keeps all.
@@ -45,7 +46,8 @@ def summary(
     pandas.Series of float
         Classification: accuracy, nll, brier, ece, failure_auroc and the row means of entropy and,
         where the Dataset has them, expected_entropy and mutual_information. Regression: rmse, nll,
-        gaussian_nll, predictive_sd (mean over rows), coverage_90.
+        gaussian_nll, predictive_sd (mean over rows), coverage_90; for several outputs these are
+        means over outputs, nll jointly, followed by each output's, as in ``rmse[0]``.
     """
     import pandas as pd
 
@@ -58,7 +60,7 @@ def summary(
     return pd.Series(values, dtype=float)
 
 
-def _of_classification(prediction: Prediction, y: ArrayLike, scale: float) -> dict[str, float]:
+def _of_classification(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> dict[str, float]:
     values = {
         "accuracy": accuracy(prediction, y),
         "nll": nll(prediction, y, scale=scale),
@@ -73,12 +75,23 @@ def _of_classification(prediction: Prediction, y: ArrayLike, scale: float) -> di
     return values
 
 
-def _of_regression(prediction: Prediction, y: ArrayLike, scale: float) -> dict[str, float]:
-    _, variance = error_and_variance(prediction, y)
-    return {
+def _of_regression(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> dict[str, float]:
+    error, variance = error_and_variance(prediction, y)
+    sd = np.sqrt(variance) * positive_scale(scale, variance.shape[1:])
+    values = {
         "rmse": rmse(prediction, y, scale=scale),
         "nll": nll(prediction, y, scale=scale),
         "gaussian_nll": gaussian_nll(prediction, y, scale=scale),
-        "predictive_sd": float(np.mean(np.sqrt(variance)) * scale),
+        "predictive_sd": float(np.mean(sd)),
         "coverage_90": coverage(prediction, y, level=0.9),
     }
+    if error.ndim == 1:
+        return values
+    scales, y = positive_scale(scale, variance.shape[1:]), np.asarray(y)
+    for output, own in enumerate(scales):
+        marginal = {name: variable(prediction, name)[:, output] for name in ("mean", "variance")}
+        values[f"rmse[{output}]"] = rmse(marginal, y[:, output], scale=own)
+        values[f"gaussian_nll[{output}]"] = gaussian_nll(marginal, y[:, output], scale=own)
+        values[f"predictive_sd[{output}]"] = float(np.mean(sd[:, output]))
+        values[f"coverage_90[{output}]"] = coverage(marginal, y[:, output], level=0.9)
+    return values

@@ -28,8 +28,8 @@ def labels_and_weights(
     Gauss-Newton matrix; Martens, 2020). The nodes are all values of a distribution with finitely
     many, and for a Normal the three Gauss-Hermite nodes, which are exact for polynomials of degree
     5 and so for products of the derivatives by its mean and standard deviation. Several outputs of
-    a row are independent, and take every combination of their values. For ``"empirical"`` it is the
-    observed y.
+    a row are independent, or those of a MultivariateNormal times its Cholesky factor, and take
+    every combination of their values. For ``"empirical"`` it is the observed y.
 
     Parameters
     ----------
@@ -52,7 +52,10 @@ def labels_and_weights(
     """
     if curvature == "empirical":
         return y[None], jnp.ones((1, len(y)))
-    nodes, weights = (_for_each_row(array, y.shape) for array in _quadrature(distribution))
+    distribution = innermost(distribution)
+    correlated = isinstance(distribution, dist.MultivariateNormal)
+    outputs = dist.Normal(jnp.zeros(y.shape)) if correlated else distribution
+    nodes, weights = (_for_each_row(array, y.shape) for array in _quadrature(outputs))
     num_nodes, _, num_outputs = nodes.shape
     if num_nodes**num_outputs > _MOST_LABELS:
         raise ValueError(
@@ -60,15 +63,17 @@ def labels_and_weights(
             f"{_MOST_LABELS} combinations to sum over: use curvature='empirical'"
         )
     choices = np.indices((num_nodes,) * num_outputs).reshape(num_outputs, -1).T  # (K, outputs)
-    outputs = np.arange(num_outputs)
-    labels = jnp.moveaxis(nodes[choices, :, outputs], 1, 2)  # (K, rows, outputs)
+    each = np.arange(num_outputs)
+    labels = jnp.moveaxis(nodes[choices, :, each], 1, 2)  # (K, rows, outputs)
     labels = labels.reshape(-1, *y.shape)  # not in y's dtype, which may be an integer one
-    return jax.lax.stop_gradient((labels, weights[choices, :, outputs].prod(1)))
+    if correlated:
+        turned = jnp.einsum("...ij,k...j->k...i", distribution.scale_tril, labels)
+        labels = distribution.loc + turned
+    return jax.lax.stop_gradient((labels, weights[choices, :, each].prod(1)))
 
 
 def _quadrature(distribution: dist.Distribution) -> tuple[Array, Array]:
     """Nodes and weights (k, ...) of one output."""
-    distribution = innermost(distribution)
     if type(distribution) is dist.Normal:
         loc, scale = jnp.broadcast_arrays(distribution.loc, distribution.scale)
         unit = jnp.sqrt(3.0) * jnp.array([-1.0, 0.0, 1.0])
