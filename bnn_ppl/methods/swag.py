@@ -58,8 +58,8 @@ def swag(
 
     and with standard normal :math:`z_1` (K numbers) and :math:`z_2` (one per weight) a draw is
 
-    .. math:: w = \bar w + \frac{1}{\sqrt 2} \Big(\sigma \odot z_2
-        + \frac{1}{\sqrt{K - 1}} \hat D z_1 \Big)
+    .. math:: w = \bar w + \frac{1}{\sqrt 2} \left(\sigma \odot z_2
+        + \frac{1}{\sqrt{K - 1}} \hat D z_1 \right)
 
     with :math:`\hat D` the :math:`K = \min(n, R)` stored deviations and :math:`\sigma^2` the mean
     squared deviation from :math:`\bar w` (Maddox et al., 2019, equation 1 and algorithm 1): half
