@@ -413,6 +413,11 @@ def test_errors_say_what_was_got_expected_and_what_to_do(probs, labels):
             (as_dataset(probs), "mutual_information"),
             "pass the result of predict",
         ),
+        (
+            metrics.summary,
+            ({name: np.ones((60, 2)) for name in ("mean", "variance")}, np.ones((60, 2))),
+            "got a prediction of several outputs, (60, 2), expected one output (rows,): score each",
+        ),
         (metrics.entropies, (probs,), "a bare array, expected a prediction with entropy"),
         (metrics.auroc, ([], [1.0]), "in_scores of shape (0,)"),
         (metrics.auroc, ([0.0], [np.nan]), "out_scores of shape (1,) with 1 NaN"),

@@ -110,6 +110,11 @@ def probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array
 def targets(y: ArrayLike, mean: Array) -> Array:
     """Regression targets as floats, one for each row of the prediction."""
     y = np.asarray(y, dtype=float)
+    if mean.ndim > 1:
+        raise ValueError(
+            f"got a prediction of several outputs, {mean.shape}, expected one output (rows,): "
+            "score each by itself, prediction[['mean', 'variance']].isel(output=0) and y[:, 0]"
+        )
     if y.shape != mean.shape or y.ndim != 1 or y.size == 0:
         raise ValueError(
             f"got y of shape {y.shape} and a prediction of shape {mean.shape}, "
