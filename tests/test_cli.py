@@ -433,6 +433,10 @@ def test_weights_are_pruned_from_the_command_line(capsys, draws_only):
     cli.main(["prune", "here"])
     out = capsys.readouterr().out
     assert "by signal to noise" in out and "rmse" in out and "0.99" in out
+    cli.main(["predict", "here"])  # in the units of y
+    (rmse,) = re.findall(r"rmse +([\d.]+)", capsys.readouterr().out)
+    (with_all,) = re.findall(r"by signal to noise\n.*\n *0 +\d+ +([\d.]+)", out)
+    assert float(with_all) == pytest.approx(float(rmse), rel=2e-3)
     assert all(Path("here", name).stat().st_size > 1000 for name in ("pruning.png", "weights.png"))
 
 
