@@ -307,6 +307,11 @@ def test_descent_is_an_ensemble_of_chains(capsys):
     assert dict(draws.posterior.sizes)["chain"] == 3 and draws.attrs["bootstrap"] == 1
     out = capsys.readouterr().out
     assert "rmse" in out and "mixing" not in out  # which an ensemble does not
+    assert "agreement of the fits" in out and "between_median" in out
+    assert "rhat" not in out and "within" not in out and "nan" not in out
+    cli.main(["summary", "here"])
+    out = capsys.readouterr().out
+    assert "between_median" in out and "rhat" not in out
 
 
 def test_descent_by_sgd_with_a_cosine_stops_early_by_rows_held_out(capsys, draws_only):
