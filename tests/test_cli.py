@@ -307,6 +307,11 @@ def test_descent_is_an_ensemble_of_chains(capsys):
     assert dict(draws.posterior.sizes)["chain"] == 3 and draws.attrs["bootstrap"] == 1
     out = capsys.readouterr().out
     assert "rmse" in out and "mixing" not in out  # which an ensemble does not
+    assert "agreement of the fits" in out and "between_median" in out
+    assert "rhat" not in out and "within" not in out and "nan" not in out
+    cli.main(["summary", "here"])
+    out = capsys.readouterr().out
+    assert "between_median" in out and "rhat" not in out
 
 
 def test_descent_by_sgd_with_a_cosine_stops_early_by_rows_held_out(capsys, draws_only):
@@ -433,6 +438,10 @@ def test_weights_are_pruned_from_the_command_line(capsys, draws_only):
     cli.main(["prune", "here"])
     out = capsys.readouterr().out
     assert "by signal to noise" in out and "rmse" in out and "0.99" in out
+    cli.main(["predict", "here"])  # in the units of y
+    (rmse,) = re.findall(r"rmse +([\d.]+)", capsys.readouterr().out)
+    (with_all,) = re.findall(r"by signal to noise\n.*\n *0 +\d+ +([\d.]+)", out)
+    assert float(with_all) == pytest.approx(float(rmse), rel=2e-3)
     assert all(Path("here", name).stat().st_size > 1000 for name in ("pruning.png", "weights.png"))
 
 

@@ -108,6 +108,44 @@ def test_init_without_a_site_is_refused(posterior):
         short(posterior, init=arviz.from_dict({"slope": np.zeros((2, 3))}))
 
 
+def resting(posterior):
+    """Give a method whose draws stay where the chain starts."""
+    return bnn.sgld(posterior, 1e-12)
+
+
+def test_every_chain_starts_at_a_position_given_as_init(posterior):
+    position = {"scale": np.log(0.3), "slope": 1.5}  # unconstrained, in any order
+    draws = short(posterior, resting(posterior), num_warmup=0, num_draws=1, init=position)
+    np.testing.assert_allclose(draws.posterior["slope"], 1.5, atol=1e-3)
+    np.testing.assert_allclose(draws.posterior["scale"], 0.3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("init", "error", "words"),
+    [
+        ({"slope": 1.0}, ValueError, r"got init with scale left out, expected of shape \(\)"),
+        ({"slope": 1.0, "scale": 0.0, "a": 0}, ValueError, "got init with a of shape .* left out"),
+        (
+            {"slope": np.zeros(3), "scale": 0.0},
+            ValueError,
+            r"got init with slope of shape \(3,\), expected of shape \(\): a position has",
+        ),
+        ([1.0, 0.0], TypeError, "got init of type list, expected the InferenceData that"),
+    ],
+)
+def test_a_position_of_another_model_is_refused(posterior, init, error, words):
+    with pytest.raises(error, match=words):
+        short(posterior, resting(posterior), init=init)
+
+
+@pytest.mark.filterwarnings("error")
+def test_members_of_an_ensemble_are_chains_of_one_draw_without_a_warning(posterior):
+    draws = short(posterior, resting(posterior), num_warmup=0, num_draws=1, num_chains=3)
+    bnn.predict(posterior, draws, (X, Y))
+    functions = bnn.function_draws(posterior, draws, X)
+    assert dict(functions.posterior.sizes) == {"chain": 3, "draw": 1, "row": 12}
+
+
 def counter() -> Method:
     """Count steps: the simplest method there is."""
 

@@ -80,13 +80,13 @@ def prune(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | Non
         Folder with the data set, if it has moved since the run.
     """
     run = reopen(folder, data_dir)
-    draws = run.draws
+    draws, scale = run.draws, run.data.y_scale
     curves = {
-        title: bnn.pruning.pruning_curve(run.posterior, draws, run.data.test, by=by)
+        title: bnn.pruning.pruning_curve(run.posterior, draws, run.data.test, by=by, scale=scale)
         for title, by in {"signal to noise": "signal_to_noise", "divergence": "kl"}.items()
     }
     for title, curve in curves.items():
-        print(f"\nby {title}, in the units the model saw")
+        print(f"\nby {title}")
         print(curve.to_string(index=False, float_format="{:.4g}".format))
     bnn.plots.pruning(curves).savefig(folder / "pruning.png", dpi=150)
     bnn.plots.weights(draws).savefig(folder / "weights.png", dpi=150)

@@ -9,6 +9,7 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.cli.results import predicted
 from bnn_ppl.cli.run_folders import Opened, reopen_all
 
@@ -130,7 +131,7 @@ def _table(
         stats = drawn.get("sample_stats", {})
         if "acceptance_rate" in stats:
             table.loc[name, "acceptance"] = float(stats["acceptance_rate"].mean())
-        if drawn.posterior.sizes["draw"] >= 4:
+        if not are_fits(drawn):
             ess = np.nanmedian(bnn.diagnostics.ess(functions[name]).to_array())
             in_all = drawn.attrs["gradient_evaluations"]
             table.loc[name, "ess_a_1000_gradients"] = 1000 * float(ess) / in_all

@@ -50,7 +50,7 @@ def run(
     thin: int | None = None,
     batch_size: int | Literal["all"] | None = None,
     bootstrap: bool = False,
-    init: "arviz.InferenceData | None" = None,
+    init: "arviz.InferenceData | Mapping[str, Any] | None" = None,
     keep: Keep | None = None,
     folder: str | Path | None = None,
     mesh: Mesh | None = None,
@@ -92,7 +92,9 @@ def run(
         Give each chain a bootstrap sample of the rows: as many, drawn with replacement.
     init
         Draws of another run to start from: the last draw of each chain if it has as many chains,
-        otherwise draws spread evenly over it. By default the networks' own initialisers.
+        otherwise draws spread evenly over it. Or a position, a dict of unconstrained arrays by
+        site as ``posterior.init(key)`` gives it, where every chain then starts. By default the
+        networks' own initialisers.
     keep
         What to record for each draw: a function of the constrained values (a dict by site name)
         that returns a dict of arrays. By default all sites.
@@ -137,12 +139,12 @@ def run(
     ------
     ValueError
         If a count is out of range, `method` was built with another posterior or cannot use
-        minibatches, `init` lacks a site, the mesh does not fit, the log-density is not finite at
-        the start, `folder` holds a damaged run or one with other settings (the error names the
-        first that differs), or `until` has other keys, a number out of range, fewer than 2 chains
-        or 4 draws to look at, or a method that draws without steps.
+        minibatches, `init` lacks a site or has one of another shape, the mesh does not fit, the
+        log-density is not finite at the start, `folder` holds a damaged run or one with other
+        settings (the error names the first that differs), or `until` has other keys, a number out
+        of range, fewer than 2 chains or 4 draws to look at, or a method that draws without steps.
     TypeError
-        If key, posterior, method or `until` is of another type.
+        If key, posterior, method, `init` or `until` is of another type.
     FileExistsError
         If `folder` holds something else.
     OSError
