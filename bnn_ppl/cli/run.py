@@ -23,6 +23,7 @@ from bnn_ppl.cli.problem import (
     training_rows,
     with_prior_scale,
 )
+from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
 from bnn_ppl.cli.tables import plan_table, results_table
 from bnn_ppl.methods.method import Description, described_methods
@@ -223,11 +224,12 @@ def _run(
     if running.get("until"):
         running = running | {"until": running["until"] | {"x": data.test.x}}
     sample = partial(bnn.run, jax.random.key(seed), posterior, built, **running)
+    settings = settings_of(problem, data)
     if folder is None:
         name_of_run = f"{Path(problem.data).stem}-{problem.split}-{name}"
-        folder, draws = _sample_in_free_folder(sample, problem, name_of_run)
+        folder, draws = _sample_in_free_folder(sample, settings, name_of_run)
     else:
-        draws = _sample(sample, problem, folder)
+        draws = _sample(sample, settings, folder)
     if not first:
         return True
     if jax.process_count() > 1:  # here all chains can be read
@@ -252,12 +254,11 @@ def _run(
     return bool(draws.attrs.get("converged", 0))
 
 
-def _sample(sample: Callable, problem: Problem, folder: Path) -> Any:
+def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
     """Run in a folder; a new one first says what is learnt, so that it can be read at any time."""
     new = read_header(folder) is None and jax.process_index() == 0
     if new:
         folder.mkdir(parents=True, exist_ok=True)
-        settings = problem._asdict() | {"data_dir": problem.data_dir and str(problem.data_dir)}
         (folder / "problem.json").write_text(json.dumps(settings, indent=2) + "\n")
     try:
         return sample(folder=folder)
@@ -268,12 +269,12 @@ def _sample(sample: Callable, problem: Problem, folder: Path) -> Any:
         raise
 
 
-def _sample_in_free_folder(sample: Callable, problem: Problem, name: str) -> tuple[Path, Any]:
+def _sample_in_free_folder(sample: Callable, settings: Options, name: str) -> tuple[Path, Any]:
     """Go on in the first folder of this name that holds the same run, or none."""
     for number in itertools.count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         try:
-            return folder, _sample(sample, problem, folder)
+            return folder, _sample(sample, settings, folder)
         except (OtherRunError, FileExistsError):
             continue
     raise AssertionError
