@@ -7,6 +7,8 @@ there is a new option here.
 import difflib
 import sys
 from contextlib import redirect_stdout, suppress
+from functools import partial
+from typing import Any
 
 import tyro
 
@@ -23,7 +25,7 @@ from bnn_ppl.cli.studies import continual, label_noise
 from bnn_ppl.cli.sweep import sweep_command
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime.devices import one_device_a_core
-from bnn_ppl.runtime.interrupts import answered, say
+from bnn_ppl.runtime.interrupts import answered, raised_for_sure, stopping
 from bnn_ppl.runtime.programs import cache_compiled_programs
 
 COMMANDS = (
@@ -55,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(2)
     _start_jax()
     try:
-        with answered(_stopping):
+        with raised_for_sure(), answered(partial(stopping, "stopping", "--json" in given)):
             _parse(given, repeated)
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"bnn-ppl: {error}", file=sys.stderr)
@@ -64,11 +66,8 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _stopping() -> None:
-    say("stopping")
-
-
-def _parse(arguments: list[str], repeated: list[str]) -> None:
+def _parse(arguments: list[str], repeated: list[str]) -> Any:
+    """Do what the command line says; what the command returns."""
     app = tyro.extras.SubcommandApp()
     sweep = sweep_command(repeated, lambda words: _parse(["run", *words], []))
     commands = (run_command(), plan_command(), sweep, *COMMANDS)
@@ -79,7 +78,7 @@ def _parse(arguments: list[str], repeated: list[str]) -> None:
         options.__doc__ = flowing(options.__doc__)
     names = [command.__name__.replace("_", "-") for command in commands]
     _check_words(arguments, names)
-    app.cli(
+    return app.cli(
         prog="bnn-ppl",
         description=(
             "Bayesian neural networks, sampled.  Try: bnn-ppl run hmc --data yacht;  "

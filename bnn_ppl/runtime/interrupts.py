@@ -7,10 +7,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
+_SECONDS_TO_LEAVE = 0.05  # a callback
 _answers: list[Callable[[], None]] = []  # the last one holds
 
 
@@ -26,15 +28,10 @@ def interrupts(progress: bool | Literal["json"]) -> Iterator[Callable[[], bool]]
         requested.set()
         signal.signal(signal.SIGINT, before)
 
-    def answer() -> None:
-        if progress == "json":
-            print(json.dumps({"phase": "stopping"}), file=sys.stderr, flush=True)
-        else:
-            say("stopping after this chunk, or once compiled")
-
+    words = "stopping after this chunk, or once compiled"
     before = signal.signal(signal.SIGINT, request)
     try:
-        with answered(answer):
+        with answered(partial(stopping, words, progress == "json")):
             yield requested.is_set
     finally:
         signal.signal(signal.SIGINT, before)
@@ -42,7 +39,7 @@ def interrupts(progress: bool | Literal["json"]) -> Iterator[Callable[[], bool]]
 
 @contextmanager
 def answered(answer: Callable[[], None]) -> Iterator[None]:
-    """Call `answer`, on another thread, as soon as Ctrl-C is pressed.
+    """Call `answer`, on another thread and once, as soon as Ctrl-C is pressed.
 
     A handler of Python waits for compiled programs, and for the compiler, to return.
     """
@@ -57,7 +54,7 @@ def answered(answer: Callable[[], None]) -> Iterator[None]:
             with _listening():
                 yield
     finally:
-        _answers.remove(answer)
+        _answers.pop()
 
 
 @contextmanager
@@ -82,12 +79,39 @@ def _listening() -> Iterator[None]:
 def _listen(ours: socket.socket) -> None:
     while numbers := ours.recv(16):  # nothing once the other end is closed
         if signal.SIGINT in numbers and _answers:
-            _answers[-1]()
+            answer, _answers[-1] = _answers[-1], _nothing
+            answer()
 
 
-def say(words: str) -> None:
-    """Write a line to standard error, above progress bars."""
-    tqdm.write(words, file=sys.stderr)
+def _nothing() -> None:
+    pass
+
+
+@contextmanager
+def raised_for_sure() -> Iterator[None]:
+    """Raise a KeyboardInterrupt again where it was lost.
+
+    JAX has a callback of the garbage collector, in which it often is raised, and then ignored.
+    """
+    before, main = sys.unraisablehook, threading.main_thread().ident
+
+    def hook(unraisable: Any) -> None:
+        if unraisable.exc_type is KeyboardInterrupt and main is not None:
+            again = threading.Timer(_SECONDS_TO_LEAVE, signal.pthread_kill, (main, signal.SIGINT))
+            again.start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def stopping(words: str, as_json: bool = False) -> None:
+    """Say so in a line of standard error, above progress bars."""
+    tqdm.write(json.dumps({"phase": "stopping"}) if as_json else words, file=sys.stderr)
 
 
 def _heard() -> bool:
