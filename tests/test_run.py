@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 import weakref
+from collections import OrderedDict
 from functools import partial
 
 import arviz
@@ -303,10 +304,15 @@ def test_an_error_in_a_chunk_keeps_what_the_chunks_before_it_computed(
     assert bnn.diagnostics.load(tmp_path).posterior.sizes["draw"] == 3
 
 
-def test_progress_is_lines_where_there_is_no_terminal(posterior, capsys):
+def test_progress_is_lines_where_there_is_no_terminal(posterior, capsys, monkeypatch):
+    monkeypatch.setattr("bnn_ppl.runtime.programs._kept", OrderedDict())
     short(posterior, progress=True)
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("draws 16/16") and "left, acceptance 0." in last and "lp " in last
+    first, warmup, between, last = capsys.readouterr().err.splitlines()
+    assert first == between == "compiling"
+    assert warmup.startswith("warmup 1/16, acceptance 0.")
+    assert last.startswith("draws 16/16, acceptance 0.") and "lp " in last
+    short(posterior, progress=True)
+    assert "compiling" not in capsys.readouterr().err  # nothing is compiled twice
 
 
 def test_progress_counts_steps_so_that_the_time_left_is_right_for_long_draws(posterior, capsys):

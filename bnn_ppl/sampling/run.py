@@ -13,11 +13,12 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import chain_sharding, matmul_precision, to_host
+from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.processes import agreed
 from bnn_ppl.runtime.programs import compiled_once
+from bnn_ppl.runtime.progress import waiting
 from bnn_ppl.sampling.compiled_loop import one_record
 from bnn_ppl.sampling.judged import judged, log_likelihood_at, tell
-from bnn_ppl.sampling.loop import interrupts
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.settings import attributes, settings_to_resume
 from bnn_ppl.sampling.start import Keep, prepare
@@ -171,37 +172,40 @@ def run(
     num_draws = first_look(goal, num_draws, header)
     minibatches = Minibatches(size, bootstrap)
     lengths = num_chains, num_warmup, num_draws, thin
-    prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
-    layout = Layout(
-        one_record(prepared),
-        int(num_chains),
-        int(num_draws),
-        np.asarray(posterior.data[1]),
-        attributes(key, posterior, method, prepared),
-    )
-    check_recorded(goal, posterior, layout)
     recorder: Memory | Folder
-    if folder is None:
-        recorder, done = Memory(layout), Progress()
-    else:
-        settings = settings_to_resume(posterior, method, prepared, layout)
-        recorder = Folder(Path(folder), layout, settings, prepared.mesh)
-        states, done = recorder.resume(prepared.states)
-        prepared = prepared._replace(states=states)
-    with interrupts() as pressed:
+    with waiting(progress):
+        prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
+        layout = Layout(
+            one_record(prepared),
+            int(num_chains),
+            int(num_draws),
+            np.asarray(posterior.data[1]),
+            attributes(key, posterior, method, prepared),
+        )
+        check_recorded(goal, posterior, layout)
+        if folder is None:
+            recorder, done = Memory(layout), Progress()
+        else:
+            settings = settings_to_resume(posterior, method, prepared, layout)
+            recorder = Folder(Path(folder), layout, settings, prepared.mesh)
+            states, done = recorder.resume(prepared.states)
+            prepared = prepared._replace(states=states)
+    with interrupts(progress) as pressed:
         interrupted = pressed_or_late(pressed, end)
         if method.start is not None and init is None and not done.warmup + done.draws:
             prepared, done = started(key, posterior, method, prepared, interrupted, progress)
         from_elsewhere = method.start is not None or init is not None
         if verdict and from_elsewhere and not done.warmup + done.draws:
-            recorder.note(done, log_likelihood_at(posterior, prepared.positions))
+            with waiting(progress):
+                recorder.note(done, log_likelihood_at(posterior, prepared.positions))
         states, done = draw_until(goal, posterior, prepared, done, recorder, interrupted, progress)
     if not done.draws:
         _raise_without_draws(agreed(pressed()), max_minutes)
     fitted = _fitted(method, states, prepared.mesh) if done.warmup == num_warmup else {}
     draws = recorder.result(done, fitted)
     if verdict and jax.process_count() == 1:
-        facts = judged(posterior, draws)
+        with waiting(progress, "judging"):
+            facts = judged(posterior, draws)
         recorder.note(done, facts)
         draws.attrs |= facts
         tell(facts, progress)
