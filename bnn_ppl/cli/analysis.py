@@ -25,7 +25,7 @@ _NUM_GROUPS = 5  # of rows of a regression, by the size of y
 
 Draw: TypeAlias = tuple[int, int]
 
-_SAME = ("net", "hidden", "prior", "prior_scale", "noise", "float64")
+_SAME = ("net", "hidden", "prior", "prior_scale", "prior_power", "noise", "float64")
 
 
 def correlations(
