@@ -46,7 +46,8 @@ class Problem(NamedTuple):
         cifar10), imdb; or a file of your own that ends with .csv (y is the last column) or .npz.
     split
         Number of a published split into training and test rows (UCI), or "seed-3" or "fold-3" for
-        others; for digits and your own files a seed.
+        others, or "gap-3" to test on the middle third by column 3; for digits and your own files a
+        seed.
     subset
         Use only the first training rows of images and texts; 160 of mnist ship with the package.
     target

@@ -67,6 +67,10 @@ def load(
           (2021), there "yacht_3". Starts JAX.
         - "fold-3": one of ten, each the test part once, of a permutation by NumPy with seed 0, as
           scikit-learn's KFold cuts it: the protocol of Antoran et al.'s code, on all rows.
+        - "gap-3": test rows are the middle third in column 3 of the inputs (0 is the first), and
+          the two outer thirds train, so that errors and uncertainty between the data are seen
+          (Foong et al., 2019, "In-Between Uncertainty in Bayesian Neural Networks"). Equal values
+          stay in the order of the table.
 
         For digits the seed of the permutation whose first 1,437 images train and last 360 test.
         For other sets 0.

@@ -55,7 +55,7 @@ def _read_csv(
     columns, values = _table(path)
     at = _target(path, columns, target)
     x, y = np.delete(values, at, axis=1), values[:, at]
-    train, test = split_rows(name, split, len(y))
+    train, test = split_rows(name, split, x)
     return Data(x[train], y[train]), Data(x[test], y[test]), False
 
 
@@ -126,7 +126,7 @@ def _read_npz(
         return train, test, _of_classes(train.y) and _of_classes(test.y)
     require(path, {"x", "y"} <= set(arrays), f"arrays {arrays}", _LAYOUTS, "rename them")
     x, y = _pair(path, "x", "y")
-    first, second = split_rows(name, split, len(y))
+    first, second = split_rows(name, split, x)
     return Data(x[first], y[first]), Data(x[second], y[second]), _of_classes(y)
 
 
