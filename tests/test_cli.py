@@ -443,6 +443,7 @@ def test_the_help_lists_every_command(capsys):
     listed = set(re.findall(r"^\W+([a-z-]+)  +\S", capsys.readouterr().out, flags=re.MULTILINE))
     expected = {"run", "plan", "predict", "summary", "prune", "compare", "sweep", "chains"}
     expected |= {"correlations", "surface", "corruptions", "rotations", "adversarial", "ood"}
+    expected |= {"score"}
     assert expected <= listed
 
 
