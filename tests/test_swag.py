@@ -233,7 +233,9 @@ def test_each_argument_makes_another_run(posterior, change):
 )
 def test_counts_out_of_range_are_refused(posterior, arguments):
     (name,) = arguments
-    with pytest.raises(ValueError, match=f"got {name}=.*expected a whole number from . up"):
+    with pytest.raises(
+        ValueError, match=f"got {name}=.*expected a (whole )?number (from . up|above 0)"
+    ):
         swag(posterior, replay(POINTS), **arguments)
 
 
