@@ -111,8 +111,8 @@ def laplace(
         Only for ``"kronecker"``: number d added to the diagonal of both factors of a layer, in
         place of its prior's precision: :math:`\Lambda = (\sqrt{N/T} A + d I) \otimes
         (\sqrt{N/T} G + d I)` (Ritter et al., 2018, with d the root of the prior's precision).
-        Antoran et al.'s ``hessian_diag_sig``, 0.15 by default, is 1 / d. The log evidence is then no
-        approximation of one. By default the prior is added exactly (Notes).
+        Antoran et al.'s ``hessian_diag_sig``, 0.15 by default, is 1 / d. The log evidence then
+        approximates none. By default the prior is added exactly (Notes).
 
     Raises
     ------
