@@ -15,6 +15,7 @@ from bnn_ppl import shift
 from bnn_ppl.cli import robustness as commands
 from bnn_ppl.robustness.corruptions import corrupt
 from bnn_ppl.robustness.corruptions.files import CorruptedFiles, write_files
+from bnn_ppl.robustness.more_models import corrupted_by_models, doubled
 
 NAMES = ["brightness", "gaussian_noise"]
 COLOUR = np.random.default_rng(0).integers(0, 256, (7, 16, 16, 3)).astype(np.uint8)
@@ -118,6 +119,34 @@ def test_the_command_writes_and_reads(tmp_path, mnist, linear, monkeypatch, caps
     assert written["num_rows"].tolist() == [6] * 3
     with pytest.raises(ValueError, match="got --read and --write, expected one"):
         command(read=folder, write=folder)
+
+
+def test_more_models_are_averages_of_the_first_chains(mnist, linear):
+    posterior, draws = linear
+    values = draws.posterior["net.layers.0.kernel"].values[0]  # two draws: here two models
+    models = az.from_dict(
+        {
+            "net.layers.0.kernel": np.concatenate([values, 2 * values[:1]])[:, None],
+            "net.layers.0.bias": np.zeros((3, 1, 10), np.float32),
+        }
+    )
+    options = {"x_mean": mnist.x_mean, "x_scale": mnist.x_scale, "severities": (2,)}
+    rows = mnist.test.x[:12], mnist.test.y[:12]
+    table = corrupted_by_models(posterior, models, rows, names=NAMES, **options)
+    assert table["num_models"].tolist() == [1] * 3 + [2] * 3 + [3] * 3
+    two = table[table["num_models"] == 2].drop(columns="num_models").reset_index(drop=True)
+    pd.testing.assert_frame_equal(two, shift.corrupted(*linear, rows, names=NAMES, **options))
+    assert len(set(table["nll"])) == 9
+    for numbers in ((0,), (4,), ()):
+        with pytest.raises(ValueError, match="of models, expected some from 1 to 3"):
+            corrupted_by_models(posterior, models, rows, numbers, **options)
+    figure = bnn.plots.more_models({"a": table, "b": table.assign(nll=table["nll"] + 1)})
+    assert [ax.get_title("left") for ax in figure.axes] == ["No corruption", "Severity 2"]
+    line = figure.axes[1].lines[0]
+    strong = table[table["severity"] == 2].groupby("num_models")["nll"].mean()
+    np.testing.assert_allclose(line.get_xdata(), [1, 2, 3])
+    np.testing.assert_allclose(line.get_ydata(), strong)
+    assert doubled(1) == [1] and doubled(4) == [1, 2, 4] and doubled(5) == [1, 2, 4, 5]
 
 
 def without_labels(folder):

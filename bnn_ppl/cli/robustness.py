@@ -13,6 +13,7 @@ from bnn_ppl.robustness import adversarial as attacks
 from bnn_ppl.robustness import shift
 from bnn_ppl.robustness.corruptions import rotate
 from bnn_ppl.robustness.corruptions.files import write_files
+from bnn_ppl.robustness.more_models import corrupted_by_models
 
 if TYPE_CHECKING:
     import pandas
@@ -28,6 +29,7 @@ def corruptions(
     severities: tuple[int, ...] = shift.SEVERITIES,
     read: Path | None = None,
     write: Path | None = None,
+    by_models: bool = False,
     num_rows: int = 1000,
     num_draws: int = 100,
     batch_size: int = 1000,
@@ -54,6 +56,9 @@ def corruptions(
         each corruption, its five severities stacked, and labels.npy); by default they are computed.
     write
         Write all test images, corrupted, to a folder in that layout first.
+    by_models
+        Score the average of the first chain, of the first two, of four and so on too: how much
+        more models help at each severity, in <figure>-by-models.png and .csv.
     num_rows
         Number of test images, spread evenly over the test set.
     num_draws
@@ -81,8 +86,9 @@ def corruptions(
         )
         print(f"{len(names)} corruptions of {len(images)} test images written to {write}")
         read = write
+    scored = corrupted_by_models if by_models else shift.corrupted
     tables = {
-        name: shift.corrupted(
+        name: scored(
             run.posterior,
             shift.thinned(run.draws, num_draws),
             (data.test.x[chosen], data.test.y[chosen]),
@@ -98,6 +104,15 @@ def corruptions(
         )
         for name, run in runs.items()
     }
+    if by_models:
+        beside = path.with_stem(f"{path.stem}-by-models")
+        print("mean NLL over corruptions, by severity and number of models")
+        print(_by_models(tables))
+        write_tables(tables, bnn.plots.more_models(tables), beside)
+        tables = {
+            name: table[table["num_models"] == table["num_models"].max()].drop(columns="num_models")
+            for name, table in tables.items()
+        }
     shown = ["accuracy", "nll", "ece", "entropy", "mutual_information"]
     print("means over corruptions, by severity (0: none)")
     print(_by_condition(tables, "severity", shown))
@@ -280,6 +295,17 @@ def _by_condition(
 
     means = {name: table.groupby(condition)[scores].mean().T for name, table in tables.items()}
     return pd.concat(means, names=["run", "score"]).to_string(float_format="{:.3f}".format)
+
+
+def _by_models(tables: Mapping[str, "pandas.DataFrame"]) -> str:
+    """Lay out the mean NLL: a line a run and number of models, a column a severity."""
+    import pandas as pd
+
+    means = {
+        name: table.pivot_table(index="num_models", columns="severity", values="nll")
+        for name, table in tables.items()
+    }
+    return pd.concat(means, names=["run"]).to_string(float_format="{:.3f}".format)
 
 
 def figure_path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Path:

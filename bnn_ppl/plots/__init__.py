@@ -16,7 +16,13 @@ from bnn_ppl.plots.predictions import (
     selective_accuracy,
 )
 from bnn_ppl.plots.report import report
-from bnn_ppl.plots.robustness import adversarial, corruptions, out_of_distribution, rotations
+from bnn_ppl.plots.robustness import (
+    adversarial,
+    corruptions,
+    more_models,
+    out_of_distribution,
+    rotations,
+)
 from bnn_ppl.plots.studies import continual, label_noise
 from bnn_ppl.plots.surface import posterior_surface
 from bnn_ppl.plots.weights import pruning, weights
@@ -30,6 +36,7 @@ __all__ = [
     "corruptions",
     "coverage",
     "label_noise",
+    "more_models",
     "out_of_distribution",
     "posterior_surface",
     "predicted_against_observed",
