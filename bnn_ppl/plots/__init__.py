@@ -7,7 +7,7 @@ and Ito, safe for colour-blind readers; no global style of matplotlib is changed
 
 from bnn_ppl.plots.chains import chain_budget, rhat_histogram, trace_logdensity
 from bnn_ppl.plots.comparison import comparison, sweep
-from bnn_ppl.plots.correlations import correlations
+from bnn_ppl.plots.correlations import correlation_decay, correlations
 from bnn_ppl.plots.predictions import (
     coverage,
     predicted_against_observed,
@@ -32,6 +32,7 @@ __all__ = [
     "chain_budget",
     "comparison",
     "continual",
+    "correlation_decay",
     "correlations",
     "corruptions",
     "coverage",
