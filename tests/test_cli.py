@@ -453,6 +453,7 @@ def test_the_help_lists_every_command(capsys):
     listed = set(re.findall(r"^\W+([a-z-]+)  +\S", capsys.readouterr().out, flags=re.MULTILINE))
     expected = {"run", "plan", "predict", "summary", "prune", "compare", "sweep", "chains"}
     expected |= {"correlations", "surface", "corruptions", "rotations", "adversarial", "ood"}
+    expected |= {"score"}
     assert expected <= listed
 
 
@@ -501,6 +502,8 @@ def test_the_version(capsys):
         (["rotations", "nowhere", "--label", "2", "--num-rows", "5"], "got --label and --num-rows"),
         (["run", "hmc", "--augment", "crop"], "got --augment for hmc, expected one of csgld"),
         (["run", "hmc", "--optimizer", "sgd"], "got --optimizer sgd for hmc, expected descent"),
+        (["run", "vogn", "--kl-warmup-epochs", "2"], "got --kl-warmup-epochs for vogn, exp"),
+        (["run", "mfvi", "--kl-warmup-epochs", "2"], "got kl_weight without learning_rate"),
         (["run", "mfvi", "--num-epochs", "5"], "got --num-epochs for mfvi"),
         (
             ["run", "swag", "--num-warmup", "9", "--collect-from", "9"],

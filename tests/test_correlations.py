@@ -231,6 +231,24 @@ def test_the_command_writes_what_the_functions_say(run_folder, capsys):
         correlations(folder, num_rows=1)
 
 
+@pytest.mark.thorough
+def test_the_command_correlates_with_corrupted_images(run_folder, capsys):
+    folder = run_folder("--data", "mnist", "--subset", "160", "--prior-scale", "0.5")
+    options = {"num_draws": 6, "num_rows": 5, "progress": False}
+    correlations(folder, corruptions=("fog", "contrast"), **options)
+    table = pd.read_csv(folder / "correlation_decay.csv")
+    assert table["draws"].unique().tolist() == ["prior fan_in(0.5)", "posterior"]
+    assert len(table) == 2 * 2 * 6 and table["correlation"].notna().all()
+    assert "RBF kernel" in capsys.readouterr().out
+    assert (folder / "correlation_decay.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_refuses_corruptions_of_a_table(run_folder):
+    folder = run_folder("--data", "yacht", "--prior-scale", "0.5")
+    with pytest.raises(ValueError, match="got --corruptions for yacht, expected images"):
+        correlations(folder, corruptions=("fog",))
+
+
 def test_the_command_refuses_a_single_point_before_it_draws(run_folder, monkeypatch):
     monkeypatch.setattr("bnn_ppl.cli.analysis.prior_draws", None)
     folder = run_folder("--num-chains", "1", "--num-draws", "1")

@@ -101,3 +101,44 @@ def test_a_table_too_small_to_be_split_is_refused(tmp_path):
     for split in (0, "seed-0"):
         with pytest.raises(ValueError, match="got 1 rows in 'short', expected at least 2"):
             data.load("short", split=split, data_dir=folder)
+
+
+def test_a_gap_is_the_middle_third_by_a_column(tmp_path):
+    # column 1 in order: 1 2 3 | 4 5 6 | 7 8 9 10, of rows 8 2 5 | 0 9 3 | 6 1 7 4
+    column = np.array([4.0, 8, 2, 6, 10, 3, 7, 9, 1, 5])
+    x = np.column_stack([np.zeros(10), column])
+    folder = save(tmp_path, "uci/small.npz", {"x": x, "y": np.arange(10.0)})
+    loaded = data.load("small", split="gap-1", data_dir=folder, dtype=np.float64)
+    np.testing.assert_allclose(original(loaded, loaded.test), [0, 9, 3])
+    train = original(loaded, loaded.train)
+    np.testing.assert_allclose(np.sort(train), [1, 2, 4, 5, 6, 7, 8])
+    assert not np.allclose(train, [8, 2, 5, 6, 1, 7, 4])  # rows held out are the last of these
+    np.testing.assert_allclose(loaded.train.x.mean(0), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("column", range(6))
+def test_no_training_row_lies_within_the_gap(column):
+    loaded = data.load("yacht", split=f"gap-{column}", dtype=np.float64)
+    inside, outside = loaded.test.x[:, column], loaded.train.x[:, column]
+    assert (len(inside), len(outside)) == (103, 205)
+    assert not ((outside > inside.min()) & (outside < inside.max())).any()
+    assert (outside <= inside.min()).sum() >= 102 and (outside >= inside.max()).sum() >= 103
+
+
+def test_a_gap_in_a_file_of_ones_own(tmp_path):
+    lines = ["a,b,y", *(f"{i},{-i},{i}" for i in range(9))]
+    (tmp_path / "own.csv").write_text("\n".join(lines))
+    loaded = data.load(tmp_path / "own.csv", split="gap-1")
+    np.testing.assert_allclose(np.sort(original(loaded, loaded.test)), [3, 4, 5], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name, split, message",
+    [
+        ("yacht", "gap-6", r"split='gap-6' for 'yacht' with inputs \(6,\), expected a table with"),
+        ("yacht", "gap-", r"split='gap-' .* or 'gap-0' for the first column"),
+    ],
+)
+def test_a_gap_of_no_column_is_refused(name, split, message):
+    with pytest.raises(ValueError, match=message):
+        data.load(name, split=split)

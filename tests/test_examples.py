@@ -44,6 +44,10 @@ CASES = {
         ("MAP accuracy under none", "HMC nll under gaussian_noise")
         + ("HMC, pixel prior accuracy under gaussian_noise",),
     ),
+    "gaussian_process": Case(
+        HMC | {"hidden": (3,)},
+        ("gp-1d network error", "gp-1d exact noise", "gp-1d-heteroscedastic exact width beyond"),
+    ),
     "imdb_as_in_the_hmc_paper": Case(
         {"subset": 8, "num_test": 6, "embedding_size": 2, "filters": 2, "units": 2}
         | {"batch_size": 4, "num_members": 2, "num_epochs": 1, "num_burnin_epochs": 1}
@@ -123,6 +127,7 @@ SLOW = (
     "cold_posteriors",
     "corrupted_labels",
     "covariate_shift",
+    "gaussian_process",
     "imdb_as_in_the_hmc_paper",
     "mnist160_hmc",
     "mnist_table",

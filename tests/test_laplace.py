@@ -497,6 +497,35 @@ def test_each_layer_has_the_product_of_its_factors_and_the_whole_prior(name):
             np.testing.assert_allclose(state.factors[-1][site], expected, rtol=1e-9)
 
 
+@every_network
+def test_a_damped_layer_has_the_product_of_its_damped_factors(name):
+    temperature, damping = 0.5, 3.0
+    posterior = classifier(name, temperature=temperature, tempered="likelihood")
+    position = position_of(posterior)
+    method = laplace(posterior, "kronecker", damping=damping)
+    state = fit(posterior, method, position)
+    _, x = NETWORKS[name]
+    root = math.sqrt(len(x) / temperature)
+    by_hand = factors_by_hand(name, position).values()
+    for (a, g), factors in zip(by_hand, state.factors, strict=False):
+        damped = (root * factor + damping * np.eye(len(factor)) for factor in (a, g))
+        expected = np.linalg.inv(np.kron(*damped))
+        np.testing.assert_allclose(covariance(factors), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"damping": 0.0}, "got damping=0.0, expected a number above 0"),
+        ({"damping": 1.0, "structure": "full"}, "got damping with structure='full'"),
+        ({"damping": 1.0, "prior_precision": "marginal_likelihood"}, "got damping with .*'model'"),
+    ],
+)
+def test_damping_where_it_has_no_meaning_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        laplace(linear_network(), **options)
+
+
 CONVOLUTIONS = {
     "same": dict(kernel_size=(3, 2)),
     "strided": dict(kernel_size=(3, 2), strides=(2, 1), padding="VALID"),
@@ -839,6 +868,7 @@ def test_arguments_that_change_the_draws_are_recorded():
         {"structure": "full"},
         {"curvature": "empirical"},
         {"prior_precision": "marginal_likelihood"},
+        {"damping": 2.0},
     ):
         assert laplace(posterior, **options).settings == {**plain, **options}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.special
 import scipy.stats
 import xarray as xr
@@ -163,6 +164,36 @@ def test_wasserstein_distances_of_gaussians_are_those_of_their_quantiles():
     np.testing.assert_allclose(metrics.wasserstein_2(p, q), expected, rtol=1e-4)
     assert metrics.wasserstein_1(p, q, scale=3.0) == pytest.approx(3 * metrics.wasserstein_1(p, q))
     assert metrics.wasserstein_2(p, q, scale=3.0) == pytest.approx(3 * metrics.wasserstein_2(p, q))
+
+
+@pytest.mark.parametrize("num_samples", [(6, 6), (6, 4), (1, 5)])
+def test_wasserstein_of_samples_is_scipys_and_that_of_the_best_pairing(num_samples):
+    rng = np.random.default_rng(8)
+    p, q = (rng.normal(size=(3, number)) for number in num_samples)
+    by_scipy = [scipy.stats.wasserstein_distance(a, b) for a, b in zip(p, q, strict=True)]
+    assert metrics.sample_wasserstein(p, q) == pytest.approx(np.mean(by_scipy), rel=1e-12)
+    best = []
+    repeated = (np.repeat(samples, 60 // samples.shape[1], axis=1) for samples in (p, q))
+    for a, b in zip(*repeated, strict=True):
+        cost = (a[:, None] - b) ** 2
+        best.append(np.sqrt(cost[scipy.optimize.linear_sum_assignment(cost)].mean()))
+    of_order_2 = metrics.sample_wasserstein(p, q, 2)
+    assert of_order_2 == pytest.approx(np.mean(best), rel=1e-9)
+    assert metrics.sample_wasserstein(p, q, 2, scale=3.0) == pytest.approx(3 * of_order_2)
+    assert metrics.sample_wasserstein(p, rng.permuted(p, axis=1), 2) == 0
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"q": np.zeros((3, 2))}, r"got samples of shapes \(2, 4\) and \(3, 2\), expected"),
+        ({"q": np.zeros(2)}, "expected .rows, samples."),
+        ({"order": 0}, "got order=0, expected 1 or more"),
+    ],
+)
+def test_samples_that_cannot_be_compared_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.sample_wasserstein(**({"p": np.zeros((2, 4)), "q": np.zeros((2, 4))} | options))
 
 
 @pytest.mark.parametrize("second", [(1.5, 0.4), (0.1, 2.0), (0.0, 0.3)])

@@ -74,6 +74,41 @@ def test_the_bound_lies_below_the_exact_evidence_by_the_divergence_to_the_poster
     assert abs(found - (evidence - divergence)) < 5 * error + 1e-3
 
 
+@pytest.mark.statistical
+@pytest.mark.parametrize("weight", [0.3, 1.0])
+def test_the_optimum_at_a_weight_is_that_of_a_likelihood_at_its_inverse(weight):
+    """E log p(D|w) - c KL is c times the bound of a likelihood at temperature c."""
+    target = linear_regression(weight, "likelihood")
+    posterior = bnn.condition(target.model, target.data)
+    method = bnn.mfvi(posterior, learning_rate=falling(0.03, 4000), num_samples=8, kl_weight=weight)
+    fitted = fit(posterior, method).fitted
+    sds = np.diag(np.linalg.inv(target.covariance["weights"])) ** -0.5
+    error = (fitted["weights.loc"][0] - target.means["weights"]) / sds
+    np.testing.assert_allclose(error, 0, atol=0.1)
+    np.testing.assert_allclose(fitted["weights.scale"][0], sds, rtol=0.05)
+
+
+def test_a_step_descends_the_bound_at_the_weight_of_its_count():
+    _, posterior = small_net(bnn.priors.laplace(0.7))  # whose expectation is estimated at a draw
+    sgd, seen = optax.sgd(1.0), []
+    for options in ({"kl_weight": bnn.schedules.rising(4, 0.2)}, {}, {"kl_weight": 1e-9}):
+        method = bnn.mfvi(posterior, sgd, **options)
+        state = method.init(jax.random.key(0), posterior.init(jax.random.key(1)), posterior.data)
+        state = state._replace(num_steps=jnp.asarray(2))  # half-way: 0.6
+        new, info = method.step(jax.random.key(2), state, posterior.data)
+        seen.append((new.mean["net.layers.0.kernel"] - state.mean["net.layers.0.kernel"], info))
+        assert int(new.num_steps) == 3
+    (half, info), (whole, usual), (none, _) = seen
+    np.testing.assert_allclose(half, 0.6 * whole + 0.4 * none, rtol=1e-4, atol=1e-6)
+    assert np.abs(whole - none).max() > 1e-2
+    assert info["elbo"] == usual["elbo"]  # recorded at weight 1
+
+
+def test_the_weight_rises_along_a_line():
+    values = [float(bnn.schedules.rising(4, 0.2)(jnp.asarray(n))) for n in (0, 1, 2, 4, 9)]
+    np.testing.assert_allclose(values, [0.2, 0.4, 0.6, 1, 1], rtol=1e-6)
+
+
 def small_net(prior, noise=0.5, **options):
     net = partial(bnn.nets.MLP, 3, (4,), 1)
     model = bnn.models.regressor(net, prior, noise)
@@ -237,6 +272,8 @@ def test_an_interrupted_run_is_bit_identical(tmp_path, estimator):
         {"num_samples": 0},
         {"num_samples": 1.5},
         {"learning_rate": -1.0},
+        {"kl_weight": 0.0, "learning_rate": 0.1},
+        {"kl_weight": 0.5},
     ],
 )
 def test_arguments_out_of_range_are_refused(options):

@@ -48,6 +48,14 @@ INDEPENDENT = {
         STD,
         st.t(7, 0, STD * math.sqrt(5 / 7)).logpdf,
     ),
+    **{
+        f"generalised_normal, power {power}": (
+            partial(priors.generalised_normal, STD, power),
+            STD,
+            st.gennorm(power, 0, STD / st.gennorm(power).std()).logpdf,
+        )
+        for power in (0.7, 1.5, 4.0)
+    },
     "mixture": (
         partial(priors.mixture, (1.0, 0.1), (0.25, 0.75)),
         math.sqrt(0.25 * 1 + 0.75 * 0.01),
@@ -127,6 +135,12 @@ def test_fan_in_reads_all_axes_but_the_last(shape, fan_in):
 @pytest.mark.parametrize("shape", [(50,), ()])
 def test_fan_in_gives_vectors_the_bias_std(shape):
     assert priors.fan_in(2.0, bias_std=0.7)("net.layers.0.bias", shape).scale == 0.7
+
+
+def test_a_generalised_normal_has_a_slope_everywhere():
+    slope = jax.grad(priors.generalised_normal(STD, 0.7).log_prob)
+    assert slope(0.0) == 0  # where biases start
+    assert slope(0.1) == pytest.approx(-slope(-0.1)) and slope(0.1) < 0
 
 
 def test_a_scale_may_be_sampled_itself():
@@ -282,6 +296,11 @@ REFUSED = {
     "normal of negative std": (partial(priors.normal, -1), "got std=-1, expected .* above 0"),
     "normal of std NaN": (partial(priors.normal, math.nan), "got std=nan, expected .* above 0"),
     "laplace": (partial(priors.laplace, 0), "got std=0, expected"),
+    "generalised_normal": (partial(priors.generalised_normal, 0), "got std=0, expected"),
+    "generalised_normal of power 0": (
+        partial(priors.generalised_normal, 1, 0),
+        "got power=0, expected",
+    ),
     "logistic": (partial(priors.logistic, 0), "got std=0, expected"),
     "student_t of std 0": (partial(priors.student_t, 0), "got std=0, expected"),
     "student_t of 2 df": (partial(priors.student_t, 1.0, 2), "got df=2, expected more than 2"),

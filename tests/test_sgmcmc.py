@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import arviz as az
 import jax
@@ -20,6 +21,7 @@ from targets import linear_regression
 import bnn_ppl as bnn
 from bnn_ppl.methods.augmentation import augmented
 from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.shared.momentum import clipped, momentum_given_weights, no_norms
 from bnn_ppl.sampling.minibatches import Minibatches, _shuffled
 
 PRECISION = 2.0  # of the Gaussian target of each of many weights
@@ -83,6 +85,92 @@ def test_stationary_variance_is_that_of_the_discrete_law(
     assert_means(w**2, expected, min_ess=400)
     if step_size < 0.1:
         assert expected == pytest.approx(temperature / PRECISION, rel=0.05)
+
+
+def law_with_redraws(step_size, momentum, temperature, redraw_every):
+    """Stationary variance of a weight at the end of each cycle of steps after a redraw."""
+    root = np.sqrt(step_size)
+    m_row = np.array([-root * PRECISION, momentum])
+    step = np.array([[1 + root * m_row[0], root * m_row[1]], m_row])
+    pushed = np.sqrt(2 * (1 - momentum) * temperature) * np.array([root, 1.0])
+    redraw = np.array([[1, 0], [root * PRECISION / (1 + momentum), 0]])
+    noise = np.diag([0, 2 * temperature / (1 + momentum)])
+    move = redraw
+    for _ in range(redraw_every):
+        move, noise = step @ move, step @ noise @ step.T + np.outer(pushed, pushed)
+    return solve_discrete_lyapunov(move, noise)[0, 0]
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("temperature", [1.0, 0.1])
+@pytest.mark.parametrize("redraw_every", [1, 5])
+def test_redraws_of_the_momentum_leave_the_variance_alone(posterior, redraw_every, temperature):
+    method = bnn.sghmc(
+        posterior, 0.05, noise_temperature=temperature, redraw_every=redraw_every, momentum=0.8
+    )
+    options = {"num_warmup": 200, "thin": 10, "init": start()}
+    draws = sample(posterior, method, **options)
+    w = draws.posterior["w"].values.transpose(0, 2, 1).reshape(400, 1000)
+    expected = law_with_redraws(0.05, 0.8, temperature, redraw_every)
+    assert_means(w**2, expected, min_ess=300)
+    assert expected == pytest.approx(temperature / PRECISION, rel=0.05)
+
+
+def test_a_redrawn_momentum_has_its_law_given_the_weights():
+    gradient, mass = {"w": jnp.full(100_000, 3.0)}, {"w": jnp.asarray(5.0)}
+    drawn = momentum_given_weights(jax.random.key(0), gradient, mass, 0.04, 0.5, 0.6)["w"]
+    variance = 2 * 0.5 * 5 / 1.6
+    assert float(drawn.mean()) == pytest.approx(-0.2 * 3 / 1.6, abs=5 * (variance / 1e5) ** 0.5)
+    assert float(drawn.var()) == pytest.approx(variance, rel=0.03)
+
+
+def test_the_momentum_is_redrawn_at_its_steps_alone(posterior):
+    method = bnn.sghmc(posterior, 1e-12, momentum=1 - 1e-7, redraw_every=3)
+    state = method.init(jax.random.key(0), {"w": jnp.zeros(200)}, None)
+    step, momenta = jax.jit(method.step), []
+    for i in range(7):
+        state, _ = step(jax.random.key(i), state, posterior.data)
+        momenta.append(np.asarray(state.momentum["w"]))
+    changes = [np.abs(b - a).max() > 0.1 for a, b in pairwise(momenta)]
+    assert changes == [False, False, True, False, False, True]
+    assert np.std(momenta[0]) == pytest.approx(1, abs=0.2)  # 2 / (1 + momentum)
+
+
+def test_clipping_is_that_of_a_loop_over_the_norms():
+    rng = np.random.default_rng(0)
+    gradients = rng.normal(size=(1200, 3)) * np.where(np.arange(1200) % 100 == 99, 50, 1)[:, None]
+
+    def step(norms, gradient):
+        out, norms = clipped({"w": gradient}, norms, 2.0)
+        return norms, (out["w"], norms.clipped)
+
+    _, (got, acted) = jax.lax.scan(step, no_norms(), jnp.asarray(gradients, float))
+    mean = variance = 0.0
+    for number, gradient in enumerate(gradients):
+        norm = np.linalg.norm(gradient)
+        limit = mean + 2.0 * variance**0.5 if number >= 1000 else np.inf
+        shorter = gradient * min(1, limit / norm)
+        np.testing.assert_allclose(got[number], shorter, rtol=1e-3)
+        assert bool(acted[number]) == (norm > limit)
+        share = 1 / min(number + 1, 1000)
+        away = min(norm, limit) - mean
+        mean, variance = mean + share * away, (1 - share) * (variance + share * away**2)
+        if number == 999:  # so far the plain moments of all norms
+            norms = np.linalg.norm(gradients[:1000], axis=1)
+            np.testing.assert_allclose([mean, variance], [norms.mean(), norms.var()], rtol=1e-6)
+    assert acted[1099] and not acted[:1000].any() and 0 < acted[1000:].mean() < 0.2
+
+
+def test_a_run_says_how_often_it_clipped(posterior):
+    method = bnn.sghmc(posterior, 0.01, clip=0.01)
+    options = {"num_draws": 500, "thin": 4, "num_warmup": 1000, "init": start()}
+    draws = sample(posterior, method, **options)
+    assert 0.2 < draws.sample_stats["clipped"].values.mean() < 0.8
+    wide = sample(posterior, bnn.sghmc(posterior, 0.01, clip=50.0), num_draws=20, thin=1)
+    plain = sample(posterior, bnn.sghmc(posterior, 0.01), num_draws=20, thin=1)
+    np.testing.assert_array_equal(wide.posterior["w"], plain.posterior["w"])
+    assert not wide.sample_stats["clipped"].values.any()
+    assert "clipped" not in plain.sample_stats
 
 
 def law_of_thermostat(step_size, friction):
@@ -294,6 +382,7 @@ METHODS = {
     "scale-adapted sghmc": lambda p: bnn.sghmc(
         p, 0.01, preconditioner=bnn.preconditioners.scale_adapted(), subtract_noise=True
     ),
+    "sghmc with redraws, clipped": lambda p: bnn.sghmc(p, 0.01, redraw_every=3, clip=2.0),
     "sgnht": lambda p: bnn.sgnht(p, 0.01),
     "csgld": lambda p: bnn.csgld(p, 0.01, min_energy=0.0, energy_gap=50.0),
     "averaged descent": lambda p: bnn.descent(p, average_from=8),
@@ -396,6 +485,11 @@ def two_modes(x, y=None):
     [
         lambda p: bnn.sgld(p, -1.0),
         lambda p: bnn.sghmc(p, 0.1, momentum=1.0),
+        lambda p: bnn.sghmc(p, 0.1, redraw_every=0),
+        lambda p: bnn.sghmc(p, 0.1, momentum=0.0, redraw_every=5),
+        lambda p: bnn.sghmc(p, redraw_every=5),
+        lambda p: bnn.sghmc(p, 0.1, clip=0.0),
+        lambda p: bnn.sghmc(p, clip=20.0),
         lambda p: bnn.sgnht(p, 0.1, friction=0.0),
         lambda p: bnn.csgld(p, 0.1, min_energy=0.0, energy_gap=0.0),
         lambda p: bnn.csgld(p, 0.1, min_energy=0.0, energy_gap=1.0, learning_rate=-1.0),

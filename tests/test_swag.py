@@ -72,6 +72,28 @@ def test_draws_have_half_the_diagonal_and_half_the_low_rank_covariance(posterior
     assert_covariance(draws, (np.diag(variance) + held.T @ held / (len(held) - 1)) / 2)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_of_rank_0_all_of_the_covariance_is_diagonal(posterior, scale):
+    method = swag(posterior, replay(POINTS), 0, collect_every=1, scale=scale)
+    state = state_after(method, 30)
+    draws = draws_of(method, state)
+    assert_means(draws, POINTS.mean(0))
+    assert_covariance(draws, scale * np.diag(POINTS.var(0)))
+    fitted = method.fitted(state)
+    np.testing.assert_allclose(fitted["b.scale"], scale**0.5 * POINTS[:, 1:].std(0), rtol=1e-5)
+    assert not jax.tree.leaves(state.moments.deviations)[0].size
+    assert method.draws_from == "gaussian"
+
+
+def test_the_scale_multiplies_the_covariance(posterior):
+    draws = []
+    for scale in (1.0, 0.25):
+        method = swag(posterior, replay(POINTS), 5, collect_every=1, scale=scale)
+        draws.append(draws_of(method, state_after(method, 30), 8) - POINTS.mean(0))
+        assert method.settings["scale"] == scale
+    np.testing.assert_allclose(draws[1], draws[0] / 2, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("num_points", [0, 1])
 def test_before_two_points_a_draw_is_the_inner_methods(posterior, num_points):
     method = swag(posterior, replay(POINTS), collect_every=1, collect_from=4)
@@ -185,7 +207,9 @@ def test_an_interrupted_run_is_bit_identical(posterior, tmp_path, name, thin):
         np.testing.assert_array_equal(resumed.fitted[parameter], values, err_msg=parameter)
 
 
-@pytest.mark.parametrize("change", [{"rank": 4}, {"collect_every": 3}, {"collect_from": 1}])
+@pytest.mark.parametrize(
+    "change", [{"rank": 4}, {"collect_every": 3}, {"collect_from": 1}, {"scale": 0.5}]
+)
 def test_each_argument_makes_another_run(posterior, change):
     inner = bnn.descent(posterior)
     assert swag(posterior, inner, **change).settings != swag(posterior, inner).settings
@@ -200,6 +224,7 @@ def test_each_argument_makes_another_run(posterior, change):
     "arguments",
     [
         {"rank": 1},
+        {"scale": 0.0},
         {"rank": 2.5},
         {"collect_every": 0},
         {"collect_every": 0.5},
@@ -208,7 +233,9 @@ def test_each_argument_makes_another_run(posterior, change):
 )
 def test_counts_out_of_range_are_refused(posterior, arguments):
     (name,) = arguments
-    with pytest.raises(ValueError, match=f"got {name}=.*expected a whole number from . up"):
+    with pytest.raises(
+        ValueError, match=f"got {name}=.*expected a (whole )?number (from . up|above 0)"
+    ):
         swag(posterior, replay(POINTS), **arguments)
 
 

@@ -20,6 +20,7 @@ from bnn_ppl.cli.problem import Problem
 from bnn_ppl.cli.results import compare, predict, prune, summary
 from bnn_ppl.cli.robustness import adversarial, corruptions, rotations
 from bnn_ppl.cli.run import plan_command, run_command
+from bnn_ppl.cli.score import score
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.studies import continual, label_noise
 from bnn_ppl.cli.sweep import sweep_command
@@ -32,6 +33,7 @@ COMMANDS = (
     summary,
     predict,
     compare,
+    score,
     prune,
     chains,
     correlations,

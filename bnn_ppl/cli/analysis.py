@@ -19,13 +19,14 @@ from bnn_ppl.analysis.surface import surface as surface_through
 from bnn_ppl.cli.problem import USUAL_SCALE, conditioned
 from bnn_ppl.cli.run_folders import Opened, check_figure, reopen, reopen_all
 from bnn_ppl.plots.surface import posterior_surface
+from bnn_ppl.robustness.correlation_decay import correlation_decay
 from bnn_ppl.robustness.shift import evenly, thinned
 
 _NUM_GROUPS = 5  # of rows of a regression, by the size of y
 
 Draw: TypeAlias = tuple[int, int]
 
-_SAME = ("net", "hidden", "prior", "prior_scale", "noise", "float64")
+_SAME = ("net", "hidden", "prior", "prior_scale", "prior_power", "noise", "float64")
 
 
 def correlations(
@@ -35,6 +36,7 @@ def correlations(
     num_rows: int = 500,
     output: int | None = None,
     prior_scales: tuple[float, ...] = (),
+    corruptions: tuple[str, ...] = (),
     seed: int = 0,
     progress: bool = True,
     data_dir: Path | None = None,
@@ -57,6 +59,10 @@ def correlations(
         Index of the logit to use, from 0; by default the average over all.
     prior_scales
         Other scales of the prior to draw from as well.
+    corruptions
+        Names of corruptions (gaussian_noise fog ...): correlations of the outputs for the images
+        with those for the same images corrupted too, by severity, beside those of an RBF kernel;
+        in correlation_decay.csv and .png.
     seed
         Seed of the draws from the prior.
     progress
@@ -66,6 +72,8 @@ def correlations(
     """
     _check_counts(num_draws=num_draws, num_rows=num_rows)
     run = reopen(folder, data_dir)
+    if corruptions and run.data.test.x.ndim != 4:
+        raise ValueError(f"got --corruptions for {run.problem.data}, expected images: drop them")
     chosen = evenly(len(run.data.test.y), num_rows)
     x, y = run.data.test.x[chosen], run.data.test.y[chosen]
     labels, names = _groups(y, run.data)
@@ -80,6 +88,34 @@ def correlations(
     what = "class" if run.data.num_classes else "y"
     bnn.plots.correlations(tables, what=what).savefig(folder / "correlations.png", dpi=150)
     print(f"\ntable in {folder / 'correlations.csv'}, figure in {folder / 'correlations.png'}")
+    if corruptions:
+        decays = {
+            title: correlation_decay(
+                posterior,
+                draws,
+                x,
+                corruptions,
+                x_mean=run.data.x_mean,
+                x_scale=run.data.x_scale,
+                output=output,
+            )
+            for title, posterior, draws in _priors_and_posterior(run, prior_scales, num_draws, seed)
+        }
+        _write_decays(decays, folder)
+
+
+def _write_decays(decays: dict[str, Any], folder: Path) -> None:
+    import pandas as pd
+
+    table = pd.concat(decays, names=["draws"]).reset_index("draws")
+    means = table.groupby(["draws", "severity"], sort=False)["correlation"].mean().unstack()
+    means.loc["RBF kernel"] = table.groupby("severity")["rbf"].mean()
+    print("\ncorrelation with the corrupted image, by severity, mean over corruptions")
+    print(means.to_string(float_format="{:.3f}".format))
+    path = folder / "correlation_decay.csv"
+    table.to_csv(path, index=False)
+    bnn.plots.correlation_decay(decays).savefig(path.with_suffix(".png"), dpi=150)
+    print(f"table in {path}, figure in {path.with_suffix('.png')}")
 
 
 def chains(

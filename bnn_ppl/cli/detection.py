@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.robustness import Folders, figure_path, image_runs, write
+from bnn_ppl.cli.robustness import Folders, figure_path, image_runs, write_tables
 from bnn_ppl.cli.run_folders import Opened
 from bnn_ppl.robustness import shift
 from bnn_ppl.runtime.progress import reporting
@@ -67,7 +67,7 @@ def ood(
         print(f"\n{name}: test rows of {problem.data} told from others")
         print(table.to_string(index=False, float_format="{:.4g}".format))
     drawn = bnn.plots.out_of_distribution(predictions, problem.data)
-    write(tables, drawn, path)
+    write_tables(tables, drawn, path)
 
 
 def _predictions(

@@ -46,6 +46,9 @@ class Training(NamedTuple):
         Fraction of each cycle (its first part) without noise; warm-up is then without noise too.
     optimizer
         Optimiser of descent, mfvi and mc_dropout; "sgd" has momentum 0.9.
+    kl_warmup_epochs
+        Of mfvi: epochs over which the weight of the divergence from the prior rises linearly from
+        0.01 to 1.
     augment
         Random augmentation of each image of a batch: "crop" shifts it by up to 4 pixels,
         "crop_and_flip" also mirrors half of them.
@@ -56,6 +59,7 @@ class Training(NamedTuple):
     cycle_epochs: float = 50.0
     exploration: float = 0.0
     optimizer: Literal["adam", "sgd"] = "adam"
+    kl_warmup_epochs: float = 0.0
     augment: Literal["crop", "crop_and_flip"] | None = None
 
 
@@ -78,6 +82,8 @@ def built_method(
     if training.exploration:
         share, burnin = training.exploration, running["num_warmup"]
         options["noise_temperature"] = bnn.schedules.exploring(cycle, share, burnin)
+    if training.kl_warmup_epochs:
+        options["kl_weight"] = _kl_weight(chosen, training.kl_warmup_epochs * epoch)
     if training.optimizer != "adam":
         if "optimizer" not in hints:
             users = "descent, mfvi or mc_dropout"
@@ -140,6 +146,17 @@ def _schedule(training: Training, rate: float, num_warmup: int, cycle: int) -> S
         return bnn.schedules.cosine_burn_in(rate, 0.0, num_warmup)
     start = 10 * rate if training.rate_start is None else training.rate_start
     return bnn.schedules.cosine_burn_in(start, rate, num_warmup)
+
+
+def _kl_weight(chosen: Chosen, num_steps: float) -> Schedule:
+    if "kl_weight" not in chosen.options:
+        raise _unused(chosen, "--kl-warmup-epochs", "mfvi")
+    if not 0 < num_steps < math.inf or chosen.options["kl_weight"] != 1:
+        raise ValueError(
+            "got --kl-warmup-epochs of no length or with --kl-weight, expected a number above 0 "
+            "and no --kl-weight: drop one"
+        )
+    return bnn.schedules.rising(max(1, round(num_steps)))
 
 
 def _augmentation(chosen: Chosen, training: Training, running: Options, x: Any) -> Callable:

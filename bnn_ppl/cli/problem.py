@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
+from flax import nnx
 
 import bnn_ppl as bnn
 from bnn_ppl.data.encoding import in_words
@@ -27,6 +28,14 @@ NETS: dict[str, Callable] = {
     "preresnet20": bnn.nets.PreResNet,
     "cnn_lstm": bnn.nets.CNNLSTM,
 }
+# The kernel that sees the inputs, in one net or another.
+FIRST_KERNELS = (
+    "layers.0.kernel",
+    "convolutions.0.kernel",
+    "stages.0.convolutions.0.kernel",
+    "stem.conv.kernel",
+    "stem.kernel",
+)
 
 
 class Problem(NamedTuple):
@@ -39,7 +48,8 @@ class Problem(NamedTuple):
         cifar10), imdb; or a file of your own that ends with .csv (y is the last column) or .npz.
     split
         Number of a published split into training and test rows (UCI), or "seed-3" or "fold-3" for
-        others; for digits and your own files a seed.
+        others, or "gap-3" to test on the middle third by column 3; for digits and your own files a
+        seed.
     subset
         Use only the first training rows of images and texts; 160 of mnist ship with the package.
     target
@@ -56,14 +66,20 @@ class Problem(NamedTuple):
     hidden
         Width of each hidden layer of the mlp.
     prior
-        Prior family of the weights.
+        Prior family of the weights. Two treat the first layer otherwise: "empcov" gives it the
+        covariance of the training inputs, "sum_filter" filters whose weights sum to about 0.
     prior_scale
         Scale of the prior: for fan_in the gain (standard deviation times the square root of the
         fan-in); for mixture the standard deviation of the wider component, which has weight 3/4 and
-        is 200 times as wide as the other; for hierarchical the standard deviation at the mean
+        is 200 times as wide as the other; for even_mixture that of the wider of two equally likely
+        components, the other half as wide (0.158 gives the variances 1/40 and 1/160 of Izmailov et
+        al., 2021); for hierarchical the standard deviation at the mean
         precision; for horseshoe the median scale of a tensor; otherwise the standard deviation. By
         default for fan_in and normal the scale that maximises the Laplace evidence of the training
         rows, if rows times weights are at most 5e9; otherwise 1.414.
+    prior_power
+        Of generalised_normal, with density exp(-|w / s|^power): 2 is normal and 1 Laplace; by
+        default 1.5.
     noise
         Noise of a regression: "learnt", "heteroscedastic", or a known standard deviation in units
         of the standardised y.
@@ -106,11 +122,16 @@ class Problem(NamedTuple):
         "laplace",
         "logistic",
         "student_t",
+        "generalised_normal",
         "mixture",
+        "even_mixture",
         "hierarchical",
         "horseshoe",
+        "empcov",
+        "sum_filter",
     ] = "fan_in"
     prior_scale: float | None = None
+    prior_power: float | None = None
     noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
     held_out: float = 0.0
     temperature: float = 1.0
@@ -163,6 +184,10 @@ def refuse_unused(problem: Problem, data: Any) -> None:
         )
     if problem.net != "mlp" and problem.hidden != Problem().hidden:
         raise ValueError(f"got --hidden with --net {problem.net}, expected --net mlp: drop it")
+    if problem.prior_power is not None and problem.prior != "generalised_normal":
+        raise ValueError(
+            f"got --prior-power with --prior {problem.prior}, expected generalised_normal: drop it"
+        )
 
 
 def load_data(problem: Problem, encoding: bnn.data.Encoding | None = None) -> Any:
@@ -193,19 +218,43 @@ def training_rows(problem: Problem, data: Any) -> tuple[Any, Any]:
 
 
 def _model(problem: Problem, data: Any) -> Callable:
-    scale = USUAL_SCALE if problem.prior_scale is None else problem.prior_scale
-    prior = _prior(problem.prior, scale)
     if data.num_classes is not None:
-        return bnn.models.classifier(_net(problem, data, data.num_classes), prior)
-    num_outputs = 2 if problem.noise == "heteroscedastic" else 1
+        net = _net(problem, data, data.num_classes)
+        return bnn.models.classifier(net, _prior(problem, data, net))
+    net = _net(problem, data, 2 if problem.noise == "heteroscedastic" else 1)
     noise = None if problem.noise == "learnt" else problem.noise
-    return bnn.models.regressor(_net(problem, data, num_outputs), prior, noise)
+    return bnn.models.regressor(net, _prior(problem, data, net), noise)
 
 
-def _prior(family: str, scale: float) -> Any:
-    if family == "mixture":
+def _prior(problem: Problem, data: Any, net: Callable) -> Any:
+    scale = USUAL_SCALE if problem.prior_scale is None else problem.prior_scale
+    if problem.prior == "mixture":
         return bnn.priors.mixture((scale, scale / 200), (0.75, 0.25))
-    return getattr(bnn.priors, family)(scale)
+    if problem.prior == "even_mixture":
+        return bnn.priors.mixture((scale, scale / 2))
+    if problem.prior == "generalised_normal":
+        return bnn.priors.generalised_normal(scale, problem.prior_power or 1.5)
+    if problem.prior in ("empcov", "sum_filter"):
+        site, shape = _first_kernel(problem, net)
+        if problem.prior == "sum_filter":
+            return bnn.priors.sum_filter(scale, site=site)
+        train, _ = training_rows(problem, data)
+        patch = None if problem.net == "mlp" else shape[:2]
+        return bnn.priors.empcov(train.x, scale, site=site, patch=patch)
+    return getattr(bnn.priors, problem.prior)(scale)
+
+
+def _first_kernel(problem: Problem, net: Callable) -> tuple[str, tuple[int, ...]]:
+    """Site and shape of the kernel that sees the inputs."""
+    if problem.net == "cnn_lstm":
+        raise ValueError(
+            f"got --prior {problem.prior} with --net cnn_lstm, expected inputs that are numbers, "
+            "not tokens: use another prior"
+        )
+    weights = nnx.state(nnx.eval_shape(lambda: net(rngs=nnx.Rngs(0))), nnx.Param)
+    shapes = {".".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(weights)}
+    site = next(name for name in FIRST_KERNELS if name in shapes)
+    return f"net.{site}", shapes[site]
 
 
 def _net(problem: Problem, data: Any, num_outputs: int) -> Callable:

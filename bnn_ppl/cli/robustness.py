@@ -12,6 +12,8 @@ from bnn_ppl.cli.run_folders import Opened, check_figure, reopen_all
 from bnn_ppl.robustness import adversarial as attacks
 from bnn_ppl.robustness import shift
 from bnn_ppl.robustness.corruptions import rotate
+from bnn_ppl.robustness.corruptions.files import write_files
+from bnn_ppl.robustness.more_models import corrupted_by_models
 
 if TYPE_CHECKING:
     import pandas
@@ -25,6 +27,9 @@ def corruptions(
     *,
     only: tuple[str, ...] = (),
     severities: tuple[int, ...] = shift.SEVERITIES,
+    read: Path | None = None,
+    write: Path | None = None,
+    by_models: bool = False,
     num_rows: int = 1000,
     num_draws: int = 100,
     batch_size: int = 1000,
@@ -46,6 +51,14 @@ def corruptions(
         Names of corruptions: gaussian_noise fog ...; by default all.
     severities
         From 1 to 5.
+    read
+        Folder with corrupted images in the layout of the published CIFAR-10-C (an .npy file for
+        each corruption, its five severities stacked, and labels.npy); by default they are computed.
+    write
+        Write all test images, corrupted, to a folder in that layout first.
+    by_models
+        Score the average of the first chain, of the first two, of four and so on too: how much
+        more models help at each severity, in <figure>-by-models.png and .csv.
     num_rows
         Number of test images, spread evenly over the test set.
     num_draws
@@ -61,27 +74,49 @@ def corruptions(
     progress
         Show a progress bar.
     """
+    if read is not None and write is not None:
+        raise ValueError("got --read and --write, expected one of them: drop the other")
     path = figure_path(folders, figure, "corruptions.png")
     runs, data = image_runs(folders, data_dir)
+    chosen = shift.evenly(len(data.test.y), num_rows)
+    if write is not None:
+        images = shift.pixels_of(data.test.x, data.x_mean, data.x_scale)
+        names = write_files(
+            write, images, data.test.y, names=only or None, seed=seed, progress=progress
+        )
+        print(f"{len(names)} corruptions of {len(images)} test images written to {write}")
+        read = write
+    scored = corrupted_by_models if by_models else shift.corrupted
     tables = {
-        name: shift.corrupted(
+        name: scored(
             run.posterior,
             shift.thinned(run.draws, num_draws),
-            _some(data.test, num_rows),
+            (data.test.x[chosen], data.test.y[chosen]),
             x_mean=data.x_mean,
             x_scale=data.x_scale,
             names=only or None,
             severities=severities,
             seed=seed,
+            files=read,
+            rows=None if read is None else chosen,
             batch_size=batch_size,
             progress=progress,
         )
         for name, run in runs.items()
     }
+    if by_models:
+        beside = path.with_stem(f"{path.stem}-by-models")
+        print("mean NLL over corruptions, by severity and number of models")
+        print(_by_models(tables))
+        write_tables(tables, bnn.plots.more_models(tables), beside)
+        tables = {
+            name: table[table["num_models"] == table["num_models"].max()].drop(columns="num_models")
+            for name, table in tables.items()
+        }
     shown = ["accuracy", "nll", "ece", "entropy", "mutual_information"]
     print("means over corruptions, by severity (0: none)")
     print(_by_condition(tables, "severity", shown))
-    write(tables, bnn.plots.corruptions(tables), path)
+    write_tables(tables, bnn.plots.corruptions(tables), path)
 
 
 def rotations(
@@ -144,7 +179,7 @@ def rotations(
     shown += ["entropy", "expected_entropy", "mutual_information"]
     print(_by_condition(tables, "angle", shown))
     images = _turned(rows.x, data) if one else None
-    write(tables, bnn.plots.rotations(tables, images), path)
+    write_tables(tables, bnn.plots.rotations(tables, images), path)
 
 
 def adversarial(
@@ -207,7 +242,7 @@ def adversarial(
         shown = ["accuracy", "nll", "entropy", "mutual_information"]
     print(f"inputs moved by at most epsilon, {num_steps} steps")
     print(_by_condition(tables, "epsilon", shown))
-    write(tables, bnn.plots.adversarial(tables), path)
+    write_tables(tables, bnn.plots.adversarial(tables), path)
 
 
 def image_runs(
@@ -262,6 +297,17 @@ def _by_condition(
     return pd.concat(means, names=["run", "score"]).to_string(float_format="{:.3f}".format)
 
 
+def _by_models(tables: Mapping[str, "pandas.DataFrame"]) -> str:
+    """Lay out the mean NLL: a line a run and number of models, a column a severity."""
+    import pandas as pd
+
+    means = {
+        name: table.pivot_table(index="num_models", columns="severity", values="nll")
+        for name, table in tables.items()
+    }
+    return pd.concat(means, names=["run"]).to_string(float_format="{:.3f}".format)
+
+
 def figure_path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Path:
     """Give where the figure goes, before anything is computed."""
     if figure is not None:
@@ -270,7 +316,7 @@ def figure_path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Pa
     return folders[0] / name if len(folders) == 1 else Path(name)
 
 
-def write(tables: Mapping[str, "pandas.DataFrame"], figure: "Figure", path: Path) -> None:
+def write_tables(tables: Mapping[str, "pandas.DataFrame"], figure: "Figure", path: Path) -> None:
     """Write the figure, and one table of all runs beside it."""
     import pandas as pd
 

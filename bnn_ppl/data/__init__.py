@@ -59,7 +59,9 @@ def load(
     name : str or path
         - Regression tables: "airfoil", "boston", "concrete", "energy", "naval", "power-plant",
           "protein", "yacht", and every table of yours at ``uci/<name>.npz`` in the folder.
-        - Curves of one variable: "wilson-1d", "izmailov-1d".
+        - Curves of one variable: "wilson-1d", "izmailov-1d"; computed: "gp-1d",
+          "gp-1d-heteroscedastic".
+        - Points in the plane, of two classes: "blobs", computed.
         - Images: "digits" (8 x 8); "mnist", "fashion-mnist", "kmnist" (28 x 28); "cifar10",
           "cifar100", "svhn" (32 x 32, in colour).
         - Texts: "imdb".
@@ -73,8 +75,13 @@ def load(
           (2021), there "yacht_3". Starts JAX.
         - "fold-3": one of ten, each the test part once, of a permutation by NumPy with seed 0, as
           scikit-learn's KFold cuts it: the protocol of Antoran et al.'s code, on all rows.
+        - "gap-3": test rows are the middle third in column 3 of the inputs (0 is the first), and
+          the two outer thirds train, so that errors and uncertainty between the data are seen
+          (Foong et al., 2019, "In-Between Uncertainty in Bayesian Neural Networks"). Equal values
+          stay in the order of the table.
 
-        For digits the seed of the permutation whose first 1,437 images train and last 360 test.
+        For digits the seed of the permutation whose first 1,437 images train and last 360 test. For
+        computed sets the seed of all that is drawn.
         For other sets 0.
     subset : int, optional
         Images, texts and files: keep the first `subset` training rows. With 160 or fewer, mnist
@@ -102,9 +109,9 @@ def load(
     -------
     DataSet
         Tables: x (rows, columns) and y (rows,), both standardised by the training rows of the
-        split. Curves: x (rows, 2) and y (rows,), see Notes. Images: x (rows, height, width,
-        channels), pixels / 255 standardised by constants of the set, see Notes. Texts: x (rows,
-        100) of tokens, int32.
+        split. Curves: x (rows, 2), or (rows, 1) if computed, and y (rows,), see Notes. Images: x
+        (rows, height, width, channels), pixels / 255 standardised by constants of the set, see
+        Notes. Texts: x (rows, 100) of tokens, int32.
 
     Raises
     ------
@@ -128,6 +135,13 @@ def load(
     100 of the grid, y ten times that of the source as in their experiments, so y_scale is 0.1; they
     take noise variance 0.0005 and prior variance 0.001. "izmailov-1d": 120 and 120 points of
     Izmailov et al. (2021), as they are, of noise standard deviation 0.02 and prior 0.1.
+
+    "gp-1d" and "gp-1d-heteroscedastic", the toys of Antoran et al.'s code: 250 points, the middle
+    ones of 400 that are uniform in (-3, 3), of a function drawn from a Gaussian process with kernel
+    exp(-r^2 / 2), with noise of standard deviation 0.3, or 0.3 abs(x + 2); x is not standardised,
+    and the test part is the function at 101 points from -5 to 5. "blobs", after the toy of Osawa et
+    al.'s code (2019): 100 training and 1,000 test points, normal with standard deviation 1 about 5
+    centres uniform in a square of side 20, the classes in turn, then standardised.
 
     Images: mean and standard deviation are mnist 0.1307, 0.3081; fashion-mnist 0.2860, 0.3530;
     kmnist 0.1918, 0.3483; cifar10 and cifar100, as in Izmailov et al. (2021), (0.49, 0.48, 0.44),

@@ -12,6 +12,7 @@ from bnn_ppl.data.images import ImageSet, digits, images
 from bnn_ppl.data.reading import DataSet, Place
 from bnn_ppl.data.tables import curve, uci
 from bnn_ppl.data.text import imdb
+from bnn_ppl.data.toys import blobs, gaussian_process
 
 _GREY, _COLOUR = (28, 28, 1), (32, 32, 3)
 _CIFAR = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)  # as in Izmailov et al. (2021)
@@ -39,6 +40,9 @@ SETS: dict[str, Callable[..., DataSet]] = {
     "yacht": uci,
     "wilson-1d": partial(curve, file="understandingbdl", y_scale=0.1),
     "izmailov-1d": partial(curve, file="bnn_hmc_synth", y_scale=1.0),
+    "gp-1d": partial(gaussian_process, heteroscedastic=False),
+    "gp-1d-heteroscedastic": partial(gaussian_process, heteroscedastic=True),
+    "blobs": blobs,
     "digits": digits,
     **{name: partial(images, kind=kind) for name, kind in IMAGES.items()},
     "imdb": imdb,

@@ -108,7 +108,7 @@ def published(
         original units of y. Without `split` also "rmse_error" and "log_likelihood_error", the
         standard errors of the means (standard deviation with divisor n over sqrt(n)), and
         "num_splits". None if nothing was published for the set or the split, as for "seed-3",
-        "fold-3", and tables whose file in `data_dir` lacks the published splits.
+        "fold-3", "gap-3", and tables whose file in `data_dir` lacks the published splits.
 
     Raises
     ------

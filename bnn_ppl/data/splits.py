@@ -7,26 +7,31 @@ import numpy as np
 
 Rows = tuple[np.ndarray, np.ndarray]  # row numbers of the training part, of the test part
 
-_PROTOCOL = re.compile(r"seed-[0-9]{1,9}|fold-[0-9]")
-_OR_A_PROTOCOL = ", or 'seed-0', 'seed-1' and so on, or 'fold-0' to 'fold-9'"
+_PROTOCOL = re.compile(r"(seed)-([0-9]{1,9})|(fold)-([0-9])|(gap)-([0-9]{1,9})")
+_OR_A_PROTOCOL = (
+    ", or 'seed-0', 'seed-1' and so on, or 'fold-0' to 'fold-9', or 'gap-0' for the first column"
+)
 
 
-def split_rows(name: str, split: Any, num_rows: int, published: Rows | None = None) -> Rows:
-    """Training and test rows of a table.
+def split_rows(name: str, split: Any, x: np.ndarray, published: Rows | None = None) -> Rows:
+    """Training and test rows of a table with inputs `x`.
 
     A whole number counts the rows of the two arrays `published`; without them it seeds a
-    permutation whose first 90 % train. "seed-3" and "fold-3" are the protocols described in `load`.
+    permutation whose first 90 % train. "seed-3", "fold-3" and "gap-3" are described in `load`.
 
     Raises
     ------
     ValueError
         If there is no such split, or the table has too few rows to be split.
     """
+    num_rows = len(x)
     protocol, number = protocol_of(split)
     if protocol == "seed":
         return _first_nine_tenths(name, _permutation_of_jax(number, num_rows))
     if protocol == "fold":
         return _fold(name, number, num_rows)
+    if protocol == "gap":
+        return _gap(name, number, x)
     if published is not None:
         number = published_split(name, split, len(published[0]), _OR_A_PROTOCOL)
         return published[0][number], published[1][number]
@@ -37,7 +42,10 @@ def split_rows(name: str, split: Any, num_rows: int, published: Rows | None = No
 def protocol_of(split: Any) -> tuple[str | None, int]:
     """Take "seed-3" apart into "seed" and 3; None and 0 for any other split."""
     matched = _PROTOCOL.fullmatch(split) if isinstance(split, str) else None
-    return (split[:4], int(split[5:])) if matched else (None, 0)
+    if matched is None:
+        return None, 0
+    protocol, number = filter(None, matched.groups())
+    return protocol, int(number)
 
 
 def published_split(name: str, split: Any, count: int, others: str = "") -> int:
@@ -100,6 +108,23 @@ def _fold(name: str, fold: int, num_rows: int) -> Rows:
     _require_rows(name, num_rows, 10)
     folds = np.array_split(permutation(0, num_rows), 10)
     return np.concatenate(folds[:fold] + folds[fold + 1 :]), folds[fold]
+
+
+def _gap(name: str, column: int, x: np.ndarray) -> Rows:
+    """Test rows are the middle third by a column; the others train, in an order of no meaning.
+
+    For rows held out of training are the last ones, and must not be those of largest values.
+    """
+    if x.ndim != 2 or column >= x.shape[1]:
+        raise ValueError(
+            f"got split='gap-{column}' for {name!r} with inputs {x.shape[1:]}, expected a table "
+            "with that column, the first 0; change split="
+        )
+    _require_rows(name, len(x), 3)
+    order = np.argsort(x[:, column], kind="stable")
+    first, end = len(x) // 3, 2 * len(x) // 3
+    outside = np.concatenate([order[:first], order[end:]])
+    return outside[permutation(0, len(outside))], order[first:end]
 
 
 def _require_rows(name: str, num_rows: int, fewest: int) -> None:

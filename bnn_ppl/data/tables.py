@@ -28,7 +28,7 @@ def uci(
     source, path = find(name, f"uci/{name}.npz", where)
     x, y = read_npz(path, "x", "y")
     _check_table(path, x, y)
-    rows = split_rows(name, split, len(y), _published_splits(path, len(y)))
+    rows = split_rows(name, split, x, _published_splits(path, len(y)))
     train, test = (Data(x[part], y[part]) for part in rows)
     return regression(
         train, test, mean_and_scale(train.x), mean_and_scale(train.y), name, source, dtype

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bnn_ppl.data.encoding import Encoding, column_of, encode, encoded_target, filled
+from bnn_ppl.data.encoding import Column, Encoding, column_of, encode, encoded_target, filled
 from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import Data, DataSet, arrays_in, read_npz, require, unreadable
-from bnn_ppl.data.splits import published_split, split_rows, whole
+from bnn_ppl.data.splits import protocol_of, published_split, split_rows, whole
 from bnn_ppl.data.standardise import MeanScale, classification, mean_and_scale, regression
 
 _PARTS = "x_train", "y_train", "x_test", "y_test"
@@ -95,7 +95,8 @@ def _read_csv(
     used = [column for column in range(len(names)) if column not in (at, *index)]
     inputs = {names[column]: columns[column] for column in used}
     require(path, len(inputs) == len(used), "a name of two columns", "a name each", "rename one")
-    split_into = partial(split_rows, name, split, len(lines))
+    values = _values_to_split(inputs, split, str(path), len(lines))
+    split_into = partial(split_rows, name, split, values)
     if encoding is None:
         found = [column_of(*column, str(path)) for column in inputs.items()]
         if impute:
@@ -114,6 +115,20 @@ def _read_csv(
     train, test = split_into()
     of_classes = encoding.target.kind != "number"
     return _Read(Data(x[train], y[train]), Data(x[test], y[test]), of_classes, encoding)
+
+
+def _values_to_split(
+    inputs: dict[str, list[str]], split: Any, source: str, num_rows: int
+) -> np.ndarray:
+    """Give the inputs by whose order a gap is cut, empty cells filled; no columns for other splits.
+
+    They are the same whether or not an encoding is given: so are the training rows.
+    """
+    if protocol_of(split)[0] != "gap":
+        return np.zeros((num_rows, 0))
+    columns = (column_of(name, cells, source) for name, cells in inputs.items())
+    complete = tuple(filled(column, inputs[column.name], source) for column in columns)
+    return encode(inputs, Encoding(complete, Column("", "number")), source=source)
 
 
 def _table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
@@ -178,7 +193,7 @@ def _read_npz(path: Path, name: str, split: int | str, given: dict[str, Any]) ->
         return _Read(train, test, _of_classes(train.y) and _of_classes(test.y))
     require(path, {"x", "y"} <= set(arrays), f"arrays {arrays}", _LAYOUTS, "rename them")
     x, y = _pair(path, "x", "y")
-    first, second = split_rows(name, split, len(y))
+    first, second = split_rows(name, split, x)
     return _Read(Data(x[first], y[first]), Data(x[second], y[second]), _of_classes(y))
 
 

@@ -10,7 +10,7 @@ from flax import nnx
 
 from bnn_ppl.methods.descent import descent, optimizer_of
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule
+from bnn_ppl.methods.schedules import Schedule, named, value_at
 from bnn_ppl.methods.shared.layers import Layer, Tap, tapped, with_weights
 from bnn_ppl.methods.shared.per_example_gradients import row_layers
 from bnn_ppl.methods.shared.random import gaussian_like
@@ -32,6 +32,7 @@ class MeanFieldState(NamedTuple):
     mean: Tree
     log_std: Tree
     optimizer: Tree
+    num_steps: jax.Array
 
 
 @describe(
@@ -52,6 +53,7 @@ def mfvi(
     estimator: Estimator = "weights",
     init_std: float = 0.01,
     num_samples: int = 1,
+    kl_weight: float | Schedule = 1.0,
 ) -> Method:
     r"""Mean-field variational inference: the closest Gaussian with independent weights.
 
@@ -96,25 +98,34 @@ def mfvi(
         Initial standard deviation of every weight.
     num_samples
         Number of draws per step.
+    kl_weight
+        Weight, a number or a schedule such as :func:`bnn_ppl.schedules.rising`, of the divergence
+        from the prior, :math:`-E_q[\log p(w)] - H[q]` (with the prior tempered as above), in what
+        is maximised; the recorded ``elbo`` has weight 1. Another weight than 1 at the end of
+        training fits another posterior. Needs `learning_rate` or `optimizer`.
 
     Raises
     ------
     ValueError
-        If a number is out of range, the estimator is unknown, or, for the latter two, the network
-        calls a layer twice.
+        If a number is out of range, the estimator is unknown, `kl_weight` comes without a rate, or,
+        for the latter two estimators, the network calls a layer twice.
     """
     check_arguments(posterior=posterior)
     _check(estimator, init_std, num_samples)
     finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
+    weighs = callable(kl_weight) or kl_weight != 1
+    _check_weight(kl_weight, weighs and finds_rate)
     layers = set() if estimator == "weights" else set(row_layers(posterior))
 
     def init(key: jax.Array, position: Tree, batch: Any) -> MeanFieldState:
         del key, batch
         log_std = jax.tree.map(lambda w: jnp.full_like(w, math.log(init_std)), position)
-        return MeanFieldState(position, log_std, optimizer.init((position, log_std)))
+        return MeanFieldState(
+            position, log_std, optimizer.init((position, log_std)), jnp.zeros((), int)
+        )
 
     def expected(key: jax.Array, mean: Tree, log_std: Tree, batch: Any) -> jax.Array:
-        """Estimate the expected log-density under q."""
+        """Estimate the expected log-density under q, and that of the prior."""
         std = jax.tree.map(jnp.exp, log_std)
         position = _draw(key, mean, log_std)
         terms = posterior.terms(position, batch)
@@ -123,24 +134,32 @@ def mfvi(
             with tapped(_noise_tap(jax.random.fold_in(key, 1), estimator, layers, mean, std)):
                 rows = posterior.log_likelihood(position, batch)
             terms = terms._replace(log_likelihood=rows)
-        return posterior.total(terms, batch)
+        no_rows = terms._replace(log_likelihood=jnp.zeros_like(terms.log_likelihood))
+        return jnp.stack([posterior.total(part, batch) for part in (terms, no_rows)])
 
-    def loss(parameters: tuple[Tree, Tree], key: jax.Array, batch: Any) -> tuple[jax.Array, Any]:
+    def loss(
+        parameters: tuple[Tree, Tree], key: jax.Array, batch: Any, weight: jax.Array | None
+    ) -> tuple[jax.Array, Any]:
         mean, log_std = parameters
         keys = jax.random.split(key, num_samples)
         values = [expected(key, mean, log_std, batch) for key in keys]
-        value = sum(values[1:], values[0]) / num_samples
+        value, prior = sum(values[1:], values[0]) / num_samples
         bound = value + _entropy(log_std)
-        return -bound / posterior.num_rows, (value, bound)
+        weighted = bound
+        if weight is not None:
+            weighted -= (1 - weight) * (prior + _entropy(log_std))
+        return -weighted / posterior.num_rows, (value, bound)
 
     def step(
         key: jax.Array, state: MeanFieldState, batch: Any, rate: jax.Array | float = 1.0
     ) -> tuple[MeanFieldState, dict]:
         parameters = state.mean, state.log_std
-        gradient, (value, bound) = jax.grad(loss, has_aux=True)(parameters, key, batch)
+        weight = value_at(kl_weight, state.num_steps) if weighs else None
+        gradient, (value, bound) = jax.grad(loss, has_aux=True)(parameters, key, batch, weight)
         updates, inner = optimizer.update(gradient, state.optimizer, parameters)
         mean, log_std = optax.tree.add_scale(parameters, rate, updates)
-        return MeanFieldState(mean, log_std, inner), step_info(value, num_samples, elbo=bound)
+        info = step_info(value, num_samples, elbo=bound)
+        return MeanFieldState(mean, log_std, inner, state.num_steps + 1), info
 
     def objective(info: dict) -> jax.Array:
         return info["elbo"] / posterior.num_rows
@@ -153,7 +172,7 @@ def mfvi(
         return loc | {f"{site}.scale": jnp.exp(s) for site, s in state.log_std.items()}
 
     settings = {"method": "mfvi", "learning_rate": rate, "estimator": estimator}
-    settings |= {"init_std": init_std, "num_samples": num_samples}
+    settings |= {"init_std": init_std, "num_samples": num_samples, "kl_weight": named(kl_weight)}
     method = Method(
         init,
         step,
@@ -245,3 +264,13 @@ def _check(estimator: str, init_std: float, num_samples: int) -> None:
         raise ValueError(f"got estimator={estimator!r}, expected one of {get_args(Estimator)}")
     check_positive("init_std", init_std)
     check_count("num_samples", num_samples)
+
+
+def _check_weight(kl_weight: float | Schedule, without_rate: bool) -> None:
+    if not callable(kl_weight):
+        check_positive("kl_weight", kl_weight)
+    if without_rate:
+        raise ValueError(
+            "got kl_weight without learning_rate, expected both: without a rate, training ends "
+            "when the objective stops improving, which a weight that changes would deceive"
+        )

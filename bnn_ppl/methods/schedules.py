@@ -66,6 +66,21 @@ def cosine_burn_in(start: float, end: float, num_burnin: int) -> Schedule:
     return NamedSchedule(schedule, f"cosine_burn_in({start}, {end}, {num_burnin})")
 
 
+def rising(num_steps: int, start: float = 0.01) -> Schedule:
+    """Go from `start` to 1 along a line in `num_steps` steps, then stay at 1.
+
+    The warm-up of the divergence's weight in the code of Osawa et al. (2019), for the `kl_weight`
+    of :func:`bnn_ppl.mfvi`.
+    """
+    check_rate("start", start)
+    check_count("num_steps", num_steps)
+
+    def schedule(count: jax.Array) -> jax.Array:
+        return start + (1 - start) * jnp.clip(count / num_steps, 0.0, 1.0)
+
+    return NamedSchedule(schedule, f"rising({num_steps}, {start})")
+
+
 def cyclical(start: float, cycle_length: int, num_burnin: int = 0) -> Schedule:
     r"""Fall from `start` to almost 0 along half a cosine, in every cycle.
 

@@ -23,6 +23,8 @@ def sghmc(
     noise_temperature: float | Schedule = 1.0,
     gibbs_every: int | None = None,
     subtract_noise: bool = False,
+    redraw_every: int | None = None,
+    clip: float | None = None,
 ) -> Method:
     r"""Stochastic-gradient Hamiltonian Monte Carlo: underdamped Langevin dynamics.
 
@@ -30,8 +32,8 @@ def sghmc(
         w \gets w + \sqrt\epsilon\, M^{-1} m
 
     with g the gradient of the log-density estimated from the minibatch; the momentum is carried
-    from step to step and never resampled (Chen, Fox & Guestrin, 2014, equation 15, in the
-    parametrisation of Izmailov et al., 2021). Run it with ``batch_size=``.
+    from step to step and not resampled, unless `redraw_every` is given (Chen, Fox & Guestrin, 2014,
+    equation 15, in the parametrisation of Izmailov et al., 2021). Run it with ``batch_size=``.
 
     **Biased** to first order in the step size, like :func:`bnn_ppl.sgld`.
 
@@ -60,6 +62,16 @@ def sghmc(
         accordingly, of variance :math:`2 (1-\beta) T M - \epsilon M^2` but at least 0
         (Springenberg et al., 2016). Appropriate with
         :func:`bnn_ppl.preconditioners.scale_adapted`, when gradients are mostly noise.
+    redraw_every
+        Number of steps between draws of the momentum from its law given the weights, to first order
+        in the step size :math:`N(-\sqrt\epsilon g / (1 + \beta), 2 T M / (1 + \beta))`. (Published
+        code leaves the mean out, which adds half a kick to each redraw.) By default it is carried
+        on throughout.
+    clip
+        Shorten gradients whose norm exceeds the mean of the last 1,000 or so by more than this
+        number of their standard deviations (20 in Antoran et al.'s code); the first 1,000 are
+        left as they are. **Biases** the draws where it acts, as ``clipped`` in ``sample_stats``
+        tells. By default none is.
 
     Notes
     -----
@@ -91,5 +103,7 @@ def sghmc(
         temperature=noise_temperature,
         gibbs_every=gibbs_every,
         subtract_noise=subtract_noise,
+        redraw_every=redraw_every,
+        clip=clip,
         name="sghmc",
     )

@@ -1,5 +1,6 @@
 """SWA-Gaussian: a Gaussian with the moments of another method's iterates."""
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from bnn_ppl.methods.sgld import sgld
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.checks import check_count
+from bnn_ppl.runtime.checks import check_count, check_positive
 
 Tree = Any
 
@@ -48,6 +49,7 @@ def swag(
     *,
     collect_every: int | None = None,
     collect_from: int = 0,
+    scale: float = 1.0,
 ) -> Method:
     r"""SWAG: draw from a Gaussian fitted to the points that another method passes through.
 
@@ -58,14 +60,16 @@ def swag(
 
     and with standard normal :math:`z_1` (K numbers) and :math:`z_2` (one per weight) a draw is
 
-    .. math:: w = \bar w + \frac{1}{\sqrt 2} \left(\sigma \odot z_2
+    .. math:: w = \bar w + \sqrt{\frac{s}{2}} \left(\sigma \odot z_2
         + \frac{1}{\sqrt{K - 1}} \hat D z_1 \right)
 
-    with :math:`\hat D` the :math:`K = \min(n, R)` stored deviations and :math:`\sigma^2` the mean
-    squared deviation from :math:`\bar w` (Maddox et al., 2019, equation 1 and algorithm 1): half
-    the covariance is diagonal, half of rank at most K. The variance is accumulated by Welford's
-    recursion, since a difference of mean squares suffers from cancellation in single precision.
-    Until two points are collected, draws are those of the inner method.
+    with s the `scale`, :math:`\hat D` the :math:`K = \min(n, R)` stored deviations and
+    :math:`\sigma^2` the mean squared deviation from :math:`\bar w` (Maddox et al., 2019, equation 1
+    and algorithm 1): half the covariance is diagonal, half of rank at most K. With ``rank=0`` all
+    of it is diagonal, :math:`w = \bar w + \sqrt s\, \sigma \odot z_2` (SWAG-Diagonal). The variance
+    is accumulated by Welford's recursion, since a difference of mean squares suffers from
+    cancellation in single precision. Until two points are collected, draws are those of the inner
+    method.
 
     Fit in warm-up, and draw without stepping::
 
@@ -87,31 +91,34 @@ def swag(
         (``log_weight``) are ignored. None: sgld, which tunes itself, from a mode on; 100 points are
         collected after that, as far apart as its draws are.
     rank
-        Number R of deviations stored, at least 2, each of the size of the weights.
+        Number R of deviations stored, each of the size of the weights: at least 2, or 0 for a
+        diagonal covariance.
     collect_every
         Number of steps from one collection to the next; by default an epoch, that is, the number
         of full batches in the rows.
     collect_from
         First step that collects, counted from 0. `inner` should have converged by then, unless
         ``init=`` of `run` starts it from converged draws.
+    scale
+        Factor s of the covariance. Code that leaves out the halves has a scale of s / 2, as Wilson
+        and Izmailov's, where it is 0.5.
 
     Returns
     -------
     Method
         The wrapped method. Its group ``fitted`` holds, in unconstrained space, the means
-        (``<site>.loc``), the :math:`\sigma` of the diagonal half (``<site>.scale``) and
-        ``num_collected``.
+        (``<site>.loc``), :math:`\sqrt s\, \sigma` (``<site>.scale``) and ``num_collected``.
 
     Raises
     ------
     ValueError
-        If a count is out of range, or the draws of `inner` are not the point that its steps update,
-        because it fits a distribution, stops early or averages.
+        If a number is out of range, or the draws of `inner` are not the point that its steps
+        update, because it fits a distribution, stops early or averages.
     """
     check_arguments(posterior=posterior)
-    _check(rank, collect_every, collect_from)
+    _check(rank, collect_every, collect_from, scale)
     if inner is None:
-        return _along_sgld(posterior, rank, collect_every, collect_from or None)
+        return _along_sgld(posterior, rank, collect_every, collect_from or None, scale)
     _check_inner(inner)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> SwagState:
@@ -147,11 +154,11 @@ def swag(
 
     def draw(key: jax.Array, state: SwagState) -> Tree:
         point = inner.draw(key, state.inner)
-        drawn = _gaussian_draw(key, state.moments)
+        drawn = _gaussian_draw(key, state.moments, scale)
         return jax.tree.map(partial(jnp.where, state.moments.num_collected > 1), drawn, point)
 
     def fitted(state: SwagState) -> dict[str, jax.Array]:
-        return _parameters(state.moments, inner.draw(jax.random.key(0), state.inner))
+        return _parameters(state.moments, inner.draw(jax.random.key(0), state.inner), scale)
 
     settings = {
         **inner.settings,
@@ -160,6 +167,7 @@ def swag(
         "rank": rank,
         "collect_every": collect_every or "epoch",
         "collect_from": collect_from,
+        "scale": scale,
     }
     warmup = None if inner.warmup is None else partial(collecting, inner.warmup)
     return Method(
@@ -172,17 +180,17 @@ def swag(
         logdensity=inner.logdensity,
         all_rows=inner.all_rows,
         needs_warmup=inner.needs_warmup,
-        draws_from="low_rank_gaussian",
+        draws_from="low_rank_gaussian" if rank else "gaussian",
         begin=begin,
     )
 
 
-def _parameters(moments: CollectedMoments, point: Tree) -> dict[str, jax.Array]:
+def _parameters(moments: CollectedMoments, point: Tree, scale: float) -> dict[str, jax.Array]:
     """Give mean and scale by site; `point` is the mean until two points are collected."""
     mean = jax.tree.map(partial(jnp.where, moments.num_collected > 1), moments.mean, point)
     return {
         **{f"{site}.loc": loc for site, loc in mean.items()},
-        **{f"{site}.scale": scale for site, scale in _sds(moments).items()},
+        **{f"{site}.scale": math.sqrt(scale) * sd for site, sd in _sds(moments).items()},
         "num_collected": moments.num_collected,
     }
 
@@ -218,6 +226,7 @@ def swag_along_path(
     rank: int = 20,
     collect_every: int | None = None,
     collect_from: int | None = None,
+    scale: float = 1.0,
 ) -> Method:
     """SWA-Gaussian: a Gaussian fitted to the path of a stochastic-gradient method.
 
@@ -232,29 +241,38 @@ def swag_along_path(
         Learning rate of SGD, a number or a schedule. None: the path of sgld, from a mode on.
     rank
         Number of deviations from the mean that are stored: the rank of the low-rank half of the
-        covariance.
+        covariance, at least 2; 0 for a diagonal covariance.
     collect_every
         Number of steps between two collected points; by default an epoch of SGD, or as many steps
         of sgld as there are between two of its draws.
     collect_from
         First step that collects a point; by default the first after the tuning of sgld, half-way
         through warm-up for SGD, or 0 if the run of SGD starts from the draws of another.
+    scale
+        Factor of the covariance.
     """
     if learning_rate is None:
-        return _along_sgld(posterior, rank, collect_every, collect_from)
+        return _along_sgld(posterior, rank, collect_every, collect_from, scale)
     inner = descent(posterior, optax.sgd(learning_rate, momentum=0.9))
     known = {"optimizer": "sgd", "learning_rate": named(learning_rate)}
     inner = inner._replace(settings={**inner.settings, **known})
-    return swag(posterior, inner, rank, collect_every=collect_every, collect_from=collect_from or 0)
+    first = collect_from or 0
+    return swag(
+        posterior, inner, rank, collect_every=collect_every, collect_from=first, scale=scale
+    )
 
 
 def _along_sgld(
-    posterior: Posterior, rank: int, collect_every: int | None, collect_from: int | None
+    posterior: Posterior,
+    rank: int,
+    collect_every: int | None,
+    collect_from: int | None,
+    scale: float,
 ) -> Method:
     inner = sgld(posterior)
     every = collect_every or inner.counts.thin
     first = inner.counts.num_warmup if collect_from is None else collect_from
-    method = swag(posterior, inner, rank, collect_every=every, collect_from=first)
+    method = swag(posterior, inner, rank, collect_every=every, collect_from=first, scale=scale)
     counts = FITTED._replace(
         num_warmup=first + _NUM_COLLECTED * every, batch_size=inner.counts.batch_size
     )
@@ -288,21 +306,24 @@ def _with_point(moments: CollectedMoments, point: Tree) -> CollectedMoments:
     squares = jax.tree.map(lambda s, b, a: s + b * a, moments.squares, before, after)
 
     def put(held: jax.Array, deviation: jax.Array) -> jax.Array:
+        if not len(held):
+            return held
         return held.at[moments.num_collected % len(held)].set(deviation)
 
     return CollectedMoments(mean, squares, jax.tree.map(put, moments.deviations, after), count)
 
 
-def _gaussian_draw(key: jax.Array, moments: CollectedMoments) -> Tree:
+def _gaussian_draw(key: jax.Array, moments: CollectedMoments, scale: float) -> Tree:
     rank_key, weight_key = (jax.random.fold_in(key, i) for i in range(2))
     rank = len(jax.tree.leaves(moments.deviations)[0])
+    half = math.sqrt(scale / 2 if rank else scale)
     # Deviations not yet filled are 0 and contribute nothing.
     root = jnp.sqrt(jnp.maximum(jnp.minimum(moments.num_collected, rank) - 1, 1.0))
     z1 = jax.random.normal(rank_key, (rank,)) / root
     z2 = gaussian_like(weight_key, moments.mean)
 
     def drawn(mean: jax.Array, sd: jax.Array, held: jax.Array, z: jax.Array) -> jax.Array:
-        return mean + jnp.sqrt(0.5) * (sd * z + jnp.tensordot(z1, held, 1))
+        return mean + half * (sd * z + jnp.tensordot(z1, held, 1))
 
     return jax.tree.map(drawn, moments.mean, _sds(moments), moments.deviations, z2)
 
@@ -323,8 +344,9 @@ def _check_inner(inner: Method) -> None:
         )
 
 
-def _check(rank: int, collect_every: int | None, collect_from: int) -> None:
-    counts = {"rank": (rank, 2), "collect_from": (collect_from, 0)}
+def _check(rank: int, collect_every: int | None, collect_from: int, scale: float) -> None:
+    check_positive("scale", scale)
+    counts = {"collect_from": (collect_from, 0)} | ({"rank": (rank, 2)} if rank != 0 else {})
     if collect_every is not None:
         counts["collect_every"] = (collect_every, 1)
     for name, (count, least) in counts.items():

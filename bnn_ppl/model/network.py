@@ -195,6 +195,7 @@ def _per_site(prior: Prior, sites: list[str]) -> Callable[[str, tuple], dist.Dis
         return lambda site, shape: prior
     if callable(prior):
         _check_takes_sites(prior)
+        _check_has_site(prior, sites)
         return prior
     if not isinstance(prior, Mapping):
         raise _not_a_prior(prior, "bnn_ppl.priors.normal(0.3), a dict by site name or a function")
@@ -226,6 +227,16 @@ def _check_takes_sites(prior: Callable) -> None:
         raise TypeError(
             f"got {name} as prior, expected a distribution or a function (site_name, shape) -> "
             f"distribution: call it, as in {name}(...)"
+        )
+
+
+def _check_has_site(prior: Callable, sites: list[str]) -> None:
+    """Refuse a prior of one kernel, such as ``priors.empcov``, for a network without it."""
+    site = getattr(prior, "site", None)
+    if site is not None and site not in sites:
+        raise ValueError(
+            f"got a prior for {site!r}, expected a parameter of the net: the sites are "
+            f"{', '.join(sites)}; pass one as site="
         )
 
 

@@ -9,12 +9,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
+from jax.scipy.special import gammaln
 from jax.tree_util import Partial
 
+from bnn_ppl.model.first_layer_priors import empcov as empcov
+from bnn_ppl.model.first_layer_priors import sum_filter as sum_filter
+from bnn_ppl.model.prior_distributions import GeneralisedNormal, check_positive
 from bnn_ppl.model.prior_from_draws import from_draws as from_draws
 from bnn_ppl.model.prior_summary import sample_precision
 
@@ -23,25 +26,37 @@ SitePrior = Callable[[str, tuple[int, ...]], dist.Distribution]
 
 def normal(std: float = 1.0) -> dist.Distribution:
     """Gaussian with mean 0 and standard deviation `std`."""
-    return dist.Normal(0.0, _positive("std", std))
+    return dist.Normal(0.0, check_positive("std", std))
 
 
 def laplace(std: float = 1.0) -> dist.Distribution:
     """Laplace with mean 0 and standard deviation `std` (scale ``std / sqrt(2)``)."""
-    return dist.Laplace(0.0, _positive("std", std) / math.sqrt(2))
+    return dist.Laplace(0.0, check_positive("std", std) / math.sqrt(2))
 
 
 def logistic(std: float = 1.0) -> dist.Distribution:
     """Logistic with mean 0 and standard deviation `std` (scale ``std sqrt(3) / pi``)."""
-    return dist.Logistic(0.0, _positive("std", std) * math.sqrt(3) / math.pi)
+    return dist.Logistic(0.0, check_positive("std", std) * math.sqrt(3) / math.pi)
 
 
 def student_t(std: float = 1.0, df: float = 5.0) -> dist.Distribution:
     """Student's t with mean 0, `df` > 2 degrees of freedom and standard deviation `std`."""
-    _positive("std", std)
+    check_positive("std", std)
     if df <= 2:
         raise ValueError(f"got df={df}, expected more than 2: otherwise the variance is infinite")
     return dist.StudentT(df, 0.0, std * math.sqrt((df - 2) / df))
+
+
+def generalised_normal(std: float = 1.0, power: float = 1.5) -> dist.Distribution:
+    """Density proportional to ``exp(-|w / s|^power)`` with mean 0 and standard deviation `std`.
+
+    SciPy's ``gennorm``; `power` 2 is the Gaussian and 1 the Laplace distribution, and tails are
+    heavier the smaller it is.
+    """
+    check_positive("std", std)
+    check_positive("power", power)
+    ratio = jnp.exp(0.5 * (gammaln(1 / power) - gammaln(3 / power)))
+    return GeneralisedNormal(std * ratio, power)
 
 
 def mixture(
@@ -59,7 +74,7 @@ def mixture(
         Probability of each component, summing to 1; equal by default.
     """
     if isinstance(stds, str):
-        _positive("stds", stds)
+        check_positive("stds", stds)
     shares = [1 / len(stds)] * len(stds) if weights is None else list(weights)
     sums_to_1 = math.isclose(sum(shares), 1, abs_tol=1e-6) and min(shares) >= 0
     if len(shares) != len(stds) or not sums_to_1:
@@ -67,7 +82,7 @@ def mixture(
             f"got weights {shares} for {len(stds)} components, expected one per component, none "
             "negative, summing to 1"
         )
-    scales = jnp.array([_positive("stds", std) for std in stds])
+    scales = jnp.array([check_positive("stds", std) for std in stds])
     return dist.MixtureSameFamily(dist.Categorical(jnp.array(shares)), dist.Normal(0.0, scales))
 
 
@@ -79,8 +94,8 @@ def fan_in(gain: float = math.sqrt(2), bias_std: float = 1.0) -> SitePrior:
     Fan-in is the product of all axes of a kernel but the last. Parameters with one axis (biases,
     normalisation) get `bias_std`.
     """
-    _positive("gain", gain)
-    _positive("bias_std", bias_std)
+    check_positive("gain", gain)
+    check_positive("bias_std", bias_std)
 
     return Partial(_fan_in, gain, bias_std)  # whose numbers are arguments of compiled programs
 
@@ -98,7 +113,7 @@ def horseshoe(scale: float = 1.0) -> SitePrior:
     ``l_i ~ HalfCauchy(1)``, as the sites ``<site>.global_scale`` and ``<site>.local_scale``. Its
     variance is infinite: `scale` is the median of the tensor's scale, not a standard deviation.
     """
-    _positive("scale", scale)
+    check_positive("scale", scale)
 
     return Partial(_horseshoe, scale)
 
@@ -119,8 +134,8 @@ def hierarchical(std: float = 1.0, concentration: float = 10.0) -> SitePrior:
     (2016). Marginally a weight is Student-t with ``2 concentration`` degrees of freedom and scale
     `std`.
     """
-    _positive("std", std)
-    _positive("concentration", concentration)
+    check_positive("std", std)
+    check_positive("concentration", concentration)
 
     return Partial(_hierarchical, std, concentration)
 
@@ -141,13 +156,6 @@ def noise(floor: float = 0.03, scale: float = 1.0) -> dist.Distribution:
     cannot be resolved; without one, noise-free data (a simulation, a table of few rows) drive the
     noise towards 0, and the posterior becomes too narrow for any step size.
     """
-    return dist.TruncatedNormal(0.0, _positive("scale", scale), low=_positive("floor", floor))
-
-
-def _positive(name: str, value: Any) -> float:
-    if isinstance(value, str):  # a site's name: the function itself was passed as prior
-        raise TypeError(f"got {name}={value!r}, expected a number: call the prior, as in fan_in()")
-    # A scale that is itself sampled is known only when the model runs.
-    if not isinstance(value, jax.core.Tracer) and not value > 0:
-        raise ValueError(f"got {name}={value}, expected a number above 0")
-    return value
+    return dist.TruncatedNormal(
+        0.0, check_positive("scale", scale), low=check_positive("floor", floor)
+    )

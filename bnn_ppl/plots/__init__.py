@@ -7,7 +7,7 @@ and Ito, safe for colour-blind readers; no global style of matplotlib is changed
 
 from bnn_ppl.plots.chains import chain_budget, rhat_histogram, trace_logdensity
 from bnn_ppl.plots.comparison import comparison, sweep
-from bnn_ppl.plots.correlations import correlations
+from bnn_ppl.plots.correlations import correlation_decay, correlations
 from bnn_ppl.plots.predictions import (
     coverage,
     predicted_against_observed,
@@ -16,7 +16,13 @@ from bnn_ppl.plots.predictions import (
     selective_accuracy,
 )
 from bnn_ppl.plots.report import report
-from bnn_ppl.plots.robustness import adversarial, corruptions, out_of_distribution, rotations
+from bnn_ppl.plots.robustness import (
+    adversarial,
+    corruptions,
+    more_models,
+    out_of_distribution,
+    rotations,
+)
 from bnn_ppl.plots.studies import continual, label_noise
 from bnn_ppl.plots.surface import posterior_surface
 from bnn_ppl.plots.weights import pruning, weights
@@ -26,10 +32,12 @@ __all__ = [
     "chain_budget",
     "comparison",
     "continual",
+    "correlation_decay",
     "correlations",
     "corruptions",
     "coverage",
     "label_noise",
+    "more_models",
     "out_of_distribution",
     "posterior_surface",
     "predicted_against_observed",

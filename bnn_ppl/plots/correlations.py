@@ -1,14 +1,15 @@
-"""The figure of correlations between classes."""
+"""Figures of correlations: between classes, and with corrupted images."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bnn_ppl.analysis.metrics.inputs import Array
-from bnn_ppl.plots.style import BLUE, ORANGE, finish
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, finish
 
 if TYPE_CHECKING:
     import pandas
@@ -63,6 +64,43 @@ def correlations(
         ax.remove()
     bar = figure.colorbar(image, ax=list(axes[: len(named)]), shrink=0.8, label="mean correlation")
     bar.outline.set_visible(False)
+    return figure
+
+
+def correlation_decay(tables: Mapping[str, pandas.DataFrame]) -> Figure:
+    """Plot correlations with the corrupted image by severity, a panel per corruption.
+
+    Parameters
+    ----------
+    tables : dict of str to DataFrame
+        From :func:`bnn_ppl.robustness.correlation_decay.correlation_decay`, by title: of the prior
+        and of the posterior, say, for the same images.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
+    """
+    from matplotlib.figure import Figure
+
+    if not tables:
+        raise ValueError("got no tables, expected some: pass what correlation_decay returned")
+    first = next(iter(tables.values()))
+    names = list(dict.fromkeys(first["corruption"]))
+    num_columns = min(len(names), PANELS_A_ROW)
+    num_rows = -(-len(names) // num_columns)
+    figure = Figure(figsize=(1 + 3.4 * num_columns, 0.5 + 3 * num_rows), layout="constrained")
+    axes = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False).ravel()
+    for i, (ax, name) in enumerate(zip(axes, names, strict=False)):
+        for (title, table), color in zip(tables.items(), cycle(COLORS)):
+            own = table[table["corruption"] == name]
+            ax.plot(own["severity"], own["correlation"], "o-", color=color, label=title)
+        own = first[first["corruption"] == name]
+        ax.plot(own["severity"], own["rbf"], "--", color=GREY, label="RBF kernel")
+        y_label = "" if i % num_columns else "correlation with the image"
+        finish(ax, name.replace("_", " "), "severity", y_label, legend="" if i else "best")
+    for ax in axes[len(names) :]:
+        ax.remove()
     return figure
 
 

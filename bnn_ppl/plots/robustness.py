@@ -59,6 +59,54 @@ def corruptions(tables: Tables) -> Figure:
     return figure
 
 
+def more_models(tables: Tables, score: str = "nll") -> Figure:
+    """Plot a score by number of models, a panel per severity and a line per run.
+
+    Lines are means over corruptions, bands their middle halves (as Wilson & Izmailov 2020 show the
+    negative log-likelihood of ensembles and MultiSWAG).
+
+    Parameters
+    ----------
+    tables : dict of str to DataFrame
+        By name of the run, from :func:`bnn_ppl.robustness.more_models.corrupted_by_models`.
+    score : str
+        A column of the tables, such as "accuracy".
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Not registered with pyplot: save it with ``figure.savefig(path)``.
+    """
+    _check(tables, "num_models", "corrupted_by_models")
+    severities = sorted({int(s) for table in tables.values() for s in table["severity"]})
+    num_columns = min(3, len(severities))
+    num_rows = -(-len(severities) // num_columns)
+    figure = _new_figure((1 + 3.6 * num_columns, 0.6 + 3 * num_rows))
+    axes = figure.subplots(num_rows, num_columns, squeeze=False).ravel()
+    for ax, severity in zip(axes, severities, strict=False):
+        for (name, table), color, marker in zip(tables.items(), cycle(COLORS), cycle("os^Dv")):
+            groups = table[table["severity"] == severity].groupby("num_models")[score]
+            numbers = np.asarray(list(groups.groups))
+            style: dict[str, Any] = {"color": color, "marker": marker, "lw": 2, "ms": 5}
+            ax.plot(numbers, groups.mean().to_numpy(), label=name, **style)
+            low, high = (groups.quantile(level).to_numpy() for level in (0.25, 0.75))
+            ax.fill_between(numbers, low, high, color=color, alpha=0.15, lw=0)
+        _mark_numbers(ax, tables)
+        title = f"Severity {severity}" if severity else "No corruption"
+        finish(ax, title, "number of models", LABELS[score][1], legend="")
+    for ax in axes[len(severities) :]:
+        ax.remove()
+    figure.suptitle(LABELS[score][0], x=0.01, ha="left", fontsize="medium", fontweight="bold")
+    _shared_legend(figure, axes[0])
+    return figure
+
+
+def _mark_numbers(ax: Axes, tables: Tables) -> None:
+    numbers = sorted({int(n) for table in tables.values() for n in table["num_models"]})
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(numbers, [str(number) for number in numbers])
+
+
 def adversarial(tables: Tables) -> Figure:
     """Scores by size of the adversarial change, one line per run.
 

@@ -8,6 +8,7 @@ worst change. Networks see standardised inputs; ``x * x_scale + x_mean`` recover
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from bnn_ppl.analysis.metrics.uncertainty_scores import Score
 from bnn_ppl.analysis.predict import predict
 from bnn_ppl.model.checks import checked_rows
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt, rotate
+from bnn_ppl.robustness.corruptions import corrupt, rotate
+from bnn_ppl.robustness.corruptions.files import CorruptedFiles, suitable
 from bnn_ppl.runtime.progress import reporting
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ def corrupted(
     names: Sequence[str] | None = None,
     severities: Sequence[int] = SEVERITIES,
     seed: int = 0,
+    files: str | Path | None = None,
+    rows: Sequence[int] | Array | None = None,
     batch_size: int | None = None,
     progress: bool = False,
 ) -> "pandas.DataFrame":
@@ -67,6 +71,11 @@ def corrupted(
         From 1 to 5.
     seed
         Of the corruptions' random numbers.
+    files
+        Folder with the corrupted test images, in the layout in which CIFAR-10-C is published; they
+        are computed by default. Names are then those of its files.
+    rows
+        With `files`: the number of each row of `data` in the test set; 0, 1, ... by default.
     batch_size
         Rows predicted at a time; all of a condition by default.
     progress
@@ -82,19 +91,32 @@ def corrupted(
     Raises
     ------
     ValueError
-        For unknown names or severities, images too small or of other pixels, and as `predict`.
+        For unknown names or severities, images too small or of other pixels, `rows` without
+        `files`, files of other images, and as `predict`.
+    FileNotFoundError
+        If `files` holds no such files.
     """
     x, y = map(np.asarray, checked_rows(posterior, data))
-    images = _pixels(x, x_mean, x_scale)
-    chosen = _suitable(images) if names is None else names
-    changes = [(name, severity) for name in chosen for severity in severities]
+    images = pixels_of(x, x_mean, x_scale)
+    if files is None and rows is not None:
+        raise ValueError("got rows without files, expected them for files only: drop rows")
+    stored = CorruptedFiles(files, range(len(y)) if rows is None else rows, y) if files else None
+    all_names = stored.names if stored else suitable(images)
+    changes = [(name, s) for name in (all_names if names is None else names) for s in severities]
     for name, severity in changes:  # refuses before anything is predicted
-        corrupt(images[:1], name, severity, seed=seed)
+        if stored:
+            stored.check(name, severity, x.shape[1:])
+        else:
+            corrupt(images[:1], name, severity, seed=seed)
 
     def versions() -> Iterator[Array]:
         yield x
         for name, severity in changes:
-            changed = corrupt(images, name, severity, seed=seed)
+            changed = (
+                stored.read(name, severity, x.shape[1:])
+                if stored
+                else corrupt(images, name, severity, seed=seed)
+            )
             yield standardised(changed, x_mean, x_scale, x.dtype)
 
     conditions = [{"corruption": name, "severity": number} for name, number in changes]
@@ -311,7 +333,8 @@ def scored(
     return pd.DataFrame(rows)
 
 
-def _pixels(x: Array, x_mean: ArrayLike, x_scale: ArrayLike) -> NDArray[np.uint8]:
+def pixels_of(x: Array, x_mean: ArrayLike, x_scale: ArrayLike) -> NDArray[np.uint8]:
+    """Recover pixels from 0 to 255 of standardised images; refuse others."""
     values = x * np.asarray(x_scale, float) + np.asarray(x_mean, float)
     levels = np.rint(values)
     low, high = levels.min(), levels.max()
@@ -321,11 +344,6 @@ def _pixels(x: Array, x_mean: ArrayLike, x_scale: ArrayLike) -> NDArray[np.uint8
             "whole numbers from 0 to 255: pass x_mean and x_scale of the data set"
         )
     return levels.astype(np.uint8)
-
-
-def _suitable(images: Array) -> list[str]:
-    grey = images.shape[-1] == 1
-    return [name for name in CORRUPTIONS if not (grey and name == "saturate")]
 
 
 def _class_probabilities(prediction: Prediction, y: Array) -> dict[str, float]:

@@ -24,6 +24,7 @@ from bnn_ppl.analysis.metrics.detection import (
 )
 from bnn_ppl.analysis.metrics.distances import (
     agreement,
+    sample_wasserstein,
     total_variation,
     wasserstein_1,
     wasserstein_2,
@@ -60,6 +61,7 @@ __all__ = [
     "nll",
     "probabilities",
     "rmse",
+    "sample_wasserstein",
     "selective",
     "summary",
     "total_variation",

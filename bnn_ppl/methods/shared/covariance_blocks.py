@@ -92,6 +92,8 @@ class Kronecker(NamedTuple):
     name: str
     call: LayerCall
     scaled: list[str]
+    damping: float | None = None  # added to each factor, in place of the prior's precision
+    num_rows: Any = None  # N / T, which the factor of the outputs holds
 
     @property
     def layers(self) -> dict[str, LayerCall]:
@@ -117,6 +119,8 @@ class Kronecker(NamedTuple):
 
     def fit(self, factors: Factors, prior: dict[str, Array]) -> Fit:
         """Whiten by the prior, which then adds a constant to each eigenvalue."""
+        if self.damping is not None:
+            return self._damped(factors, self.damping)
         std = self._precision_by_input(prior) ** -0.5
         by_input, inputs = _eigen(std[:, None] * factors.inputs * std)
         by_output, outputs = _eigen(factors.outputs)
@@ -130,6 +134,23 @@ class Kronecker(NamedTuple):
 
         def covariance(multiplier: Array) -> Factors:
             return Factors(std[:, None] * inputs, outputs, whitened(multiplier) ** -0.5)
+
+        return Fit(log_det, covariance)
+
+    def _damped(self, factors: Factors, damping: float) -> Fit:
+        """Add the same number to the eigenvalues of both factors, brought to one scale."""
+        by_input, inputs = _eigen(factors.inputs)
+        by_output, outputs = _eigen(factors.outputs)
+        root = jnp.sqrt(self.num_rows)
+        precision = (root * by_input + damping)[:, None] * (by_output / root + damping)
+
+        def log_det(multiplier: Array) -> Array:
+            del multiplier
+            return jnp.log(precision).sum()
+
+        def covariance(multiplier: Array) -> Factors:
+            del multiplier
+            return Factors(inputs, outputs, precision**-0.5)
 
         return Fit(log_det, covariance)
 
@@ -229,6 +250,7 @@ def blocks_of(
     layers: dict[str, LayerCall],
     position: Tree,
     scaled: set[str],
+    damping: float | None = None,
 ) -> list[Block]:
     """Divide the sites into blocks; the multiplier acts on the prior of the sites `scaled`."""
     if structure in ("kronecker", "last_layer") and not layers:
@@ -244,8 +266,9 @@ def blocks_of(
     if structure == "diagonal":
         dense = {name: call for name, call in layers.items() if call.num_positions == 1}
         return [_diagonal(posterior, dense, list(position), scaled)]
+    num_rows = posterior.num_rows / posterior.temperature
     factored = [
-        Kronecker(name, call, sites if scaled.issuperset(sites) else [])
+        Kronecker(name, call, sites if scaled.issuperset(sites) else [], damping, num_rows)
         for name, call in layers.items()
         for sites in [sites_of(name, call)]
     ]

@@ -12,6 +12,7 @@ from bnn_ppl.methods.method import Method, step_info
 from bnn_ppl.methods.preconditioners import Preconditioner, identity
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.gibbs import check_gibbs, precisions_drawn
+from bnn_ppl.methods.shared.momentum import clipped, momentum_given_weights, no_norms
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.tuned_steps import (
     EXCESS,
@@ -21,6 +22,7 @@ from bnn_ppl.methods.shared.tuned_steps import (
 )
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_count, check_positive
 
 Tree = Any
 
@@ -32,6 +34,7 @@ class LangevinState(NamedTuple):
     momentum: Tree  # None for overdamped dynamics
     preconditioner: Tree
     num_steps: jax.Array  # taken so far
+    norms: Tree = None  # of the gradients, if they are clipped
 
 
 def langevin(
@@ -43,6 +46,8 @@ def langevin(
     temperature: float | Schedule,
     gibbs_every: int | None,
     subtract_noise: bool = False,
+    redraw_every: int | None = None,
+    clip: float | None = None,
     name: str,
 ) -> Method:
     r"""Make a method of underdamped Langevin dynamics, or of overdamped if `momentum` is 0.
@@ -59,33 +64,40 @@ def langevin(
             noise_temperature=temperature,
             gibbs_every=gibbs_every,
             subtract_noise=subtract_noise,
+            redraw_every=redraw_every,
+            clip=clip,
         )
         return _self_tuned(posterior, momentum=momentum, name=name)
     preconditioner = preconditioner or identity()
     _check(step_size, momentum, temperature, preconditioner if subtract_noise else None)
+    _check_momentum(momentum, redraw_every, clip)
     if gibbs_every is not None:
         check_gibbs(posterior, gibbs_every, temperature)
 
     # If only the noise needs a key, it gets the step's own: for 400 weights a split takes a
     # noticeable part of the step.
-    several_keys = preconditioner.curvature is not None or gibbs_every is not None
+    several_keys = any((preconditioner.curvature, gibbs_every, redraw_every))
 
     def init(key: jax.Array, position: Tree, batch: Any) -> LangevinState:
         del key, batch
         start = optax.tree.zeros_like(position) if momentum else None
-        return LangevinState(position, start, preconditioner.init(position), jnp.zeros((), int))
+        norms = None if clip is None else no_norms()
+        inner = preconditioner.init(position)
+        return LangevinState(position, start, inner, jnp.zeros((), int), norms)
 
     def step(
         key: jax.Array, state: LangevinState, batch: Any, adapting: bool = False
     ) -> tuple[LangevinState, dict]:
-        noise_key, probe_key, gibbs_key = jax.random.split(key, 3) if several_keys else [key] * 3
+        num_keys = 3 + (redraw_every is not None)
+        keys = jax.random.split(key, num_keys) if several_keys else [key] * 3
+        noise_key, probe_key, gibbs_key = keys[:3]
         size, heat = (value_at(rate, state.num_steps) for rate in (step_size, temperature))
 
         def density(position: Tree) -> jax.Array:
             return posterior.logdensity(position, batch)
 
-        lp, gradient, mass, inner = _preconditioned_gradient(
-            density, preconditioner, probe_key, state, heat, adapting
+        lp, gradient, mass, inner, norms = _preconditioned_gradient(
+            density, preconditioner, probe_key, state, heat, adapting, clip
         )
         root = jnp.sqrt(size)
 
@@ -98,14 +110,21 @@ def langevin(
             *(gradient, gaussian_like(noise_key, state.position), mass),
         )
         if momentum:
-            push = optax.tree.add_scale(push, momentum, state.momentum)
+            before = state.momentum
+            if redraw_every is not None:
+                due = state.num_steps % redraw_every == 0
+                law = partial(momentum_given_weights, keys[3], gradient, mass, size, heat)
+                before = jax.tree.map(partial(jnp.where, due), law(momentum), before)
+            push = optax.tree.add_scale(push, momentum, before)
         position = jax.tree.map(lambda w, p, m: w + root * p / m, state.position, push, mass)
         if gibbs_every is not None:
             due = state.num_steps % gibbs_every == 0
             position |= {site: state.position[site] for site in posterior.precisions}
             position = precisions_drawn(gibbs_key, posterior, position, due)
-        state = LangevinState(position, push if momentum else None, inner, state.num_steps + 1)
-        return state, step_info(lp, step_size=size)
+        new = push if momentum else None
+        info = {} if clip is None else {"clipped": norms.clipped}
+        state = LangevinState(position, new, inner, state.num_steps + 1, norms)
+        return state, step_info(lp, step_size=size, **info)
 
     def draw(key: jax.Array, state: LangevinState) -> Tree:
         del key
@@ -114,7 +133,8 @@ def langevin(
     rates = {"step_size": named(step_size), "noise_temperature": named(temperature)}
     settings: dict[str, Any] = {"method": name, "preconditioner": preconditioner.name, **rates}
     settings |= {"gibbs_every": gibbs_every, "subtract_noise": subtract_noise}
-    settings |= {"momentum": momentum} if momentum else {}
+    settings |= {"momentum": momentum, "redraw_every": redraw_every} if momentum else {}
+    settings |= {"clip": clip} if clip is not None else {}
     warmup = partial(step, adapting=True) if preconditioner.freezes else None
     density, freezes = posterior.logdensity, preconditioner.freezes
     return Method(init, step, draw, warmup, settings, logdensity=density, needs_warmup=freezes)
@@ -205,18 +225,21 @@ def _preconditioned_gradient(
     state: LangevinState,
     heat: jax.Array,
     adapting: bool,
-) -> tuple[jax.Array, Tree, Tree, Tree]:
-    """Log-density, gradient (with the correction for a moving mass), mass, preconditioner state."""
-    inner, hessian = state.preconditioner, None
+    clip: float | None,
+) -> tuple[jax.Array, Tree, Tree, Tree, Any]:
+    """Log-density, gradient (with the correction for a moving mass), mass, and the states."""
+    inner, hessian, norms = state.preconditioner, None, state.norms
     if preconditioner.curvature is None:
         lp, gradient = jax.value_and_grad(density)(state.position)
     else:
         lp, gradient, hessian = _with_hessian(key, density, state.position)
+    if clip is not None:
+        gradient, norms = clipped(gradient, norms, clip)
     if adapting or not preconditioner.freezes:
         inner = preconditioner.update(gradient, hessian, inner)
     if preconditioner.curvature is not None:
         gradient = optax.tree.add_scale(gradient, heat, preconditioner.curvature(inner))
-    return lp, gradient, preconditioner.mass(inner), inner
+    return lp, gradient, preconditioner.mass(inner), inner, norms
 
 
 def _with_hessian(key: jax.Array, density: Any, position: Tree) -> tuple[jax.Array, Tree, Tree]:
@@ -228,6 +251,15 @@ def _with_hessian(key: jax.Array, density: Any, position: Tree) -> tuple[jax.Arr
     both = jax.value_and_grad(density)
     (lp, gradient), (_, product) = jax.jvp(both, (position,), (signs,))
     return lp, gradient, optax.tree.mul(signs, product)
+
+
+def _check_momentum(momentum: float, redraw_every: int | None, clip: float | None) -> None:
+    if redraw_every is not None:
+        check_count("redraw_every", redraw_every)
+        if not momentum:
+            raise ValueError("got redraw_every with momentum=0, expected a momentum: drop it")
+    if clip is not None:
+        check_positive("clip", clip)
 
 
 def _check(step_size: Any, momentum: float, temperature: Any, noisy: Preconditioner | None) -> None:
