@@ -477,7 +477,7 @@ def test_the_help_lists_every_command(capsys):
         ),
         (["run", "sgld", "--step-size", "1", "--exploration", "0.5"], "got --exploration for sgld"),
         (["run", "sgld", "--step-size", "1", "--augment", "crop"], "got --augment without"),
-        (["run", "hmc", "--held-out", "1"], "got --held-out 1, expected a share"),
+        (["run", "hmc", "--held-out", "1"], "got --held-out 1 of 277 rows, expected a share"),
         (["run", "hmc", "--split", "99"], "99"),
         (["run", "hmc", "--net", "lenet"], "expected images"),
         (["run", "hmc", "--noise", "-1"], "noise=-1"),

@@ -17,9 +17,11 @@ from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
 from bnn_ppl.cli.problem import (
     Problem,
+    Scored,
     conditioned,
     describe,
     refuse_unused,
+    scored,
     training_rows,
     with_prior_scale,
 )
@@ -29,7 +31,11 @@ from bnn_ppl.methods.method import Description, described_methods
 from bnn_ppl.sampling.judged import judged
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 
+Until = Annotated[tuple[str, ...], tyro.conf.arg(metavar="rhat=NUMBER ess=NUMBER")]
+
 _RUNNING = {"num_chains": None}
+_NOT_TYPED = {"key", "posterior", "method", "init", "keep", "folder", "mesh"}
+_NOT_TYPED |= {"progress", "until", "verdict"}
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
 
 
@@ -46,14 +52,15 @@ def run_command() -> Callable[..., None]:
         init: Path | None = None,
         num_epochs: float | None = None,
         num_warmup_epochs: float | None = None,
-        until: Annotated[tuple[str, ...], tyro.conf.arg(metavar="rhat=NUMBER ess=NUMBER")] = (),
+        until: Until = (),
+        on: Scored | None = None,
         folder: Path | None = None,
         progress: bool = True,
         json: bool = False,
         distributed: bool = False,
         strict: bool = False,
     ) -> None:
-        """Sample a network's posterior, score it on the test rows and draw a report.
+        """Sample a network's posterior, score it on test or held-out rows and draw a report.
 
         Rerun the same command to resume a run that was stopped or killed. With several hosts, start
         it once on each, with --distributed and a folder that all of them share.
@@ -81,6 +88,9 @@ def run_command() -> Callable[..., None]:
             Draw on, past --num-draws, until the predictions of (at most 200) test rows are known
             this well: R-hat of 95 % of them at most, bulk ESS of 95 % of them at least these. For
             example rhat=1.01 ess=400; --max-minutes sets another end.
+        on
+            Rows to score: by default those held out of training (--held-out, --folds) if there are
+            any, otherwise the test rows.
         folder
             Output folder for draws, report.png and problem.json. By default
             runs/<data>-<split>-<method>, with a number if that holds a run with other settings.
@@ -99,18 +109,11 @@ def run_command() -> Callable[..., None]:
         if init is not None:
             running = running | {"init": bnn.diagnostics.load(init)}
         lengths = num_warmup_epochs, num_epochs
-        converged = _run(method, problem, training, running, seed, folder, lengths)
+        converged = _run(method, problem, training, running, seed, folder, lengths, on)
         if strict and not converged:
             sys.exit(1)
 
-    running = options_of(
-        bnn.run,
-        omit={"key", "posterior", "method", "init", "keep", "folder", "mesh"}
-        | {"progress", "until", "verdict"},
-        defaults=_RUNNING,
-        give=dict,
-    )
-    run.__annotations__ |= _annotations(running)
+    run.__annotations__ |= _annotations()
     return run
 
 
@@ -118,9 +121,27 @@ def plan_command() -> Callable[..., None]:
     """Make the command ``plan``: the arguments of ``run``, tried for some seconds."""
 
     def plan(
-        method: Any, problem: Problem, training: Training, running: Any, *, seed: int = 0
+        method: Any,
+        problem: Problem,
+        training: Training,
+        running: Any,
+        *,
+        seed: int = 0,
+        init: Path | None = None,
+        num_epochs: float | None = None,
+        num_warmup_epochs: float | None = None,
+        trial_seconds: float = 20.0,
+        until: Until = (),
+        on: Scored | None = None,
+        folder: Path | None = None,
+        progress: bool = True,
+        json: bool = False,
+        distributed: bool = False,
+        strict: bool = False,
     ) -> None:
         """Estimate the cost of a run: time, memory, disk, gradients.
+
+        Takes the arguments of ``bnn-ppl run``: put plan in the place of run. Nothing is written.
 
         Parameters
         ----------
@@ -134,19 +155,40 @@ def plan_command() -> Callable[..., None]:
             Length of the run and number of chains, by default as for `bnn-ppl run`.
         seed
             Random seed.
+        init
+            Folder of another run of the same model, from whose draws the chains start.
+        num_epochs
+            Epochs over which the draws are spread evenly; replaces --thin.
+        num_warmup_epochs
+            Epochs of warm-up; replaces --num-warmup.
+        trial_seconds
+            Time to try steps. While a method adapts, the cost of a step changes: a longer trial
+            gives a better estimate.
+        until
+            As for `bnn-ppl run`; what is planned ends at the first look, after --num-draws.
+        on, folder, progress, json, strict
+            As for `bnn-ppl run`; without effect here.
+        distributed
+            As for `bnn-ppl run`.
         """
+        _named(until)  # refuses
+        if distributed:
+            _join_hosts()
+        if init is not None:
+            running = running | {"init": bnn.diagnostics.load(init)}
         data, posterior = conditioned(problem)
         refuse_unused(problem, data)
-        running = in_steps(method, running, posterior)
+        scored(problem, data, on)  # refuses
+        running = in_steps(method, running, posterior, num_warmup_epochs, num_epochs)
         print(describe(problem, data, posterior), flush=True)
         built = built_method(method, training, running, posterior, training_rows(problem, data)[1])
-        found = bnn.plan(jax.random.key(seed), posterior, built, **running)
+        running.pop("max_minutes")
+        found = bnn.plan(
+            jax.random.key(seed), posterior, built, trial_seconds=trial_seconds, **running
+        )
         print(plan_table(found))
 
-    running = options_of(
-        bnn.plan, omit={"key", "posterior", "method"}, defaults=_RUNNING, give=dict
-    )
-    plan.__annotations__ |= _annotations(running)
+    plan.__annotations__ |= _annotations()
     return plan
 
 
@@ -174,7 +216,9 @@ def _join_hosts() -> None:
         ) from error
 
 
-def _annotations(running: Callable) -> Options:
+def _annotations() -> Options:
+    running = options_of(bnn.run, omit=_NOT_TYPED, defaults=_RUNNING, give=dict)
+
     def chosen(method: Description, **options: Any) -> Chosen:
         return Chosen(method, options)
 
@@ -207,11 +251,13 @@ def _run(
     seed: int,
     folder: Path | None,
     epochs: tuple[float | None, float | None],
+    on: Scored | None,
 ) -> bool:
     """Sample, and report on the first host; whether the run has converged, as far as is known."""
     name = method.name
     data, posterior = conditioned(problem)
     refuse_unused(problem, data)
+    of_rows, rows = scored(problem, data, on)
     running = in_steps(method, running, posterior, *epochs)
     held_out = training_rows(problem, data)[1]
     built_method(method, training, running, posterior, held_out)  # refuses, before any work
@@ -221,7 +267,7 @@ def _run(
     if first:
         print(describe(problem, data, posterior), flush=True)
     if running.get("until"):
-        running = running | {"until": running["until"] | {"x": data.test.x}}
+        running = running | {"until": running["until"] | {"x": of_rows.test.x}}
     sample = partial(bnn.run, jax.random.key(seed), posterior, built, **running)
     if folder is None:
         name_of_run = f"{Path(problem.data).stem}-{problem.split}-{name}"
@@ -233,8 +279,8 @@ def _run(
     if jax.process_count() > 1:  # here all chains can be read
         draws.attrs |= judged(posterior, draws)
     posterior = for_prediction(posterior, draws)
-    prediction, functions = predict_with_functions(posterior, draws, data.test)
-    print(results_table(problem, data, draws, prediction, functions))
+    prediction, functions = predict_with_functions(posterior, draws, of_rows.test)
+    print(results_table(problem, of_rows, draws, prediction, functions, rows))
     if "verdict" in draws.attrs and (jax.process_count() > 1 or running["progress"] is not True):
         print(f"{draws.attrs['verdict']}\n")  # which `run` has not said yet
     figure = bnn.plots.report(
@@ -242,10 +288,10 @@ def _run(
         bnn.diagnostics.rhat(functions),
         bnn.diagnostics.rhat(draws),
         prediction,
-        data.test.y,
+        of_rows.test.y,
         scale=data.y_scale,
         offset=data.y_mean,
-        title=f"{name} on {problem.data}, split {problem.split}",
+        title=f"{name} on {problem.data}, split {problem.split}, {rows} rows",
     )
     figure.savefig(folder / "report.png", dpi=150)
     print(f"figure in {folder / 'report.png'}, draws in {folder}")
