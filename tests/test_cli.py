@@ -85,7 +85,7 @@ def test_run_saves_draws_figure_and_problem_and_prints_one_table(tmp_path, capsy
     folder = tmp_path / "runs" / "yacht-0-hmc"
     found = {re.sub("-.*bin", "", path.name) for path in folder.iterdir()}
     state = {"state.json", "state.lock", "state"}
-    assert found == state | {"draws.zarr", "report.png", "problem.json"}
+    assert found == state | {"draws.zarr", "report.png", "problem.json", "warmup-0.npz"}
     assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
     draws = bnn.diagnostics.load(folder)
     assert draws.posterior.sizes["chain"] == 2 and draws.posterior.sizes["draw"] == 5

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bnn_ppl.runtime.devices import bytes_of, to_host
-from bnn_ppl.runtime.processes import agreed, on_all, summed
+from bnn_ppl.runtime.processes import agreed, largest, on_all, summed
 from bnn_ppl.runtime.progress import Report
 from bnn_ppl.sampling.compiled_loop import compile_loop
 from bnn_ppl.sampling.start import Phase, Prepared
@@ -65,6 +65,8 @@ def _advance_phase(
             jax.block_until_ready(states)
             stats = to_host(records["sample_stats"], count)
             seconds = time.perf_counter() - began
+            if phase.draw is None:
+                recorder.warmed(start, _while_training(stats))
             start += count
             if phase.draw is None and "done" in stats and on_all(bool(stats["done"][:, -1].all())):
                 start = max(start, num - 1)  # the steps in between would change nothing
@@ -82,6 +84,18 @@ def _advance_phase(
     finally:  # whatever happens, nothing computed is lost
         _record(recorder, unrecorded)
     return states, done
+
+
+def _while_training(stats: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Leave out the steps after which all chains have ended their training.
+
+    How many those are depends on how fast the machine is, and differs when a run is resumed.
+    """
+    if not {"done", "n_steps"} <= set(stats):
+        return stats
+    active = np.flatnonzero((stats["n_steps"] > 0).any(0))
+    count = largest(int(active[-1]) + 1 if len(active) else 0)
+    return {name: values[:, :count] for name, values in stats.items()}
 
 
 def _training_ended(stats: dict[str, np.ndarray]) -> dict[str, int]:
