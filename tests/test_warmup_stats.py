@@ -14,7 +14,7 @@ from interrupts import press_ctrl_c
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import Method
 from bnn_ppl.storage import checkpoint, warmup
-from bnn_ppl.storage.inference_data import inference_data
+from bnn_ppl.storage.inference_data import inference_data, with_groups
 from bnn_ppl.storage.warmup import NO_STATS, with_steps
 
 Y = np.array([1.0, 2.0, 6.0])
@@ -125,7 +125,8 @@ def test_steps_after_the_end_of_training_are_left_out_however_they_came(
     options = {"num_warmup": 5000, "init": starts(5.0, 1.0), "folder": tmp_path}
     stats = sample(posterior, training(11), **options).warmup_sample_stats
     np.testing.assert_array_equal(stats["step"], np.arange(14))
-    np.testing.assert_array_equal(stats["lp"][0], [*range(1, 12), 11, 11, 11])
+    np.testing.assert_array_equal(stats["lp"][0], [*range(1, 12), *[np.nan] * 3])
+    np.testing.assert_array_equal(stats["n_steps"][0], [1] * 11 + [0] * 3)
     np.testing.assert_array_equal(stats["lp"][1], range(1, 15))
 
 
@@ -192,3 +193,75 @@ def test_the_files_of_several_processes_are_joined_at_the_steps_all_have(tmp_pat
     expected = [[0, 1, 2, 3], [5, 6, 7, 8], [2, 3, 4, 5], [6, 7, 8, 9]]
     np.testing.assert_array_equal(both.values["lp"], expected)
     assert warmup.read_warmup(tmp_path, 6) is NO_STATS  # a third one has not written
+
+
+# --- figures
+
+
+@pytest.fixture
+def warmed():
+    """Draws of two chains, the first of which ends after 60 of 80 steps."""
+    rising = -np.exp(5 - np.arange(80) / 8)
+    lp = np.stack([np.where(np.arange(80) < 60, rising, np.nan), rising - 1])
+    sizes = np.geomspace(1, 1e-3, 80)
+    stats = {"lp": lp, "step_size": np.stack([sizes, 3 * sizes]), "acceptance_rate": 0.8 + 0 * lp}
+    stats["kinetic_temperature"] = np.where(np.arange(80) < 5, 1e9, 1.1) + 0 * lp
+    draws = inference_data({"w": np.zeros((2, 9))}, {"lp": np.zeros((2, 9))}, None, {})
+    kept = warmup.warmup_dataset(with_steps(NO_STATS, 0, stats))
+    return with_groups(draws, warmup_sample_stats=kept), stats
+
+
+def test_the_figure_shows_the_objective_of_each_chain_while_it_trains(warmed):
+    draws, stats = warmed
+    ax = bnn.plots.warmup_objective(draws)
+    pale, lines = ax.lines[::2], ax.lines[1::2]
+    for chain in range(2):
+        np.testing.assert_array_equal(
+            pale[chain].get_data(), [np.arange(1, 81), stats["lp"][chain]]
+        )
+        known, smooth = np.isfinite(stats["lp"][chain]), lines[chain].get_ydata()
+        np.testing.assert_array_equal(np.isfinite(smooth), known)
+        both = (stats["lp"][chain][9] + stats["lp"][chain][10]) / 2  # windows of two steps
+        np.testing.assert_allclose(smooth[10], both)
+    low, high = ax.get_ylim()
+    assert low > stats["lp"][0][0] and high > np.nanmax(stats["lp"])
+    assert ax.get_ylabel() == "log posterior density (nats)"
+    fit = draws.copy()
+    fit.warmup_sample_stats["elbo"] = fit.warmup_sample_stats["lp"] - 7
+    ax = bnn.plots.warmup_objective(fit)
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), stats["lp"][0] - 7)
+    assert ax.get_ylabel() == "evidence lower bound (nats)"
+
+
+def test_the_figure_shows_what_is_tuned_around_what_is_aimed_at(warmed):
+    draws, stats = warmed
+    ax = bnn.plots.warmup_rates(draws)
+    (rate,) = ax.lines
+    np.testing.assert_allclose(rate.get_ydata(), stats["step_size"].mean(0))
+    assert ax.get_yscale() == "log"
+    (side,) = (other for other in ax.figure.axes if other is not ax)
+    acceptance, temperature = side.lines
+    np.testing.assert_allclose(acceptance.get_ydata(), 0.8)
+    np.testing.assert_allclose(temperature.get_ydata()[10:], 1.1)
+    assert side.get_ylim() == (0, 1.05 * 3)
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert names == ["step size", "acceptance", "kinetic temperature"]
+
+
+def test_the_report_shows_warm_up_where_there_was_one(warmed):
+    draws, _ = warmed
+    y = np.zeros(5)
+    prediction = {name: np.ones(5) for name in ("mean", "variance", "log_prob")}
+    rhat = np.array([1.01])
+    panels = ["Warm-up", "Tuned in warm-up"]
+    figure = bnn.plots.report(draws, rhat, rhat, prediction, y)
+    assert [ax.get_title("left") for ax in figure.axes[4:6]] == panels
+    without = draws.copy()
+    del without.warmup_sample_stats
+    assert len(bnn.plots.report(without, rhat, rhat, prediction, y).axes) == 4
+    less = draws.copy()
+    less.warmup_sample_stats = less.warmup_sample_stats[["lp"]]
+    objective, rates = bnn.plots.report(less, rhat, rhat, prediction, y).axes[4:]
+    assert objective.axison and not rates.axison
+    with pytest.raises(ValueError, match="got draws without step_size or .* of warm-up, expected"):
+        bnn.plots.warmup_rates(less)

@@ -66,7 +66,7 @@ def _advance_phase(
             stats = to_host(records["sample_stats"], count)
             seconds = time.perf_counter() - began
             if phase.draw is None:
-                recorder.warmed(start, _while_training(stats))
+                recorder.warmed(start, _of_warmup(stats))
             start += count
             if phase.draw is None and "done" in stats and on_all(bool(stats["done"][:, -1].all())):
                 start = max(start, num - 1)  # the steps in between would change nothing
@@ -86,16 +86,25 @@ def _advance_phase(
     return states, done
 
 
-def _while_training(stats: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Leave out the steps after which all chains have ended their training.
+def _of_warmup(stats: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Give the statistics of warm-up steps that are to be kept.
 
-    How many those are depends on how fast the machine is, and differs when a run is resumed.
+    What a chain that took no gradient did not measure is NaN. The steps after which all chains have
+    ended their training are left out: how many those are depends on how fast the machine is.
     """
-    if not {"done", "n_steps"} <= set(stats):
+    if "n_steps" not in stats:
         return stats
-    active = np.flatnonzero((stats["n_steps"] > 0).any(0))
-    count = largest(int(active[-1]) + 1 if len(active) else 0)
-    return {name: values[:, :count] for name, values in stats.items()}
+    idle = stats["n_steps"] == 0
+    if "done" in stats:
+        active = np.flatnonzero(~idle.all(0))
+        count = largest(int(active[-1]) + 1 if len(active) else 0)
+        stats, idle = {name: values[:, :count] for name, values in stats.items()}, idle[:, :count]
+    measured = {
+        name: np.where(idle, np.nan, values).astype(values.dtype)
+        for name, values in stats.items()
+        if values.dtype.kind == "f" and values.ndim == 2 and name != "step_size"
+    }
+    return stats | measured
 
 
 def _training_ended(stats: dict[str, np.ndarray]) -> dict[str, int]:
