@@ -195,6 +195,25 @@ def test_the_files_of_several_processes_are_joined_at_the_steps_all_have(tmp_pat
     assert warmup.read_warmup(tmp_path, 6) is NO_STATS  # a third one has not written
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (4, 1), (4, 2), (1, 4)])
+def test_another_number_of_processes_leaves_all_chains_readable_at_any_time(
+    before, after, tmp_path
+):
+    values = np.arange(12.0).reshape(4, 3)
+
+    def write(process, processes):
+        share = 4 // processes
+        own = values[process * share : (process + 1) * share]
+        warmup.write_warmup(tmp_path, process * share, with_steps(NO_STATS, 0, {"lp": own}))
+
+    for process in range(before):
+        write(process, before)
+    for process in [*range(1, after), 0]:
+        np.testing.assert_array_equal(warmup.read_warmup(tmp_path, 4).values["lp"], values)
+        write(process, after)
+    np.testing.assert_array_equal(warmup.read_warmup(tmp_path, 4).values["lp"], values)
+
+
 # --- figures
 
 

@@ -28,12 +28,14 @@ from bnn_ppl.cli.problem import (
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
 from bnn_ppl.cli.tables import plan_table, results_table
 from bnn_ppl.methods.method import Description, described_methods
+from bnn_ppl.runtime.event_log import check_event_log
 from bnn_ppl.sampling.judged import judged
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 
 Until = Annotated[tuple[str, ...], tyro.conf.arg(metavar="rhat=NUMBER ess=NUMBER")]
 
 _RUNNING = {"num_chains": None}
+_WITHOUT_COST = {"max_minutes", "log_to"}
 _NOT_TYPED = {"key", "posterior", "method", "init", "keep", "folder", "mesh"}
 _NOT_TYPED |= {"progress", "until", "verdict"}
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
@@ -182,7 +184,7 @@ def plan_command() -> Callable[..., None]:
         running = in_steps(method, running, posterior, num_warmup_epochs, num_epochs)
         print(describe(problem, data, posterior), flush=True)
         built = built_method(method, training, running, posterior, training_rows(problem, data)[1])
-        running.pop("max_minutes")
+        running = {name: running[name] for name in running if name not in _WITHOUT_COST}
         found = bnn.plan(
             jax.random.key(seed), posterior, built, trial_seconds=trial_seconds, **running
         )
@@ -255,6 +257,7 @@ def _run(
 ) -> bool:
     """Sample, and report on the first host; whether the run has converged, as far as is known."""
     name = method.name
+    check_event_log(running["log_to"])
     data, posterior = conditioned(problem)
     refuse_unused(problem, data)
     of_rows, rows = scored(problem, data, on)

@@ -65,8 +65,9 @@ def _advance_phase(
             jax.block_until_ready(states)
             stats = to_host(records["sample_stats"], count)
             seconds = time.perf_counter() - began
+            kept = _of_warmup(stats) if phase.draw is None else stats
             if phase.draw is None:
-                recorder.warmed(start, _of_warmup(stats))
+                recorder.warmed(start, kept)
             start += count
             if phase.draw is None and "done" in stats and on_all(bool(stats["done"][:, -1].all())):
                 start = max(start, num - 1)  # the steps in between would change nothing
@@ -74,9 +75,9 @@ def _advance_phase(
             if phase.draw is None and start == num and {"done", "n_steps"} <= set(stats):
                 recorder.note(done, _training_ended(stats))
             unrecorded = done, states, records if phase.name == "draws" else None, count
-            report(
-                phase.name, num_steps(done.warmup, done.draws, thin), _shown(done, stats, recorder)
-            )
+            steps_done = num_steps(done.warmup, done.draws, thin)
+            recorder.log(steps_done, kept)
+            report(phase.name, steps_done, _shown(done, stats, recorder))
             overhead = max(seconds_recording, seconds_copying)
             aim = max(_SECONDS_PER_CHUNK, overhead / _SHARE_RECORDING)
             count = int(min(loop.capacity, num - start, count / seconds * aim))

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bnn_ppl.runtime.devices import by_chain, local_chains, to_host
+from bnn_ppl.runtime.event_log import Log, no_log
 from bnn_ppl.runtime.processes import all_or_none, meet, on_all
 from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
 from bnn_ppl.storage.files import JSON, damaged
@@ -20,8 +21,9 @@ from bnn_ppl.storage.inference_data import inference_data, with_groups
 from bnn_ppl.storage.warmup import (
     GROUP,
     NO_STATS,
-    read_own_warmup,
+    read_warmup,
     remove_warmup,
+    some_of,
     warmup_dataset,
     with_steps,
     write_warmup,
@@ -61,6 +63,7 @@ class Nowhere:
     """Nothing is kept: the phase before a run, of which only the last states matter."""
 
     bytes_on_disk = 0
+    log: Log = staticmethod(no_log)
 
     def note(self, done: Progress, facts: Attributes) -> None:
         """Drop the attributes."""
@@ -76,6 +79,7 @@ class Memory:
     """Draws in arrays (chain, draw, ...), allocated for as many as are planned."""
 
     bytes_on_disk = 0
+    log: Log = staticmethod(no_log)  # of statistics as they come
 
     def __init__(self, layout: Layout):
         if jax.process_count() > 1:
@@ -139,6 +143,8 @@ class Folder:
     The state is saved after the draws: a run killed between the two computes the last draws again,
     with the same result.
     """
+
+    log: Log = staticmethod(no_log)  # of statistics as they come
 
     def __init__(self, path: Path, layout: Layout, settings: JSON, mesh: Mesh):
         self._path, self._layout, self._settings, self._mesh = path, layout, settings, mesh
@@ -210,8 +216,8 @@ class Folder:
         like = jax.eval_shape(lambda tree: tree, states)
         num_chains = self._layout.num_chains
         whole = checkpoint.read_state(self._path, self._header, like, num_chains)
-        self._warmup = read_own_warmup(self._path, self._chains.start, done.warmup)
-        self._warmup_written = self._warmup
+        warmup = read_warmup(self._path, num_chains)
+        self._warmup = self._warmup_written = some_of(warmup, self._chains, done.warmup)
         self._forget_fitted()
         return by_chain(whole, self._mesh), done
 
@@ -230,15 +236,21 @@ class Folder:
         with self._storing(done.draws):
             if records is not None:
                 zarr_writer.write_draws(self._writer, self._chains, done.draws, records)
-            if self._warmup is not self._warmup_written:
-                write_warmup(self._path, self._chains.start, self._warmup)
-                self._warmup_written = self._warmup
+            if jax.process_index():
+                self._write_warmup()
             meet("the draws are written")
+            if not jax.process_index():
+                self._write_warmup()
             self._publish(done)
             self._saves += 1
             header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
             state = to_host(states)
             checkpoint.save_state(self._path, header, state, partial(meet, "the state is written"))
+
+    def _write_warmup(self) -> None:
+        if self._warmup is not self._warmup_written:
+            write_warmup(self._path, self._chains.start, self._warmup)
+            self._warmup_written = self._warmup
 
     @contextmanager
     def _storing(self, draw: int) -> Iterator[None]:

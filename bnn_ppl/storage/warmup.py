@@ -1,7 +1,10 @@
 """Statistics of warm-up steps, thinned as they come so that their number stays bounded.
 
-In the folder of a run, ``warmup-<first chain>.npz`` has those of one process's chains; it is
-written anew with each state, before it.
+In the folder of a run, ``warmup-<first chain>.npz`` has those of one process's chains. It is
+written anew with each state, before it: the last steps in it may be those of a process that was
+then killed. The first process writes after the others, so that a run of one process that is resumed
+with several, or the reverse, has all chains in its files at any time. (Of two that become four, the
+moment at which the files change may lose them; draws never.)
 """
 
 from functools import reduce
@@ -86,8 +89,13 @@ def write_warmup(folder: Path, first_chain: int, kept: WarmupStats) -> None:
 
 def read_warmup(folder: Path, num_chains: int) -> WarmupStats:
     """Read what is kept of all chains; nothing unless all processes have written."""
-    parts = list(_read(folder).values())
-    if sum(len(part[_STEP]) for part in parts) != num_chains:
+    parts: list[dict[str, np.ndarray]] = []
+    found = 0  # chains
+    for first_chain, part in _read(folder).items():
+        if first_chain == found:  # others are of an earlier call with more processes
+            parts.append(part)
+            found += len(part[_STEP])
+    if found != num_chains:
         return NO_STATS
     # While a run goes on, processes may differ in the last steps they have written.
     steps = reduce(np.intersect1d, [part[_STEP][0] for part in parts])
@@ -100,17 +108,11 @@ def read_warmup(folder: Path, num_chains: int) -> WarmupStats:
     return WarmupStats(steps, values)
 
 
-def read_own_warmup(folder: Path, first_chain: int, num_steps: int) -> WarmupStats:
-    """Read what is kept of this process's chains, of steps below `num_steps`.
-
-    Later ones, written just before a run was killed, are taken again.
-    """
-    own = _read(folder).get(first_chain)
-    if own is None:
-        return NO_STATS
-    stay = own[_STEP][0] < num_steps
-    values = {name: values[:, stay] for name, values in own.items() if name != _STEP}
-    return WarmupStats(own[_STEP][0][stay], values)
+def some_of(kept: WarmupStats, chains: slice, num_steps: int) -> WarmupStats:
+    """Give what is kept of some chains, of steps below `num_steps`."""
+    stay = kept.steps < num_steps
+    values = {name: values[chains][:, stay] for name, values in kept.values.items()}
+    return WarmupStats(kept.steps[stay], values)
 
 
 def _read(folder: Path) -> dict[int, dict[str, np.ndarray]]:
