@@ -85,7 +85,7 @@ def test_run_saves_draws_figure_and_problem_and_prints_one_table(tmp_path, capsy
     folder = tmp_path / "runs" / "yacht-0-hmc"
     found = {re.sub("-.*bin", "", path.name) for path in folder.iterdir()}
     state = {"state.json", "state.lock", "state"}
-    assert found == state | {"draws.zarr", "report.png", "problem.json"}
+    assert found == state | {"draws.zarr", "report.png", "problem.json", "warmup-0.npz"}
     assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
     draws = bnn.diagnostics.load(folder)
     assert draws.posterior.sizes["chain"] == 2 and draws.posterior.sizes["draw"] == 5
@@ -511,7 +511,7 @@ def test_the_version(capsys):
         ),
         (["run", "sgld", "--step-size", "1", "--exploration", "0.5"], "got --exploration for sgld"),
         (["run", "sgld", "--step-size", "1", "--augment", "crop"], "got --augment without"),
-        (["run", "hmc", "--held-out", "1"], "got --held-out 1, expected a share"),
+        (["run", "hmc", "--held-out", "1"], "got --held-out 1 of 277 rows, expected a share"),
         (["run", "hmc", "--split", "99"], "99"),
         (["run", "hmc", "--net", "lenet"], "expected images"),
         (["run", "hmc", "--noise", "-1"], "noise=-1"),

@@ -6,6 +6,7 @@ from sklearn.model_selection import KFold
 from test_data import package_only, raw, save, table  # noqa: F401
 
 from bnn_ppl import data
+from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 
 
 def original(loaded, part):
@@ -142,3 +143,36 @@ def test_a_gap_in_a_file_of_ones_own(tmp_path):
 def test_a_gap_of_no_column_is_refused(name, split, message):
     with pytest.raises(ValueError, match=message):
         data.load(name, split=split)
+
+
+@pytest.mark.parametrize(("num_rows", "folds"), [(277, 10), (23, 5), (6, 6)])
+def test_folds_of_training_rows_are_those_of_scikit_learn(num_rows, folds):
+    order = np.random.RandomState(3).permutation(num_rows)
+    for fold, (kept, held) in enumerate(KFold(folds).split(order)):
+        for seed, rows in ((3, order), (None, np.arange(num_rows))):
+            found = fold_of_rows(num_rows, folds, fold, seed)
+            np.testing.assert_array_equal(found[0], np.sort(rows[kept]))
+            np.testing.assert_array_equal(found[1], np.sort(rows[held]))
+
+
+def test_a_share_of_training_rows_is_held_out_by_a_seed_or_from_the_end():
+    kept, held = held_out_rows(100, 0.2, 0)
+    assert sorted([*kept, *held]) == list(range(100)) and len(held) == 20
+    assert set(held) != set(range(80, 100)) and set(held) != set(held_out_rows(100, 0.2, 1)[1])
+    np.testing.assert_array_equal(held_out_rows(100, 0.2, None)[1], np.arange(80, 100))
+    assert [len(part) for part in held_out_rows(100, 0.0, 0)] == [100, 0]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan"), 0.001, 0.999])
+def test_shares_that_leave_a_part_empty_are_refused(share):
+    with pytest.raises(ValueError, match=f"got --held-out {share:g} of 100 rows, expected a share"):
+        held_out_rows(100, share, 0)
+
+
+@pytest.mark.parametrize(
+    ("folds", "fold", "words"),
+    [(1, 0, "--folds 1"), (9, 0, "--folds 9"), (3, 3, "--fold 3"), (3, -1, "--fold -1")],
+)
+def test_folds_that_are_not_there_are_refused(folds, fold, words):
+    with pytest.raises(ValueError, match=f"got {words}"):
+        fold_of_rows(8, folds, fold, 0)

@@ -96,7 +96,7 @@ def expected(tmp_path_factory):
 
 
 def assert_same(draws, expected):
-    for group in ("posterior", "sample_stats"):
+    for group in ("posterior", "sample_stats", "warmup_sample_stats"):
         assert set(draws[group]) == set(expected[group])
         for name in expected[group]:
             np.testing.assert_array_equal(draws[group][name], expected[group][name])

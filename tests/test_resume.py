@@ -62,12 +62,22 @@ def sample(posterior, folder=None, seed=0, method=None, **options):
 
 
 def assert_same(draws, expected):
-    for group in ("posterior", "sample_stats"):
+    groups = {"posterior", "sample_stats", "warmup_sample_stats"} & set(expected.groups())
+    assert groups <= set(draws.groups())
+    for group in groups:
         assert set(draws[group]) == set(expected[group])
         for name in expected[group]:
             np.testing.assert_array_equal(draws[group][name], expected[group][name])
+            for coordinate in expected[group][name].coords:
+                np.testing.assert_array_equal(draws[group][coordinate], expected[group][coordinate])
     for fact in ("gradient_evaluations", "num_draws"):
         assert draws.attrs[fact] == expected.attrs[fact]
+
+
+@pytest.fixture(autouse=True)
+def thinned_warmup(monkeypatch):
+    """Let even these short warm-ups be thinned."""
+    monkeypatch.setattr("bnn_ppl.storage.warmup.MOST_STEPS", 3)
 
 
 class Killed(BaseException):

@@ -44,7 +44,9 @@ def short(posterior, method=None, **options):
 
 def test_result_has_arviz_groups_names_and_facts(posterior):
     draws = short(posterior)
-    assert set(draws.groups()) == {"posterior", "sample_stats", "observed_data"}
+    assert set(draws.groups()) == {
+        *("posterior", "sample_stats", "warmup_sample_stats", "observed_data")
+    }
     assert dict(draws.posterior.sizes) == {"chain": 2, "draw": 6}
     names = {"acceptance_rate", "diverging", "energy", "lp", "step_size", "n_steps"}
     assert set(draws.sample_stats) == names

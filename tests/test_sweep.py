@@ -1,10 +1,14 @@
 """Sweeps over settings: the command, its table, its figure."""
 
+import json
 import sys
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import sem
+from sklearn.model_selection import KFold
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -30,7 +34,7 @@ class Figure:
 
 @pytest.mark.thorough
 def test_a_sweep_runs_each_value_and_scores_each_run(tmp_path):
-    cli.main(["sweep", "temperature", "0.1", "3", "--reference", "3", *RUN])
+    cli.main(["sweep", "temperature", "0.1", "3", "--on", "test", "--reference", "3", *RUN])
     folder = tmp_path / "runs" / "sweep-temperature"
     table = pd.read_csv(folder / "sweep.csv")
     assert list(table["temperature"]) == [0.1, 3.0]
@@ -49,6 +53,74 @@ def test_a_sweep_runs_each_value_and_scores_each_run(tmp_path):
         np.testing.assert_allclose(row.rmse, rmse, rtol=1e-5)
         np.testing.assert_allclose(row.acceptance, draws.sample_stats.acceptance_rate.mean())
     assert table["wasserstein_2"][1] == 0 < table["wasserstein_2"][0]
+
+
+DESCENT = ["--", "descent", "--data", "yacht", "--num-chains", "2", "--num-warmup", "20"]
+DESCENT += ["--hidden", "4", "--prior-scale", "1", "--no-progress"]
+
+
+def by_hand(run, rows, data):
+    """Predict rows by the draws of a run, from its model written out."""
+    net = partial(bnn.nets.MLP, 6, (4,), 1)
+    model = bnn.models.regressor(net, bnn.priors.fan_in(1.0))
+    posterior = bnn.condition(model, data.train)  # its rows are not used
+    x, y = (leaf[rows] for leaf in data.train)
+    prediction = bnn.predict(posterior, bnn.diagnostics.load(run), (x, y))
+    return bnn.metrics.rmse(prediction, y, scale=data.y_scale)
+
+
+@pytest.mark.thorough
+def test_values_are_scored_on_rows_held_out_over_splits_folds_and_seeds(tmp_path, capsys):
+    repeats = ["--folds", "2", "--splits", "0", "2", "--seeds", "4"]
+    command = ["sweep", "learning-rate", "0.001", "0.03", *repeats, *DESCENT]
+    cli.main(command)
+    folder = tmp_path / "runs" / "sweep-learning-rate"
+    runs, table = pd.read_csv(folder / "runs.csv"), pd.read_csv(folder / "sweep.csv")
+    assert len(runs) == 2 * 2 * 2 and list(table["runs"]) == [4, 4]
+    assert (folder / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    for row in (runs.iloc[0], runs.iloc[-1]):
+        split, fold, seed = int(row["split"]), int(row["fold"]), int(row["seed"])
+        data = bnn.data.load("yacht", split=split)
+        order = np.random.RandomState(0).permutation(277)
+        held = np.sort(list(KFold(2).split(order))[fold][1])
+        path = folder / f"split-{split}-fold-{fold}-seed-{seed}" / f"{row['learning-rate']:g}"
+        assert bnn.diagnostics.load(path).attrs["seed"] == [0, seed]
+        np.testing.assert_allclose(
+            row["rmse"], by_hand(path, np.sort(order[held]), data), rtol=1e-4
+        )
+    for value, of_value in runs.groupby("learning-rate"):
+        (shown,) = table[table["learning-rate"] == value].itertuples()
+        assert of_value["rmse"].nunique() == 4
+        np.testing.assert_allclose(shown.rmse, np.mean(of_value["rmse"]))
+        np.testing.assert_allclose(shown.rmse_se, sem(of_value["rmse"]))
+    out = capsys.readouterr().out
+    assert "scores on the held-out rows: mean ± standard error of 4 runs" in out
+    assert f"{table['rmse'][0]:.4g} ± {table['rmse_se'][0]:.2g}" in out
+
+
+def test_a_fifth_is_held_out_unless_said_and_the_test_rows_stay_unseen(tmp_path, monkeypatch):
+    seen = []
+    predict = bnn.cli.run.predict_with_functions
+
+    def watched(posterior, draws, rows, **options):
+        seen.append(np.asarray(rows[1]))
+        return predict(posterior, draws, rows, **options)
+
+    monkeypatch.setattr("bnn_ppl.cli.run.predict_with_functions", watched)
+    monkeypatch.setattr("bnn_ppl.cli.results.predict_with_functions", watched)
+    cli.main(["sweep", "seed", "0", *DESCENT])
+    data = bnn.data.load("yacht")
+    held = np.sort(np.random.RandomState(0).permutation(277)[277 - 55 :])
+    assert len(seen) == 2
+    for y in seen:
+        np.testing.assert_array_equal(y, data.train.y[held])
+    table = pd.read_csv("runs/sweep-seed/sweep.csv")
+    assert "rmse_se" not in table and not (tmp_path / "runs/sweep-seed/runs.csv").exists()
+    np.testing.assert_allclose(
+        table["rmse"][0], by_hand("runs/sweep-seed/0", held, data), rtol=1e-4
+    )
+    problem = json.loads((tmp_path / "runs/sweep-seed/0/problem.json").read_text())
+    assert (problem["held_out"], problem["held_out_seed"]) == (0.2, 0)
 
 
 @pytest.mark.slow
@@ -80,7 +152,19 @@ def test_a_second_option_makes_pairs_and_a_finished_sweep_is_read_again(tmp_path
         (["temperature", "1", "--reference", "2", *RUN], "got --reference 2"),
         (["temperature", "-1", *RUN], "temperature"),
         (["temperature", "1", "--by", "temperature", "2", *RUN], "expected another option"),
-        (["split", "0", "1", *RUN], "got a sweep over split"),
+        (["split", "0", "1", *RUN], "got a sweep over split, expected an option that leaves the"),
+        (["held-out", "0.1", "0.2", *RUN], "got a sweep over held-out"),
+        (["subset", "9", "99", *RUN], "their units alone: add --on test"),
+        (["temperature", "1", *RUN, "--held-out", "0.1"], "got --held-out after the two dashes"),
+        (["temperature", "1", *RUN, "--on", "test"], "got --on after the two dashes"),
+        (["temperature", "1", "--seeds", "1", *RUN, "--seed", "2"], "got --seed after"),
+        (["temperature", "1", "--seeds", "1", "1", *RUN], "got --seeds 1 1, expected each once"),
+        (["seed", "1", "--seeds", "1", *RUN], "got a sweep over seed and --seeds"),
+        (["temperature", "1", "--folds", "3", "--on", "test", *RUN], "got --folds with --on test"),
+        (["temperature", "1", "--folds", "1", *RUN], "got --folds 1, expected 2 or more"),
+        (["temperature", "1", "--held-out", "0", *RUN], "got --held-out 0, expected more"),
+        (["temperature", "1", "--held-out", "2", *RUN], "got --held-out 2 of 277 rows"),
+        (["temperature", "1", "--reference", "published", *RUN], "got --reference published for"),
         (["prior_scale", "1", *RUN, "--prior-scale", "2"], "expected it only before"),
     ],
 )
@@ -112,6 +196,11 @@ def test_the_figure_shows_each_score_at_its_value_with_a_line_for_each_second_va
     assert ax.get_xscale() == "log"
     (ax,) = bnn.plots.sweep(table[::3], ["family"]).axes
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["a", "b"]
+    assert not ax.collections
+    with_bars = table.assign(rmse_se=0.5)
+    (ax,) = bnn.plots.sweep(with_bars, ["step", "family"]).axes
+    (bar, *_), _ = (bars.get_segments() for bars in ax.collections)
+    np.testing.assert_array_equal(bar, [[0.1, -0.5], [0.1, 0.5]])
     with pytest.raises(ValueError, match="expected step and scores"):
         bnn.plots.sweep(table[["step", "seconds"]], ["step"])
 

@@ -16,7 +16,7 @@ from bnn_ppl.analysis.prior_draws import prior_draws
 from bnn_ppl.analysis.surface import corner
 from bnn_ppl.analysis.surface import corners as corners_of
 from bnn_ppl.analysis.surface import surface as surface_through
-from bnn_ppl.cli.problem import USUAL_SCALE, conditioned
+from bnn_ppl.cli.problem import USUAL_SCALE, Scored, conditioned
 from bnn_ppl.cli.run_folders import Opened, check_figure, reopen, reopen_all
 from bnn_ppl.plots.surface import posterior_surface
 from bnn_ppl.robustness.correlation_decay import correlation_decay
@@ -124,6 +124,7 @@ def chains(
     num_chains: tuple[int, ...] = (),
     num_draws: tuple[int, ...] = (),
     num_rows: int | None = None,
+    on: Scored | None = None,
     max_subsets: int = 20,
     seed: int = 0,
     progress: bool = True,
@@ -143,7 +144,10 @@ def chains(
     num_draws
         Numbers of draws a chain; by default 1, 2, 4, ... and all.
     num_rows
-        Number of test rows, spread evenly; by default all.
+        Number of rows to score, spread evenly; by default all.
+    on
+        Rows to score: by default those held out of training if the run has any, otherwise the test
+        rows.
     max_subsets
         Maximum number of subsets of chains to average over.
     seed
@@ -155,7 +159,7 @@ def chains(
     """
     if num_rows is not None and num_rows < 1:
         raise ValueError(f"got --num-rows {num_rows}, expected at least 1")
-    run = reopen(folder, data_dir)
+    run = reopen(folder, data_dir, on)
     test = run.data.test
     chosen = evenly(len(test.y), len(test.y) if num_rows is None else num_rows)
     table = chain_budget(

@@ -13,7 +13,10 @@ from flax import nnx
 
 import bnn_ppl as bnn
 from bnn_ppl.data.encoding import in_words
+from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
+
+Scored = Literal["held-out", "test"]  # rows
 
 USUAL_SCALE = round(math.sqrt(2), 3)
 
@@ -84,7 +87,18 @@ class Problem(NamedTuple):
         Noise of a regression: "learnt", "heteroscedastic", or a known standard deviation in units
         of the standardised y.
     held_out
-        Fraction of the training rows (the last ones) held out; descent stops early on them.
+        Fraction of the training rows held out of training. Commands then score these rows in place
+        of the test rows, so that settings are chosen without the latter. Descent stops early on
+        them, which flatters its scores there; the rows of --folds no method sees. Inputs and y stay
+        standardised by all training rows.
+    held_out_seed
+        Seed of the choice of the rows held out, by --held-out or --folds; None takes the last rows
+        (of --folds, rows as they come).
+    folds
+        Number of folds of the training rows (cross-validation), of which --fold is held out. With
+        --held-out, its rows are taken from the other folds.
+    fold
+        The fold that is held out, from 0.
     temperature
         Temperature of the posterior; 1 is the Bayes posterior.
     microbatch
@@ -134,6 +148,9 @@ class Problem(NamedTuple):
     prior_power: float | None = None
     noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
     held_out: float = 0.0
+    held_out_seed: int | None = 0
+    folds: int | None = None
+    fold: int = 0
     temperature: float = 1.0
     microbatch: int | None = None
     float64: bool = False
@@ -206,15 +223,43 @@ def load_data(problem: Problem, encoding: bnn.data.Encoding | None = None) -> An
 
 
 def training_rows(problem: Problem, data: Any) -> tuple[Any, Any]:
-    """Training rows, and those of them that are held out."""
-    if not 0 <= problem.held_out < 1:
-        raise ValueError(f"got --held-out {problem.held_out:g}, expected a share from 0 to below 1")
-    first = len(data.train.y) - round(problem.held_out * len(data.train.y))
-    kept, held = (
-        bnn.data.Data(*(leaf[rows] for leaf in data.train))
-        for rows in (slice(first), slice(first, None))
-    )
-    return kept, held
+    """Rows to train on, and those that a method may stop early on."""
+    return _parts(problem, data)[:2]
+
+
+def scored(problem: Problem, data: Any, on: Scored | None = None) -> tuple[Any, str]:
+    """Give the data with the rows to score in the place of the test rows, and what these are.
+
+    By default the rows held out, if there are any.
+    """
+    held_out = _parts(problem, data)[2]
+    if on == "held-out" and held_out is None:
+        raise ValueError(
+            "got --on held-out for a run that has trained on all training rows, expected one that "
+            "holds some out: run it with --held-out 0.2, or leave --on out"
+        )
+    if on == "test" or held_out is None:
+        return data, "test"
+    return data._replace(test=held_out), "held-out"
+
+
+def _parts(problem: Problem, data: Any) -> tuple[Any, Any, Any | None]:
+    """Rows to train on, to stop early on, and to score, if any of them are held out."""
+    kept, scored = data.train, None
+    if problem.folds is not None:
+        rows = fold_of_rows(len(kept.y), problem.folds, problem.fold, problem.held_out_seed)
+        kept, scored = (_taken(data.train, part) for part in rows)
+    elif problem.fold:
+        raise ValueError(f"got --fold {problem.fold} without --folds, expected both, or neither")
+    rows = held_out_rows(len(kept.y), problem.held_out, problem.held_out_seed)
+    if not len(rows[1]):
+        return kept, _taken(kept, rows[1]), scored
+    kept, stopping = (_taken(kept, part) for part in rows)
+    return kept, stopping, stopping if scored is None else scored
+
+
+def _taken(rows: Any, chosen: Any) -> Any:
+    return bnn.data.Data(*(leaf[chosen] for leaf in rows))
 
 
 def _model(problem: Problem, data: Any) -> Callable:
@@ -275,10 +320,12 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
     prior = f"{problem.prior}({problem.prior_scale or USUAL_SCALE})"
     columns = "" if data.encoding is None else in_words(data.encoding)
+    held_out = len(data.train.y) - posterior.num_rows
+    apart = f", {held_out} held-out" if held_out else ""
     return "\n".join(
         [
             f"data   {problem.data}, split {problem.split} ({data.source}): {posterior.num_rows} "
-            f"training and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
+            f"training{apart} and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             *([f"input  {columns}"] if columns else []),
             f"model  {problem.net} {hidden} with {posterior.num_weights} unknowns, "
             f"{prior} prior, T = {posterior.temperature:g}",

@@ -16,6 +16,7 @@ from bnn_ppl.analysis.compare_tables import to_latex
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
+from bnn_ppl.cli.problem import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
 from bnn_ppl.cli.tables import prediction_table
 from bnn_ppl.runtime.interrupts import interrupts
@@ -23,25 +24,37 @@ from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.sampling.judged import judged
 
 
-def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
-    """Average a run's predictions over its draws: test metrics, predictions.csv and .npz.
+def predict(
+    folder: Annotated[Path, tyro.conf.Positional],
+    *,
+    on: Scored | None = None,
+    data_dir: Path | None = None,
+) -> None:
+    """Average a run's predictions over its draws: metrics, predictions.csv and .npz.
 
     Parameters
     ----------
     folder
         Folder of a run.
+    on
+        Rows to predict: by default those held out of training if the run has any, otherwise the
+        test rows.
     data_dir
         Folder with the data set, if it has moved since the run.
     """
-    run = reopen(folder, data_dir)
+    run = reopen(folder, data_dir, on)
     data = run.data
     prediction = bnn.predict(run.predicting, run.draws, data.test)
     print(bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).to_string())
     prediction_table(prediction, data).to_csv(folder / "predictions.csv", index_label="row")
     arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
     np.savez_compressed(folder / "predictions.npz", **arrays)
-    print(f"predictions of {len(data.test.y)} test rows of {run.problem.data}, in the units of the")
-    print(f"data, in {folder / 'predictions.csv'}; in those of the model, with entropies, in .npz")
+    print(
+        f"predictions of {len(data.test.y)} {run.rows} rows of {run.problem.data}, in the units of"
+    )
+    print(
+        f"the data, in {folder / 'predictions.csv'}; in those of the model, with entropies, in .npz"
+    )
 
 
 def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
@@ -72,7 +85,12 @@ def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
     print(bnn.diagnostics.weights(draws).to_string(float_format="{:.4g}".format))
 
 
-def prune(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
+def prune(
+    folder: Annotated[Path, tyro.conf.Positional],
+    *,
+    on: Scored | None = None,
+    data_dir: Path | None = None,
+) -> None:
     """Prune a run's weights: scores against the fraction removed, weights.png and pruning.png.
 
     Removes the weights with the lowest signal-to-noise ratio (mean over standard deviation), or the
@@ -82,10 +100,13 @@ def prune(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | Non
     ----------
     folder
         Folder of a run with several draws.
+    on
+        Rows to score: by default those held out of training if the run has any, otherwise the test
+        rows.
     data_dir
         Folder with the data set, if it has moved since the run.
     """
-    run = reopen(folder, data_dir)
+    run = reopen(folder, data_dir, on)
     draws, scale = run.draws, run.data.y_scale
     curves = {
         title: bnn.pruning.pruning_curve(run.posterior, draws, run.data.test, by=by, scale=scale)
@@ -103,13 +124,14 @@ def compare(
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional],
     *,
     reference: str | None = None,
+    on: Scored | None = None,
     calibrate: float = 0.0,
     latex: bool = False,
     figure: Path = Path("comparison.png"),
     progress: bool = True,
     data_dir: Path | None = None,
 ) -> None:
-    """Compare runs on the same data: scores on the test rows, distances, cost.
+    """Compare runs on the same data: scores, distances, cost.
 
     Parameters
     ----------
@@ -117,11 +139,14 @@ def compare(
         Folders of runs on the same data set and split.
     reference
         Predictions that the others are compared with, for example HMC's: the name of a run's
-        folder, an .npz file with "probs" (or "mean" and "variance") of the same test rows, or
-        "published" for those of Izmailov et al. (2021) on cifar10. The table then shows agreement
-        and total variation (classification) or Wasserstein distances (regression).
+        folder, an .npz file with "probs" (or "mean" and "variance") of the same rows, or
+        "published" for those of Izmailov et al. (2021) on cifar10's test rows. The table then shows
+        agreement and total variation (classification) or Wasserstein distances (regression).
+    on
+        Rows to score: by default those held out of training if the runs have any (they must be the
+        same), otherwise the test rows.
     calibrate
-        Fraction of the test rows (the first ones) on which each method's probabilities are
+        Fraction of these rows (the first ones) on which each method's probabilities are
         calibrated by a temperature; scores are then of the remaining rows.
     latex
         Print the table as LaTeX.
@@ -134,14 +159,16 @@ def compare(
     """
     check_figure(figure)
     _check_comparison([folder.name for folder in folders], reference, calibrate)
-    runs = reopen_all(folders, data_dir)
-    data = next(iter(runs.values())).data
+    runs = reopen_all(folders, data_dir, on)
+    first = next(iter(runs.values()))
+    check_published(reference, first)
+    data = first.data
     draws = {name: run.draws for name, run in runs.items()}
     predictions, functions = predicted(runs, data.test, progress=progress)
     table = bnn.compare(
         predictions,
         data.test.y,
-        reference if reference in runs else _predicted(reference, data, data_dir),
+        reference if reference in runs else predicted_elsewhere(reference, data, data_dir),
         validation=np.arange(round(calibrate * len(data.test.y))) if calibrate else None,
         draws=draws,
         function_rhat={
@@ -157,6 +184,13 @@ def compare(
 def _check_comparison(names: list[str], reference: str | None, calibrate: float) -> None:
     """Refuse, before anything is predicted, what could not be compared."""
     check_names(names)
+    check_reference(reference, names)
+    if not 0 <= calibrate < 1:
+        raise ValueError(f"got --calibrate {calibrate:g}, expected a share from 0 to below 1")
+
+
+def check_reference(reference: str | None, names: list[str]) -> None:
+    """Refuse a reference that is neither one of these names nor predictions made elsewhere."""
     elsewhere = reference == "published" or Path(reference or "").suffix == ".npz"
     if reference is not None and reference not in names and not elsewhere:
         raise ValueError(
@@ -165,12 +199,20 @@ def _check_comparison(names: list[str], reference: str | None, calibrate: float)
         )
     if elsewhere and reference != "published" and not Path(str(reference)).is_file():
         raise FileNotFoundError(f"got --reference {reference}, expected a file that is there")
-    if not 0 <= calibrate < 1:
-        raise ValueError(f"got --calibrate {calibrate:g}, expected a share from 0 to below 1")
 
 
-def _predicted(reference: str | None, data: Any, data_dir: Path | None) -> Prediction | None:
-    """Read predictions of the test rows that were made elsewhere."""
+def check_published(reference: str | None, run: Opened) -> None:
+    """Refuse to compare published predictions, of test rows, with those of others."""
+    if reference == "published" and run.rows != "test":
+        raise ValueError(
+            "got --reference published for held-out rows, expected the test rows: use --on test"
+        )
+
+
+def predicted_elsewhere(
+    reference: str | None, data: Any, data_dir: Path | None
+) -> Prediction | None:
+    """Read predictions of the rows to score that were made elsewhere."""
     if reference is None:
         return None
     if reference == "published":

@@ -17,9 +17,11 @@ from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
 from bnn_ppl.cli.problem import (
     Problem,
+    Scored,
     conditioned,
     describe,
     refuse_unused,
+    scored,
     training_rows,
     with_prior_scale,
 )
@@ -28,10 +30,16 @@ from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
 from bnn_ppl.cli.tables import plan_table, results_table
 from bnn_ppl.methods.method import Description, described_methods
+from bnn_ppl.runtime.event_log import check_event_log
 from bnn_ppl.sampling.judged import judged
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 
+Until = Annotated[tuple[str, ...], tyro.conf.arg(metavar="rhat=NUMBER ess=NUMBER")]
+
 _RUNNING = {"num_chains": None}
+_WITHOUT_COST = {"max_minutes", "log_to"}
+_NOT_TYPED = {"key", "posterior", "method", "init", "keep", "folder", "mesh"}
+_NOT_TYPED |= {"progress", "until", "verdict"}
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
 
 
@@ -51,14 +59,15 @@ def run_command() -> Callable[..., Any]:
         init: Path | None = None,
         num_epochs: float | None = None,
         num_warmup_epochs: float | None = None,
-        until: Annotated[tuple[str, ...], tyro.conf.arg(metavar="rhat=NUMBER ess=NUMBER")] = (),
+        until: Until = (),
+        on: Scored | None = None,
         folder: Path | None = None,
         progress: bool = True,
         json: bool = False,
         distributed: bool = False,
         strict: bool = False,
     ) -> tuple[Any, Any] | None:
-        """Sample a network's posterior, score it on the test rows and draw a report.
+        """Sample a network's posterior, score it on test or held-out rows and draw a report.
 
         Rerun the same command to resume a run that was stopped or killed. With several hosts, start
         it once on each, with --distributed and a folder that all of them share.
@@ -86,6 +95,9 @@ def run_command() -> Callable[..., Any]:
             Draw on, past --num-draws, until the predictions of (at most 200) test rows are known
             this well: R-hat of 95 % of them at most, bulk ESS of 95 % of them at least these. For
             example rhat=1.01 ess=400; --max-minutes sets another end.
+        on
+            Rows to score: by default those held out of training (--held-out, --folds) if there are
+            any, otherwise the test rows.
         folder
             Output folder for draws, report.png and problem.json. By default
             runs/<data>-<split>-<method>, with a number if that holds a run with other settings.
@@ -104,19 +116,12 @@ def run_command() -> Callable[..., Any]:
         if init is not None:
             running = running | {"init": bnn.diagnostics.load(init)}
         lengths = num_warmup_epochs, num_epochs
-        converged, both = _run(method, problem, training, running, seed, folder, lengths)
+        converged, both = _run(method, problem, training, running, seed, folder, lengths, on)
         if strict and not converged:
             sys.exit(1)
         return both
 
-    running = options_of(
-        bnn.run,
-        omit={"key", "posterior", "method", "init", "keep", "folder", "mesh"}
-        | {"progress", "until", "verdict"},
-        defaults=_RUNNING,
-        give=dict,
-    )
-    run.__annotations__ |= _annotations(running)
+    run.__annotations__ |= _annotations()
     return run
 
 
@@ -124,9 +129,27 @@ def plan_command() -> Callable[..., None]:
     """Make the command ``plan``: the arguments of ``run``, tried for some seconds."""
 
     def plan(
-        method: Any, problem: Problem, training: Training, running: Any, *, seed: int = 0
+        method: Any,
+        problem: Problem,
+        training: Training,
+        running: Any,
+        *,
+        seed: int = 0,
+        init: Path | None = None,
+        num_epochs: float | None = None,
+        num_warmup_epochs: float | None = None,
+        trial_seconds: float = 20.0,
+        until: Until = (),
+        on: Scored | None = None,
+        folder: Path | None = None,
+        progress: bool = True,
+        json: bool = False,
+        distributed: bool = False,
+        strict: bool = False,
     ) -> None:
         """Estimate the cost of a run: time, memory, disk, gradients.
+
+        Takes the arguments of ``bnn-ppl run``: put plan in the place of run. Nothing is written.
 
         Parameters
         ----------
@@ -140,19 +163,40 @@ def plan_command() -> Callable[..., None]:
             Length of the run and number of chains, by default as for `bnn-ppl run`.
         seed
             Random seed.
+        init
+            Folder of another run of the same model, from whose draws the chains start.
+        num_epochs
+            Epochs over which the draws are spread evenly; replaces --thin.
+        num_warmup_epochs
+            Epochs of warm-up; replaces --num-warmup.
+        trial_seconds
+            Time to try steps. While a method adapts, the cost of a step changes: a longer trial
+            gives a better estimate.
+        until
+            As for `bnn-ppl run`; what is planned ends at the first look, after --num-draws.
+        on, folder, progress, json, strict
+            As for `bnn-ppl run`; without effect here.
+        distributed
+            As for `bnn-ppl run`.
         """
+        _named(until)  # refuses
+        if distributed:
+            _join_hosts()
+        if init is not None:
+            running = running | {"init": bnn.diagnostics.load(init)}
         data, posterior = conditioned(problem)
         refuse_unused(problem, data)
-        running = in_steps(method, running, posterior)
+        scored(problem, data, on)  # refuses
+        running = in_steps(method, running, posterior, num_warmup_epochs, num_epochs)
         print(describe(problem, data, posterior), flush=True)
         built = built_method(method, training, running, posterior, training_rows(problem, data)[1])
-        found = bnn.plan(jax.random.key(seed), posterior, built, **running)
+        running = {name: running[name] for name in running if name not in _WITHOUT_COST}
+        found = bnn.plan(
+            jax.random.key(seed), posterior, built, trial_seconds=trial_seconds, **running
+        )
         print(plan_table(found))
 
-    running = options_of(
-        bnn.plan, omit={"key", "posterior", "method"}, defaults=_RUNNING, give=dict
-    )
-    plan.__annotations__ |= _annotations(running)
+    plan.__annotations__ |= _annotations()
     return plan
 
 
@@ -180,7 +224,9 @@ def _join_hosts() -> None:
         ) from error
 
 
-def _annotations(running: Callable) -> Options:
+def _annotations() -> Options:
+    running = options_of(bnn.run, omit=_NOT_TYPED, defaults=_RUNNING, give=dict)
+
     def chosen(method: Description, **options: Any) -> Chosen:
         return Chosen(method, options)
 
@@ -213,14 +259,17 @@ def _run(
     seed: int,
     folder: Path | None,
     epochs: tuple[float | None, float | None],
+    on: Scored | None,
 ) -> tuple[bool, tuple[Any, Any] | None]:
     """Sample, and report on the first host.
 
     Gives whether the run has converged, as far as is known, and what it predicts.
     """
     name = method.name
+    check_event_log(running["log_to"])
     data, posterior = conditioned(problem)
     refuse_unused(problem, data)
+    of_rows, rows = scored(problem, data, on)
     running = in_steps(method, running, posterior, *epochs)
     held_out = training_rows(problem, data)[1]
     built_method(method, training, running, posterior, held_out)  # refuses, before any work
@@ -230,7 +279,7 @@ def _run(
     if first:
         print(describe(problem, data, posterior), flush=True)
     if running.get("until"):
-        running = running | {"until": running["until"] | {"x": data.test.x}}
+        running = running | {"until": running["until"] | {"x": of_rows.test.x}}
     sample = partial(bnn.run, jax.random.key(seed), posterior, built, **running)
     settings = settings_of(problem, data)
     if folder is None:
@@ -245,9 +294,9 @@ def _run(
     posterior = for_prediction(posterior, draws)
     with predicting(running["progress"], num_draws(draws)) as report:
         prediction, functions = predict_with_functions(
-            posterior, draws, data.test, report=partial(report, "predicting", 0)
+            posterior, draws, of_rows.test, report=partial(report, "predicting", 0)
         )
-    print(results_table(problem, data, draws, prediction, functions))
+    print(results_table(problem, of_rows, draws, prediction, functions, rows))
     if "verdict" in draws.attrs and (jax.process_count() > 1 or running["progress"] is not True):
         print(f"{draws.attrs['verdict']}\n")  # which `run` has not said yet
     figure = bnn.plots.report(
@@ -255,10 +304,10 @@ def _run(
         bnn.diagnostics.rhat(functions),
         bnn.diagnostics.rhat(draws),
         prediction,
-        data.test.y,
+        of_rows.test.y,
         scale=data.y_scale,
         offset=data.y_mean,
-        title=f"{name} on {problem.data}, split {problem.split}",
+        title=f"{name} on {problem.data}, split {problem.split}, {rows} rows",
     )
     figure.savefig(folder / "report.png", dpi=150)
     print(f"figure in {folder / 'report.png'}, draws in {folder}")

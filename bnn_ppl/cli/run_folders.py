@@ -8,7 +8,7 @@ import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.linearised import for_prediction
-from bnn_ppl.cli.problem import Problem, conditioned
+from bnn_ppl.cli.problem import Problem, Scored, conditioned, scored
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.data.encoding import from_json, to_json
 
@@ -18,8 +18,9 @@ class Opened(NamedTuple):
 
     folder: Path
     problem: Problem
-    data: Any
+    data: Any  # with the rows to score in the place of the test rows
     posterior: bnn.Posterior
+    rows: str  # what these are: "test" or "held-out"
 
     @property
     def predicting(self) -> bnn.Posterior:
@@ -32,7 +33,7 @@ class Opened(NamedTuple):
         return bnn.diagnostics.load(self.folder)
 
 
-def reopen(folder: Path, data_dir: Path | None = None) -> Opened:
+def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test") -> Opened:
     """Load the data and rebuild the posterior of a run; its data set may have moved."""
     path = folder / "problem.json"
     if not path.is_file():
@@ -42,9 +43,13 @@ def reopen(folder: Path, data_dir: Path | None = None) -> Opened:
         )
     settings = json.loads(path.read_text())
     record = settings.pop("encoding", None) if isinstance(settings, dict) else None
-    problem = Problem(**_checked(path, settings))
+    settings = _checked(path, settings)
+    settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows
+    problem = Problem(**settings)
     problem = problem._replace(hidden=tuple(problem.hidden), data_dir=data_dir or problem.data_dir)
-    return Opened(folder, problem, *conditioned(problem, _encoding(path, record)))
+    data, posterior = conditioned(problem, _encoding(path, record))
+    data, rows = scored(problem, data, on)
+    return Opened(folder, problem, data, posterior, rows)
 
 
 def settings_of(problem: Problem, data: Any) -> Options:
@@ -63,10 +68,16 @@ def _encoding(path: Path, record: Any) -> bnn.data.Encoding | None:
         ) from error
 
 
-def reopen_all(folders: tuple[Path, ...], data_dir: Path | None = None) -> dict[str, Opened]:
-    """Open runs on the same test rows and of the same precision, by name of the folder."""
+def reopen_all(
+    folders: tuple[Path, ...], data_dir: Path | None = None, on: Scored | None = "test"
+) -> dict[str, Opened]:
+    """Open runs of the same precision whose rows to score are the same, by name of the folder."""
     check_names([folder.name for folder in folders])
-    runs = {folder.name: reopen(folder, data_dir) for folder in folders}
+    return on_the_same_rows({folder.name: reopen(folder, data_dir, on) for folder in folders})
+
+
+def on_the_same_rows(runs: dict[str, Opened]) -> dict[str, Opened]:
+    """Give runs back; ValueError unless rows to score, units and precision are the same."""
     first = next(iter(runs.values()))
     for name, run in runs.items():
         for setting in ("float64", "matmul_precision"):  # JAX has one of each for all
@@ -77,16 +88,18 @@ def reopen_all(folders: tuple[Path, ...], data_dir: Path | None = None) -> dict[
                     "compare runs of the same precision"
                 )
         if not _same_rows(run.data, first.data):
+            hint = " (--on test)" if "held-out" in (run.rows, first.rows) else ""
             raise ValueError(
-                f"got a run on {run.problem.data}, split {run.problem.split}, in {name!r}, "
-                f"expected the test rows and units of {first.problem.data}, split "
-                f"{first.problem.split}, as in the first: compare runs on the same rows"
+                f"got a run on {run.problem.data}, split {run.problem.split}, in {name!r}, scored "
+                f"on {len(run.data.test.y)} {run.rows} rows, expected the {first.rows} rows and "
+                f"units of {first.problem.data}, split {first.problem.split}, as in the first: "
+                f"compare runs on the same rows{hint}"
             )
     return runs
 
 
 def _same_rows(data: Any, other: Any) -> bool:
-    """Tell whether test rows are the same, and in the same units."""
+    """Tell whether the rows to score are the same, and in the same units."""
     return (
         np.array_equal(data.test.x, other.test.x)
         and np.array_equal(data.test.y, other.test.y)

@@ -9,11 +9,15 @@ from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.cli.problem import Problem
 
 
-def results_table(problem: Problem, data: Any, draws: Any, prediction: Any, functions: Any) -> str:
+def results_table(
+    problem: Problem, data: Any, draws: Any, prediction: Any, functions: Any, scored: str = "test"
+) -> str:
     """Format scores (beside published ones, if any), mixing and cost of a run."""
-    published = bnn.data.published(problem.data, split=problem.split, data_dir=problem.data_dir)
+    published = None
+    if scored == "test":
+        published = bnn.data.published(problem.data, split=problem.split, data_dir=problem.data_dir)
     published = published or {}
-    rows = [("test rows", "this run", "MC dropout" if published else "")]
+    rows = [(f"{scored} rows", "this run", "MC dropout" if published else "")]
     beside = {"rmse": published.get("rmse"), "nll": published.get("log_likelihood")}
     if beside["nll"] is not None:
         beside["nll"] = -beside["nll"]

@@ -39,6 +39,57 @@ def split_rows(name: str, split: Any, x: np.ndarray, published: Rows | None = No
     return _first_nine_tenths(name, permutation(number, num_rows))
 
 
+def held_out_rows(num_rows: int, share: float, seed: int | None) -> Rows:
+    """Part row numbers into those kept and a share that is held out, each in ascending order.
+
+    The share is drawn by NumPy with `seed`; without one it is the last rows.
+
+    Raises
+    ------
+    ValueError
+        If the share is not from 0 to below 1, or not a row though it is above 0.
+    """
+    count = round(share * num_rows) if 0 <= share < 1 else 0
+    if share and not 0 < count < num_rows:
+        raise ValueError(
+            f"got --held-out {share:g} of {num_rows} rows, expected a share from 0 to below 1 that "
+            "leaves and holds out one row or more: for example 0.2"
+        )
+    return _in_order(_order(num_rows, seed), num_rows - count, num_rows)
+
+
+def fold_of_rows(num_rows: int, num_folds: int, fold: int, seed: int | None) -> Rows:
+    """Part row numbers into those kept and a fold that is held out, each in ascending order.
+
+    The folds are those of scikit-learn's ``KFold`` on a permutation by NumPy with `seed`; without
+    one, on the rows as they come.
+
+    Raises
+    ------
+    ValueError
+        If there are not 2 to `num_rows` folds, or no such fold.
+    """
+    if not 2 <= num_folds <= num_rows:
+        raise ValueError(
+            f"got --folds {num_folds} of {num_rows} rows, expected 2 folds to one a row: usual are "
+            "5 and 10"
+        )
+    if not 0 <= fold < num_folds:
+        raise ValueError(f"got --fold {fold} of {num_folds}, expected 0 to {num_folds - 1}")
+    small, larger = divmod(num_rows, num_folds)
+    first = fold * small + min(fold, larger)
+    return _in_order(_order(num_rows, seed), first, first + small + (fold < larger))
+
+
+def _order(num_rows: int, seed: int | None) -> np.ndarray:
+    return np.arange(num_rows) if seed is None else permutation(seed, num_rows)
+
+
+def _in_order(order: np.ndarray, first: int, end: int) -> Rows:
+    kept = np.concatenate([order[:first], order[end:]])
+    return np.sort(kept), np.sort(order[first:end])
+
+
 def protocol_of(split: Any) -> tuple[str | None, int]:
     """Take "seed-3" apart into "seed" and 3; None and 0 for any other split."""
     matched = _PROTOCOL.fullmatch(split) if isinstance(split, str) else None

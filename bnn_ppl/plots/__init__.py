@@ -1,8 +1,8 @@
 """Figures of predictions, chains, weights and studies: one function per question.
 
 Functions of one panel take ``ax=None`` (new Axes by default) and return the Axes; `report` combines
-four of them in one figure. Functions of several panels return a Figure. Colours are those of Okabe
-and Ito, safe for colour-blind readers; no global style of matplotlib is changed.
+those of a run in one figure. Functions of several panels return a Figure. Colours are those of
+Okabe and Ito, safe for colour-blind readers; no global style of matplotlib is changed.
 """
 
 from bnn_ppl.plots.chains import chain_budget, rhat_histogram, trace_logdensity
@@ -25,6 +25,7 @@ from bnn_ppl.plots.robustness import (
 )
 from bnn_ppl.plots.studies import continual, label_noise
 from bnn_ppl.plots.surface import posterior_surface
+from bnn_ppl.plots.warmup import warmup_objective, warmup_rates
 from bnn_ppl.plots.weights import pruning, weights
 
 __all__ = [
@@ -50,5 +51,7 @@ __all__ = [
     "selective_accuracy",
     "sweep",
     "trace_logdensity",
+    "warmup_objective",
+    "warmup_rates",
     "weights",
 ]

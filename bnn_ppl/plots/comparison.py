@@ -86,7 +86,8 @@ def sweep(table: pandas.DataFrame, options: Sequence[str]) -> Figure:
     table : DataFrame
         One row per run, with a column for each setting and score, as from
         :func:`bnn_ppl.compare`. Numbers, also as text, make a numerical axis, logarithmic if they
-        differ tenfold; other values are placed side by side.
+        differ tenfold; other values are placed side by side. Columns "rmse_se" and so on are
+        standard errors, drawn as bars.
     options : sequence of str
         The column on the horizontal axis and, optionally, one with a line for each value.
 
@@ -184,7 +185,11 @@ def _sweep_panel(ax: Axes, table: pandas.DataFrame, options: Sequence[str], scor
     for (name, rows), color, marker in zip(lines, cycle(COLORS), cycle("os^Dv")):
         places = _places(table[options[0]], rows[options[0]])
         values = np.minimum(rows[score].to_numpy(float), _TOPS.get(score, np.inf))
-        ax.plot(places, values, ls=style, color=color, marker=marker, lw=1.5, ms=5, label=name)
+        looks: dict[str, Any] = {"ls": style, "color": color, "marker": marker, "lw": 1.5, "ms": 5}
+        ax.plot(places, values, label=name, **looks)
+        if f"{score}_se" in rows:
+            bars = rows[f"{score}_se"].to_numpy(float)
+            ax.errorbar(places, values, yerr=bars, ls="", color=color, capsize=2.5, lw=1.2)
     _axis(ax, table[options[0]])
     if table[score].max() > _TOPS.get(score, np.inf):
         ax.set_yticks([1.0, 1.5, 2.0], ["1", "1.5", "2+"])

@@ -16,9 +16,11 @@ from bnn_ppl.plots.predictions import (
     selective_accuracy,
 )
 from bnn_ppl.plots.style import GREY, RED
+from bnn_ppl.plots.warmup import shows_objective, shows_rates, warmup_objective, warmup_rates
 
 if TYPE_CHECKING:
     import arviz
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _LETTERS, _INCHES_A_LINE, _INCHES_OF_TITLE = 140, 0.22, 0.42  # of the subtitle, at 12 inches
@@ -35,7 +37,7 @@ def report(
     offset: float = 0.0,
     title: str = "",
 ) -> Figure:
-    """One figure of four panels: fit, calibration, convergence, trace; two for an ensemble.
+    """One figure of a run: fit and calibration; convergence and trace, if it sampled; warm-up.
 
     Parameters
     ----------
@@ -62,7 +64,8 @@ def report(
 
     # Fitted once a chain, there is neither a trace nor anything to converge.
     sampled = "sample_stats" in draws.groups() and draws["posterior"].sizes["draw"] > 1
-    num_rows = 2 if sampled else 1
+    warmed = shows_objective(draws) or shows_rates(draws)
+    num_rows = 1 + sampled + warmed
     figure = Figure(figsize=(12, 4.5 * num_rows), layout="constrained")
     fit, calibration, *rest = figure.subplots(num_rows, 2).flat
     if "probs" in prediction:
@@ -72,16 +75,29 @@ def report(
         predicted_against_observed(prediction, y, scale=scale, offset=offset, ax=fit)
         coverage(prediction, y, ax=calibration)
     if sampled:
-        convergence, trace = rest
+        convergence, trace, *rest = rest
         rhat_histogram(weight_rhat, function_rhat, ax=convergence)
         if "lp" in draws["sample_stats"]:
             trace_logdensity(draws, ax=trace)
         else:
             trace.axis("off")
+    if warmed:
+        _warmup(draws, *rest)
     figure.suptitle(title, fontsize="x-large", fontweight="bold")
     if "verdict" in draws.attrs:
         _subtitle(figure, str(draws.attrs["verdict"]), bool(draws.attrs.get("converged")))
     return figure
+
+
+def _warmup(draws: arviz.InferenceData, objective: Axes, rates: Axes) -> None:
+    for shown, draw, ax in (
+        (shows_objective(draws), warmup_objective, objective),
+        (shows_rates(draws), warmup_rates, rates),
+    ):
+        if shown:
+            draw(draws, ax=ax)
+        else:
+            ax.axis("off")
 
 
 def _subtitle(figure: Figure, text: str, good: bool) -> None:

@@ -25,6 +25,13 @@ def summed(*numbers: int) -> tuple[int, ...]:
     return tuple(map(int, gathered.sum(0)))
 
 
+def largest(number: int) -> int:
+    """Give the largest number of those of the processes."""
+    if jax.process_count() == 1:
+        return number
+    return int(multihost_utils.process_allgather(np.asarray(number)).max())
+
+
 def meet(where: str) -> None:
     """Wait until all processes are here."""
     if jax.process_count() > 1:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bnn_ppl.runtime.devices import bytes_of, to_host
-from bnn_ppl.runtime.processes import agreed, on_all, summed
+from bnn_ppl.runtime.processes import agreed, largest, on_all, summed
 from bnn_ppl.runtime.progress import COMPILING, Report
 from bnn_ppl.sampling.compiled_loop import compile_loop
 from bnn_ppl.sampling.start import Phase, Prepared
@@ -63,6 +63,9 @@ def _advance_phase(
             jax.block_until_ready(states)
             stats = to_host(records["sample_stats"], count)
             seconds = time.perf_counter() - began
+            kept = _of_warmup(stats) if phase.draw is None else stats
+            if phase.draw is None:
+                recorder.warmed(start, kept)
             start += count
             if phase.draw is None and "done" in stats and on_all(bool(stats["done"][:, -1].all())):
                 start = max(start, num - 1)  # the steps in between would change nothing
@@ -70,9 +73,9 @@ def _advance_phase(
             if phase.draw is None and start == num and {"done", "n_steps"} <= set(stats):
                 recorder.note(done, _training_ended(stats))
             unrecorded = done, states, records if phase.name == "draws" else None, count
-            report(
-                phase.name, num_steps(done.warmup, done.draws, thin), _shown(done, stats, recorder)
-            )
+            steps_done = num_steps(done.warmup, done.draws, thin)
+            recorder.log(steps_done, kept)
+            report(phase.name, steps_done, _shown(done, stats, recorder))
             overhead = max(seconds_recording, seconds_copying)
             aim = max(_SECONDS_PER_CHUNK, overhead / _SHARE_RECORDING)
             count = int(min(loop.capacity, num - start, count / seconds * aim))
@@ -80,6 +83,27 @@ def _advance_phase(
     finally:  # whatever happens, nothing computed is lost
         _record(recorder, unrecorded)
     return states, done
+
+
+def _of_warmup(stats: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Give the statistics of warm-up steps that are to be kept.
+
+    What a chain that took no gradient did not measure is NaN. The steps after which all chains have
+    ended their training are left out: how many those are depends on how fast the machine is.
+    """
+    if "n_steps" not in stats:
+        return stats
+    idle = stats["n_steps"] == 0
+    if "done" in stats:
+        active = np.flatnonzero(~idle.all(0))
+        count = largest(int(active[-1]) + 1 if len(active) else 0)
+        stats, idle = {name: values[:, :count] for name, values in stats.items()}, idle[:, :count]
+    measured = {
+        name: np.where(idle, np.nan, values).astype(values.dtype)
+        for name, values in stats.items()
+        if values.dtype.kind == "f" and values.ndim == 2 and name != "step_size"
+    }
+    return stats | measured
 
 
 def _training_ended(stats: dict[str, np.ndarray]) -> dict[str, int]:

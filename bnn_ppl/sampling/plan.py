@@ -1,10 +1,11 @@
 """What a run would cost, before it is started."""
 
 import time
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
@@ -12,7 +13,10 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import bytes_of, matmul_precision, memory_limit, over_chains, to_host
 from bnn_ppl.sampling.compiled_loop import CompiledLoop, compile_loop, one_record
 from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.start import Prepared, prepare
+from bnn_ppl.sampling.start import Keep, Prepared, prepare
+
+if TYPE_CHECKING:
+    import arviz
 
 Tree = Any
 
@@ -68,6 +72,9 @@ def plan(
     thin: int | None = None,
     batch_size: int | Literal["all"] | None = None,
     bootstrap: bool = False,
+    init: "arviz.InferenceData | None" = None,
+    keep: Keep | None = None,
+    mesh: Mesh | None = None,
     trial_seconds: float = 20.0,
 ) -> Plan:
     """Compile a run, time its steps for some seconds, and estimate the cost of the whole.
@@ -75,6 +82,8 @@ def plan(
     Parameters
     ----------
     key, posterior, method, num_chains, num_warmup, num_draws, thin, batch_size, bootstrap
+        As for :func:`bnn_ppl.run`.
+    init, keep, mesh
         As for :func:`bnn_ppl.run`.
     trial_seconds
         Time to try steps. While a method adapts, the cost of a step changes: a longer trial gives a
@@ -95,7 +104,9 @@ def plan(
     num_warmup, num_draws, thin, size, *_ = counts
     began = time.perf_counter()
     lengths = num_chains, num_warmup, num_draws, thin
-    prepared = prepare(key, posterior, method, *lengths, Minibatches(size, bootstrap))
+    prepared = prepare(
+        key, posterior, method, *lengths, Minibatches(size, bootstrap), init, keep, mesh
+    )
     loops = [compile_loop(phase, prepared) for phase in prepared.phases]
     compile_seconds = time.perf_counter() - began
     gradient_seconds = _gradient_seconds(posterior, prepared)

@@ -13,6 +13,7 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import chain_sharding, matmul_precision, to_host
+from bnn_ppl.runtime.event_log import check_event_log, event_log
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.processes import agreed
 from bnn_ppl.runtime.programs import compiled_once
@@ -58,6 +59,7 @@ def run(
     until: Mapping[str, Any] | None = None,
     max_minutes: float | None = None,
     progress: bool | Literal["json"] = True,
+    log_to: str | Path | None = None,
     verdict: bool = True,
 ) -> "arviz.InferenceData":
     """Run a method: `num_warmup` warm-up steps, then `num_draws` times (`thin` steps, one draw).
@@ -123,6 +125,9 @@ def run(
     progress
         True for a bar with the time left, or plain lines where there is no terminal; "json" for
         lines of JSON on standard error; False for silence.
+    log_to
+        Folder for TensorBoard's event files, with the statistics of each chain about twice a
+        second; needs tensorboardX (``pip install 'bnn_ppl[tensorboard]'``).
     verdict
         End with a line that says whether the run has converged, or what is wrong and what to do:
         :func:`bnn_ppl.verdict`. Runs of several processes end without.
@@ -131,6 +136,7 @@ def run(
     -------
     arviz.InferenceData
         Groups ``posterior`` (chain, draw, ...), ``sample_stats`` under ArviZ's names,
+        ``warmup_sample_stats`` (chain, step) of at most 1,000 steps of warm-up, spread evenly,
         ``observed_data`` and, for a method that fits a distribution, ``fitted``, its parameters
         (chain, ...); attributes say how it was run, among them ``verdict`` and ``converged``, 1 or
         0, and, if `until` is given, ``until``, as JSON, and ``until_met``, 1 or 0. With `folder`,
@@ -150,6 +156,8 @@ def run(
         If `folder` holds something else.
     OSError
         If the folder cannot be written. What it held before stays and can be resumed.
+    ImportError
+        If `log_to` is given and tensorboardX is not installed.
     TimeoutError
         If `max_minutes` pass before the first draw. With `folder` the same call resumes the run.
 
@@ -162,6 +170,7 @@ def run(
     :func:`bnn_ppl.condition`); tracing it takes about a second.
     """
     end = deadline(max_minutes)
+    check_event_log(log_to)
     # Refuses a folder that is not a run's before any work.
     header = None if folder is None else checkpoint.read_header(folder)
     check_arguments(key=key, posterior=posterior, method=method)
@@ -190,7 +199,7 @@ def run(
             recorder = Folder(Path(folder), layout, settings, prepared.mesh)
             states, done = recorder.resume(prepared.states)
             prepared = prepared._replace(states=states)
-    with interrupts(progress) as pressed:
+    with event_log(log_to) as recorder.log, interrupts(progress) as pressed:
         interrupted = pressed_or_late(pressed, end)
         if method.start is not None and init is None and not done.warmup + done.draws:
             prepared, done = started(key, posterior, method, prepared, interrupted, progress)

@@ -34,7 +34,7 @@ _STATE = "state.json"
 _FORMAT = 2  # of state.json; raised when it changes
 _STATE_FILE = re.compile(r"state-\d+-\d+-\d+\.bin")  # save, process, processes
 _OURS = re.compile(
-    r"\.?(problem\.json|draws\.zarr|fitted-\d+\.npz|state(\.json|\.lock|-[\d-]+\.bin))(\.\d+)?"
+    r"\.?(problem\.json|draws\.zarr|(fitted|warmup)-\d+\.npz|state(\.json|\.lock|-[\d-]+\.bin))(\.\d+)?"
 )
 
 

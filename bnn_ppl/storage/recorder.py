@@ -12,11 +12,22 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bnn_ppl.runtime.devices import by_chain, local_chains, to_host
+from bnn_ppl.runtime.event_log import Log, no_log
 from bnn_ppl.runtime.processes import all_or_none, meet, on_all
 from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
 from bnn_ppl.storage.files import JSON, damaged
 from bnn_ppl.storage.fitted import remove_fitted, write_fitted
-from bnn_ppl.storage.inference_data import inference_data
+from bnn_ppl.storage.inference_data import inference_data, with_groups
+from bnn_ppl.storage.warmup import (
+    GROUP,
+    NO_STATS,
+    read_warmup,
+    remove_warmup,
+    some_of,
+    warmup_dataset,
+    with_steps,
+    write_warmup,
+)
 from bnn_ppl.storage.zarr_writer import Records
 
 if TYPE_CHECKING:
@@ -52,6 +63,7 @@ class Nowhere:
     """Nothing is kept: the phase before a run, of which only the last states matter."""
 
     bytes_on_disk = 0
+    log: Log = staticmethod(no_log)
 
     def note(self, done: Progress, facts: Attributes) -> None:
         """Drop the attributes."""
@@ -59,11 +71,15 @@ class Nowhere:
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
         """Drop the records."""
 
+    def warmed(self, first: int, stats: dict[str, np.ndarray]) -> None:
+        """Drop the statistics."""
+
 
 class Memory:
     """Draws in arrays (chain, draw, ...), allocated for as many as are planned."""
 
     bytes_on_disk = 0
+    log: Log = staticmethod(no_log)  # of statistics as they come
 
     def __init__(self, layout: Layout):
         if jax.process_count() > 1:
@@ -73,6 +89,7 @@ class Memory:
             )
         shape = layout.num_chains, layout.num_draws
         self._layout = layout
+        self._warmup = NO_STATS
         self._records = jax.tree.map(
             lambda leaf: np.zeros(shape + leaf.shape, leaf.dtype), layout.one_record
         )
@@ -84,6 +101,10 @@ class Memory:
             for name, values in leaves.items():
                 start = done.draws - values.shape[1]
                 self._records[group][name][:, start : done.draws] = values
+
+    def warmed(self, first: int, stats: dict[str, np.ndarray]) -> None:
+        """Keep statistics of the warm-up steps from number `first` on, thinned."""
+        self._warmup = with_steps(self._warmup, first, stats)
 
     def stopped(self, done: Progress) -> None:
         """Say what an interrupted run keeps."""
@@ -109,9 +130,11 @@ class Memory:
         """Give the draws, and the parameters of the distribution they come from."""
         records = jax.tree.map(lambda whole: whole[:, : done.draws], self._records)
         attrs = self._layout.attrs | _counts(done)
-        return inference_data(
+        draws = inference_data(
             records["posterior"], records["sample_stats"], self._layout.y, attrs, fitted
         )
+        warmup = warmup_dataset(self._warmup)
+        return draws if warmup is None else with_groups(draws, **{GROUP: warmup})
 
 
 class Folder:
@@ -120,6 +143,8 @@ class Folder:
     The state is saved after the draws: a run killed between the two computes the last draws again,
     with the same result.
     """
+
+    log: Log = staticmethod(no_log)  # of statistics as they come
 
     def __init__(self, path: Path, layout: Layout, settings: JSON, mesh: Mesh):
         self._path, self._layout, self._settings, self._mesh = path, layout, settings, mesh
@@ -143,6 +168,7 @@ class Folder:
                 "all of them share: give its full path on a shared disk"
             )
         self._saves = self._header["saves"] if self._header else 0
+        self._warmup, self._warmup_written = NO_STATS, NO_STATS
         with all_or_none(path):
             self._writer = zarr_writer.open_writer(path, layout.num_draws)  # refuses a damaged one
         noted = self._writer.metadata["attributes"] if self._header else {}
@@ -168,6 +194,8 @@ class Folder:
     def resume(self, states: Tree) -> tuple[Tree, Progress]:
         """Give the state and progress of the folder's run, or of a new run the state given."""
         if self._header is None:
+            if jax.process_index() == 0:
+                remove_warmup(self._path)
             self._forget_fitted()
             self.record(Progress(), states, None)
             return states, Progress()
@@ -188,6 +216,8 @@ class Folder:
         like = jax.eval_shape(lambda tree: tree, states)
         num_chains = self._layout.num_chains
         whole = checkpoint.read_state(self._path, self._header, like, num_chains)
+        warmup = read_warmup(self._path, num_chains)
+        self._warmup = self._warmup_written = some_of(warmup, self._chains, done.warmup)
         self._forget_fitted()
         return by_chain(whole, self._mesh), done
 
@@ -197,17 +227,30 @@ class Folder:
             remove_fitted(self._path)
         meet("the parameters of an earlier call are gone")
 
+    def warmed(self, first: int, stats: dict[str, np.ndarray]) -> None:
+        """Keep statistics of the warm-up steps from number `first` on, thinned, for `record`."""
+        self._warmup = with_steps(self._warmup, first, stats)
+
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
         """Write the last draws, let readers see them, and save the state that follows them."""
         with self._storing(done.draws):
             if records is not None:
                 zarr_writer.write_draws(self._writer, self._chains, done.draws, records)
+            if jax.process_index():
+                self._write_warmup()
             meet("the draws are written")
+            if not jax.process_index():
+                self._write_warmup()
             self._publish(done)
             self._saves += 1
             header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
             state = to_host(states)
             checkpoint.save_state(self._path, header, state, partial(meet, "the state is written"))
+
+    def _write_warmup(self) -> None:
+        if self._warmup is not self._warmup_written:
+            write_warmup(self._path, self._chains.start, self._warmup)
+            self._warmup_written = self._warmup
 
     @contextmanager
     def _storing(self, draw: int) -> Iterator[None]:

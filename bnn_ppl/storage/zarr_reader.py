@@ -11,6 +11,7 @@ import numpy as np
 from bnn_ppl.storage.files import DRAWS, DTYPES, JSON, damaged, read_json
 from bnn_ppl.storage.fitted import read_fitted
 from bnn_ppl.storage.inference_data import by_chain
+from bnn_ppl.storage.warmup import GROUP, read_warmup, warmup_dataset
 
 if TYPE_CHECKING:
     import arviz
@@ -19,8 +20,9 @@ _CODECS = ({"name": "bytes"}, {"name": "bytes", "configuration": {"endian": "lit
 
 
 def open_draws(folder: str | Path) -> "arviz.InferenceData":
-    """Open the draws of a run, finished or not; values are read when used, those fitted at once.
+    """Open the draws of a run, finished or not.
 
+    Values are read when used, those fitted and of warm-up at once.
     A truncated or damaged folder is refused before any draw is read.
     """
     import arviz
@@ -40,6 +42,7 @@ def open_draws(folder: str | Path) -> "arviz.InferenceData":
     num_chains = datasets["posterior"].sizes["chain"]
     if fitted and len(next(iter(fitted.values()))) == num_chains:  # all processes have written
         datasets["fitted"] = by_chain(fitted)
+    datasets[GROUP] = warmup_dataset(read_warmup(Path(folder), num_chains))
     return arviz.InferenceData(attrs=metadata["attributes"], **datasets)
 
 
