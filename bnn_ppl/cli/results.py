@@ -1,4 +1,4 @@
-"""Commands on the folders of runs: ``predict``, ``summary``, ``prune``, ``compare``."""
+"""Commands on the folders of runs: ``summary``, ``prune``, ``compare``."""
 
 import zipfile
 from pathlib import Path
@@ -13,29 +13,7 @@ from bnn_ppl.analysis.compare_tables import to_latex
 from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
-from bnn_ppl.cli.tables import prediction_table
 from bnn_ppl.sampling.judged import judged
-
-
-def predict(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
-    """Average a run's predictions over its draws: test metrics, predictions.csv and .npz.
-
-    Parameters
-    ----------
-    folder
-        Folder of a run.
-    data_dir
-        Folder with the data set, if it has moved since the run.
-    """
-    run = reopen(folder, data_dir)
-    data = run.data
-    prediction = bnn.predict(run.predicting, run.draws, data.test)
-    print(bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).to_string())
-    prediction_table(prediction, data).to_csv(folder / "predictions.csv", index_label="row")
-    arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
-    np.savez_compressed(folder / "predictions.npz", **arrays)
-    print(f"predictions of {len(data.test.y)} test rows of {run.problem.data}, in the units of the")
-    print(f"data, in {folder / 'predictions.csv'}; in those of the model, with entropies, in .npz")
 
 
 def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
