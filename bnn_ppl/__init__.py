@@ -17,6 +17,7 @@ import warnings
 from bnn_ppl import data, nets, plots, studies
 from bnn_ppl.analysis import conformal, correlations, diagnostics, metrics, pruning, surface
 from bnn_ppl.analysis.chain_budget import chain_budget
+from bnn_ppl.analysis.closed_form import predict_closed_form
 from bnn_ppl.analysis.compare import compare
 from bnn_ppl.analysis.guide import guide
 from bnn_ppl.analysis.linearised import linearised
@@ -77,6 +78,7 @@ __all__ = [
     "plots",
     "preconditioners",
     "predict",
+    "predict_closed_form",
     "predict_quantiles",
     "predictive_draws",
     "prior_draws",

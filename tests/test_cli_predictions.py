@@ -211,6 +211,33 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(arguments, words, capsy
     assert stop.value.code == 2 and words in err and err.count("\n") == 1
 
 
+def test_laplace_predicts_linearised_in_closed_form_or_sampled(folder, capsys):
+    few = ["--hidden", "4", "--num-draws", "3", "--no-progress", "--folder", "fit"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+        patch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
+        cli.main(["run", "laplace", "--data", "train.csv", "--target", "price", *few])
+    run = reopen(folder / "fit")
+    test, draws = run.data.test, run.draws
+    expected = {
+        "linearised": bnn.predict(bnn.linearised(run.posterior, draws), draws, test),
+        "closed_form": bnn.predict_closed_form(run.posterior, draws, test),
+        "sampled": bnn.predict(run.posterior, draws, test),
+    }
+    means = {}
+    for form, prediction in expected.items():
+        cli.main(["predict", "fit", "--predictive", form, "--out", "form.csv"])
+        means[form] = pandas.read_csv("form.csv")["mean"]
+        in_units = prediction["mean"] * run.data.y_scale + run.data.y_mean
+        np.testing.assert_allclose(means[form], in_units, rtol=1e-6)
+    assert len({tuple(values) for values in means.values()}) == 3
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        cli.main(["predict", "here", "--predictive", "closed_form"])
+    words = "got predictive='closed_form' for sgld with 2 chains, expected laplace with one"
+    assert words in capsys.readouterr().err
+
+
 # --- reading
 
 

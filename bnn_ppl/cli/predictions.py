@@ -1,5 +1,7 @@
 """The command ``predict``: predictions of the test rows, or of rows in a file, row by row."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -7,6 +9,7 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.predictives import PredictiveForm, predict_in_form, quantiles_in_form
 from bnn_ppl.cli.problem import training_rows
 from bnn_ppl.cli.run_folders import Opened, reopen
 from bnn_ppl.cli.tables import answers, answers_by_row
@@ -32,6 +35,7 @@ def predict(
     inputs: Path | None = None,
     out: Path | None = None,
     level: float = 0.9,
+    predictive: PredictiveForm | None = None,
     conformal: Annotated[str | None, tyro.conf.arg(metavar="held-out|SHARE|FILE")] = None,
     data_dir: Path | None = None,
 ) -> None:
@@ -54,6 +58,11 @@ def predict(
         of new rows predictions-NAME.csv, by the name of their file.
     level
         Probability of the interval between the outer quantiles, and of conformal ones.
+    predictive
+        For runs of laplace with one chain: "linearised" (their default) averages over draws of
+        the weights, with the network linearised at the fitted ones; "closed_form" does without
+        draws (for classes by MacKay's probit approximation, without expected entropy); "sampled"
+        averages the network itself, as for all other runs.
     conformal
         Add split conformal intervals, or sets of classes, which hold y with probability --level
         whatever the model, and show their coverage. They are calibrated on rows that were not
@@ -68,19 +77,21 @@ def predict(
     rows = test if inputs is None else _read(run, inputs)
     fewest = bnn.conformal.fewest_rows(level)
     used = None if conformal is None else _calibration(run, conformal, fewest)
-    prediction = bnn.predict(run.predicting, run.draws, (rows.x, rows.y))
+    draws = run.draws
+    averaged = partial(predict_in_form, predictive, run.posterior, draws)
+    prediction = averaged((rows.x, rows.y))
     table = answers(prediction, rows.y, run.data)
     if run.data.num_classes is None:
         levels = (1 - level) / 2, 0.5, (1 + level) / 2
         table = table.assign_coords(probability=list(levels))
-        found = bnn.predict_quantiles(run.predicting, run.draws, rows.x, levels)
+        found = quantiles_in_form(predictive, run.posterior, draws, rows.x, levels)
         found = found.astype(float) * run.data.y_scale + run.data.y_mean
         table["quantile"] = ("probability", "row"), found
     if rows.y is not None:
         print(bnn.metrics.summary(prediction, rows.y, scale=run.data.y_scale).to_string())
     if used is not None:
         scored = (rows, prediction) if inputs is not None and rows.y is not None else (test, None)
-        table = _with_conformal(run, table, prediction, used, scored, level)
+        table = _with_conformal(run, averaged, table, prediction, used, scored, level)
     _write(table, path)
     if inputs is None:
         arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
@@ -185,6 +196,7 @@ def _share(given: str) -> float | None:
 
 def _with_conformal(
     run: Opened,
+    averaged: "Callable[[Any], xarray.Dataset]",
     table: "xarray.Dataset",
     prediction: "xarray.Dataset",
     used: _Calibration,
@@ -192,12 +204,12 @@ def _with_conformal(
     level: float,
 ) -> "xarray.Dataset":
     """Add conformal intervals or sets to a table; print what calibrates them, and coverage."""
-    calibration = bnn.predict(run.predicting, run.draws, (used.rows.x, used.rows.y))
+    calibration = averaged((used.rows.x, used.rows.y))
     rows, known = scored
     other = "other " * bool(used.num_test and known is None)
     if known is None:  # the test rows, without those that calibrate
         rows = Rows(rows.x[used.num_test :], rows.y[used.num_test :], rows.words)
-        known = bnn.predict(run.predicting, run.draws, (rows.x, rows.y))
+        known = averaged((rows.x, rows.y))
     print(f"conformal at level {level:g}: calibrated on {len(used.rows.x)} {used.rows.words}")
     of = f"of {len(rows.x)} {other}{rows.words}"
     given = calibration, used.rows.y

@@ -141,8 +141,11 @@ def laplace(
     ``numpyro.handlers.scale``.
 
     The group ``fitted`` of the result holds ``<site>.loc`` and ``<site>.scale``, the marginal
-    standard deviations of the unconstrained weights (0 for fixed sites),
-    ``prior_precision_multiplier``, and ``log_evidence``, over the P weights that are not fixed:
+    standard deviations of the unconstrained weights (0 for fixed sites); a square root of their
+    covariance, ``root`` (full, over all raveled sites) or ``<layer>.root_inputs``,
+    ``<layer>.root_outputs`` and ``<layer>.root_along`` (for a layer, :math:`s\, U_A`,
+    :math:`U_G` and the numbers that divide Z above); ``prior_precision_multiplier``; and
+    ``log_evidence``, over the P weights that are not fixed:
 
     .. math:: \log p(D | w^*) + \log p(w^*; c) + \tfrac{P}{2} \log 2\pi
         - \tfrac12 \log \det \Lambda(c).
@@ -251,11 +254,14 @@ def _drawn(blocks: tuple, key: Array, state: LaplaceState) -> Tree:
 
 def _fitted(blocks: tuple, state: LaplaceState) -> dict[str, Array]:
     scales = jax.tree.map(jnp.zeros_like, state.position)
+    roots: dict[str, Array] = {}
     for block, own in zip(blocks, state.factors, strict=True):
         scales |= block.scales(own)
+        roots |= block.root(own)
     return {
         **{f"{site}.loc": mean for site, mean in state.position.items()},
         **{f"{site}.scale": scale for site, scale in scales.items()},
+        **roots,
         "log_evidence": state.log_evidence,
         "prior_precision_multiplier": state.multiplier,
     }

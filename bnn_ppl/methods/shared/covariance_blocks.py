@@ -1,7 +1,7 @@
 """Blocks of a block-diagonal covariance: their curvature and covariance."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -77,6 +77,19 @@ class Diagonal(NamedTuple):
         """Marginal standard deviations."""
         return scales
 
+    def root(self, scales: dict[str, Array]) -> dict[str, Array]:
+        """Nothing to record beside the marginal standard deviations."""
+        del scales
+        return {}
+
+    def recorded(self, fitted: Mapping[str, Array]) -> dict[str, Array]:
+        """Read the covariance from what was recorded."""
+        return {site: fitted[f"{site}.scale"] for site in self.sites}
+
+    def whitened(self, scales: dict[str, Array], gradient: dict[str, Array]) -> Array:
+        """Multiply a gradient by the transposed square root of the covariance."""
+        return ravel_pytree({site: scales[site] * gradient[site] for site in self.sites})[0]
+
 
 class Factors(NamedTuple):
     """Factors of a layer: A, G and 0; after `fit` s U_A, U_G and the deviations in their basis."""
@@ -142,6 +155,20 @@ class Kronecker(NamedTuple):
         """Marginal standard deviations."""
         inputs, outputs, along = (factor**2 for factor in factors)
         return by_site(self.name, self.call, jnp.sqrt(inputs @ along @ outputs.T))
+
+    def root(self, factors: Factors) -> dict[str, Array]:
+        """Name the factors, to record them."""
+        return {f"{self.name}.root_{part}": own for part, own in factors._asdict().items()}
+
+    def recorded(self, fitted: Mapping[str, Array]) -> Factors:
+        """Read the covariance from what was recorded."""
+        return Factors(*(fitted[f"{self.name}.root_{part}"] for part in Factors._fields))
+
+    def whitened(self, factors: Factors, gradient: dict[str, Array]) -> Array:
+        """Multiply a gradient by the transposed square root of the covariance."""
+        outputs = self.call.kernel_shape[-1]
+        matrix = jnp.concatenate([gradient[site].reshape(-1, outputs) for site in self.sites])
+        return jnp.ravel(factors.along * (factors.inputs.T @ matrix @ factors.outputs))
 
     def _precision_by_input(self, prior: dict[str, Array]) -> Array:
         kernel, *bias = (prior[site] for site in self.sites)
@@ -214,6 +241,19 @@ class Joint(NamedTuple):
     def scales(self, root: Array) -> dict[str, Array]:
         """Marginal standard deviations."""
         return self._by_site(jnp.sqrt((root**2).sum(1)))
+
+    def root(self, root: Array) -> dict[str, Array]:
+        """Name the square root of the covariance, to record it."""
+        return {"root": root}
+
+    def recorded(self, fitted: Mapping[str, Array]) -> Array:
+        """Read the covariance from what was recorded."""
+        return fitted["root"]
+
+    def whitened(self, root: Array, gradient: dict[str, Array]) -> Array:
+        """Multiply a gradient by the transposed square root of the covariance."""
+        flat, _ = ravel_pytree({site: gradient[site] for site in self.sites})
+        return root.T @ flat
 
     def _by_site(self, flat: Array) -> dict[str, Array]:
         _, unravel = ravel_pytree({s: jnp.zeros(n, flat.dtype) for s, n in self.shapes.items()})
