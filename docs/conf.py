@@ -2,6 +2,10 @@
 
 import sys
 from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 
 import bnn_ppl
 from bnn_ppl.methods.method import table
@@ -13,7 +17,6 @@ version = release = bnn_ppl.__version__
 extensions = [
     "myst_nb",  # pages are Markdown, or notebooks
     "sphinx.ext.autodoc",  # docstrings
-    "sphinx.ext.mathjax",
     "numpydoc",
 ]
 exclude_patterns = ["build", "jupyter_execute"]
@@ -32,12 +35,28 @@ built.mkdir(exist_ok=True)
 
 html_theme = "pydata_sphinx_theme"
 html_title = "bnn_ppl"
-html_sidebars = {"**": []}
+html_static_path = ["_static"]
+html_css_files = ["own.css"]
+templates_path = ["_templates"]
+html_sidebars = {"**": ["all_pages"]}
 html_theme_options = {
+    "navbar_center": [],  # all pages are in the sidebar
     "navbar_align": "left",
-    "show_prev_next": False,
     "secondary_sidebar_items": ["page-toc"],
 }
+html_math_renderer = "mathml"
+
+
+def setup(app: Any) -> None:
+    """Write formulae as MathML, which browsers show without a script from elsewhere."""
+
+    def write(translator: Any, node: nodes.Element) -> None:
+        block = isinstance(node, nodes.math_block)
+        translator.body.append(tex2mathml(node.astext(), as_block=block))
+        raise nodes.SkipNode
+
+    app.add_html_math_renderer("mathml", (write, None), (write, None))
+
 
 # The files of public modules are in rooms. Documented by their public names, they must list their
 # members, or autodoc takes all of them for imported ones and leaves them out.

@@ -1,10 +1,13 @@
 """Networks against independent NumPy passes, and their numbers of parameters."""
 
+import dataclasses
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from flax import errors, linen, nnx
 
 from bnn_ppl import condition, models, nets, priors
@@ -123,3 +126,81 @@ def test_a_linen_net_with_active_dropout_fails_instead_of_freezing_one_mask():
     model = models.regressor(factory, priors.normal(1.0))
     with pytest.raises(errors.InvalidRngError):
         condition(model, (x, x[:, 0]))
+
+
+X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+
+
+def logdensity_of(net, weights):
+    """Give the log-density of a linear regression by a network, at weights by site."""
+    posterior = condition(models.regressor(net, priors.normal(0.7), 0.5), (X, X[:, 0] - X[:, 1]))
+    start = posterior.init(jax.random.key(0))
+    assert {site: leaf.shape for site, leaf in start.items()} == {
+        site: leaf.shape for site, leaf in weights.items()
+    }
+    return posterior.logdensity(weights, posterior.data)
+
+
+KERNEL, BIAS = np.array([[0.5], [-1.0], [0.2]], np.float32), np.array([0.3], np.float32)
+EXPECTED = {"net.layers.0.kernel": KERNEL, "net.layers.0.bias": BIAS}
+
+
+def test_a_function_of_a_tree_of_weights_is_a_network():
+    def init(key):
+        return {"dense": [jax.random.normal(key, (3, 1)), jnp.zeros(1)]}
+
+    def apply(weights, x):
+        kernel, bias = weights["dense"]
+        return x @ kernel + bias
+
+    factory = nets.from_function(init, apply)
+    first, again, other = (
+        getattr(factory(rngs=nnx.Rngs(seed)), "dense.0")[...] for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.all(first != other)
+    got = logdensity_of(factory, {"net.dense.0": KERNEL, "net.dense.1": BIAS})
+    mlp = partial(nets.MLP, 3, (), 1)
+    np.testing.assert_allclose(got, logdensity_of(mlp, EXPECTED), rtol=1e-6)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class OneExample:
+    """A linear map of one example, in the form of Equinox's modules."""
+
+    weight: jax.Array
+    bias: jax.Array
+    rows_seen: jax.Array  # an integer: not a weight
+
+    def __call__(self, x):
+        assert x.shape == (3,)
+        return self.weight @ x + self.bias
+
+
+def one_example(key):
+    return OneExample(jax.random.normal(key, (1, 3)), jnp.zeros(1), jnp.zeros((), int))
+
+
+@pytest.mark.parametrize("make", [one_example, one_example(jax.random.key(1))])
+def test_a_callable_pytree_is_a_network(make):
+    weights = {"net.weight": KERNEL.T, "net.bias": BIAS}
+    got = logdensity_of(nets.from_equinox(make), weights)
+    mlp = partial(nets.MLP, 3, (), 1)
+    np.testing.assert_allclose(got, logdensity_of(mlp, EXPECTED), rtol=1e-6)
+
+
+def test_an_equinox_module_is_a_network():
+    equinox = pytest.importorskip("equinox")
+    module = equinox.nn.MLP(3, 1, 4, 1, key=jax.random.key(2))
+    factory = nets.from_equinox(lambda key: equinox.nn.MLP(3, 1, 4, 1, key=key))
+    weights = {
+        f"net.layers.{i}.{part}": getattr(layer, part)
+        for i, layer in enumerate(module.layers)
+        for part in ("weight", "bias")
+    }
+    error = np.asarray(jax.vmap(module)(X))[:, 0] - (X[:, 0] - X[:, 1])
+    values = np.concatenate([np.ravel(leaf) for leaf in weights.values()])
+    expected = scipy.stats.norm(0, 0.5).logpdf(error).sum()
+    expected += scipy.stats.norm(0, 0.7).logpdf(values).sum()
+    np.testing.assert_allclose(logdensity_of(factory, weights), expected, rtol=1e-5)

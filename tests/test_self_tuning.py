@@ -291,6 +291,21 @@ def test_swag_needs_no_inner_method():
     assert (np.abs(fitted["w.loc"] - mean) < 3 * np.sqrt(np.diag(covariance))).all()
 
 
+def test_a_chain_lost_along_the_path_of_swag_is_brought_back():
+    posterior, _, _ = stiff()
+    method = bnn.swag(posterior)
+    state = method.init(jax.random.key(0), {"w": jnp.ones(3)}, posterior.data)
+    state = method.begin(state, jnp.asarray(40))
+    warmup = jax.jit(method.warmup)
+    for i in range(30):
+        state, _ = warmup(jax.random.key(i), state, posterior.data)
+    assert state.moments.num_collected == 10  # from half of warm-up on
+    away = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), state.inner.chain)
+    lost = state._replace(inner=state.inner._replace(chain=away))
+    state, info = warmup(jax.random.key(30), lost, posterior.data)
+    assert info["diverging"] and np.isfinite(state.moments.mean["w"]).all()
+
+
 def test_a_laplace_approximation_is_predicted_with_linearised():
     x = np.linspace(-1, 1, 30)[:, None]
     net = partial(bnn.nets.MLP, 1, (5,), 1)

@@ -45,8 +45,8 @@ def csgld(
 ) -> Method:
     r"""Contour SGLD: flatten the energy landscape, and weight the draws to correct for it.
 
-    .. math:: w \gets w + \epsilon \Big(1 +
-        \frac{\log \theta_J - \log \theta_{J-1}}{\Delta u}\Big) g + \sqrt{2 \epsilon}\, \xi,
+    .. math:: w \gets w + \epsilon \left(1 +
+        \frac{\log \theta_J - \log \theta_{J-1}}{\Delta u}\right) g + \sqrt{2 \epsilon}\, \xi,
         \qquad \theta \gets \theta + \omega\, \theta_J\, (1_J - \theta)
 
     with g the gradient of the log-density :math:`-U` estimated from the minibatch, J the energy

@@ -131,7 +131,7 @@ def laplace(
     prior is exact: with s the tempered prior's standard deviations by input (and of the bias),
     A' = s A s, eigenvectors U and eigenvalues l of A' and of G, and Z standard normal,
 
-    .. math:: W = W^* + s\, U_A \left(Z \big/ \sqrt{c + \tfrac{N}{T}\, l_A l_G^T}\right) U_G^T.
+    .. math:: W = W^* + s\, U_A \left(Z / \sqrt{c + \tfrac{N}{T}\, l_A l_G^T}\right) U_G^T.
 
     If a kernel's prior precision differs between the outputs of an input, the mean over them is
     used. The multiplier c acts on layers whose kernel and bias both have Gaussian priors, and is 1

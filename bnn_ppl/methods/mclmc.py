@@ -82,7 +82,7 @@ def mclmc(
 
     .. math:: dw = S u\, dt, \qquad
         du = (I - u u^\top)
-        \big(S \nabla\log\pi(w) / (d - 1)\, dt + \sqrt{2 / (L (d-1))}\, dB\big)
+        \left(S \nabla\log\pi(w) / (d - 1)\, dt + \sqrt{2 / (L (d-1))}\, dB\right)
 
     with u on the unit sphere in d dimensions (Robnik et al., 2023, equation 12). Cheap and fast
     mixing, but **biased**: `energy_error` bounds the error of the stationary distribution, and at

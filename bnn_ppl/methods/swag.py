@@ -58,8 +58,8 @@ def swag(
 
     and with standard normal :math:`z_1` (K numbers) and :math:`z_2` (one per weight) a draw is
 
-    .. math:: w = \bar w + \frac{1}{\sqrt 2} \Big(\sigma \odot z_2
-        + \frac{1}{\sqrt{K - 1}} \hat D z_1 \Big)
+    .. math:: w = \bar w + \frac{1}{\sqrt 2} \left(\sigma \odot z_2
+        + \frac{1}{\sqrt{K - 1}} \hat D z_1 \right)
 
     with :math:`\hat D` the :math:`K = \min(n, R)` stored deviations and :math:`\sigma^2` the mean
     squared deviation from :math:`\bar w` (Maddox et al., 2019, equation 1 and algorithm 1): half
@@ -258,8 +258,18 @@ def _along_sgld(
     counts = FITTED._replace(
         num_warmup=first + _NUM_COLLECTED * every, batch_size=inner.counts.batch_size
     )
-    method = method._replace(start=descent(posterior), counts=counts)
+    warmup = partial(_tuned_then_collecting, method)
+    method = method._replace(start=descent(posterior), counts=counts, warmup=warmup)
     return method if collect_from is not None else method._replace(begin=partial(_begin, method))
+
+
+def _tuned_then_collecting(
+    method: Method, key: jax.Array, state: SwagState, batch: Any
+) -> tuple[SwagState, dict]:
+    """Tune only before the first point: along the path a chain that is lost must come back."""
+    assert method.warmup is not None
+    tuning = state.num_steps < state.collect_from
+    return jax.lax.cond(tuning, method.warmup, method.step, key, state, batch)
 
 
 def _begin(method: Method, state: SwagState, num_warmup: jax.Array) -> SwagState:

@@ -58,7 +58,8 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     net
         A factory that gives an ``nnx.Module`` when called with ``rngs=`` (each chain then starts
         from its own initialisation), or a ready module (all chains start at the weights it has when
-        the posterior is first run). A linen module goes through :func:`bnn_ppl.nets.from_linen`.
+        the posterior is first run). Linen modules, Equinox modules and functions of a tree of
+        weights go through :func:`bnn_ppl.nets.from_linen`, ``from_equinox``, ``from_function``.
     prior
         A distribution for each weight; or a dict from site name to distribution that names every
         parameter; or a function ``(site_name, shape) -> distribution``, which may itself sample

@@ -1,11 +1,11 @@
-"""Networks as Flax NNX modules, and the bridge for linen ones. One network a file."""
+"""Networks as Flax NNX modules, and bridges from other libraries. One network a file."""
 
 from bnn_ppl.nets.alexnet import AlexNet
 from bnn_ppl.nets.cnn_lstm import CNNLSTM
 from bnn_ppl.nets.layers import FilterResponseNorm
 from bnn_ppl.nets.lenet import LeNet, LeNet5, LeNetCaffe
-from bnn_ppl.nets.linen import from_linen
 from bnn_ppl.nets.mlp import MLP
+from bnn_ppl.nets.other_libraries import from_equinox, from_function, from_linen
 from bnn_ppl.nets.resnet import PreResNet, ResNet, ResNet18, ResNet20
 from bnn_ppl.nets.unet import UNet
 from bnn_ppl.nets.vgg import VGG, VGG16
@@ -25,5 +25,7 @@ __all__ = [
     "ResNet18",
     "ResNet20",
     "UNet",
+    "from_equinox",
+    "from_function",
     "from_linen",
 ]
