@@ -137,8 +137,8 @@ def laplace(
     used. The multiplier c acts on layers whose kernel and bias both have Gaussian priors, and is 1
     for all others.
 
-    The likelihood of a row is the density of its distribution, without any scaling by
-    ``numpyro.handlers.scale``.
+    Where ``numpyro.handlers.scale`` multiplies a row's log-likelihood, its curvature is multiplied
+    by the same number.
 
     The group ``fitted`` of the result holds ``<site>.loc`` and ``<site>.scale``, the marginal
     standard deviations of the unconstrained weights (0 for fixed sites); a square root of their

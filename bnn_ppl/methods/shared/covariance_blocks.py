@@ -92,7 +92,10 @@ class Diagonal(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """Factors of a layer: A, G and 0; after `fit` s U_A, U_G and the deviations in their basis."""
+    """Factors of a layer: A, G and the number of rows, that is, the sum of their weights.
+
+    After `fit` s U_A, U_G and the deviations in their basis.
+    """
 
     inputs: Array
     outputs: Array
@@ -126,14 +129,16 @@ class Kronecker(NamedTuple):
     def curvature(self, rows: Evaluated) -> Factors:
         """Sum the curvature over the rows of a batch."""
         inputs, outputs = kronecker_factors(rows, self.name)
-        return Factors(inputs, outputs, jnp.zeros((len(inputs), len(outputs)), inputs.dtype))
+        shape = len(inputs), len(outputs)
+        return Factors(inputs, outputs, jnp.full(shape, rows.counts.sum(), inputs.dtype))
 
     def fit(self, factors: Factors, prior: dict[str, Array]) -> Fit:
         """Whiten by the prior, which then adds a constant to each eigenvalue."""
         std = self._precision_by_input(prior) ** -0.5
         by_input, inputs = _eigen(std[:, None] * factors.inputs * std)
         by_output, outputs = _eigen(factors.outputs)
-        curvature = by_input[:, None] * by_output
+        # Both are sums over rows, of which one must be a mean: by their number, or their weights.
+        curvature = by_input[:, None] * by_output / factors.along
 
         def whitened(multiplier: Array) -> Array:
             return curvature + (multiplier if self.scaled else 1.0)
