@@ -42,7 +42,7 @@ def quantiles_in_form(
     posterior: Posterior,
     draws: "arviz.InferenceData",
     x: Any,
-    quantiles: Sequence[float],
+    quantiles: Sequence[float] | np.ndarray,
 ) -> np.ndarray:
     """Give quantiles (quantiles, rows), as :func:`bnn_ppl.predict_quantiles` does, in a form.
 

@@ -27,7 +27,7 @@ def predict_quantiles(
     posterior: Posterior,
     draws: "arviz.InferenceData",
     x: Any,
-    quantiles: Sequence[float],
+    quantiles: Sequence[float] | np.ndarray,
 ) -> np.ndarray:
     r"""Quantiles of y given x, averaged over draws: for regression.
 
@@ -77,7 +77,7 @@ def predict_quantiles(
     return np.concatenate(found, axis=1)
 
 
-def check_levels(quantiles: Sequence[float]) -> Array:
+def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
     """Give probabilities as an array; refuse what is not strictly between 0 and 1."""
     levels = np.atleast_1d(np.asarray(quantiles, float))
     if levels.ndim != 1 or not levels.size or not ((levels > 0) & (levels < 1)).all():
