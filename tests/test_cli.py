@@ -144,6 +144,7 @@ def test_a_named_folder_refuses_other_settings(capsys, draws_only):
 def test_progress_is_json_lines_a_line_or_nothing(capsys, draws_only):
     cli.main(["run", "hmc", *SIZES, "--max-num-steps", "8", "--json", "--folder", "a"])
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    told = [line for line in told if line["phase"] != "compiling"]  # unless kept by another test
     assert told[0]["phase"] == "warmup"
     assert told[-1]["phase"] == "draws" and told[-1]["done"] == told[-1]["total"] == 8
     cli.main(["run", "hmc", *SIZES, "--max-num-steps", "8", "--folder", "b"])
@@ -307,6 +308,11 @@ def test_descent_is_an_ensemble_of_chains(capsys):
     assert dict(draws.posterior.sizes)["chain"] == 3 and draws.attrs["bootstrap"] == 1
     out = capsys.readouterr().out
     assert "rmse" in out and "mixing" not in out  # which an ensemble does not
+    assert "agreement of the fits" in out and "between_median" in out
+    assert "rhat" not in out and "within" not in out and "nan" not in out
+    cli.main(["summary", "here"])
+    out = capsys.readouterr().out
+    assert "between_median" in out and "rhat" not in out
 
 
 def test_descent_by_sgd_with_a_cosine_stops_early_by_rows_held_out(capsys, draws_only):
@@ -433,6 +439,10 @@ def test_weights_are_pruned_from_the_command_line(capsys, draws_only):
     cli.main(["prune", "here"])
     out = capsys.readouterr().out
     assert "by signal to noise" in out and "rmse" in out and "0.99" in out
+    cli.main(["predict", "here"])  # in the units of y
+    (rmse,) = re.findall(r"rmse +([\d.]+)", capsys.readouterr().out)
+    (with_all,) = re.findall(r"by signal to noise\n.*\n *0 +\d+ +([\d.]+)", out)
+    assert float(with_all) == pytest.approx(float(rmse), rel=2e-3)
     assert all(Path("here", name).stat().st_size > 1000 for name in ("pruning.png", "weights.png"))
 
 
@@ -446,9 +456,30 @@ def test_the_help_lists_every_command(capsys):
     assert expected <= listed
 
 
+def test_bare_it_shows_the_help_and_ends_as_a_usage_error_does(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    assert stop.value.code == 2
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert shown.err.startswith("usage: bnn-ppl") and "Sample a network's posterior" in shown.err
+
+
+def test_the_version(capsys):
+    cli.main(["--version"])
+    assert capsys.readouterr().out == f"bnn-ppl {bnn.__version__}\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["run", "hcm"], "got method 'hcm'; did you mean 'hmc'? expected one of "),
+        (["plan", "NUTS"], "got method 'NUTS'; did you mean 'nuts'?"),
+        (["run", "mc-dropuot"], "did you mean 'mc_dropout'?"),
+        (["run", "xyz", "--data", "yacht"], "got method 'xyz'; expected one of "),
+        (["rnu", "hmc"], "got command 'rnu'; did you mean 'run'? expected one of run, plan,"),
+        (["label_nose"], "did you mean 'label-noise'?"),
+        (["sweep", "temperature", "1", "--", "hcm"], "got method 'hcm'; did you mean 'hmc'?"),
         (["run", "hmc", "--data", "yatch"], "did you mean"),
         (["run", "hmc", "--num-draws", "0"], "num_draws=0"),
         (["run", "hmc", "--num-epochs", "0"], "got --num-epochs 0, expected more than 0"),

@@ -11,7 +11,7 @@ import xarray
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.cli.run_folders import reopen
-from bnn_ppl.data.new_rows import columns_of, read_new_rows
+from bnn_ppl.data.new_rows import read_new_rows
 
 SMALL = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL += ["--step-size", "1e-4", "--no-progress"]
@@ -247,17 +247,11 @@ def data(folder):
 
 
 def test_columns_are_taken_by_name_and_y_like_that_of_training(data, folder):
-    columns = columns_of(folder / "train.csv", "price")
-    assert (
-        columns_of(folder / "train.csv", 1)
-        == columns
-        == (("age", "price", "dose", "cost"), 1, True)
-    )
     test = data.test
     frame = pandas.DataFrame(test.x * data.x_scale + data.x_mean, columns=["age", "dose", "cost"])
     frame["price"] = test.y.astype(float) * data.y_scale + data.y_mean
     frame[["price", "cost", "age", "dose"]].to_csv("again.csv", index=False)
-    found = read_new_rows(folder / "again.csv", data, columns)
+    found = read_new_rows(folder / "again.csv", data)
     assert found.x.dtype == found.y.dtype == np.float32
     np.testing.assert_allclose(found.x, test.x, atol=1e-5)
     np.testing.assert_allclose(found.y, test.y, atol=1e-5)
@@ -268,10 +262,9 @@ def test_without_names_columns_are_taken_by_number(header, folder):
     frame = table(20)
     frame.to_csv("plain.csv", index=False, header=False)
     data = bnn.data.load(str(folder / "plain.csv"), target=1)
-    columns = columns_of("plain.csv", 1)
     for names, has_y in ((["age", "dose", "cost"], False), (list(frame), True)):
         frame[names].to_csv("rows.csv", index=False, header=header)
-        found = read_new_rows(folder / "rows.csv", data, columns)
+        found = read_new_rows(folder / "rows.csv", data)
         x = frame[["age", "dose", "cost"]]
         np.testing.assert_allclose(found.x, (x - data.x_mean) / data.x_scale, atol=1e-5)
         assert (found.y is not None) == has_y
@@ -281,10 +274,10 @@ def test_without_names_columns_are_taken_by_number(header, folder):
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("age,dose,cost\n1,2,\n", r"got nan in row 0 \(from 0\), column cost"),
-        ("age,dose,cost\n1,2,x\n", "in column cost, expected numbers; encode it"),
-        ("age,dose,cost\n1,2,3,4\n", "more cells than the first"),
-        ("age,dose,cost\n1,2,3\n1,2,3,4,5\n", "cannot be read"),
+        ("age,dose,cost\n1,2,\n", "got '' in line 2, column 'cost', expected a finite number"),
+        ("age,dose,cost\n1,2,x\n", "got 'x' in line 2, column 'cost', expected a finite number"),
+        ("age,dose,cost\n1,2,3,4\n", "got 4 cells in line 2, expected 3 as in the first"),
+        ("age,dose,dose,cost\n1,2,3,4\n", "got several columns dose, expected a name each"),
         ("age,dose,cost\n", "got no rows"),
         ("1,2,3\n", "got a table without age, dose, cost and with unknown 0, 1, 2"),
     ],
@@ -293,7 +286,7 @@ def test_tables_that_are_not_like_the_training_rows_are_refused(lines, words, da
     path = folder / "broken.csv"
     path.write_text(lines)
     with pytest.raises(ValueError, match=words) as error:
-        read_new_rows(path, data, columns_of(folder / "train.csv", "price"))
+        read_new_rows(path, data)
     assert "\n" not in str(error.value)
 
 
@@ -310,7 +303,22 @@ def test_tables_that_are_not_like_the_training_rows_are_refused(lines, words, da
 def test_arrays_that_are_not_like_the_training_rows_are_refused(arrays, words, data, folder):
     np.savez(folder / "broken.npz", **arrays)
     with pytest.raises(ValueError, match=words):
-        read_new_rows(folder / "broken.npz", data, None)
+        read_new_rows(folder / "broken.npz", data)
+
+
+def test_columns_of_text_are_encoded_as_in_training(folder):
+    frame = table(60).assign(colour=["red", "blue", "green"] * 20, new=[True, False] * 30)
+    frame.rename_axis(None).to_csv(folder / "mixed.csv")  # with the index of pandas
+    with pytest.warns(UserWarning, match="one-hot"):
+        data = bnn.data.load(str(folder / "mixed.csv"), target="price")
+    rows = frame[["new", "colour", "cost", "dose", "age"]].iloc[1:3]
+    rows.to_csv(folder / "rows.csv", index=False)
+    x = read_new_rows(folder / "rows.csv", data).x * data.x_scale + data.x_mean
+    expected = np.column_stack([rows[["age", "dose", "cost"]], [[1, 0, 0, 0], [0, 1, 0, 1]]])
+    np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-5)
+    rows.assign(colour="pink").to_csv(folder / "rows.csv", index=False)
+    with pytest.raises(ValueError, match="got 'pink' in line 2, column 'colour', expected one of"):
+        read_new_rows(folder / "rows.csv", data)
 
 
 def test_a_parquet_file_needs_a_reader(data, folder, monkeypatch):
@@ -318,12 +326,11 @@ def test_a_parquet_file_needs_a_reader(data, folder, monkeypatch):
         raise ImportError("Unable to find a usable engine")
 
     (folder / "rows.parquet").write_bytes(b"")
-    columns = columns_of(folder / "train.csv", "price")
     with monkeypatch.context() as patch:
         patch.setattr(pandas, "read_parquet", no_reader)
         with pytest.raises(ImportError, match="without a reader of such files, expected pyarrow"):
-            read_new_rows(folder / "rows.parquet", data, columns)
+            read_new_rows(folder / "rows.parquet", data)
     frame = NEW.drop(columns="price")
     monkeypatch.setattr(pandas, "read_parquet", lambda path: frame)
-    x = read_new_rows(folder / "rows.parquet", data, columns).x
+    x = read_new_rows(folder / "rows.parquet", data).x
     np.testing.assert_allclose(x, (frame - data.x_mean) / data.x_scale, atol=1e-5)

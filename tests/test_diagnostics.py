@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 from bnn_ppl import diagnostics
+from bnn_ppl.analysis import slabs
 from bnn_ppl.storage import zarr_writer
 
 KINDS = {
@@ -119,9 +120,9 @@ def test_blocks_and_slabs_leave_no_seams(kind, monkeypatch):
     ours, arviz = KINDS[kind]
     draws = chains(num_chains=2, num_draws=9, shape=(3, 50, 2))
     monkeypatch.setattr(diagnostics, "BLOCK_VALUES", 18 * 7)
-    monkeypatch.setattr(diagnostics, "SLAB_BYTES", draws.nbytes // 4)
+    monkeypatch.setattr(slabs, "SLAB_BYTES", draws.nbytes // 4)
     np.testing.assert_allclose(ours(draws), arviz_of(arviz, draws), rtol=1e-10)
-    monkeypatch.setattr(diagnostics, "SLAB_BYTES", 1)
+    monkeypatch.setattr(slabs, "SLAB_BYTES", 1)
     np.testing.assert_allclose(ours(draws), arviz_of(arviz, draws), rtol=1e-10)
 
 
@@ -214,6 +215,28 @@ def test_tables_show_stuck_chains():
         row = diagnostics.weights(az.from_dict(posterior={"w": stuck})).loc["w"]
         assert row["rhat_median"] > 1e6
         assert row["rhat_95"] > 1e6
+
+
+@pytest.mark.parametrize(("num_draws", "attrs"), [(1, {}), (6, {"thin": 0})])
+def test_tables_of_fits_say_how_well_they_agree(num_draws, attrs):
+    values = chains(num_chains=3, num_draws=num_draws, shape=(5,))
+    functions = az.from_dict(posterior={"mean": values}, attrs=attrs)
+    draws = az.from_dict(posterior={"w": 2 * values, "b": values[..., 0]}, attrs=attrs)
+    table = diagnostics.summary(draws, functions)
+    assert list(table.index) == ["function", "weights"]
+    assert list(table.n) == [5, 6] and list(table.fits) == [3, 3]
+    between = np.std(values.mean(1), axis=0, ddof=1)
+    within = np.sqrt(np.mean(np.var(values, axis=1, ddof=min(1, num_draws - 1)), axis=0))
+    for name, expected in {"between": between, "within": within}.items():
+        if name == "within" and num_draws == 1:
+            assert table.loc[:, "within_median":].isna().all(axis=None)
+            continue
+        found = table.loc["function", [f"{name}_{level}" for level in ("median", "95", "max")]]
+        np.testing.assert_allclose(found, np.quantile(expected, [0.5, 0.95, 1.0]), rtol=1e-6)
+        assert table.loc["weights", f"{name}_max"] == pytest.approx(2 * expected.max())
+    assert not any("rhat" in column or "ess" in column for column in table)
+    layers = diagnostics.weights(draws)
+    assert layers.loc["b", "between_max"] == pytest.approx(between[0])
 
 
 def test_tables_refuse_arrays():

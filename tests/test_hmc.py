@@ -1,5 +1,7 @@
 """HMC's own pieces against BlackJAX's, and its adapted trajectory length."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,3 +129,87 @@ def test_adapted_length_ignores_a_diverged_trajectory_and_stays_within_its_bound
     assert updated(jnp.full(3, 2.0), 0.0).log_length == state.log_length
     assert updated(jnp.full(3, 2.0), 1.0).log_length > state.log_length
     assert updated(jnp.full(3, 2.0), 1.0, 0.5).log_length == pytest.approx(np.log(0.5))
+
+
+# Without a Metropolis test ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def far():
+    """A posterior narrow enough that proposals from a network's initialisers are all rejected."""
+    x = np.linspace(-1, 1, 40)[:, None]
+    net = partial(bnn.nets.MLP, 1, (10,), 1, activation=jnp.tanh)
+    model = bnn.models.regressor(net, bnn.priors.normal(1.0), 0.02)
+    return bnn.condition(model, (x, np.sin(4 * x[:, 0])))
+
+
+def from_far(posterior, num_warmup=20, **options):
+    key, method = jax.random.key(0), bnn.hmc(posterior, 0.002, 0.06, **options)
+    return bnn.run(
+        key,
+        posterior,
+        method,
+        num_chains=2,
+        num_warmup=num_warmup,
+        num_draws=20,
+        init=posterior.init(key),
+        progress=False,
+        verdict=False,
+    )
+
+
+def moves(draws):
+    return (np.diff(draws.sample_stats.lp.values) != 0).mean()
+
+
+def test_a_far_start_is_left_by_accepting_all_proposals_in_warm_up(far):
+    plain, burnt_in = from_far(far), from_far(far, num_unadjusted=20)
+    assert moves(plain) == 0 and (plain.sample_stats.acceptance_rate == 0).all()
+    assert 0.2 < moves(burnt_in) < 1  # the draws are tested again
+    assert burnt_in.sample_stats.lp.values.min() > plain.sample_stats.lp.values.max() + 1000
+    assert "num_unadjusted" not in plain.attrs["settings"]  # so that earlier runs can be resumed
+    assert '"num_unadjusted": 20' in burnt_in.attrs["settings"]
+    # Draws are as without it, from the same state.
+    tested = from_far(far, num_warmup=0, num_unadjusted=20)
+    np.testing.assert_array_equal(tested.sample_stats.lp, from_far(far, 0).sample_stats.lp)
+
+
+def test_draws_without_a_test_all_move(far):
+    draws = from_far(far, adjusted=False)
+    assert moves(draws) == 1
+    assert (draws.sample_stats.acceptance_rate < 1).any()
+
+
+@pytest.mark.statistical
+def test_draws_without_a_test_have_the_bias_of_leapfrog():
+    """Leapfrog of step e conserves p^2 + (1 - e^2 / 4) w^2 of a standard Gaussian."""
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 2**0.5))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(w, 2**0.5), obs=y)
+
+    posterior = bnn.condition(model, (np.zeros((1, 1)), np.zeros(1)))
+
+    def variance(**options):
+        draws = bnn.run(
+            jax.random.key(0),
+            posterior,
+            bnn.hmc(posterior, 1.0, 1.0, **options),
+            num_chains=4,
+            num_warmup=20,
+            num_draws=10_000,
+            progress=False,
+        )
+        return draws.posterior["w"].values.var(), bnn.verdict(posterior, draws).text
+
+    adjusted, verdict = variance()
+    assert adjusted == pytest.approx(1.0, rel=0.05) and "bias" not in verdict
+    unadjusted, verdict = variance(adjusted=False)
+    assert unadjusted == pytest.approx(4 / 3, rel=0.05)
+    assert "bias: the step size, without a Metropolis test" in verdict
+
+
+def test_a_number_of_steps_without_a_test_is_whole(far):
+    with pytest.raises(ValueError, match="got num_unadjusted=-1"):
+        bnn.hmc(far, 0.01, num_unadjusted=-1)

@@ -224,6 +224,9 @@ def test_every_argument_is_recorded_and_numbers_out_of_range_are_refused(posteri
     other |= {"num_samples": 3, "clip": 2.0}
     assert ivon(posterior, **other).settings == {"method": "ivon"} | other
     assert ivon(posterior).settings["clip"] is None
+    # The authors' curvature, which without a rate means the same width for any number of rows.
+    assert ivon(posterior, 0.5).settings["hess_init"] == 0.1
+    assert ivon(posterior).settings["hess_init"] == 0.1 * 50_000 / len(posterior.data[1])
     bad = {"learning_rate": -1.0, "hess_init": 0.0, "beta1": -0.1, "beta2": 1.0}
     bad |= {"num_samples": 0, "clip": 0.0}
     for name, value in bad.items():

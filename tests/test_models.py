@@ -2,13 +2,14 @@
 
 from functools import partial
 
+import arviz
 import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
 from numpyro import handlers
-from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
+from numpyro.infer import HMC, MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 
@@ -238,6 +239,15 @@ REFUSED = {
         lambda: bnn.condition(regressor(0.1), (X, TWO)),
         "got y .*2.*",
     ),
+    "fewer outputs than classes": (
+        lambda: bnn.condition(bnn.models.classifier(net(1), PRIOR), (X, LABELS)),
+        "got y from 0 to 2 at site 'y', expected from 0 to 0: give the network an output for each "
+        "of the 3 classes, numbered from 0",
+    ),
+    "classes from 1": (
+        lambda: bnn.condition(classifier(), (X, LABELS + 1)),
+        "got y from 1 to 3 at site 'y', expected from 0 to 2: number the classes from 0$",
+    ),
     "two outputs, one noise": (
         lambda: bnn.condition(regressor(0.1, num_outputs=2), (X, REAL)),
         r"got network outputs of shape \(8, 2\), expected \(rows, 1\)",
@@ -250,6 +260,29 @@ def test_refused(case):
     build, message = REFUSED[case]
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("model", [bnn.models.regressor, bnn.models.classifier])
+def test_a_function_that_builds_no_network_is_refused(model):
+    def outputs(x):
+        return x
+
+    with pytest.raises(TypeError, match="got outputs as network, .* rngs=, expected a factory of"):
+        bnn.condition(model(outputs, PRIOR), (X, LABELS))
+
+
+@pytest.mark.filterwarnings("ignore:More chains:UserWarning")
+def test_arviz_reads_numpyros_draws_of_a_network_again_and_again():
+    mcmc = MCMC(
+        HMC(regressor(0.4, hidden=()), num_steps=1, adapt_step_size=False),
+        num_warmup=0,
+        num_samples=4,
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), X, REAL)
+    first, again = arviz.from_numpyro(mcmc), arviz.from_numpyro(mcmc)
+    assert set(first.posterior) == LINEAR_WEIGHTS
+    assert first.posterior.equals(again.posterior)
 
 
 @pytest.mark.thorough

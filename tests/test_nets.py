@@ -67,6 +67,12 @@ def test_mlp_equals_a_numpy_pass(hidden, activation, oracle, features_first):
     np.testing.assert_allclose(module(x), out, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("width", [7, np.int64(7)])
+def test_one_hidden_layer_of_an_mlp_may_be_a_number(width):
+    net = nets.MLP(12, width, 2, rngs=nnx.Rngs(0))
+    assert [layer.kernel.shape for layer in net.layers] == [(12, 7), (7, 2)]
+
+
 def convolved(x, kernel, bias):
     """Cross-correlate 5x5 with zero padding; (rows, height, width, channels)."""
     height, width = x.shape[1:3]

@@ -72,7 +72,7 @@ def test_the_weights_come_from_the_prior_and_not_from_the_initialisers():
 
 def test_a_factory_starts_each_chain_elsewhere_and_a_ready_module_does_not():
     def initial(net, seed):
-        return trace(net, seed=seed)[1]["net.layers.0.kernel"]["infer"]["initial_value"]
+        return trace(net, seed=seed)[1]["net.layers.0.kernel"]["infer"]["initial_value"].array
 
     assert np.any(initial(MLP, 0) != initial(MLP, 1))
     ready = MLP(rngs=nnx.Rngs(3))

@@ -503,6 +503,14 @@ REFUSED = {
         lambda posterior, draws: bnn.predict(posterior, draws, (X[0], None)),
         r"got inputs x of shape \(3,\), expected rows of \(3,\) as in the data conditioned on",
     ),
+    "inputs that are too narrow": (
+        lambda posterior, draws: bnn.predict(posterior, draws, (X[:, :2], LABELS)),
+        r"^got inputs x with rows of \(2,\), expected \(3,\) as in the data conditioned on: .*same",
+    ),
+    "inputs that are too wide": (
+        lambda posterior, draws: bnn.function_draws(posterior, draws, np.ones((2, 4))),
+        r"^got inputs x with rows of \(4,\), expected \(3,\) as in the data conditioned on",
+    ),
     "y too short": (
         lambda posterior, draws: bnn.predict(posterior, draws, (X, LABELS[:-1])),
         r"got y of shape \(10,\), expected \(11,\): a row for each of x",
@@ -528,6 +536,41 @@ def test_refused(case):
     posterior, draws, *_ = classes()
     with pytest.raises(ValueError, match=message):
         attempt(posterior, draws)
+
+
+def fixed_plate(x, y=None):
+    outputs = bnn.random_network("net", linear_net(1), PRIOR)(x)[:, 0]
+    with numpyro.plate("data", ROWS):
+        numpyro.sample("y", dist.Normal(outputs, 0.3), obs=y)
+
+
+@pytest.mark.parametrize("num_rows", [1, 5])
+def test_other_rows_than_those_of_a_plate_of_fixed_size_are_refused(num_rows):
+    posterior, draws = bnn.condition(fixed_plate, (X, REAL)), network_draws(1)[0]
+    assert bnn.predict(posterior, draws, (X, REAL))["mean"].shape == (ROWS,)
+    message = (
+        rf"^got {num_rows} rows to predict with a model that only works for 11, those it was "
+        r"conditioned on, .* plates by the inputs, as in numpyro.plate\('data', len\(x\)\)"
+    )
+    for predict in (
+        lambda: bnn.predict(posterior, draws, (X[:num_rows], None)),
+        lambda: bnn.function_draws(posterior, draws, X[:num_rows]),
+        lambda: bnn.predict(posterior, draws, (X, REAL), batch_size=num_rows),
+    ):
+        with pytest.raises(ValueError, match=message):
+            predict()
+
+
+def test_an_error_of_the_model_itself_is_not_taken_for_one_of_the_rows():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(w * len(y), 1.0), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    draws = az.from_dict(posterior={"w": np.zeros((1, 4))})
+    with pytest.raises(TypeError, match="NoneType"):
+        bnn.predict(posterior, draws, (X[:5], None))
 
 
 def test_inputs_of_several_parts_have_as_many_rows_in_each():

@@ -216,6 +216,9 @@ def test_the_curve_of_a_regression_is_of_its_rmse():
     expected = np.sqrt(np.mean((mean.mean((0, 1)) - y) ** 2))
     assert curve["rmse"][0] == pytest.approx(expected, rel=1e-5)
     assert np.isfinite(curve["nll"][0])
+    original = pruning_curve(posterior, draws, (X, y), [0.0], by="kl", scale=5.0)
+    assert original["rmse"][0] == pytest.approx(5 * expected, rel=1e-5)
+    assert original["nll"][0] == pytest.approx(curve["nll"][0] + np.log(5), rel=1e-5)
 
 
 # --- figures

@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 import weakref
+from collections import OrderedDict
 from functools import partial
 
 import arviz
@@ -106,6 +107,44 @@ def test_start_that_is_not_finite_names_sites_and_rows(posterior):
 def test_init_without_a_site_is_refused(posterior):
     with pytest.raises(ValueError, match="scale"):
         short(posterior, init=arviz.from_dict({"slope": np.zeros((2, 3))}))
+
+
+def resting(posterior):
+    """Give a method whose draws stay where the chain starts."""
+    return bnn.sgld(posterior, 1e-12)
+
+
+def test_every_chain_starts_at_a_position_given_as_init(posterior):
+    position = {"scale": np.log(0.3), "slope": 1.5}  # unconstrained, in any order
+    draws = short(posterior, resting(posterior), num_warmup=0, num_draws=1, init=position)
+    np.testing.assert_allclose(draws.posterior["slope"], 1.5, atol=1e-3)
+    np.testing.assert_allclose(draws.posterior["scale"], 0.3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("init", "error", "words"),
+    [
+        ({"slope": 1.0}, ValueError, r"got init with scale left out, expected of shape \(\)"),
+        ({"slope": 1.0, "scale": 0.0, "a": 0}, ValueError, "got init with a of shape .* left out"),
+        (
+            {"slope": np.zeros(3), "scale": 0.0},
+            ValueError,
+            r"got init with slope of shape \(3,\), expected of shape \(\): a position has",
+        ),
+        ([1.0, 0.0], TypeError, "got init of type list, expected the InferenceData that"),
+    ],
+)
+def test_a_position_of_another_model_is_refused(posterior, init, error, words):
+    with pytest.raises(error, match=words):
+        short(posterior, resting(posterior), init=init)
+
+
+@pytest.mark.filterwarnings("error")
+def test_members_of_an_ensemble_are_chains_of_one_draw_without_a_warning(posterior):
+    draws = short(posterior, resting(posterior), num_warmup=0, num_draws=1, num_chains=3)
+    bnn.predict(posterior, draws, (X, Y))
+    functions = bnn.function_draws(posterior, draws, X)
+    assert dict(functions.posterior.sizes) == {"chain": 3, "draw": 1, "row": 12}
 
 
 def counter() -> Method:
@@ -265,10 +304,15 @@ def test_an_error_in_a_chunk_keeps_what_the_chunks_before_it_computed(
     assert bnn.diagnostics.load(tmp_path).posterior.sizes["draw"] == 3
 
 
-def test_progress_is_lines_where_there_is_no_terminal(posterior, capsys):
+def test_progress_is_lines_where_there_is_no_terminal(posterior, capsys, monkeypatch):
+    monkeypatch.setattr("bnn_ppl.runtime.programs._kept", OrderedDict())
     short(posterior, progress=True)
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("draws 16/16") and "left, acceptance 0." in last and "lp " in last
+    first, warmup, between, last = capsys.readouterr().err.splitlines()
+    assert first == between == "compiling"
+    assert warmup.startswith("warmup 1/16, acceptance 0.")
+    assert last.startswith("draws 16/16, acceptance 0.") and "lp " in last
+    short(posterior, progress=True)
+    assert "compiling" not in capsys.readouterr().err  # nothing is compiled twice
 
 
 def test_progress_counts_steps_so_that_the_time_left_is_right_for_long_draws(posterior, capsys):

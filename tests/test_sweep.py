@@ -116,6 +116,20 @@ def test_the_figure_shows_each_score_at_its_value_with_a_line_for_each_second_va
         bnn.plots.sweep(table[["step", "seconds"]], ["step"])
 
 
+@pytest.mark.parametrize("others", [("nll",), ("accuracy", "nll", "ece", "agreement", "rmse")])
+def test_every_title_of_the_figure_lies_over_its_own_panel(others):
+    scores = [*others, "rhat_median", "acceptance", "ess_a_1000_gradients"]  # four or eight
+    table = pd.DataFrame({"step": [0.1, 1.0]} | {score: [0.1, 0.2] for score in scores})
+    figure = bnn.plots.sweep(table, ["step"])
+    figure.draw_without_rendering()
+    panels = np.sort([ax.bbox.x0 for ax in figure.axes])
+    for ax in figure.axes:
+        found = [text for text in ax.get_children() if getattr(text, "get_text", str)()]
+        (title,) = [text for text in found if text.get_fontweight() == "bold"]
+        next_panel = [*panels[panels > ax.bbox.x0 + 1], figure.bbox.x1][0]
+        assert title.get_window_extent().x1 <= next_panel
+
+
 def test_chains_that_stand_still_leave_the_panel_of_rhat_readable():
     table = pd.DataFrame({"step": [0.1, 1.0], "rmse": [1.0, 2.0], "rhat_median": [1.01, 3e16]})
     _, ax = bnn.plots.sweep(table, ["step"]).axes

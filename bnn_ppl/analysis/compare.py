@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis import diagnostics, metrics
+from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.analysis.compare_inputs import (
     UNNAMED,
     ByMethod,
@@ -60,7 +61,7 @@ def compare(
     function_rhat : dict of str to InferenceData, Mapping, Series or array, optional
         R-hat in function space of some methods: the result of `function_draws`; the row "function"
         of :func:`bnn_ppl.diagnostics.summary`; or R-hats already computed, of any shape, of which
-        NaN values are left out.
+        NaN values are left out. Independent draws of a fit have none.
     scale : float
         What regression targets were divided by; scores are in original units.
 
@@ -165,6 +166,9 @@ def _cost(draws: arviz.InferenceData) -> dict[str, float]:
 
 
 def _rhat(source: Any) -> dict[str, float]:
+    of_fits = hasattr(source, "keys") and "between_median" in source.keys()  # noqa: SIM118
+    if of_fits or are_fits(source):
+        return {"rhat_median": np.nan, "rhat_max": np.nan}
     if hasattr(source, "posterior"):
         source = diagnostics.rhat(source)
     elif hasattr(source, "keys") and {"rhat_median", "rhat_max"} <= set(source.keys()):

@@ -39,6 +39,7 @@ HEADINGS = {
 NEAREST: dict[str, Better] = {"temperature": 1.0, "coverage_90": 0.9}
 HIGHER = ("accuracy", "agreement")
 NEITHER = ("num_chains", "num_draws")  # a choice, not a result
+UNRANKED = ("coverage_90",)  # intervals that are wide enough have it about any guess
 COUNTS = ("gradient_evaluations", "num_chains", "num_draws")
 DISTANCES = ("agreement", "total_variation", "wasserstein_1", "wasserstein_2")
 
@@ -76,15 +77,16 @@ def best(table: pandas.DataFrame, column: str) -> list[str]:
     Returns
     -------
     list of str
-        Empty where no value is finite or neither direction is better. The reference does not
-        compete on its distance to itself.
+        Empty where no value is finite or neither direction is better, and for the coverage of
+        intervals, which untrained networks can have too: it counts only beside the error. The
+        reference does not compete on its distance to itself.
     """
     goal = table.attrs.get("better", {}).get(column)
     values = table[column].astype(float)
     values = values[np.isfinite(values)]
     if column in DISTANCES:
         values = values[values.index != table.attrs.get("reference")]
-    if goal is None or values.empty:
+    if goal is None or column in UNRANKED or values.empty:
         return []
     if isinstance(goal, str):
         loss = -values if goal == "higher" else values

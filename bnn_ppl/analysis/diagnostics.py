@@ -13,14 +13,21 @@ not mix, because permuting hidden units or flipping signs leaves the function un
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bnn_ppl.analysis.agreement import (
+    LEAST_DRAWS,
+    agreement_row,
+    are_fits,
+    spreads_by_variable,
+)
 from bnn_ppl.analysis.rank_statistics import diagnose, quantile_of_defined
+from bnn_ppl.analysis.slabs import chain_draw_first, check_draws, dataset_of, slabs
 
 if TYPE_CHECKING:
     import arviz
@@ -30,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["ess", "load", "rhat", "summary", "weights"]
 
 BLOCK_VALUES = 2**16  # ranked at once by a thread: its temporaries stay in a core's cache
-SLAB_BYTES = 2**26  # read at once from draws on disk: bounds memory whatever the network's size
 
 
 def rhat(draws: Any) -> Any:
@@ -111,13 +117,16 @@ def weights(draws: arviz.InferenceData | xarray.Dataset) -> pandas.DataFrame:
         One row per variable of the posterior. ``n``: its number of weights; ``rhat_median``,
         ``rhat_95`` (the 95 % quantile), ``rhat_max``; ``share_rhat_above_1.01`` and ``..._1.1``;
         ``ess_bulk_min``, ``ess_bulk_median``, ``ess_tail_min``. NaN values are left out of
-        these; ``undefined`` counts the weights without an R-hat.
+        these; ``undefined`` counts the weights without an R-hat. For fits, see `summary`.
 
     Raises
     ------
     ValueError, TypeError
         As `rhat`; TypeError for a bare array, whose variables have no names.
     """
+    if are_fits(draws):
+        found = spreads_by_variable(draws)
+        return _table({name: agreement_row(spreads) for name, spreads in found.items()})
     return _table({name: _weights_row(*found) for name, found in _by_variable(draws).items()})
 
 
@@ -147,6 +156,13 @@ def summary(
         ``ess_bulk_median``, ``ess_bulk_min``, ``ess_tail_median``, ``ess_tail_min``. NaN values are
         left out of these; ``undefined`` counts the scalars without an R-hat.
 
+        Draws of a fit, such as those of `mfvi` or the members of an ensemble, are independent:
+        they have no R-hat, nor have fewer than 4 draws a chain. Their table says how well the fits
+        agree, ``n`` and ``fits`` being the numbers of scalars and of fits: ``between_median``,
+        ``between_95`` and ``between_max`` of the standard deviation, over fits, of the mean of
+        each one's draws; and ``within_median``, ``within_95`` and ``within_max`` of the standard
+        deviation of a fit's draws (root mean square over fits). NaN for a single fit or draw.
+
     Raises
     ------
     ValueError, TypeError
@@ -154,6 +170,9 @@ def summary(
     """
     spaces = {} if function_draws is None else {"function": function_draws}
     spaces["weights"] = draws
+    if any(are_fits(space) for space in spaces.values()):
+        found = {name: spreads_by_variable(space).values() for name, space in spaces.items()}
+        return _table({name: agreement_row(*spreads) for name, spreads in found.items()})
     return _table({name: _summary_row(*_pooled(space)) for name, space in spaces.items()})
 
 
@@ -230,16 +249,10 @@ def _pooled(draws: Any) -> np.ndarray:
 
 def _by_variable(draws: Any) -> dict[str, np.ndarray]:
     """R-hat, bulk and tail ESS of each variable, (3, scalar): all three from one reading."""
-    dataset = getattr(draws, "posterior", draws)
-    if not hasattr(dataset, "data_vars"):
-        raise TypeError(
-            f"draws: got {type(draws).__name__}, expected an arviz.InferenceData or an "
-            "xarray.Dataset; arviz.from_dict(posterior=...) makes one from arrays"
-        )
     kinds = ("rhat", "bulk", "tail")
     return {
-        str(name): _each_scalar(_chain_draw_first(array), kinds).reshape(3, -1)
-        for name, array in dataset.data_vars.items()
+        str(name): _each_scalar(chain_draw_first(array), kinds).reshape(3, -1)
+        for name, array in dataset_of(draws).data_vars.items()
     }
 
 
@@ -250,57 +263,25 @@ def _map_variables(function: Callable, draws: Any) -> Any:
     dataset = getattr(draws, "posterior", draws)
     if not hasattr(dataset, "data_vars"):
         return function(np.asarray(dataset))
-    return dataset.map(lambda array: _like(array, function(_chain_draw_first(array))))
-
-
-def _chain_draw_first(array: xarray.DataArray) -> xarray.DataArray:
-    if not {"chain", "draw"} <= set(array.dims):
-        raise ValueError(
-            f"{array.name}: got dimensions {array.dims}, expected ('chain', 'draw', ...); "
-            "rename or add them"
-        )
-    return array.transpose("chain", "draw", ...)
+    return dataset.map(lambda array: _like(array, function(chain_draw_first(array))))
 
 
 def _like(array: xarray.DataArray, values: np.ndarray) -> xarray.DataArray:
     return array.isel(chain=0, draw=0, drop=True).copy(data=values)
 
 
-def _check_draws(array: Any) -> None:
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"draws: got dtype {array.dtype}, expected real numbers; convert them")
-    if array.ndim < 2:
-        raise ValueError(
-            f"draws: got shape {array.shape}, expected (chain, draw, ...), an xarray.Dataset or an "
-            "arviz.InferenceData with a group posterior; a single chain is draws[None]"
-        )
-
-
 def _each_scalar(array: Any, kinds: Sequence[str]) -> np.ndarray:
     """Diagnostics (kind, ...) of draws (chain, draw, ...), an array or a DataArray."""
-    _check_draws(array)
+    check_draws(array)
     num_chains, num_draws, *shape = array.shape
     found = np.full((len(kinds), *shape), np.nan)
-    if num_chains < 1 or num_draws < 4 or 0 in shape:
+    if num_chains < 1 or num_draws < LEAST_DRAWS or 0 in shape:
         return found
-    for slab in _slabs(array):
+    for slab in slabs(array):
         values = np.asarray(array[slab])
         scalars = _in_blocks(values.reshape(num_chains, num_draws, -1), kinds)
         found[slab[1:]] = scalars.reshape(len(kinds), *values.shape[2:])
     return found
-
-
-def _slabs(array: Any) -> Iterator[tuple[slice, ...]]:
-    """Cut (chain, draw, ...) along its longest remaining axis into slabs of about SLAB_BYTES."""
-    everything = (slice(None), slice(None))
-    if array.ndim == 2:
-        yield everything
-        return
-    axis = int(np.argmax(array.shape[2:]))
-    length = array.shape[2 + axis]
-    step = max(1, length * SLAB_BYTES // (array.size * array.dtype.itemsize))
-    for start in range(0, length, step):
-        yield (*everything, *[slice(None)] * axis, slice(start, start + step))
 
 
 def _in_blocks(values: np.ndarray, kinds: Sequence[str]) -> np.ndarray:

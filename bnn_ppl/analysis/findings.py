@@ -237,7 +237,7 @@ def of_fits(sample: Seen, draws: Any, rhat: float) -> Iterator[Finding]:
         )
     if sample.center.shape[0] > 1 and rhat > FEW_MEMBERS_RHAT:
         yield Finding(
-            "members", f"members differ much (R-hat of functions {rhat:.3g})", "use more of them"
+            "members", "members differ much more than the draws of each", "use more of them"
         )
 
 

@@ -79,17 +79,24 @@ def predict_with_functions(
     data: Any,
     *,
     batch_size: int | None = None,
+    report: Callable[[int], None] = lambda num_draws: None,
 ) -> tuple["xarray.Dataset", "arviz.InferenceData"]:
     """Return the results of :func:`predict` and :func:`function_draws` from one pass.
 
-    Parameters, results and errors are as for these.
+    Parameters, results and errors are as for these; `report` is told how many draws have been used,
+    over all batches of rows.
     """
-    prediction, functions = _predict(posterior, draws, data, batch_size, keep_each=True)
+    prediction, functions = _predict(posterior, draws, data, batch_size, True, report)
     return prediction, _as_draws(functions, draws)
 
 
 def _predict(
-    posterior: Posterior, draws: Any, data: Any, batch_size: int | None, keep_each: bool
+    posterior: Posterior,
+    draws: Any,
+    data: Any,
+    batch_size: int | None,
+    keep_each: bool,
+    report: Callable[[int], None] = lambda num_draws: None,
 ) -> tuple["xarray.Dataset", dict[str, np.ndarray]]:
     """Go through rows and draws once; give the average, and each draw's prediction if kept."""
     check_arguments(posterior=posterior, draws=draws)
@@ -101,7 +108,7 @@ def _predict(
     if size < 1:
         raise ValueError(f"got batch_size={batch_size} for {num_rows} rows, expected at least 1")
     add = adder(posterior, keep_each)
-    parts, functions = [], []
+    parts, functions, used = [], [], 0
     with jax.default_matmul_precision(matmul_precision()):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
@@ -110,6 +117,8 @@ def _predict(
                 # Waiting keeps blocks from piling up in memory in front of a slow device.
                 sums, each = jax.block_until_ready(add(sums, block, weights, *rows))
                 blocks.append(jax.tree.map(np.asarray, each))
+                used += len(weights)
+                report(used)
             parts.append(jax.tree.map(np.asarray, sums))
             functions.append(_joined(blocks, axis=0))
     by_chain = jax.tree.map(

@@ -79,6 +79,7 @@ def pruning_curve(
     by: str = "signal_to_noise",
     *,
     batch_size: int | None = None,
+    scale: float = 1.0,
 ) -> "pandas.DataFrame":
     """Score the Bayesian model average after deleting shares of the weights.
 
@@ -92,13 +93,14 @@ def pruning_curve(
         Shares of the weights to delete, each from 0 to below 1.
     batch_size
         Rows at a time; all at once by default.
+    scale
+        What regression targets were divided by; scores are in original units.
 
     Returns
     -------
     pandas.DataFrame
         One row per share: ``share``; ``num_weights``, the number left in a chain; ``error``
-        (1 - accuracy) for classification or ``rmse`` for regression; and ``nll`` (nats per row);
-        in the units of training.
+        (1 - accuracy) for classification or ``rmse`` for regression; and ``nll`` (nats per row).
 
     Raises
     ------
@@ -115,7 +117,7 @@ def pruning_curve(
         left = _without(draws, gone, share, by)
         prediction = predict(posterior, left, data, batch_size=batch_size)
         num_left = sum(int(np.sum(~lost[0])) for lost in gone.values())
-        rows.append({"share": share, "num_weights": num_left, **_costs(prediction, data[1])})
+        rows.append({"share": share, "num_weights": num_left, **_costs(prediction, data[1], scale)})
     return pd.DataFrame(rows)
 
 
@@ -165,9 +167,9 @@ def _without(
     return arviz.InferenceData(attrs={**draws.attrs, "pruned": share, "pruned_by": by}, **groups)
 
 
-def _costs(prediction: Any, y: Any) -> dict[str, float]:
+def _costs(prediction: Any, y: Any, scale: float) -> dict[str, float]:
     if "probs" in prediction:
         error = {"error": 1 - metrics.accuracy(prediction, y)}
     else:
-        error = {"rmse": metrics.rmse(prediction, y)}
-    return error | {"nll": metrics.nll(prediction, y)}
+        error = {"rmse": metrics.rmse(prediction, y, scale=scale)}
+    return error | {"nll": metrics.nll(prediction, y, scale=scale)}

@@ -128,5 +128,7 @@ def _good_fits(draws: Any) -> str:
 
 
 def _bias(draws: Any) -> str:
+    if json.loads(draws.attrs.get("settings", "{}")).get("adjusted") is False:
+        return "the step size, without a Metropolis test"
     described = METHODS.get(draws.attrs.get("method", ""))
     return "" if described is None else described.bias

@@ -4,10 +4,15 @@ Options of a method and of ``run`` are read off their signatures and docstrings,
 there is a new option here.
 """
 
+import difflib
 import sys
+from contextlib import redirect_stdout, suppress
+from functools import partial
+from typing import Any
 
 import tyro
 
+import bnn_ppl as bnn
 from bnn_ppl.cli.analysis import chains, correlations, surface
 from bnn_ppl.cli.detection import ood
 from bnn_ppl.cli.methods import Training
@@ -19,7 +24,9 @@ from bnn_ppl.cli.run import plan_command, run_command
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.studies import continual, label_noise
 from bnn_ppl.cli.sweep import sweep_command
+from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime.devices import one_device_a_core
+from bnn_ppl.runtime.interrupts import answered, raised_for_sure, stopping
 from bnn_ppl.runtime.programs import cache_compiled_programs
 
 COMMANDS = (
@@ -41,10 +48,18 @@ COMMANDS = (
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and do what it says; bad input is one line and exit status 2."""
-    _start_jax()
     given, repeated = _parted(sys.argv[1:] if argv is None else argv)
+    if given == ["--version"]:
+        print(f"bnn-ppl {bnn.__version__}")
+        return
+    if not given + repeated:
+        with redirect_stdout(sys.stderr), suppress(SystemExit):
+            _parse(["--help"], [])
+        sys.exit(2)
+    _start_jax()
     try:
-        _parse(given, repeated)
+        with raised_for_sure(), answered(partial(stopping, "stopping", "--json" in given)):
+            _parse(given, repeated)
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"bnn-ppl: {error}", file=sys.stderr)
         sys.exit(2)
@@ -52,23 +67,41 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _parse(arguments: list[str], repeated: list[str]) -> None:
+def _parse(arguments: list[str], repeated: list[str]) -> Any:
+    """Do what the command line says; what the command returns."""
     app = tyro.extras.SubcommandApp()
     sweep = sweep_command(repeated, lambda words: _parse(["run", *words], []))
-    for command in (run_command(), plan_command(), sweep, *COMMANDS):
+    commands = (run_command(), plan_command(), sweep, *COMMANDS)
+    for command in commands:
         command.__doc__ = flowing(command.__doc__)
         app.command(command)
     for options in (Problem, Training):
         options.__doc__ = flowing(options.__doc__)
-    app.cli(
+    names = [command.__name__.replace("_", "-") for command in commands]
+    _check_words(arguments, names)
+    return app.cli(
         prog="bnn-ppl",
         description=(
             "Bayesian neural networks, sampled.  Try: bnn-ppl run hmc --data yacht;  "
-            "then: bnn-ppl summary runs/yacht-0-hmc"
+            "then: bnn-ppl summary runs/yacht-0-hmc.  bnn-ppl --version tells the version."
         ),
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs),
     )
+
+
+def _check_words(arguments: list[str], commands: list[str]) -> None:
+    """Refuse commands and methods that there are not, with the closest that there is."""
+    known = {"command": commands}
+    if arguments[:1] in (["run"], ["plan"]):
+        known["method"] = list(METHODS)
+    for word, (what, names) in zip(arguments, known.items(), strict=False):
+        if word.startswith("-"):
+            return
+        if word.replace("_", "-") not in [name.replace("_", "-") for name in names]:
+            close = difflib.get_close_matches(word.lower(), names, 1)
+            meant = f"; did you mean {close[0]!r}?" if close else ";"
+            raise ValueError(f"got {what} {word!r}{meant} expected one of {', '.join(names)}")
 
 
 def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -160,7 +160,7 @@ def _priors_and_posterior(
     drawn = thinned(run.draws, num_draws)
     for scale in sorted({own, *prior_scales}):
         problem = run.problem._replace(prior_scale=scale)
-        posterior = run.posterior if scale == own else conditioned(problem)[1]
+        posterior = run.posterior if scale == own else conditioned(problem, run.data.encoding)[1]
         draws = prior_draws(jax.random.key(seed), posterior, num_draws)
         yield f"prior {problem.prior}({scale:g})", posterior, draws
     yield "posterior", run.posterior, drawn

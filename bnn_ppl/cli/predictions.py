@@ -13,7 +13,7 @@ from bnn_ppl.analysis.predictives import PredictiveForm, predict_in_form, quanti
 from bnn_ppl.cli.problem import training_rows
 from bnn_ppl.cli.run_folders import Opened, reopen
 from bnn_ppl.cli.tables import answers, answers_by_row
-from bnn_ppl.data.new_rows import columns_of, read_new_rows
+from bnn_ppl.data.new_rows import read_new_rows
 
 if TYPE_CHECKING:
     import xarray
@@ -114,7 +114,7 @@ def _checked_out(folder: Path, inputs: Path | None, out: Path | None) -> Path:
 
 
 def _read(run: Opened, path: Path) -> Rows:
-    new = read_new_rows(path, run.data, columns_of(run.problem.data, run.problem.target))
+    new = read_new_rows(path, run.data)
     return Rows(new.x, new.y, f"rows of {path}")
 
 

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 
 import bnn_ppl as bnn
+from bnn_ppl.data.encoding import in_words
 from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
 
 USUAL_SCALE = round(math.sqrt(2), 3)
@@ -43,7 +45,10 @@ class Problem(NamedTuple):
     target
         The column of a .csv file that is y, by name or number.
     classes
-        Whether y in your own file is a class number.
+        Whether y in your own file is a class number; text and True/False always are.
+    impute
+        Fill empty cells of a .csv file: by the mean of the training rows, or the most frequent
+        category. By default they are refused.
     data_dir
         Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     net
@@ -80,6 +85,7 @@ class Problem(NamedTuple):
     subset: int | None = None
     target: int | str | None = None
     classes: bool | None = None
+    impute: bool = False
     data_dir: Path | None = None
     net: Literal[
         "mlp",
@@ -113,11 +119,16 @@ class Problem(NamedTuple):
     matmul_precision: Literal["highest", "tensorfloat32", "bfloat16"] = "highest"
 
 
-def conditioned(problem: Problem) -> tuple[Any, bnn.Posterior]:
-    """Load the data and condition the model, in the precision asked for."""
+def conditioned(
+    problem: Problem, encoding: bnn.data.Encoding | None = None
+) -> tuple[Any, bnn.Posterior]:
+    """Load the data and condition the model, in the precision asked for.
+
+    The encoding of a .csv file is that given, if there is one.
+    """
     jax.config.update("jax_enable_x64", problem.float64)
     jax.config.update("jax_default_matmul_precision", problem.matmul_precision)
-    data = load_data(problem)
+    data = load_data(problem, encoding)
     model = _model(problem, data)
     train, _ = training_rows(problem, data)
     return data, bnn.condition(
@@ -154,16 +165,19 @@ def refuse_unused(problem: Problem, data: Any) -> None:
         raise ValueError(f"got --hidden with --net {problem.net}, expected --net mlp: drop it")
 
 
-def load_data(problem: Problem) -> Any:
+def load_data(problem: Problem, encoding: bnn.data.Encoding | None = None) -> Any:
     """Load the data set that the problem names."""
-    return bnn.data.load(
-        problem.data,
-        split=problem.split,
-        subset=problem.subset,
-        data_dir=problem.data_dir,
-        target=problem.target,
-        classes=problem.classes,
-    )
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
+        return bnn.data.load(
+            problem.data,
+            split=problem.split,
+            subset=problem.subset,
+            data_dir=problem.data_dir,
+            target=problem.target,
+            classes=problem.classes,
+            impute=problem.impute,
+            encoding=encoding,
+        )
 
 
 def training_rows(problem: Problem, data: Any) -> tuple[Any, Any]:
@@ -207,14 +221,16 @@ def _net(problem: Problem, data: Any, num_outputs: int) -> Callable:
 
 
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
-    """Describe data and model in two lines."""
+    """Describe data and model in two lines, and the columns of a .csv file if they were changed."""
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
     prior = f"{problem.prior}({problem.prior_scale or USUAL_SCALE})"
+    columns = "" if data.encoding is None else in_words(data.encoding)
     return "\n".join(
         [
             f"data   {problem.data}, split {problem.split} ({data.source}): {posterior.num_rows} "
             f"training and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
+            *([f"input  {columns}"] if columns else []),
             f"model  {problem.net} {hidden} with {posterior.num_weights} unknowns, "
             f"{prior} prior, T = {posterior.temperature:g}",
         ]

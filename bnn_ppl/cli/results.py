@@ -1,8 +1,11 @@
 """Commands on the folders of runs: ``summary``, ``prune``, ``compare``."""
 
 import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -10,9 +13,12 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.analysis.compare_inputs import VARIABLES
 from bnn_ppl.analysis.compare_tables import to_latex
+from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
+from bnn_ppl.runtime.interrupts import interrupts
+from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.sampling.judged import judged
 
 
@@ -58,13 +64,13 @@ def prune(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | Non
         Folder with the data set, if it has moved since the run.
     """
     run = reopen(folder, data_dir)
-    draws = run.draws
+    draws, scale = run.draws, run.data.y_scale
     curves = {
-        title: bnn.pruning.pruning_curve(run.posterior, draws, run.data.test, by=by)
+        title: bnn.pruning.pruning_curve(run.posterior, draws, run.data.test, by=by, scale=scale)
         for title, by in {"signal to noise": "signal_to_noise", "divergence": "kl"}.items()
     }
     for title, curve in curves.items():
-        print(f"\nby {title}, in the units the model saw")
+        print(f"\nby {title}")
         print(curve.to_string(index=False, float_format="{:.4g}".format))
     bnn.plots.pruning(curves).savefig(folder / "pruning.png", dpi=150)
     bnn.plots.weights(draws).savefig(folder / "weights.png", dpi=150)
@@ -78,6 +84,7 @@ def compare(
     calibrate: float = 0.0,
     latex: bool = False,
     figure: Path = Path("comparison.png"),
+    progress: bool = True,
     data_dir: Path | None = None,
 ) -> None:
     """Compare runs on the same data: scores on the test rows, distances, cost.
@@ -98,6 +105,8 @@ def compare(
         Print the table as LaTeX.
     figure
         Path of the figure.
+    progress
+        Show a progress bar (plain lines where there is no terminal).
     data_dir
         Folder with the data set, if it has moved since the runs.
     """
@@ -106,7 +115,7 @@ def compare(
     runs = reopen_all(folders, data_dir)
     data = next(iter(runs.values())).data
     draws = {name: run.draws for name, run in runs.items()}
-    predictions, functions = predicted(runs, data.test)
+    predictions, functions = predicted(runs, data.test, progress=progress)
     table = bnn.compare(
         predictions,
         data.test.y,
@@ -153,10 +162,44 @@ def _predicted(reference: str | None, data: Any, data_dir: Path | None) -> Predi
         raise ValueError(f"{reference}: cannot be read ({error}); write it again") from error
 
 
-def predicted(runs: dict[str, Opened], rows: Any) -> tuple[dict, dict]:
-    """Predict rows by each run: the averages, and each draw's own."""
-    predictions, functions = {}, {}
-    for name, run in runs.items():
-        both = predict_with_functions(run.predicting, run.draws, rows)
-        predictions[name], functions[name] = both
-    return predictions, functions
+def predicted(
+    runs: dict[str, Opened], rows: Any, known: Mapping[str, Any] = {}, progress: bool = False
+) -> tuple[dict, dict]:
+    """Predict rows by each run: the averages, and each draw's own.
+
+    Those that are known by what ``bnn-ppl run`` predicted, by name, are not predicted again.
+    """
+    found = {name: both for name, both in known.items() if both is not None}
+    draws = {name: run.draws for name, run in runs.items() if name not in found}
+    before = 0
+    with predicting(progress, sum(map(num_draws, draws.values()))) as report:
+        for name, drawn in draws.items():
+            posterior = for_prediction(runs[name].posterior, drawn)
+            told = partial(report, name, before)
+            found[name] = predict_with_functions(posterior, drawn, rows, report=told)
+            before += num_draws(drawn)
+    predictions, functions = zip(*(found[name] for name in runs), strict=True)
+    return dict(zip(runs, predictions, strict=True)), dict(zip(runs, functions, strict=True))
+
+
+def num_draws(draws: Any) -> int:
+    """Count the draws of all chains."""
+    return draws.posterior.sizes["chain"] * draws.posterior.sizes["draw"]
+
+
+@contextmanager
+def predicting(
+    progress: bool | Literal["json"], total: int
+) -> Iterator[Callable[[str, int, int], None]]:
+    """Give a function that reports how many draws have predicted, and ends there on Ctrl-C.
+
+    A KeyboardInterrupt raised while something is compiled may be lost in callbacks of the compiler.
+    """
+    with interrupts(progress) as pressed, reporting(progress is True, total) as report:
+
+        def told(name: str, before: int, done: int) -> None:
+            report(name, before + done, {})
+            if pressed():
+                raise KeyboardInterrupt
+
+        yield told

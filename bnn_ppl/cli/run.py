@@ -23,6 +23,8 @@ from bnn_ppl.cli.problem import (
     training_rows,
     with_prior_scale,
 )
+from bnn_ppl.cli.results import num_draws, predicting
+from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
 from bnn_ppl.cli.tables import plan_table, results_table
 from bnn_ppl.methods.method import Description, described_methods
@@ -33,8 +35,11 @@ _RUNNING = {"num_chains": None}
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
 
 
-def run_command() -> Callable[..., None]:
-    """Make the command ``run``: a problem, a method with its options, and how to run it."""
+def run_command() -> Callable[..., Any]:
+    """Make the command ``run``: a problem, a method with its options, and how to run it.
+
+    It returns the prediction of the test rows and that of each draw; None on hosts after the first.
+    """
 
     def run(
         method: Any,
@@ -52,7 +57,7 @@ def run_command() -> Callable[..., None]:
         json: bool = False,
         distributed: bool = False,
         strict: bool = False,
-    ) -> None:
+    ) -> tuple[Any, Any] | None:
         """Sample a network's posterior, score it on the test rows and draw a report.
 
         Rerun the same command to resume a run that was stopped or killed. With several hosts, start
@@ -99,9 +104,10 @@ def run_command() -> Callable[..., None]:
         if init is not None:
             running = running | {"init": bnn.diagnostics.load(init)}
         lengths = num_warmup_epochs, num_epochs
-        converged = _run(method, problem, training, running, seed, folder, lengths)
+        converged, both = _run(method, problem, training, running, seed, folder, lengths)
         if strict and not converged:
             sys.exit(1)
+        return both
 
     running = options_of(
         bnn.run,
@@ -207,8 +213,11 @@ def _run(
     seed: int,
     folder: Path | None,
     epochs: tuple[float | None, float | None],
-) -> bool:
-    """Sample, and report on the first host; whether the run has converged, as far as is known."""
+) -> tuple[bool, tuple[Any, Any] | None]:
+    """Sample, and report on the first host.
+
+    Gives whether the run has converged, as far as is known, and what it predicts.
+    """
     name = method.name
     data, posterior = conditioned(problem)
     refuse_unused(problem, data)
@@ -223,17 +232,21 @@ def _run(
     if running.get("until"):
         running = running | {"until": running["until"] | {"x": data.test.x}}
     sample = partial(bnn.run, jax.random.key(seed), posterior, built, **running)
+    settings = settings_of(problem, data)
     if folder is None:
         name_of_run = f"{Path(problem.data).stem}-{problem.split}-{name}"
-        folder, draws = _sample_in_free_folder(sample, problem, name_of_run)
+        folder, draws = _sample_in_free_folder(sample, settings, name_of_run)
     else:
-        draws = _sample(sample, problem, folder)
+        draws = _sample(sample, settings, folder)
     if not first:
-        return True
+        return True, None
     if jax.process_count() > 1:  # here all chains can be read
         draws.attrs |= judged(posterior, draws)
     posterior = for_prediction(posterior, draws)
-    prediction, functions = predict_with_functions(posterior, draws, data.test)
+    with predicting(running["progress"], num_draws(draws)) as report:
+        prediction, functions = predict_with_functions(
+            posterior, draws, data.test, report=partial(report, "predicting", 0)
+        )
     print(results_table(problem, data, draws, prediction, functions))
     if "verdict" in draws.attrs and (jax.process_count() > 1 or running["progress"] is not True):
         print(f"{draws.attrs['verdict']}\n")  # which `run` has not said yet
@@ -249,15 +262,14 @@ def _run(
     )
     figure.savefig(folder / "report.png", dpi=150)
     print(f"figure in {folder / 'report.png'}, draws in {folder}")
-    return bool(draws.attrs.get("converged", 0))
+    return bool(draws.attrs.get("converged", 0)), (prediction, functions)
 
 
-def _sample(sample: Callable, problem: Problem, folder: Path) -> Any:
+def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
     """Run in a folder; a new one first says what is learnt, so that it can be read at any time."""
     new = read_header(folder) is None and jax.process_index() == 0
     if new:
         folder.mkdir(parents=True, exist_ok=True)
-        settings = problem._asdict() | {"data_dir": problem.data_dir and str(problem.data_dir)}
         (folder / "problem.json").write_text(json.dumps(settings, indent=2) + "\n")
     try:
         return sample(folder=folder)
@@ -268,12 +280,12 @@ def _sample(sample: Callable, problem: Problem, folder: Path) -> Any:
         raise
 
 
-def _sample_in_free_folder(sample: Callable, problem: Problem, name: str) -> tuple[Path, Any]:
+def _sample_in_free_folder(sample: Callable, settings: Options, name: str) -> tuple[Path, Any]:
     """Go on in the first folder of this name that holds the same run, or none."""
     for number in itertools.count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         try:
-            return folder, _sample(sample, problem, folder)
+            return folder, _sample(sample, settings, folder)
         except (OtherRunError, FileExistsError):
             continue
     raise AssertionError

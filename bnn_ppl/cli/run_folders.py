@@ -10,6 +10,7 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.cli.problem import Problem, conditioned
 from bnn_ppl.cli.signatures import Options
+from bnn_ppl.data.encoding import from_json, to_json
 
 
 class Opened(NamedTuple):
@@ -39,9 +40,27 @@ def reopen(folder: Path, data_dir: Path | None = None) -> Opened:
             f"got folder={str(folder)!r} without problem.json, expected the folder of a run "
             "made by bnn-ppl run; for your own model use the Python functions"
         )
-    problem = Problem(**_checked(path, json.loads(path.read_text())))
+    settings = json.loads(path.read_text())
+    record = settings.pop("encoding", None) if isinstance(settings, dict) else None
+    problem = Problem(**_checked(path, settings))
     problem = problem._replace(hidden=tuple(problem.hidden), data_dir=data_dir or problem.data_dir)
-    return Opened(folder, problem, *conditioned(problem))
+    return Opened(folder, problem, *conditioned(problem, _encoding(path, record)))
+
+
+def settings_of(problem: Problem, data: Any) -> Options:
+    """Give what is written in ``problem.json``, from which `reopen` makes the same problem."""
+    settings = problem._asdict() | {"data_dir": problem.data_dir and str(problem.data_dir)}
+    return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
+
+
+def _encoding(path: Path, record: Any) -> bnn.data.Encoding | None:
+    try:
+        return None if record is None else from_json(record)
+    except (TypeError, KeyError) as error:
+        raise ValueError(
+            f"got an encoding in {str(path)!r} that cannot be read, expected what run wrote: copy "
+            "the file again"
+        ) from error
 
 
 def reopen_all(folders: tuple[Path, ...], data_dir: Path | None = None) -> dict[str, Opened]:

@@ -9,14 +9,18 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.cli.results import predicted
 from bnn_ppl.cli.run_folders import Opened, reopen_all
 
 OTHER_ROWS = ("data", "split", "target", "classes", "data-dir", "float64", "matmul-precision")
 
 
-def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], None]) -> Callable:
-    """Make the command ``sweep``: `run` is called with `arguments` and one value after another."""
+def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], Any]) -> Callable:
+    """Make the command ``sweep``: `run` is called with `arguments` and one value after another.
+
+    It returns what it predicted, see ``run_command``.
+    """
 
     def sweep(
         option: Annotated[str, tyro.conf.Positional],
@@ -69,11 +73,12 @@ def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], None]) ->
         _check(varied, arguments, reference)
         settings = {_name(chosen): chosen for chosen in itertools.product(*varied.values())}
         said = () if data_dir is None else ("--data-dir", str(data_dir))
+        known = {}
         for name, chosen in settings.items():
             options = itertools.chain(*zip((f"--{o}" for o in varied), chosen, strict=True))
-            run([*arguments, *options, *said, "--folder", str(folder / name)])
+            known[name] = run([*arguments, *options, *said, "--folder", str(folder / name)])
         runs = reopen_all(tuple(folder / name for name in settings), data_dir)
-        table = _table(runs, settings, list(varied), reference)
+        table = _table(runs, known, settings, list(varied), reference)
         print(table.to_string(index=False, float_format="{:.4g}".format))
         table.to_csv(folder / "sweep.csv", index=False)
         bnn.plots.sweep(table, list(varied)).savefig(folder / "sweep.png", dpi=150)
@@ -115,13 +120,14 @@ def _check(varied: dict[str, tuple], arguments: Sequence[str], reference: str | 
 
 def _table(
     runs: dict[str, Opened],
+    known: dict[str, Any],
     settings: dict[str, tuple[str, ...]],
     options: list[str],
     reference: str | None,
 ) -> Any:
     data = next(iter(runs.values())).data
     draws = {name: run.draws for name, run in runs.items()}
-    predictions, functions = predicted(runs, data.test)
+    predictions, functions = predicted(runs, data.test, known)
     table = bnn.compare(
         predictions, data.test.y, reference, draws=draws, function_rhat=functions,
         scale=data.y_scale,
@@ -130,7 +136,7 @@ def _table(
         stats = drawn.get("sample_stats", {})
         if "acceptance_rate" in stats:
             table.loc[name, "acceptance"] = float(stats["acceptance_rate"].mean())
-        if drawn.posterior.sizes["draw"] >= 4:
+        if not are_fits(drawn):
             ess = np.nanmedian(bnn.diagnostics.ess(functions[name]).to_array())
             in_all = drawn.attrs["gradient_evaluations"]
             table.loc[name, "ess_a_1000_gradients"] = 1000 * float(ess) / in_all

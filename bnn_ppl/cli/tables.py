@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.cli.problem import Problem
 
 if TYPE_CHECKING:
@@ -28,9 +29,10 @@ def results_table(problem: Problem, data: Any, draws: Any, prediction: Any, func
     for name, value in bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).items():
         other = beside.get(name)
         rows.append((name, f"{value:.4g}", "" if other is None else f"{other:.4g}"))
-    if draws.posterior.sizes["draw"] > 1:  # the members of an ensemble do not mix
-        diagnosis = bnn.diagnostics.summary(draws, functions).T
-        title = "mixing" if draws.attrs["thin"] else "agreement of the fits"
+    fits = are_fits(draws)
+    if not fits or max(draws.posterior.sizes[dim] for dim in ("chain", "draw")) > 1:
+        diagnosis = bnn.diagnostics.summary(draws, functions).T.dropna(how="all")
+        title = "agreement of the fits" if fits else "mixing"
         rows += [("", "", ""), (title, "functions", "weights")]
         for name in diagnosis.index:
             rows.append((name, *(f"{diagnosis.loc[name, space]:.4g}" for space in diagnosis)))

@@ -3,17 +3,19 @@
 `load` reads one set, or a file of your own; `out_of_distribution` gives the images of another set
 to a network trained on one; `published` and `hmc_reference` are published results. ``catalogue.py``
 is the table of names; ``tables.py``, ``images.py``, ``text.py`` and ``user_files.py`` each read one
-kind of set; ``splits.py`` chooses the training rows. ``files/NOTICE.md`` gives the source and
-licence of what the package ships: yacht, energy, digits, two curves, and 160 training and 2,000
-test images of MNIST.
+kind of set; ``encoding.py`` makes numbers of columns of text; ``splits.py`` chooses the training
+rows. ``files/NOTICE.md`` gives the source and licence of what the package ships: yacht, energy,
+digits, two curves, and 160 training and 2,000 test images of MNIST.
 """
 
 import os
+import warnings
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from bnn_ppl.data.catalogue import IMAGES, check_name, loader
+from bnn_ppl.data.encoding import Encoding, encode, in_words
 from bnn_ppl.data.images import test_images
 from bnn_ppl.data.published import HMCReference, hmc_reference, published
 from bnn_ppl.data.reading import Data, DataSet, places
@@ -23,7 +25,9 @@ from bnn_ppl.data.user_files import is_file, own
 __all__ = [
     "Data",
     "DataSet",
+    "Encoding",
     "HMCReference",
+    "encode",
     "hmc_reference",
     "load",
     "out_of_distribution",
@@ -40,6 +44,8 @@ def load(
     dtype: DTypeLike = np.float32,
     target: str | int | None = None,
     classes: bool | None = None,
+    impute: bool = False,
+    encoding: Encoding | None = None,
 ) -> DataSet:
     """Load a data set by name, or a file of your own, as NumPy arrays.
 
@@ -83,8 +89,14 @@ def load(
         Of a ``.csv`` file: the column of y by its name in the header, or by its number, 0 the first
         and -1 the last. Default: the last.
     classes : bool, optional
-        Of a file: whether y are classes 0, 1, 2, ... Default: no for ``.csv``; for ``.npz`` if y
-        is of integers.
+        Of a file: whether y are classes 0, 1, 2, ... Default: for ``.csv`` if y is text or truth
+        values; for ``.npz`` if y is of integers.
+    impute : bool
+        Of a ``.csv`` file: fill empty inputs (also NaN, NA, null) by the mean of the training rows,
+        of text and truth values by the most frequent one. By default they are refused.
+    encoding : Encoding, optional
+        Of a ``.csv`` file: the ``encoding`` of a set loaded before, to be used again in place of
+        `impute` and of a look at the columns.
 
     Returns
     -------
@@ -127,9 +139,15 @@ def load(
     with zeros in front, 0 for a negative and 1 for a positive one; the first 20,000 training rows.
     The 5,000 rows that the protocol validates on are ``train.x[20_000:]`` of ``subset=25_000``.
 
-    Files of yours: a ``.csv`` file holds numbers separated by commas, with a first line of names or
-    without. An ``.npz`` file holds x_train, y_train, x_test and y_test, or x and y, which are split
-    as a ``.csv`` file is: as a table without published splits. Tables (rows, columns), and y of
+    Files of yours: a ``.csv`` file holds columns separated by commas, with a first line of names or
+    without. A column of True and False becomes 0 and 1; one of texts, at most 50 different ones, a
+    column of 0 and 1 for each (one-hot), and as y class numbers, in alphabetical order; one in
+    which any cell is a number must hold numbers. A first column without a name (or "Unnamed: 0") is
+    the index of pandas, and left out. What was done is told in a warning and recorded in
+    ``encoding``, by which `encode` makes the same of new rows.
+
+    An ``.npz`` file holds x_train, y_train, x_test and y_test, or x and y, which are split as a
+    ``.csv`` file is: as a table without published splits. Tables (rows, columns), and y of
     regression, are standardised by the training rows; images (rows, height, width) or (rows,
     height, width, channels) by their training rows too, channel by channel.
 
@@ -145,10 +163,15 @@ def load(
     if kind.kind != "f":
         raise ValueError(f"got dtype={kind.name}, expected floating point; pass np.float32")
     if is_file(name):
-        return own(name, split, subset, kind, target, classes)
+        found = own(name, split, subset, kind, target, classes, impute, encoding)
+        changed = "" if found.encoding is None or encoding else in_words(found.encoding)
+        if changed:
+            warnings.warn(f"{name}: {changed}", stacklevel=2)
+        return found
     where = places(data_dir)
     read = loader(name, where)
-    for argument, value in (("target", target), ("classes", classes)):
+    of_files = {"target": target, "classes": classes, "impute": impute or None}
+    for argument, value in (of_files | {"encoding": encoding}).items():
         if value is not None:
             raise ValueError(
                 f"got {argument}={value!r} for {name!r}, expected None; it is for .csv and .npz"

@@ -1,36 +1,19 @@
 """Rows to predict, read from a file: with the columns or the shape of the training rows."""
 
-import csv
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from bnn_ppl.data.encoding import Column, Encoding, encode, encoded_target
 from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.standardise import MeanScale, standardise
+from bnn_ppl.data.user_files import INDEX, read_table
 
-if TYPE_CHECKING:
-    import pandas
-
-
-class Columns(NamedTuple):
-    """The columns of a table that was trained on.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Names of all columns, in order; their numbers where they have none.
-    target : int
-        Number of the column that is y.
-    named : bool
-        Whether the first line of the file has names.
-    """
-
-    names: tuple[str, ...]
-    target: int
-    named: bool
+_KINDS = ".csv, .parquet or .npz"
 
 
 class NewRows(NamedTuple):
@@ -48,34 +31,35 @@ class NewRows(NamedTuple):
     y: np.ndarray | None
 
 
-def columns_of(path: str | Path, target: str | int | None) -> Columns | None:
-    """Give the columns of a ``.csv`` file that was trained on; None of other data.
+class _Table(NamedTuple):
+    """Names of columns, their cells, and the words for a row in messages."""
 
-    `path` and `target` are as for :func:`bnn_ppl.data.load`, which has read the file.
-    """
-    path = Path(path).expanduser()
-    if path.suffix.lower() != ".csv":
-        return None
-    first = _first_line(path)
-    named = _is_header(first)
-    names = [cell.strip() for cell in first] if named else [str(i) for i in range(len(first))]
-    at = names.index(target) if isinstance(target, str) else -1 if target is None else target
-    return Columns(tuple(names), at % len(names), named)
+    names: list[str]
+    columns: list[Any]
+    place: Callable[[int], str]
 
 
-def read_new_rows(path: Path, like: DataSet, columns: Columns | None) -> NewRows:
+def read_new_rows(path: Path, like: DataSet) -> NewRows:
     """Read rows to predict from a ``.csv``, ``.parquet`` or ``.npz`` file, and standardise them.
 
-    A table has the columns of the training table, by name in any order, or, where that had no
-    names, as many columns in its order. The column of y may be there: where it was in training, or
-    last if the model was not trained on a table of the user's. An ``.npz`` file holds an array x
-    and may hold y.
+    A table has the columns of the training table, by name in any order, encoded in the same way.
+    Where that had no names, or was no table of the user's, it has as many columns in the same
+    order. The column of y may be there: under its name, or where it was in training, last if the
+    model was not trained on a table of the user's. An ``.npz`` file holds an array x and may hold
+    y.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    like : DataSet
+        The data that the model was trained on, from :func:`bnn_ppl.data.load`.
 
     Raises
     ------
     ValueError
         If the columns or the shape are not those of the training rows, or a value is missing or
-        not a number.
+        not a number or category of theirs.
     FileNotFoundError
         If there is no such file.
     ImportError
@@ -84,42 +68,49 @@ def read_new_rows(path: Path, like: DataSet, columns: Columns | None) -> NewRows
     if not path.is_file():
         raise FileNotFoundError(f"got {str(path)!r}, expected a file that exists; correct the path")
     kind = path.suffix.lower()
-    require(path, kind in (*_FRAMES, ".npz"), f"a file {kind or path.name}", _KINDS, "convert it")
-    x, y = _arrays(path) if kind == ".npz" else _table(path, _FRAMES[kind](path), like, columns)
+    known = kind in (".csv", ".parquet", ".npz")
+    require(path, known, f"a file {kind or path.name}", _KINDS, "convert it")
+    x, y = _arrays(path) if kind == ".npz" else _from_table(path, like)
     shape, expected = x.shape[1:], like.train.x.shape[1:]
-    require(path, len(x), *_NO_ROWS)
     message = f"{expected} as in training", "change the shape"
     require(path, shape == expected, f"rows of shape {shape}", *message)
-    _check_numbers(path, "x", x)
     x = standardise(x, MeanScale(like.x_mean, like.x_scale), like.train.x.dtype)
     return NewRows(x, None if y is None else _targets(path, y, like))
-
-
-_KINDS = ".csv, .parquet or .npz"
-_NO_ROWS = "no rows", "at least one", "fill it"
 
 
 # --- tables
 
 
-def _read_csv(path: Path) -> "pandas.DataFrame":
+def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None]:
+    """Take x, and y if it is there, from a table."""
+    table = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
+    require(path, table.columns and len(table.columns[0]), "no rows", "at least one", "fill it")
+    encoding = like.encoding or _numbers(math.prod(like.train.x.shape[1:]))
+    columns = [*encoding.inputs, encoding.target]
+    if {column.name for column in columns} == set(map(str, range(len(columns)))):
+        table = _by_number(path, table, encoding)
+    repeated = {name for name in table.names if table.names.count(name) > 1}
+    got = f"several columns {', '.join(repeated)}"
+    require(path, not repeated, got, "a name each", "rename one")
+    _check_names(path, table, encoding)
+    cells = dict(zip(table.names, table.columns, strict=True))
+    source = str(path)
+    x = encode(cells, encoding, source=source, place=table.place)
+    target = cells.get(encoding.target.name)
+    y = None if target is None else encoded_target(target, encoding, source, table.place)
+    return x.reshape(-1, *like.train.x.shape[1:]), y
+
+
+def _csv(path: Path) -> _Table:
+    names, columns, lines = read_table(path)
+    return _Table(names, columns, lambda row: f"line {lines[row]}")
+
+
+def _parquet(path: Path) -> _Table:
     import pandas
 
-    header = 0 if _is_header(_first_line(path)) else None
     try:
-        frame = pandas.read_csv(path, header=header, encoding="utf-8-sig", skipinitialspace=True)
-    except (ValueError, OSError) as error:  # its own errors are ValueErrors
-        raise unreadable(path, error) from error
-    same = isinstance(frame.index, pandas.RangeIndex)  # pandas takes a first column for names
-    require(path, same, "lines with more cells than the first", "as many", "correct them")
-    return frame
-
-
-def _read_parquet(path: Path) -> "pandas.DataFrame":
-    import pandas
-
-    try:
-        return pandas.read_parquet(path)
+        frame = pandas.read_parquet(path)
     except ImportError as error:
         raise ImportError(
             f"{path}: got a .parquet file without a reader of such files, expected pyarrow: pip "
@@ -127,83 +118,38 @@ def _read_parquet(path: Path) -> "pandas.DataFrame":
         ) from error
     except (ValueError, OSError) as error:
         raise unreadable(path, error) from error
+    columns = [list(column) for _, column in frame.items()]
+    return _Table([str(name).strip() for name in frame], columns, "row {} (from 0)".format)
 
 
-_FRAMES = {".csv": _read_csv, ".parquet": _read_parquet}
+def _numbers(num_inputs: int) -> Encoding:
+    """Describe a table of numbers without names, y last."""
+    *inputs, target = (Column(str(number), "number") for number in range(num_inputs + 1))
+    return Encoding(tuple(inputs), target)
 
 
-def _first_line(path: Path) -> list[str]:
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            lines = (cells for cells in csv.reader(file) if cells not in ([], [""]))
-            return next(lines, [])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise unreadable(path, error) from error
+def _by_number(path: Path, table: _Table, encoding: Encoding) -> _Table:
+    """Give columns the numbers that they had in training, with y or without."""
+    names = [column.name for column in encoding.inputs]
+    got, expected = f"{len(table.names)} columns", f"{len(names)} as in training, or also y"
+    right = len(table.names) in (len(names), len(names) + 1)
+    require(path, right, got, expected, "give the same columns")
+    if len(table.names) > len(names):
+        names = sorted([*names, encoding.target.name], key=int)
+    return table._replace(names=names)
 
 
-def _is_header(cells: list[str]) -> bool:
-    def is_number(cell: str) -> bool:
-        try:
-            float(cell)
-        except ValueError:
-            return False
-        return True
-
-    return not any(map(is_number, cells))
-
-
-def _table(
-    path: Path, frame: "pandas.DataFrame", like: DataSet, columns: Columns | None
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Take x, and y if it is there, from a table."""
-    require(path, len(frame), *_NO_ROWS)
-    if columns is not None and columns.named:
-        inputs, target = _by_name(path, frame, columns)
-    else:
-        num_inputs = math.prod(like.train.x.shape[1:])
-        inputs, target = _by_number(path, frame, num_inputs, columns)
-    x = _numbers(path, frame[inputs])
-    y = None if target is None else _numbers(path, frame[[target]])[:, 0]
-    return x.reshape(-1, *like.train.x.shape[1:]), y
-
-
-def _by_name(path: Path, frame: "pandas.DataFrame", columns: Columns) -> tuple[list, str | None]:
-    """Names of the inputs, and of y if it is there; refuse a table that lacks one or has others."""
-    frame.columns = frame.columns.map(lambda name: str(name).strip())
-    target = columns.names[columns.target]
-    inputs = [name for name in columns.names if name != target]
-    lists = {
-        "without": [name for name in inputs if name not in frame],
-        "with unknown": [name for name in frame if name not in columns.names],
-    }
+def _check_names(path: Path, table: _Table, encoding: Encoding) -> None:
+    """Refuse a table that lacks a column that was trained on, or has others."""
+    inputs = [column.name for column in encoding.inputs]
+    known = {*inputs, encoding.target.name, *encoding.left_out}
+    others = [name for name in table.names if name not in known and not INDEX.fullmatch(name)]
+    missing = [name for name in inputs if name not in table.names]
+    lists = {"without": missing, "with unknown": others}
     wrong = [f"{what} {', '.join(found)}" for what, found in lists.items() if found]
-    expected = f"the columns {', '.join(inputs)}, as in training (with {target} or not)"
-    require(path, not wrong, f"a table {' and '.join(wrong)}", expected, "rename or drop columns")
-    return inputs, target if target in frame else None
-
-
-def _by_number(
-    path: Path, frame: "pandas.DataFrame", num_inputs: int, columns: Columns | None
-) -> tuple[list, Any]:
-    names = list(frame.columns)
-    expected = f"{num_inputs} as in training, or one more for y"
-    right = len(names) in (num_inputs, num_inputs + 1)
-    require(path, right, f"{len(names)} columns", expected, "give the same columns")
-    if len(names) == num_inputs:
-        return names, None
-    return names, names.pop(num_inputs if columns is None else columns.target)
-
-
-def _numbers(path: Path, frame: "pandas.DataFrame") -> np.ndarray:
-    """Turn columns of numbers into an array; other columns are refused."""
-    for name, column in frame.items():
-        numeric = column.dtype.kind in "iuf"
-        require(path, numeric, f"{column.dtype} in column {name}", "numbers", "encode it")
-    values = frame.to_numpy(np.float64)
-    for row, column in np.argwhere(~np.isfinite(values))[:1]:
-        got = f"{values[row, column]} in row {row} (from 0), column {frame.columns[column]}"
-        require(path, False, got, "a finite number", "fill the cell or remove the row")
-    return values
+    expected = f"the columns {', '.join(inputs)}, as in training (with {encoding.target.name} or "
+    got = f"a table {' and '.join(wrong)}"
+    require(path, not wrong, got, expected + "not)", "rename or drop columns")
 
 
 # --- arrays
@@ -222,6 +168,7 @@ def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
 def _check_numbers(path: Path, name: str, values: np.ndarray) -> None:
     numbers = values.dtype.kind in "biuf" and values.ndim > 0
     require(path, numbers, f"{name} of {values.dtype}", "numbers", "convert it")
+    require(path, len(values), f"no rows in {name}", "at least one", "fill it")
     wrong = np.argwhere(~np.isfinite(values))
     if len(wrong):
         got = f"{values[tuple(wrong[0])]} in row {wrong[0][0]} (from 0) of {name}"

@@ -4,9 +4,12 @@ import lzma
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from bnn_ppl.data.encoding import Encoding
 
 PACKAGE = Path(__file__).parent / "files"
 VARIABLE = "BNN_PPL_DATA"
@@ -47,6 +50,8 @@ class DataSet(NamedTuple):
         The name, or the path, it was loaded by.
     source : str
         "package", the folder it was read from, or "tensorflow-datasets".
+    encoding : Encoding or None
+        Of a ``.csv`` file: how its columns became numbers, see `bnn_ppl.data.encoding`.
     """
 
     train: Data
@@ -58,6 +63,7 @@ class DataSet(NamedTuple):
     num_classes: int | None
     name: str
     source: str
+    encoding: "Encoding | None" = None
 
 
 class Place(NamedTuple):

@@ -1,22 +1,36 @@
 """The user's own data: a table in a .csv file, or arrays in an .npz file."""
 
 import csv
+import re
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from bnn_ppl.data.encoding import Encoding, column_of, encode, encoded_target, filled
 from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import Data, DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.splits import published_split, split_rows, whole
 from bnn_ppl.data.standardise import MeanScale, classification, mean_and_scale, regression
 
 _PARTS = "x_train", "y_train", "x_test", "y_test"
+INDEX = re.compile(r"|Unnamed: 0")  # the header that pandas gives an index, written and read
 _LAYOUTS = "arrays x and y, or x_train, y_train, x_test and y_test"
 
 
 def is_file(name: str) -> bool:
     """Whether a name given to `load` is a file of the user's."""
-    return Path(name).suffix.lower() in _READERS
+    return Path(name).suffix.lower() in (".csv", ".npz")
+
+
+class _Read(NamedTuple):
+    """What a file holds, as numbers of its own units."""
+
+    train: Data
+    test: Data
+    of_classes: bool
+    encoding: Encoding | None = None
 
 
 def own(
@@ -26,6 +40,8 @@ def own(
     dtype: np.dtype,
     target: str | int | None,
     classes: bool | None,
+    impute: bool,
+    encoding: Encoding | None,
 ) -> DataSet:
     """Load a file, its inputs standardised by its training rows.
 
@@ -40,38 +56,74 @@ def own(
     path = Path(name).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
-    train, test, of_classes = _READERS[path.suffix.lower()](path, name, split, target)
-    rows = len(train.y) if subset is None else whole(name, "subset", subset, 1, len(train.y))
-    train = Data(train.x[:rows], train.y[:rows])
+    if path.suffix.lower() == ".csv":
+        read = _read_csv(path, name, split, target, impute, encoding)
+    else:
+        given = {"target": target, "impute": impute or None, "encoding": encoding}
+        read = _read_npz(path, name, split, given)
+    rows = len(read.train.y)
+    rows = rows if subset is None else whole(name, "subset", subset, 1, rows)
+    train, test = Data(read.train.x[:rows], read.train.y[:rows]), read.test
     x, source = _by_last_axis(train.x), str(path.parent)
-    if of_classes if classes is None else classes:
-        return classification(train, test, x, _num_classes(path, train, test), name, source, dtype)
-    return regression(train, test, x, mean_and_scale(train.y), name, source, dtype)
+    if read.of_classes if classes is None else classes:
+        count = _num_classes(path, train, test)
+        found = classification(train, test, x, count, name, source, dtype)
+    else:
+        found = regression(train, test, x, mean_and_scale(train.y), name, source, dtype)
+    if found.num_classes is None and read.encoding is not None:
+        _refuse_texts_as_numbers(path, read.encoding)
+    return found._replace(encoding=read.encoding)
+
+
+def _refuse_texts_as_numbers(path: Path, encoding: Encoding) -> None:
+    kind, name = encoding.target.kind, encoding.target.name
+    got = f"classes=False and a column {name!r} that is a {kind}"
+    require(path, kind == "number", got, "numbers", "leave classes= out, or choose target=")
 
 
 def _read_csv(
-    path: Path, name: str, split: int | str, target: str | int | None
-) -> tuple[Data, Data, bool]:
-    columns, values = _table(path)
-    at = _target(path, columns, target)
-    x, y = np.delete(values, at, axis=1), values[:, at]
-    train, test = split_rows(name, split, len(y))
-    return Data(x[train], y[train]), Data(x[test], y[test]), False
+    path: Path,
+    name: str,
+    split: int | str,
+    target: str | int | None,
+    impute: bool,
+    encoding: Encoding | None,
+) -> _Read:
+    names, columns, lines = read_table(path)
+    at = _target(path, names, target)
+    index = [0] if INDEX.fullmatch(names[0]) and at > 0 and len(names) > 2 else []
+    used = [column for column in range(len(names)) if column not in (at, *index)]
+    inputs = {names[column]: columns[column] for column in used}
+    require(path, len(inputs) == len(used), "a name of two columns", "a name each", "rename one")
+    split_into = partial(split_rows, name, split, len(lines))
+    if encoding is None:
+        found = [column_of(*column, str(path)) for column in inputs.items()]
+        if impute:
+            train, _ = split_into()
+            found = [
+                filled(each, [inputs[each.name][row] for row in train], str(path)) for each in found
+            ]
+        left_out = tuple(names[column] for column in index)
+        encoding = Encoding(tuple(found), column_of(names[at], columns[at], str(path)), left_out)
+
+    def place(row: int) -> str:
+        return f"line {lines[row]}"
+
+    x = encode(inputs, encoding, source=str(path), place=place)
+    y = encoded_target(columns[at], encoding, str(path), place)
+    train, test = split_into()
+    of_classes = encoding.target.kind != "number"
+    return _Read(Data(x[train], y[train]), Data(x[test], y[test]), of_classes, encoding)
 
 
-def _table(path: Path) -> tuple[list[str], np.ndarray]:
-    """Read the names of the columns, or their numbers where there is no header, and the values."""
+def read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
+    """Read names of columns (numbers where there is no header), cells by column, line numbers."""
     lines = _lines(path)
-    columns = [str(column) for column in range(len(lines[0][1]))]
+    names = [str(column) for column in range(len(lines[0][1]))]
     if all(_number(cell) is None for cell in lines[0][1]):
-        columns = [cell.strip() for cell in lines.pop(0)[1]]
-    rows = [[_number(cell) for cell in cells] for _, cells in lines]
-    values = np.array(rows, np.float64).reshape(-1, len(columns))  # None becomes NaN
-    for row, column in np.argwhere(~np.isfinite(values))[:1]:
-        line, cells = lines[row]
-        got = f"{cells[column]!r} in line {line}, column {columns[column]!r}"
-        require(path, False, got, "a finite number", "correct the cell or remove the line")
-    return columns, values
+        names = [cell.strip() for cell in lines.pop(0)[1]]
+    columns = [[cells[column] for _, cells in lines] for column in range(len(names))]
+    return names, columns, [line for line, _ in lines]
 
 
 # csv, not pandas.read_csv, which fills short rows and loses the line numbers of messages.
@@ -111,11 +163,11 @@ def _target(path: Path, columns: list[str], target: str | int | None) -> int:
     return columns.index(target)  # type: ignore[arg-type]
 
 
-def _read_npz(
-    path: Path, name: str, split: int | str, target: str | int | None
-) -> tuple[Data, Data, bool]:
-    if target is not None:
-        raise ValueError(f"got target={target!r} for {name!r}, expected None; name the array y")
+def _read_npz(path: Path, name: str, split: int | str, given: dict[str, Any]) -> _Read:
+    for argument, value in given.items():
+        if value is not None:
+            do = "name the array y" if argument == "target" else "it is for .csv files"
+            raise ValueError(f"got {argument}={value!r} for {name!r}, expected None; {do}")
     arrays = arrays_in(path)
     if set(_PARTS) <= set(arrays):
         published_split(name, split, 1)
@@ -123,11 +175,11 @@ def _read_npz(
         shapes = f"x_train {train.x.shape} and x_test {test.x.shape}"
         same = train.x.shape[1:] == test.x.shape[1:]
         require(path, same, shapes, "rows of the same shape", "correct one")
-        return train, test, _of_classes(train.y) and _of_classes(test.y)
+        return _Read(train, test, _of_classes(train.y) and _of_classes(test.y))
     require(path, {"x", "y"} <= set(arrays), f"arrays {arrays}", _LAYOUTS, "rename them")
     x, y = _pair(path, "x", "y")
     first, second = split_rows(name, split, len(y))
-    return Data(x[first], y[first]), Data(x[second], y[second]), _of_classes(y)
+    return _Read(Data(x[first], y[first]), Data(x[second], y[second]), _of_classes(y))
 
 
 def _pair(path: Path, x_name: str, y_name: str) -> Data:
@@ -167,6 +219,3 @@ def _num_classes(path: Path, train: Data, test: Data) -> int:
     got = f"classes {', '.join(f'{value:g}' for value in found[:5])}{', ...' * (len(found) > 5)}"
     require(path, numbered, got, "0, 1, 2, ..., each in some row", "renumber them")
     return len(found)
-
-
-_READERS = {".csv": _read_csv, ".npz": _read_npz}

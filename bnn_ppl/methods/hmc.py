@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -42,6 +43,8 @@ def hmc(
     target_acceptance: float = 0.8,
     max_num_steps: int = 1000,
     jitter: float | None = None,
+    num_unadjusted: int = 0,
+    adjusted: bool = True,
 ) -> Method:
     r"""Hamiltonian Monte Carlo with a given integration time, or one adapted in warm-up.
 
@@ -83,6 +86,13 @@ def hmc(
         transition's from 0.7 to 1.3 times `trajectory_length`. With a constant time, a direction
         whose half period happens to equal it never changes its amplitude (Mackenzie, 1989; Neal,
         2011, section 3.2). By default 0 if step_size is given, else 0.3.
+    num_unadjusted
+        Number of first warm-up steps that accept every proposal of finite log-density, for starts
+        far from the posterior, where energy errors are so large that a Metropolis test would
+        reject all proposals for long (the burn-in of Izmailov et al., 2021).
+    adjusted
+        Whether the others have a Metropolis test. Without one draws are biased by the step size;
+        acceptance_rate is then what the test would have had.
 
     Raises
     ------
@@ -109,6 +119,15 @@ def hmc(
     adapts_length = step_size is trajectory_length is None
     jitter = (0.3 if step_size is None else 0.0) if jitter is None else jitter
     _check(step_size, length, max_num_steps, jitter)
+    check_count("num_unadjusted", num_unadjusted, least=0)
+    untested = {"num_unadjusted": num_unadjusted} if num_unadjusted else {}
+    if not adjusted:
+        untested = {"adjusted": False}
+
+    def unadjusted(count: jax.Array | None) -> Any:
+        if not adjusted or count is None:
+            return not adjusted
+        return count < num_unadjusted
 
     constant = _num_steps(length, step_size) if step_size is not None and jitter == 0 else None
 
@@ -119,6 +138,7 @@ def hmc(
         step_size_now: jax.Array,
         inverse_mass: Any,
         adapted: jax.Array | None,
+        accept: Any = False,
     ) -> tuple["HMCState", dict, TrajectoryEnd | None]:
         key, time_key, momentum_key = jax.random.split(key, 3)
         momentum = drawn_momentum(momentum_key, chain.position, inverse_mass)
@@ -127,6 +147,8 @@ def hmc(
         kernel = kernels.build_kernel(_trajectory(steps))
         metric = euclidean(inverse_mass, momentum)
         new, info = kernel(key, chain, logdensity, step_size_now, metric, 1)
+        if accept is not False:
+            new, info = _accepted(new, info, accept)
         # The energy of the new state: after a rejection that of the starting point.
         change = jnp.where(info.is_accepted, info.energy, 0.0)
         stats = {
@@ -155,7 +177,9 @@ def hmc(
             "target_acceptance": target_acceptance,
             "max_num_steps": max_num_steps,
             "jitter": jitter,
+            **untested,
         },
+        unadjusted=unadjusted if untested else None,
     )
 
 
@@ -215,6 +239,17 @@ def _drawn(
     """Draw the number of steps of a transition."""
     time = length * (1 + jitter * jax.random.uniform(key, minval=-1.0))
     return jnp.clip(jnp.ceil(time / step_size), 1, max_num_steps).astype(int)
+
+
+def _accepted(
+    new: "HMCState", info: "HMCInfo", accept: jax.Array | bool
+) -> tuple["HMCState", "HMCInfo"]:
+    """Take the proposal without a test where `accept` is true and its log-density is finite."""
+    end = info.proposal
+    accept = accept & jnp.isfinite(end.logdensity)
+    proposed = type(new)(end.position, end.logdensity, end.logdensity_grad)
+    new = jax.tree.map(partial(jnp.where, accept), proposed, new)
+    return new, info._replace(is_accepted=info.is_accepted | accept)
 
 
 def _end(info: "HMCInfo", time: jax.Array) -> TrajectoryEnd:

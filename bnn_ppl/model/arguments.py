@@ -10,7 +10,7 @@ from bnn_ppl.model.posterior import Posterior
 
 
 def check_arguments(**given: Any) -> None:
-    """Refuse a `key`, `posterior`, `method` or `draws` of the wrong type.
+    """Refuse a `key`, `posterior`, `method`, `init` or `draws` of the wrong type.
 
     Raises
     ------
@@ -39,6 +39,10 @@ _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "method": (
         lambda value: all(hasattr(value, part) for part in ("init", "step", "draw")),
         "a built one, such as bnn_ppl.hmc(posterior)",
+    ),
+    "init": (
+        lambda value: hasattr(value, "posterior"),
+        "the InferenceData that bnn_ppl.run gives, or a position, as posterior.init(key) gives",
     ),
     "draws": (
         lambda value: hasattr(value, "groups"),

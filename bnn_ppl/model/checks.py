@@ -1,11 +1,13 @@
 """Check rows (x, y): to condition on, like those conditioned on, or to predict."""
 
 import reprlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
 from bnn_ppl.model.trace import Array, Data, Terms
 
@@ -86,6 +88,43 @@ def checked_inputs(posterior: "Posterior", x: Any) -> Any:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(x))
         raise ValueError(f"got inputs x of shapes {shapes}, expected as many rows in each")
     return x
+
+
+def distribution_at(of_inputs: Callable, x: Any, known: Any) -> dist.Distribution:
+    """Give y's distribution at inputs; refuse those that the model cannot take.
+
+    `known` are inputs that it can, of which only the shapes are used.
+    """
+    num_rows, num_known = (len(jax.tree.leaves(tree)[0]) for tree in (x, known))
+    problem = None
+    try:
+        distribution = of_inputs(x)
+        stretched = num_rows == 1 and distribution.batch_shape[:1] == (num_known,) != (1,)
+        if not stretched:
+            return distribution
+    except (TypeError, ValueError) as error:
+        problem = error
+    got, expected = ([str(leaf.shape[1:]) for leaf in jax.tree.leaves(tree)] for tree in (x, known))
+    if got != expected:
+        raise ValueError(
+            f"got inputs x with rows of {', '.join(got)}, expected {', '.join(expected)} as in the "
+            "data conditioned on: prepare both in the same way"
+        ) from problem
+    if problem is None or (num_rows != num_known and _works(of_inputs, known)):
+        raise ValueError(
+            f"got {num_rows} rows to predict with a model that only works for {num_known}, those "
+            "it was conditioned on, expected one for any number: size its plates by the inputs, "
+            "as in numpyro.plate('data', len(x))"
+        ) from problem
+    raise problem
+
+
+def _works(of_inputs: Callable, known: Any) -> bool:
+    try:
+        jax.eval_shape(lambda x: jnp.zeros(of_inputs(x).shape()), known)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def check_finite(terms: Terms, observed: str) -> None:

@@ -3,7 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeAlias
@@ -21,6 +21,25 @@ Prior: TypeAlias = (
 )
 
 Change: TypeAlias = Callable[[str, nnx.Module], Any]
+
+
+class InitialValue:
+    """A site's initial weights, found by ``Posterior.init`` in the ``infer`` of the site.
+
+    Equal to any other: JAX compares what goes with a trace, and an array has no truth value.
+    """
+
+    def __init__(self, array: jax.Array):
+        self.array = array
+
+    def __eq__(self, other: object) -> bool:
+        """Ignore the array."""
+        return isinstance(other, InitialValue)
+
+    def __hash__(self) -> int:
+        """Give all of them the same."""
+        return hash(InitialValue)
+
 
 _CHANGES: ContextVar[tuple[Change, ...]] = ContextVar("changes", default=())
 
@@ -104,6 +123,7 @@ def _build(net: Any) -> nnx.Module:
             f"got the linen module {type(net).__name__}, expected an nnx network: "
             "use bnn_ppl.nets.from_linen(module, example_input)"
         )
+    _check_builds(net)
     # Inside a seeded trace the key makes every chain start elsewhere. Without one (a log-density
     # evaluation) only the shapes matter, and the compiler drops the initial values.
     key = numpyro.prng_key()
@@ -122,6 +142,21 @@ def _build(net: Any) -> nnx.Module:
             "pass a factory such as partial(bnn_ppl.nets.MLP, 6, (50,), 2)"
         )
     return module
+
+
+def _check_builds(net: Any) -> None:
+    """Refuse what cannot be called with ``rngs=`` to build a network."""
+    name = getattr(net, "__name__", type(net).__name__)
+    takes_rngs = callable(net)
+    with suppress(ValueError, TypeError):  # no signature to read
+        known = inspect.signature(net).parameters
+        takes_rngs = "rngs" in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
+    if not takes_rngs:
+        raise TypeError(
+            f"got {name} as network, which does not take rngs=, expected a factory of an "
+            "nnx.Module: pass one such as partial(bnn_ppl.nets.MLP, 6, (50,), 2), or convert it by "
+            "nets.from_function, from_equinox or from_linen"
+        )
 
 
 def _use_our_convolution(network: nnx.Module) -> None:
@@ -205,5 +240,5 @@ def _sample(site: str, initial: jax.Array, choose: Callable) -> jax.Array:
         raise _not_a_prior(chosen, f"a numpyro Distribution for {site!r}")
     batch_shape = initial.shape[: initial.ndim - chosen.event_dim]
     return numpyro.sample(
-        site, chosen.expand(batch_shape).to_event(), infer={"initial_value": initial}
+        site, chosen.expand(batch_shape).to_event(), infer={"initial_value": InitialValue(initial)}
     )

@@ -11,7 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
-from bnn_ppl.model.checks import check_finite, checked_data
+from bnn_ppl.model.checks import check_finite, checked_data, distribution_at
 from bnn_ppl.model.initial import initialiser, start
 from bnn_ppl.model.microbatch import fitting_microbatch
 from bnn_ppl.model.network import active_changes
@@ -261,7 +261,7 @@ def _conditioned(
         total=total,
         constrain=constrain,
         unconstrain=unconstrain,
-        predictive=Partial(partial(_predictive, observed), model),
+        predictive=Partial(partial(_predictive, observed, _shapes(data[0])), model),
         check=check,
         prior_std={site: widening * std for site, std in prior_std.items()},
         precisions=precisions,
@@ -302,8 +302,17 @@ def _terms(model: Callable, microbatch: int | None) -> Callable[[Position, Batch
     return terms
 
 
-def _predictive(observed: str, model: Callable, values: Values, x: Any) -> dist.Distribution:
-    return traced(model, x, None, data=values)[observed]["fn"]
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+def _predictive(
+    observed: str, known: Any, model: Callable, values: Values, x: Any
+) -> dist.Distribution:
+    def of_inputs(x: Any) -> dist.Distribution:
+        return traced(model, x, None, data=values)[observed]["fn"]
+
+    return distribution_at(of_inputs, x, known)
 
 
 def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int, ...]]:

@@ -6,14 +6,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from flax import nnx
+from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
 from bnn_ppl.model.trace import (
     Array,
     Data,
     element_support,
     initial_value,
+    innermost,
     latent_sites,
     log_prob,
     observed_sites,
@@ -47,10 +50,10 @@ def checked_structure(model: Callable, data: Data) -> str:
         found["name"] = observed[0]["name"]
         found["shape"] = jnp.shape(log_prob(observed[0]))
         if observed[0]["value"] is y:  # as it is, and not a function of it
-            found["support"] = observed[0]["fn"].support
+            found["likelihood"] = observed[0]["fn"]
 
     jax.eval_shape(inspect, x, y)
-    _refuse_numbers(found["name"], y, found.get("support"))
+    _refuse_numbers(found["name"], y, found.get("likelihood"))
     if found["shape"][:1] != y.shape[:1]:
         raise ValueError(
             f"got a log-likelihood of shape {found['shape']} at site {found['name']!r} for "
@@ -133,11 +136,12 @@ def _refuse_observed(site: dict) -> None:
         )
 
 
-def _refuse_numbers(site: str, y: Array, support: Any) -> None:
+def _refuse_numbers(site: str, y: Array, likelihood: dist.Distribution | None) -> None:
     """Refuse numbers outside a discrete support: for class -1, indexing takes the last class."""
-    support = element_support(support)
+    support = None if likelihood is None else element_support(likelihood.support)
     if support is None or not support.is_discrete or not y.size:
         return
+    of_classes = isinstance(innermost(likelihood), CategoricalProbs | CategoricalLogits)
     either = support is dist.constraints.boolean
     low: Any = 0 if either else getattr(support, "lower_bound", None)
     high: Any = 1 if either else getattr(support, "upper_bound", None)
@@ -145,6 +149,12 @@ def _refuse_numbers(site: str, y: Array, support: Any) -> None:
     bounded = isinstance(high, int)
     if (isinstance(low, int) and least < low) or (bounded and most > high):
         expected = f"from {low} to {high}: number the classes from 0"
+        num_classes = len(np.unique(np.asarray(y)))
+        if of_classes and num_classes > high + 1:
+            expected = (
+                f"from 0 to {high}: give the network an output for each of the {num_classes} "
+                "classes, numbered from 0"
+            )
         if not bounded:
             expected = f"{low} or more: drop the other rows, or use another likelihood"
         raise ValueError(f"got y from {least} to {most} at site {site!r}, expected {expected}")

@@ -158,7 +158,7 @@ def initial_value(site: dict) -> Array | None:
     if site["type"] != "sample" or site["is_observed"]:
         return None
     if "initial_value" in site["infer"]:
-        return site["infer"]["initial_value"]
+        return site["infer"]["initial_value"].array
     try:
         key = site["kwargs"]["rng_key"]
         return site["fn"](rng_key=key, sample_shape=site["kwargs"]["sample_shape"])

@@ -1,6 +1,6 @@
 """Multi-layer perceptron."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import jax
@@ -15,7 +15,7 @@ class MLP(nnx.Module):
     in_features
         Number of inputs per row, after flattening.
     hidden
-        Width of each hidden layer; empty for a linear model.
+        Width of each hidden layer; empty for a linear model. A number for one layer.
     out_features
         Number of outputs per row.
     activation
@@ -32,14 +32,15 @@ class MLP(nnx.Module):
     def __init__(
         self,
         in_features: int,
-        hidden: Sequence[int],
+        hidden: int | Sequence[int],
         out_features: int,
         *,
         activation: Callable[[jax.Array], jax.Array] = nnx.relu,
         features_first: bool = False,
         rngs: nnx.Rngs,
     ):
-        widths = [in_features, *hidden, out_features]
+        between = hidden if isinstance(hidden, Iterable) else [hidden]
+        widths = [in_features, *between, out_features]
         self.layers = nnx.List([nnx.Linear(m, n, rngs=rngs) for m, n in pairwise(widths)])
         self.activation = activation
         self.features_first = features_first

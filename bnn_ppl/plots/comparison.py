@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ TITLES = HEADINGS | {
     "acceptance": "Acceptance",
     "ess_a_1000_gradients": "ESS of functions in 1,000 gradients",
 }
+_TITLE_WIDTH = 26  # letters over a panel
 _TOPS = {"rhat_median": 2.0}  # stuck chains may have any R-hat
 
 
@@ -186,7 +188,7 @@ def _sweep_panel(ax: Axes, table: pandas.DataFrame, options: Sequence[str], scor
     _axis(ax, table[options[0]])
     if table[score].max() > _TOPS.get(score, np.inf):
         ax.set_yticks([1.0, 1.5, 2.0], ["1", "1.5", "2+"])
-    finish(ax, TITLES[score], options[0], "", legend="")
+    finish(ax, fill(TITLES[score], _TITLE_WIDTH), options[0], "", legend="")
 
 
 def _places(all_values: Any, values: Any) -> np.ndarray:

@@ -18,8 +18,12 @@ _SETTINGS = ("jax_default_device", "jax_disable_most_optimizations", "jax_optimi
 _kept: OrderedDict[tuple, jax.stages.Compiled] = OrderedDict()
 
 
-def compiled(traced: jax.stages.Traced, args: tuple) -> jax.stages.Compiled:
+def compiled(
+    traced: jax.stages.Traced, args: tuple, announce: Callable[[], None] = lambda: None
+) -> jax.stages.Compiled:
     """Compile what was traced with `args`, or take what a program of the same text has compiled.
+
+    `announce` is called before compiling.
 
     JAX finds a program again by the function that was traced. The functions of two posteriors
     differ, but not the text of their programs if the posteriors differ only in their data and in
@@ -28,12 +32,16 @@ def compiled(traced: jax.stages.Traced, args: tuple) -> jax.stages.Compiled:
     lowered = traced.lower()
     text = lowered.as_text()
     if "callback" in text:  # to a function that the text does not name
+        announce()
         return lowered.compile()
     settings = tuple(jax.config.values.get(name) for name in _SETTINGS)
     digest = hashlib.sha256(text.encode()).digest()
     # The text lacks arguments that are not used, and devices.
     key = digest, lowered.in_tree, lowered.out_tree, _types_and_places(args), settings
-    program = _kept.pop(key, None) or lowered.compile()
+    program = _kept.pop(key, None)
+    if program is None:
+        announce()
+        program = lowered.compile()
     _kept[key] = program  # as the last one used
     while len(_kept) > _NUM_KEPT:
         _kept.popitem(last=False)

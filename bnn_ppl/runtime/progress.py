@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -14,7 +15,13 @@ from tqdm.auto import tqdm
 Facts = dict[str, Any]
 Report = Callable[[str, int, Facts], None]  # phase, total steps done, facts to show
 
+COMPILING = "compiling"  # the phase before a program's first step
+
 _SECONDS_A_LINE = {"lines": 10, "json": 1}
+_SECONDS_A_BAR = 0.1
+_SECONDS_TO_TRUST = 2.0  # of a phase, before which its speed is not shown
+_LEAST_BAR = 10  # characters
+_LONGEST_PHASE = 24
 
 
 @contextmanager
@@ -26,32 +33,108 @@ def reporting(progress: bool | Literal["json"], total: int, done: int = 0) -> It
     """
     if progress is False or jax.process_index():
         yield lambda phase, done, facts: None
-    elif progress == "json" or not (sys.stderr.isatty() or _in_notebook()):
-        style = "json" if progress == "json" else "lines"
-        yield _lines(style, total)
+    elif progress == "json" or not _in_terminal():
+        yield _lines("json" if progress == "json" else "lines", total)
     else:
-        with tqdm(total=total, initial=done, dynamic_ncols=True) as bar:
-            yield lambda phase, done, facts: _move(bar, phase, done, facts)
+        begun = COMPILING if done < total else None
+        with tqdm(total=total, initial=done, dynamic_ncols=True, bar_format=begun) as bar:
+            try:
+                yield _bar(bar)
+            finally:
+                bar.leave = bar.bar_format != COMPILING
 
 
-def _move(bar: tqdm, phase: str, done: int, facts: Facts) -> None:
-    bar.set_description(phase, refresh=False)
-    bar.set_postfix({name: _short(value) for name, value in facts.items()}, refresh=False)
-    bar.update(done - bar.n)
+@contextmanager
+def waiting(progress: bool | Literal["json"], what: str = COMPILING) -> Iterator[None]:
+    """Show a word in a terminal during work of which no progress is known."""
+    if progress is not True or jax.process_index() or not _in_terminal():
+        yield
+    else:
+        with tqdm(total=1, bar_format=what, leave=False):
+            yield
+
+
+def _bar(bar: tqdm) -> Report:
+    speed, last = _speed(), ("", -float("inf"))  # what was drawn last, and when
+
+    def report(phase: str, done: int, facts: Facts) -> None:
+        nonlocal last
+        rate, now = speed(phase, done), time.monotonic()
+        told, bar.n = bar.format_dict, done
+        line = _in_width(told["ncols"], phase, done, bar.total, told["elapsed"], rate, facts)
+        bar.bar_format = COMPILING if phase == COMPILING else line
+        if phase != last[0] or done >= bar.total or now - last[1] >= _SECONDS_A_BAR:
+            last = phase, now
+            bar.refresh()
+
+    return report
+
+
+def _in_width(
+    width: int | None,
+    phase: str,
+    done: int,
+    total: int,
+    elapsed: float,
+    rate: float | None,
+    facts: Facts,
+) -> str:
+    """Give what stands around the bar, with as many of the facts, first to last, as fit beside it.
+
+    The bar is ``{bar}`` in it, for tqdm to fill.
+    """
+    phase = phase if len(phase) <= _LONGEST_PHASE else f"{phase[: _LONGEST_PHASE - 1]}…"
+    left = f"{phase} {100 * done // max(1, total):3d}%|"
+    clock, speed = tqdm.format_interval(elapsed), []
+    if rate and done < total:
+        clock += f"<{tqdm.format_interval((total - done) / rate)}"
+        speed = [f"{rate:.3g}/s"]
+    known = [f"{name}={_short(value)}" for name, value in facts.items()]
+    room = math.inf if width is None else width - len(left) - _LEAST_BAR
+    right = "|"
+    for text in (f"{done}/{total}", f"[{clock}]", *known, *speed):
+        if len(right) + 1 + len(text) > room:
+            break
+        right += f" {text}"
+    left, right = (text.replace("{", "{{").replace("}", "}}") for text in (left, right))
+    return f"{left}{{bar}}{right}"
+
+
+def _speed() -> Callable[[str, int], float | None]:
+    """Give a function that is told each report, and gives steps a second or None if unknown.
+
+    Measured from the end of a phase's first chunk, and so without compiling, over the later half of
+    the time since: the first steps of a warm-up may take much longer or shorter than the others.
+    """
+    points: deque[tuple[float, int]] = deque()
+    phase_before, began = "", 0.0
+
+    def speed(phase: str, done: int) -> float | None:
+        nonlocal phase_before, began
+        now = time.monotonic()
+        if phase != phase_before:
+            phase_before, began = phase, now
+            points.clear()
+        points.append((now, done))
+        while len(points) > 2 and points[1][0] <= (began + now) / 2:
+            points.popleft()
+        since, at_first = points[0]
+        trusted = now - began >= _SECONDS_TO_TRUST and done > at_first
+        return (done - at_first) / (now - since) if trusted else None
+
+    return speed
 
 
 def _lines(style: str, total: int) -> Report:
-    first: tuple[float, int] | None = None  # when the first chunk was done: compiling is over
-    last = -float("inf")
+    speed, last = _speed(), -float("inf")
 
     def report(phase: str, done: int, facts: Facts) -> None:
-        nonlocal first, last
-        now = time.monotonic()
-        began, at_first = first = first or (now, done)
-        if now - last < _SECONDS_A_LINE[style] and done < total:
-            return
-        last = now
-        rate = (done - at_first) / (now - began) if done > at_first else None
+        nonlocal last
+        rate, now = speed(phase, done), time.monotonic()
+        if phase != COMPILING:  # which is always told
+            if now - last < _SECONDS_A_LINE[style] and done < total:
+                return
+            last = now
         left = (total - done) / rate if rate else None
         if style == "json":
             told = {
@@ -62,10 +145,13 @@ def _lines(style: str, total: int) -> Report:
                 "seconds_left": left,
             }
             line = json.dumps({name: _finite(value) for name, value in (told | facts).items()})
+        elif phase == COMPILING:
+            line = phase
         else:
-            shown = ", ".join(f"{name} {_short(value)}" for name, value in facts.items())
-            speed = f", {rate:.3g}/s, {_clock(left)} left" if rate and left is not None else ""
-            line = f"{phase} {done}/{total}{speed}, {shown}"
+            shown = [f"{name} {_short(value)}" for name, value in facts.items()]
+            if rate and left is not None:
+                shown = [f"{rate:.3g}/s", f"{tqdm.format_interval(left)} left", *shown]
+            line = ", ".join([f"{phase} {done}/{total}", *shown])
         print(line, file=sys.stderr, flush=True)
 
     return report
@@ -79,10 +165,8 @@ def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"
+def _in_terminal() -> bool:
+    return sys.stderr.isatty() or _in_notebook()
 
 
 def _in_notebook() -> bool:

@@ -31,10 +31,15 @@ class CompiledLoop(NamedTuple):
     bytes_per_device: int
 
 
-def compile_loop(phase: Phase, prepared: Prepared) -> CompiledLoop:
-    """Compile a phase's loop, or take what an equal phase has compiled."""
+def compile_loop(
+    phase: Phase, prepared: Prepared, announce: Callable[[], None] = lambda: None
+) -> CompiledLoop:
+    """Compile a phase's loop, or take what an equal phase has compiled.
+
+    `announce` is called before compiling.
+    """
     traced = _trace(phase, prepared)
-    program = compiled(traced, _arguments(phase, prepared, prepared.states, 0, 1))
+    program = compiled(traced, _arguments(phase, prepared, prepared.states, 0, 1), announce)
     buffers = jax.tree.leaves(traced.out_info[1])
     capacity = buffers[0].shape[1] if buffers else _DRAWS_PER_CHUNK
 

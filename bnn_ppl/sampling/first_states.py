@@ -1,6 +1,6 @@
 """Where the chains start: positions, and a method's first states at them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import by_chain, chain_sharding, everywhere, over_chains, to_host
@@ -29,11 +30,11 @@ def first_positions(
     posterior: Posterior,
     chains: jax.Array,
     mesh: Mesh,
-    init: "arviz.InferenceData | None",
+    init: "arviz.InferenceData | Mapping[str, Any] | None",
 ) -> Tree:
-    """Give the chains' positions: from draws of another run, or the posterior's `init`."""
+    """Give the chains' positions: given, from another run's draws, or the posterior's `init`."""
     if init is not None:
-        return by_chain(_positions_from(init, posterior, len(chains)), mesh)
+        return by_chain(_positions(init, posterior, len(chains)), mesh)
     start = _initial_positions(posterior.init, mesh, active_changes())
     return start(chains, key, everywhere(posterior.data, mesh))
 
@@ -71,6 +72,32 @@ def _check_finite(posterior: Posterior, positions: Tree, finite: np.ndarray) -> 
             "got a log-density that is not finite at the start though each of its terms is: their "
             "sum overflows; rescale the data"
         )
+
+
+def _positions(init: Any, posterior: Posterior, num_chains: int) -> Tree:
+    if isinstance(init, Mapping) and not hasattr(init, "groups"):  # InferenceData is a Mapping too
+        return _repeated(init, posterior, num_chains)
+    check_arguments(init=init)
+    return _positions_from(init, posterior, num_chains)
+
+
+def _repeated(position: Mapping[str, Any], posterior: Posterior, num_chains: int) -> Tree:
+    """Give all chains one position; refuse one of another model."""
+    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
+    for site in dict.fromkeys([*position, *shapes]):
+        got, expected = (
+            f"of shape {np.shape(tree[site])}" if site in tree else "left out"
+            for tree in (position, shapes)
+        )
+        if got != expected:
+            raise ValueError(
+                f"got init with {site} {got}, expected {expected}: a position has the sites and "
+                "shapes of posterior.init(key), unconstrained; or pass draws of another run"
+            )
+    return {
+        site: np.broadcast_to(np.asarray(position[site], leaf.dtype), (num_chains, *leaf.shape))
+        for site, leaf in shapes.items()
+    }
 
 
 def _positions_from(draws: "arviz.InferenceData", posterior: Posterior, num_chains: int) -> Tree:

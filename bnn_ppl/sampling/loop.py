@@ -1,10 +1,7 @@
 """The loop of a run: chunks of iterations, recorded as they come, until all are done or Ctrl-C."""
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +9,7 @@ import numpy as np
 
 from bnn_ppl.runtime.devices import bytes_of, to_host
 from bnn_ppl.runtime.processes import agreed, on_all, summed
-from bnn_ppl.runtime.progress import Report
+from bnn_ppl.runtime.progress import COMPILING, Report
 from bnn_ppl.sampling.compiled_loop import compile_loop
 from bnn_ppl.sampling.start import Phase, Prepared
 from bnn_ppl.storage.recorder import Folder, Memory, Nowhere, Progress
@@ -51,8 +48,9 @@ def _advance_phase(
     interrupted: Callable[[], bool],
 ) -> tuple[Tree, Progress]:
     """Iterate in chunks of about half a second; one is recorded while the next is computed."""
-    loop = compile_loop(phase, prepared)
     thin = prepared.phases[1].thin
+    steps = num_steps(done.warmup, done.draws, thin)
+    loop = compile_loop(phase, prepared, lambda: report(COMPILING, steps, {}))
     num, start, count = prepared.num[phase.name], getattr(done, phase.name), 1
     seconds_copying = bytes_of(states) / prepared.mesh.shape["chain"] / _BYTES_PER_SECOND
     unrecorded: tuple | None = None
@@ -127,38 +125,18 @@ def num_steps(warmup: int, draws: int, thin: int) -> int:
 def _shown(
     done: Progress, stats: dict[str, np.ndarray], recorder: Memory | Folder | Nowhere
 ) -> dict[str, Any]:
-    """Say what the progress bar shows."""
+    """Say what the progress bar shows, what matters most first: narrow terminals drop the last."""
     facts: dict[str, Any] = {}
     if "acceptance_rate" in stats:
         facts["acceptance"] = float(stats["acceptance_rate"].mean())
-    if "step_size" in stats:
-        facts["step_size"] = float(stats["step_size"][:, -1].mean())
-    if "lp" in stats:
-        facts["lp"] = float(stats["lp"][:, -1].mean())
     if "diverging" in stats:
         facts["divergences"] = done.divergences
-    if recorder.bytes_on_disk:
-        facts["disk_MB"] = round(recorder.bytes_on_disk / 1e6, 1)
+    if "lp" in stats:
+        facts["lp"] = float(stats["lp"][:, -1].mean())
+    if "step_size" in stats:
+        facts["step_size"] = float(stats["step_size"][:, -1].mean())
     if done.draws:
         facts["draws"] = done.draws
+    if recorder.bytes_on_disk:
+        facts["disk_MB"] = round(recorder.bytes_on_disk / 1e6, 1)
     return facts
-
-
-@contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a request to stop after the chunk; a second stops at once."""
-    requested = threading.Event()
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a job in the background
-    if ignored or threading.current_thread() is not threading.main_thread():
-        yield requested.is_set
-        return
-
-    def request(number: int, frame: Any) -> None:
-        requested.set()
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, request)
-    try:
-        yield requested.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -13,11 +13,12 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import chain_sharding, matmul_precision, to_host
+from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.processes import agreed
 from bnn_ppl.runtime.programs import compiled_once
+from bnn_ppl.runtime.progress import waiting
 from bnn_ppl.sampling.compiled_loop import one_record
 from bnn_ppl.sampling.judged import judged, log_likelihood_at, tell
-from bnn_ppl.sampling.loop import interrupts
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.settings import attributes, settings_to_resume
 from bnn_ppl.sampling.start import Keep, prepare
@@ -50,7 +51,7 @@ def run(
     thin: int | None = None,
     batch_size: int | Literal["all"] | None = None,
     bootstrap: bool = False,
-    init: "arviz.InferenceData | None" = None,
+    init: "arviz.InferenceData | Mapping[str, Any] | None" = None,
     keep: Keep | None = None,
     folder: str | Path | None = None,
     mesh: Mesh | None = None,
@@ -92,7 +93,9 @@ def run(
         Give each chain a bootstrap sample of the rows: as many, drawn with replacement.
     init
         Draws of another run to start from: the last draw of each chain if it has as many chains,
-        otherwise draws spread evenly over it. By default the networks' own initialisers.
+        otherwise draws spread evenly over it. Or a position, a dict of unconstrained arrays by
+        site as ``posterior.init(key)`` gives it, where every chain then starts. By default the
+        networks' own initialisers.
     keep
         What to record for each draw: a function of the constrained values (a dict by site name)
         that returns a dict of arrays. By default all sites.
@@ -137,12 +140,12 @@ def run(
     ------
     ValueError
         If a count is out of range, `method` was built with another posterior or cannot use
-        minibatches, `init` lacks a site, the mesh does not fit, the log-density is not finite at
-        the start, `folder` holds a damaged run or one with other settings (the error names the
-        first that differs), or `until` has other keys, a number out of range, fewer than 2 chains
-        or 4 draws to look at, or a method that draws without steps.
+        minibatches, `init` lacks a site or has one of another shape, the mesh does not fit, the
+        log-density is not finite at the start, `folder` holds a damaged run or one with other
+        settings (the error names the first that differs), or `until` has other keys, a number out
+        of range, fewer than 2 chains or 4 draws to look at, or a method that draws without steps.
     TypeError
-        If key, posterior, method or `until` is of another type.
+        If key, posterior, method, `init` or `until` is of another type.
     FileExistsError
         If `folder` holds something else.
     OSError
@@ -169,37 +172,40 @@ def run(
     num_draws = first_look(goal, num_draws, header)
     minibatches = Minibatches(size, bootstrap)
     lengths = num_chains, num_warmup, num_draws, thin
-    prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
-    layout = Layout(
-        one_record(prepared),
-        int(num_chains),
-        int(num_draws),
-        np.asarray(posterior.data[1]),
-        attributes(key, posterior, method, prepared),
-    )
-    check_recorded(goal, posterior, layout)
     recorder: Memory | Folder
-    if folder is None:
-        recorder, done = Memory(layout), Progress()
-    else:
-        settings = settings_to_resume(posterior, method, prepared, layout)
-        recorder = Folder(Path(folder), layout, settings, prepared.mesh)
-        states, done = recorder.resume(prepared.states)
-        prepared = prepared._replace(states=states)
-    with interrupts() as pressed:
+    with waiting(progress):
+        prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
+        layout = Layout(
+            one_record(prepared),
+            int(num_chains),
+            int(num_draws),
+            np.asarray(posterior.data[1]),
+            attributes(key, posterior, method, prepared),
+        )
+        check_recorded(goal, posterior, layout)
+        if folder is None:
+            recorder, done = Memory(layout), Progress()
+        else:
+            settings = settings_to_resume(posterior, method, prepared, layout)
+            recorder = Folder(Path(folder), layout, settings, prepared.mesh)
+            states, done = recorder.resume(prepared.states)
+            prepared = prepared._replace(states=states)
+    with interrupts(progress) as pressed:
         interrupted = pressed_or_late(pressed, end)
         if method.start is not None and init is None and not done.warmup + done.draws:
             prepared, done = started(key, posterior, method, prepared, interrupted, progress)
         from_elsewhere = method.start is not None or init is not None
         if verdict and from_elsewhere and not done.warmup + done.draws:
-            recorder.note(done, log_likelihood_at(posterior, prepared.positions))
+            with waiting(progress):
+                recorder.note(done, log_likelihood_at(posterior, prepared.positions))
         states, done = draw_until(goal, posterior, prepared, done, recorder, interrupted, progress)
     if not done.draws:
         _raise_without_draws(agreed(pressed()), max_minutes)
     fitted = _fitted(method, states, prepared.mesh) if done.warmup == num_warmup else {}
     draws = recorder.result(done, fitted)
     if verdict and jax.process_count() == 1:
-        facts = judged(posterior, draws)
+        with waiting(progress, "judging"):
+            facts = judged(posterior, draws)
         recorder.note(done, facts)
         draws.attrs |= facts
         tell(facts, progress)

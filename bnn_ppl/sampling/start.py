@@ -1,6 +1,6 @@
 """The start of a run: arguments checked, chains placed on devices, first states."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,7 +75,7 @@ def prepare(
     num_draws: int,
     thin: int,
     minibatches: Minibatches,
-    init: "arviz.InferenceData | None" = None,
+    init: "arviz.InferenceData | Mapping[str, Any] | None" = None,
     keep: Keep | None = None,
     mesh: Mesh | None = None,
 ) -> Prepared:

@@ -11,7 +11,7 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import chain_sharding, everywhere, matmul_precision, over_chains
 from bnn_ppl.runtime.programs import compiled_once
-from bnn_ppl.runtime.progress import reporting
+from bnn_ppl.runtime.progress import Report, reporting, waiting
 from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.start import Prepared, prepare, with_states
 from bnn_ppl.storage.recorder import Nowhere, Progress
@@ -40,21 +40,30 @@ def started(
     minibatches = prepared.phases[1].minibatches._replace(size=start.counts.batch_size)
     num_chains, num_warmup = len(prepared.chains), min(start.counts.num_warmup, MOST_STEPS)
     own_key = jax.random.fold_in(key, _OWN_KEY)
-    own = prepare(
-        own_key, posterior, start, num_chains, num_warmup, 1, 0, minibatches, mesh=prepared.mesh
-    )
+    lengths = num_chains, num_warmup, 1, 0
+    with waiting(progress):
+        own = prepare(own_key, posterior, start, *lengths, minibatches, mesh=prepared.mesh)
     # The chain of a bootstrap sample keeps to its rows.
     own = own._replace(
         keys={name: (keys[0], prepared.keys[name][1]) for name, keys in own.keys.items()}
     )
     own = own._replace(num=own.num | {"draws": 0})
     with reporting(progress, num_warmup) as report:
-        states, done = advance(own, Progress(), Nowhere(), report, interrupted)
+        states, done = advance(own, Progress(), Nowhere(), _as_start(report), interrupted)
     draws = _compiled_draws(start.draw, prepared.mesh)
-    with jax.default_matmul_precision(matmul_precision()):
+    with waiting(progress), jax.default_matmul_precision(matmul_precision()):
         positions = draws(prepared.chains, states, everywhere(own_key, prepared.mesh))
-    prepared = with_states(prepared, key, posterior, method, positions)
+        prepared = with_states(prepared, key, posterior, method, positions)
     return prepared, done._replace(warmup=0, divergences=0)
+
+
+def _as_start(report: Report) -> Report:
+    """Tell this warm-up from the one of the method itself."""
+
+    def of_start(phase: str, done: int, facts: dict[str, Any]) -> None:
+        report("start" if phase == "warmup" else phase, done, facts)
+
+    return of_start
 
 
 @lru_cache(maxsize=2)

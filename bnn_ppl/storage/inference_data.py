@@ -1,5 +1,6 @@
 """Draws as ArviZ's InferenceData: making it, and reading sites and weights from it."""
 
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +30,15 @@ def inference_data(
     """
     import arviz  # imports matplotlib, which importing the package must not
 
-    draws = arviz.from_dict(
-        posterior=values,
-        sample_stats=stats or None,
-        observed_data=None if y is None else {"y": y},
-        dims=dims,
-        attrs=attrs,
-    )
+    with warnings.catch_warnings():  # members of an ensemble are chains of one draw
+        warnings.filterwarnings("ignore", "More chains .* than draws", UserWarning)
+        draws = arviz.from_dict(
+            posterior=values,
+            sample_stats=stats or None,
+            observed_data=None if y is None else {"y": y},
+            dims=dims,
+            attrs=attrs,
+        )
     if fitted:
         draws.add_groups(fitted=by_chain(fitted))
     return draws

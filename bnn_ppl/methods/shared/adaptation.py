@@ -68,6 +68,7 @@ def adaptive(
     speed: float = 1.0,
     first_length: float | None = None,
     max_num_steps: int = 1,
+    unadjusted: Callable[[Array | None], Any] | None = None,
 ) -> Method:
     """Make a self-tuning method of a Metropolis-adjusted kernel on BlackJAX's states.
 
@@ -100,6 +101,9 @@ def adaptive(
         Length of trajectories from which warm-up starts to adapt it. None: it is not adapted.
     max_num_steps
         Number of steps, at the step size of the moment, that an adapted length is at most.
+    unadjusted
+        Function of the number of a warm-up step, None for a draw, that says whether the transition
+        goes without a Metropolis test; the transition is given that as ``accept=``.
 
     Raises
     ------
@@ -130,10 +134,18 @@ def adaptive(
         return AdaptiveState(chain, first, mass, averaging, moments, length, jnp.zeros((), int))
 
     def move(
-        key: Array, state: AdaptiveState, batch: Any, step_size: Array, length: Array | None
+        key: Array,
+        state: AdaptiveState,
+        batch: Any,
+        step_size: Array,
+        length: Array | None,
+        count: Array | None = None,
     ) -> tuple[Any, dict, Any]:
         lp, change, chain = from_here(state.chain, batch)
-        chain, info, end = transition(key, chain, change, step_size, state.inverse_mass, length)
+        test = {} if unadjusted is None else {"accept": unadjusted(count)}
+        chain, info, end = transition(
+            key, chain, change, step_size, state.inverse_mass, length, **test
+        )
         # Where nothing has changed, to the last digit what was recorded before.
         moved = chain.logdensity != 0
         chain = chain._replace(
@@ -155,7 +167,7 @@ def adaptive(
         tunes = state.averaging is not None
         tried = jnp.exp(state.averaging.log_step_size) if tunes else state.step_size
         length = None if state.length is None else jnp.exp(state.length.log_length)
-        chain, info, end = move(key, state, batch, tried, length)
+        chain, info, end = move(key, state, batch, tried, length, state.num_warmup)
         state = state._replace(chain=chain, length=_next_length(state, end, max_num_steps * tried))
         if tunes:
             averaging = update_averaging(state.averaging, info["acceptance_rate"])

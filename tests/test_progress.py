@@ -1,0 +1,218 @@
+"""What a run shows in terminals and logs, and how it answers Ctrl-C."""
+
+import fcntl
+import gc
+import hashlib
+import json
+import os
+import re
+import signal
+import struct
+import sys
+import termios
+import threading
+import time
+
+import pytest
+
+from bnn_ppl.runtime import progress as module
+from bnn_ppl.runtime.interrupts import answered, interrupts, raised_for_sure
+from bnn_ppl.runtime.progress import COMPILING, reporting, waiting
+
+FACTS = {
+    "acceptance": 0.853,
+    "divergences": 0,
+    "lp": -366.7,
+    "step_size": 0.00233,
+    "draws": 123,
+    "disk_MB": 12.3,
+}
+ALL = ["acceptance=0.853", "divergences=0", "lp=-367", "step_size=0.00233", "draws=123"]
+ALL += ["disk_MB=12.3"]
+
+
+class Terminal:
+    """A pseudo-terminal of some width in place of standard error."""
+
+    def __init__(self, monkeypatch, width):
+        self._ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+        self._theirs = os.fdopen(theirs, "w", encoding="utf-8")
+        monkeypatch.setattr(sys, "stderr", self._theirs)
+
+    def shown(self):
+        """Give what was shown since the last call, frame by frame."""
+        self._theirs.flush()
+        os.set_blocking(self._ours, False)
+        text = b""
+        while True:
+            try:
+                text += os.read(self._ours, 65536)
+            except (BlockingIOError, OSError):
+                break
+        return [frame.rstrip() for frame in re.split(r"[\r\n]+", text.decode()) if frame.strip()]
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+
+
+@pytest.mark.parametrize("width", [60, 70, 80, 100, 120, 160, 200])
+def test_a_bar_fits_its_terminal_with_whole_fields(width, monkeypatch):
+    terminal = Terminal(monkeypatch, width)
+    with reporting(True, 126_500) as report:
+        report("warmup", 1, FACTS)
+        report("draws", 63_250, FACTS)
+        frame = terminal.shown()[-1]
+    assert len(frame) <= width
+    phase, bar, fields = frame.split("|")
+    assert phase == "draws  50%"
+    assert len(bar) >= 10 and set(bar.strip()) <= set("█▏▎▍▌▋▊▉")
+    done, clock, *facts = fields.split()
+    assert done == "63250/126500" and re.fullmatch(r"\[00:0\d\]", clock)
+    assert facts == ALL[: len(facts)]  # those that matter most, none of them cut
+    assert len(facts) >= {60: 0, 70: 1, 80: 2, 100: 3}.get(width, 4)
+    assert width < 160 or facts == ALL
+
+
+def test_a_terminal_says_compiling_until_the_first_chunk_is_done_and_between_phases(monkeypatch):
+    terminal = Terminal(monkeypatch, 80)
+    with reporting(True, 10) as report:
+        assert terminal.shown() == ["compiling"]
+        report("warmup", 1, {})
+        assert terminal.shown()[-1].startswith("warmup  10%|")
+        report(COMPILING, 5, {})
+        assert terminal.shown() == ["compiling"]
+        report("draws", 10, {})
+        assert terminal.shown()[-1].startswith("draws 100%|██████████")
+    with reporting(True, 10, done=10):
+        assert "compiling" not in terminal.shown()[-1]  # nothing is left to do
+
+
+def test_a_terminal_shows_a_word_while_no_progress_is_known(monkeypatch, capsys):
+    with waiting(True, "judging"):
+        assert not capsys.readouterr().err  # no terminal
+    terminal = Terminal(monkeypatch, 80)
+    with waiting(True, "judging"):
+        assert terminal.shown() == ["judging"]
+    with waiting("json"), waiting(False):
+        assert not terminal.shown()
+
+
+def test_a_log_says_that_it_compiles(capsys):
+    with reporting(True, 10) as report:
+        report(COMPILING, 0, {})
+        report("warmup", 1, {})
+        report(COMPILING, 5, {})
+    assert capsys.readouterr().err.splitlines() == ["compiling", "warmup 1/10", "compiling"]
+
+
+def test_the_time_left_waits_until_it_can_be_trusted_and_leaves_compiling_out(monkeypatch, capsys):
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(module, "_SECONDS_A_LINE", {"json": 0})
+    left = {}
+    with reporting("json", 1200) as report:
+        report(COMPILING, 0, {})
+        clock.now += 60
+        # The first steps of a warm-up are slow; from the 11th on there are 20 a second.
+        for seconds, done in [(0, 1), (1.5, 11), *((0.5, 11 + 10 * i) for i in range(1, 20))]:
+            clock.now += seconds
+            report("warmup", done, {})
+            told = json.loads(capsys.readouterr().err.splitlines()[-1])
+            left[done] = told["seconds_left"]
+        assert left[1] is None and left[11] is None  # 1.5 seconds of it
+        assert left[31] is not None
+        assert left[201] == pytest.approx((1200 - 201) / 20, rel=0.01)
+        clock.now += 300  # compiling, again
+        report("draws", 202, {})
+        assert json.loads(capsys.readouterr().err)["seconds_left"] is None
+        clock.now += 10
+        report("draws", 302, {})
+        assert json.loads(capsys.readouterr().err)["seconds_left"] == pytest.approx(89.8)
+
+
+def test_a_bar_shows_no_time_left_at_first(monkeypatch):
+    clock, terminal = Clock(monkeypatch), Terminal(monkeypatch, 80)
+    with reporting(True, 100) as report:
+        for done in (1, 2, 3, 4):
+            clock.now += 1
+            report("draws", done, {})
+            assert ("<" in terminal.shown()[-1]) == (done > 2)
+        clock.now += 1
+        report("draws", 5, {})
+        assert "<01:35]" in terminal.shown()[-1]
+
+
+def _busy():
+    """Compute for seconds without a look at signals, as compiled programs do."""
+    hashlib.pbkdf2_hmac("sha256", b"a", b"b", 8_000_000)
+
+
+def _press_after(seconds):
+    main = threading.main_thread().ident
+    threading.Timer(seconds, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+
+
+@pytest.mark.parametrize("progress", [True, "json"])
+def test_ctrl_c_is_answered_before_what_is_computed_is_done(progress, monkeypatch):
+    terminal, seen = Terminal(monkeypatch, 80), []
+    watch = threading.Timer(0.6, lambda: seen.extend(terminal.shown()))
+    with interrupts(progress) as pressed:
+        _press_after(0.2)
+        watch.start()
+        _busy()
+        told = list(seen)  # while it computed
+        assert pressed()
+    expected = "stopping after this chunk, or once compiled"
+    assert told == ([expected] if progress is True else ['{"phase": "stopping"}'])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_the_innermost_answer_to_ctrl_c_holds():
+    told = []
+    with answered(lambda: told.append("outer")):
+        with interrupts(False) as pressed, answered(lambda: told.append("inner")):
+            signal.raise_signal(signal.SIGINT)
+            while not told:
+                time.sleep(0.01)
+            assert pressed()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        while len(told) < 2:
+            time.sleep(0.01)
+    assert told == ["inner", "outer"]
+
+
+def test_an_event_loop_keeps_its_signals():
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    signal.set_wakeup_fd(theirs)
+    try:
+        with interrupts(True) as pressed:
+            signal.raise_signal(signal.SIGINT)
+            assert pressed()
+        assert os.read(ours, 1) == bytes([signal.SIGINT])
+    finally:
+        assert signal.set_wakeup_fd(-1) == theirs
+
+
+def test_an_interrupt_in_a_callback_of_the_garbage_collector_is_not_lost(capsys):
+    pressed = []
+
+    def press(phase, info):
+        if not pressed:
+            pressed.append(phase)
+            signal.raise_signal(signal.SIGINT)
+
+    gc.callbacks.append(press)
+    try:
+        with raised_for_sure(), pytest.raises(KeyboardInterrupt):
+            gc.collect()
+            assert pressed
+            time.sleep(5)
+    finally:
+        gc.callbacks.remove(press)
+    assert not capsys.readouterr().err  # Python would have told of it, and gone on
