@@ -238,6 +238,24 @@ def test_laplace_predicts_linearised_in_closed_form_or_sampled(folder, capsys):
     assert words in capsys.readouterr().err
 
 
+def test_the_likelihood_alone_is_tempered_and_older_runs_are_of_the_posterior(folder, capsys):
+    options = ["--data", "train.csv", "--target", "price", "--temperature", "0.5"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+        patch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
+        cold = ["--tempered", "likelihood", "--folder", "cold"]
+        cli.main(["run", "sgld", *options, *SMALL, *cold])
+    assert "T = 0.5 of the likelihood" in capsys.readouterr().out
+    posterior = reopen(folder / "cold").posterior
+    assert (posterior.temperature, posterior.tempered) == (0.5, "likelihood")
+    assert bnn.diagnostics.load("cold").attrs["tempered"] == "likelihood"
+    path = folder / "here" / "problem.json"
+    settings = json.loads(path.read_text())
+    assert settings.pop("tempered") == "posterior"
+    path.write_text(json.dumps(settings))
+    assert reopen(folder / "here").posterior.tempered == "posterior"
+
+
 # --- reading
 
 

@@ -71,6 +71,9 @@ class Problem(NamedTuple):
         Fraction of the training rows (the last ones) held out; descent stops early on them.
     temperature
         Temperature of the posterior; 1 is the Bayes posterior.
+    tempered
+        What the temperature divides the log of: the whole posterior density, or the likelihood
+        alone.
     microbatch
         Rows per chunk of the likelihood, to save memory; by default as many as fit.
     float64
@@ -114,6 +117,7 @@ class Problem(NamedTuple):
     noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
     held_out: float = 0.0
     temperature: float = 1.0
+    tempered: Literal["posterior", "likelihood"] = "posterior"
     microbatch: int | None = None
     float64: bool = False
     matmul_precision: Literal["highest", "tensorfloat32", "bfloat16"] = "highest"
@@ -132,7 +136,11 @@ def conditioned(
     model = _model(problem, data)
     train, _ = training_rows(problem, data)
     return data, bnn.condition(
-        model, train, temperature=problem.temperature, microbatch=problem.microbatch
+        model,
+        train,
+        temperature=problem.temperature,
+        tempered=problem.tempered,
+        microbatch=problem.microbatch,
     )
 
 
@@ -226,12 +234,13 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
     prior = f"{problem.prior}({problem.prior_scale or USUAL_SCALE})"
     columns = "" if data.encoding is None else in_words(data.encoding)
+    of = " of the likelihood" if posterior.tempered == "likelihood" else ""
     return "\n".join(
         [
             f"data   {problem.data}, split {problem.split} ({data.source}): {posterior.num_rows} "
             f"training and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             *([f"input  {columns}"] if columns else []),
             f"model  {problem.net} {hidden} with {posterior.num_weights} unknowns, "
-            f"{prior} prior, T = {posterior.temperature:g}",
+            f"{prior} prior, T = {posterior.temperature:g}{of}",
         ]
     )
