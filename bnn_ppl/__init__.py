@@ -15,13 +15,15 @@ import sys
 import warnings
 
 from bnn_ppl import data, nets, plots, studies
-from bnn_ppl.analysis import correlations, diagnostics, metrics, pruning, surface
+from bnn_ppl.analysis import conformal, correlations, diagnostics, metrics, pruning, surface
 from bnn_ppl.analysis.chain_budget import chain_budget
+from bnn_ppl.analysis.closed_form import predict_closed_form
 from bnn_ppl.analysis.compare import compare
 from bnn_ppl.analysis.guide import guide
 from bnn_ppl.analysis.linearised import linearised
 from bnn_ppl.analysis.predict import function_draws, predict, predictive_draws
 from bnn_ppl.analysis.prior_draws import prior_draws
+from bnn_ppl.analysis.quantiles import predict_quantiles
 from bnn_ppl.analysis.verdict import Verdict, verdict
 from bnn_ppl.methods import *  # noqa: F403 (each method by its name)
 from bnn_ppl.methods import augmentation, preconditioners, schedules
@@ -45,8 +47,8 @@ warnings.filterwarnings(
 
 # Public modules can be imported by their public names, wherever their files are.
 for _module in (
-    *(adversarial, augmentation, correlations, corruptions, diagnostics, metrics, models),
-    *(preconditioners, priors, pruning, schedules, shift, surface),
+    *(adversarial, augmentation, conformal, correlations, corruptions, diagnostics, metrics),
+    *(models, preconditioners, priors, pruning, schedules, shift, surface),
 ):
     sys.modules[f"bnn_ppl.{_module.__name__.rsplit('.', 1)[1]}"] = _module
 
@@ -61,6 +63,7 @@ __all__ = [
     "chain_budget",
     "compare",
     "condition",
+    "conformal",
     "correlations",
     "corruptions",
     "data",
@@ -75,6 +78,8 @@ __all__ = [
     "plots",
     "preconditioners",
     "predict",
+    "predict_closed_form",
+    "predict_quantiles",
     "predictive_draws",
     "prior_draws",
     "prior_scale",

@@ -64,11 +64,21 @@ def linearised(
     return posterior._replace(predictive=predictive)
 
 
-def for_prediction(posterior: Posterior, draws: "arviz.InferenceData") -> Posterior:
-    """Linearise for draws of a single Laplace approximation; others predict as they are."""
-    if draws.attrs.get("method") != "laplace" or draws["posterior"].sizes["chain"] > 1:
-        return posterior
-    return linearised(posterior, draws)
+def for_prediction(
+    posterior: Posterior, draws: "arviz.InferenceData", predictive: str | None = None
+) -> Posterior:
+    """Linearise for draws of a single Laplace approximation; others predict as they are.
+
+    With `predictive` "linearised" other draws are refused; with "sampled" nothing is linearised.
+    """
+    method, num_chains = draws.attrs.get("method"), draws["posterior"].sizes["chain"]
+    single = method == "laplace" and num_chains == 1
+    if predictive not in (None, "sampled") and not single:
+        raise ValueError(
+            f"got predictive={predictive!r} for {method} with {num_chains} chains, expected "
+            "laplace with one: use 'sampled'"
+        )
+    return linearised(posterior, draws) if single and predictive != "sampled" else posterior
 
 
 def _linearised_about(centre: Values) -> Callable[[str, nnx.Module], Callable]:

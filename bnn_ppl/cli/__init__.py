@@ -16,8 +16,9 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.analysis import chains, correlations, surface
 from bnn_ppl.cli.detection import ood
 from bnn_ppl.cli.methods import Training
+from bnn_ppl.cli.predictions import predict
 from bnn_ppl.cli.problem import Problem
-from bnn_ppl.cli.results import compare, predict, prune, summary
+from bnn_ppl.cli.results import compare, prune, summary
 from bnn_ppl.cli.robustness import adversarial, corruptions, rotations
 from bnn_ppl.cli.run import plan_command, run_command
 from bnn_ppl.cli.score import score

@@ -101,6 +101,9 @@ class Problem(NamedTuple):
         The fold that is held out, from 0.
     temperature
         Temperature of the posterior; 1 is the Bayes posterior.
+    tempered
+        What the temperature divides the log of: the whole posterior density, or the likelihood
+        alone.
     microbatch
         Rows per chunk of the likelihood, to save memory; by default as many as fit.
     float64
@@ -152,6 +155,7 @@ class Problem(NamedTuple):
     folds: int | None = None
     fold: int = 0
     temperature: float = 1.0
+    tempered: Literal["posterior", "likelihood"] = "posterior"
     microbatch: int | None = None
     float64: bool = False
     matmul_precision: Literal["highest", "tensorfloat32", "bfloat16"] = "highest"
@@ -170,7 +174,11 @@ def conditioned(
     model = _model(problem, data)
     train, _ = training_rows(problem, data)
     return data, bnn.condition(
-        model, train, temperature=problem.temperature, microbatch=problem.microbatch
+        model,
+        train,
+        temperature=problem.temperature,
+        tempered=problem.tempered,
+        microbatch=problem.microbatch,
     )
 
 
@@ -227,12 +235,17 @@ def training_rows(problem: Problem, data: Any) -> tuple[Any, Any]:
     return _parts(problem, data)[:2]
 
 
+def rows_held_out(problem: Problem, data: Any) -> Any | None:
+    """Rows of the training part that are held out to be scored; None if there are none."""
+    return _parts(problem, data)[2]
+
+
 def scored(problem: Problem, data: Any, on: Scored | None = None) -> tuple[Any, str]:
     """Give the data with the rows to score in the place of the test rows, and what these are.
 
     By default the rows held out, if there are any.
     """
-    held_out = _parts(problem, data)[2]
+    held_out = rows_held_out(problem, data)
     if on == "held-out" and held_out is None:
         raise ValueError(
             "got --on held-out for a run that has trained on all training rows, expected one that "
@@ -322,12 +335,13 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     columns = "" if data.encoding is None else in_words(data.encoding)
     held_out = len(data.train.y) - posterior.num_rows
     apart = f", {held_out} held-out" if held_out else ""
+    of = " of the likelihood" if posterior.tempered == "likelihood" else ""
     return "\n".join(
         [
             f"data   {problem.data}, split {problem.split} ({data.source}): {posterior.num_rows} "
             f"training{apart} and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             *([f"input  {columns}"] if columns else []),
             f"model  {problem.net} {hidden} with {posterior.num_weights} unknowns, "
-            f"{prior} prior, T = {posterior.temperature:g}",
+            f"{prior} prior, T = {posterior.temperature:g}{of}",
         ]
     )

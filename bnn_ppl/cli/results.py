@@ -1,4 +1,4 @@
-"""Commands on the folders of runs: ``predict``, ``summary``, ``prune``, ``compare``."""
+"""Commands on the folders of runs: ``summary``, ``prune``, ``compare``."""
 
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -18,43 +18,9 @@ from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.problem import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
-from bnn_ppl.cli.tables import prediction_table
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.sampling.judged import judged
-
-
-def predict(
-    folder: Annotated[Path, tyro.conf.Positional],
-    *,
-    on: Scored | None = None,
-    data_dir: Path | None = None,
-) -> None:
-    """Average a run's predictions over its draws: metrics, predictions.csv and .npz.
-
-    Parameters
-    ----------
-    folder
-        Folder of a run.
-    on
-        Rows to predict: by default those held out of training if the run has any, otherwise the
-        test rows.
-    data_dir
-        Folder with the data set, if it has moved since the run.
-    """
-    run = reopen(folder, data_dir, on)
-    data = run.data
-    prediction = bnn.predict(run.predicting, run.draws, data.test)
-    print(bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).to_string())
-    prediction_table(prediction, data).to_csv(folder / "predictions.csv", index_label="row")
-    arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
-    np.savez_compressed(folder / "predictions.npz", **arrays)
-    print(
-        f"predictions of {len(data.test.y)} {run.rows} rows of {run.problem.data}, in the units of"
-    )
-    print(
-        f"the data, in {folder / 'predictions.csv'}; in those of the model, with entropies, in .npz"
-    )
 
 
 def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:

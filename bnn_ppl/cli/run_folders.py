@@ -137,9 +137,10 @@ def _checked(path: Path, settings: Options) -> Options:
         )
     for name, hint in get_type_hints(Problem).items():
         words = get_args(hint)
-        if get_origin(hint) is Literal and settings.get(name) not in words:
+        got = settings.get(name, Problem._field_defaults[name])  # an older run lacks newer options
+        if get_origin(hint) is Literal and got not in words:
             raise ValueError(
-                f"got {name}={settings.get(name)!r} in {str(path)!r}, expected one of "
+                f"got {name}={got!r} in {str(path)!r}, expected one of "
                 f"{', '.join(map(repr, words))}: copy the file again"
             )
     return settings

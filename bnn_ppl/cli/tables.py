@@ -1,12 +1,21 @@
 """Tables that the commands print and write."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.cli.problem import Problem
+
+if TYPE_CHECKING:
+    import xarray
+
+_COLUMNS = [
+    *("mean", "sd", "epistemic_sd", "quantile", "probs", "predicted"),
+    *("entropy", "expected_entropy", "mutual_information"),
+    *("conformal_lower", "conformal_upper", "conformal_set", "observed"),
+]
 
 
 def results_table(
@@ -71,19 +80,42 @@ def plan_table(plan: Any) -> str:
     return "\n" + "\n".join(lines)
 
 
-def prediction_table(prediction: Any, data: Any) -> Any:
-    """Make a table of predictions by row, in the units of the data."""
+def answers(prediction: "xarray.Dataset", y: np.ndarray | None, data: Any) -> "xarray.Dataset":
+    """Give predictions, and y if it is known, in the units of the data."""
+    entropies = ["entropy", "expected_entropy", "mutual_information"]
+    # Without a closed form the expected entropy is not known.
+    known = [name for name in entropies if not np.isnan(prediction[name]).all()]
+    prediction = prediction.astype(float)
+    found = prediction[["probs" if data.num_classes else "mean", *known]]
+    if data.num_classes:
+        found["predicted"] = "row", prediction["probs"].values.argmax(1)
+    else:
+        found["mean"] = found["mean"] * data.y_scale + data.y_mean
+        for name, variance in {"sd": "variance", "epistemic_sd": "epistemic_variance"}.items():
+            found[name] = np.sqrt(prediction[variance]) * data.y_scale
+        for name in known[:2]:
+            found[name] = found[name] + np.log(data.y_scale)
+    if y is not None:
+        y = np.asarray(y)
+        scaled = y if data.num_classes else y.astype(float) * data.y_scale + data.y_mean
+        found["observed"] = "row", scaled
+    return found.assign_attrs(units="those of the data; entropies in nats")
+
+
+def answers_by_row(answers: "xarray.Dataset") -> Any:
+    """Make a table of predictions: a line for each row, a column for each class and quantile."""
     import pandas
 
-    if data.num_classes is not None:
-        probs = prediction["probs"].values
-        table = pandas.DataFrame(probs, columns=[f"probability_{k}" for k in range(probs.shape[1])])
-        return table.assign(predicted=probs.argmax(1), observed=data.test.y)
-    return pandas.DataFrame(
-        {
-            "mean": prediction["mean"].values * data.y_scale + data.y_mean,
-            "sd": np.sqrt(prediction["variance"].values) * data.y_scale,
-            "epistemic_sd": np.sqrt(prediction["epistemic_variance"].values) * data.y_scale,
-            "observed": np.asarray(data.test.y) * data.y_scale + data.y_mean,
-        }
-    )
+    columns: dict[str, np.ndarray] = {}
+    for name in (name for name in _COLUMNS if name in answers):
+        values = answers[name].values
+        if name == "probs":
+            columns |= {f"probability_{k}": own for k, own in enumerate(values.T)}
+        elif name == "quantile":
+            levels = answers["probability"].values
+            columns |= {f"quantile_{q:g}": own for q, own in zip(levels, values, strict=True)}
+        elif name == "conformal_set":
+            columns[name] = np.array([" ".join(map(str, np.flatnonzero(row))) for row in values])
+        else:
+            columns[name] = values
+    return pandas.DataFrame(columns)

@@ -17,16 +17,23 @@ class MeanScale(NamedTuple):
 UNCHANGED = MeanScale(np.asarray(0.0), np.asarray(1.0))
 
 
-def mean_and_scale(values: np.ndarray) -> MeanScale:
+def mean_and_scale(values: np.ndarray, weights: np.ndarray | None = None) -> MeanScale:
     """Mean and standard deviation (divisor n) over rows, in double precision.
 
     A constant column gets its value and 1, so that it becomes exactly 0; the rounding error of a
-    computed mean and standard deviation would leave noise or NaN.
+    computed mean and standard deviation would leave noise or NaN. A row with a weight counts as so
+    many rows.
     """
     values = np.asarray(values, np.float64)
+    if weights is not None:
+        values, weights = values[weights > 0], weights[weights > 0]
     constant = np.ptp(values, axis=0) == 0
-    mean = np.where(constant, values[0], values.mean(axis=0))
-    return MeanScale(mean, np.where(constant, 1.0, values.std(axis=0)))
+    if weights is None:
+        mean, std = values.mean(axis=0), values.std(axis=0)
+    else:
+        mean = np.average(values, axis=0, weights=weights)
+        std = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
+    return MeanScale(np.where(constant, values[0], mean), np.where(constant, 1.0, std))
 
 
 def standardise(values: np.ndarray, by: MeanScale, dtype: np.dtype) -> np.ndarray:

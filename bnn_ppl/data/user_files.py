@@ -15,7 +15,7 @@ from bnn_ppl.data.splits import protocol_of, published_split, split_rows, whole
 from bnn_ppl.data.standardise import MeanScale, classification, mean_and_scale, regression
 
 _PARTS = "x_train", "y_train", "x_test", "y_test"
-_INDEX = re.compile(r"|Unnamed: 0")  # the header that pandas gives an index, written and read
+INDEX = re.compile(r"|Unnamed: 0")  # the header that pandas gives an index, written and read
 _LAYOUTS = "arrays x and y, or x_train, y_train, x_test and y_test"
 
 
@@ -89,9 +89,9 @@ def _read_csv(
     impute: bool,
     encoding: Encoding | None,
 ) -> _Read:
-    names, columns, lines = _table(path)
+    names, columns, lines = read_table(path)
     at = _target(path, names, target)
-    index = [0] if _INDEX.fullmatch(names[0]) and at > 0 and len(names) > 2 else []
+    index = [0] if INDEX.fullmatch(names[0]) and at > 0 and len(names) > 2 else []
     used = [column for column in range(len(names)) if column not in (at, *index)]
     inputs = {names[column]: columns[column] for column in used}
     require(path, len(inputs) == len(used), "a name of two columns", "a name each", "rename one")
@@ -131,7 +131,7 @@ def _values_to_split(
     return encode(inputs, Encoding(complete, Column("", "number")), source=source)
 
 
-def _table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
+def read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     """Read names of columns (numbers where there is no header), cells by column, line numbers."""
     lines = _lines(path)
     names = [str(column) for column in range(len(lines[0][1]))]

@@ -145,12 +145,15 @@ def laplace(
     used. The multiplier c acts on layers whose kernel and bias both have Gaussian priors, and is 1
     for all others.
 
-    The likelihood of a row is the density of its distribution, without any scaling by
-    ``numpyro.handlers.scale``.
+    Where ``numpyro.handlers.scale`` multiplies a row's log-likelihood, its curvature is multiplied
+    by the same number.
 
     The group ``fitted`` of the result holds ``<site>.loc`` and ``<site>.scale``, the marginal
-    standard deviations of the unconstrained weights (0 for fixed sites),
-    ``prior_precision_multiplier``, and ``log_evidence``, over the P weights that are not fixed:
+    standard deviations of the unconstrained weights (0 for fixed sites); a square root of their
+    covariance, ``root`` (full, over all raveled sites) or ``<layer>.root_inputs``,
+    ``<layer>.root_outputs`` and ``<layer>.root_along`` (for a layer, :math:`s\, U_A`,
+    :math:`U_G` and the numbers that divide Z above); ``prior_precision_multiplier``; and
+    ``log_evidence``, over the P weights that are not fixed:
 
     .. math:: \log p(D | w^*) + \log p(w^*; c) + \tfrac{P}{2} \log 2\pi
         - \tfrac12 \log \det \Lambda(c).
@@ -260,11 +263,14 @@ def _drawn(blocks: tuple, key: Array, state: LaplaceState) -> Tree:
 
 def _fitted(blocks: tuple, state: LaplaceState) -> dict[str, Array]:
     scales = jax.tree.map(jnp.zeros_like, state.position)
+    roots: dict[str, Array] = {}
     for block, own in zip(blocks, state.factors, strict=True):
         scales |= block.scales(own)
+        roots |= block.root(own)
     return {
         **{f"{site}.loc": mean for site, mean in state.position.items()},
         **{f"{site}.scale": scale for site, scale in scales.items()},
+        **roots,
         "log_evidence": state.log_evidence,
         "prior_precision_multiplier": state.multiplier,
     }

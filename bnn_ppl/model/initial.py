@@ -29,7 +29,6 @@ def initialiser(model: Callable, data: Data, log_likelihood: Callable) -> Callab
     """Build ``key, data=data -> position``."""
     if not _has_sites_from_prior(model, data):
         return lambda key, data=data: start(model, key, data)
-    shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
 
     # A draw from a wide prior can lie where the density overflows, from where no sampler comes
     # back. One of several, chosen by its likelihood, is nearly one of the posterior (sampling
@@ -46,6 +45,8 @@ def initialiser(model: Callable, data: Data, log_likelihood: Callable) -> Callab
 
         *several, choice_key = jax.random.split(key, _NUM_STARTS + 1)
         candidates = jnp.stack(several), jax.random.gumbel(choice_key, (_NUM_STARTS,))
+        # Evaluated here: the precision may be another than when the model was conditioned.
+        shapes = jax.eval_shape(partial(start, model), key, data)
         nowhere = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         (best, _), _ = jax.lax.scan(keep_larger, (nowhere, -jnp.inf), candidates)
         return best

@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.tree_util import Partial
+from numpyro.primitives import Messenger
 
 from bnn_ppl.model import priors
 from bnn_ppl.model.network import Prior, random_network
@@ -146,3 +147,44 @@ def _outputs(output: jax.Array, expected: int) -> jax.Array:
             "each column of y, and for heteroscedastic noise as many again"
         )
     return output
+
+
+def weighted(model: Model) -> Model:
+    r"""Weight the rows of a model: row i counts as if it were there w_i times.
+
+    .. math:: \log p(y | x, w) = \sum_i w_i \log p(y_i | x_i)
+
+    Parameters
+    ----------
+    model
+        ``model(x, y=None)`` with one observed site.
+
+    Returns
+    -------
+    Callable
+        ``model((x, weights), y=None)``, weights of shape (rows,), at least 0: condition it on
+        ``((x, weights), y)``. They do not change predictions, for which any will do.
+    """
+
+    def of_rows(model: Model, x: Any, y: jax.Array | None = None) -> None:
+        x, weights = x
+        with _Weighted(weights):
+            model(x, y)
+
+    return Partial(of_rows, model)
+
+
+class _Weighted(Messenger):
+    """Multiply the log-likelihood of each row by its weight."""
+
+    def __init__(self, weights: jax.Array) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def process_message(self, message: dict) -> None:
+        if message["type"] != "sample" or not message["is_observed"]:
+            return
+        num_axes = len(message["fn"].batch_shape)
+        weights = self.weights.reshape(-1, *[1] * (num_axes - 1))
+        scale = message["scale"]
+        message["scale"] = weights if scale is None else scale * weights

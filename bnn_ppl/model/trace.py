@@ -38,12 +38,16 @@ class Terms(NamedTuple):
     normals
         Mean and standard deviation of the prior, by site, where it is Gaussian given the other
         sites; they broadcast to the site.
+    row_scale
+        What each row's log-likelihood was multiplied by (``numpyro.handlers.scale``), (rows,); None
+        where nothing scales it.
     """
 
     log_priors: dict[str, Array]
     log_jacobians: dict[str, Array]
     log_likelihood: Array
     normals: dict[str, tuple[Array, Array]]
+    row_scale: Array | None = None
 
     @property
     def log_prior(self) -> Array:
@@ -61,7 +65,8 @@ class Terms(NamedTuple):
         Of many weights and rows, the two sums are so large that single precision loses their
         difference.
         """
-        return jax.tree.map(jnp.subtract, self._replace(normals={}), others._replace(normals={}))
+        mine, theirs = (each._replace(normals={}, row_scale=None) for each in (self, others))
+        return jax.tree.map(jnp.subtract, mine, theirs)
 
 
 def _sum(by_site: dict[str, Array]) -> Array:
@@ -89,7 +94,7 @@ def evaluated(model: Callable, microbatch: int | None, position: Position, batch
     rows = jnp.where(mask[0], rows, 0.0) if mask else rows
     normals = {site: _normal(trace[site]) for site in position}
     known = {site: normal for site, normal in normals.items() if normal is not None}
-    return Terms(log_priors, log_jacobians, rows, known)
+    return Terms(log_priors, log_jacobians, rows, known, _row_scale(trace))
 
 
 def traced(model: Callable, x: Any, y: Any, key: Array | None = None, **substituted: Any) -> dict:
@@ -197,6 +202,14 @@ def _by_row(trace: dict) -> Array:
     (observed,) = observed_sites(trace)
     rows = log_prob(observed)
     return rows.reshape(rows.shape[0], -1).sum(1)
+
+
+def _row_scale(trace: dict) -> Array | None:
+    (observed,) = observed_sites(trace)
+    if observed["scale"] is None:
+        return None
+    scale = jnp.broadcast_to(observed["scale"], observed["fn"].batch_shape)
+    return scale.reshape(len(scale), -1)[:, 0]  # the outputs of a row share one
 
 
 def _normal(site: dict) -> tuple[Array, Array] | None:

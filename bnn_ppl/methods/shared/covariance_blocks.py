@@ -1,7 +1,7 @@
 """Blocks of a block-diagonal covariance: their curvature and covariance."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -77,9 +77,25 @@ class Diagonal(NamedTuple):
         """Marginal standard deviations."""
         return scales
 
+    def root(self, scales: dict[str, Array]) -> dict[str, Array]:
+        """Nothing to record beside the marginal standard deviations."""
+        del scales
+        return {}
+
+    def recorded(self, fitted: Mapping[str, Array]) -> dict[str, Array]:
+        """Read the covariance from what was recorded."""
+        return {site: fitted[f"{site}.scale"] for site in self.sites}
+
+    def whitened(self, scales: dict[str, Array], gradient: dict[str, Array]) -> Array:
+        """Multiply a gradient by the transposed square root of the covariance."""
+        return ravel_pytree({site: scales[site] * gradient[site] for site in self.sites})[0]
+
 
 class Factors(NamedTuple):
-    """Factors of a layer: A, G and 0; after `fit` s U_A, U_G and the deviations in their basis."""
+    """Factors of a layer: A, G and the number of rows, that is, the sum of their weights.
+
+    After `fit` s U_A, U_G and the deviations in their basis.
+    """
 
     inputs: Array
     outputs: Array
@@ -115,7 +131,8 @@ class Kronecker(NamedTuple):
     def curvature(self, rows: Evaluated) -> Factors:
         """Sum the curvature over the rows of a batch."""
         inputs, outputs = kronecker_factors(rows, self.name)
-        return Factors(inputs, outputs, jnp.zeros((len(inputs), len(outputs)), inputs.dtype))
+        shape = len(inputs), len(outputs)
+        return Factors(inputs, outputs, jnp.full(shape, rows.counts.sum(), inputs.dtype))
 
     def fit(self, factors: Factors, prior: dict[str, Array]) -> Fit:
         """Whiten by the prior, which then adds a constant to each eigenvalue."""
@@ -124,7 +141,8 @@ class Kronecker(NamedTuple):
         std = self._precision_by_input(prior) ** -0.5
         by_input, inputs = _eigen(std[:, None] * factors.inputs * std)
         by_output, outputs = _eigen(factors.outputs)
-        curvature = by_input[:, None] * by_output
+        # Both are sums over rows, of which one must be a mean: by their number, or their weights.
+        curvature = by_input[:, None] * by_output / factors.along
 
         def whitened(multiplier: Array) -> Array:
             return curvature + (multiplier if self.scaled else 1.0)
@@ -163,6 +181,20 @@ class Kronecker(NamedTuple):
         """Marginal standard deviations."""
         inputs, outputs, along = (factor**2 for factor in factors)
         return by_site(self.name, self.call, jnp.sqrt(inputs @ along @ outputs.T))
+
+    def root(self, factors: Factors) -> dict[str, Array]:
+        """Name the factors, to record them."""
+        return {f"{self.name}.root_{part}": own for part, own in factors._asdict().items()}
+
+    def recorded(self, fitted: Mapping[str, Array]) -> Factors:
+        """Read the covariance from what was recorded."""
+        return Factors(*(fitted[f"{self.name}.root_{part}"] for part in Factors._fields))
+
+    def whitened(self, factors: Factors, gradient: dict[str, Array]) -> Array:
+        """Multiply a gradient by the transposed square root of the covariance."""
+        outputs = self.call.kernel_shape[-1]
+        matrix = jnp.concatenate([gradient[site].reshape(-1, outputs) for site in self.sites])
+        return jnp.ravel(factors.along * (factors.inputs.T @ matrix @ factors.outputs))
 
     def _precision_by_input(self, prior: dict[str, Array]) -> Array:
         kernel, *bias = (prior[site] for site in self.sites)
@@ -235,6 +267,19 @@ class Joint(NamedTuple):
     def scales(self, root: Array) -> dict[str, Array]:
         """Marginal standard deviations."""
         return self._by_site(jnp.sqrt((root**2).sum(1)))
+
+    def root(self, root: Array) -> dict[str, Array]:
+        """Name the square root of the covariance, to record it."""
+        return {"root": root}
+
+    def recorded(self, fitted: Mapping[str, Array]) -> Array:
+        """Read the covariance from what was recorded."""
+        return fitted["root"]
+
+    def whitened(self, root: Array, gradient: dict[str, Array]) -> Array:
+        """Multiply a gradient by the transposed square root of the covariance."""
+        flat, _ = ravel_pytree({site: gradient[site] for site in self.sites})
+        return root.T @ flat
 
     def _by_site(self, flat: Array) -> dict[str, Array]:
         _, unravel = ravel_pytree({s: jnp.zeros(n, flat.dtype) for s, n in self.shapes.items()})

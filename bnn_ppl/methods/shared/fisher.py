@@ -32,6 +32,8 @@ class Evaluated(NamedTuple):
         thus an estimate for all N.
     present
         Mask of the rows, (rows,): 1, or 0 for padding.
+    counts
+        How often each row counts, (rows,): as `present`, times the scale of its likelihood.
     inputs
         By layer, (rows, positions, n): what the kernel multiplies, and 1 for a bias.
     gradients
@@ -44,6 +46,7 @@ class Evaluated(NamedTuple):
     labels: Array
     weights: Array
     present: Array
+    counts: Array
     inputs: dict[str, Array]
     gradients: dict[str, Array]
 
@@ -64,8 +67,12 @@ def evaluated(
     distribution = posterior.predictive(posterior.constrain(position, batch), x)
     labels, weights = labels_and_weights(distribution, y, curvature)
     weights *= shares(posterior, batch)[1] * present.sum()
+    counts, scale = present, posterior.terms(position, batch).row_scale
+    if scale is not None:  # the gradients have it, their outer products must not have its square
+        weights = jnp.where(scale > 0, weights / scale, 0.0)
+        counts = present * scale
     inputs, gradients = _through_layers(posterior, layers, position, x, labels)
-    return Evaluated(position, x, labels, weights, present, inputs, gradients)
+    return Evaluated(position, x, labels, weights, present, counts, inputs, gradients)
 
 
 def shares(posterior: Posterior, batch: Any) -> tuple[Array, Array]:
@@ -125,7 +132,7 @@ def kronecker_factors(rows: Evaluated, name: str) -> tuple[Array, Array]:
     Martens, 2016).
     """
     a, g = rows.inputs[name], rows.gradients[name]
-    a *= rows.present[:, None, None]
+    a *= jnp.sqrt(rows.counts)[:, None, None]
     g *= jnp.sqrt(rows.weights / g.shape[2])[..., None, None]
     return _gram(a.reshape(-1, a.shape[-1])), _gram(g.reshape(-1, g.shape[-1]))
 

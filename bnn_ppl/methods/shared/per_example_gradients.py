@@ -99,17 +99,29 @@ def _row_gradients(
         inputs: dict[str, Array] = {}
         with tapped(partial(_probed, probes, inputs)):
             terms = posterior.terms(position, batch)
-        return posterior.total(terms, batch), (terms.normals, inputs)
+        return posterior.total(terms, batch), (terms.normals, inputs, terms.row_scale)
 
     both = jax.value_and_grad(density, (0, 1), has_aux=True)
-    (lp, (normals, inputs)), (gradient, slopes) = both(position, probes)
+    (lp, (normals, inputs, scale)), (gradient, slopes) = both(position, probes)
     weight = posterior.total(likelihood_alone(jnp.ones(1)), batch)  # of a row, in lp
+    roots = _inverse_roots(scale, num_rows)
     sums: Position = {}
     for name, layer in layers.items():
-        sums |= _sums_of_layer(layer, position, inputs[name], slopes[name] / weight)
-    sums |= _sums_of_others(posterior, position, batch, set(position) - set(sums))
+        each = roots.reshape(-1, *[1] * (slopes[name].ndim - 1))
+        sums |= _sums_of_layer(layer, position, inputs[name], slopes[name] * each / weight)
+    sums |= _sums_of_others(posterior, position, batch, roots, set(position) - set(sums))
     count = jnp.sum(batch[2]) if len(batch) == 3 else num_rows
     return RowGradients(lp, normals, gradient, {site: sums[site] / count for site in position})
+
+
+def _inverse_roots(scale: Array | None, num_rows: int) -> Array:
+    """Give 1 / sqrt of each row's scale: a scaled row counts as that many rows, each with a square.
+
+    0 where the scale is 0, and with it the gradient.
+    """
+    if scale is None:
+        return jnp.ones(num_rows)
+    return jnp.where(scale > 0, jnp.where(scale > 0, scale, 1.0) ** -0.5, 0.0)
 
 
 def _probed(
@@ -148,14 +160,15 @@ def _sums_of_products(layer: RowLayer, weights: Tree, inputs: Array, slopes: Arr
 
 
 def _sums_of_others(
-    posterior: Posterior, position: Position, batch: Batch, sites: set[str]
+    posterior: Posterior, position: Position, batch: Batch, roots: Array, sites: set[str]
 ) -> Position:
-    def gradient(row: Batch) -> Position:
-        one_row = jax.tree.map(lambda leaf: leaf[None], row)
-        return jax.grad(lambda own: posterior.log_likelihood(position | own, one_row)[0])(own)
+    def gradient(row: tuple[Batch, Array]) -> Position:
+        one_row = jax.tree.map(lambda leaf: leaf[None], row[0])
+        whole = jax.grad(lambda own: posterior.log_likelihood(position | own, one_row)[0])(own)
+        return jax.tree.map(lambda leaf: leaf * row[1], whole)
 
     own = {site: position[site] for site in position if site in sites}
-    return _sums_of_squares(gradient, batch, own) if own else {}
+    return _sums_of_squares(gradient, (batch, roots), own) if own else {}
 
 
 def _sums_of_squares(gradient: Callable[[Tree], Tree], rows: Tree, weights: Tree) -> Tree:

@@ -1,0 +1,131 @@
+"""Quantiles of the predictive distribution: of the mixture over draws, not of its moments."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, each_output
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.checks import checked_inputs
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import innermost
+from bnn_ppl.runtime.devices import matmul_precision
+from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
+
+if TYPE_CHECKING:
+    import arviz
+
+_NUMBERS_AT_ONCE = 2**24  # of all draws' distributions, in memory
+_HALVINGS = 60  # of the interval that holds a quantile; it is then at the limit of the precision
+
+
+def predict_quantiles(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    x: Any,
+    quantiles: Sequence[float] | np.ndarray,
+) -> np.ndarray:
+    r"""Quantiles of y given x, averaged over draws: for regression.
+
+    The value at which the average over draws of the distribution functions is the given
+    probability, :math:`\frac{1}{S} \sum_s F(y | x, w_s) = q`, found by bisection between the
+    bounds that mean and variance set (Cantelli's inequality).
+
+    Parameters
+    ----------
+    posterior
+        The posterior that was sampled.
+    draws
+        From :func:`bnn_ppl.run`, with the weights of :func:`bnn_ppl.predict`.
+    x
+        Inputs, shape (rows, ...).
+    quantiles
+        Probabilities between 0 and 1, such as ``(0.05, 0.5, 0.95)``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (quantiles, rows), or (quantiles, rows, ...) with several outputs, each by itself; in
+        the units of training.
+
+    Raises
+    ------
+    TypeError
+        If posterior or draws are of another type.
+    ValueError
+        If a probability is not between 0 and 1, the likelihood is discrete or has no distribution
+        function in NumPyro, or as :func:`bnn_ppl.predict`.
+    """
+    check_arguments(posterior=posterior, draws=draws)
+    levels = check_levels(quantiles)
+    x = checked_inputs(posterior, x)
+    sites, weights = sites_of(posterior, draws), weights_of(draws)
+    num_rows = len(jax.tree.leaves(x)[0])
+    size = max(1, _NUMBERS_AT_ONCE // weights.size)
+    drawn, solve = compiled(_distributions, posterior), compiled(_quantiles, posterior)
+    found = []
+    with jax.default_matmul_precision(matmul_precision()):
+        for start in range(0, num_rows, size):
+            rows = jax.tree.map(lambda leaf: leaf[start : start + size], x)  # noqa: B023
+            blocks = [drawn(block, rows) for block, _ in in_blocks(sites, weights)]
+            each = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
+            found.append(np.asarray(solve(each, jnp.asarray(weights.ravel(), float), levels)))
+    return np.concatenate(found, axis=1)
+
+
+def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
+    """Give probabilities as an array; refuse what is not strictly between 0 and 1."""
+    levels = np.atleast_1d(np.asarray(quantiles, float))
+    if levels.ndim != 1 or not levels.size or not ((levels > 0) & (levels < 1)).all():
+        raise ValueError(f"got quantiles={quantiles}, expected probabilities between 0 and 1")
+    return jnp.asarray(levels, float)
+
+
+def _distributions(predictive: Predictive, block: Tree, x: Tree) -> dist.Distribution:
+    return jax.lax.map(lambda values: _with_cdf(predictive(values, x)), block)
+
+
+def _with_cdf(predictive: dist.Distribution) -> dist.Distribution:
+    """Give the distribution of single outputs; refuse one without a distribution function."""
+    each = innermost(each_output(predictive))
+    try:
+        if not each.support.is_discrete:
+            jax.eval_shape(each.cdf, jax.ShapeDtypeStruct(predictive.shape(), float))
+            return each
+    except NotImplementedError:
+        pass
+    raise ValueError(
+        f"got a likelihood {type(each).__name__}, expected one of real numbers with a distribution "
+        "function, such as Normal: draw y with predictive_draws"
+    )
+
+
+def _quantiles(
+    predictive: Predictive, each: dist.Distribution, weights: Array, levels: Array
+) -> Array:
+    del predictive  # by which the program is cached
+    share = weights / weights.sum()
+
+    def average(function: Callable[[dist.Distribution], Array]) -> Array:
+        return jnp.tensordot(share, jax.vmap(function)(each), 1)
+
+    mean = average(lambda one: one.mean)
+    sd = jnp.sqrt(average(lambda one: one.variance + (one.mean - mean) ** 2))
+
+    def one(level: Array) -> Array:
+        def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = ends
+            middle = 0.5 * (low + high)
+            left = average(lambda one: one.cdf(middle)) >= level
+            return jnp.where(left, low, middle), jnp.where(left, middle, high)
+
+        odds = level / (1 - level)  # Cantelli's inequality: the quantile lies between these
+        ends = mean - sd / jnp.sqrt(odds), mean + sd * jnp.sqrt(odds)
+        low, high = jax.lax.fori_loop(0, _HALVINGS, halve, ends)
+        return 0.5 * (low + high)
+
+    return jax.lax.map(one, levels)

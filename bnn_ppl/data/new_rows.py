@@ -1,0 +1,189 @@
+"""Rows to predict, read from a file: with the columns or the shape of the training rows."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bnn_ppl.data.encoding import Column, Encoding, encode, encoded_target
+from bnn_ppl.data.images import with_channel
+from bnn_ppl.data.reading import DataSet, arrays_in, read_npz, require, unreadable
+from bnn_ppl.data.standardise import MeanScale, standardise
+from bnn_ppl.data.user_files import INDEX, read_table
+
+_KINDS = ".csv, .parquet or .npz"
+
+
+class NewRows(NamedTuple):
+    """Rows to predict, prepared like the training rows.
+
+    Attributes
+    ----------
+    x : numpy.ndarray
+        Inputs, standardised, shape (rows, ...).
+    y : numpy.ndarray or None
+        Standardised targets or class numbers, if the file has them.
+    """
+
+    x: np.ndarray
+    y: np.ndarray | None
+
+
+class _Table(NamedTuple):
+    """Names of columns, their cells, and the words for a row in messages."""
+
+    names: list[str]
+    columns: list[Any]
+    place: Callable[[int], str]
+
+
+def read_new_rows(path: Path, like: DataSet) -> NewRows:
+    """Read rows to predict from a ``.csv``, ``.parquet`` or ``.npz`` file, and standardise them.
+
+    A table has the columns of the training table, by name in any order, encoded in the same way.
+    Where that had no names, or was no table of the user's, it has as many columns in the same
+    order. The column of y may be there: under its name, or where it was in training, last if the
+    model was not trained on a table of the user's. An ``.npz`` file holds an array x and may hold
+    y.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    like : DataSet
+        The data that the model was trained on, from :func:`bnn_ppl.data.load`.
+
+    Raises
+    ------
+    ValueError
+        If the columns or the shape are not those of the training rows, or a value is missing or
+        not a number or category of theirs.
+    FileNotFoundError
+        If there is no such file.
+    ImportError
+        If a ``.parquet`` file is given and no reader of such files is installed.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"got {str(path)!r}, expected a file that exists; correct the path")
+    kind = path.suffix.lower()
+    known = kind in (".csv", ".parquet", ".npz")
+    require(path, known, f"a file {kind or path.name}", _KINDS, "convert it")
+    x, y = _arrays(path) if kind == ".npz" else _from_table(path, like)
+    shape, expected = x.shape[1:], like.train.x.shape[1:]
+    message = f"{expected} as in training", "change the shape"
+    require(path, shape == expected, f"rows of shape {shape}", *message)
+    x = standardise(x, MeanScale(like.x_mean, like.x_scale), like.train.x.dtype)
+    return NewRows(x, None if y is None else _targets(path, y, like))
+
+
+# --- tables
+
+
+def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None]:
+    """Take x, and y if it is there, from a table."""
+    table = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
+    require(path, table.columns and len(table.columns[0]), "no rows", "at least one", "fill it")
+    encoding = like.encoding or _numbers(math.prod(like.train.x.shape[1:]))
+    columns = [*encoding.inputs, encoding.target]
+    if {column.name for column in columns} == set(map(str, range(len(columns)))):
+        table = _by_number(path, table, encoding)
+    repeated = {name for name in table.names if table.names.count(name) > 1}
+    got = f"several columns {', '.join(repeated)}"
+    require(path, not repeated, got, "a name each", "rename one")
+    _check_names(path, table, encoding)
+    cells = dict(zip(table.names, table.columns, strict=True))
+    source = str(path)
+    x = encode(cells, encoding, source=source, place=table.place)
+    target = cells.get(encoding.target.name)
+    y = None if target is None else encoded_target(target, encoding, source, table.place)
+    return x.reshape(-1, *like.train.x.shape[1:]), y
+
+
+def _csv(path: Path) -> _Table:
+    names, columns, lines = read_table(path)
+    return _Table(names, columns, lambda row: f"line {lines[row]}")
+
+
+def _parquet(path: Path) -> _Table:
+    import pandas
+
+    try:
+        frame = pandas.read_parquet(path)
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: got a .parquet file without a reader of such files, expected pyarrow: pip "
+            "install pyarrow, or write the rows as .csv"
+        ) from error
+    except (ValueError, OSError) as error:
+        raise unreadable(path, error) from error
+    columns = [list(column) for _, column in frame.items()]
+    return _Table([str(name).strip() for name in frame], columns, "row {} (from 0)".format)
+
+
+def _numbers(num_inputs: int) -> Encoding:
+    """Describe a table of numbers without names, y last."""
+    *inputs, target = (Column(str(number), "number") for number in range(num_inputs + 1))
+    return Encoding(tuple(inputs), target)
+
+
+def _by_number(path: Path, table: _Table, encoding: Encoding) -> _Table:
+    """Give columns the numbers that they had in training, with y or without."""
+    names = [column.name for column in encoding.inputs]
+    got, expected = f"{len(table.names)} columns", f"{len(names)} as in training, or also y"
+    right = len(table.names) in (len(names), len(names) + 1)
+    require(path, right, got, expected, "give the same columns")
+    if len(table.names) > len(names):
+        names = sorted([*names, encoding.target.name], key=int)
+    return table._replace(names=names)
+
+
+def _check_names(path: Path, table: _Table, encoding: Encoding) -> None:
+    """Refuse a table that lacks a column that was trained on, or has others."""
+    inputs = [column.name for column in encoding.inputs]
+    known = {*inputs, encoding.target.name, *encoding.left_out}
+    others = [name for name in table.names if name not in known and not INDEX.fullmatch(name)]
+    missing = [name for name in inputs if name not in table.names]
+    lists = {"without": missing, "with unknown": others}
+    wrong = [f"{what} {', '.join(found)}" for what, found in lists.items() if found]
+    expected = f"the columns {', '.join(inputs)}, as in training (with {encoding.target.name} or "
+    got = f"a table {' and '.join(wrong)}"
+    require(path, not wrong, got, expected + "not)", "rename or drop columns")
+
+
+# --- arrays
+
+
+def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    found = [name for name in ("x", "y") if name in arrays_in(path)]
+    require(path, "x" in found, f"arrays {arrays_in(path)}", "an array x", "rename it")
+    x, *y = read_npz(path, *found)
+    _check_numbers(path, "x", x)
+    lengths = f"{len(x)} rows in x and {[len(own) for own in y]} in y"
+    require(path, all(len(own) == len(x) for own in y), lengths, "as many", "correct one")
+    return with_channel(x) if x.ndim == 3 else x, y[0] if y else None
+
+
+def _check_numbers(path: Path, name: str, values: np.ndarray) -> None:
+    numbers = values.dtype.kind in "biuf" and values.ndim > 0
+    require(path, numbers, f"{name} of {values.dtype}", "numbers", "convert it")
+    require(path, len(values), f"no rows in {name}", "at least one", "fill it")
+    wrong = np.argwhere(~np.isfinite(values))
+    if len(wrong):
+        got = f"{values[tuple(wrong[0])]} in row {wrong[0][0]} (from 0) of {name}"
+        require(path, False, got, "finite numbers", "correct it or remove the row")
+
+
+def _targets(path: Path, y: np.ndarray, like: DataSet) -> np.ndarray:
+    """Prepare y like that of the training rows; refuse classes that the model does not know."""
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    require(path, y.ndim == 1, f"y of shape {y.shape}", "(rows,)", "reshape it")
+    _check_numbers(path, "y", y)
+    if like.num_classes is None:
+        by = MeanScale(np.asarray(like.y_mean), np.asarray(like.y_scale))
+        return standardise(y, by, like.train.y.dtype)
+    known = np.isin(y, np.arange(like.num_classes))
+    expected = f"class numbers 0 to {like.num_classes - 1}"
+    require(path, known.all(), f"y={y[~known][:1]}", expected, "renumber them")
+    return y.astype(like.train.y.dtype)

@@ -1,0 +1,302 @@
+"""Bayesian neural networks as scikit-learn estimators, with draws to diagnose in ArviZ.
+
+Requires scikit-learn (``pip install scikit-learn``), and is not imported by ``bnn_ppl`` itself::
+
+    from bnn_ppl.estimators import BayesianRegressor
+    mean, std = BayesianRegressor().fit(X, y).predict(X_new, return_std=True)
+"""
+
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+import bnn_ppl as bnn
+from bnn_ppl.analysis.predictives import PredictiveForm
+from bnn_ppl.data.standardise import mean_and_scale, standardise
+from bnn_ppl.estimators.network import BayesianNetwork, checked_weights
+
+__all__ = ["BayesianClassifier", "BayesianRegressor"]
+
+
+class BayesianClassifier(ClassifierMixin, BayesianNetwork):
+    """Bayesian neural network classifier: predictions are averaged over draws of the weights.
+
+    Parameters
+    ----------
+    method
+        Name of a method of this package, or a function of a posterior that returns a
+        :class:`bnn_ppl.Method`.
+    method_options
+        Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
+    hidden
+        Widths of the hidden layers of the MLP; a number for one layer.
+    net
+        Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
+        columns) to logits (rows, classes).
+    prior
+        Prior of the weights, as for :func:`bnn_ppl.random_network`; by default
+        :func:`bnn_ppl.priors.fan_in` with a gain of `prior_scale`.
+    prior_scale
+        Gain of the default prior. None: found by :func:`bnn_ppl.prior_scale` at each fit.
+    temperature
+        Temperature of the posterior; 1 is the Bayes posterior.
+    predictive
+        How laplace with one chain predicts: "linearised" (the default), with draws of the weights
+        and the network linearised at the fitted ones; "closed_form", without draws
+        (:func:`bnn_ppl.predict_closed_form`); "sampled", with draws and the network itself, as
+        all other methods do.
+    num_chains, num_warmup, num_draws, thin, batch_size
+        As for :func:`bnn_ppl.run`, whose defaults they have, but for 4 chains.
+    until, max_minutes
+        When to stop, as for :func:`bnn_ppl.run`; inputs "x" are like X.
+    random_state
+        Random seed: None, an integer, or a ``numpy.random.RandomState``.
+    progress
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    draws_ : arviz.InferenceData
+        Draws, as :func:`bnn_ppl.run` returns them.
+    verdict_ : str
+        Whether they have converged, in a line; if not, `fit` warns of it.
+    posterior_ : bnn_ppl.Posterior
+        Posterior that was sampled; its x is standardised.
+    prior_scale_ : float
+        Gain of the default prior, given or found; None for another prior.
+    classes_ : numpy.ndarray
+        Labels, in the order of the columns of `predict_proba`.
+    x_mean_, x_scale_ : numpy.ndarray
+        Mean and standard deviation of each column of X, (columns,), by which inputs are
+        standardised; the scale of a constant column is 1.
+    n_features_in_ : int
+        Number of columns of X.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BayesianClassifier":
+        """Sample the posterior given X (rows, columns) and labels y (rows,).
+
+        With `sample_weight` (rows,), at least 0, each row's log-likelihood is multiplied by its
+        weight: a row of weight 2 counts as two rows, also in the scales of X.
+
+        Raises
+        ------
+        ValueError
+            If X or y does not have this shape or is not finite, y has only one class, a weight is
+            negative, or an argument is out of range.
+        """
+        x, y = validate_data(self, X, y, dtype=np.float64)
+        weights = checked_weights(sample_weight, x)
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("got y with only one class, expected at least 2 classes")
+        self._sample(x, numbers.astype(np.int32), weights)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Predict the probability of each class (rows, classes), averaged over draws."""
+        return self._predicted(X)["probs"].values
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predict the most probable label (rows,)."""
+        most_probable = self.predict_proba(X).argmax(1)
+        return self.classes_[most_probable]
+
+    def _model(self) -> Callable:
+        return bnn.models.classifier(self._network(len(self.classes_)), self._prior())
+
+
+class BayesianRegressor(RegressorMixin, BayesianNetwork):
+    """Bayesian neural network regressor: predictions are averaged over draws of the weights.
+
+    Parameters
+    ----------
+    method
+        Name of a method of this package, or a function of a posterior that returns a
+        :class:`bnn_ppl.Method`.
+    noise
+        Standard deviation of y given x: "learnt", "heteroscedastic" (from a second output of the
+        network), or a number in the units of y.
+    method_options
+        Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
+    hidden
+        Widths of the hidden layers of the MLP; a number for one layer.
+    net
+        Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
+        columns) to (rows, 1), or to (rows, 2) for heteroscedastic noise.
+    prior
+        Prior of the weights, as for :func:`bnn_ppl.random_network`; by default
+        :func:`bnn_ppl.priors.fan_in` with a gain of `prior_scale`.
+    prior_scale
+        Gain of the default prior. None: found by :func:`bnn_ppl.prior_scale` at each fit.
+    temperature
+        Temperature of the posterior; 1 is the Bayes posterior.
+    predictive
+        How laplace with one chain predicts: "linearised" (the default), with draws of the weights
+        and the network linearised at the fitted ones; "closed_form", without draws
+        (:func:`bnn_ppl.predict_closed_form`); "sampled", with draws and the network itself, as
+        all other methods do.
+    num_chains, num_warmup, num_draws, thin, batch_size
+        As for :func:`bnn_ppl.run`, whose defaults they have, but for 4 chains.
+    until, max_minutes
+        When to stop, as for :func:`bnn_ppl.run`; inputs "x" are like X.
+    random_state
+        Random seed: None, an integer, or a ``numpy.random.RandomState``.
+    progress
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    draws_ : arviz.InferenceData
+        Draws, as :func:`bnn_ppl.run` returns them.
+    verdict_ : str
+        Whether they have converged, in a line; if not, `fit` warns of it.
+    posterior_ : bnn_ppl.Posterior
+        Posterior that was sampled; its x and y are standardised.
+    prior_scale_ : float
+        Gain of the default prior, given or found; None for another prior.
+    x_mean_, x_scale_ : numpy.ndarray
+        Mean and standard deviation of each column of X, (columns,), by which inputs are
+        standardised; the scale of a constant column is 1.
+    y_mean_, y_scale_ : float
+        The same of y.
+    n_features_in_ : int
+        Number of columns of X.
+    """
+
+    def __init__(
+        self,
+        method: str | Callable[..., bnn.Method] = "sghmc",
+        *,
+        noise: Literal["learnt", "heteroscedastic"] | float = "learnt",
+        method_options: Mapping[str, Any] | None = None,
+        hidden: int | Sequence[int] = (50,),
+        net: Any = None,
+        prior: Any = None,
+        prior_scale: float | None = None,
+        temperature: float = 1.0,
+        predictive: PredictiveForm | None = None,
+        num_chains: int | None = None,
+        num_warmup: int | None = None,
+        num_draws: int | None = None,
+        thin: int | None = None,
+        batch_size: int | Literal["all"] | None = None,
+        until: Mapping[str, Any] | None = None,
+        max_minutes: float | None = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        super().__init__(
+            method,
+            method_options=method_options,
+            hidden=hidden,
+            net=net,
+            prior=prior,
+            prior_scale=prior_scale,
+            temperature=temperature,
+            predictive=predictive,
+            num_chains=num_chains,
+            num_warmup=num_warmup,
+            num_draws=num_draws,
+            thin=thin,
+            batch_size=batch_size,
+            until=until,
+            max_minutes=max_minutes,
+            random_state=random_state,
+            progress=progress,
+        )
+        self.noise = noise
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BayesianRegressor":
+        """Sample the posterior given X (rows, columns) and targets y (rows,).
+
+        With `sample_weight` (rows,), at least 0, each row's log-likelihood is multiplied by its
+        weight: a row of weight 2 counts as two rows, also in the scales of X and y.
+
+        Raises
+        ------
+        ValueError
+            If X or y does not have this shape or is not finite, a weight is negative, or an
+            argument is out of range.
+        """
+        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        weights = checked_weights(sample_weight, x)
+        scaling = mean_and_scale(y, weights)
+        self.y_mean_, self.y_scale_ = float(scaling.mean), float(scaling.scale)
+        self._sample(x, standardise(y, scaling, np.dtype(np.float32)), weights)
+        return self
+
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        quantiles: float | Sequence[float] | None = None,
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Predict the mean of y (rows,), or its quantiles.
+
+        Parameters
+        ----------
+        X
+            Inputs (rows, columns).
+        return_std
+            Whether to give a pair, the mean and the standard deviation, noise included.
+        quantiles
+            Give these quantiles of y in place of the mean, noise included: a probability, for an
+            array (rows,), or several, for (rows, quantiles).
+
+        Raises
+        ------
+        ValueError
+            If a probability is not between 0 and 1, or `return_std` is given too.
+        """
+        if quantiles is not None:
+            if return_std:
+                raise ValueError("got return_std and quantiles, expected one of them")
+            found = self._in_units(X, np.atleast_1d(quantiles))
+            return found.T if np.ndim(quantiles) else found[0]
+        prediction = self._predicted(X)
+        mean = prediction["mean"].values * self.y_scale_ + self.y_mean_
+        std = np.sqrt(prediction["variance"].values) * self.y_scale_
+        return (mean, std) if return_std else mean
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Predict the ends (rows,) and (rows,) of the central interval of y, noise included.
+
+        Parameters
+        ----------
+        X
+            Inputs (rows, columns).
+        level
+            Probability of the interval, between 0 and 1; as much lies below it as above.
+
+        Raises
+        ------
+        ValueError
+            If the level is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"got level={level}, expected between 0 and 1; 90 % is level=0.9")
+        lower, upper = self._in_units(X, np.array([(1 - level) / 2, (1 + level) / 2]))
+        return lower, upper
+
+    def _in_units(self, X: Any, quantiles: np.ndarray) -> np.ndarray:
+        return self._quantiles(X, quantiles) * self.y_scale_ + self.y_mean_
+
+    def _model(self) -> Callable:
+        noise: Any = self._as_fitted.noise
+        net = self._network(2 if noise == "heteroscedastic" else 1)
+        if noise == "learnt":
+            noise = bnn.priors.noise()
+        elif isinstance(noise, numbers.Real):
+            noise = noise / self.y_scale_
+        elif noise != "heteroscedastic":
+            raise ValueError(
+                f"got noise={noise!r}, expected 'learnt', 'heteroscedastic' or a number"
+            )
+        return bnn.models.regressor(net, self._prior(), noise)

@@ -1,0 +1,221 @@
+"""What the two estimators share: scaling, sampling, predicting."""
+
+import math
+import numbers
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+import bnn_ppl as bnn
+from bnn_ppl.analysis.predictives import PredictiveForm, predict_in_form, quantiles_in_form
+from bnn_ppl.data.standardise import MeanScale, mean_and_scale, standardise
+from bnn_ppl.methods.method import METHODS, Counts, Description
+from bnn_ppl.runtime.devices import one_device_a_core
+from bnn_ppl.sampling.prior_scale import scale_or_usual
+
+if TYPE_CHECKING:
+    import xarray
+
+_USUAL_SCALE = math.sqrt(2)
+
+
+class BayesianNetwork(BaseEstimator):
+    """Base of the two estimators, which differ in `_model`."""
+
+    def __init__(
+        self,
+        method: str | Callable[..., bnn.Method] = "sghmc",
+        *,
+        method_options: Mapping[str, Any] | None = None,
+        hidden: int | Sequence[int] = (50,),
+        net: Any = None,
+        prior: Any = None,
+        prior_scale: float | None = None,
+        temperature: float = 1.0,
+        predictive: PredictiveForm | None = None,
+        num_chains: int | None = None,
+        num_warmup: int | None = None,
+        num_draws: int | None = None,
+        thin: int | None = None,
+        batch_size: int | Literal["all"] | None = None,
+        until: Mapping[str, Any] | None = None,
+        max_minutes: float | None = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        self.method = method
+        self.method_options = method_options
+        self.hidden = hidden
+        self.net = net
+        self.prior = prior
+        self.prior_scale = prior_scale
+        self.temperature = temperature
+        self.predictive = predictive
+        self.num_chains = num_chains
+        self.num_warmup = num_warmup
+        self.num_draws = num_draws
+        self.thin = thin
+        self.batch_size = batch_size
+        self.until = until
+        self.max_minutes = max_minutes
+        self.random_state = random_state
+        self.progress = progress
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the posterior, whose functions cannot be pickled."""
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "posterior_"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Rebuild the posterior from the rows it was conditioned on."""
+        super().__setstate__(state)
+        if hasattr(self, "draws_"):
+            self.posterior_ = self._conditioned()
+
+    def _sample(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
+        if jax.config.values["jax_num_cpu_devices"] == -1 and "XLA_FLAGS" not in os.environ:
+            with suppress(RuntimeError):  # JAX has started, with one device
+                one_device_a_core()
+        # Parameters set after a fit apply to the next one, also if this posterior is rebuilt.
+        self._as_fitted = SimpleNamespace(**self.get_params(deep=False))
+        self.x_mean_, self.x_scale_ = mean_and_scale(x, weights)
+        inputs = standardise(x, self._x_scaling, np.dtype(np.float32))
+        self._weighted = weights is not None
+        given = inputs if weights is None else (inputs, weights.astype(np.float32))
+        self._train = given, y
+        self.prior_scale_ = self._scale()
+        self.posterior_ = self._conditioned()
+        method = self._method()
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        self.draws_ = bnn.run(
+            jax.random.key(seed),
+            self.posterior_,
+            method,
+            num_chains=method.counts.num_chains if self.num_chains is None else self.num_chains,
+            num_warmup=self.num_warmup,
+            num_draws=self.num_draws,
+            thin=self.thin,
+            batch_size=self.batch_size,
+            until=self._until(),
+            max_minutes=self.max_minutes,
+            progress=self.progress,
+        )
+        self.verdict_ = self.draws_.attrs.get("verdict", "")
+        if self.draws_.attrs.get("converged") == 0:
+            warnings.warn(self.verdict_, ConvergenceWarning, stacklevel=3)
+
+    def _until(self) -> Any:
+        """Give `until` with inputs as the posterior sees them."""
+        if not isinstance(self.until, Mapping) or "x" not in self.until:
+            return self.until  # what is neither is refused by `run`
+        return {**self.until, "x": self._inputs(self.until["x"], np.dtype(np.float32))}
+
+    def _inputs(self, X: Any, dtype: np.dtype) -> Any:
+        """Give inputs as the posterior sees them."""
+        x = validate_data(self, X, reset=False, dtype=np.float64)
+        x = standardise(x, self._x_scaling, dtype)
+        return (x, np.ones(len(x), dtype)) if self._weighted else x
+
+    @property
+    def _x_scaling(self) -> MeanScale:
+        return MeanScale(self.x_mean_, self.x_scale_)
+
+    def _conditioned(self) -> bnn.Posterior:
+        return self._condition(temperature=self._as_fitted.temperature)
+
+    def _condition(self, **tempering: Any) -> bnn.Posterior:
+        model = self._model()
+        model = bnn.models.weighted(model) if self._weighted else model
+        return bnn.condition(model, self._train, **tempering)
+
+    def _model(self) -> Callable:
+        raise NotImplementedError
+
+    def _network(self, num_outputs: int) -> Any:
+        if self._as_fitted.net is not None:
+            return self._as_fitted.net
+        hidden = self._as_fitted.hidden
+        hidden = (hidden,) if isinstance(hidden, numbers.Integral) else tuple(hidden)
+        return partial(bnn.nets.MLP, self.n_features_in_, hidden, num_outputs)
+
+    def _prior(self) -> Any:
+        prior = self._as_fitted.prior
+        if prior is not None:
+            return prior
+        return bnn.priors.fan_in(_USUAL_SCALE if self.prior_scale_ is None else self.prior_scale_)
+
+    def _scale(self) -> float | None:
+        """Find the scale of the usual prior, unless it or another prior is given."""
+        if self.prior is not None and self.prior_scale is not None:
+            raise ValueError(
+                f"got prior and prior_scale={self.prior_scale}, expected one of them: the scale is "
+                "that of the prior by default"
+            )
+        if self.prior is not None or self.prior_scale is not None:
+            return self.prior_scale
+
+        def posterior_at(scale: float) -> bnn.Posterior:
+            self.prior_scale_ = scale
+            return self._condition()
+
+        return scale_or_usual(posterior_at, _USUAL_SCALE)
+
+    def _method(self) -> bnn.Method:
+        options = dict(self.method_options or {})
+        described = self._description()
+        if described is None:
+            if not callable(self.method):
+                raise ValueError(
+                    f"got method={self.method!r}, expected one of {', '.join(sorted(METHODS))}, "
+                    "or a function of a posterior that returns a Method"
+                )
+            return self.method(self.posterior_, **options)
+        counts = _given(self, described.counts)
+        return described.build(self.posterior_, **described.complete(options, counts))
+
+    def _description(self) -> Description | None:
+        """Look up the method by name, or by the function of that name."""
+        for name, described in METHODS.items():
+            if self.method in (name, described.build, getattr(bnn, name, None)):
+                return described
+        return None
+
+    def _predicted(self, X: Any) -> "xarray.Dataset":
+        return self._with_draws(predict_in_form, X, lambda x: ((x, None),))
+
+    def _quantiles(self, X: Any, quantiles: np.ndarray) -> np.ndarray:
+        return self._with_draws(quantiles_in_form, X, lambda x: (x, quantiles))
+
+    def _with_draws(self, function: Callable, X: Any, arguments: Callable) -> Any:
+        """Call a function of the form of prediction, the posterior, its draws and inputs."""
+        check_is_fitted(self)
+        # In single precision the last digits of a prediction would depend on the number of rows.
+        with jax.enable_x64(True):
+            draws = self.draws_.map(lambda group: group.astype(float), groups=["posterior"])
+            given = arguments(self._inputs(X, np.dtype(np.float64)))
+            return function(self.predictive, self.posterior_, draws, *given)
+
+
+def _given(estimator: BayesianNetwork, usual: Counts) -> dict[str, Any]:
+    """Give the length of a run: an estimator's own, where it is not None."""
+    counts = {name: getattr(usual, name) for name in ("num_warmup", "num_draws", "thin")}
+    own = {name: getattr(estimator, name) for name in counts}
+    return counts | {name: count for name, count in own.items() if count is not None}
+
+
+def checked_weights(sample_weight: Any, x: np.ndarray) -> np.ndarray | None:
+    """Give the weights of the rows as an array; None if there are none."""
+    if sample_weight is None:
+        return None
+    return _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)

@@ -1,0 +1,363 @@
+"""``bnn-ppl predict``: rows of files, intervals and sets, as a user types it."""
+
+import json
+import re
+
+import numpy as np
+import pandas
+import pytest
+import xarray
+
+import bnn_ppl as bnn
+from bnn_ppl import cli
+from bnn_ppl.cli.run_folders import reopen
+from bnn_ppl.data.new_rows import read_new_rows
+
+SMALL = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
+SMALL += ["--step-size", "1e-4", "--no-progress"]
+RNG = np.random.default_rng(0)
+
+
+def table(num_rows):
+    age, dose, cost = RNG.normal(size=(3, num_rows)) * [[10], [0.002], [300]] + [
+        [50],
+        [0.01],
+        [2e6],
+    ]
+    price = 3 * age + 1e4 * dose + 1e-2 * cost + RNG.normal(size=num_rows)
+    return pandas.DataFrame({"age": age, "price": price, "dose": dose, "cost": cost})
+
+
+NEW = table(30)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two runs: "here" of a table with held-out rows, "classes" of the digits."""
+    root = tmp_path_factory.mktemp("predictions")
+    table(150).to_csv(root / "train.csv", index=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.setattr(cli, "_start_jax", lambda: None)
+        patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+        patch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
+        data = ["--data", "train.csv", "--target", "price", "--held-out", "0.3"]
+        cli.main(["run", "sgld", *data, *SMALL, "--folder", "here"])
+        cli.main(
+            ["run", "sgld", "--data", "digits", "--subset", "40", *SMALL, "--folder", "classes"]
+        )
+    return root
+
+
+class Figure:
+    def savefig(self, path, **options):
+        path.write_bytes(b"")
+
+
+@pytest.fixture(autouse=True)
+def in_the_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)
+
+
+def by_hand(path, rows):
+    """Predict rows with the Python functions, in the units of training."""
+    run = reopen(path)
+    return run, bnn.predict(run.predicting, run.draws, rows(run.data))
+
+
+def standardised(data):
+    x = NEW[["age", "dose", "cost"]].to_numpy()
+    return ((x - data.x_mean) / data.x_scale).astype(np.float32), None
+
+
+def test_rows_of_a_table_are_predicted_in_the_units_of_the_data(folder):
+    NEW[["cost", "age", "dose"]].to_csv("new.csv", index=False)
+    cli.main(["predict", "here", "--inputs", "new.csv", "--level", "0.8"])
+    found = pandas.read_csv("here/predictions-new.csv")
+    run, expected = by_hand(folder / "here", standardised)
+    scale, mean = run.data.y_scale, run.data.y_mean
+    assert list(found["row"]) == list(range(30)) and "observed" not in found
+    np.testing.assert_allclose(found["mean"], expected["mean"] * scale + mean, rtol=1e-5)
+    np.testing.assert_allclose(found["sd"], np.sqrt(expected["variance"]) * scale, rtol=1e-5)
+    quantiles = bnn.predict_quantiles(
+        run.posterior, run.draws, standardised(run.data)[0], (0.1, 0.5, 0.9)
+    )
+    columns = found[["quantile_0.1", "quantile_0.5", "quantile_0.9"]].to_numpy().T
+    np.testing.assert_allclose(columns, quantiles * scale + mean, rtol=1e-5)
+    total = 0.5 * np.log(2 * np.pi * np.e * found["sd"] ** 2)  # of the units of the data
+    np.testing.assert_allclose(found["entropy"], total, rtol=1e-4)
+    parts = found["expected_entropy"] + found["mutual_information"]
+    np.testing.assert_allclose(found["entropy"], parts, rtol=1e-4)
+
+
+def test_netcdf_has_the_same_and_y_in_the_file_is_scored(capsys):
+    NEW.to_csv("labelled.csv", index=False)
+    for out in ("found.csv", "found.nc"):
+        cli.main(["predict", "here", "--inputs", "labelled.csv", "--out", out])
+    assert "rmse" in capsys.readouterr().out
+    lines, arrays = pandas.read_csv("found.csv"), xarray.load_dataset("found.nc")
+    for name in ("mean", "sd", "epistemic_sd", "entropy", "observed"):
+        np.testing.assert_allclose(lines[name], arrays[name])
+    np.testing.assert_allclose(lines["observed"], NEW["price"], rtol=1e-5)
+    middle = arrays["quantile"].sel(probability=0.5)
+    np.testing.assert_allclose(lines["quantile_0.5"], middle)
+
+
+def calibrated(how, run):
+    """Rows that calibrate, and how many of the test rows they are."""
+    if how == "held-out":
+        count = len(run.data.train.y)
+        held = np.sort(np.random.RandomState(0).permutation(count)[count - round(0.3 * count) :])
+        return run.data.train.x[held], run.data.train.y[held], 0
+    if how == "0.6":
+        return run.data.test.x[:9], run.data.test.y[:9], 9
+    y = (NEW["price"].to_numpy() - run.data.y_mean) / run.data.y_scale
+    return standardised(run.data)[0], y.astype(np.float32), 0
+
+
+@pytest.mark.parametrize("how", ["held-out", "0.6", "calibration.csv"])
+def test_conformal_intervals_are_calibrated_on_the_rows_that_are_said(how, folder, capsys):
+    NEW.to_csv("calibration.csv", index=False)
+    NEW.drop(columns="price").to_csv("new.csv", index=False)
+    on = [] if how == "held-out" else ["--on", "test"]
+    cli.main(["predict", "here", "--inputs", "new.csv", "--conformal", how, "--level", "0.8", *on])
+    out = capsys.readouterr().out
+    run, new = by_hand(folder / "here", standardised)
+    x, y, num_test = calibrated(how, run)
+    given = bnn.predict(run.posterior, run.draws, (x, y)), y
+    words = {"0.6": "9 of the 15 test rows", "held-out": "40 rows held out of training"}
+    assert f"calibrated on {words.get(how, '30 rows of calibration.csv')}" in out
+    found = pandas.read_csv("here/predictions-new.csv")
+    expected = np.stack(bnn.conformal.intervals(*given, new, level=0.8))
+    expected = expected * run.data.y_scale + run.data.y_mean
+    np.testing.assert_allclose(found[["conformal_lower", "conformal_upper"]].T, expected, rtol=1e-5)
+    test = bnn.predict(run.posterior, run.draws, (run.data.test.x[num_test:], None))
+    lower, upper = bnn.conformal.intervals(*given, test, level=0.8)
+    seen = run.data.test.y[num_test:]
+    covered = np.mean((lower <= seen) & (seen <= upper))
+    other = "other " if num_test else ""
+    assert f"coverage of {len(seen)} {other}test rows of train.csv: {covered:.3f}" in out
+    assert "equal training rows" not in out
+
+
+def test_calibration_rows_that_were_trained_on_are_counted(capsys):
+    pandas.concat([NEW, pandas.read_csv("train.csv")]).to_csv("both.csv", index=False)
+    cli.main(["predict", "here", "--conformal", "both.csv"])
+    assert "on 180 rows of both.csv, of which 95 equal training rows" in capsys.readouterr().out
+
+
+def test_classes_have_probabilities_entropies_and_sets(folder, capsys):
+    images = np.random.default_rng(1).integers(0, 17, (7, 8, 8)).astype(float)
+    np.savez("images.npz", x=images)
+    cli.main(["predict", "classes", "--inputs", "images.npz", "--conformal", "0.5"])
+    run, expected = by_hand(
+        folder / "classes",
+        lambda data: (((images[..., None] - data.x_mean) / data.x_scale).astype(np.float32), None),
+    )
+    found = pandas.read_csv("classes/predictions-images.csv", dtype={"conformal_set": str})
+    probs = found[[f"probability_{k}" for k in range(10)]].to_numpy()
+    np.testing.assert_allclose(probs, expected["probs"], rtol=1e-5)
+    for name in ("entropy", "expected_entropy", "mutual_information"):
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-6)
+    calibration, labels = run.data.test.x[:180], run.data.test.y[:180]
+    given = bnn.predict(run.posterior, run.draws, (calibration, None))
+    sets = bnn.conformal.sets(given, labels, expected)
+    written = [set(map(int, row.split())) for row in found["conformal_set"].fillna("")]
+    assert written == [set(np.flatnonzero(row)) for row in sets]
+    covered = float(
+        re.search(r"coverage of 180 other test rows of digits: (\S+),", capsys.readouterr().out)[1]
+    )
+    assert 0.8 < covered < 1
+
+
+def test_held_out_rows_that_stopped_training_are_named(monkeypatch, capsys):
+    loaded = bnn.diagnostics.load
+
+    def stopped(path):
+        draws = loaded(path)
+        settings = json.loads(draws.attrs["settings"]) | {"rows_held_out": "40, checksum"}
+        draws.attrs["settings"] = json.dumps(settings)
+        return draws
+
+    monkeypatch.setattr(bnn.diagnostics, "load", stopped)
+    cli.main(["predict", "here", "--conformal", "held-out"])
+    assert (
+        "held out of training, which also decided when training stopped" in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["here", "--inputs", "nowhere.csv"], "got 'nowhere.csv', expected a file that exists"),
+        (["here", "--inputs", "wrong.csv"], "got a table without cost and with unknown colour"),
+        (["here", "--out", "found.txt"], "got --out found.txt, expected a name that ends in .csv"),
+        (
+            ["here", "--out", "no/found.csv"],
+            "got --out no/found.csv in a folder that does not exist",
+        ),
+        (["here", "--level", "1"], "got level=1.0, expected between 0 and 1"),
+        (["here", "--conformal", "1.5"], "got --conformal 1.5, expected a share"),
+        (
+            ["here", "--on", "test", "--conformal", "0.2"],
+            "got 3 rows by --conformal 0.2, expected at least 9",
+        ),
+        (
+            ["here", "--on", "held-out", "--conformal", "held-out"],
+            "got --conformal held-out with --on held-out, expected other rows",
+        ),
+        (["classes", "--conformal", "held-out"], "got --conformal held-out for a run that trained"),
+        (["here", "--conformal", "bare.csv"], "got --conformal bare.csv without y"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_in_one_line(arguments, words, capsys):
+    NEW[["age", "dose"]].assign(colour=1.0).to_csv("wrong.csv", index=False)
+    NEW.drop(columns="price").to_csv("bare.csv", index=False)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["predict", *arguments])
+    err = capsys.readouterr().err
+    assert stop.value.code == 2 and words in err and err.count("\n") == 1
+
+
+def test_laplace_predicts_linearised_in_closed_form_or_sampled(folder, capsys):
+    few = ["--hidden", "4", "--num-draws", "3", "--no-progress", "--folder", "fit"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+        patch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
+        cli.main(["run", "laplace", "--data", "train.csv", "--target", "price", *few])
+    run = reopen(folder / "fit")
+    test, draws = run.data.test, run.draws
+    expected = {
+        "linearised": bnn.predict(bnn.linearised(run.posterior, draws), draws, test),
+        "closed_form": bnn.predict_closed_form(run.posterior, draws, test),
+        "sampled": bnn.predict(run.posterior, draws, test),
+    }
+    means = {}
+    for form, prediction in expected.items():
+        cli.main(["predict", "fit", "--predictive", form, "--out", "form.csv"])
+        means[form] = pandas.read_csv("form.csv")["mean"]
+        in_units = prediction["mean"] * run.data.y_scale + run.data.y_mean
+        np.testing.assert_allclose(means[form], in_units, rtol=1e-6)
+    assert len({tuple(values) for values in means.values()}) == 3
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        cli.main(["predict", "here", "--predictive", "closed_form"])
+    words = "got predictive='closed_form' for sgld with 2 chains, expected laplace with one"
+    assert words in capsys.readouterr().err
+
+
+def test_the_likelihood_alone_is_tempered_and_older_runs_are_of_the_posterior(folder, capsys):
+    options = ["--data", "train.csv", "--target", "price", "--temperature", "0.5"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+        patch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
+        cold = ["--tempered", "likelihood", "--folder", "cold"]
+        cli.main(["run", "sgld", *options, *SMALL, *cold])
+    assert "T = 0.5 of the likelihood" in capsys.readouterr().out
+    posterior = reopen(folder / "cold").posterior
+    assert (posterior.temperature, posterior.tempered) == (0.5, "likelihood")
+    assert bnn.diagnostics.load("cold").attrs["tempered"] == "likelihood"
+    path = folder / "here" / "problem.json"
+    settings = json.loads(path.read_text())
+    assert settings.pop("tempered") == "posterior"
+    path.write_text(json.dumps(settings))
+    assert reopen(folder / "here").posterior.tempered == "posterior"
+
+
+# --- reading
+
+
+@pytest.fixture(scope="module")
+def data(folder):
+    return bnn.data.load(str(folder / "train.csv"), target="price")
+
+
+def test_columns_are_taken_by_name_and_y_like_that_of_training(data, folder):
+    test = data.test
+    frame = pandas.DataFrame(test.x * data.x_scale + data.x_mean, columns=["age", "dose", "cost"])
+    frame["price"] = test.y.astype(float) * data.y_scale + data.y_mean
+    frame[["price", "cost", "age", "dose"]].to_csv("again.csv", index=False)
+    found = read_new_rows(folder / "again.csv", data)
+    assert found.x.dtype == found.y.dtype == np.float32
+    np.testing.assert_allclose(found.x, test.x, atol=1e-5)
+    np.testing.assert_allclose(found.y, test.y, atol=1e-5)
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_without_names_columns_are_taken_by_number(header, folder):
+    frame = table(20)
+    frame.to_csv("plain.csv", index=False, header=False)
+    data = bnn.data.load(str(folder / "plain.csv"), target=1)
+    for names, has_y in ((["age", "dose", "cost"], False), (list(frame), True)):
+        frame[names].to_csv("rows.csv", index=False, header=header)
+        found = read_new_rows(folder / "rows.csv", data)
+        x = frame[["age", "dose", "cost"]]
+        np.testing.assert_allclose(found.x, (x - data.x_mean) / data.x_scale, atol=1e-5)
+        assert (found.y is not None) == has_y
+    np.testing.assert_allclose(found.y * data.y_scale + data.y_mean, frame["price"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("age,dose,cost\n1,2,\n", "got '' in line 2, column 'cost', expected a finite number"),
+        ("age,dose,cost\n1,2,x\n", "got 'x' in line 2, column 'cost', expected a finite number"),
+        ("age,dose,cost\n1,2,3,4\n", "got 4 cells in line 2, expected 3 as in the first"),
+        ("age,dose,dose,cost\n1,2,3,4\n", "got several columns dose, expected a name each"),
+        ("age,dose,cost\n", "got no rows"),
+        ("1,2,3\n", "got a table without age, dose, cost and with unknown 0, 1, 2"),
+    ],
+)
+def test_tables_that_are_not_like_the_training_rows_are_refused(lines, words, data, folder):
+    path = folder / "broken.csv"
+    path.write_text(lines)
+    with pytest.raises(ValueError, match=words) as error:
+        read_new_rows(path, data)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"z": np.zeros((2, 3))}, "got arrays"),
+        ({"x": np.zeros((2, 4))}, r"got rows of shape \(4,\), expected \(3,\)"),
+        ({"x": np.zeros((2, 3)), "y": np.zeros(3)}, "got 2 rows in x and"),
+        ({"x": np.full((2, 3), np.nan)}, r"got nan in row 0 \(from 0\) of x"),
+        ({"x": np.array([["a"] * 3])}, "got x of <U1, expected numbers"),
+    ],
+)
+def test_arrays_that_are_not_like_the_training_rows_are_refused(arrays, words, data, folder):
+    np.savez(folder / "broken.npz", **arrays)
+    with pytest.raises(ValueError, match=words):
+        read_new_rows(folder / "broken.npz", data)
+
+
+def test_columns_of_text_are_encoded_as_in_training(folder):
+    frame = table(60).assign(colour=["red", "blue", "green"] * 20, new=[True, False] * 30)
+    frame.rename_axis(None).to_csv(folder / "mixed.csv")  # with the index of pandas
+    with pytest.warns(UserWarning, match="one-hot"):
+        data = bnn.data.load(str(folder / "mixed.csv"), target="price")
+    rows = frame[["new", "colour", "cost", "dose", "age"]].iloc[1:3]
+    rows.to_csv(folder / "rows.csv", index=False)
+    x = read_new_rows(folder / "rows.csv", data).x * data.x_scale + data.x_mean
+    expected = np.column_stack([rows[["age", "dose", "cost"]], [[1, 0, 0, 0], [0, 1, 0, 1]]])
+    np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-5)
+    rows.assign(colour="pink").to_csv(folder / "rows.csv", index=False)
+    with pytest.raises(ValueError, match="got 'pink' in line 2, column 'colour', expected one of"):
+        read_new_rows(folder / "rows.csv", data)
+
+
+def test_a_parquet_file_needs_a_reader(data, folder, monkeypatch):
+    def no_reader(path):
+        raise ImportError("Unable to find a usable engine")
+
+    (folder / "rows.parquet").write_bytes(b"")
+    with monkeypatch.context() as patch:
+        patch.setattr(pandas, "read_parquet", no_reader)
+        with pytest.raises(ImportError, match="without a reader of such files, expected pyarrow"):
+            read_new_rows(folder / "rows.parquet", data)
+    frame = NEW.drop(columns="price")
+    monkeypatch.setattr(pandas, "read_parquet", lambda path: frame)
+    x = read_new_rows(folder / "rows.parquet", data).x
+    np.testing.assert_allclose(x, (frame - data.x_mean) / data.x_scale, atol=1e-5)

@@ -1,0 +1,93 @@
+"""Quantiles of mixtures over draws, against SciPy's root finder."""
+
+import importlib
+from functools import partial
+
+import arviz as az
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import scipy.stats as st
+import xarray
+from scipy.optimize import brentq
+
+import bnn_ppl as bnn
+
+ROWS = 5
+RNG = np.random.default_rng(0)
+X, REAL = RNG.normal(size=(ROWS, 3)), RNG.normal(size=ROWS)
+LEVELS = 0.001, 0.05, 0.5, 0.95
+QUANTILES = importlib.import_module("bnn_ppl.analysis.quantiles")
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def student(x, y=None):
+    weights = numpyro.sample("weights", dist.Normal(np.zeros(3), 1).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfNormal())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.StudentT(4.0, x @ weights, scale), obs=y)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_they_are_those_of_the_mixture(weighted, monkeypatch):
+    monkeypatch.setattr(QUANTILES, "_NUMBERS_AT_ONCE", 2 * 12)  # two rows at a time
+    monkeypatch.setattr("bnn_ppl.storage.inference_data._BYTES_A_BLOCK", 100)
+    weights, scale = 3 * RNG.normal(size=(2, 6, 3)), RNG.uniform(0.1, 1, size=(2, 6))
+    draws = az.from_dict(posterior={"weights": weights, "scale": scale})
+    share = np.full((2, 6), 1 / 12)
+    if weighted:
+        logs = RNG.normal(size=(2, 6))
+        share = np.exp(logs) / np.exp(logs).sum(1, keepdims=True) / 2
+        stats = {"log_weight": (("chain", "draw"), logs)}
+        draws.add_groups(sample_stats=xarray.Dataset(stats))
+    found = bnn.predict_quantiles(bnn.condition(student, (X, REAL)), draws, X, LEVELS)
+    locs = np.einsum("ni,cdi->ncd", X, weights)
+    for i, level in enumerate(LEVELS):
+        for row in range(ROWS):
+            law = st.t(4, locs[row], scale)
+            expected = brentq(lambda y: np.sum(share * law.cdf(y)) - level, -1e3, 1e3)  # noqa: B023
+            assert found[i, row] == pytest.approx(expected, abs=1e-8)
+
+
+def test_of_one_gaussian_they_are_its_own():
+    net = partial(bnn.nets.MLP, 3, (), 2)
+    model = bnn.models.regressor(net, bnn.priors.normal(), "heteroscedastic")
+    posterior = bnn.condition(model, (X, REAL))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 1)
+    prediction = bnn.predict(posterior, draws, (X, None))
+    found = bnn.predict_quantiles(posterior, draws, X, LEVELS)
+    law = st.norm(prediction["mean"].values, np.sqrt(prediction["variance"].values))
+    np.testing.assert_allclose(found, [law.ppf(level) for level in LEVELS], atol=1e-9)
+
+
+def test_each_of_several_outputs_has_its_own():
+    model = bnn.models.regressor(
+        partial(bnn.nets.MLP, 3, (), 2), bnn.priors.normal(), num_outputs=2, covariance="full"
+    )
+    posterior = bnn.condition(model, (X, RNG.normal(size=(ROWS, 2))))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 1)
+    prediction = bnn.predict(posterior, draws, (X, None))
+    law = st.norm(prediction["mean"].values, np.sqrt(prediction["variance"].values))
+    found = bnn.predict_quantiles(posterior, draws, X, LEVELS)
+    np.testing.assert_allclose(found, [law.ppf(level) for level in LEVELS], atol=1e-9)
+
+
+def test_classes_and_wrong_levels_are_refused():
+    net = partial(bnn.nets.MLP, 3, (), 2)
+    posterior = bnn.condition(
+        bnn.models.classifier(net, bnn.priors.normal()), (X, np.arange(5) % 2)
+    )
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 2)
+    with pytest.raises(
+        ValueError, match="got a likelihood CategoricalLogits, expected one of real"
+    ):
+        bnn.predict_quantiles(posterior, draws, X, LEVELS)
+    with pytest.raises(ValueError, match=r"got quantiles=\(0.5, 1\), expected probabilities"):
+        bnn.predict_quantiles(posterior, draws, X, (0.5, 1))
