@@ -56,6 +56,26 @@ def test_the_mean_and_standard_deviation_are_those_of_predict_in_the_units_of_y(
     np.testing.assert_array_equal(regressor.predict(X), mean)
 
 
+def test_several_targets_are_fitted_together_each_in_its_units():
+    y = np.column_stack([Y, -0.01 * X[:, 1] + 0.001 * RNG.normal(size=40)])
+    fitted = BayesianRegressor(**SHORT, covariance="full").fit(X, y)
+    assert fitted.posterior_.data[1].shape == (40, 2)
+    assert "correlation" in fitted.draws_.posterior
+    mean, std = fitted.predict(X, return_std=True)
+    x = (X - X.mean(0)) / np.where(np.ptp(X, 0) > 0, X.std(0), 1)
+    prediction = bnn.predict(fitted.posterior_, fitted.draws_, (x, None))
+    np.testing.assert_allclose(mean, prediction["mean"] * y.std(0) + y.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(std, np.sqrt(prediction["variance"]) * y.std(0), rtol=1e-4)
+    quantiles = fitted.predict(X, quantiles=[0.05, 0.95])
+    lower, upper = fitted.predict_interval(X)
+    assert quantiles.shape == (40, 2, 2)
+    np.testing.assert_allclose(quantiles, np.stack([lower, upper], -1), rtol=1e-9)
+    assert ((lower < mean) & (mean < upper)).all()
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(X), mean)
+    assert BayesianRegressor(**SHORT).fit(X, y[:, :1]).predict(X).shape == (40,)
+
+
 def test_quantiles_and_intervals_are_those_of_the_mixture_in_the_units_of_y(regressor):
     x = (X - X.mean(0)) / np.where(np.ptp(X, 0) > 0, X.std(0), 1)
     levels = 0.05, 0.5, 0.95

@@ -121,15 +121,17 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         Name of a method of this package, or a function of a posterior that returns a
         :class:`bnn_ppl.Method`.
     noise
-        Standard deviation of y given x: "learnt", "heteroscedastic" (from a second output of the
-        network), or a number in the units of y.
+        Standard deviation of y given x: "learnt", "heteroscedastic" (from as many more outputs of
+        the network), or a number in the units of y.
+    covariance
+        Of the noise of several targets: "diagonal", or "full", with learnt correlations.
     method_options
         Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
     hidden
         Widths of the hidden layers of the MLP; a number for one layer.
     net
         Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
-        columns) to (rows, 1), or to (rows, 2) for heteroscedastic noise.
+        columns) to (rows, targets), or to (rows, 2 targets) for heteroscedastic noise.
     prior
         Prior of the weights, as for :func:`bnn_ppl.random_network`; by default
         :func:`bnn_ppl.priors.fan_in` with a gain of `prior_scale`.
@@ -164,7 +166,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
     x_mean_, x_scale_ : numpy.ndarray
         Mean and standard deviation of each column of X, (columns,), by which inputs are
         standardised; the scale of a constant column is 1.
-    y_mean_, y_scale_ : float
+    y_mean_, y_scale_ : float, or numpy.ndarray (targets,)
         The same of y.
     n_features_in_ : int
         Number of columns of X.
@@ -175,6 +177,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         method: str | Callable[..., bnn.Method] = "sghmc",
         *,
         noise: Literal["learnt", "heteroscedastic"] | float = "learnt",
+        covariance: Literal["diagonal", "full"] = "diagonal",
         method_options: Mapping[str, Any] | None = None,
         hidden: int | Sequence[int] = (50,),
         net: Any = None,
@@ -212,9 +215,16 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             progress=progress,
         )
         self.noise = noise
+        self.covariance = covariance
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that y may have several columns."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BayesianRegressor":
-        """Sample the posterior given X (rows, columns) and targets y (rows,).
+        """Sample the posterior given X (rows, columns) and y (rows,) or (rows, targets).
 
         With `sample_weight` (rows,), at least 0, each row's log-likelihood is multiplied by its
         weight: a row of weight 2 counts as two rows, also in the scales of X and y.
@@ -225,10 +235,13 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             If X or y does not have this shape or is not finite, a weight is negative, or an
             argument is out of range.
         """
-        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True)
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         weights = checked_weights(sample_weight, x)
         scaling = mean_and_scale(y, weights)
-        self.y_mean_, self.y_scale_ = float(scaling.mean), float(scaling.scale)
+        one = y.ndim == 1
+        self.y_mean_: Any = float(scaling.mean) if one else scaling.mean
+        self.y_scale_: Any = float(scaling.scale) if one else scaling.scale
         self._sample(x, standardise(y, scaling, np.dtype(np.float32)), weights)
         return self
 
@@ -238,7 +251,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         return_std: bool = False,
         quantiles: float | Sequence[float] | None = None,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Predict the mean of y (rows,), or its quantiles.
+        """Predict the mean of y, in its shape (rows,) or (rows, targets), or its quantiles.
 
         Parameters
         ----------
@@ -248,7 +261,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             Whether to give a pair, the mean and the standard deviation, noise included.
         quantiles
             Give these quantiles of y in place of the mean, noise included: a probability, for an
-            array (rows,), or several, for (rows, quantiles).
+            array of y's shape, or several, for one more axis, the last.
 
         Raises
         ------
@@ -259,14 +272,14 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             if return_std:
                 raise ValueError("got return_std and quantiles, expected one of them")
             found = self._in_units(X, np.atleast_1d(quantiles))
-            return found.T if np.ndim(quantiles) else found[0]
+            return np.moveaxis(found, 0, -1) if np.ndim(quantiles) else found[0]
         prediction = self._predicted(X)
         mean = prediction["mean"].values * self.y_scale_ + self.y_mean_
         std = np.sqrt(prediction["variance"].values) * self.y_scale_
         return (mean, std) if return_std else mean
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Predict the ends (rows,) and (rows,) of the central interval of y, noise included.
+        """Predict the ends of the central interval of y, each in its shape, noise included.
 
         Parameters
         ----------
@@ -290,7 +303,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
 
     def _model(self) -> Callable:
         noise: Any = self._as_fitted.noise
-        net = self._network(2 if noise == "heteroscedastic" else 1)
+        num_outputs = np.size(self.y_mean_)
+        net = self._network((2 if noise == "heteroscedastic" else 1) * num_outputs)
         if noise == "learnt":
             noise = bnn.priors.noise()
         elif isinstance(noise, numbers.Real):
@@ -299,4 +313,10 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             raise ValueError(
                 f"got noise={noise!r}, expected 'learnt', 'heteroscedastic' or a number"
             )
-        return bnn.models.regressor(net, self._prior(), noise)
+        return bnn.models.regressor(
+            net,
+            self._prior(),
+            noise,
+            num_outputs=num_outputs,
+            covariance=self._as_fitted.covariance,
+        )

@@ -316,7 +316,9 @@ def _predictive(
 
 
 def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int, ...]]:
-    return {site: value.shape for site, value in jax.eval_shape(constrain, shapes).items()}
+    # In the float type of now: some of NumPyro's transforms take no other.
+    now = {site: jax.ShapeDtypeStruct(leaf.shape, float) for site, leaf in shapes.items()}
+    return {site: value.shape for site, value in jax.eval_shape(constrain, now).items()}
 
 
 def _total(temperature: float, tempered: str, num_rows: int, terms: Terms, batch: Batch) -> Array:
