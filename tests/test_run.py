@@ -286,9 +286,13 @@ def test_chunks_do_not_change_the_draws(posterior, monkeypatch):
     whole = short(posterior)
     monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 1)
     one_by_one = short(posterior)
-    for group in ("posterior", "sample_stats"):
-        for name in whole[group]:
-            np.testing.assert_array_equal(one_by_one[group][name], whole[group][name])
+    for name in whole.posterior:
+        np.testing.assert_array_equal(one_by_one.posterior[name], whole.posterior[name])
+    # Buffers of another length are another program, whose sums may end in another digit.
+    for name in whole.sample_stats:
+        np.testing.assert_allclose(
+            one_by_one.sample_stats[name], whole.sample_stats[name], rtol=1e-6
+        )
 
 
 def test_an_error_in_a_chunk_keeps_what_the_chunks_before_it_computed(

@@ -1,9 +1,9 @@
 """Computed toy data: a draw of a Gaussian process, and blobs in the plane."""
 
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtri
 
 from bnn_ppl.data.reading import Data, DataSet, Place
 from bnn_ppl.data.splits import refuse_subset, split_number
@@ -52,7 +52,8 @@ def drawn_function(random: np.random.RandomState) -> Callable[[np.ndarray], np.n
     Its spectrum, a standard normal, is taken at 2,000 equally likely frequencies, so that the
     function is known everywhere; within 10 units the kernel differs from that by less than 0.001.
     """
-    frequencies = ndtri((np.arange(_NUM_FREQUENCIES) + 0.5) / _NUM_FREQUENCIES)
+    shares = (np.arange(_NUM_FREQUENCIES) + 0.5) / _NUM_FREQUENCIES
+    frequencies = np.array([NormalDist().inv_cdf(share) for share in shares])
     cosines, sines = random.standard_normal((2, _NUM_FREQUENCIES)) / np.sqrt(_NUM_FREQUENCIES)
 
     def function(x: np.ndarray) -> np.ndarray:
