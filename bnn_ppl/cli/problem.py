@@ -28,7 +28,9 @@ NETS: dict[str, Callable] = {
     "vgg16": bnn.nets.VGG16,
     "resnet20": bnn.nets.ResNet20,
     "resnet18": bnn.nets.ResNet18,
+    "resnet50": bnn.nets.ResNet50,
     "preresnet20": bnn.nets.PreResNet,
+    "wide_resnet": bnn.nets.WideResNet,
     "cnn_lstm": bnn.nets.CNNLSTM,
 }
 # The kernel that sees the inputs, in one net or another.
@@ -129,7 +131,9 @@ class Problem(NamedTuple):
         "vgg16",
         "resnet20",
         "resnet18",
+        "resnet50",
         "preresnet20",
+        "wide_resnet",
         "cnn_lstm",
     ] = "mlp"
     hidden: tuple[int, ...] = (50,)
