@@ -198,7 +198,9 @@ FIRST = {
     "vgg16": ("net.stages.0.convolutions.0.kernel", (3, 3, 3, 64)),
     "resnet20": ("net.stem.conv.kernel", (3, 3, 3, 16)),
     "resnet18": ("net.stem.conv.kernel", (3, 3, 3, 64)),
+    "resnet50": ("net.stem.conv.kernel", (7, 7, 3, 64)),
     "preresnet20": ("net.stem.kernel", (3, 3, 3, 16)),
+    "wide_resnet": ("net.stem.kernel", (3, 3, 3, 16)),
 }
 
 

@@ -32,6 +32,27 @@ def convolutions(layers):
     return sum(size**2 * m * n + n for size, m, n in layers)
 
 
+def wide_resnet_28_10():
+    """Weights of the convolutions and of the dense layer, then 3 for each normalised channel."""
+    convolved, normalised, channels = 9 * 3 * 16, 0, 16
+    for width in (160, 320, 640):
+        convolved += 9 * channels * width + 7 * 9 * width**2 + channels * width
+        normalised += channels + 7 * width
+        channels = width
+    return convolved + 640 * 10 + 10 + 3 * (normalised + 640)
+
+
+def resnet_50():
+    """Likewise."""
+    convolved, normalised, channels = 49 * 3 * 64, 64, 64
+    for width, number in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        convolved += channels * width + (number - 1) * 4 * width * width
+        convolved += number * (9 * width**2 + 4 * width**2) + channels * 4 * width
+        normalised += number * 6 * width + 4 * width
+        channels = 4 * width
+    return convolved + 2048 * 1000 + 1000 + 3 * normalised
+
+
 COUNTS = {
     "ResNet-20-FRN": (partial(nets.ResNet20, CIFAR, 10), 274_042),
     "the same with ReLU": (partial(nets.ResNet20, CIFAR, 10, activation=nnx.relu), 274_042),
@@ -39,6 +60,14 @@ COUNTS = {
     "ResNet-18": (partial(nets.ResNet18, CIFAR, 10), 11_173_962 + 4_800),
     # The usual 272,282 of PreResNet-20, with two for each of 688.
     "PreResNet-20": (partial(nets.PreResNet, CIFAR, 10), 272_282 + 688),
+    "WRN-28-10": (partial(nets.WideResNet, CIFAR, 10), wide_resnet_28_10()),
+    # The usual 36,479,194 and 25,557,032, with two for each of 8,976 and of 26,560.
+    "WRN-28-10, published": (partial(nets.WideResNet, CIFAR, 10), 36_479_194 + 8_976),
+    "ResNet-50": (partial(nets.ResNet50, (224, 224, 3), 1000), resnet_50()),
+    "ResNet-50, published": (
+        partial(nets.ResNet50, (224, 224, 3), 1000),
+        25_557_032 + 26_560,
+    ),
     "CNN-LSTM": (partial(nets.CNNLSTM, (100,), 2), 2_700_098),
     "AlexNet": (partial(nets.AlexNet, CIFAR, 10), convolutions(ALEXNET) + 2570),
     "VGG-16": (
@@ -77,12 +106,52 @@ def test_resnet_20_is_the_reference_with_swish_unless_told():
     assert [block.strides for block in module.blocks] == [1, 1, 1, 2, 1, 1, 2, 1, 1]
 
 
+class Noted(nnx.Module):
+    """A block that notes the shapes of its outputs."""
+
+    def __init__(self, block, notes):
+        self.block, self.note = block, notes.append
+
+    def __call__(self, x):
+        out = self.block(x)
+        self.note(out.shape[1:])
+        return out
+
+
+LARGE = {
+    "WRN-28-10": (
+        partial(nets.WideResNet, CIFAR, 10),
+        [(32, 32, 160)] * 4 + [(16, 16, 320)] * 4 + [(8, 8, 640)] * 4,
+    ),
+    "ResNet-50": (
+        partial(nets.ResNet50, (224, 224, 3), 1000),
+        [(56, 56, 256)] * 3 + [(28, 28, 512)] * 4 + [(14, 14, 1024)] * 6 + [(7, 7, 2048)] * 3,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_blocks_of_large_residual_networks_have_the_published_sizes(case):
+    factory, expected = LARGE[case]
+    shapes = []
+
+    def outputs(x):
+        module = factory(rngs=nnx.Rngs(0))
+        module.blocks = nnx.List([Noted(block, shapes) for block in module.blocks])
+        return module(x)
+
+    nnx.eval_shape(outputs, jnp.zeros((1, *factory.args[0])))
+    assert shapes == expected
+
+
 @pytest.mark.parametrize(
     ("factory", "shape"),
     [
         (partial(nets.ResNet20, CIFAR, 10), (2, 10)),
         (partial(nets.ResNet18, CIFAR, 7), (2, 7)),
         (partial(nets.PreResNet, (20, 33, 3), 10, depth=26), (2, 10)),
+        (partial(nets.WideResNet, (20, 33, 3), 10, depth=16, factor=4), (2, 10)),
+        (partial(nets.ResNet50, (224, 224, 3), 1000), (2, 1000)),
         (partial(nets.VGG16, (70, 32, 3), 10), (2, 10)),
         (partial(nets.AlexNet, (29, 80, 3), 10), (2, 10)),
         (partial(nets.UNet, (12, 16, 3), 4), (2, 12, 16, 4)),
@@ -176,8 +245,33 @@ def preresnet(module, x, act, strides):
     for block, step in zip(module.blocks, strides, strict=True):
         residual = convolved(block.first, act(normalised(block.first_norm, x)), step)
         residual = convolved(block.second, act(normalised(block.second_norm, residual)))
-        x = residual + (x if step == 1 else convolved(block.shortcut, x, step))
+        same = residual.shape == x.shape
+        x = residual + (x if same else convolved(block.shortcut, x, step))
     return dense(module.output, act(normalised(module.norm, x)).mean((1, 2)))
+
+
+def halved(x):
+    """Maximum of 3x3 windows, every second pixel; beyond the edge there is nothing."""
+    for axis in (1, 2):
+        length = x.shape[axis]
+        before = max((-(-length // 2) - 1) * 2 + 3 - length, 0) // 2
+        ends = [np.arange(-before, length, 2)[: -(-length // 2)] + k for k in range(3)]
+        inside = [np.clip(at, 0, length - 1) for at in ends]
+        x = np.max([x.take(at, axis) for at in inside], axis=0)
+    return x
+
+
+def bottleneck(module, x, strides):
+    def layer(module, x, strides=1):
+        return normalised(module.norm, convolved(module.conv, x, strides))
+
+    x = halved(relu(layer(module.stem, x, 2)))
+    for block, step in zip(module.blocks, strides, strict=True):
+        residual = relu(layer(block.middle, relu(layer(block.narrow, x)), step))
+        residual = layer(block.widen, residual)
+        same = residual.shape == x.shape
+        x = relu(residual + (x if same else layer(block.shortcut, x, step)))
+    return dense(module.output, x.mean((1, 2)))
 
 
 def cnn_lstm(module, tokens):
@@ -252,6 +346,14 @@ SMALL = {
     "preresnet": (
         partial(nets.PreResNet, (6, 8, 2), 3, depth=10, widths=(4, 5)),
         partial(preresnet, act=relu, strides=(1, 1, 2, 1)),
+    ),
+    "preresnet, narrower stem": (
+        partial(nets.PreResNet, (5, 6, 2), 3, depth=6, widths=(4, 5), stem_width=3),
+        partial(preresnet, act=relu, strides=(1, 2)),
+    ),
+    "bottleneck": (
+        partial(nets.BottleneckResNet, (17, 22, 2), 3, num_blocks=(2, 1), width=2),
+        partial(bottleneck, strides=(1, 1, 2)),
     ),
     "cnn lstm": (TOKENS, cnn_lstm),
     "alexnet": (partial(nets.AlexNet, (32, 61, 2), 3, widths=(3, 4, 5, 4, 3)), alexnet),
@@ -434,6 +536,7 @@ REFUSED = {
     r"got depth=2, expected 8n \+ 2": partial(
         nets.PreResNet, CIFAR, 10, depth=2, widths=(4, 4, 4, 4)
     ),
+    r"got depth=26, expected 6n \+ 4 .*: 10, 16": partial(nets.WideResNet, CIFAR, 10, depth=26),
     "got images of 28x40, expected at least 29": partial(nets.AlexNet, (28, 40, 1), 2),
     "got 4 widths": partial(nets.AlexNet, CIFAR, 2, widths=(1, 2, 3, 4)),
     "got images of 32x31, expected at least 32": partial(nets.VGG16, (32, 31, 1), 2),

@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.special
 import scipy.stats as st
 import xarray as xr
 from scipy.spatial.distance import cdist
@@ -379,6 +380,43 @@ def test_a_row_says_what_the_point_and_laplace_in_its_folder_say(noisy, digits):
     assert (folder / "label_noise.png").read_bytes().startswith(b"\x89PNG")
 
 
+def own_network():
+    """A linear map of the pixels as a plain function of its weights."""
+    return bnn.nets.from_function(
+        lambda key: {"w": 0.1 * jax.random.normal(key, (64, 10))},
+        lambda weights, x: x.reshape(len(x), -1) @ weights["w"],
+    )
+
+
+def test_a_network_of_ones_own_has_its_evidence_in_full(digits, tmp_path):
+    """For logits linear in the weights the Gauss-Newton matrix is the Hessian."""
+    options = {"num_epochs": 2, "batch_size": 32, "folder": tmp_path, "progress": False}
+    net = own_network()
+    table = studies.label_noise_network(digits, net, shares=[1.0], structure="full", **options)
+    point = bnn.diagnostics.load(tmp_path / "share-1" / "point").posterior["net.w"].values[0, 0]
+    w, x = point.astype(float), digits.train.x.reshape(64, -1).astype(float)
+    probs = scipy.special.softmax(x @ w, axis=1)
+    y = studies.with_label_noise(digits.train.y, 1, 10)
+    density = np.log(probs[np.arange(64), y]).sum() + st.norm.logpdf(w).sum()
+    of_logits = probs[:, :, None] * np.eye(10) - probs[:, :, None] * probs[:, None]
+    hessian = np.einsum("ni,nj,nab->iajb", x, x, of_logits).reshape(640, 640) + np.eye(640)
+    expected = density + 320 * np.log(2 * np.pi) - np.linalg.slogdet(hessian)[1] / 2
+    assert table["log_evidence"].item() == pytest.approx(expected / 64, rel=1e-4)
+
+
+def test_the_command_takes_any_network_of_the_package(monkeypatch, tmp_path):
+    taken = []
+
+    def stop(data, net, *, structure, **options):
+        taken.extend([net.func, net.args, structure])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(studies, "label_noise_network", stop)
+    with pytest.raises(KeyboardInterrupt):
+        commands.label_noise(net="resnet20", structure="diagonal", gp=False, folder=tmp_path)
+    assert taken == [bnn.nets.ResNet20, ((8, 8, 1), 10), "diagonal"]
+
+
 def laplace_evidence(kernel, signs):
     """Rasmussen & Williams (2006), algorithm 3.1 in plain steps, with labels -1 and 1."""
     f = np.zeros(len(signs))
@@ -477,6 +515,14 @@ REFUSED = {
     "a share of the network's above 1": (
         lambda data: studies.label_noise_network(data, linear(), shares=[0, 2]),
         "got share=2, expected from 0 to 1",
+    ),
+    "a function without the layers that Kronecker factors need": (
+        lambda data: studies.label_noise_network(data, own_network(), num_epochs=1, batch_size=32),
+        "got a model that calls no dense or convolutional layer",
+    ),
+    "hidden layers of another network": (
+        lambda data: commands.label_noise(net="lenet", hidden=(3,), gp=False),
+        "got --hidden with --net lenet, expected --net mlp: drop it",
     ),
     "a table": (
         lambda data: studies.label_noise_network(bnn.data.load("yacht"), linear()),

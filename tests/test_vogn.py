@@ -89,11 +89,12 @@ CASES = {
 }
 
 
-def conditioned(net, prior, shape):
+def conditioned(net, prior, shape, microbatch=None):
     """Posterior at a temperature, and a position; the noise of y is learnt."""
     rng = np.random.default_rng(0)
     data = rng.normal(size=shape), rng.normal(size=shape[0])
-    posterior = bnn.condition(bnn.models.regressor(net, prior), data, temperature=0.3)
+    model = bnn.models.regressor(net, prior)
+    posterior = bnn.condition(model, data, temperature=0.3, microbatch=microbatch)
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     return posterior, {site: 0.5 * rng.normal(size=leaf.shape) for site, leaf in shapes.items()}
 
@@ -137,6 +138,22 @@ def test_padding_counts_for_nothing_and_rows_may_be_taken_some_at_a_time(name, m
         for site in position:
             np.testing.assert_allclose(whole[site], expected[site], rtol=1e-10)
             np.testing.assert_allclose(parts[site], expected[site], rtol=1e-10)
+
+
+@pytest.mark.parametrize("num_padding", [0, 3])
+@pytest.mark.parametrize("name", ["convolutions", "layer norm", "learnt precisions"])
+def test_chunks_of_a_batch_equal_the_whole(name, num_padding):
+    *case, _ = CASES[name]
+    with jax.enable_x64(True):
+        posterior, position = conditioned(*case)
+        batch = posterior.data
+        if num_padding:  # the last chunk holds padding alone
+            copies = np.array([*range(7), *[0] * num_padding])
+            batch = *(leaf[copies] for leaf in batch), np.arange(len(copies)) < 7
+        chunked, _ = conditioned(*case, microbatch=3)
+        expected = jax.jit(row_gradients(posterior))(position, batch)
+        found = jax.jit(row_gradients(chunked))(position, batch)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10), found, expected)
 
 
 def test_a_bias_of_pixels_is_squared_after_it_is_summed_over_them():

@@ -17,6 +17,20 @@ from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
 
 Scored = Literal["held-out", "test"]  # rows
+Net = Literal[
+    "mlp",
+    "lenet",
+    "lenet5",
+    "lenet_caffe",
+    "alexnet",
+    "vgg16",
+    "resnet20",
+    "resnet18",
+    "resnet50",
+    "preresnet20",
+    "wide_resnet",
+    "cnn_lstm",
+]
 
 USUAL_SCALE = round(math.sqrt(2), 3)
 
@@ -28,7 +42,9 @@ NETS: dict[str, Callable] = {
     "vgg16": bnn.nets.VGG16,
     "resnet20": bnn.nets.ResNet20,
     "resnet18": bnn.nets.ResNet18,
+    "resnet50": bnn.nets.ResNet50,
     "preresnet20": bnn.nets.PreResNet,
+    "wide_resnet": bnn.nets.WideResNet,
     "cnn_lstm": bnn.nets.CNNLSTM,
 }
 # The kernel that sees the inputs, in one net or another.
@@ -120,18 +136,7 @@ class Problem(NamedTuple):
     classes: bool | None = None
     impute: bool = False
     data_dir: Path | None = None
-    net: Literal[
-        "mlp",
-        "lenet",
-        "lenet5",
-        "lenet_caffe",
-        "alexnet",
-        "vgg16",
-        "resnet20",
-        "resnet18",
-        "preresnet20",
-        "cnn_lstm",
-    ] = "mlp"
+    net: Net = "mlp"
     hidden: tuple[int, ...] = (50,)
     prior: Literal[
         "fan_in",
@@ -207,12 +212,17 @@ def refuse_unused(problem: Problem, data: Any) -> None:
         raise ValueError(
             f"got --noise {problem.noise} for {problem.data}, expected it of a regression: drop it"
         )
-    if problem.net != "mlp" and problem.hidden != Problem().hidden:
-        raise ValueError(f"got --hidden with --net {problem.net}, expected --net mlp: drop it")
+    refuse_hidden(problem.net, problem.hidden, Problem().hidden)
     if problem.prior_power is not None and problem.prior != "generalised_normal":
         raise ValueError(
             f"got --prior-power with --prior {problem.prior}, expected generalised_normal: drop it"
         )
+
+
+def refuse_hidden(net: str, hidden: tuple[int, ...], usual: tuple[int, ...]) -> None:
+    """Refuse widths of hidden layers with a network that has its own."""
+    if net != "mlp" and hidden != usual:
+        raise ValueError(f"got --hidden with --net {net}, expected --net mlp: drop it")
 
 
 def load_data(problem: Problem, encoding: bnn.data.Encoding | None = None) -> Any:
@@ -277,9 +287,9 @@ def _taken(rows: Any, chosen: Any) -> Any:
 
 def _model(problem: Problem, data: Any) -> Callable:
     if data.num_classes is not None:
-        net = _net(problem, data, data.num_classes)
+        net = network(problem, data, data.num_classes)
         return bnn.models.classifier(net, _prior(problem, data, net))
-    net = _net(problem, data, 2 if problem.noise == "heteroscedastic" else 1)
+    net = network(problem, data, 2 if problem.noise == "heteroscedastic" else 1)
     noise = None if problem.noise == "learnt" else problem.noise
     return bnn.models.regressor(net, _prior(problem, data, net), noise)
 
@@ -315,7 +325,8 @@ def _first_kernel(problem: Problem, net: Callable) -> tuple[str, tuple[int, ...]
     return f"net.{site}", shapes[site]
 
 
-def _net(problem: Problem, data: Any, num_outputs: int) -> Callable:
+def network(problem: Problem, data: Any, num_outputs: int) -> Callable:
+    """Give the factory of the network, for the inputs of these data."""
     row_shape = data.train.x.shape[1:]
     if problem.net == "mlp":
         return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)

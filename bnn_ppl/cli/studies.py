@@ -7,9 +7,13 @@ from typing import Any
 
 import bnn_ppl as bnn
 from bnn_ppl import studies
+from bnn_ppl.cli.problem import Net, Problem, network, refuse_hidden
+from bnn_ppl.methods.laplace import Structure
 from bnn_ppl.plots.studies import LEARNERS
 from bnn_ppl.studies.continual import Learner
 from bnn_ppl.studies.label_noise import check_scikit_learn
+
+_HIDDEN = (100, 100)
 
 
 def continual(
@@ -107,8 +111,10 @@ def label_noise(
     subset: int | None = None,
     data_dir: Path | None = None,
     shares: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0),
-    hidden: tuple[int, ...] = (100, 100),
+    net: Net = "mlp",
+    hidden: tuple[int, ...] = _HIDDEN,
     prior_std: float = 1.0,
+    structure: Structure = "kronecker",
     num_epochs: int = 300,
     batch_size: int = 64,
     learning_rate: float = 5e-3,
@@ -136,11 +142,16 @@ def label_noise(
         Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     shares
         Fractions of the training labels replaced by random classes.
+    net
+        Network: "mlp" takes rows of any shape, the others images as large as theirs. One of your
+        own: bnn_ppl.studies.label_noise_network, in Python.
     hidden
-        Width of each hidden layer.
+        Width of each hidden layer of the mlp.
     prior_std
         Standard deviation of the prior of each weight; a narrow prior keeps the maximum a
         posteriori from fitting random labels.
+    structure
+        Structure of Laplace's covariance: "kronecker", "diagonal", "last_layer" or "full".
     num_epochs
         Epochs.
     batch_size
@@ -164,13 +175,16 @@ def label_noise(
 
     if gp:
         check_scikit_learn()
+    refuse_hidden(net, hidden, _HIDDEN)
     images = bnn.data.load(data, subset=subset, data_dir=data_dir)
+    num_classes = _num_classes(images)
     folder = folder or Path("runs") / f"label-noise-{Path(data).stem}"
-    network = studies.label_noise_network(
+    table = studies.label_noise_network(
         images,
-        _mlp(images, hidden),
+        network(Problem(data=data, net=net, hidden=hidden), images, num_classes),
         shares=shares,
         prior=bnn.priors.normal(prior_std),
+        structure=structure,
         num_epochs=num_epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
@@ -178,11 +192,10 @@ def label_noise(
         folder=folder,
         progress=progress,
     )
-    tables = [network]
     if gp:
         process = partial(studies.label_noise_gp, classes=gp_classes, num_rows=gp_rows)
-        tables.append(process(images, shares=shares, seed=seed))
-    table = pd.concat(tables, ignore_index=True)
+        of_process = process(images, shares=shares, seed=seed)
+        table = pd.concat([table, of_process], ignore_index=True)
     print("\n" + table.to_string(index=False, float_format="{:.4g}".format))
     print("\nlog evidence in nats a training row; guessing has -log(num_classes)")
     table.to_csv(folder / "label_noise.csv", index=False)
@@ -191,9 +204,13 @@ def label_noise(
 
 
 def _mlp(data: Any, hidden: tuple[int, ...]) -> Any:
+    return partial(bnn.nets.MLP, prod(data.train.x.shape[1:]), hidden, _num_classes(data))
+
+
+def _num_classes(data: Any) -> int:
     if data.num_classes is None:
         raise ValueError(f"got --data {data.name}, a regression, expected images: digits or mnist")
-    return partial(bnn.nets.MLP, prod(data.train.x.shape[1:]), hidden, data.num_classes)
+    return int(data.num_classes)
 
 
 def _accuracies(table: Any) -> str:

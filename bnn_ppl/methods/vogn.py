@@ -83,7 +83,8 @@ def vogn(
     which multiplies the covariance by T. What other implementations call a multiplier M of the data
     set size is ``condition(..., temperature=1 / M, tempered="likelihood")`` here: explicit, and
     recorded as a temperature. The squared per-example gradients are exact, and cost about one more
-    matrix product per layer.
+    matrix product per layer. A batch that does not fit in memory is processed in chunks, with the
+    same result (gradient accumulation): see ``microbatch`` in :func:`bnn_ppl.condition`.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,28 +15,62 @@ Array = jax.Array
 _MEMORY_SHARE = 1 / 4  # of a device, for the intermediate results of one likelihood
 
 
-def by_chunk(function: Callable, size: int, x: Any, y: Array) -> Array:
-    """Map each row to a number; every device works on `size` of its own rows at a time.
+class Chunks(NamedTuple):
+    """Chunks of rows of one size, as many of them from every device.
 
-    Only the results are kept; a gradient computes each chunk once more. The last chunk overlaps the
-    one before, so that all have one size without a padded copy of the data.
+    The last chunk overlaps the one before, so that no padded copy of the data is needed.
+
+    Attributes
+    ----------
+    starts
+        First row of each chunk, among those of a device.
+    rows_from
+        ``start -> rows``: the rows of a chunk, device by device.
+    is_new
+        ``number -> (rows,)``: whether no chunk before this one has that row.
     """
-    num_shards = num_row_shards(len(y))
-    num = len(y) // num_shards
-    shards = jax.tree.map(lambda leaf: leaf.reshape(num_shards, num, *leaf.shape[1:]), (x, y))
+
+    starts: Array
+    rows_from: Callable[[Array], Any]
+    is_new: Callable[[Array], Array]
+
+
+def in_chunks(size: int, rows: Any, num_rows: int) -> Chunks:
+    """Divide rows, a tree of arrays (rows, ...), so that a device works on `size` at a time."""
+    num_shards = num_row_shards(num_rows)
+    num = num_rows // num_shards
+    shards = jax.tree.map(lambda leaf: leaf.reshape(num_shards, num, *leaf.shape[1:]), rows)
     starts = jnp.array([*range(0, num - size, size), num - size])
 
-    @partial(jax.checkpoint, prevent_cse=False)  # the loop prevents it already
-    def rows_from(start: Array) -> Array:
+    def rows_from(start: Array) -> Any:
         def chunk(leaf: Array) -> Array:
             leaf = jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=1)
             return leaf.reshape(num_shards * size, *leaf.shape[2:])
 
-        return function(*jax.tree.map(chunk, shards)).reshape(num_shards, size)
+        return jax.tree.map(chunk, shards)
 
-    chunks = jnp.moveaxis(jax.lax.map(rows_from, starts), 0, 1)
-    done = chunks[:, :-1].reshape(num_shards, -1)
-    rest = chunks[:, -1, size - (num - done.shape[1]) :]
+    def is_new(number: Array) -> Array:
+        return jnp.tile(starts[number] + jnp.arange(size) >= number * size, num_shards)
+
+    return Chunks(starts, rows_from, is_new)
+
+
+def by_chunk(function: Callable, size: int, x: Any, y: Array) -> Array:
+    """Map each row to a number; every device works on `size` of its own rows at a time.
+
+    Only the results are kept; a gradient computes each chunk once more.
+    """
+    num_shards = num_row_shards(len(y))
+    num = len(y) // num_shards
+    chunks = in_chunks(size, (x, y), len(y))
+
+    @partial(jax.checkpoint, prevent_cse=False)  # the loop prevents it already
+    def numbers_from(start: Array) -> Array:
+        return function(*chunks.rows_from(start)).reshape(num_shards, size)
+
+    numbers = jnp.moveaxis(jax.lax.map(numbers_from, chunks.starts), 0, 1)
+    done = numbers[:, :-1].reshape(num_shards, -1)
+    rest = numbers[:, -1, size - (num - done.shape[1]) :]
     return jnp.concatenate([done, rest], axis=1).reshape(len(y))
 
 

@@ -155,7 +155,7 @@ def condition(
         backward pass, and is the same up to rounding. By default all rows, unless the intermediate
         results of their likelihood would together take more than a quarter of the device's memory
         (host devices share the computer's); then as many rows as take a quarter. Methods that
-        intercept layers (taps) always see whole batches.
+        intercept layers (taps) see whole batches; only :func:`bnn_ppl.vogn` takes them in chunks.
 
     Returns
     -------

@@ -1,12 +1,13 @@
 """Networks as Flax NNX modules, and bridges from other libraries. One network a file."""
 
 from bnn_ppl.nets.alexnet import AlexNet
+from bnn_ppl.nets.bottleneck import BottleneckResNet, ResNet50
 from bnn_ppl.nets.cnn_lstm import CNNLSTM
 from bnn_ppl.nets.layers import FilterResponseNorm
 from bnn_ppl.nets.lenet import LeNet, LeNet5, LeNetCaffe
 from bnn_ppl.nets.mlp import MLP
 from bnn_ppl.nets.other_libraries import from_equinox, from_function, from_linen
-from bnn_ppl.nets.resnet import PreResNet, ResNet, ResNet18, ResNet20
+from bnn_ppl.nets.resnet import PreResNet, ResNet, ResNet18, ResNet20, WideResNet
 from bnn_ppl.nets.unet import UNet
 from bnn_ppl.nets.vgg import VGG, VGG16
 
@@ -16,6 +17,7 @@ __all__ = [
     "VGG",
     "VGG16",
     "AlexNet",
+    "BottleneckResNet",
     "FilterResponseNorm",
     "LeNet",
     "LeNet5",
@@ -24,7 +26,9 @@ __all__ = [
     "ResNet",
     "ResNet18",
     "ResNet20",
+    "ResNet50",
     "UNet",
+    "WideResNet",
     "from_equinox",
     "from_function",
     "from_linen",

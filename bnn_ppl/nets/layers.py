@@ -1,10 +1,13 @@
-"""Layers that networks share: normalisation, stages of convolutions, pooling."""
+"""Layers that networks share: normalisation, convolutions and stages of them, pooling."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+he_normal = nnx.initializers.he_normal()  # truncated, by fan-in
 
 
 class FilterResponseNorm(nnx.Module):
@@ -39,6 +42,39 @@ class FilterResponseNorm(nnx.Module):
         mean_square = jnp.square(x).mean((1, 2), keepdims=True)
         scaled = self.gamma[...] * jax.lax.rsqrt(mean_square + 1e-6) * x
         return jnp.maximum(scaled + self.beta[...], self.tau[...])
+
+
+class NormalisedConv(nnx.Module):
+    """A square convolution, then filter response normalisation.
+
+    Parameters
+    ----------
+    in_channels, out_channels
+        Channels of the input and of the output.
+    size, strides
+        Pixels a side of the kernel, and from one output to the next.
+    **options
+        Of ``flax.nnx.Conv``; `rngs` among them.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, size: int, strides: int, **options: Any
+    ):
+        self.conv = square_conv(in_channels, out_channels, size, strides, **options)
+        self.norm = FilterResponseNorm(out_channels)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map (rows, height, width, in_channels) to as many rows, of out_channels."""
+        return self.norm(self.conv(x))
+
+
+def square_conv(
+    in_channels: int, out_channels: int, size: int, strides: int, **options: Any
+) -> nnx.Conv:
+    """Make a convolution padded to the same size, whose kernel starts He-normal."""
+    return nnx.Conv(
+        in_channels, out_channels, (size, size), strides, kernel_init=he_normal, **options
+    )
 
 
 class ConvStage(nnx.Module):

@@ -7,11 +7,9 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.layers import FilterResponseNorm
+from bnn_ppl.nets.layers import FilterResponseNorm, NormalisedConv, he_normal, square_conv
 
 Activation = Callable[[jax.Array], jax.Array]
-
-_he_normal = nnx.initializers.he_normal()  # truncated, by fan-in
 
 
 class ResNet(nnx.Module):
@@ -60,9 +58,10 @@ class ResNet(nnx.Module):
         rngs: nnx.Rngs,
     ):
         options: dict[str, Any] = {"use_bias": use_bias, "rngs": rngs}
-        self.stem = _NormalisedConv(image_shape[-1], widths[0], 3, 1, **options)
-        self.blocks = _blocks(_Block, depth, widths, activation=activation, **options)
-        self.output = nnx.Linear(widths[-1], num_classes, kernel_init=_he_normal, rngs=rngs)
+        self.stem = NormalisedConv(image_shape[-1], widths[0], 3, 1, **options)
+        options["activation"] = activation
+        self.blocks = _blocks(_Block, depth, (widths[0], *widths), **options)
+        self.output = nnx.Linear(widths[-1], num_classes, kernel_init=he_normal, rngs=rngs)
         self.activation = activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -159,6 +158,8 @@ class PreResNet(nnx.Module):
         Layers with weights, not counting shortcuts: 2 per block, and 2 more.
     widths
         Channels of each stage.
+    stem_width
+        Channels of the first convolution; by default those of the first stage.
     activation
         ReLU by default.
     rngs
@@ -177,14 +178,17 @@ class PreResNet(nnx.Module):
         *,
         depth: int = 20,
         widths: Sequence[int] = (16, 32, 64),
+        stem_width: int | None = None,
         activation: Activation = nnx.relu,
         rngs: nnx.Rngs,
     ):
         options: dict[str, Any] = {"use_bias": False, "rngs": rngs}
-        self.stem = _conv(image_shape[-1], widths[0], 3, 1, **options)
-        self.blocks = _blocks(_PreBlock, depth, widths, activation=activation, **options)
+        stem_width = widths[0] if stem_width is None else stem_width
+        self.stem = square_conv(image_shape[-1], stem_width, 3, 1, **options)
+        options["activation"] = activation
+        self.blocks = _blocks(_PreBlock, depth, (stem_width, *widths), **options)
         self.norm = FilterResponseNorm(widths[-1])
-        self.output = nnx.Linear(widths[-1], num_classes, kernel_init=_he_normal, rngs=rngs)
+        self.output = nnx.Linear(widths[-1], num_classes, kernel_init=he_normal, rngs=rngs)
         self.activation = activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -195,37 +199,79 @@ class PreResNet(nnx.Module):
         return self.output(self.activation(self.norm(x)).mean((1, 2)))
 
 
+class WideResNet(PreResNet):
+    """Pre-activation network of few, wide layers: 36,488,170 parameters for 32x32x3, 10 classes.
+
+    WRN-28-10 of Zagoruyko & Komodakis (2016), "Wide Residual Networks", table 1, as in Wilson &
+    Izmailov (2020), "Bayesian Deep Learning and a Probabilistic Perspective of Generalization",
+    with filter response normalisation and without dropout. A :class:`PreResNet` of three stages of
+    16, 32 and 64 channels, times `factor`, after a first convolution of 16 channels.
+
+    Parameters
+    ----------
+    image_shape
+        (height, width, channels) of one image.
+    num_classes
+        Number of outputs.
+    depth
+        Layers with weights, counting the shortcut of each stage, but not the dense layer: 2 per
+        block, and 4 more.
+    factor
+        How many times wider the stages are than those of a :class:`PreResNet`.
+    activation
+        ReLU by default.
+    rngs
+        Source of the initial weights.
+
+    Raises
+    ------
+    ValueError
+        If the depth does not give a whole number of blocks per stage.
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        *,
+        depth: int = 28,
+        factor: int = 10,
+        activation: Activation = nnx.relu,
+        rngs: nnx.Rngs,
+    ):
+        if depth <= 4 or (depth - 4) % 6:
+            raise ValueError(
+                f"got depth={depth}, expected 6n + 4 for n blocks in each of 3 stages: 10, 16, ..."
+            )
+        super().__init__(
+            image_shape,
+            num_classes,
+            depth=depth - 2,
+            widths=(16 * factor, 32 * factor, 64 * factor),
+            stem_width=16,
+            activation=activation,
+            rngs=rngs,
+        )
+
+
 def _blocks(block: type, depth: int, widths: Sequence[int], **options: Any) -> nnx.List:
-    """Blocks of all stages; each stage after the first begins by halving the image."""
-    layers_each = 2 * len(widths)
+    """Blocks of all stages; each stage after the first begins by halving the image.
+
+    The first of `widths` is that of the stem.
+    """
+    num_stages = len(widths) - 1
+    layers_each = 2 * num_stages
     if depth <= 2 or (depth - 2) % layers_each:
         raise ValueError(
             f"got depth={depth}, expected {layers_each}n + 2 for n blocks in each of "
-            f"{len(widths)} stages: {layers_each + 2}, {2 * layers_each + 2}, ..."
+            f"{num_stages} stages: {layers_each + 2}, {2 * layers_each + 2}, ..."
         )
     num_blocks = (depth - 2) // layers_each
-    blocks = [block(widths[0], widths[0], 1, **options) for _ in range(num_blocks)]
-    for before, width in pairwise(widths):
-        blocks.append(block(before, width, 2, **options))
+    blocks = []
+    for stage, (before, width) in enumerate(pairwise(widths)):
+        blocks.append(block(before, width, 2 if stage else 1, **options))
         blocks += [block(width, width, 1, **options) for _ in range(num_blocks - 1)]
     return nnx.List(blocks)
-
-
-def _conv(in_channels: int, out_channels: int, size: int, strides: int, **options: Any) -> nnx.Conv:
-    return nnx.Conv(
-        in_channels, out_channels, (size, size), strides, kernel_init=_he_normal, **options
-    )
-
-
-class _NormalisedConv(nnx.Module):
-    def __init__(
-        self, in_channels: int, out_channels: int, size: int, strides: int, **options: Any
-    ):
-        self.conv = _conv(in_channels, out_channels, size, strides, **options)
-        self.norm = FilterResponseNorm(out_channels)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.norm(self.conv(x))
 
 
 class _Block(nnx.Module):
@@ -238,10 +284,10 @@ class _Block(nnx.Module):
         activation: Activation,
         **options: Any,
     ):
-        self.first = _NormalisedConv(in_channels, out_channels, 3, strides, **options)
-        self.second = _NormalisedConv(out_channels, out_channels, 3, 1, **options)
+        self.first = NormalisedConv(in_channels, out_channels, 3, strides, **options)
+        self.second = NormalisedConv(out_channels, out_channels, 3, 1, **options)
         if strides > 1:
-            self.shortcut = _NormalisedConv(in_channels, out_channels, 1, strides, **options)
+            self.shortcut = NormalisedConv(in_channels, out_channels, 1, strides, **options)
         self.activation, self.strides = activation, strides
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -260,14 +306,15 @@ class _PreBlock(nnx.Module):
         **options: Any,
     ):
         self.first_norm = FilterResponseNorm(in_channels)
-        self.first = _conv(in_channels, out_channels, 3, strides, **options)
+        self.first = square_conv(in_channels, out_channels, 3, strides, **options)
         self.second_norm = FilterResponseNorm(out_channels)
-        self.second = _conv(out_channels, out_channels, 3, 1, **options)
-        if strides > 1:
-            self.shortcut = _conv(in_channels, out_channels, 1, strides, **options)
-        self.activation, self.strides = activation, strides
+        self.second = square_conv(out_channels, out_channels, 3, 1, **options)
+        self.widens = strides > 1 or in_channels != out_channels
+        if self.widens:
+            self.shortcut = square_conv(in_channels, out_channels, 1, strides, **options)
+        self.activation = activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
         residual = self.first(self.activation(self.first_norm(x)))
         residual = self.second(self.activation(self.second_norm(residual)))
-        return residual + (self.shortcut(x) if self.strides > 1 else x)
+        return residual + (self.shortcut(x) if self.widens else x)

@@ -12,6 +12,7 @@ from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.predict import predict
 from bnn_ppl.data import Data, DataSet
 from bnn_ppl.methods import descent, laplace
+from bnn_ppl.methods.laplace import Structure
 from bnn_ppl.model import models, priors
 from bnn_ppl.model.network import Prior
 from bnn_ppl.model.posterior import condition
@@ -87,6 +88,7 @@ def label_noise_network(
     *,
     shares: Sequence[float] = SHARES,
     prior: Prior | None = None,
+    structure: Structure = "kronecker",
     num_epochs: int = 300,
     batch_size: int = 64,
     learning_rate: float = 5e-3,
@@ -98,8 +100,8 @@ def label_noise_network(
 
     Networks fit random labels (Zhang et al., 2017); that the evidence falls with the share
     shows that the prior over functions distinguishes structure from noise (Wilson & Izmailov, 2020,
-    section 6). The point is the maximum a posteriori; the evidence is Laplace's about it,
-    Kronecker-factored, at temperature 1. The prior is the same at every share: the table compares
+    section 6). The point is the maximum a posteriori; the evidence is Laplace's about it, at
+    temperature 1. The prior is the same at every share: the table compares
     one model on several data sets. (The prior precision of highest evidence would be a different
     model for each, and Laplace's approximation is taken at the mode under the prior it was trained
     with.) The curvature counts all rows that fill a batch.
@@ -109,13 +111,16 @@ def label_noise_network(
     data
         From :func:`bnn_ppl.data.load`, of classes.
     net
-        A factory as :func:`bnn_ppl.random_network` takes, from x (rows, ...) to logits (rows,
-        classes).
+        Any network, one of your own too: a factory as :func:`bnn_ppl.random_network` takes, from x
+        (rows, ...) to logits (rows, classes).
     shares
         Of the training labels that are replaced, see `with_label_noise`.
     prior
         Of the weights; by default :func:`bnn_ppl.priors.normal` of standard deviation 1, wide
         enough for the maximum a posteriori to fit random labels.
+    structure
+        Of Laplace's approximation, see :func:`bnn_ppl.laplace`: "kronecker" needs layers of Flax;
+        networks from other libraries, or plain functions, take "diagonal" or "full".
     num_epochs, batch_size
         Passes over the rows, and rows per step.
     learning_rate
@@ -138,8 +143,8 @@ def label_noise_network(
     Raises
     ------
     ValueError
-        If the data have no classes, a number is out of range, or `folder` holds runs with other
-        settings.
+        If the data have no classes, a number is out of range, the network has no layers that the
+        structure needs, or `folder` holds runs with other settings.
     """
     import pandas as pd
 
@@ -149,7 +154,7 @@ def label_noise_network(
     check_study(data, training, seed)
     _check_shares(shares)
     chosen = priors.normal(1.0) if prior is None else prior
-    rows = [_of_network(data, net, chosen, share, training, seed) for share in shares]
+    rows = [_of_network(data, net, chosen, structure, share, training, seed) for share in shares]
     return pd.DataFrame(rows, columns=Row._fields)
 
 
@@ -220,16 +225,23 @@ def label_noise_gp(
 
 
 def _of_network(
-    data: DataSet, net: Any, prior: Prior, share: float, training: Training, seed: int
+    data: DataSet,
+    net: Any,
+    prior: Prior,
+    structure: Structure,
+    share: float,
+    training: Training,
+    seed: int,
 ) -> Row:
     num_rows, num_classes = len(data.train.y), data.num_classes or 0
     y = with_label_noise(data.train.y, share, num_classes, seed)
     key, name = jax.random.key(seed), f"share-{share:g}"
     posterior = condition(models.classifier(net, prior), (data.train.x, y))
+    approximation = laplace(posterior, structure)  # which may refuse, so before the point is fitted
     method = descent(posterior, learning_rate=rate(training, posterior))
     point = fit(key, posterior, method, training, f"{name}/point")
     once = training._replace(num_epochs=1)
-    about = fit(key, posterior, laplace(posterior), once, f"{name}/laplace", init=point)
+    about = fit(key, posterior, approximation, once, f"{name}/laplace", init=point)
     both = np.concatenate([data.train.x, data.test.x]), None
     probs = predict(posterior, point, both, batch_size=len(data.test.y))["probs"].values
     return Row(

@@ -11,8 +11,10 @@ from flax import nnx
 from jax.extend.core import get_opaque_trace_state
 
 from bnn_ppl.methods.shared.layers import Layer, tapped
+from bnn_ppl.model.microbatch import in_chunks
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Batch, likelihood_alone
+from bnn_ppl.runtime.devices import num_row_shards
 
 Array = jax.Array
 Tree = Any
@@ -70,8 +72,9 @@ def row_gradients(posterior: Posterior) -> Callable[[Position, Batch], RowGradie
     Parameters
     ----------
     posterior
-        Posterior, whose batches may have a mask. A batch is processed as a whole, without
-        microbatches. No other part of the model may use the weights of a layer.
+        Posterior, whose batches may have a mask. With a ``microbatch``, larger batches are
+        processed in chunks of that many rows on a device, each once. No other part of the model
+        may use the weights of a layer.
 
     Returns
     -------
@@ -87,6 +90,37 @@ def row_gradients(posterior: Posterior) -> Callable[[Position, Batch], RowGradie
 
 
 def _row_gradients(
+    posterior: Posterior, layers: Layers, position: Position, batch: Batch
+) -> RowGradients:
+    num_rows, size = len(batch[1]), posterior.microbatch
+    if size is None or num_rows // num_row_shards(num_rows) <= size:
+        return _of_rows(posterior, layers, position, batch)
+    chunks = in_chunks(size, batch, num_rows)
+
+    def add(total: Tree, number: Array) -> tuple[Tree, None]:
+        x, y, *mask = chunks.rows_from(chunks.starts[number])
+        counted = chunks.is_new(number)
+        counted = counted & mask[0] if mask else counted
+        found = _of_rows(posterior, layers, position, (x, y, counted))
+        # Scaled to all rows, each chunk gives an estimate of the whole's: their weighted mean.
+        share = jnp.sum(counted) / count
+        return jax.tree.map(
+            # A chunk of padding alone gives 0 / 0.
+            lambda a, b: a + jnp.where(share > 0, share * b, 0).astype(a.dtype),
+            total,
+            (found.lp, found.gradient, found.squares),
+        ), None
+
+    count = jnp.sum(batch[2]) if len(batch) == 3 else num_rows
+    first = chunks.rows_from(chunks.starts[0])
+    terms = posterior.terms(position, first)
+    zeros = jax.tree.map(jnp.zeros_like, position)
+    total = jnp.zeros_like(posterior.total(terms, first)), zeros, zeros
+    (lp, gradient, squares), _ = jax.lax.scan(add, total, jnp.arange(len(chunks.starts)))
+    return RowGradients(lp, terms.normals, gradient, squares)
+
+
+def _of_rows(
     posterior: Posterior, layers: Layers, position: Position, batch: Batch
 ) -> RowGradients:
     num_rows = len(batch[1])
