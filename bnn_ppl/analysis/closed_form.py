@@ -60,8 +60,8 @@ def predict_closed_form(
     Classification: MacKay's probit approximation to the average of the softmax, for each pair of
     classes (Lu, Ie & Sha, 2020), and normalised:
 
-    .. math:: p_c \propto \left[ \sum_j \exp \left(
-        \frac{f_j - f_c}{\sqrt{1 + \tfrac{\pi}{8} (S_{cc} + S_{jj} - 2 S_{cj})}} \right) \right]^{-1}
+    .. math:: p_c \propto \left[ \sum_j \exp \left( \frac{f_j - f_c}
+        {\sqrt{1 + \tfrac{\pi}{8} (S_{cc} + S_{jj} - 2 S_{cj})}} \right) \right]^{-1}
 
     For two classes it is MacKay's formula; it does not change if a number is added to all logits,
     as the softmax does not. The form with :math:`S_{cc}` alone (Gibbs, 1998; Daxberger et al.,
