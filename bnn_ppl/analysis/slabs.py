@@ -21,7 +21,7 @@ def dataset_of(draws: Any) -> Any:
     if not hasattr(dataset, "data_vars"):
         raise TypeError(
             f"draws: got {type(draws).__name__}, expected an arviz.InferenceData or an "
-            "xarray.Dataset; arviz.from_dict(posterior=...) makes one from arrays"
+            "xarray.Dataset of arrays (chain, draw, ...)"
         )
     return dataset
 
