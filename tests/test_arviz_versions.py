@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import sys
+import warnings
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -179,6 +180,20 @@ def test_trees_give_the_answers_of_the_installed_arviz(posterior, method, tmp_pa
         np.testing.assert_array_equal(again["posterior"][site], values)
 
 
+def test_an_estimator_predicts_from_a_tree(arviz_1):
+    pytest.importorskip("sklearn")
+    from bnn_ppl.estimators import BayesianRegressor
+
+    estimator = BayesianRegressor(
+        hidden=(2,), method="sgld", num_chains=2, num_warmup=4, num_draws=6, thin=1
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so few draws have not converged
+        estimator.fit(*DATA)
+    assert isinstance(estimator.draws_, xr.DataTree)
+    assert np.isfinite(estimator.predict(X)).all()
+
+
 def runtime_imports_of_arviz(path):
     """Give the lines that import ArviZ outside `if TYPE_CHECKING`."""
     for_types, found = set(), set()
@@ -192,7 +207,7 @@ def runtime_imports_of_arviz(path):
 
 def test_one_file_alone_calls_arviz():
     assert len(runtime_imports_of_arviz(ADAPTER)) >= 3  # the search finds them
-    apart = re.compile(r"draws\.(groups\(|map\(|add_groups|extend\(|to_datatree|from_)")
+    apart = re.compile(r"draws_?\.(groups\(|map\(|add_groups|extend\(|to_datatree|from_)")
     assert apart.search("for name in draws.groups():")
     for path in PACKAGE.rglob("*.py"):
         if path != ADAPTER:
