@@ -52,6 +52,8 @@ def recorded_from_dict(
             rest = range(np.ndim(values) - len(sample))
             own = (dims or {}).get(variable, [f"{variable}_dim_{i}" for i in rest])
             variables[variable] = ([*sample, *own], values)
+            if check_conventions and sample and np.shape(values)[0] > np.shape(values)[1]:
+                warnings.warn("Found chain dimension to be longer than draw", stacklevel=2)
         made = xr.Dataset(variables, attrs=attrs.get(group, {}))
         groups[group] = made.assign_coords({dim: np.arange(n) for dim, n in made.sizes.items()})
     tree = xr.DataTree.from_dict(groups, name=name)
@@ -124,6 +126,13 @@ def test_a_tree_has_the_groups_dimensions_and_facts(arviz_1):
     some = draws.isel(chain=[1], draw=slice(2))
     assert dict(some["posterior"].sizes) == {"chain": 1, "draw": 2, "unit": 3}
     assert some["fitted"].sizes["chain"] == 1 and some.attrs == FACTS
+
+
+def test_chains_of_one_draw_are_no_reason_to_warn(arviz_1):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draws = inference_data({"w": np.zeros((5, 1, 2))}, {}, None, FACTS)
+    assert dict(draws["posterior"].sizes) == {"chain": 5, "draw": 1, "w_dim_0": 2}
 
 
 def test_groups_of_a_tree_are_added_replaced_and_left_out(arviz_1):

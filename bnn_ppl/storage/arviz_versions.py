@@ -31,7 +31,8 @@ def draws_of_arrays(
     import arviz  # 0.23 imports matplotlib, which importing the package must not
 
     if _has_trees():
-        return arviz.from_dict(groups, dims=dims, attrs={"/": attrs})
+        # Members of an ensemble are chains of one draw, which the check would warn of.
+        return arviz.from_dict(groups, dims=dims, attrs={"/": attrs}, check_conventions=False)
     named: dict[str, Any] = dict(groups)
     return arviz.from_dict(**named, dims=dims, attrs=attrs)
 
