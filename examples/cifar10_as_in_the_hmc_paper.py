@@ -7,7 +7,7 @@ fitted to the same network, with its batch size of 80: a deep ensemble by SGD, a
 from the members of the ensemble.
 
 Needs the images in the folder named by BNN_PPL_DATA (or --data-dir) or through tensorflow-datasets,
-and the published predictions as cifar10/hmc_reference.npz in that folder. The default is 20,480
+and the published predictions in that folder (`bnn_ppl.data.hmc_reference`). The default is 20,480
 images and a few epochs, which takes hours on a CPU. The paper's setting: --subset 50000
 --num-members 50 --num-epochs 500 --num-burnin-epochs 1000 --num-sampling-epochs 9000 --num-draws
 900 --num-chains 5.

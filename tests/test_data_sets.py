@@ -213,11 +213,46 @@ def test_a_wrong_reference(tmp_path, changes, message):
         data.hmc_reference(data_dir=folder)
 
 
+@needs_folder
+def test_the_published_file_is_read_as_it_is(tmp_path):
+    expected = data.hmc_reference("cifar10", data_dir=FOLDER)
+    rows = expected.probs[expected.tfds_order].astype(float)
+    (tmp_path / "cifar10").mkdir()
+    np.savetxt(tmp_path / "cifar10" / "probs.csv", rows, "%.18e", delimiter=",")
+    probs, order = data.hmc_reference(data_dir=tmp_path)
+    np.testing.assert_array_equal(probs, expected.probs)
+    np.testing.assert_array_equal(order, expected.tfds_order)
+    rows[[0, 1]] = rows[[1, 0]]
+    np.savetxt(tmp_path / "cifar10" / "probs.csv", rows, "%.18e", delimiter=",")
+    with pytest.raises(ValueError, match="got other numbers, expected the published ones; get"):
+        data.hmc_reference(data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text, message", [("0.5,0.5\n", r"shape \(1, 2\)"), ("a,b\n", "cannot be")]
+)
+def test_another_published_file_is_refused(tmp_path, text, message):
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / "probs.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        data.hmc_reference(data_dir=tmp_path)
+
+
+def test_ten_thousand_other_rows_are_not_the_published_ones(tmp_path):
+    rows = np.arange(10_000)
+    probs = np.full((10_000, 10), 0.1, np.float32)
+    save(tmp_path, "cifar10/hmc_reference.npz", {"probs": probs, "tfds_order": rows})
+    with pytest.raises(ValueError, match="got other numbers, expected the published ones"):
+        data.hmc_reference(data_dir=tmp_path)
+
+
 def test_a_missing_reference_and_one_of_another_set():
-    with pytest.raises(
-        FileNotFoundError, match=r"expected cifar10/hmc_reference\.npz; pass data_dir"
-    ):
+    with pytest.raises(FileNotFoundError) as caught:
         data.hmc_reference()
+    message = str(caught.value)
+    for part in ("expected cifar10/probs.csv", "github.com/izmailovpavel/", "FOLDER/cifar10"):
+        assert part in message
+    assert "BNN_PPL_DATA" in message and "\n" not in message
     with pytest.raises(ValueError, match="'cifar'; did you mean 'cifar10'"):
         data.hmc_reference("cifar")
 

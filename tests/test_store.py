@@ -60,7 +60,7 @@ def folder(tmp_path):
 
 def test_inference_data_has_arviz_groups_and_dims():
     draws = inference_data(VALUES, STATS, Y, FACTS)
-    assert draws.groups() == ["posterior", "sample_stats", "observed_data"]
+    assert list(draws) == ["posterior", "sample_stats", "observed_data"]
     assert draws.posterior["noise"].dims == ("chain", "draw")
     assert draws.posterior["net.layers.0.kernel"].dims[:2] == ("chain", "draw")
     assert draws.sample_stats["diverging"].dtype == bool
@@ -69,13 +69,13 @@ def test_inference_data_has_arviz_groups_and_dims():
 
 
 def test_inference_data_without_statistics_or_outcome():
-    assert inference_data(VALUES, {}, None, {}).groups() == ["posterior"]
+    assert list(inference_data(VALUES, {}, None, {})) == ["posterior"]
 
 
 def test_draws_in_a_folder_are_those_in_memory(folder):
     in_memory, read = inference_data(VALUES, STATS, Y, FACTS), open_draws(folder)
-    assert set(read.groups()) == set(in_memory.groups())
-    for group in in_memory.groups():
+    assert set(read) == set(in_memory)
+    for group in in_memory:
         assert set(read[group].variables) == set(in_memory[group].variables)
         for name, array in in_memory[group].variables.items():
             assert read[group][name].dims == array.dims

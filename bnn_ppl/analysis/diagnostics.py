@@ -28,6 +28,7 @@ from bnn_ppl.analysis.agreement import (
 )
 from bnn_ppl.analysis.rank_statistics import diagnose, quantile_of_defined
 from bnn_ppl.analysis.slabs import chain_draw_first, check_draws, dataset_of, slabs
+from bnn_ppl.storage.arviz_versions import as_dataset
 
 if TYPE_CHECKING:
     import arviz
@@ -260,7 +261,7 @@ def _by_variable(draws: Any) -> dict[str, np.ndarray]:
 
 
 def _map_variables(function: Callable, draws: Any) -> Any:
-    dataset = getattr(draws, "posterior", draws)
+    dataset = as_dataset(getattr(draws, "posterior", draws))
     if not hasattr(dataset, "data_vars"):
         return function(np.asarray(dataset))
     return dataset.map(lambda array: _like(array, function(chain_draw_first(array))))

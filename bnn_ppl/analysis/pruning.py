@@ -15,6 +15,7 @@ from bnn_ppl.analysis.weight_statistics import (
     signal_to_noise,
 )
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.storage.arviz_versions import draws_of_groups, groups_of
 from bnn_ppl.storage.inference_data import draws_of
 
 if TYPE_CHECKING:
@@ -155,16 +156,14 @@ def _lowest(scores: Arrays, share: float) -> Arrays:
 def _without(
     draws: "arviz.InferenceData", gone: Arrays, share: float, by: str
 ) -> "arviz.InferenceData":
-    import arviz
-
     values = draws_of(draws, list(gone))
     left = {
         site: found.copy(data=np.where(gone[site][:, None], 0, found.values))
         for site, found in values.items()
     }
-    groups: Any = {name: draws[name] for name in draws.groups() if name != "fitted"}
-    groups["posterior"] = draws["posterior"].assign(left)
-    return arviz.InferenceData(attrs={**draws.attrs, "pruned": share, "pruned_by": by}, **groups)
+    groups = {name: group for name, group in groups_of(draws).items() if name != "fitted"}
+    groups["posterior"] = groups["posterior"].assign(left)
+    return draws_of_groups(groups, {**draws.attrs, "pruned": share, "pruned_by": by})
 
 
 def _costs(prediction: Any, y: Any, scale: float) -> dict[str, float]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bnn_ppl.storage.arviz_versions import as_dataset
+
 if TYPE_CHECKING:
     import xarray
 
@@ -15,11 +17,11 @@ SLAB_BYTES = 2**26  # read at once from draws on disk: bounds memory whatever th
 
 def dataset_of(draws: Any) -> Any:
     """Give the group posterior of an InferenceData, or the dataset given."""
-    dataset = getattr(draws, "posterior", draws)
+    dataset = as_dataset(getattr(draws, "posterior", draws))
     if not hasattr(dataset, "data_vars"):
         raise TypeError(
             f"draws: got {type(draws).__name__}, expected an arviz.InferenceData or an "
-            "xarray.Dataset; arviz.from_dict(posterior=...) makes one from arrays"
+            "xarray.Dataset of arrays (chain, draw, ...)"
         )
     return dataset
 

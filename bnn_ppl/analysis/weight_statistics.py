@@ -111,7 +111,7 @@ def divergence_from_prior(posterior: Posterior, draws: "arviz.InferenceData") ->
 
 
 def _fitted(draws: Any, sites: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    if "fitted" not in draws.groups():
+    if "fitted" not in draws:
         return {}
     fitted, names = draws.fitted, {site: (f"{site}.loc", f"{site}.scale") for site in sites}
     return {

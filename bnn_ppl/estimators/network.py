@@ -23,6 +23,8 @@ from bnn_ppl.data.standardise import MeanScale, mean_and_scale, standardise
 from bnn_ppl.methods.method import METHODS, Counts, Description
 from bnn_ppl.runtime.devices import one_device_a_core
 from bnn_ppl.sampling.prior_scale import scale_or_usual
+from bnn_ppl.storage.arviz_versions import as_dataset
+from bnn_ppl.storage.inference_data import with_groups
 
 if TYPE_CHECKING:
     import xarray
@@ -202,7 +204,8 @@ class BayesianNetwork(BaseEstimator):
         check_is_fitted(self)
         # In single precision the last digits of a prediction would depend on the number of rows.
         with jax.enable_x64(True):
-            draws = self.draws_.map(lambda group: group.astype(float), groups=["posterior"])
+            values = as_dataset(self.draws_["posterior"]).astype(float)
+            draws = with_groups(self.draws_, posterior=values)
             given = arguments(self._inputs(X, np.dtype(np.float64)))
             return function(self.predictive, self.posterior_, draws, *given)
 

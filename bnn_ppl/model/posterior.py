@@ -317,7 +317,8 @@ def _predictive(
 
 def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int, ...]]:
     # In the float type of now: some of NumPyro's transforms take no other.
-    now = {site: jax.ShapeDtypeStruct(leaf.shape, float) for site, leaf in shapes.items()}
+    dtype = jnp.result_type(float)
+    now = {site: jax.ShapeDtypeStruct(leaf.shape, dtype) for site, leaf in shapes.items()}
     return {site: value.shape for site, value in jax.eval_shape(constrain, now).items()}
 
 

@@ -51,7 +51,7 @@ def from_draws(
         name; or if a standard deviation is 0 or not finite.
     """
     chain = _chosen_chain(draws, chain)
-    groups = [group for group in draws.groups() if "chain" in draws[group].dims]
+    groups = [group for group in draws if "chain" in draws[group].dims]
     own = {group: draws[group].isel(chain=chain) for group in groups}
     return {site: _gaussian(own, site) for site in _weights_of(own["posterior"], name)}
 

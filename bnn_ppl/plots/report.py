@@ -63,7 +63,7 @@ def report(
     from matplotlib.figure import Figure
 
     # Fitted once a chain, there is neither a trace nor anything to converge.
-    sampled = "sample_stats" in draws.groups() and draws["posterior"].sizes["draw"] > 1
+    sampled = "sample_stats" in draws and draws["posterior"].sizes["draw"] > 1
     warmed = shows_objective(draws) or shows_rates(draws)
     num_rows = 1 + sampled + warmed
     figure = Figure(figsize=(12, 4.5 * num_rows), layout="constrained")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 from bnn_ppl.storage.files import JSON
 
 if TYPE_CHECKING:
@@ -28,28 +29,22 @@ def inference_data(
 
     `dims` names the dimensions after (chain, draw) of some variables.
     """
-    import arviz  # imports matplotlib, which importing the package must not
-
+    groups = {
+        "posterior": values,
+        "sample_stats": stats,
+        "observed_data": {} if y is None else {"y": y},
+    }
     with warnings.catch_warnings():  # members of an ensemble are chains of one draw
         warnings.filterwarnings("ignore", "More chains .* than draws", UserWarning)
-        draws = arviz.from_dict(
-            posterior=values,
-            sample_stats=stats or None,
-            observed_data=None if y is None else {"y": y},
-            dims=dims,
-            attrs=attrs,
+        draws = draws_of_arrays(
+            {name: group for name, group in groups.items() if group}, attrs, dims
         )
-    if fitted:
-        draws.add_groups(fitted=by_chain(fitted))
-    return draws
+    return with_groups(draws, fitted=by_chain(fitted)) if fitted else draws
 
 
 def with_groups(draws: "arviz.InferenceData", **groups: "xarray.Dataset") -> "arviz.InferenceData":
     """Add groups to those of `draws`, or replace them."""
-    import arviz
-
-    kept: dict[str, Any] = {name: draws[name] for name in draws.groups()}
-    return arviz.InferenceData(attrs=draws.attrs, **(kept | groups))
+    return draws_of_groups(groups_of(draws) | groups, draws.attrs)
 
 
 def by_chain(arrays: dict[str, np.ndarray]) -> "xarray.Dataset":

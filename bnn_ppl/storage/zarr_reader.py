@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bnn_ppl.storage.arviz_versions import draws_of_groups
 from bnn_ppl.storage.files import DRAWS, DTYPES, JSON, damaged, read_json
 from bnn_ppl.storage.fitted import read_fitted
 from bnn_ppl.storage.inference_data import by_chain
@@ -25,7 +26,6 @@ def open_draws(folder: str | Path) -> "arviz.InferenceData":
     Values are read when used, those fitted and of warm-up at once.
     A truncated or damaged folder is refused before any draw is read.
     """
-    import arviz
     import xarray
 
     metadata = read_metadata(folder)
@@ -43,7 +43,7 @@ def open_draws(folder: str | Path) -> "arviz.InferenceData":
     if fitted and len(next(iter(fitted.values()))) == num_chains:  # all processes have written
         datasets["fitted"] = by_chain(fitted)
     datasets[GROUP] = warmup_dataset(read_warmup(Path(folder), num_chains))
-    return arviz.InferenceData(attrs=metadata["attributes"], **datasets)
+    return draws_of_groups(datasets, metadata["attributes"])
 
 
 def count_draws(folder: str | Path) -> int:

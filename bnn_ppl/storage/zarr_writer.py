@@ -66,7 +66,7 @@ def create_empty(
         warnings.simplefilter("ignore", UserWarning)  # ArviZ warns of more chains than draws
         draws = inference_data(empty["posterior"], empty["sample_stats"], y, {})
     root = zarr.create_group(unfinished, zarr_format=3, overwrite=True)
-    for name in draws.groups():
+    for name in draws:
         group = root.create_group(name, attributes=dict(draws[name].attrs))
         for variable, array in draws[name].variables.items():
             _create_array(group, str(variable), array, num_draws)
