@@ -56,7 +56,7 @@ def test_standard_deviations_are_those_of_two_hundred_equal_weights(temperature)
     posterior = bnn.condition(
         gaussian, (np.zeros((4, 1)), np.zeros((4, 200))), temperature=temperature
     )
-    method = ivon(posterior, beta2=0.999)
+    method = ivon(posterior, hess_init=1.0, beta2=0.999)  # the default: e^-8 of it is too much
     draws = sample(posterior, method, num_warmup=8000, num_draws=2, thin=0)
     precision = (fitted(draws, "scale") ** -2).mean()
     assert precision == pytest.approx(2.0 / temperature, rel=0.01)

@@ -106,8 +106,8 @@ def ivon(
         Learning rate :math:`\alpha`, a number or a schedule. As it is multiplied by
         :math:`h_0 + \delta`, the first steps are those of gradient descent on the loss at this
         rate; later steps are longer where the curvature has fallen. None: found by trying eight of
-        them, starting from a point estimate, and training ends by itself (as
-        :func:`bnn_ppl.descent`).
+        them, without that factor (1 is a Newton step), starting from a point estimate, and training
+        ends by itself (as :func:`bnn_ppl.descent`).
     hess_init
         Initial curvature :math:`h_0`. Weights start with a standard deviation of about
         ``(N / T * hess_init)**-0.5``, which should be smaller than the weights. If it is too small,
@@ -180,7 +180,8 @@ def ivon(
 
         def new_mean(w: Any, g: Any, c: Any, delta: Any, pull: Any) -> jax.Array:
             direction = jnp.clip((g / debias + pull) / c, -clip, clip)
-            return w - rate * (hess_init + delta) * direction
+            # A rate that is found is one of Newton steps, stable however far the curvature falls.
+            return w - rate * (1.0 if finds_rate else hess_init + delta) * direction
 
         decay = lambda old, new: beta1 * old + (1 - beta1) * new  # noqa: E731
         momentum = jax.tree.map(decay, state.momentum, gradient)
