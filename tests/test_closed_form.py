@@ -105,6 +105,7 @@ def test_a_convolution_has_its_moments_too():
     np.testing.assert_allclose(found["epistemic_variance"], spread, rtol=0.12)
 
 
+@pytest.mark.thorough
 def test_several_outputs_have_a_joint_density():
     net = partial(bnn.nets.MLP, 3, (4,), 2)
     model = bnn.models.regressor(net, bnn.priors.normal(), num_outputs=2, covariance="full")

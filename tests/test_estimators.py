@@ -248,6 +248,7 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "options", "noise"),
     [("nuts", {}, "learnt"), ("nuts", {}, 3.0), ("descent", {"learning_rate": 0.02}, "learnt")],

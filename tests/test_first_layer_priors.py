@@ -81,6 +81,7 @@ def test_other_parameters_are_normal(prior):
 # --- sum_filter
 
 
+@pytest.mark.thorough
 def test_sum_filter_is_its_formula_and_integrates_to_one(float64):
     prior = priors.sum_filter(STD, sum_scale=0.5)(SITE, (2, 1))
 

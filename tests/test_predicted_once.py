@@ -43,6 +43,7 @@ def passes(monkeypatch):
     return counted
 
 
+@pytest.mark.thorough
 def test_run_sweep_and_compare_predict_each_run_once(passes, capsys):
     cli.main(["sweep", "temperature", "0.5", "2", "--reference", "2", "--", *SHORT])
     assert passes == [4, 4]

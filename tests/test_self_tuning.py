@@ -405,6 +405,7 @@ def test_the_command_searches_for_a_scale_records_it_and_keeps_one_that_is_given
     assert json.loads((tmp_path / "given" / "problem.json").read_text())["prior_scale"] == 0.7
 
 
+@pytest.mark.thorough
 def test_the_estimators_search_for_a_scale(searched_priors):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 2))
