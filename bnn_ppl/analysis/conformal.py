@@ -22,6 +22,7 @@ from bnn_ppl.analysis.metrics.inputs import (
     probs_and_labels,
     variable,
 )
+from bnn_ppl.runtime.checks import check_level
 
 Score: TypeAlias = Literal["least_ambiguous", "adaptive"]
 
@@ -142,8 +143,7 @@ def fewest_rows(level: float) -> int:
     ValueError
         If the level is not between 0 and 1.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"got level={level}, expected between 0 and 1; 90 % is level=0.9")
+    check_level(level)
     rows = max(1, math.floor(level / (1 - level)) - 1)
     while _rank(rows, level) > rows:
         rows += 1

@@ -19,6 +19,7 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.predictives import PredictiveForm
 from bnn_ppl.data.standardise import mean_and_scale, standardise
 from bnn_ppl.estimators.network import BayesianNetwork, checked_weights
+from bnn_ppl.runtime.checks import check_level
 
 __all__ = ["BayesianClassifier", "BayesianRegressor"]
 
@@ -293,8 +294,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         ValueError
             If the level is not between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"got level={level}, expected between 0 and 1; 90 % is level=0.9")
+        check_level(level)
         lower, upper = self._in_units(X, np.array([(1 - level) / 2, (1 + level) / 2]))
         return lower, upper
 

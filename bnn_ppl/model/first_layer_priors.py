@@ -14,8 +14,8 @@ from jax.tree_util import Partial
 from bnn_ppl.model.prior_distributions import (
     CorrelatedInputs,
     SumFilter,
-    check_positive,
     filter_axes,
+    positive,
     sum_shrinkage,
 )
 
@@ -86,8 +86,8 @@ def empcov(
         If `x` has fewer than 2 rows or is the same in all, is no array of images of at least the
         size of `patch`, or `std` or `floor` are not above 0.
     """
-    check_positive("std", std)
-    check_positive("floor", floor)
+    positive("std", std)
+    positive("floor", floor)
     rows = _patches(np.asarray(x), tuple(patch)) if patch is not None else np.asarray(x)
     rows = rows.reshape(len(rows), -1).astype(np.float64)
     spread = rows.var(0).mean() if len(rows) > 1 else 0.0
@@ -155,8 +155,8 @@ def sum_filter(
     ValueError
         If `std` or `sum_scale` are not above 0.
     """
-    check_positive("std", std)
-    check_positive("sum_scale", sum_scale)
+    positive("std", std)
+    positive("sum_scale", sum_scale)
     return FirstLayerPrior(site, Partial(partial(_sum_filter, float(sum_scale)), std), std)
 
 

@@ -200,7 +200,7 @@ def _above_0(uniform: Array, ratio: Array) -> Array:
     return jnp.maximum(jax.lax.fori_loop(0, 10, closer, start) - ratio, 0.0)
 
 
-def check_positive(name: str, value: Any) -> Any:
+def positive(name: str, value: Any) -> Any:
     """Give `value` back; ValueError unless it is above 0."""
     if isinstance(value, str):  # a site's name: the function itself was passed as prior
         raise TypeError(f"got {name}={value!r}, expected a number: call the prior, as in fan_in()")

@@ -17,7 +17,7 @@ from jax.tree_util import Partial
 
 from bnn_ppl.model.first_layer_priors import empcov as empcov
 from bnn_ppl.model.first_layer_priors import sum_filter as sum_filter
-from bnn_ppl.model.prior_distributions import GeneralisedNormal, check_positive
+from bnn_ppl.model.prior_distributions import GeneralisedNormal, positive
 from bnn_ppl.model.prior_from_draws import from_draws as from_draws
 from bnn_ppl.model.prior_summary import sample_precision
 
@@ -26,22 +26,22 @@ SitePrior = Callable[[str, tuple[int, ...]], dist.Distribution]
 
 def normal(std: float = 1.0) -> dist.Distribution:
     """Gaussian with mean 0 and standard deviation `std`."""
-    return dist.Normal(0.0, check_positive("std", std))
+    return dist.Normal(0.0, positive("std", std))
 
 
 def laplace(std: float = 1.0) -> dist.Distribution:
     """Laplace with mean 0 and standard deviation `std` (scale ``std / sqrt(2)``)."""
-    return dist.Laplace(0.0, check_positive("std", std) / math.sqrt(2))
+    return dist.Laplace(0.0, positive("std", std) / math.sqrt(2))
 
 
 def logistic(std: float = 1.0) -> dist.Distribution:
     """Logistic with mean 0 and standard deviation `std` (scale ``std sqrt(3) / pi``)."""
-    return dist.Logistic(0.0, check_positive("std", std) * math.sqrt(3) / math.pi)
+    return dist.Logistic(0.0, positive("std", std) * math.sqrt(3) / math.pi)
 
 
 def student_t(std: float = 1.0, df: float = 5.0) -> dist.Distribution:
     """Student's t with mean 0, `df` > 2 degrees of freedom and standard deviation `std`."""
-    check_positive("std", std)
+    positive("std", std)
     if df <= 2:
         raise ValueError(f"got df={df}, expected more than 2: otherwise the variance is infinite")
     return dist.StudentT(df, 0.0, std * math.sqrt((df - 2) / df))
@@ -53,8 +53,8 @@ def generalised_normal(std: float = 1.0, power: float = 1.5) -> dist.Distributio
     SciPy's ``gennorm``; `power` 2 is the Gaussian and 1 the Laplace distribution, and tails are
     heavier the smaller it is.
     """
-    check_positive("std", std)
-    check_positive("power", power)
+    positive("std", std)
+    positive("power", power)
     ratio = jnp.exp(0.5 * (gammaln(1 / power) - gammaln(3 / power)))
     return GeneralisedNormal(std * ratio, power)
 
@@ -74,7 +74,7 @@ def mixture(
         Probability of each component, summing to 1; equal by default.
     """
     if isinstance(stds, str):
-        check_positive("stds", stds)
+        positive("stds", stds)
     shares = [1 / len(stds)] * len(stds) if weights is None else list(weights)
     sums_to_1 = math.isclose(sum(shares), 1, abs_tol=1e-6) and min(shares) >= 0
     if len(shares) != len(stds) or not sums_to_1:
@@ -82,7 +82,7 @@ def mixture(
             f"got weights {shares} for {len(stds)} components, expected one per component, none "
             "negative, summing to 1"
         )
-    scales = jnp.array([check_positive("stds", std) for std in stds])
+    scales = jnp.array([positive("stds", std) for std in stds])
     return dist.MixtureSameFamily(dist.Categorical(jnp.array(shares)), dist.Normal(0.0, scales))
 
 
@@ -94,8 +94,8 @@ def fan_in(gain: float = math.sqrt(2), bias_std: float = 1.0) -> SitePrior:
     Fan-in is the product of all axes of a kernel but the last. Parameters with one axis (biases,
     normalisation) get `bias_std`.
     """
-    check_positive("gain", gain)
-    check_positive("bias_std", bias_std)
+    positive("gain", gain)
+    positive("bias_std", bias_std)
 
     return Partial(_fan_in, gain, bias_std)  # whose numbers are arguments of compiled programs
 
@@ -113,7 +113,7 @@ def horseshoe(scale: float = 1.0) -> SitePrior:
     ``l_i ~ HalfCauchy(1)``, as the sites ``<site>.global_scale`` and ``<site>.local_scale``. Its
     variance is infinite: `scale` is the median of the tensor's scale, not a standard deviation.
     """
-    check_positive("scale", scale)
+    positive("scale", scale)
 
     return Partial(_horseshoe, scale)
 
@@ -134,8 +134,8 @@ def hierarchical(std: float = 1.0, concentration: float = 10.0) -> SitePrior:
     (2016). Marginally a weight is Student-t with ``2 concentration`` degrees of freedom and scale
     `std`.
     """
-    check_positive("std", std)
-    check_positive("concentration", concentration)
+    positive("std", std)
+    positive("concentration", concentration)
 
     return Partial(_hierarchical, std, concentration)
 
@@ -156,6 +156,4 @@ def noise(floor: float = 0.03, scale: float = 1.0) -> dist.Distribution:
     cannot be resolved; without one, noise-free data (a simulation, a table of few rows) drive the
     noise towards 0, and the posterior becomes too narrow for any step size.
     """
-    return dist.TruncatedNormal(
-        0.0, check_positive("scale", scale), low=check_positive("floor", floor)
-    )
+    return dist.TruncatedNormal(0.0, positive("scale", scale), low=positive("floor", floor))

@@ -21,6 +21,12 @@ def check_positive(name: str, number: Any) -> None:
         raise ValueError(f"got {name}={number!r}, expected a number above 0")
 
 
+def check_level(level: Any) -> None:
+    """Refuse the probability of an interval that is not between 0 and 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"got level={level}, expected between 0 and 1; 90 % is level=0.9")
+
+
 def check_seed(seed: Any) -> None:
     """Refuse seeds that ``numpy.random.RandomState`` refuses."""
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:

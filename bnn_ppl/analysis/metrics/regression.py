@@ -15,6 +15,7 @@ from bnn_ppl.analysis.metrics.inputs import (
     targets,
     variable,
 )
+from bnn_ppl.runtime.checks import check_level
 
 
 def rmse(prediction: Prediction, y: ArrayLike, *, scale: ArrayLike = 1.0) -> float:
@@ -47,8 +48,7 @@ def coverage(prediction: Prediction, y: ArrayLike, *, level: float = 0.9) -> flo
     level : float
         Probability of the interval mean +- z sd, between 0 and 1.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"got level={level}, expected between 0 and 1; 90 % is level=0.9")
+    check_level(level)
     error, variance = error_and_variance(prediction, y)
     z = NormalDist().inv_cdf((1 + level) / 2)
     return float(np.mean(np.abs(error) <= z * np.sqrt(variance)))
