@@ -167,7 +167,7 @@ def _rows_to_calibrate(run: Opened, given: str) -> _Calibration:
         if held is None:
             raise ValueError(
                 "got --conformal held-out for a run that trained on all training rows, expected a "
-                "share of the test rows, such as 0.5, or a file of rows with y: or run with "
+                "share of the rows predicted, such as 0.5, or a file of rows with y: or run with "
                 "--held-out 0.2"
             )
         stopped = "rows_held_out" in run.draws.attrs.get("settings", "")
@@ -205,7 +205,7 @@ def _share(given: str) -> float | None:
     except ValueError:
         return None
     if not 0 < share < 1:
-        raise ValueError(f"got --conformal {given}, expected a share of the test rows below 1")
+        raise ValueError(f"got --conformal {given}, expected a share of the rows predicted, below 1")
     return share
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 Log: TypeAlias = Callable[[int, dict[str, np.ndarray]], None]  # steps done, statistics
 
-_INSTALL = "pip install 'bnn_ppl[tensorboard]'"
+_INSTALL = "pip install '.[tensorboard]'"
 
 
 def no_log(num_steps: int, stats: dict[str, np.ndarray]) -> None:

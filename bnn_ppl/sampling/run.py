@@ -127,7 +127,7 @@ def run(
         lines of JSON on standard error; False for silence.
     log_to
         Folder for TensorBoard's event files, with the statistics of each chain about twice a
-        second; needs tensorboardX (``pip install 'bnn_ppl[tensorboard]'``).
+        second; needs tensorboardX (``pip install '.[tensorboard]'``).
     verdict
         End with a line that says whether the run has converged, or what is wrong and what to do:
         :func:`bnn_ppl.verdict`. Runs of several processes end without.
