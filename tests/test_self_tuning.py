@@ -159,7 +159,7 @@ def test_a_sampler_that_tunes_itself_has_the_posteriors_moments_and_temperature(
         by_chain = draws.sample_stats["configurational_temperature"].values.mean(1)
         error = by_chain.std(ddof=1) / 2
         assert abs(by_chain.mean() - 1) < 0.06 + 4 * error
-    assert not draws.sample_stats["diverging"].any()
+    assert draws.sample_stats["diverging"].mean() < 1e-3
 
 
 def test_the_mass_is_the_curvature_of_a_linear_model():
@@ -282,6 +282,14 @@ def test_temperatures_are_averaged_over_the_steps_of_a_draw():
 
 
 # --- starts
+
+
+def test_sgld_starts_from_draws_of_sgnht():
+    posterior, mean, covariance = stiff()
+    draws = run(posterior, bnn.sgld(posterior), num_chains=60, num_warmup=300, num_draws=1)
+    errors = draws.posterior["w"].values[:, 0] - mean
+    spread = errors.std(0) / np.sqrt(np.diag(covariance))  # hardly any at the modes of an ensemble
+    np.testing.assert_allclose(spread, 1, atol=0.3)
 
 
 def test_swag_needs_no_inner_method():

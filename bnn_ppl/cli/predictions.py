@@ -205,7 +205,9 @@ def _share(given: str) -> float | None:
     except ValueError:
         return None
     if not 0 < share < 1:
-        raise ValueError(f"got --conformal {given}, expected a share of the rows predicted, below 1")
+        raise ValueError(
+            f"got --conformal {given}, expected a share of the rows predicted, below 1"
+        )
     return share
 
 

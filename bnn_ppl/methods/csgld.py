@@ -8,6 +8,7 @@ import optax
 
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, decaying, named, value_at
+from bnn_ppl.methods.sgnht import sgnht
 from bnn_ppl.methods.shared.langevin import langevin_move
 from bnn_ppl.methods.shared.tuned_steps import EXCESS, configurational_temperature, tuned
 from bnn_ppl.model.arguments import check_arguments
@@ -31,7 +32,7 @@ class ContourState(NamedTuple):
     gives="weighted draws",
     cost="a gradient and a value on a minibatch",
     bias="as sgld; a few draws may carry most of the weight",
-    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
+    length="an ensemble, 6,500 steps of sgnht and of warm-up, 200 draws 20 to 300 steps apart",
     stochastic_gradients=True,
 )
 def csgld(
@@ -233,4 +234,5 @@ def _self_tuned(posterior: Posterior, num_bands: int, rate: float | Schedule) ->
             "learning_rate": named(rate),
         },
         move_after=move,
+        start=sgnht(posterior),
     )

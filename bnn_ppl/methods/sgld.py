@@ -11,7 +11,7 @@ from bnn_ppl.model.posterior import Posterior
     gives="draws",
     cost="a gradient on a minibatch",
     bias="first order in the step size, plus gradient noise",
-    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
+    length="an ensemble, 6,500 steps of sgnht and of warm-up, 200 draws 20 to 300 steps apart",
     stochastic_gradients=True,
 )
 def sgld(
@@ -54,9 +54,10 @@ def sgld(
 
     Notes
     -----
-    What is found: the chains start at the optima of ``descent(posterior, anchored=True)``. The
-    first steps of warm-up (300, or an eighth) estimate M there, the diagonal of the prior's
-    precision plus the empirical Fisher information. In windows of 200, 400, ... steps the step size
+    What is found: the chains start where the warm-up of :func:`bnn_ppl.sgnht` ends, which itself
+    starts at the optima of ``descent(posterior, anchored=True)``. The first steps of warm-up (300,
+    or an eighth) estimate M there, the diagonal of the prior's precision plus the empirical Fisher
+    information. In windows of 200, 400, ... steps the step size
     is then multiplied by 0.03 over the measured excess of the kinetic temperature (Wenzel et al.,
     2020, appendix I), which is proportional to it, by at most a factor of 2; a window in which the
     dynamics became unstable is undone, and a third of its step size not exceeded again. Both

@@ -32,8 +32,8 @@ def started(
 ) -> tuple[Prepared, Progress]:
     """Run the warm-up of the starting method, and prepare `method` anew where that ends.
 
-    Nothing of it is stored: a run that is killed meanwhile does it again when resumed, with the
-    same result.
+    The starting method may itself have one, whose warm-up comes first. Nothing of it is stored: a
+    run that is killed meanwhile does it again when resumed, with the same result.
     """
     start = method.start
     assert start is not None
@@ -48,8 +48,11 @@ def started(
         keys={name: (keys[0], prepared.keys[name][1]) for name, keys in own.keys.items()}
     )
     own = own._replace(num=own.num | {"draws": 0})
+    done = Progress()
+    if start.start is not None:
+        own, done = started(own_key, posterior, start, own, interrupted, progress)
     with reporting(progress, num_warmup) as report:
-        states, done = advance(own, Progress(), Nowhere(), _as_start(report), interrupted)
+        states, done = advance(own, done, Nowhere(), _as_start(report), interrupted)
     draws = _compiled_draws(start.draw, prepared.mesh)
     with waiting(progress), jax.default_matmul_precision(matmul_precision()):
         positions = draws(prepared.chains, states, everywhere(own_key, prepared.mesh))

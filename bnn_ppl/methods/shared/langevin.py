@@ -11,6 +11,7 @@ import optax
 from bnn_ppl.methods.method import Method, step_info
 from bnn_ppl.methods.preconditioners import Preconditioner, identity
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.sgnht import sgnht
 from bnn_ppl.methods.shared.gibbs import check_gibbs, precisions_drawn
 from bnn_ppl.methods.shared.momentum import clipped, momentum_given_weights, no_norms
 from bnn_ppl.methods.shared.random import gaussian_like
@@ -158,7 +159,11 @@ class SelfTunedChain(NamedTuple):
 
 
 def _self_tuned(posterior: Posterior, *, momentum: float, name: str) -> Method:
-    """Make a method of Langevin dynamics that finds its step size and mass in warm-up."""
+    """Make a method of Langevin dynamics that finds its step size and mass in warm-up.
+
+    It starts from the warm-up of sgnht, which moves the farthest at a given step size: its friction
+    is only what the noise of the gradients needs.
+    """
     _check(1.0, momentum, 1.0, None)
 
     def init(key: jax.Array, position: Tree) -> SelfTunedChain:
@@ -178,6 +183,7 @@ def _self_tuned(posterior: Posterior, *, momentum: float, name: str) -> Method:
         lambda chain: chain.position,
         lambda square: 2 * EXCESS * (1 - momentum) / square,
         {"method": name, "step_size": None, "momentum": momentum},
+        start=sgnht(posterior),
     )
 
 

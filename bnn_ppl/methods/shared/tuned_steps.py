@@ -55,14 +55,15 @@ def tuned(
     first_step_size: Callable[[Array], Array],
     settings: dict[str, Any],
     move_after: Move | None = None,
+    start: Method | None = None,
 ) -> Method:
     """Make a method of a stochastic-gradient kernel that finds its mass and step size in warm-up.
 
-    The chains start at the optima of ``descent(posterior, anchored=True)``. The first steps of
-    warm-up estimate the diagonal M of the posterior's curvature there: the prior's precision plus
-    the empirical Fisher information. The others set the step size so that an error of temperature
-    averages ``EXCESS``: to first order it is proportional to the step size, so each window of steps
-    multiplies it by the ratio of what was aimed at to what was measured.
+    The first steps of warm-up estimate the diagonal M of the posterior's curvature where the chains
+    start: the prior's precision plus the empirical Fisher information. The others set the step size
+    so that an error of temperature averages ``EXCESS``: to first order it is proportional to the
+    step size, so each window of steps multiplies it by the ratio of what was aimed at to what was
+    measured.
 
     Parameters
     ----------
@@ -81,6 +82,9 @@ def tuned(
         Recorded with the draws.
     move_after
         Replaces `move` after warm-up.
+    start
+        Method whose warm-up the chains go through first; by default they start at the optima of
+        ``descent(posterior, anchored=True)``.
     """
 
     def init(key: Array, start: Tree, batch: Any) -> TunedState:
@@ -146,7 +150,7 @@ def tuned(
         logdensity=posterior.logdensity,
         needs_warmup=True,
         begin=begin,
-        start=descent(posterior, anchored=True),
+        start=start or descent(posterior, anchored=True),
         counts=_counts(posterior),
     )
 
