@@ -9,7 +9,7 @@ from stats import assert_covariance, assert_means
 from test_sgmcmc import gaussian, sample
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.method import Method, step_info
+from bnn_ppl.methods.method import METHODS, Method, step_info
 from bnn_ppl.methods.swag import swag
 
 RNG = np.random.default_rng(0)
@@ -184,7 +184,7 @@ def test_chains_are_distributions_of_their_own(posterior):
     assert 0.7 < own.std() / scale.mean() < 1.3
 
 
-METHODS = {
+WRAPPED = {
     "descent": lambda p: swag(p, bnn.descent(p, optax.sgd(0.1)), rank=3, collect_every=2),
     "scale-adapted sghmc": lambda p: swag(
         p,
@@ -197,7 +197,7 @@ METHODS = {
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "thin"), [("descent", 0), ("scale-adapted sghmc", 2)])
 def test_an_interrupted_run_is_bit_identical(posterior, tmp_path, name, thin):
-    method = METHODS[name](posterior)
+    method = WRAPPED[name](posterior)
     options = {"batch_size": 3, "num_warmup": 11, "thin": thin}
     whole = sample(posterior, method, num_draws=9, **options)
     sample(posterior, method, num_draws=4, folder=tmp_path, **options)
@@ -215,6 +215,21 @@ def test_each_argument_makes_another_run(posterior, change):
     assert swag(posterior, inner, **change).settings != swag(posterior, inner).settings
     other = swag(posterior, bnn.descent(posterior, learning_rate=0.5)).settings
     assert other != swag(posterior, inner).settings
+
+
+def test_a_short_tuning_along_sgld_still_finds_steps_that_move(posterior):
+    method = bnn.swag(posterior, collect_from=100, collect_every=5)
+    draws = sample(posterior, method, num_warmup=300, num_draws=2, batch_size=3, thin=0)
+    sizes = draws.warmup_sample_stats["step_size"].values[0]
+    assert 0 < sizes[-1] and len(set(sizes[:100])) > 2  # several windows
+    assert all(scale.min() > 0 for name, scale in draws.fitted.items() if name.endswith(".scale"))
+    assert int(draws.fitted["num_collected"][0]) == 40
+
+
+@pytest.mark.parametrize("build", [bnn.swag, METHODS["swag"].build])
+def test_collecting_before_sgld_is_tuned_is_refused(posterior, build):
+    with pytest.raises(ValueError, match="got collect_from=0 without a learning rate, expected"):
+        build(posterior, collect_from=0)
 
 
 # --- bad input
