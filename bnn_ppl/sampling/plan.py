@@ -1,6 +1,7 @@
 """What a run would cost, before it is started."""
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -72,7 +73,7 @@ def plan(
     thin: int | None = None,
     batch_size: int | Literal["all"] | None = None,
     bootstrap: bool = False,
-    init: "arviz.InferenceData | None" = None,
+    init: "arviz.InferenceData | Mapping[str, Any] | None" = None,
     keep: Keep | None = None,
     mesh: Mesh | None = None,
     trial_seconds: float = 20.0,
