@@ -221,7 +221,7 @@ def test_a_short_tuning_along_sgld_still_finds_steps_that_move(posterior):
     method = bnn.swag(posterior, collect_from=100, collect_every=5)
     draws = sample(posterior, method, num_warmup=300, num_draws=2, batch_size=3, thin=0)
     sizes = draws.warmup_sample_stats["step_size"].values[0]
-    assert 0 < sizes[-1] and len(set(sizes[:100])) > 2  # several windows
+    assert sizes[-1] > 0 and len(set(sizes[:100])) > 2  # several windows
     assert all(scale.min() > 0 for name, scale in draws.fitted.items() if name.endswith(".scale"))
     assert int(draws.fitted["num_collected"][0]) == 40
 
