@@ -56,6 +56,38 @@ def test_the_average_is_that_of_the_points_from_a_step_on(posterior):
     np.testing.assert_allclose(mean.posterior["w"][:, -1], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("batch_size", "num_steps"), [(None, 400), (4, 3000)])
+def test_on_a_share_of_the_rows_it_finds_the_mode_given_these_alone(batch_size, num_steps):
+    """A prior as strong as the data: weighed as for all rows, the mode would be elsewhere."""
+    x, y = np.eye(10), np.linspace(1.0, 2.0, 10)  # row i is all that is known of weight i
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1.0).expand([10]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    posterior = bnn.condition(model, (x, y))
+    rate = optax.cosine_decay_schedule(0.3, num_steps)
+    method = bnn.descent(posterior, learning_rate=rate, subsample=0.8)
+    options = {"num_warmup": num_steps, "num_draws": 1, "thin": 0, "batch_size": batch_size}
+    draws = sample(posterior, method, **options)
+    seen = draws.posterior["w"].values[:, 0] > 0.25
+    assert (seen.sum(1) == 8).all() and (seen[0] != seen[1]).any()
+    for chain in range(2):
+        expected = np.where(seen[chain], y / 2, 0)
+        np.testing.assert_allclose(draws.posterior["w"][chain, 0], expected, atol=0.02)
+    assert method.settings["subsample"] == 0.8
+
+
+def test_a_share_reaches_what_wraps_the_method_and_is_refused_out_of_range():
+    posterior, held_out = overfitting()
+    assert bnn.descent(posterior, subsample=0.5, held_out=held_out).subsample == 0.5
+    assert bnn.swag(posterior, bnn.descent(posterior, subsample=0.5)).subsample == 0.5
+    for share in (0.0, 1.1, -0.5):
+        with pytest.raises(ValueError, match=f"got subsample={share}, expected a share above 0"):
+            bnn.descent(posterior, subsample=share)
+
+
 def overfitting():
     """Return rows to learn by heart and rows held out, of a regression with more weights."""
     rng = np.random.default_rng(0)

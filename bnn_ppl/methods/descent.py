@@ -1,12 +1,13 @@
 """Point estimates: any optax optimiser on the log-density."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import FITTED, Method, describe, step_info
+from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.shared.early_stopping import stopped_early
 from bnn_ppl.methods.shared.random import gaussian_like
@@ -43,6 +44,7 @@ def descent(
     learning_rate: float | Schedule | None = None,
     average_from: int | None = None,
     anchored: bool = False,
+    subsample: float = 1.0,
     held_out: tuple[Any, Any] | None = None,
     check_every: int = 100,
     patience: int = 10,
@@ -53,7 +55,8 @@ def descent(
 
     The gradient is divided by N so that learning rates are those of a mean loss. Each chain is one
     solution; several chains are a deep ensemble (Lakshminarayanan et al., 2017), or with
-    ``bootstrap=True`` in `run` a bootstrap ensemble. Train in warm-up and draw once::
+    ``bootstrap=True`` in `run` a bootstrap ensemble, and with ``subsample=0.8`` one whose members
+    each see a random 80 % of the rows. Train in warm-up and draw once::
 
         run(key, posterior, descent(posterior), num_chains=10, num_warmup=5000, batch_size=128,
             num_draws=1, thin=0)
@@ -79,6 +82,10 @@ def descent(
         Whether to pull each weight with a Gaussian prior to its own draw of that prior, from where
         it starts, instead of to the prior's mean: randomised maximum a posteriori (Pearce et al.,
         2020). Weights that the data do not determine then spread as widely as in the posterior.
+    subsample
+        Share of the rows, above 0, that each chain sees: its own, drawn at random without
+        replacement (subagging; Bühlmann & Yu, 2002), the nearest whole number of them. N is then
+        their number, so that each chain maximises the posterior given its own rows alone.
     held_out
         Held-out rows (x, y) for early stopping, not among the posterior's: a chain draws the point
         with their highest log-likelihood, and stops once that has not risen for `patience` checks.
@@ -96,6 +103,12 @@ def descent(
     finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
     if average_from is not None and average_from < 0:
         raise ValueError(f"got average_from={average_from}, expected a step number from 0 up")
+    if not 0 < subsample <= 1:
+        raise ValueError(f"got subsample={subsample}, expected a share above 0, at most 1")
+    loss, num_rows = (
+        partial(_loss, posterior, subsample),
+        rows_of_share(subsample, posterior.num_rows),
+    )
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DescentState:
         anchor = drawn_anchor(key, posterior, position, batch) if anchored else None
@@ -103,12 +116,6 @@ def descent(
         average = None if average_from is None else position
         zero = jnp.zeros((), int)
         return DescentState(position, optimizer.init(position), average, anchor, zero)
-
-    def loss(position: Tree, anchor: Tree, batch: Any) -> jax.Array:
-        terms = posterior.terms(position, batch)
-        if anchor is not None:
-            terms = terms._replace(log_priors=_anchored_log_priors(terms, position, anchor))
-        return -posterior.total(terms, batch) / posterior.num_rows
 
     def step(
         key: jax.Array, state: DescentState, batch: Any, rate: jax.Array | float = 1.0
@@ -122,12 +129,12 @@ def descent(
             # Before `average_from` the average is the last point.
             share = 1.0 / jnp.maximum(state.num_steps - average_from + 1, 1)
             average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
-        info = step_info(-value * posterior.num_rows)
+        info = step_info(-value * num_rows)
         state = DescentState(position, inner, average, state.anchor, state.num_steps + 1)
         return state, info
 
     def objective(info: dict) -> jax.Array:
-        return info["lp"] / posterior.num_rows
+        return info["lp"] / num_rows
 
     def draw(key: jax.Array, state: DescentState) -> Tree:
         del key
@@ -135,6 +142,7 @@ def descent(
 
     settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
     settings |= {"anchored": anchored} if anchored else {}
+    settings |= {"subsample": subsample} if subsample < 1 else {}
     method = Method(
         init,
         step,
@@ -142,12 +150,27 @@ def descent(
         settings=settings,
         logdensity=posterior.logdensity,
         draws_from="point" if average_from is None else "average",
+        subsample=float(subsample),
     )
     if finds_rate:
         method = self_paced(method, step, objective)
     if held_out is None:
         return method
     return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)
+
+
+def _loss(
+    posterior: Posterior, subsample: float, position: Tree, anchor: Tree, batch: Any
+) -> jax.Array:
+    """Give the negative log-density, of the rows that a chain sees, a row."""
+    terms = posterior.terms(position, batch)
+    if anchor is not None:
+        terms = terms._replace(log_priors=_anchored_log_priors(terms, position, anchor))
+    num_rows = rows_of_share(subsample, posterior.num_rows)
+    if num_rows < posterior.num_rows:  # to which `total` scales the batch
+        share = num_rows / posterior.num_rows
+        terms = terms._replace(log_likelihood=share * terms.log_likelihood)
+    return -posterior.total(terms, batch) / num_rows
 
 
 def optimizer_of(

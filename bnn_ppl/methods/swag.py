@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.descent import descent
-from bnn_ppl.methods.method import FITTED, Method, describe
+from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share
 from bnn_ppl.methods.schedules import Schedule, named
 from bnn_ppl.methods.sgld import sgld
 from bnn_ppl.methods.shared.random import gaussian_like
@@ -120,6 +120,7 @@ def swag(
     if inner is None:
         return _along_sgld(posterior, rank, collect_every, collect_from or None, scale)
     _check_inner(inner)
+    num_rows = rows_of_share(inner.subsample, posterior.num_rows)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> SwagState:
         zeros, zero = optax.tree.zeros_like(position), jnp.zeros((), int)
@@ -138,7 +139,7 @@ def swag(
     ) -> tuple[SwagState, dict]:
         step_key, draw_key = (jax.random.fold_in(key, i) for i in range(2))
         chain, info = inner_step(step_key, state.inner, batch)
-        epoch = max(1, posterior.num_rows // batch[1].shape[0])
+        epoch = max(1, num_rows // batch[1].shape[0])
         every = jnp.where(state.collect_every > 0, state.collect_every, epoch)
         since = state.num_steps - state.collect_from
         due = (since >= 0) & (since % every == 0)
@@ -182,6 +183,7 @@ def swag(
         needs_warmup=inner.needs_warmup,
         draws_from="low_rank_gaussian" if rank else "gaussian",
         begin=begin,
+        subsample=inner.subsample,
     )
 
 

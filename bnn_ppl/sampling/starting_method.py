@@ -43,7 +43,7 @@ def started(
     lengths = num_chains, num_warmup, 1, 0
     with waiting(progress):
         own = prepare(own_key, posterior, start, *lengths, minibatches, mesh=prepared.mesh)
-    # The chain of a bootstrap sample keeps to its rows.
+    # The chain of a sample of the rows keeps to it.
     own = own._replace(
         keys={name: (keys[0], prepared.keys[name][1]) for name, keys in own.keys.items()}
     )
