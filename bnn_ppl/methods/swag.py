@@ -229,6 +229,7 @@ def swag_along_path(
     collect_every: int | None = None,
     collect_from: int | None = None,
     scale: float = 1.0,
+    fgsm_epsilon: float = 0.0,
 ) -> Method:
     """SWA-Gaussian: a Gaussian fitted to the path of a stochastic-gradient method.
 
@@ -252,10 +253,23 @@ def swag_along_path(
         through warm-up for SGD, or 0 if the run of SGD starts from the draws of another.
     scale
         Factor of the covariance.
+    fgsm_epsilon
+        Along SGD, train on adversarial inputs too, as :func:`bnn_ppl.descent`: the largest change
+        of each input, in the units of x. 0 for none.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or adversarial inputs come without a learning rate.
     """
     if learning_rate is None:
+        if fgsm_epsilon:
+            raise ValueError(
+                f"got fgsm_epsilon={fgsm_epsilon} without learning_rate, expected both: sgld, "
+                "whose path it is otherwise, samples the posterior of the rows as they are"
+            )
         return _along_sgld(posterior, rank, collect_every, collect_from, scale)
-    inner = descent(posterior, optax.sgd(learning_rate, momentum=0.9))
+    inner = descent(posterior, optax.sgd(learning_rate, momentum=0.9), fgsm_epsilon=fgsm_epsilon)
     known = {"optimizer": "sgd", "learning_rate": named(learning_rate)}
     inner = inner._replace(settings={**inner.settings, **known})
     first = collect_from or 0
