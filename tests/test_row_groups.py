@@ -16,15 +16,15 @@ from bnn_ppl.methods.shared.row_groups import grouped, over_groups
 STD = 0.5  # of the weights' draws
 
 
-def conditioned(num_rows=31):
-    """A network under a prior that is not Gaussian, whose gradient is then that at the draw."""
+def conditioned(prior):
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(num_rows, 3)), rng.normal(size=num_rows)
+    x, y = rng.normal(size=(31, 3)), rng.normal(size=31)
     net = partial(bnn.nets.MLP, 3, (4,), 1)
-    return bnn.condition(bnn.models.regressor(net, bnn.priors.laplace(0.7), 0.5), (x, y))
+    return bnn.condition(bnn.models.regressor(net, prior, 0.5), (x, y))
 
 
-POSTERIOR = conditioned()
+# Under a prior that is not Gaussian, its gradient is that at the draw.
+POSTERIOR = conditioned(bnn.priors.laplace(0.7))
 
 # Method with a number of groups, and the gradient of the log-density that its first step took.
 METHODS = {
@@ -129,11 +129,11 @@ def test_more_groups_mean_less_noise_of_the_weights(name):
 
 @pytest.mark.parametrize("estimator", ["weights", "local_reparametrisation", "flipout"])
 def test_without_noise_groups_of_rows_add_up_to_the_batch(estimator):
-    moved = []
+    posterior, moved = conditioned(bnn.priors.normal(0.7)), []
     for num_groups in (1, 5):
         options = {"estimator": estimator, "init_std": 1e-7, "num_groups": num_groups}
-        method = bnn.mfvi(POSTERIOR, optax.sgd(1.0), **options)
-        moved.append(method.step(jax.random.key(3), start(method), POSTERIOR.data)[0].mean)
+        method = bnn.mfvi(posterior, optax.sgd(1.0), **options)
+        moved.append(method.step(jax.random.key(3), start(method), posterior.data)[0].mean)
     for site, values in moved[0].items():
         np.testing.assert_allclose(moved[1][site], values, rtol=1e-4, atol=1e-5)
 
