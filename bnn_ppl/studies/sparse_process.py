@@ -81,7 +81,8 @@ def prior_at(x: Array, std: float, length_scale: float, num_inducing: int) -> Pr
     """
     num = min(num_inducing, len(x))
     rest = np.full(len(x), float(std) ** 2)
-    factor, chosen = np.zeros((len(x), num)), []
+    factor = np.zeros((len(x), num))
+    chosen: list[int] = []
     while len(chosen) < num and rest.max() > _LEAST_VARIANCE * std**2:
         row, column = int(rest.argmax()), len(chosen)
         known = factor[:, :column] @ factor[row, :column]
