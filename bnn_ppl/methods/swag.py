@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.descent import descent
-from bnn_ppl.methods.method import FITTED, Method, describe
+from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share
 from bnn_ppl.methods.schedules import Schedule, named
 from bnn_ppl.methods.sgld import sgld
 from bnn_ppl.methods.shared.random import gaussian_like
@@ -139,6 +139,7 @@ def _collecting(
     With `tunes_before`, warm-up tunes `inner` only until the first point: along the path, a chain
     that is lost must come back.
     """
+    num_rows = rows_of_share(inner.subsample, posterior.num_rows)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> SwagState:
         zeros, zero = optax.tree.zeros_like(position), jnp.zeros((), int)
@@ -157,7 +158,7 @@ def _collecting(
     ) -> tuple[SwagState, dict]:
         step_key, draw_key = (jax.random.fold_in(key, i) for i in range(2))
         chain, info = inner_step(step_key, state, batch)
-        epoch = max(1, posterior.num_rows // batch[1].shape[0])
+        epoch = max(1, num_rows // batch[1].shape[0])
         every = jnp.where(state.collect_every > 0, state.collect_every, epoch)
         since = state.num_steps - state.collect_from
         due = (since >= 0) & (since % every == 0)
@@ -210,6 +211,7 @@ def _collecting(
         needs_warmup=inner.needs_warmup,
         draws_from="low_rank_gaussian" if rank else "gaussian",
         begin=begin,
+        subsample=inner.subsample,
     )
 
 
@@ -255,6 +257,7 @@ def swag_along_path(
     collect_every: int | None = None,
     collect_from: int | None = None,
     scale: float = 1.0,
+    fgsm_epsilon: float = 0.0,
 ) -> Method:
     """SWA-Gaussian: a Gaussian fitted to the path of a stochastic-gradient method.
 
@@ -278,10 +281,23 @@ def swag_along_path(
         through warm-up for SGD, or 0 if the run of SGD starts from the draws of another.
     scale
         Factor of the covariance.
+    fgsm_epsilon
+        Along SGD, train on adversarial inputs too, as :func:`bnn_ppl.descent`: the largest change
+        of each input, in the units of x. 0 for none.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or adversarial inputs come without a learning rate.
     """
     if learning_rate is None:
+        if fgsm_epsilon:
+            raise ValueError(
+                f"got fgsm_epsilon={fgsm_epsilon} without learning_rate, expected both: sgld, "
+                "whose path it is otherwise, samples the posterior of the rows as they are"
+            )
         return _along_sgld(posterior, rank, collect_every, collect_from, scale)
-    inner = descent(posterior, optax.sgd(learning_rate, momentum=0.9))
+    inner = descent(posterior, optax.sgd(learning_rate, momentum=0.9), fgsm_epsilon=fgsm_epsilon)
     known = {"optimizer": "sgd", "learning_rate": named(learning_rate)}
     inner = inner._replace(settings={**inner.settings, **known})
     first = collect_from or 0

@@ -107,9 +107,8 @@ def plan(
     num_warmup, num_draws, thin, size, *_ = counts
     began = time.perf_counter()
     lengths = num_chains, num_warmup, num_draws, thin
-    prepared = prepare(
-        key, posterior, method, *lengths, Minibatches(size, bootstrap), init, keep, mesh
-    )
+    minibatches = Minibatches(size, bootstrap, method.subsample)
+    prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
     loops = [compile_loop(phase, prepared) for phase in prepared.phases]
     compile_seconds = time.perf_counter() - began
     gradient_seconds = _gradient_seconds(posterior, prepared)

@@ -60,7 +60,7 @@ def prepared_start(
     num_warmup = min(start.counts.num_warmup, MOST_STEPS)
     lengths = len(prepared.chains), num_warmup, 1, 0
     own = prepare(key, posterior, start, *lengths, minibatches, mesh=prepared.mesh)
-    # The chain of a bootstrap sample keeps to its rows.
+    # The chain of a sample of the rows keeps to it.
     keys = {name: (keys[0], prepared.keys[name][1]) for name, keys in own.keys.items()}
     return own._replace(keys=keys, num=own.num | {"draws": 0})
 
