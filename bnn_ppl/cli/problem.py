@@ -4,57 +4,19 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
-from flax import nnx
 
 import bnn_ppl as bnn
+from bnn_ppl.cli.networks import Net, first_kernel, network, refuse_hidden
 from bnn_ppl.data.encoding import in_words
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
 
 Scored = Literal["held-out", "test"]  # rows
-Net = Literal[
-    "mlp",
-    "lenet",
-    "lenet5",
-    "lenet_caffe",
-    "alexnet",
-    "vgg16",
-    "resnet20",
-    "resnet18",
-    "resnet50",
-    "preresnet20",
-    "wide_resnet",
-    "cnn_lstm",
-]
-
 USUAL_SCALE = round(math.sqrt(2), 3)
-
-NETS: dict[str, Callable] = {
-    "lenet": bnn.nets.LeNet,
-    "lenet5": bnn.nets.LeNet5,
-    "lenet_caffe": bnn.nets.LeNetCaffe,
-    "alexnet": bnn.nets.AlexNet,
-    "vgg16": bnn.nets.VGG16,
-    "resnet20": bnn.nets.ResNet20,
-    "resnet18": bnn.nets.ResNet18,
-    "resnet50": bnn.nets.ResNet50,
-    "preresnet20": bnn.nets.PreResNet,
-    "wide_resnet": bnn.nets.WideResNet,
-    "cnn_lstm": bnn.nets.CNNLSTM,
-}
-# The kernel that sees the inputs, in one net or another.
-FIRST_KERNELS = (
-    "layers.0.kernel",
-    "convolutions.0.kernel",
-    "stages.0.convolutions.0.kernel",
-    "stem.conv.kernel",
-    "stem.kernel",
-)
 
 
 class Problem(NamedTuple):
@@ -219,12 +181,6 @@ def refuse_unused(problem: Problem, data: Any) -> None:
         )
 
 
-def refuse_hidden(net: str, hidden: tuple[int, ...], usual: tuple[int, ...]) -> None:
-    """Refuse widths of hidden layers with a network that has its own."""
-    if net != "mlp" and hidden != usual:
-        raise ValueError(f"got --hidden with --net {net}, expected --net mlp: drop it")
-
-
 def load_data(problem: Problem, encoding: bnn.data.Encoding | None = None) -> Any:
     """Load the data set that the problem names."""
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
@@ -303,39 +259,13 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
     if problem.prior == "generalised_normal":
         return bnn.priors.generalised_normal(scale, problem.prior_power or 1.5)
     if problem.prior in ("empcov", "sum_filter"):
-        site, shape = _first_kernel(problem, net)
+        site, shape = first_kernel(problem, net)
         if problem.prior == "sum_filter":
             return bnn.priors.sum_filter(scale, site=site)
         train, _ = training_rows(problem, data)
         patch = None if problem.net == "mlp" else shape[:2]
         return bnn.priors.empcov(train.x, scale, site=site, patch=patch)
     return getattr(bnn.priors, problem.prior)(scale)
-
-
-def _first_kernel(problem: Problem, net: Callable) -> tuple[str, tuple[int, ...]]:
-    """Site and shape of the kernel that sees the inputs."""
-    if problem.net == "cnn_lstm":
-        raise ValueError(
-            f"got --prior {problem.prior} with --net cnn_lstm, expected inputs that are numbers, "
-            "not tokens: use another prior"
-        )
-    weights = nnx.state(nnx.eval_shape(lambda: net(rngs=nnx.Rngs(0))), nnx.Param)
-    shapes = {".".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(weights)}
-    site = next(name for name in FIRST_KERNELS if name in shapes)
-    return f"net.{site}", shapes[site]
-
-
-def network(problem: Problem, data: Any, num_outputs: int) -> Callable:
-    """Give the factory of the network, for the inputs of these data."""
-    row_shape = data.train.x.shape[1:]
-    if problem.net == "mlp":
-        return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)
-    axes, kind = (1, "tokens") if problem.net == "cnn_lstm" else (3, "images")
-    if len(row_shape) != axes or (kind == "tokens" and data.train.x.dtype.kind != "i"):
-        raise ValueError(
-            f"got --net {problem.net} for {problem.data}, expected {kind}: use --net mlp"
-        )
-    return partial(NETS[problem.net], row_shape, num_outputs)
 
 
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
