@@ -203,6 +203,9 @@ FIRST = {
     "resnet50": ("net.stem.conv.kernel", (7, 7, 3, 64)),
     "preresnet20": ("net.stem.kernel", (3, 3, 3, 16)),
     "wide_resnet": ("net.stem.kernel", (3, 3, 3, 16)),
+    "competition_alexnet": ("net.convolutions.0.kernel", (3, 3, 3, 64)),
+    "competition_lenet": ("net.convolutions.0.kernel", (5, 5, 3, 6)),
+    "competition_cnn": ("net.convolutions.0.kernel", (3, 3, 3, 32)),
 }
 
 

@@ -70,6 +70,20 @@ COUNTS = {
     ),
     "CNN-LSTM": (partial(nets.CNNLSTM, (100,), 2), 2_700_098),
     "AlexNet": (partial(nets.AlexNet, CIFAR, 10), convolutions(ALEXNET) + 2570),
+    "AlexNet of the competition": (
+        partial(nets.CompetitionAlexNet, CIFAR, 10),
+        convolutions([(3, 3, 64), (3, 64, 128), (2, 128, 256), (2, 256, 128), (2, 128, 64)])
+        + convolutions([(1, 4096, 256), (1, 256, 256), (1, 256, 10)]),
+    ),
+    "LeNet of the competition": (
+        partial(nets.CompetitionLeNet, (28, 28, 3), 7),
+        convolutions([(5, 3, 6), (5, 6, 16), (1, 400, 120), (1, 120, 84), (1, 84, 7)]),
+    ),
+    "CNN of the competition": (
+        partial(nets.CompetitionCNN, (64, 64, 3), 2),
+        convolutions([(3, 3, 32), *[(3, 32, 32)] * 3, (3, 32, 16), (3, 16, 16)])
+        + convolutions([(1, 256, 128), (1, 128, 2)]),
+    ),
     "VGG-16": (
         partial(nets.VGG16, CIFAR, 10),
         convolutions(VGG_16) + 2 * (512**2 + 512) + 5130,
@@ -222,10 +236,10 @@ def swish(x):
     return x * expit(x)
 
 
-def mlp(module, x):
+def mlp(module, x, act=relu):
     x = x.reshape(len(x), -1)
     for layer in module.layers[:-1]:
-        x = relu(dense(layer, x))
+        x = act(dense(layer, x))
     return dense(module.layers[-1], x)
 
 
@@ -302,6 +316,31 @@ def alexnet(module, x):
     return dense(module.output, x.reshape(len(x), -1))
 
 
+def competition_alexnet(module, x):
+    for i, convolution in enumerate(module.convolutions):
+        x = swish(convolved(convolution, x))
+        x = pooled(x) if i < 2 else x
+    return mlp(module.dense, x, swish)
+
+
+def averaged(x):
+    """Mean of 2x2 windows of images with sides that are even."""
+    return sum(x[:, i::2, j::2] for i in range(2) for j in range(2)) / 4
+
+
+def competition_lenet(module, x):
+    first, second = module.convolutions
+    x = averaged(relu(convolved(first, x)))
+    return mlp(module.dense, averaged(relu(convolved(second, x, padding=0))))
+
+
+def competition_cnn(module, x):
+    for i, convolution in enumerate(module.convolutions):
+        x = relu(convolved(convolution, x))
+        x = pooled(x) if i in (1, 3, 4, 5) else x
+    return mlp(module.dense, x)
+
+
 def stage(module, x):
     for i, convolution in enumerate(module.convolutions):
         x = convolved(convolution, x)
@@ -357,6 +396,12 @@ SMALL = {
     ),
     "cnn lstm": (TOKENS, cnn_lstm),
     "alexnet": (partial(nets.AlexNet, (32, 61, 2), 3, widths=(3, 4, 5, 4, 3)), alexnet),
+    "competition, alexnet": (
+        partial(nets.CompetitionAlexNet, (5, 4, 2), 3),
+        competition_alexnet,
+    ),
+    "competition, lenet": (partial(nets.CompetitionLeNet, (12, 16, 2), 3), competition_lenet),
+    "competition, cnn": (partial(nets.CompetitionCNN, (16, 17, 2), 3), competition_cnn),
     "vgg": (partial(nets.VGG, (32, 64, 1), 3, depth=11, width=3), vgg),
     "vgg normalised": (
         partial(nets.VGG, (32, 33, 1), 3, depth=13, width=2, hidden=(), normalised=True),
@@ -541,6 +586,7 @@ REFUSED = {
     "got 4 widths": partial(nets.AlexNet, CIFAR, 2, widths=(1, 2, 3, 4)),
     "got images of 32x31, expected at least 32": partial(nets.VGG16, (32, 31, 1), 2),
     "got depth=18, expected one of 11, 13, 16, 19": partial(nets.VGG, CIFAR, 2, depth=18),
+    "got images of 11x28, too small": partial(nets.CompetitionLeNet, (11, 28, 3), 2),
     "got images of 15x28, expected at least 16": partial(nets.LeNet5, (15, 28, 1), 2),
     "multiples of 4 for 3 widths": partial(nets.UNet, (28, 30, 1), 2),
     r"got rows of shape \(7,\), expected \(tokens,\) of at least 8": partial(nets.CNNLSTM, (7,), 2),

@@ -25,8 +25,10 @@ Net = Literal[
     "preresnet20",
     "wide_resnet",
     "cnn_lstm",
+    "competition_alexnet",
+    "competition_lenet",
+    "competition_cnn",
 ]
-
 
 NETS: dict[str, Callable] = {
     "lenet": bnn.nets.LeNet,
@@ -40,6 +42,9 @@ NETS: dict[str, Callable] = {
     "preresnet20": bnn.nets.PreResNet,
     "wide_resnet": bnn.nets.WideResNet,
     "cnn_lstm": bnn.nets.CNNLSTM,
+    "competition_alexnet": bnn.nets.CompetitionAlexNet,
+    "competition_lenet": bnn.nets.CompetitionLeNet,
+    "competition_cnn": bnn.nets.CompetitionCNN,
 }
 # The kernel that sees the inputs, in one net or another.
 FIRST_KERNELS = (

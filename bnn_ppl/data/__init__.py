@@ -160,10 +160,11 @@ def load(
     the index of pandas, and left out. What was done is told in a warning and recorded in
     ``encoding``, by which `encode` makes the same of new rows.
 
-    An ``.npz`` file holds x_train, y_train, x_test and y_test, or x and y, which are split as a
-    ``.csv`` file is: as a table without published splits. Tables (rows, columns), and y of
-    regression, are standardised by the training rows; images (rows, height, width) or (rows,
-    height, width, channels) by their training rows too, channel by channel.
+    An ``.npz`` file holds x_train, y_train, x_test and y_test, or train_images, train_labels,
+    test_images and test_labels, as MedMNIST is published (whose validation rows are not used), or x
+    and y, which are split as a ``.csv`` file is: as a table without published splits. Tables (rows,
+    columns), and y of regression, are standardised by the training rows; images (rows, height,
+    width) or (rows, height, width, channels) by their training rows too, channel by channel.
 
     Examples
     --------

@@ -3,6 +3,7 @@
 from bnn_ppl.nets.alexnet import AlexNet
 from bnn_ppl.nets.bottleneck import BottleneckResNet, ResNet50
 from bnn_ppl.nets.cnn_lstm import CNNLSTM
+from bnn_ppl.nets.competition import CompetitionAlexNet, CompetitionCNN, CompetitionLeNet
 from bnn_ppl.nets.layers import FilterResponseNorm
 from bnn_ppl.nets.lenet import LeNet, LeNet5, LeNetCaffe
 from bnn_ppl.nets.mlp import MLP
@@ -18,6 +19,9 @@ __all__ = [
     "VGG16",
     "AlexNet",
     "BottleneckResNet",
+    "CompetitionAlexNet",
+    "CompetitionCNN",
+    "CompetitionLeNet",
     "FilterResponseNorm",
     "LeNet",
     "LeNet5",
