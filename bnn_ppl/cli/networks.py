@@ -59,6 +59,11 @@ FIRST_KERNELS = (
 def network(problem: "Problem", data: Any, num_outputs: int) -> Callable:
     """Give the factory of the network, for the inputs of these data."""
     row_shape = data.train.x.shape[1:]
+    if data.train.y.ndim > 1:
+        raise ValueError(
+            f"got {problem.data} with a class for each pixel, expected one for each image: train on "
+            "it in Python, as examples/segmentation.py does"
+        )
     if problem.net == "mlp":
         return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)
     axes, kind = (1, "tokens") if problem.net == "cnn_lstm" else (3, "images")

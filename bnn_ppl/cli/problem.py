@@ -26,11 +26,12 @@ class Problem(NamedTuple):
     ----------
     data
         Data set: a table (yacht and energy ship with the package), images (digits, mnist,
-        cifar10), imdb; or a file of your own that ends with .csv (y is the last column) or .npz.
+        cifar10), imdb; tfds:NAME of tensorflow-datasets; or of your own a file that ends with .csv
+        (y is the last column) or .npz, or a folder of images, train/CLASS/* and test/CLASS/*.
     split
         Number of a published split into training and test rows (UCI), or "seed-3" or "fold-3" for
-        others, or "gap-3" to test on the middle third by column 3; for digits and your own files a
-        seed.
+        others, or "gap-3" to test on the middle third by column 3; for digits and your own files
+        and folders a seed.
     subset
         Use only the first training rows of images and texts; 160 of mnist ship with the package.
     target
@@ -40,6 +41,11 @@ class Problem(NamedTuple):
     impute
         Fill empty cells of a .csv file: by the mean of the training rows, or the most frequent
         category. By default they are refused.
+    image_size
+        Scale the images of a folder, or of tfds:NAME, so that the shorter side has so many pixels,
+        and keep the square in the middle.
+    only_classes
+        Train and test on these classes alone, numbered anew in this order.
     data_dir
         Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     net
@@ -97,6 +103,8 @@ class Problem(NamedTuple):
     target: int | str | None = None
     classes: bool | None = None
     impute: bool = False
+    image_size: int | None = None
+    only_classes: tuple[int, ...] | None = None
     data_dir: Path | None = None
     net: Net = "mlp"
     hidden: tuple[int, ...] = (50,)
@@ -193,6 +201,8 @@ def load_data(problem: Problem, encoding: bnn.data.Encoding | None = None) -> An
             classes=problem.classes,
             impute=problem.impute,
             encoding=encoding,
+            image_size=problem.image_size,
+            only_classes=problem.only_classes,
         )
 
 
@@ -271,6 +281,8 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     """Describe data and model in two lines, and the columns of a .csv file if they were changed."""
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
+    if problem.only_classes is not None:
+        kind += f" ({' '.join(map(str, problem.only_classes))})"
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
     prior = f"{problem.prior}({problem.prior_scale or USUAL_SCALE})"
     columns = "" if data.encoding is None else in_words(data.encoding)

@@ -16,6 +16,7 @@ from bnn_ppl.data.toys import blobs, gaussian_process
 
 _GREY, _COLOUR = (28, 28, 1), (32, 32, 3)
 _CIFAR = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)  # as in Izmailov et al. (2021)
+_STL10 = (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713)  # of the 5,000 with labels
 _SVHN = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 
 # Shape, training images, classes, mean, sd, name in tensorflow-datasets, file of test images alone.
@@ -27,6 +28,7 @@ IMAGES = {
     "cifar10": ImageSet(_COLOUR, 50_000, 10, *_CIFAR, "cifar10"),
     "cifar100": ImageSet(_COLOUR, 50_000, 100, *_CIFAR, "cifar100", "test_subset_images.npy.xz"),
     "svhn": ImageSet(_COLOUR, 73_257, 10, *_SVHN, "svhn_cropped"),
+    "stl10": ImageSet((96, 96, 3), 5_000, 10, *_STL10, "stl10"),
 }
 
 SETS: dict[str, Callable[..., DataSet]] = {
