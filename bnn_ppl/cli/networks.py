@@ -61,8 +61,8 @@ def network(problem: "Problem", data: Any, num_outputs: int) -> Callable:
     row_shape = data.train.x.shape[1:]
     if data.train.y.ndim > 1:
         raise ValueError(
-            f"got {problem.data} with a class for each pixel, expected one for each image: train on "
-            "it in Python, as examples/segmentation.py does"
+            f"got {problem.data} with a class for each pixel, expected one for each image: train "
+            "on it in Python, as examples/segmentation.py does"
         )
     if problem.net == "mlp":
         return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)

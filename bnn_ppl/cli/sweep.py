@@ -14,8 +14,10 @@ from bnn_ppl.cli.problem import Scored
 from bnn_ppl.cli.results import check_published, check_reference, predicted, predicted_elsewhere
 from bnn_ppl.cli.run_folders import Opened, reopen_all
 
-_ALL_ROWS = ("data", "split", "target", "classes", "only-classes", "image-size", "data-dir")
-_ALL_ROWS += ("float64", "matmul-precision")
+_ALL_ROWS = (
+    *("data", "split", "target", "classes", "only-classes", "image-size", "data-dir"),
+    *("float64", "matmul-precision"),
+)
 _HELD_OUT = ("held-out", "held-out-seed", "folds", "fold")
 OTHER_ROWS = (*_ALL_ROWS, *_HELD_OUT, "on")
 _OWN = ("folder", "on", "held-out", "folds", "fold")  # options of sweep that the run has too

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bnn_ppl.data.catalogue import IMAGES, SETS, check_name, loader
+from bnn_ppl.data.catalogue import IMAGES, check_name, kind_of, loader
 from bnn_ppl.data.choice import of_classes
 from bnn_ppl.data.encoding import Encoding, encode, in_words
-from bnn_ppl.data.image_files import folder_test_images, image_folder, is_folder
+from bnn_ppl.data.image_files import folder_test_images, image_folder
 from bnn_ppl.data.images import test_images
 from bnn_ppl.data.published import HMCReference, hmc_reference, published
 from bnn_ppl.data.reading import Data, DataSet, places
 from bnn_ppl.data.standardise import MeanScale, standardise
-from bnn_ppl.data.tfds import PREFIX, from_tfds, tfds_test_images
-from bnn_ppl.data.user_files import is_file, own
+from bnn_ppl.data.tfds import from_tfds, tfds_test_images
+from bnn_ppl.data.user_files import own
 
 __all__ = [
     "Data",
@@ -202,7 +202,7 @@ def load(
     kind = np.dtype(dtype)
     if kind.kind != "f":
         raise ValueError(f"got dtype={kind.name}, expected floating point; pass np.float32")
-    if is_file(name):
+    if kind_of(name) == "file":
         _refuse(name, "it is for folders of images and tfds:", image_size=image_size)
         found = own(name, split, subset, kind, target, classes, impute, encoding)
         changed = "" if found.encoding is None or encoding else in_words(found.encoding)
@@ -226,10 +226,9 @@ def _named(
     """Load a set by name, or a folder of images."""
     if image_size is not None and image_size < 1:
         raise ValueError(f"got image_size={image_size}, expected at least 1")
-    if name.startswith(PREFIX):
-        return from_tfds(name, split, subset, dtype, image_size)
-    if name not in SETS and is_folder(name):
-        return image_folder(name, split, subset, dtype, image_size)
+    readers = {"tfds": from_tfds, "folder": image_folder}
+    if (found := kind_of(name)) in readers:
+        return readers[found](name, split, subset, dtype, image_size)
     where = places(data_dir)
     read = loader(name, where)
     _refuse(name, "it is for folders of images and tfds:", image_size=image_size)
@@ -283,15 +282,15 @@ def out_of_distribution(
     >>> mnist = data.load("mnist", subset=160)
     >>> clothes = data.out_of_distribution("fashion-mnist", mnist)  # doctest: +SKIP
     """
-    if name.startswith(PREFIX) or (name not in IMAGES and is_folder(name)):
+    readers = {"tfds": tfds_test_images, "folder": folder_test_images}
+    if name not in IMAGES and (kind := kind_of(name)) in readers:
         _check_bytes(like)
-        read = tfds_test_images if name.startswith(PREFIX) else folder_test_images
-        x = read(name, like.train.x.shape[1:])
+        x = readers[kind](name, like.train.x.shape[1:])
         return standardise(x, MeanScale(like.x_mean, like.x_scale), like.train.x.dtype)
     check_name(name, IMAGES)
     shape, wanted = IMAGES[name].shape, like.train.x.shape[1:]
     if shape != wanted:
-        fitting = [other for other, kind in IMAGES.items() if kind.shape == wanted]
+        fitting = [other for other, known in IMAGES.items() if known.shape == wanted]
         choice = f"choose {' or '.join(fitting)}" if fitting else "choose like= of that shape"
         raise ValueError(f"got {name!r} of images {shape}, expected {wanted} as of like=; {choice}")
     _check_bytes(like)

@@ -7,12 +7,16 @@ in a file of its kind.
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Literal
 
+from bnn_ppl.data.image_files import is_folder
 from bnn_ppl.data.images import ImageSet, digits, images
 from bnn_ppl.data.reading import DataSet, Place
 from bnn_ppl.data.tables import curve, uci
 from bnn_ppl.data.text import imdb
+from bnn_ppl.data.tfds import PREFIX
 from bnn_ppl.data.toys import blobs, gaussian_process
+from bnn_ppl.data.user_files import is_file
 
 _GREY, _COLOUR = (28, 28, 1), (32, 32, 3)
 _CIFAR = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)  # as in Izmailov et al. (2021)
@@ -49,6 +53,15 @@ SETS: dict[str, Callable[..., DataSet]] = {
     **{name: partial(images, kind=kind) for name, kind in IMAGES.items()},
     "imdb": imdb,
 }
+
+
+def kind_of(name: str) -> Literal["file", "tfds", "folder", "named"]:
+    """Tell what a name given to `load` stands for; a known name is never a folder."""
+    if is_file(name):
+        return "file"
+    if name.startswith(PREFIX):
+        return "tfds"
+    return "folder" if name not in SETS and is_folder(name) else "named"
 
 
 def loader(name: str, where: Sequence[Place]) -> Callable[..., DataSet]:
