@@ -62,8 +62,9 @@ def network(problem: "Problem", data: Any, num_outputs: int) -> Callable:
     if data.train.y.ndim > 1:
         raise ValueError(
             f"got {problem.data} with a class for each pixel, expected one for each image: train "
-            "on it in Python, as examples/segmentation.py does"
+            "on it in Python, as examples/camvid.py does"
         )
+    refuse_width(problem.net, problem.width)
     if problem.net == "mlp":
         return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)
     axes, kind = (1, "tokens") if problem.net == "cnn_lstm" else (3, "images")
@@ -71,13 +72,23 @@ def network(problem: "Problem", data: Any, num_outputs: int) -> Callable:
         raise ValueError(
             f"got --net {problem.net} for {problem.data}, expected {kind}: use --net mlp"
         )
-    return partial(NETS[problem.net], row_shape, num_outputs)
+    width = {} if problem.width is None else {"width": problem.width}
+    return partial(NETS[problem.net], row_shape, num_outputs, **width)
 
 
 def refuse_hidden(net: str, hidden: tuple[int, ...], usual: tuple[int, ...]) -> None:
     """Refuse widths of hidden layers with a network that has its own."""
     if net != "mlp" and hidden != usual:
         raise ValueError(f"got --hidden with --net {net}, expected --net mlp: drop it")
+
+
+def refuse_width(net: str, width: int | None) -> None:
+    """Refuse a width for a network that does not take one."""
+    if width is not None and (net not in ("resnet18", "vgg16") or width < 1):
+        raise ValueError(
+            f"got --width {width} with --net {net}, expected 1 or more with --net resnet18 or vgg16"
+            " (for an mlp: --hidden): drop it"
+        )
 
 
 def first_kernel(problem: "Problem", net: Callable) -> tuple[str, tuple[int, ...]]:

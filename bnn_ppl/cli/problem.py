@@ -14,6 +14,7 @@ from bnn_ppl.cli.networks import Net, first_kernel, network, refuse_hidden
 from bnn_ppl.data.encoding import in_words
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
+from bnn_ppl.studies.label_noise import with_label_noise
 
 Scored = Literal["held-out", "test"]  # rows
 USUAL_SCALE = round(math.sqrt(2), 3)
@@ -46,12 +47,17 @@ class Problem(NamedTuple):
         and keep the square in the middle.
     only_classes
         Train and test on these classes alone, numbered anew in this order.
+    label_noise
+        Fraction of the training labels replaced by random classes, always the same (held-out rows
+        among them; test rows keep theirs).
     data_dir
         Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     net
         Network: "mlp" takes rows of any shape, "cnn_lstm" token sequences, the others images.
     hidden
         Width of each hidden layer of the mlp.
+    width
+        Channels of the first stage of resnet18 and vgg16 (by default 64), the others in proportion.
     prior
         Prior family of the weights. Two treat the first layer otherwise: "empcov" gives it the
         covariance of the training inputs, "sum_filter" filters whose weights sum to about 0.
@@ -105,9 +111,11 @@ class Problem(NamedTuple):
     impute: bool = False
     image_size: int | None = None
     only_classes: tuple[int, ...] | None = None
+    label_noise: float = 0.0
     data_dir: Path | None = None
     net: Net = "mlp"
     hidden: tuple[int, ...] = (50,)
+    width: int | None = None
     prior: Literal[
         "fan_in",
         "normal",
@@ -192,7 +200,7 @@ def refuse_unused(problem: Problem, data: Any) -> None:
 def load_data(problem: Problem, encoding: bnn.data.Encoding | None = None) -> Any:
     """Load the data set that the problem names."""
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
-        return bnn.data.load(
+        data = bnn.data.load(
             problem.data,
             split=problem.split,
             subset=problem.subset,
@@ -204,6 +212,12 @@ def load_data(problem: Problem, encoding: bnn.data.Encoding | None = None) -> An
             image_size=problem.image_size,
             only_classes=problem.only_classes,
         )
+    if not problem.label_noise:
+        return data
+    if data.num_classes is None:
+        raise ValueError(f"got --label-noise for {problem.data}, expected classes: drop it")
+    y = with_label_noise(data.train.y, problem.label_noise, data.num_classes)
+    return data._replace(train=data.train._replace(y=y))
 
 
 def training_rows(problem: Problem, data: Any) -> tuple[Any, Any]:
@@ -281,6 +295,8 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     """Describe data and model in two lines, and the columns of a .csv file if they were changed."""
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
+    if problem.label_noise:
+        kind += f", {problem.label_noise:.0%} of the training labels random"
     if problem.only_classes is not None:
         kind += f" ({' '.join(map(str, problem.only_classes))})"
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""

@@ -181,11 +181,12 @@ def _check(study: Study, arguments: Sequence[str], reference: str | None) -> Non
                 f"got the values {', '.join(values) or 'none'} of {option}, expected one or more, "
                 "each once"
             )
-        if option in OTHER_ROWS or (option == "subset" and study.on == "held-out"):
+        of_training = option in ("subset", "label-noise")
+        if option in OTHER_ROWS or (of_training and study.on == "held-out"):
             hint = "give them as --splits" if option == "split" else "use run for each value"
             raise ValueError(
                 f"got a sweep over {option}, expected an option that leaves the rows to score and "
-                f"their units alone: {'add --on test' if option == 'subset' else hint}"
+                f"their units alone: {'add --on test' if of_training else hint}"
             )
         if option in said:
             raise ValueError(f"got --{option} after the two dashes, expected it only before: drop")
