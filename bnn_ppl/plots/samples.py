@@ -20,7 +20,7 @@ def sample_maps(
     *,
     num_draws: int = 6,
 ) -> Figure:
-    """Maps of class probabilities, one for each draw: a line an image, a column a class.
+    """Map the class probabilities of single draws: a line an image, a column a class.
 
     The lines are sorted by y. A draw from a vague prior gives one class to nearly all images, and
     another draw another class, so that their mean is even (Wilson & Izmailov, 2020, "Bayesian Deep
@@ -49,7 +49,8 @@ def sample_maps(
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-    named = functions if isinstance(functions, Mapping) else {"": functions}
+    # InferenceData is a mapping itself, of groups.
+    named: Mapping[str, Any] = {"": functions} if hasattr(functions, "posterior") else functions
     y = np.asarray(y)
     order = np.argsort(y, kind="stable")
     colors = LinearSegmentedColormap.from_list("probability", ["white", BLUE])
