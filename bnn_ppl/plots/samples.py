@@ -76,7 +76,7 @@ def sample_maps(
 def _probabilities(title: str, functions: Any, num_rows: int) -> np.ndarray:
     """Give (draws of all chains, rows, classes)."""
     probs = functions.posterior.get("probs")
-    shape = () if probs is None else probs.shape[2:]
+    shape: tuple[int, ...] = () if probs is None else probs.shape[2:]
     if len(shape) != 2 or shape[0] != num_rows:
         raise ValueError(
             f"got functions {title!r} of shape {shape}, expected probabilities ({num_rows}, "
