@@ -561,6 +561,29 @@ def test_other_rows_than_those_of_a_plate_of_fixed_size_are_refused(num_rows):
             predict()
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "got"),
+    [
+        (bnn.sgld, {"batch_size": 4}, "batch_size=4 with"),
+        (bnn.sgld, {"batch_size": 1}, "batch_size=1 with"),  # would be repeated, and run
+        (bnn.vogn, {}, "12 rows, tried to see which layers take each row separately, with"),
+        (bnn.laplace, {}, "laplace, by two rows, with"),
+    ],
+)
+def test_minibatches_of_a_plate_of_fixed_size_are_refused_at_the_start(method, options, got):
+    posterior = bnn.condition(fixed_plate, (X, REAL))
+    message = (
+        f"^got {got} a model that only works for 11, .* numpyro.plate\\('data', len\\(x\\)\\)$"
+    )
+    with pytest.raises(ValueError, match=message):
+        bnn.run(jax.random.key(0), posterior, method(posterior), progress=False, **options)
+
+
+def test_chunks_of_a_plate_of_fixed_size_are_refused():
+    with pytest.raises(ValueError, match="^got microbatch=4 rows with a model that only works"):
+        bnn.condition(fixed_plate, (X, REAL), microbatch=4)
+
+
 def test_an_error_of_the_model_itself_is_not_taken_for_one_of_the_rows():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1))
