@@ -171,6 +171,53 @@ def test_classes_have_probabilities_entropies_and_sets(folder, capsys):
     assert 0.8 < covered < 1
 
 
+KINDS = np.array(["sea bass", "cod", "eel"])
+
+
+def fish(num_rows):
+    kind = RNG.integers(0, 3, num_rows)
+    x = RNG.normal(size=(num_rows, 2)) + kind[:, None]
+    return pandas.DataFrame({"length": x[:, 0], "weight": x[:, 1], "kind": KINDS[kind]})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+@pytest.mark.filterwarnings("ignore:.*as classes")
+def test_classes_keep_their_names_in_all_that_is_printed_and_written(suffix, folder, capsys):
+    rows, here = fish(240), f"fish{suffix[1:]}"
+    x, y = rows[["length", "weight"]].to_numpy(), rows["kind"].to_numpy().astype(str)
+    if suffix == ".csv":
+        rows.to_csv("fish.csv", index=False)
+    else:
+        np.savez("fish.npz", x=x, y=y)
+    cli.main(["run", "sgld", "--data", f"fish{suffix}", *SMALL, "--folder", here])
+    assert "as classes (0 cod, 1 eel, 2 sea bass)" in capsys.readouterr().out
+    cli.main(["predict", here, "--conformal", "0.5"])
+    run, expected = by_hand(here, lambda data: data.test)
+    names = ["cod", "eel", "sea bass"]
+    found = pandas.read_csv(f"{here}/predictions.csv", dtype={"conformal_set": str})
+    probs = found[[f"probability_{name}" for name in names]]
+    np.testing.assert_allclose(probs, expected["probs"], rtol=1e-5)
+    assert list(found["predicted"]) == [names[k] for k in np.asarray(expected["probs"]).argmax(1)]
+    assert list(found["observed"]) == [names[k] for k in run.data.test.y]
+    sets = [set(each.split("; ")) for each in found["conformal_set"].dropna()]
+    assert sets and set.union(*sets) <= set(names)
+    assert list(np.load(f"{here}/predictions.npz")["class_names"]) == names
+
+    cli.main(["predict", here, "--out", "fish.nc"])
+    with xarray.open_dataset("fish.nc", engine="scipy") as answers:
+        assert [str(name) for name in answers["class"].values] == names
+        assert list(answers["predicted"].values.astype(str)) == list(found["predicted"])
+        np.testing.assert_allclose(answers["probs"].sel({"class": "eel"}), probs["probability_eel"])
+
+    cli.main(["correlations", here, "--num-draws", "9", "--num-rows", "9", "--no-progress"])
+    shown = capsys.readouterr().out.split("posterior: ")[1].splitlines()
+    assert shown[1].split() == ["cod", "eel", "sea", "bass"]
+
+    np.savez("new.npz", x=x[:5], y=y[:5])  # scored by their names
+    cli.main(["predict", here, "--inputs", "new.npz"] if suffix == ".npz" else ["predict", here])
+    assert "accuracy" in capsys.readouterr().out
+
+
 def test_held_out_rows_that_stopped_training_are_named(monkeypatch, capsys):
     loaded = bnn.diagnostics.load
 

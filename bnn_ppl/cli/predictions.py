@@ -43,8 +43,9 @@ def predict(
     """Average a run's predictions over its draws: scores, and a line for each row in a file.
 
     A regression has mean, sd, the part of the sd that comes from the weights, and quantiles, in the
-    units of the data; a classification has the probability of each class. Both have entropies in
-    nats: in total, expected of a draw, and their difference, the mutual information.
+    units of the data; a classification has the probability of each class, by its name if it has
+    one. Both have entropies in nats: in total, expected of a draw, and their difference, the mutual
+    information.
 
     Parameters
     ----------
@@ -104,6 +105,8 @@ def predict(
     _write(table, path)
     if inputs is None:
         arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
+        if run.data.class_names:
+            arrays["class_names"] = np.array(run.data.class_names)
         np.savez_compressed(folder / "predictions.npz", **arrays)
     also = "; in those of the model in predictions.npz" if inputs is None else ""
     print(f"predictions of {len(rows.x)} {rows.words}, in the units of the data, in {path}{also}")

@@ -81,14 +81,16 @@ def plan_table(plan: Any) -> str:
 
 
 def answers(prediction: "xarray.Dataset", y: np.ndarray | None, data: Any) -> "xarray.Dataset":
-    """Give predictions, and y if it is known, in the units of the data."""
+    """Give predictions, and y if it is known, in the units of the data; classes by their names."""
     entropies = ["entropy", "expected_entropy", "mutual_information"]
     # Without a closed form the expected entropy is not known.
     known = [name for name in entropies if not np.isnan(prediction[name]).all()]
     prediction = prediction.astype(float)
     found = prediction[["probs" if data.num_classes else "mean", *known]]
     if data.num_classes:
-        found["predicted"] = "row", prediction["probs"].values.argmax(1)
+        found["predicted"] = "row", named(prediction["probs"].values.argmax(1), data)
+        if data.class_names:
+            found = found.assign_coords({"class": list(data.class_names)})
     else:
         found["mean"] = found["mean"] * data.y_scale + data.y_mean
         for name, variance in {"sd": "variance", "epistemic_sd": "epistemic_variance"}.items():
@@ -97,25 +99,38 @@ def answers(prediction: "xarray.Dataset", y: np.ndarray | None, data: Any) -> "x
             found[name] = found[name] + np.log(data.y_scale)
     if y is not None:
         y = np.asarray(y)
-        scaled = y if data.num_classes else y.astype(float) * data.y_scale + data.y_mean
+        of_classes = data.num_classes is not None
+        scaled = named(y, data) if of_classes else y.astype(float) * data.y_scale + data.y_mean
         found["observed"] = "row", scaled
     return found.assign_attrs(units="those of the data; entropies in nats")
 
 
+def named(classes: np.ndarray, data: Any) -> np.ndarray:
+    """Give class numbers, or the names of the classes if they have names."""
+    return np.asarray(data.class_names)[classes] if data.class_names else classes
+
+
 def answers_by_row(answers: "xarray.Dataset") -> Any:
-    """Make a table of predictions: a line for each row, a column for each class and quantile."""
+    """Make a table of predictions: a line for each row, a column for each class and quantile.
+
+    A set of classes is their numbers with spaces between them, or their names with "; ".
+    """
     import pandas
 
+    has_names = "class" in answers.coords
+    classes = answers["class"].values if "class" in answers.dims else np.arange(0)
+    between = "; " if has_names else " "
     columns: dict[str, np.ndarray] = {}
     for name in (name for name in _COLUMNS if name in answers):
         values = answers[name].values
         if name == "probs":
-            columns |= {f"probability_{k}": own for k, own in enumerate(values.T)}
+            columns |= {f"probability_{k}": own for k, own in zip(classes, values.T, strict=True)}
         elif name == "quantile":
             levels = answers["probability"].values
             columns |= {f"quantile_{q:g}": own for q, own in zip(levels, values, strict=True)}
         elif name == "conformal_set":
-            columns[name] = np.array([" ".join(map(str, np.flatnonzero(row))) for row in values])
+            sets = [between.join(map(str, classes[row.astype(bool)])) for row in values]
+            columns[name] = np.array(sets)
         else:
             columns[name] = values
     return pandas.DataFrame(columns)

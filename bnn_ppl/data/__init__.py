@@ -96,14 +96,14 @@ def load(
         Of a ``.csv`` file: the column of y by its name in the header, or by its number, 0 the first
         and -1 the last. Default: the last.
     classes : bool, optional
-        Of a file: whether y are classes 0, 1, 2, ... Default: for ``.csv`` if y is text or truth
-        values; for ``.npz`` if y is of integers.
+        Of a file: whether y are classes 0, 1, 2, ... Default: if y is text or truth values; for
+        ``.npz`` also if y is of integers.
     impute : bool
         Of a ``.csv`` file: fill empty inputs (also NaN, NA, null) by the mean of the training rows,
         of text and truth values by the most frequent one. By default they are refused.
     encoding : Encoding, optional
-        Of a ``.csv`` file: the ``encoding`` of a set loaded before, to be used again in place of
-        `impute` and of a look at the columns.
+        Of a file: the ``encoding`` of a set loaded before, to be used again in place of `impute`
+        and of a look at the columns.
 
     Returns
     -------
@@ -159,6 +159,8 @@ def load(
     which any cell is a number must hold numbers. A first column without a name (or "Unnamed: 0") is
     the index of pandas, and left out. What was done is told in a warning and recorded in
     ``encoding``, by which `encode` makes the same of new rows.
+
+    Classes that are texts or truth values keep their names: ``class_names`` of the set.
 
     An ``.npz`` file holds x_train, y_train, x_test and y_test, or x and y, which are split as a
     ``.csv`` file is: as a table without published splits. Tables (rows, columns), and y of

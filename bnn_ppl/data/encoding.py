@@ -14,6 +14,7 @@ from bnn_ppl.data.reading import require
 
 _MOST_CATEGORIES = 50
 _TRUTH = {"false": 0.0, "0": 0.0, "true": 1.0, "1": 1.0}
+_TRUTH_NAMES = ("False", "True")
 _EMPTY = ("", "nan", "na", "n/a", "null", "<na>")
 
 
@@ -45,7 +46,7 @@ class Encoding(NamedTuple):
     Attributes
     ----------
     inputs : tuple of Column
-        In the order of the columns of x.
+        In the order of the columns of x. None for an ``.npz`` file, whose x are numbers.
     target : Column
         That of y. Categories and booleans are class numbers.
     left_out : tuple of str
@@ -55,6 +56,11 @@ class Encoding(NamedTuple):
     inputs: tuple[Column, ...]
     target: Column
     left_out: tuple[str, ...] = ()
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes, by their numbers; None if y is of numbers."""
+        return _TRUTH_NAMES if self.target.kind == "boolean" else self.target.categories or None
 
 
 def encode(
@@ -160,9 +166,8 @@ def in_words(encoding: Encoding) -> str:
         elif column.kind == "category":
             parts.append(f"{column.name} one-hot ({_listed(column.categories)})")
     target = encoding.target
-    if target.kind != "number":
-        numbered = target.categories or ("False", "True")
-        classes = [f"{number} {label}" for number, label in enumerate(numbered)]
+    if encoding.class_names:
+        classes = [f"{number} {label}" for number, label in enumerate(encoding.class_names)]
         parts.append(f"{target.name} as classes ({_listed(classes)})")
     if encoding.left_out:
         parts.append(f"without column {', '.join(map(repr, encoding.left_out))}, a row index")

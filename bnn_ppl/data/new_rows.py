@@ -11,7 +11,7 @@ from bnn_ppl.data.encoding import Column, Encoding, encode, encoded_target
 from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.standardise import MeanScale, standardise
-from bnn_ppl.data.user_files import INDEX, read_table
+from bnn_ppl.data.user_files import INDEX, numbered, read_table
 
 _KINDS = ".csv, .parquet or .npz"
 
@@ -70,7 +70,7 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
     kind = path.suffix.lower()
     known = kind in (".csv", ".parquet", ".npz")
     require(path, known, f"a file {kind or path.name}", _KINDS, "convert it")
-    x, y = _arrays(path) if kind == ".npz" else _from_table(path, like)
+    x, y = _arrays(path, like) if kind == ".npz" else _from_table(path, like)
     shape, expected = x.shape[1:], like.train.x.shape[1:]
     message = f"{expected} as in training", "change the shape"
     require(path, shape == expected, f"rows of shape {shape}", *message)
@@ -85,7 +85,7 @@ def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | Non
     """Take x, and y if it is there, from a table."""
     table = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
     require(path, table.columns and len(table.columns[0]), "no rows", "at least one", "fill it")
-    encoding = like.encoding or _numbers(math.prod(like.train.x.shape[1:]))
+    encoding = _numbers(math.prod(like.train.x.shape[1:]), like.encoding)
     columns = [*encoding.inputs, encoding.target]
     if {column.name for column in columns} == set(map(str, range(len(columns)))):
         table = _by_number(path, table, encoding)
@@ -122,9 +122,13 @@ def _parquet(path: Path) -> _Table:
     return _Table([str(name).strip() for name in frame], columns, "row {} (from 0)".format)
 
 
-def _numbers(num_inputs: int) -> Encoding:
-    """Describe a table of numbers without names, y last."""
+def _numbers(num_inputs: int, encoding: Encoding | None) -> Encoding:
+    """Give the encoding of a table, or describe one of numbers without names, y last."""
+    if encoding is not None and encoding.inputs:
+        return encoding
     *inputs, target = (Column(str(number), "number") for number in range(num_inputs + 1))
+    if encoding is not None:
+        target = encoding.target._replace(name=target.name)
     return Encoding(tuple(inputs), target)
 
 
@@ -155,14 +159,15 @@ def _check_names(path: Path, table: _Table, encoding: Encoding) -> None:
 # --- arrays
 
 
-def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+def _arrays(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None]:
     found = [name for name in ("x", "y") if name in arrays_in(path)]
     require(path, "x" in found, f"arrays {arrays_in(path)}", "an array x", "rename it")
     x, *y = read_npz(path, *found)
     _check_numbers(path, "x", x)
     lengths = f"{len(x)} rows in x and {[len(own) for own in y]} in y"
     require(path, all(len(own) == len(x) for own in y), lengths, "as many", "correct one")
-    return with_channel(x) if x.ndim == 3 else x, y[0] if y else None
+    targets = numbered(path, y[0], like.encoding, "y") if y else None
+    return with_channel(x) if x.ndim == 3 else x, targets
 
 
 def _check_numbers(path: Path, name: str, values: np.ndarray) -> None:

@@ -51,7 +51,10 @@ class DataSet(NamedTuple):
     source : str
         "package", the folder it was read from, or "tensorflow-datasets".
     encoding : Encoding or None
-        Of a ``.csv`` file: how its columns became numbers, see `bnn_ppl.data.encoding`.
+        Of a ``.csv`` file, and of an ``.npz`` file whose y are texts or truth values: how they
+        became numbers, see `bnn_ppl.data.encoding`.
+    class_names : tuple of str or None
+        Names of the classes, by their numbers, where they have names.
     """
 
     train: Data
@@ -64,6 +67,11 @@ class DataSet(NamedTuple):
     name: str
     source: str
     encoding: "Encoding | None" = None
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes, by their numbers; None for regression and classes of numbers."""
+        return None if self.encoding is None else self.encoding.class_names
 
 
 class Place(NamedTuple):

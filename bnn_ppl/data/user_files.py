@@ -59,8 +59,8 @@ def own(
     if path.suffix.lower() == ".csv":
         read = _read_csv(path, name, split, target, impute, encoding)
     else:
-        given = {"target": target, "impute": impute or None, "encoding": encoding}
-        read = _read_npz(path, name, split, given)
+        _refuse_for_arrays(name, target, impute, encoding)
+        read = _read_npz(path, name, split, encoding)
     rows = len(read.train.y)
     rows = rows if subset is None else whole(name, "subset", subset, 1, rows)
     train, test = Data(read.train.x[:rows], read.train.y[:rows]), read.test
@@ -178,23 +178,58 @@ def _target(path: Path, columns: list[str], target: str | int | None) -> int:
     return columns.index(target)  # type: ignore[arg-type]
 
 
-def _read_npz(path: Path, name: str, split: int | str, given: dict[str, Any]) -> _Read:
+def _refuse_for_arrays(name: str, target: Any, impute: bool, encoding: Encoding | None) -> None:
+    """Refuse arguments that are for tables; an encoding of arrays has no columns of inputs."""
+    of_table = encoding if encoding is not None and encoding.inputs else None
+    given = {"target": target, "impute": impute or None, "encoding": of_table}
     for argument, value in given.items():
         if value is not None:
             do = "name the array y" if argument == "target" else "it is for .csv files"
             raise ValueError(f"got {argument}={value!r} for {name!r}, expected None; {do}")
+
+
+def _read_npz(path: Path, name: str, split: int | str, encoding: Encoding | None) -> _Read:
     arrays = arrays_in(path)
     if set(_PARTS) <= set(arrays):
         published_split(name, split, 1)
         train, test = _pair(path, *_PARTS[:2]), _pair(path, *_PARTS[2:])
+        kinds = f"y_train of {train.y.dtype} and y_test of {test.y.dtype}"
+        alike = _is_text(train.y) == _is_text(test.y)
+        require(path, alike, kinds, "texts in both, or in none", "convert one")
+        encoding = encoding or classes_of(path, np.concatenate([train.y, test.y]))
+        train, test = (
+            Data(part.x, numbered(path, part.y, encoding, name))
+            for part, name in ((train, "y_train"), (test, "y_test"))
+        )
         shapes = f"x_train {train.x.shape} and x_test {test.x.shape}"
         same = train.x.shape[1:] == test.x.shape[1:]
         require(path, same, shapes, "rows of the same shape", "correct one")
-        return _Read(train, test, _of_classes(train.y) and _of_classes(test.y))
+        return _Read(train, test, _of_classes(train.y) and _of_classes(test.y), encoding)
     require(path, {"x", "y"} <= set(arrays), f"arrays {arrays}", _LAYOUTS, "rename them")
     x, y = _pair(path, "x", "y")
+    encoding = encoding or classes_of(path, y)
+    y = numbered(path, y, encoding, "y")
     first, second = split_rows(name, split, x)
-    return _Read(Data(x[first], y[first]), Data(x[second], y[second]), _of_classes(y))
+    return _Read(Data(x[first], y[first]), Data(x[second], y[second]), _of_classes(y), encoding)
+
+
+def classes_of(path: Path, y: np.ndarray) -> Encoding | None:
+    """Record the names of the classes in an array y of texts or truth values; None for numbers."""
+    if y.dtype.kind == "b":
+        return Encoding((), Column("y", "boolean"))
+    if not _is_text(y):
+        return None
+    names = tuple(sorted({text.strip() for text in y.astype(str)}))
+    require(path, "" not in names, "an empty text in y", "the name of a class", "fill it")
+    return Encoding((), Column("y", "category", names))
+
+
+def numbered(path: Path, y: np.ndarray, encoding: Encoding | None, name: str) -> np.ndarray:
+    """Give class numbers for an array of texts or truth values; other arrays as they are."""
+    if encoding is None or y.dtype.kind not in "SUb":
+        return y
+    texts = y.astype(str)
+    return encoded_target(texts, encoding, str(path), f"{name}[{{}}]".format).astype(np.int64)
 
 
 def _pair(path: Path, x_name: str, y_name: str) -> Data:
@@ -205,7 +240,8 @@ def _pair(path: Path, x_name: str, y_name: str) -> Data:
     expected = "x (n, columns), (n, height, width) or (n, height, width, channels) and y (n,)"
     require(path, right, shapes, expected, "reshape them")
     for name, values in ((x_name, x), (y_name, y)):
-        _check_finite(path, name, values)
+        if name == x_name or not _is_text(y):
+            _check_finite(path, name, values)
     return Data(with_channel(x) if x.ndim == 3 else x, y)
 
 
@@ -217,6 +253,10 @@ def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
         at = ", ".join(str(index) for index in wrong[0])
         got = f"{values[tuple(wrong[0])]} at {name}[{at}]"
         require(path, False, got, "finite numbers", "correct it or remove the row")
+
+
+def _is_text(y: np.ndarray) -> bool:
+    return y.dtype.kind in "SU"
 
 
 def _of_classes(y: np.ndarray) -> bool:
