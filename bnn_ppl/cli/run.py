@@ -308,6 +308,7 @@ def _run(
         scale=data.y_scale,
         offset=data.y_mean,
         title=f"{name} on {problem.data}, split {problem.split}, {rows} rows",
+        outputs=data.output_names,
     )
     figure.savefig(folder / "report.png", dpi=150)
     print(f"figure in {folder / 'report.png'}, draws in {folder}")

@@ -13,6 +13,7 @@ from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.cli.problem import Scored
 from bnn_ppl.cli.results import check_published, check_reference, predicted, predicted_elsewhere
 from bnn_ppl.cli.run_folders import Opened, reopen_all
+from bnn_ppl.cli.tables import with_output_names
 
 _ALL_ROWS = ("data", "split", "target", "classes", "data-dir", "float64", "matmul-precision")
 _HELD_OUT = ("held-out", "held-out-seed", "folds", "fold")
@@ -246,6 +247,7 @@ def _table(
         function_rhat=functions,
         scale=first.data.y_scale,
     )
+    table = with_output_names(table, first.data, axis=1)
     for name, drawn in draws.items():
         stats = drawn.get("sample_stats", {})
         if "acceptance_rate" in stats:

@@ -20,7 +20,7 @@ from bnn_ppl.data.images import test_images
 from bnn_ppl.data.published import HMCReference, hmc_reference, published
 from bnn_ppl.data.reading import Data, DataSet, places
 from bnn_ppl.data.standardise import MeanScale, standardise
-from bnn_ppl.data.user_files import is_file, own
+from bnn_ppl.data.user_files import Target, is_file, own
 
 __all__ = [
     "Data",
@@ -42,7 +42,7 @@ def load(
     subset: int | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     dtype: DTypeLike = np.float32,
-    target: str | int | None = None,
+    target: Target = None,
     classes: bool | None = None,
     impute: bool = False,
     encoding: Encoding | None = None,
@@ -92,9 +92,10 @@ def load(
         environment variable BNN_PPL_DATA.
     dtype : dtype
         Of x, and of y in regression; y of classes and tokens are int32.
-    target : str or int, optional
+    target : str, int, or sequence of these, optional
         Of a ``.csv`` file: the column of y by its name in the header, or by its number, 0 the first
-        and -1 the last. Default: the last.
+        and -1 the last. Default: the last. Several, also as one text "height,weight", are the
+        columns of y (rows, outputs), which must hold numbers.
     classes : bool, optional
         Of a file: whether y are classes 0, 1, 2, ... Default: if y is text or truth values; for
         ``.npz`` also if y is of integers.

@@ -51,11 +51,19 @@ class Encoding(NamedTuple):
         That of y. Categories and booleans are class numbers.
     left_out : tuple of str
         Columns that are not used.
+    more_targets : tuple of Column
+        Where y has several outputs, the columns after `target`; all are numbers.
     """
 
     inputs: tuple[Column, ...]
     target: Column
     left_out: tuple[str, ...] = ()
+    more_targets: tuple[Column, ...] = ()
+
+    @property
+    def targets(self) -> tuple[Column, ...]:
+        """Columns of y."""
+        return self.target, *self.more_targets
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -120,10 +128,12 @@ def encode(
 
 
 def encoded_target(
-    cells: Sequence[Any], encoding: Encoding, source: str, place: Callable[[int], str]
+    cells: Sequence[Sequence[Any]], encoding: Encoding, source: str, place: Callable[[int], str]
 ) -> np.ndarray:
-    """Encode the column of y, shape (rows,): its numbers, or class numbers."""
-    return _values(cells, encoding.target, source, place, may_be_empty=False)
+    """Encode the columns of y: its numbers, or class numbers; (rows,), or (rows, outputs)."""
+    pairs = zip(cells, encoding.targets, strict=True)
+    each = [_values(own, column, source, place, may_be_empty=False) for own, column in pairs]
+    return each[0] if len(each) == 1 else np.stack(each, axis=1)
 
 
 def column_of(name: str, cells: Sequence[str], source: str) -> Column:
@@ -178,21 +188,23 @@ def in_words(encoding: Encoding) -> str:
 
 def to_json(encoding: Encoding) -> dict[str, Any]:
     """Give the record as JSON holds it."""
-    inputs = [column._asdict() for column in encoding.inputs]
-    return {
-        "inputs": inputs,
+    record: dict[str, Any] = {
+        "inputs": [column._asdict() for column in encoding.inputs],
         "target": encoding.target._asdict(),
         "left_out": list(encoding.left_out),
     }
+    more = [column._asdict() for column in encoding.more_targets]
+    return record | ({"more_targets": more} if more else {})
 
 
 def from_json(record: Mapping[str, Any]) -> Encoding:
     """Read what `to_json` gave."""
-    columns = [
-        Column(**(given | {"categories": tuple(given["categories"])}))
-        for given in (*record["inputs"], record["target"])
-    ]
-    return Encoding(tuple(columns[:-1]), columns[-1], tuple(record["left_out"]))
+
+    def columns(given: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+        return tuple(Column(**{**own, "categories": tuple(own["categories"])}) for own in given)
+
+    target, *more = columns([record["target"], *record.get("more_targets", ())])
+    return Encoding(columns(record["inputs"]), target, tuple(record["left_out"]), tuple(more))
 
 
 def _values(

@@ -86,7 +86,7 @@ def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | Non
     table = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
     require(path, table.columns and len(table.columns[0]), "no rows", "at least one", "fill it")
     encoding = _numbers(math.prod(like.train.x.shape[1:]), like.encoding)
-    columns = [*encoding.inputs, encoding.target]
+    columns = [*encoding.inputs, *encoding.targets]
     if {column.name for column in columns} == set(map(str, range(len(columns)))):
         table = _by_number(path, table, encoding)
     repeated = {name for name in table.names if table.names.count(name) > 1}
@@ -96,8 +96,9 @@ def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | Non
     cells = dict(zip(table.names, table.columns, strict=True))
     source = str(path)
     x = encode(cells, encoding, source=source, place=table.place)
-    target = cells.get(encoding.target.name)
-    y = None if target is None else encoded_target(target, encoding, source, table.place)
+    found = [cells[column.name] for column in encoding.targets if column.name in cells]
+    complete = len(found) == len(encoding.targets)
+    y = encoded_target(found, encoding, source, table.place) if complete else None
     return x.reshape(-1, *like.train.x.shape[1:]), y
 
 
@@ -136,22 +137,24 @@ def _by_number(path: Path, table: _Table, encoding: Encoding) -> _Table:
     """Give columns the numbers that they had in training, with y or without."""
     names = [column.name for column in encoding.inputs]
     got, expected = f"{len(table.names)} columns", f"{len(names)} as in training, or also y"
-    right = len(table.names) in (len(names), len(names) + 1)
+    targets = [column.name for column in encoding.targets]
+    right = len(table.names) in (len(names), len(names) + len(targets))
     require(path, right, got, expected, "give the same columns")
     if len(table.names) > len(names):
-        names = sorted([*names, encoding.target.name], key=int)
+        names = sorted([*names, *targets], key=int)
     return table._replace(names=names)
 
 
 def _check_names(path: Path, table: _Table, encoding: Encoding) -> None:
     """Refuse a table that lacks a column that was trained on, or has others."""
     inputs = [column.name for column in encoding.inputs]
-    known = {*inputs, encoding.target.name, *encoding.left_out}
+    targets = [column.name for column in encoding.targets]
+    known = {*inputs, *targets, *encoding.left_out}
     others = [name for name in table.names if name not in known and not INDEX.fullmatch(name)]
     missing = [name for name in inputs if name not in table.names]
     lists = {"without": missing, "with unknown": others}
     wrong = [f"{what} {', '.join(found)}" for what, found in lists.items() if found]
-    expected = f"the columns {', '.join(inputs)}, as in training (with {encoding.target.name} or "
+    expected = f"the columns {', '.join(inputs)}, as in training (with {', '.join(targets)} or "
     got = f"a table {' and '.join(wrong)}"
     require(path, not wrong, got, expected + "not)", "rename or drop columns")
 
@@ -183,7 +186,8 @@ def _check_numbers(path: Path, name: str, values: np.ndarray) -> None:
 def _targets(path: Path, y: np.ndarray, like: DataSet) -> np.ndarray:
     """Prepare y like that of the training rows; refuse classes that the model does not know."""
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    require(path, y.ndim == 1, f"y of shape {y.shape}", "(rows,)", "reshape it")
+    shape = (len(y), *like.train.y.shape[1:])
+    require(path, y.shape == shape, f"y of shape {y.shape}", f"{shape}", "reshape it")
     _check_numbers(path, "y", y)
     if like.num_classes is None:
         by = MeanScale(np.asarray(like.y_mean), np.asarray(like.y_scale))

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from bnn_ppl.data.splits import protocol_of, published_split, split_rows, whole
 from bnn_ppl.data.standardise import MeanScale, classification, mean_and_scale, regression
 
 _PARTS = "x_train", "y_train", "x_test", "y_test"
+Target = str | int | Sequence[str | int] | None
 INDEX = re.compile(r"|Unnamed: 0")  # the header that pandas gives an index, written and read
 _LAYOUTS = "arrays x and y, or x_train, y_train, x_test and y_test"
 
@@ -38,7 +40,7 @@ def own(
     split: int | str,
     subset: int | None,
     dtype: np.dtype,
-    target: str | int | None,
+    target: Target,
     classes: bool | None,
     impute: bool,
     encoding: Encoding | None,
@@ -65,34 +67,40 @@ def own(
     rows = rows if subset is None else whole(name, "subset", subset, 1, rows)
     train, test = Data(read.train.x[:rows], read.train.y[:rows]), read.test
     x, source = _by_last_axis(train.x), str(path.parent)
-    if read.of_classes if classes is None else classes:
+    several = read.encoding is not None and read.encoding.more_targets
+    if several and classes:
+        raise ValueError(f"{path}: got several targets with classes, expected one; choose one")
+    if not several and (read.of_classes if classes is None else classes):
         count = _num_classes(path, train, test)
         found = classification(train, test, x, count, name, source, dtype)
     else:
         found = regression(train, test, x, mean_and_scale(train.y), name, source, dtype)
-    if found.num_classes is None and read.encoding is not None:
+    if read.encoding is not None and (found.num_classes is None or read.encoding.more_targets):
         _refuse_texts_as_numbers(path, read.encoding)
     return found._replace(encoding=read.encoding)
 
 
 def _refuse_texts_as_numbers(path: Path, encoding: Encoding) -> None:
-    kind, name = encoding.target.kind, encoding.target.name
-    got = f"classes=False and a column {name!r} that is a {kind}"
-    require(path, kind == "number", got, "numbers", "leave classes= out, or choose target=")
+    why = "several targets" if encoding.more_targets else "classes=False"
+    for column in encoding.targets:
+        got = f"{why} and a column {column.name!r} that is a {column.kind}"
+        do = "choose target=" if encoding.more_targets else "leave classes= out, or choose target="
+        require(path, column.kind == "number", got, "numbers", do)
 
 
 def _read_csv(
     path: Path,
     name: str,
     split: int | str,
-    target: str | int | None,
+    target: Target,
     impute: bool,
     encoding: Encoding | None,
 ) -> _Read:
     names, columns, lines = read_table(path)
-    at = _target(path, names, target)
-    index = [0] if INDEX.fullmatch(names[0]) and at > 0 and len(names) > 2 else []
-    used = [column for column in range(len(names)) if column not in (at, *index)]
+    at = _targets(path, names, target)
+    index = [0] if INDEX.fullmatch(names[0]) and 0 not in at and len(names) > 1 + len(at) else []
+    used = [column for column in range(len(names)) if column not in (*at, *index)]
+    require(path, used, f"targets {target!r}, all columns", "one more or several", "name fewer")
     inputs = {names[column]: columns[column] for column in used}
     require(path, len(inputs) == len(used), "a name of two columns", "a name each", "rename one")
     values = _values_to_split(inputs, split, str(path), len(lines))
@@ -105,13 +113,14 @@ def _read_csv(
                 filled(each, [inputs[each.name][row] for row in train], str(path)) for each in found
             ]
         left_out = tuple(names[column] for column in index)
-        encoding = Encoding(tuple(found), column_of(names[at], columns[at], str(path)), left_out)
+        first, *more = (column_of(names[each], columns[each], str(path)) for each in at)
+        encoding = Encoding(tuple(found), first, left_out, tuple(more))
 
     def place(row: int) -> str:
         return f"line {lines[row]}"
 
     x = encode(inputs, encoding, source=str(path), place=place)
-    y = encoded_target(columns[at], encoding, str(path), place)
+    y = encoded_target([columns[each] for each in at], encoding, str(path), place)
     train, test = split_into()
     of_classes = encoding.target.kind != "number"
     return _Read(Data(x[train], y[train]), Data(x[test], y[test]), of_classes, encoding)
@@ -166,8 +175,22 @@ def _number(cell: str) -> float | None:
         return None
 
 
+def _targets(path: Path, columns: list[str], target: Target) -> list[int]:
+    """Give the numbers of the columns of y, in the order named; a text may name several."""
+    if isinstance(target, str) and "," in target and target not in columns:
+        target = [
+            int(name) if name.isdecimal() and name not in columns else name.strip()
+            for name in target.split(",")
+        ]
+    several = target if isinstance(target, Sequence) and not isinstance(target, str) else [target]
+    require(path, len(several), "no target", "one or more", "leave target= out")
+    found = [_target(path, columns, each) for each in several]
+    require(path, len(set(found)) == len(found), f"target={target!r}", "each once", "drop one")
+    return found
+
+
 def _target(path: Path, columns: list[str], target: str | int | None) -> int:
-    """Index of the column of y."""
+    """Index of a column of y."""
     if target is None:
         return len(columns) - 1
     if isinstance(target, int) and -len(columns) <= target < len(columns):
@@ -229,7 +252,7 @@ def numbered(path: Path, y: np.ndarray, encoding: Encoding | None, name: str) ->
     if encoding is None or y.dtype.kind not in "SUb":
         return y
     texts = y.astype(str)
-    return encoded_target(texts, encoding, str(path), f"{name}[{{}}]".format).astype(np.int64)
+    return encoded_target([texts], encoding, str(path), f"{name}[{{}}]".format).astype(np.int64)
 
 
 def _pair(path: Path, x_name: str, y_name: str) -> Data:
