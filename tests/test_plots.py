@@ -1,6 +1,5 @@
 """The figures show what they say: artists against the numbers they stand for."""
 
-import arviz as az
 import matplotlib
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 from bnn_ppl import metrics, plots
 from bnn_ppl.analysis.compare import compare
 from bnn_ppl.plots.style import BLUE
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def draws():
     diverging = np.zeros((3, 50), bool)
     diverging[1, [4, 30]] = True
     stats = {"lp": rng.normal(size=(3, 50)) - 100, "diverging": diverging}
-    return az.from_dict(posterior={"w": rng.normal(size=(3, 50))}, sample_stats=stats)
+    return draws_of_arrays({"posterior": {"w": rng.normal(size=(3, 50))}, "sample_stats": stats})
 
 
 def legend(ax):
@@ -203,7 +203,7 @@ def test_trace_shows_each_chain_its_histogram_and_the_divergences(draws, ax):
 @pytest.mark.filterwarnings("ignore:More chains")
 def test_trace_of_ensembles_shows_one_point_a_chain(ax):
     lp = np.array([[-3.0], [-2.0], [-np.inf]])
-    draws = az.from_dict(posterior={"w": lp}, sample_stats={"lp": lp})
+    draws = draws_of_arrays({"posterior": {"w": lp}, "sample_stats": {"lp": lp}})
     plots.trace_logdensity(draws, ax=ax)
     assert [shown.get_marker() for shown in ax.lines] == ["o", "o", "o"]
     assert ax.get_ylim()[0] < -3 and ax.get_ylim()[1] > -2
@@ -213,7 +213,9 @@ def test_trace_of_ensembles_shows_one_point_a_chain(ax):
 def test_trace_of_a_large_log_density_that_stands_still(ax):
     """Single precision has no room for the edges of a histogram there."""
     lp = np.full((2, 10), -2e6, np.float32)
-    plots.trace_logdensity(az.from_dict(posterior={"w": lp}, sample_stats={"lp": lp}), ax=ax)
+    plots.trace_logdensity(
+        draws_of_arrays({"posterior": {"w": lp}, "sample_stats": {"lp": lp}}), ax=ax
+    )
     (side,) = ax.child_axes
     assert [patch.get_data().values.sum() for patch in side.patches] == [10, 10]
 
@@ -287,7 +289,7 @@ def of_classes(reference="a"):
     a, b, c = (np.random.default_rng(seed).dirichlet([1, 1, 1], size=60) for seed in range(3))
     b[0] = np.eye(3)[(y[0] + 1) % 3]  # sure and wrong: its nll is infinite
     runs = {
-        name: az.from_dict(posterior={"w": np.zeros((2, 4))}, attrs={"sampling_time": seconds})
+        name: draws_of_arrays({"posterior": {"w": np.zeros((2, 4))}}, {"sampling_time": seconds})
         for name, seconds in {"a": 1000.0, "c": 0.5}.items()
     }
     options = {"validation": np.arange(1, 30), "draws": runs}
