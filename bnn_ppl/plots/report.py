@@ -18,7 +18,14 @@ from bnn_ppl.plots.predictions import (
     selective_accuracy,
 )
 from bnn_ppl.plots.style import GREY, RED
-from bnn_ppl.plots.warmup import shows_objective, shows_rates, warmup_objective, warmup_rates
+from bnn_ppl.plots.warmup import (
+    shows_objective,
+    shows_rates,
+    shows_scores,
+    warmup_objective,
+    warmup_rates,
+    warmup_scores,
+)
 
 if TYPE_CHECKING:
     import arviz
@@ -71,7 +78,8 @@ def report(
     sampled = "sample_stats" in draws and draws["posterior"].sizes["draw"] > 1
     warmed = shows_objective(draws) or shows_rates(draws)
     num_fits = 1 if np.ndim(y) == 1 else np.shape(y)[1]
-    num_rows = 1 + num_fits // 2 + sampled + warmed
+    scored = shows_scores(draws)
+    num_rows = 1 + num_fits // 2 + sampled + warmed + scored
     figure = Figure(figsize=(12, 4.5 * num_rows), layout="constrained")
     axes = list(figure.subplots(num_rows, 2).flat)
     fits, calibration, rest = axes[:num_fits], axes[num_fits], axes[num_fits + 1 :]
@@ -93,7 +101,10 @@ def report(
         else:
             trace.axis("off")
     if warmed:
-        _warmup(draws, *rest)
+        _warmup(draws, *rest[:2])
+    if scored:
+        warmup_scores(draws, ax=rest[-2])
+        rest[-1].axis("off")
     figure.suptitle(title, fontsize="x-large", fontweight="bold")
     if "verdict" in draws.attrs:
         _subtitle(figure, str(draws.attrs["verdict"]), bool(draws.attrs.get("converged")))
