@@ -251,7 +251,7 @@ def numbered(path: Path, y: np.ndarray, encoding: Encoding | None, name: str) ->
     """Give class numbers for an array of texts or truth values; other arrays as they are."""
     if encoding is None or y.dtype.kind not in "SUb":
         return y
-    texts = y.astype(str)
+    texts = list(y.astype(str))
     return encoded_target([texts], encoding, str(path), f"{name}[{{}}]".format).astype(np.int64)
 
 

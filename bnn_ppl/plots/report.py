@@ -42,8 +42,8 @@ def report(
     prediction: Mapping[Any, Any],
     y: ArrayLike,
     *,
-    scale: ArrayLike = 1.0,
-    offset: ArrayLike = 0.0,
+    scale: Any = 1.0,
+    offset: Any = 0.0,
     title: str = "",
     outputs: Sequence[str] | None = None,
 ) -> Figure:
@@ -114,8 +114,8 @@ def report(
 def _several_outputs(
     prediction: Mapping[Any, Any],
     y: Array,
-    scale: ArrayLike,
-    offset: ArrayLike,
+    scale: Any,
+    offset: Any,
     outputs: Sequence[str] | None,
     fits: Sequence[Axes],
     calibration: Axes,

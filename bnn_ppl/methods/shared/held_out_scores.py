@@ -155,9 +155,10 @@ def _by_row(
     def one(position: Tree) -> tuple[jax.Array, jax.Array]:
         predictive = posterior.predictive(posterior.constrain(position, batch), x)
         log_prob = predictive.log_prob(y).reshape(len(y), -1).sum(1)
-        probs = getattr(predictive, "probs", None)
+        probs: Any = getattr(predictive, "probs", None)
         of_classes = probs is not None and probs.ndim == y.ndim + 1
-        return log_prob, probs if of_classes else predictive.mean
+        mean: Any = probs if of_classes else predictive.mean
+        return log_prob, mean
 
     log_probs, outputs = jax.lax.map(one, positions)
     average = outputs.mean(0)
