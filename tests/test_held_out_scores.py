@@ -62,9 +62,12 @@ def test_fitted_distributions_are_scored_by_an_average(name):
     nll = np.asarray(draws["warmup_sample_stats"]["held_out_nll"])
     assert np.isnan(nll[:, :19]).all() and np.isfinite(nll[:, 19:]).all()
     assert (nll[:, -1] < nll[:, 19]).all()
-    many = run(posterior, method, num_warmup=400, num_draws=400)
-    expected = bnn.metrics.nll(bnn.predict(posterior, many, held), held[1])
-    np.testing.assert_allclose(nll[:, -1].mean(), expected, atol=0.35)
+    many = run(posterior, method, num_warmup=400, num_draws=160)
+    for chain in range(2):  # among averages over 8 draws of the run
+        eights = (many.isel(chain=[chain], draw=slice(k, k + 8)) for k in range(0, 160, 8))
+        others = [bnn.metrics.nll(bnn.predict(posterior, own, held), held[1]) for own in eights]
+        margin = max(others) - min(others)
+        assert min(others) - margin < nll[chain, -1] < max(others) + margin
 
 
 def test_swag_is_scored_before_it_has_collected_points_too(tmp_path):
