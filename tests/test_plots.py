@@ -350,3 +350,22 @@ def test_comparison_of_selected_columns_can_be_written(tmp_path):
     figure.savefig(tmp_path / "comparison.png")
     with pytest.raises(ValueError, match="got a table of columns num_draws, expected scores and"):
         plots.comparison(of_classes()[["num_draws"]])
+
+
+def test_the_report_of_several_outputs_has_a_panel_for_each_in_its_own_units():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(20, 3))
+    prediction = {"mean": y + 0.1, "variance": np.full((20, 3), 0.04)}
+    draws = draws_of_arrays({"posterior": {"w": rng.normal(size=(2, 1))}})
+    units = {"scale": np.array([1.0, 10, 100]), "offset": np.array([0.0, 5, 7])}
+    names = ["age", "height", "weight"]
+    figure = plots.report(draws, [1.0], [1.0], prediction, y, outputs=names, **units)
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    for title, name, rmse in zip(titles, names, ("0.1", "1", "10"), strict=False):
+        assert title == f"{name}: predicted against observed (RMSE {rmse})"
+    (points,) = (line for line in figure.axes[2].lines if line.get_marker() == "o")
+    np.testing.assert_allclose(points.get_xdata(), 100 * y[:, 2] + 7)
+    assert {line.get_label() for line in figure.axes[3].lines} >= set(names)
+    even = plots.report(draws, [1.0], [1.0], {k: v[:, :2] for k, v in prediction.items()}, y[:, :2])
+    assert even.axes[0].get_title(loc="left").startswith("output 0: predicted")
+    assert not even.axes[3].axison

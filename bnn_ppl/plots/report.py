@@ -126,7 +126,8 @@ def _several_outputs(
     for k, (ax, name, own, zero) in enumerate(zip(fits, names, *units, strict=True)):
         marginal = one_output(prediction, k)
         predicted_against_observed(marginal, y[:, k], scale=own, offset=zero, ax=ax)
-        ax.set_title(f"{name}: {ax.get_title().lower().replace('rmse', 'RMSE')}")
+        title = f"{name}: p{ax.get_title(loc='left')[1:]}"
+        ax.set_title(title, loc="left", fontsize="medium", fontweight="bold")
     coverage(prediction, y, ax=calibration, outputs=names)
 
 
