@@ -158,11 +158,13 @@ def conditioned(
     jax.config.update("jax_enable_x64", problem.float64)
     jax.config.update("jax_default_matmul_precision", problem.matmul_precision)
     data = load_data(problem, encoding)
-    model = _model(problem, data)
-    train, _ = training_rows(problem, data)
-    return data, bnn.condition(
-        model,
-        train,
+    return data, _posterior(problem, data)
+
+
+def _posterior(problem: Problem, data: Any) -> bnn.Posterior:
+    return bnn.condition(
+        _model(problem, data),
+        training_rows(problem, data)[0],
         temperature=problem.temperature,
         tempered=problem.tempered,
         microbatch=problem.microbatch,
@@ -185,7 +187,7 @@ def with_prior_scale(
     if is_searched(posterior):
         print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)
     problem = problem._replace(prior_scale=scale_or_usual(posterior_at, USUAL_SCALE))
-    return problem, conditioned(problem)[1]
+    return problem, _posterior(problem, data)
 
 
 def refuse_unused(problem: Problem, data: Any) -> None:
