@@ -18,6 +18,7 @@ from bnn_ppl.methods.shared.mean_field import (
     fitted,
     likelihood_weight,
     prior_normals,
+    running_mean,
 )
 from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
@@ -183,8 +184,7 @@ def ivon(
             # A rate that is found is one of Newton steps, stable however far the curvature falls.
             return w - rate * (1.0 if finds_rate else hess_init + delta) * direction
 
-        decay = lambda old, new: beta1 * old + (1 - beta1) * new  # noqa: E731
-        momentum = jax.tree.map(decay, state.momentum, gradient)
+        momentum = running_mean(beta1, state.momentum, gradient)
         update = partial(_updated_curvature, weight=weight, beta2=beta2)
         curvature = jax.tree.map(update, state.curvature, product, delta)
         loc = jax.tree.map(new_mean, state.loc, momentum, curvature, delta, pull)

@@ -4,18 +4,20 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.mean_field import (
+    at_the_mean,
     averaged,
     check_numbers,
     drawn,
     entropy,
     fitted,
     likelihood_weight,
-    prior_normals,
+    running_mean,
 )
 from bnn_ppl.methods.shared.per_example_gradients import row_gradients
 from bnn_ppl.methods.shared.self_paced import self_paced
@@ -138,10 +140,8 @@ def vogn(
         """Log-density, gradient g and precision at a draw."""
         position = drawn(key, state.loc, state.precision)
         lp, normals, gradient, squares = gradients(position, batch)
-        prior = {site: std**-2 for site, std in posterior.prior_std.items()}
-        for site, normal in prior_normals(posterior, normals).items():
-            prior[site] = normal.precision
-            gradient[site] += normal.precision * (position[site] - state.loc[site])
+        away = optax.tree.sub(position, state.loc)
+        gradient, prior = at_the_mean(posterior, normals, gradient, away)
         precision = {site: weight * (h + damping) + prior[site] for site, h in squares.items()}
         return lp, gradient, precision
 
@@ -153,8 +153,8 @@ def vogn(
         if rate is None:  # not while it is being found
             rate = value_at(1.0 if learning_rate is None else learning_rate, state.num_steps)
         rate = rate / (1 - beta1**num_steps)
-        momentum = _running_mean(beta1, state.momentum, gradient)
-        precision = _running_mean(beta2, state.precision, target)
+        momentum = running_mean(beta1, state.momentum, gradient)
+        precision = running_mean(beta2, state.precision, target)
         loc = jax.tree.map(lambda w, m, p: w + rate * m / p, state.loc, momentum, precision)
         info = step_info(lp, num_samples, elbo=lp + entropy(precision))
         return VognState(loc, momentum, precision, num_steps), info
@@ -188,7 +188,3 @@ def vogn(
     return self_paced(method, step, objective, round(_MEMORIES / (1 - beta2)))._replace(
         start=descent(posterior)
     )
-
-
-def _running_mean(beta: float, old: Tree, new: Tree) -> Tree:
-    return jax.tree.map(lambda a, b: beta * a + (1 - beta) * b, old, new)

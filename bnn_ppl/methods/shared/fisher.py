@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from bnn_ppl.methods.shared.expected_labels import Curvature, labels_and_weights
+from bnn_ppl.methods.shared.expected_labels import Labels, labels_and_weights
 from bnn_ppl.methods.shared.layer_calls import LayerCall, inputs_of
 from bnn_ppl.methods.shared.layers import Layer, tapped
 from bnn_ppl.model.posterior import Posterior
@@ -57,15 +57,19 @@ class Evaluated(NamedTuple):
 def evaluated(
     posterior: Posterior,
     layers: dict[str, LayerCall],
-    curvature: Curvature,
+    curvature: Labels,
     position: Tree,
     batch: Any,
+    key: Array | None = None,
 ) -> Evaluated:
-    """Evaluate a batch: values of y, inputs of the given layers, gradients by their outputs."""
+    """Evaluate a batch: values of y, inputs of the given layers, gradients by their outputs.
+
+    The key is for labels that are sampled.
+    """
     x, y = batch[:2]
     present = batch[2].astype(float) if len(batch) == 3 else jnp.ones(len(y))
     distribution = posterior.predictive(posterior.constrain(position, batch), x)
-    labels, weights = labels_and_weights(distribution, y, curvature)
+    labels, weights = labels_and_weights(distribution, y, curvature, key)
     weights *= shares(posterior, batch)[1] * present.sum()
     counts, scale = present, posterior.terms(position, batch).row_scale
     if scale is not None:  # the gradients have it, their outer products must not have its square
