@@ -60,7 +60,7 @@ class Fit(NamedTuple):
     posterior: Posterior
     blocks: tuple
     labels: Labels
-    noise: bool
+    deterministic: bool
     damping: float  # of the steps, added to the prior's precision
 
 
@@ -78,7 +78,7 @@ def noisy_kfac(
     posterior: Posterior,
     learning_rate: float | Schedule | None = None,
     *,
-    noise: bool = True,
+    deterministic: bool = False,
     labels: Labels = "sampled",
     prior_split: PriorSplit = "factored",
     damping: float = 0.0,
@@ -123,9 +123,9 @@ def noisy_kfac(
     learning_rate
         Learning rate :math:`\alpha`, a number or a schedule. None: found by trying eight of them,
         starting from a point estimate, and training ends by itself (as :func:`bnn_ppl.descent`).
-    noise
-        Whether the weights are drawn. Without, gradients and factors are those at M and the result
-        is the point M: K-FAC (Martens & Grosse, 2015), with the prior as weight decay.
+    deterministic
+        Whether the weights stay at M, where gradients and factors are then taken, and the result is
+        the point M: K-FAC (Martens & Grosse, 2015), with the prior as weight decay.
     labels
         Labels y at which g is taken for S and for the squares. ``"sampled"``: one draw per row
         from the network's own prediction, so that S estimates the Fisher information, as in K-FAC.
@@ -177,7 +177,7 @@ def noisy_kfac(
     _check(labels, prior_split, damping)
     weighs = check_kl_weight(kl_weight, finds_rate)
     blocks = _blocks(posterior, prior_split)
-    fit = Fit(posterior, blocks, labels, noise, likelihood_weight(posterior) * damping)
+    fit = Fit(posterior, blocks, labels, deterministic, likelihood_weight(posterior) * damping)
 
     def init(key: Array, position: Tree, batch: Any) -> NoisyKfacState:
         del key
@@ -205,18 +205,23 @@ def noisy_kfac(
         momentum = running_mean(beta1, state.momentum, gradient)
         loc = optax.tree.add_scale(state.loc, rate, _preconditioned(fit, spread, momentum))
         info = step_info(lp, num_samples)
-        if noise:
+        if not deterministic:
             info["elbo"] = lp + gaussian_entropy(posterior.num_weights, spread.log_det)
         return NoisyKfacState(loc, momentum, factors, prior, spread, num_steps), info
 
     def objective(info: dict) -> Array:
-        return info["elbo" if noise else "lp"] / posterior.num_rows
+        return info["lp" if deterministic else "elbo"] / posterior.num_rows
 
     def parameters(state: NoisyKfacState) -> dict[str, Array]:
         own = fitted(blocks, state.loc, state.spread.covariances)
         return own | {"num_steps": state.num_steps}
 
-    settings = {"method": "noisy_kfac", "noise": noise, "labels": labels, "damping": damping}
+    settings = {
+        "method": "noisy_kfac",
+        "deterministic": deterministic,
+        "labels": labels,
+        "damping": damping,
+    }
     settings |= {"learning_rate": "found" if learning_rate is None else named(learning_rate)}
     settings |= {"prior_split": prior_split, "beta1": beta1, "beta2": beta2}
     settings |= {"num_samples": num_samples, "init_std": init_std}
@@ -226,14 +231,14 @@ def noisy_kfac(
         step,
         partial(_position, fit),
         settings=settings,
-        fitted=parameters if noise else None,
+        fitted=None if deterministic else parameters,
         logdensity=posterior.logdensity,
-        draws_from="structured_gaussian" if noise else "point",
+        draws_from="point" if deterministic else "structured_gaussian",
     )
     if not finds_rate:
         return method
     paced = self_paced(method, step, objective, round(_MEMORIES / (1 - beta2)))
-    return paced._replace(start=descent(posterior)) if noise else paced
+    return paced if deterministic else paced._replace(start=descent(posterior))
 
 
 def _estimate(
@@ -263,7 +268,7 @@ def _estimate(
 
 def _position(fit: Fit, key: Array, state: NoisyKfacState) -> Tree:
     """Draw the weights, or take the mean."""
-    if not fit.noise:
+    if fit.deterministic:
         return state.loc
     return drawn(fit.blocks, key, state.loc, state.spread.covariances)
 
