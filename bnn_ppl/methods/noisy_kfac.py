@@ -83,7 +83,7 @@ def noisy_kfac(
     prior_split: PriorSplit = "factored",
     damping: float = 0.0,
     beta1: float = 0.9,
-    beta2: float = 0.999,
+    beta2: float = 0.99,
     num_samples: int = 1,
     init_std: float = 0.01,
     decompose_every: int = 10,
