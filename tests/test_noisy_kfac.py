@@ -304,7 +304,7 @@ def test_padding_counts_for_nothing():
 def test_an_interrupted_run_is_bit_identical(tmp_path):
     posterior = classes(bnn.priors.hierarchical())
     method = noisy_kfac(posterior, FALLING, num_samples=2, damping=0.1, decompose_every=2)
-    options = {"batch_size": 7, "num_warmup": 5, "thin": 2}
+    options = {"batch_size": 7, "num_warmup": 5, "thin": 2, "num_chains": 1}
     whole = sample(posterior, method, num_draws=9, **options)
     sample(posterior, method, num_draws=4, folder=tmp_path, **options)
     resumed = sample(posterior, method, num_draws=9, folder=tmp_path, **options)

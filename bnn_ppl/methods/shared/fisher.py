@@ -182,8 +182,15 @@ def _gradient_of_row(posterior: Posterior, position: Tree, sites: list[str]) -> 
         row = jax.tree.map(lambda leaf: leaf[None], (x, y))
         return posterior.log_likelihood(position | own, row)[0]
 
-    gradient = jax.vmap(jax.grad(log_likelihood), in_axes=(None, None, 0))
-    return lambda x, labels: gradient(own, x, labels)
+    gradient = jax.grad(log_likelihood)
+
+    def at_each(x: Tree, labels: Array) -> Tree:
+        if len(labels) > 1:
+            return jax.vmap(gradient, in_axes=(None, None, 0))(own, x, labels)
+        # JAX cannot map a grouped convolution twice, and callers map over rows.
+        return jax.tree.map(lambda leaf: leaf[None], gradient(own, x, labels[0]))
+
+    return at_each
 
 
 def _summed(function: Callable, rows: Evaluated, sites: list[str]) -> Tree:
