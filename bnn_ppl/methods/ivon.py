@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.shared.kl_weight import check_kl_weight, likelihood_weighted
 from bnn_ppl.methods.shared.mean_field import (
     averaged,
     check_numbers,
@@ -68,6 +69,7 @@ def ivon(
     beta2: float = 0.9999,
     num_samples: int = 1,
     clip: float = math.inf,
+    kl_weight: float | Schedule = 1.0,
 ) -> Method:
     r"""Improved variational online Newton (Shen et al., 2024, arXiv:2402.17641, algorithm 1).
 
@@ -126,6 +128,9 @@ def ivon(
     clip
         Maximum step of a mean, in units of :math:`\alpha (h_0 + \delta)`, against gradient noise
         when there are few rows.
+    kl_weight
+        Weight of the divergence from the prior, as of :func:`bnn_ppl.mfvi`. A step divides the
+        likelihood and its curvature by it. Needs `learning_rate`.
 
     Returns
     -------
@@ -147,13 +152,16 @@ def ivon(
         hess_init = _INITIAL_PRECISION / weight if finds_rate else 0.1
     check_numbers(num_samples, beta1, beta2, hess_init=hess_init, clip=clip)
 
-    def density(position: Tree, batch: Any) -> tuple[jax.Array, dict]:
+    weighs = check_kl_weight(kl_weight, finds_rate)
+
+    def density(position: Tree, batch: Any, kl: jax.Array | None) -> tuple[jax.Array, tuple]:
         terms = posterior.terms(position, batch)
-        return posterior.total(terms, batch), terms.normals
+        weighted = posterior.total(likelihood_weighted(terms, kl), batch)
+        return weighted, (posterior.total(terms, batch), terms.normals)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> IvonState:
         del key
-        normals = prior_normals(posterior, density(position, batch)[1])
+        normals = prior_normals(posterior, posterior.terms(position, batch).normals)
         delta = {site: normal.precision / weight for site, normal in normals.items()}
         curvature = {s: jnp.full_like(w, hess_init) + delta.get(s, 0) for s, w in position.items()}
         momentum = jax.tree.map(jnp.zeros_like, position)
@@ -162,9 +170,9 @@ def ivon(
     def precision(state: IvonState) -> Tree:
         return jax.tree.map(lambda c: weight * c, state.curvature)
 
-    def estimated(key: jax.Array, state: IvonState, batch: Any) -> Estimate:
+    def estimated(key: jax.Array, state: IvonState, batch: Any, kl: jax.Array | None) -> Estimate:
         position = drawn(key, state.loc, precision(state))
-        (lp, normals), gradient = jax.value_and_grad(density, has_aux=True)(position, batch)
+        gradient, (lp, normals) = jax.grad(density, has_aux=True)(position, batch, kl)
         gradient = jax.tree.map(lambda g: -g / weight, gradient)
         normals = prior_normals(posterior, normals)
         return _estimate(lp, gradient, position, state.loc, normals, weight)
@@ -172,7 +180,8 @@ def ivon(
     def step(
         key: jax.Array, state: IvonState, batch: Any, rate: jax.Array | None = None
     ) -> tuple[IvonState, dict]:
-        estimate = lambda key: estimated(key, state, batch)  # noqa: E731
+        kl = value_at(kl_weight, state.num_steps) if weighs else None
+        estimate = lambda key: estimated(key, state, batch, kl)  # noqa: E731
         lp, gradient, product, delta, pull = averaged(estimate, key, num_samples)
         num_steps = state.num_steps + 1
         if rate is None:  # not while it is being found
@@ -201,7 +210,7 @@ def ivon(
     rates = {"learning_rate": rate, "hess_init": hess_init}
     settings: dict[str, Any] = {"method": "ivon", **rates}
     settings |= {"beta1": beta1, "beta2": beta2, "num_samples": num_samples}
-    settings |= {"clip": None if math.isinf(clip) else clip}
+    settings |= {"clip": None if math.isinf(clip) else clip, "kl_weight": named(kl_weight)}
     method = Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
     method = method._replace(
         fitted=lambda state: fitted(state.loc, precision(state), state.num_steps),

@@ -9,6 +9,7 @@ import optax
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.shared.kl_weight import check_kl_weight
 from bnn_ppl.methods.shared.mean_field import (
     at_the_mean,
     averaged,
@@ -57,6 +58,7 @@ def vogn(
     num_samples: int = 1,
     init_std: float = 0.01,
     damping: float = 0.0,
+    kl_weight: float | Schedule = 1.0,
 ) -> Method:
     r"""Variational online Gauss-Newton (Khan et al., 2018, section 3.3; Osawa et al., 2019).
 
@@ -108,6 +110,9 @@ def vogn(
     damping
         Constant :math:`\gamma` added to the squared gradients. It shortens steps where the data are
         uninformative, and makes q narrower than it should be.
+    kl_weight
+        Weight of the divergence from the prior, as of :func:`bnn_ppl.mfvi`. A step divides the
+        likelihood and its curvature by it. Needs `learning_rate`.
 
     Returns
     -------
@@ -128,6 +133,7 @@ def vogn(
     check_numbers(num_samples, beta1, beta2, init_std=init_std)
     if not damping >= 0:
         raise ValueError(f"got damping={damping}, expected 0 or more")
+    weighs = check_kl_weight(kl_weight, finds_rate)
     gradients, weight = row_gradients(posterior), likelihood_weight(posterior)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> VognState:
@@ -136,19 +142,24 @@ def vogn(
         precision = jax.tree.map(lambda w: jnp.full_like(w, init_std**-2), position)
         return VognState(position, momentum, precision, jnp.zeros((), int))
 
-    def estimated(key: jax.Array, state: VognState, batch: Any) -> tuple[jax.Array, Tree, Tree]:
+    def estimated(
+        key: jax.Array, state: VognState, batch: Any, kl: jax.Array | None
+    ) -> tuple[jax.Array, Tree, Tree]:
         """Log-density, gradient g and precision at a draw."""
         position = drawn(key, state.loc, state.precision)
-        lp, normals, gradient, squares = gradients(position, batch)
+        lp, normals, gradient, squares = gradients(position, batch, kl)
         away = optax.tree.sub(position, state.loc)
         gradient, prior = at_the_mean(posterior, normals, gradient, away)
-        precision = {site: weight * (h + damping) + prior[site] for site, h in squares.items()}
+        each = weight if kl is None else weight / kl
+        precision = {site: each * (h + damping) + prior[site] for site, h in squares.items()}
         return lp, gradient, precision
 
     def step(
         key: jax.Array, state: VognState, batch: Any, rate: jax.Array | None = None
     ) -> tuple[VognState, dict]:
-        lp, gradient, target = averaged(lambda key: estimated(key, state, batch), key, num_samples)
+        kl = value_at(kl_weight, state.num_steps) if weighs else None
+        estimate = lambda key: estimated(key, state, batch, kl)  # noqa: E731
+        lp, gradient, target = averaged(estimate, key, num_samples)
         num_steps = state.num_steps + 1
         if rate is None:  # not while it is being found
             rate = value_at(1.0 if learning_rate is None else learning_rate, state.num_steps)
@@ -173,6 +184,7 @@ def vogn(
         "num_samples": num_samples,
         "init_std": init_std,
         "damping": damping,
+        "kl_weight": named(kl_weight),
     }
     method = Method(
         init,
