@@ -66,7 +66,7 @@ class Fit(NamedTuple):
 
 @describe(
     gives="a Gaussian, correlated within each layer",
-    cost="2 gradients on a minibatch",
+    cost="2 gradients on a minibatch, and eigenvectors now and then",
     bias="layers are independent, inputs and output gradients of a layer too",
     length="a mode, then until it stops improving (at most 100,000 steps), 100 draws",
     kind="fit",
@@ -130,7 +130,7 @@ def noisy_kfac(
         Labels y at which g is taken for S and for the squares. ``"sampled"``: one draw per row
         from the network's own prediction, so that S estimates the Fisher information, as in K-FAC.
         ``"gauss_newton"``: the expectation over these, exact, for Normal, Categorical and Bernoulli
-        likelihoods. ``"empirical"``: the observed ones, which needs no second backward pass.
+        likelihoods. ``"empirical"``: the observed ones.
     prior_split
         ``"factored"``: the prior's precision is split between the factors as above, which adds
         cross terms to the precision. ``"exact"``: it is added to :math:`\tfrac{N}{T} A \otimes S`

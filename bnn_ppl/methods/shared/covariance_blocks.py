@@ -153,9 +153,8 @@ class Kronecker(NamedTuple):
 
         def whitened(multiplier: Array) -> Array:
             prior = multiplier if self.scaled else 1.0
-            if not self.splits_prior:
-                return curvature + prior
-            return curvature + prior + _cross_terms(by_input, by_output, prior / along)
+            cross = self.splits_prior and _cross_terms(by_input, by_output, prior / along)
+            return curvature + prior + cross
 
         def log_det(multiplier: Array) -> Array:
             return jnp.log(whitened(multiplier)).sum() - 2 * len(outputs) * jnp.log(std).sum()
@@ -364,11 +363,8 @@ def fitted(blocks: Iterable[Block], position: Tree, covariances: Iterable) -> di
     for block, own in zip(blocks, covariances, strict=True):
         scales |= block.scales(own)
         roots |= block.root(own)
-    return {
-        **{f"{site}.loc": mean for site, mean in position.items()},
-        **{f"{site}.scale": scale for site, scale in scales.items()},
-        **roots,
-    }
+    locs = {f"{site}.loc": mean for site, mean in position.items()}
+    return locs | {f"{site}.scale": scale for site, scale in scales.items()} | roots
 
 
 def _diagonal(

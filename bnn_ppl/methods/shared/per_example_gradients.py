@@ -61,7 +61,7 @@ class RowLayer(NamedTuple):
 Layers = dict[str, RowLayer]
 
 
-def row_gradients(posterior: Posterior) -> Callable[[Position, Batch], RowGradients]:
+def row_gradients(posterior: Posterior) -> Callable[..., RowGradients]:
     r"""Make a function of the gradient on a batch and the mean squared per-example gradient.
 
     For dense and convolutional layers, one backward pass is enough: with a the inputs of a layer
