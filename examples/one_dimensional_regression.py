@@ -94,9 +94,8 @@ def variational(config: Config, posterior: bnn.Posterior, model: Any) -> arviz.I
     svi = SVI(model, guide, numpyro.optim.Adam(3e-3), Trace_ELBO())
     fit = svi.run(jax.random.key(1), 4 * config.num_steps, *posterior.data, progress_bar=False)
     sites = guide.sample_posterior(jax.random.key(2), fit.params, sample_shape=(config.num_draws,))
-    return draws_of_arrays(
-        {"posterior": {site: np.asarray(values)[None] for site, values in sites.items()}}
-    )
+    chain = {site: np.asarray(values)[None] for site, values in sites.items()}
+    return draws_of_arrays({"posterior": chain})
 
 
 def scored(prediction: Any, grid: tuple, train: tuple) -> dict[str, float]:

@@ -510,8 +510,9 @@ def test_the_version(capsys):
         (["run", "vogn", "--kl-warmup-epochs", "2"], "got kl_weight without learning_rate"),
         (["run", "mfvi", "--kl-warmup-epochs", "2"], "got kl_weight without learning_rate"),
         (["run", "mfvi", "--num-epochs", "5"], "got --num-epochs for mfvi"),
+        (["run", "swag", "--collect-from", "9"], "got collect_from=9 without a learning rate"),
         (
-            ["run", "swag", "--num-warmup", "9", "--collect-from", "9"],
+            ["run", "swag", "--learning-rate", "1", "--num-warmup", "9", "--collect-from", "9"],
             "got collect_from=9 with num_warmup=9",
         ),
         (["run", "sgld", "--step-size", "1", "--exploration", "0.5"], "got --exploration for sgld"),

@@ -59,7 +59,7 @@ FIRST_KERNELS = (
 def network(problem: "Problem", data: Any, num_outputs: int) -> Callable:
     """Give the factory of the network, for the inputs of these data."""
     row_shape = data.train.x.shape[1:]
-    if data.train.y.ndim > 1:
+    if data.num_classes is not None and data.train.y.ndim > 1:
         raise ValueError(
             f"got {problem.data} with a class for each pixel, expected one for each image: train "
             "on it in Python, as examples/camvid.py does"
