@@ -10,6 +10,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bnn_ppl.runtime.jaxprs import equations_in
+
 Tree = Any
 
 _AXES = ("chain", "data")
@@ -118,7 +120,12 @@ def by_chain(tree: Tree, mesh: Mesh) -> Tree:
 
 def everywhere(tree: Tree, mesh: Mesh) -> Tree:
     """Put a copy of a tree on every device of the mesh."""
-    return _put(tree, NamedSharding(mesh, P()))
+    return _put(tree, copied_sharding(mesh))
+
+
+def copied_sharding(mesh: Mesh) -> NamedSharding:
+    """Sharding of arrays that every device has whole."""
+    return NamedSharding(mesh, P())
 
 
 def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
@@ -134,6 +141,26 @@ def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
         mask = index < num_rows
         batch = (*jax.tree.map(lambda leaf: np.asarray(leaf)[index * mask], batch), mask)
     return _put(batch, NamedSharding(mesh, P("data")))
+
+
+def shapes_by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
+    """Give the shapes and shardings that `by_row` would give; the mesh may be of any devices."""
+    num_rows = len(data[1]) + -len(data[1]) % mesh.shape["data"]
+
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype)
+
+    batch = jax.tree.map(shape, tuple(data))
+    if num_rows > len(data[1]):
+        batch = (*batch, jax.ShapeDtypeStruct((num_rows,), bool))
+    return shapes_on(batch, NamedSharding(mesh, P("data")))
+
+
+def shapes_on(tree: Tree, sharding: NamedSharding) -> Tree:
+    """Give the shapes of a tree of arrays, or of shapes, with a sharding."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
+    )
 
 
 def to_host(tree: Tree, num_draws: int | None = None) -> Tree:
@@ -184,18 +211,26 @@ def one_device_a_core() -> None:
 def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
     """Map over the leading axis of the first `num_mapped` arguments, the chains; share the rest.
 
-    Each device runs its own chains without waiting for the others: by `vmap` on an accelerator,
-    which is fastest when full; one after the other on a CPU, where a chain then stays in cache and
-    takes only its own steps. Where devices share the rows of an argument (`by_row`), the compiler
-    sums over them.
+    Each device runs its own chains without waiting for the others. Where devices share the rows of
+    an argument (`by_row`), the compiler sums over them. One chain of a device is run as it is.
+    Several take turns on a CPU, where a chain then stays in cache and takes only its own steps, and
+    wherever something convolves: side by side, convolutions with weights of their own become one
+    grouped convolution, which takes four times the memory. Otherwise an accelerator, which is
+    fastest when full, runs them side by side by `vmap`.
     """
-    side_by_side = mesh.devices.flat[0].platform != "cpu"
 
     def on_device(*args: Any) -> Tree:
         mapped, shared = args[:num_mapped], args[num_mapped:]
-        if side_by_side:
-            return jax.vmap(lambda *one: function(*one, *shared))(*mapped)
-        return jax.lax.map(lambda one: function(*one, *shared), mapped)
+
+        def one(*own: Any) -> Tree:
+            return function(*own, *shared)
+
+        first = jax.tree.map(lambda leaf: leaf[0], mapped)
+        if jax.tree.leaves(mapped)[0].shape[0] == 1:
+            return jax.tree.map(lambda leaf: leaf[None], one(*first))
+        if is_accelerator() and not _convolves(one, first):
+            return jax.vmap(one)(*mapped)
+        return jax.lax.map(lambda own: one(*own), mapped)
 
     def all_devices(*args: Any) -> Tree:
         specs = tuple(P("chain") if i < num_mapped else P() for i in range(len(args)))
@@ -210,6 +245,21 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
         return sharded(*args)
 
     return all_devices
+
+
+def _convolves(function: Callable, args: tuple) -> bool:
+    equations = equations_in(jax.make_jaxpr(function)(*args).jaxpr)
+    return any(equation.primitive.name == "conv_general_dilated" for equation in equations)
+
+
+def is_accelerator() -> bool:
+    """Whether what is traced is for a GPU or TPU.
+
+    Within `over_chains` the devices of its mesh decide, which need not be those of this process.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    platform = jax.default_backend() if device is None else device.platform
+    return platform != "cpu"
 
 
 def num_row_shards(num_rows: int) -> int:
