@@ -35,7 +35,7 @@ class Config:
     hidden: tuple[int, ...] = (100, 100)  # width of each hidden layer
     num_epochs: int = 200  # passes over the rows at each fraction
     batch_size: int = 64
-    gaussian_process: bool = True  # needs scikit-learn: pip install scikit-learn
+    gaussian_process: bool = True
     figure: Path = Path("runs/corrupted_labels.png")
 
 

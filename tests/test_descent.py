@@ -56,6 +56,101 @@ def test_the_average_is_that_of_the_points_from_a_step_on(posterior):
     np.testing.assert_allclose(mean.posterior["w"][:, -1], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("batch_size", "num_steps"), [(None, 400), (4, 3000)])
+def test_on_a_share_of_the_rows_it_finds_the_mode_given_these_alone(batch_size, num_steps):
+    """A prior as strong as the data: weighed as for all rows, the mode would be elsewhere."""
+    x, y = np.eye(10), np.linspace(1.0, 2.0, 10)  # row i is all that is known of weight i
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1.0).expand([10]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    posterior = bnn.condition(model, (x, y))
+    rate = optax.cosine_decay_schedule(0.3, num_steps)
+    method = bnn.descent(posterior, learning_rate=rate, subsample=0.8)
+    options = {"num_warmup": num_steps, "num_draws": 1, "thin": 0, "batch_size": batch_size}
+    draws = sample(posterior, method, **options)
+    seen = draws.posterior["w"].values[:, 0] > 0.25
+    assert (seen.sum(1) == 8).all() and (seen[0] != seen[1]).any()
+    for chain in range(2):
+        expected = np.where(seen[chain], y / 2, 0)
+        np.testing.assert_allclose(draws.posterior["w"][chain, 0], expected, atol=0.02)
+    assert method.settings["subsample"] == 0.8
+
+
+def test_a_share_reaches_what_wraps_the_method_and_is_refused_out_of_range():
+    posterior, held_out = overfitting()
+    assert bnn.descent(posterior, subsample=0.5, held_out=held_out).subsample == 0.5
+    assert bnn.swag(posterior, bnn.descent(posterior, subsample=0.5)).subsample == 0.5
+    for share in (0.0, 1.1, -0.5):
+        with pytest.raises(ValueError, match=f"got subsample={share}, expected a share above 0"):
+            bnn.descent(posterior, subsample=share)
+
+
+def logistic(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 2.0).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.1])
+def test_a_step_on_adversarial_inputs_is_the_one_written_by_hand(temperature):
+    """The slope of a logistic loss by x is (p - y) w: all rows of a class move along sign(w)."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(6, 3)), np.array([0, 1, 1, 0, 1, 0])
+    w, epsilon, rate = np.array([0.5, -1.0, 0.25]), 0.3, 0.1
+    posterior = bnn.condition(logistic, (x, y), temperature=temperature)
+    moved = x - epsilon * np.where(y == 1, 1, -1)[:, None] * np.sign(w)
+
+    def log_likelihood(x):
+        return -np.log1p(np.exp(-np.where(y == 1, 1, -1) * (x @ w)))
+
+    def gradient(x):
+        return (y - 1 / (1 + np.exp(-x @ w))) @ x
+
+    slope = ((gradient(x) + gradient(moved)) / 2 - w / 2.0**2) / temperature / len(y)
+    method = bnn.descent(posterior, optax.sgd(rate), fgsm_epsilon=epsilon)
+    state = method.init(jax.random.key(0), {"w": jnp.asarray(w, float)}, posterior.data)
+    state, info = method.step(jax.random.key(1), state, posterior.data)
+    np.testing.assert_allclose(state.position["w"], w + rate * slope, rtol=1e-5)
+    prior = dist.Normal(0, 2.0).log_prob(w).sum()
+    lp = ((log_likelihood(x) + log_likelihood(moved)).sum() / 2 + prior) / temperature
+    np.testing.assert_allclose(info["lp"], lp, rtol=1e-5)
+    assert info["n_steps"] == 2 and method.settings["fgsm_epsilon"] == epsilon
+
+
+def test_training_on_adversarial_inputs_withstands_them():
+    """One input separates the classes by much, many others by little that an attack takes away."""
+    rng = np.random.default_rng(0)
+    y = np.arange(400) % 2
+    x = 0.3 * (2 * y - 1)[:, None] + rng.normal(size=(400, 10))
+    x[:, 0] += 2.7 * (2 * y - 1)
+    model = bnn.models.classifier(partial(bnn.nets.MLP, 10, (), 2), bnn.priors.normal(1.0))
+    posterior = bnn.condition(model, (x[:200], y[:200]))
+    options = {"num_warmup": 600, "num_draws": 1, "thin": 0}
+    scores = []
+    for epsilon in (0.0, 0.8):
+        method = bnn.descent(posterior, learning_rate=0.05, fgsm_epsilon=epsilon)
+        draws = sample(posterior, method, **options)
+        attack = bnn.adversarial.fgsm(posterior, draws, (x[200:], y[200:]), 0.8)
+        prediction = bnn.predict(posterior, draws, (attack, y[200:]))
+        scores.append(bnn.metrics.accuracy(prediction, y[200:]))
+    assert scores[1] > scores[0] + 0.02
+
+
+def test_adversarial_inputs_are_refused_where_there_is_no_gradient():
+    words = (np.arange(8).reshape(4, 2), np.arange(4) % 2)
+    model = bnn.models.classifier(partial(bnn.nets.MLP, 2, (), 2), bnn.priors.normal(1.0))
+    posterior = bnn.condition(model, words)
+    with pytest.raises(ValueError, match=r"got x of int32, expected an array of floats"):
+        bnn.descent(posterior, fgsm_epsilon=0.1)
+    floats = bnn.condition(model, (words[0].astype(float), words[1]))
+    for epsilon in (-0.1, np.inf, np.nan):
+        with pytest.raises(ValueError, match=f"got fgsm_epsilon={epsilon}, expected a finite"):
+            bnn.descent(floats, fgsm_epsilon=epsilon)
+
+
 def overfitting():
     """Return rows to learn by heart and rows held out, of a regression with more weights."""
     rng = np.random.default_rng(0)

@@ -72,6 +72,15 @@ def test_empcov_of_a_convolution_has_the_covariance_of_patches(float64):
     np.testing.assert_allclose(prior.log_prob(kernel), expected, rtol=1e-10)
 
 
+def test_empcov_of_many_images_is_that_of_all_their_patches_at_once(float64):
+    images = np.random.default_rng(0).normal(size=(130, 3, 3, 1)).cumsum(0)
+    prior = priors.empcov(images, STD, site="conv", patch=(3, 3), floor=FLOOR)("conv", (3, 3, 1, 1))
+    law = st.multivariate_normal(np.zeros(9), covariance(images.reshape(130, 9)))
+    kernel = np.random.default_rng(1).normal(size=9) * STD
+    got = prior.log_prob(kernel.reshape(3, 3, 1, 1))
+    np.testing.assert_allclose(got, law.logpdf(kernel), rtol=1e-10)
+
+
 @pytest.mark.parametrize("prior", [priors.empcov(np.eye(4), STD), priors.sum_filter(STD)])
 def test_other_parameters_are_normal(prior):
     for site, shape in (("net.layers.0.bias", (5,)), ("net.layers.1.kernel", (5, 2))):
@@ -131,6 +140,15 @@ def test_sum_filter_draws_follow_the_density(sum_scale):
 
 
 # --- in a network
+
+
+@pytest.mark.parametrize(("num_inputs", "sum_scale"), [(784, 0.02), (3072, 0.2), (12288, 0.2)])
+def test_weights_of_many_inputs_have_the_standard_deviation_asked_for(num_inputs, sum_scale):
+    prior = priors.sum_filter(STD, sum_scale=sum_scale)(SITE, (num_inputs, 20))
+    draws = np.asarray(prior.sample(jax.random.key(0)))
+    error = (2 * draws.size) ** -0.5  # of a standard deviation, relative
+    np.testing.assert_allclose(draws.std(), STD, rtol=5 * error)
+    np.testing.assert_allclose(prior.variance, STD**2, rtol=1e-5)
 
 
 @pytest.mark.parametrize("prior", [priors.empcov, lambda x: priors.sum_filter()])

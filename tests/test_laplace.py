@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 from interrupts import press_ctrl_c
 from jax.flatten_util import ravel_pytree
+from numpyro import handlers
 from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 from scipy.stats import multivariate_normal, norm
@@ -511,6 +512,26 @@ def test_a_damped_layer_has_the_product_of_its_damped_factors(name):
         damped = (root * factor + damping * np.eye(len(factor)) for factor in (a, g))
         expected = np.linalg.inv(np.kron(*damped))
         np.testing.assert_allclose(covariance(factors), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("damping", [None, 1.5])
+def test_a_row_of_weight_two_counts_as_two_rows(damping):
+    def model(x, y=None, weight=1.0):
+        net = partial(bnn.nets.MLP, 3, (4,), 1)
+        f = bnn.random_network("net", net, bnn.priors.normal(0.5))
+        with handlers.scale(scale=weight), numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Normal(f(x)[:, 0], 0.4), obs=y)
+
+    twice = bnn.condition(model, (np.tile(X, (2, 1)), np.tile(REAL, 2)))
+    weighted = bnn.condition(partial(model, weight=2.0), (X, REAL))
+    position = position_of(twice)
+    got, expected = (
+        method.fitted(fit(posterior, method, position))
+        for posterior in (weighted, twice)
+        for method in [laplace(posterior, "kronecker", damping=damping)]
+    )
+    for name in expected:
+        np.testing.assert_allclose(got[name], expected[name], rtol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize(

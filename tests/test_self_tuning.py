@@ -20,6 +20,7 @@ from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import Method, usual_batch_size
 from bnn_ppl.methods.shared.langevin import langevin_move
 from bnn_ppl.methods.shared.self_paced import RATES
+from bnn_ppl.sampling import starting_method
 
 MINIBATCH_SAMPLERS = ["sgld", "sghmc", "sgnht", "csgld"]
 
@@ -297,6 +298,16 @@ def test_swag_needs_no_inner_method():
     fitted = run(posterior, bnn.swag(posterior), num_warmup=2000, num_draws=2).fitted
     assert (fitted["num_collected"] >= 50).all()
     assert (np.abs(fitted["w.loc"] - mean) < 3 * np.sqrt(np.diag(covariance))).all()
+
+
+def test_a_plan_counts_the_steps_of_the_methods_that_a_run_starts_from():
+    posterior, _, _ = stiff()
+    method = bnn.sgld(posterior)
+    lengths = {"num_warmup": 100, "num_draws": 5, "thin": 2}
+    key = jax.random.key(0)
+    found = bnn.plan(key, posterior, method, num_chains=2, trial_seconds=0.1, **lengths)
+    # Of descent and of sgnht, both cut to that length in these tests.
+    assert found.gradients == 2 * (2 * starting_method.MOST_STEPS + 100 + 5 * 2)
 
 
 def test_a_chain_lost_along_the_path_of_swag_is_brought_back():

@@ -291,7 +291,7 @@ def conjugate():
 # --- minibatches
 
 
-def seen_rows(num_rows, **options):
+def seen_rows(num_rows, subsample=1.0, **options):
     """Rows that each step sees, (chain, step, row of the batch)."""
 
     def model(x, y=None):
@@ -299,7 +299,7 @@ def seen_rows(num_rows, **options):
         with numpyro.plate("data", len(x)):
             numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
 
-    size = options["batch_size"] or num_rows
+    size = options["batch_size"] or round(subsample * num_rows)
 
     def init(key, position, batch):
         return jnp.zeros(size, int)
@@ -308,6 +308,7 @@ def seen_rows(num_rows, **options):
         return batch[1].astype(int), {}
 
     method = Method(init, step, lambda key, state: {"w": jnp.zeros(())} | {"rows": state})
+    method = method._replace(subsample=subsample)
     posterior = bnn.condition(model, (np.zeros((num_rows, 1)), np.arange(num_rows, dtype=float)))
     posterior = posterior._replace(constrain=lambda position, data: position)
     draws = bnn.run(jax.random.key(0), posterior, method, progress=False, **options)
@@ -342,6 +343,26 @@ def test_bootstrap_repeats_rows_and_keeps_to_them():
     assert set(epochs[0, 0]) != set(epochs[1, 0])
 
 
+@pytest.mark.parametrize(("batch_size", "num_steps"), [(None, 1), (20, 4)])
+def test_a_share_of_the_rows_is_distinct_for_each_chain_which_keeps_to_it(batch_size, num_steps):
+    sizes = {"num_draws": 3 * num_steps, "batch_size": batch_size}
+    rows = seen_rows(100, subsample=0.8, num_chains=3, **sizes)
+    epochs = np.sort(rows.reshape(3, 3, 80))
+    assert (np.diff(epochs) > 0).all()  # no row twice in an epoch
+    np.testing.assert_array_equal(epochs, np.broadcast_to(epochs[:, :1], epochs.shape))
+    shares = [set(chain[0]) for chain in epochs]
+    assert all(60 <= len(shares[i] & shares[j]) < 75 for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_a_share_over_devices_is_drawn_from_the_rows_of_each():
+    mesh = jax.make_mesh((1, 2), ("chain", "data"))
+    rows = seen_rows(20, 0.5, num_chains=1, num_draws=4, batch_size=10, mesh=mesh)[0]
+    halves = np.sort(rows[:, :5]), np.sort(rows[:, 5:])
+    assert halves[0].max() < 10 <= halves[1].min()
+    for half in halves:
+        assert (np.diff(half) > 0).all() and (half == half[0]).all()
+
+
 @pytest.mark.parametrize("num_rows", [1, 2, 100, 4096, 5000])
 def test_rows_are_shuffled_and_none_is_lost(num_rows):
     order = _shuffled(jax.random.key(0), jnp.arange(num_rows) * 3)
@@ -360,6 +381,13 @@ def test_batches_over_devices_hold_each_row_once_an_epoch():
     mesh = jax.make_mesh((1, 2), ("chain", "data"))
     rows = seen_rows(12, num_chains=1, num_draws=3, batch_size=4, mesh=mesh)
     np.testing.assert_array_equal(np.sort(rows.ravel()), np.arange(12))
+
+
+def test_more_rows_than_the_share_and_two_samples_at_once_are_refused():
+    with pytest.raises(ValueError, match="got batch_size=7, expected .* from 1 to 6 rows"):
+        Minibatches(7, False, 0.5).check(12, 1)
+    with pytest.raises(ValueError, match=r"got bootstrap with subsample=0.5, expected one"):
+        Minibatches(None, True, 0.5).check(12, 1)
 
 
 @pytest.mark.parametrize("size", [0, 13, 2.5])

@@ -22,6 +22,7 @@ from bnn_ppl import studies
 from bnn_ppl.cli import studies as commands
 from bnn_ppl.storage.inference_data import inference_data
 from bnn_ppl.studies import continual, training
+from bnn_ppl.studies.sparse_process import laplace_fit, latent_means, prior_at
 
 KERNEL, BIAS = "net.layers.0.kernel", "net.layers.0.bias"
 RNG = np.random.default_rng(0)
@@ -440,6 +441,66 @@ def test_the_evidence_of_the_gaussian_process_is_laplaces(digits):
     assert row.log_evidence == pytest.approx(laplace_evidence(kernel, 2 * y - 1) / 10, rel=1e-6)
 
 
+def two_digits(num_rows, share=0.5):
+    """Rows of the digits 0 and 1, flat, and partly random labels."""
+    rows = bnn.data.load("digits").train
+    chosen = np.flatnonzero(rows.y < 2)[:num_rows]
+    x = rows.x[chosen].reshape(len(chosen), -1).astype(float)
+    return x, studies.with_label_noise(rows.y[chosen].astype(int), share, 2)
+
+
+@pytest.mark.parametrize("num_inducing", [1, 20, 60])
+def test_inducing_points_make_another_covariance_and_laplaces_evidence_of_it(num_inducing):
+    x, y = two_digits(60)
+    prior = prior_at(x, 3.0, 2.0, num_inducing)
+    kernel = 9 * np.exp(-cdist(x, x, "sqeuclidean") / (2 * 2.0**2))
+    across = 9 * np.exp(-cdist(x, prior.points, "sqeuclidean") / (2 * 2.0**2))
+    among = 9 * np.exp(-cdist(prior.points, prior.points, "sqeuclidean") / (2 * 2.0**2))
+    known = across @ np.linalg.solve(among, across.T)
+    sparse = known + np.diag(np.diag(kernel - known))
+    assert len(prior.points) == num_inducing
+    if num_inducing == 60:
+        np.testing.assert_allclose(sparse, kernel, atol=1e-8)
+    fit = laplace_fit(prior, y)
+    assert fit.log_evidence == pytest.approx(laplace_evidence(sparse, 2 * y - 1), rel=1e-7)
+    np.testing.assert_allclose(prior.times(y), sparse @ y, atol=1e-8)
+    # At the mode the slope of the log-likelihood is the inverse covariance times the values.
+    slope = y - scipy.special.expit(sparse @ fit.weights)
+    np.testing.assert_allclose(fit.weights, slope, atol=1e-5)
+    new = x[::7] + 0.1
+    at_new = 9 * np.exp(-cdist(new, prior.points, "sqeuclidean") / (2 * 2.0**2))
+    expected = at_new @ np.linalg.solve(among, across.T @ fit.weights)
+    np.testing.assert_allclose(latent_means(prior, fit, new), expected, atol=1e-6)
+
+
+def test_with_all_points_inducing_it_is_the_process_of_scikit_learn():
+    process = pytest.importorskip("sklearn.gaussian_process")
+    kernel = process.kernels.ConstantKernel(100.0) * process.kernels.RBF(2.0)
+    x, y = two_digits(80)
+    exact = process.GaussianProcessClassifier(kernel, optimizer=None).fit(x[:60], y[:60])
+    prior = prior_at(x[:60], 10.0, 2.0, 60)
+    fit = laplace_fit(prior, y[:60])
+    assert fit.log_evidence == pytest.approx(exact.log_marginal_likelihood_value_, rel=1e-6)
+    np.testing.assert_array_equal(latent_means(prior, fit, x[60:]) > 0, exact.predict(x[60:]))
+
+
+def test_the_evidence_nears_the_exact_one_as_points_are_added():
+    x, y = two_digits(200, share=0.25)
+    of_all = laplace_fit(prior_at(x, 10.0, 4.0, 200), y).log_evidence
+    errors = [
+        abs(laplace_fit(prior_at(x, 10.0, 4.0, num), y).log_evidence - of_all) / 200
+        for num in (1, 20, 120)
+    ]
+    assert errors[0] > 0.1 and errors[1] < errors[0] / 5 and errors[2] < 1e-3
+
+
+def test_equal_rows_are_known_of_each_other():
+    x, y = two_digits(30)
+    prior = prior_at(np.concatenate([x, x]), 10.0, 2.0, 60)
+    assert len(prior.points) == 30 and np.all(prior.rest <= 1e-8)
+    assert np.isfinite(laplace_fit(prior, np.concatenate([y, y])).log_evidence)
+
+
 @pytest.mark.thorough
 def test_the_process_fits_random_labels_and_its_evidence_falls():
     table = studies.label_noise_gp(bnn.data.load("digits"), num_rows=200)
@@ -548,6 +609,10 @@ REFUSED = {
         lambda data: studies.label_noise_gp(data, num_rows=2, shares=[1.0], seed=0),
         "got labels of one class only in 2 rows at share=1, expected both: make num_rows larger",
     ),
+    "no inducing point": (
+        lambda data: studies.label_noise_gp(data, num_inducing=0),
+        "got num_inducing=0, expected a whole number from 1 up",
+    ),
     "a process of std 0": (
         lambda data: studies.label_noise_gp(data, std=0.0),
         "got std=0.0, expected a number above 0",
@@ -562,10 +627,3 @@ def test_refused_in_one_line_before_anything_is_trained(case, digits, monkeypatc
     with pytest.raises(ValueError, match=message) as error:
         call(digits)
     assert "\n" not in str(error.value)
-
-
-def test_without_scikit_learn_the_command_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
-    with pytest.raises(ImportError, match="got no scikit-learn.*pip install scikit-learn"):
-        commands.label_noise(folder=tmp_path / "new")
-    assert not (tmp_path / "new").exists()

@@ -6,11 +6,12 @@ import numpy as np
 import optax
 import pytest
 from stats import assert_covariance, assert_means
+from targets import linear_regression
 from test_sgmcmc import gaussian, sample
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import Method, step_info
-from bnn_ppl.methods.swag import swag
+from bnn_ppl.methods.swag import swag, swag_along_path
 
 RNG = np.random.default_rng(0)
 MIXING = np.array([[0.1, 0, 0, 0], [2.0, 3.0, 0, 0], [0, 1.0, 0.5, 0], [4.0, 0, 0, 4.0]])
@@ -184,7 +185,7 @@ def test_chains_are_distributions_of_their_own(posterior):
     assert 0.7 < own.std() / scale.mean() < 1.3
 
 
-METHODS = {
+WRAPPED = {
     "descent": lambda p: swag(p, bnn.descent(p, optax.sgd(0.1)), rank=3, collect_every=2),
     "scale-adapted sghmc": lambda p: swag(
         p,
@@ -197,7 +198,7 @@ METHODS = {
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "thin"), [("descent", 0), ("scale-adapted sghmc", 2)])
 def test_an_interrupted_run_is_bit_identical(posterior, tmp_path, name, thin):
-    method = METHODS[name](posterior)
+    method = WRAPPED[name](posterior)
     options = {"batch_size": 3, "num_warmup": 11, "thin": thin}
     whole = sample(posterior, method, num_draws=9, **options)
     sample(posterior, method, num_draws=4, folder=tmp_path, **options)
@@ -215,6 +216,21 @@ def test_each_argument_makes_another_run(posterior, change):
     assert swag(posterior, inner, **change).settings != swag(posterior, inner).settings
     other = swag(posterior, bnn.descent(posterior, learning_rate=0.5)).settings
     assert other != swag(posterior, inner).settings
+
+
+def test_a_short_tuning_along_sgld_still_finds_steps_that_move(posterior):
+    method = bnn.swag(posterior, collect_from=100, collect_every=5)
+    draws = sample(posterior, method, num_warmup=300, num_draws=2, batch_size=3, thin=0)
+    sizes = draws.warmup_sample_stats["step_size"].values[0]
+    assert sizes[-1] > 0 and len(set(sizes[:100])) > 2  # several windows
+    assert all(scale.min() > 0 for name, scale in draws.fitted.items() if name.endswith(".scale"))
+    assert int(draws.fitted["num_collected"][0]) == 40
+
+
+@pytest.mark.parametrize("build", [bnn.swag, swag_along_path])
+def test_collecting_before_sgld_is_tuned_is_refused(posterior, build):
+    with pytest.raises(ValueError, match="got collect_from=0 without a learning rate, expected"):
+        build(posterior, collect_from=0)
 
 
 # --- bad input
@@ -254,3 +270,25 @@ def test_a_method_that_is_fitted_and_then_drawn_from_is_refused(posterior):
     inner = replay(POINTS, finish=lambda state: state, settings={"method": "laplace"})
     with pytest.raises(ValueError, match="got laplace with a finish.*expected.*descent or sgld"):
         swag(posterior, inner)
+
+
+def test_the_path_of_sgd_may_be_that_of_adversarial_training():
+    target = linear_regression()
+    posterior = bnn.condition(target.model, target.data)
+    position = posterior.init(jax.random.key(0))
+
+    def stepped(method):
+        state = method.init(jax.random.key(1), position, posterior.data)
+        return method.step(jax.random.key(2), state, posterior.data)[0]
+
+    method = swag_along_path(posterior, learning_rate=0.01, fgsm_epsilon=0.2)
+    assert method.settings["fgsm_epsilon"] == 0.2
+    mean = stepped(method).moments.mean["weights"]
+    alone, plain = (
+        stepped(bnn.descent(posterior, optax.sgd(0.01, momentum=0.9), fgsm_epsilon=epsilon))
+        for epsilon in (0.2, 0.0)
+    )
+    np.testing.assert_allclose(mean, alone.position["weights"], rtol=1e-6)
+    assert not np.allclose(mean, plain.position["weights"], rtol=1e-3)
+    with pytest.raises(ValueError, match=r"got fgsm_epsilon=0.2 without learning_rate, expected"):
+        swag_along_path(posterior, fgsm_epsilon=0.2)

@@ -286,6 +286,45 @@ def test_damping_is_added_to_the_squares():
     np.testing.assert_allclose(fitted(draws, "scale"), [precision**-0.5] * 2, rtol=1e-5)
 
 
+def test_the_precision_may_start_at_the_curvature_of_the_first_batch():
+    """The first step is at the means and has no noise; the running mean begins after it."""
+    with jax.enable_x64(True):
+        posterior, position = conditioned(*CASES["mlp"][:3])
+        method = vogn(posterior, 0.1, beta1=0.0, beta2=0.9, damping=0.2, init_std="curvature")
+        x, y = posterior.data
+        key = jax.random.key(0)
+        state = method.init(key, position, posterior.data)
+        drawn = method.draw(key, state)
+        first, info = method.step(key, state, (x[:4], y[:4]))
+        again, _ = method.step(jax.random.key(9), state, (x[:4], y[:4]))
+        gradient = jax.grad(posterior.logdensity)(position, (x[:4], y[:4]))
+        heat, squares = 0.3, looped(posterior, position, (x[:4], y[:4]))
+        later, _ = method.step(key, first, (x[4:], y[4:]))
+        for site, at in position.items():
+            np.testing.assert_array_equal(drawn[site], at)
+            prior = posterior.prior_std[site] ** -2
+            precision = len(y) / heat * (squares[site] + 0.2) + prior
+            np.testing.assert_allclose(first.precision[site], precision, rtol=1e-6)
+            moved = at + 0.1 * gradient[site] / precision
+            np.testing.assert_allclose(first.loc[site], moved, rtol=1e-6, atol=1e-12)
+            np.testing.assert_array_equal(again.loc[site], first.loc[site])
+            rest = later.precision[site] - 0.9 * first.precision[site]
+            assert (rest >= 0.1 * (len(y) / heat * 0.2) * (1 - 1e-9)).all()
+    assert np.isfinite(info["elbo"])
+    with pytest.raises(ValueError, match="got init_std='first', expected a number or 'curvature'"):
+        vogn(posterior, init_std="first")
+
+
+def test_from_the_curvature_it_finds_its_rate_and_the_same_fit():
+    model, (x, y) = absolute_errors()
+    posterior = bnn.condition(model, (x, y))
+    method = vogn(posterior, beta2=0.9, init_std="curvature")
+    draws = sample(posterior, method, num_warmup=3000, num_draws=2, thin=0)
+    precision = (x**2).sum(0) / 1.3**2 + 0.7**-2
+    np.testing.assert_allclose(fitted(draws, "scale"), [precision**-0.5] * 2, rtol=1e-5)
+    assert np.isfinite(draws.posterior["w"].values).all()
+
+
 def test_in_a_linear_regression_the_mean_is_exact_and_the_precision_its_recursions():
     """The mean square residual is that of q's own predictions, not the noise's."""
     target = linear_regression()

@@ -105,6 +105,8 @@ def _predict(
     all_weights = weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
     size = num_rows if batch_size is None else batch_size
+    if num_rows < 1:
+        raise ValueError("got no rows to predict, expected at least one")
     if size < 1:
         raise ValueError(f"got batch_size={batch_size} for {num_rows} rows, expected at least 1")
     add = adder(posterior, keep_each)

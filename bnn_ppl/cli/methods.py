@@ -10,7 +10,7 @@ import optax
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.signatures import Options, hints_of
-from bnn_ppl.methods.method import Description, described_methods
+from bnn_ppl.methods.method import Description, described_methods, rows_of_share
 from bnn_ppl.methods.schedules import Schedule
 
 _LENGTHS = ("num_warmup", "num_draws", "thin", "batch_size")
@@ -71,7 +71,8 @@ def built_method(
     hints = hints_of(chosen.method.build)
     rate = "learning_rate" if chosen.method.kind == "fit" else "step_size"
     size = running["batch_size"]
-    epoch = 1 if size == "all" else posterior.num_rows // size
+    num_rows = rows_of_share(options.get("subsample", 1.0), posterior.num_rows)
+    epoch = 1 if size == "all" else max(1, num_rows // size)
     cycle = max(1, round(training.cycle_epochs * epoch))
     _check_schedule(chosen, training, running, takes=Schedule in get_args(hints.get(rate)))
     found = options.get(rate) is None
@@ -197,14 +198,16 @@ def in_steps(
             f"got --num-epochs for {method.name}, which trains in warm-up and then draws without "
             "stepping, expected --num-warmup-epochs"
         )
-    counts = method.build(posterior, **chosen.options).counts
+    built = method.build(posterior, **chosen.options)
+    counts = built.counts
     if method.kind == "fit" and "init" in running:
         counts = counts._replace(num_chains=running["init"].posterior.sizes["chain"])
     given = {name: running.get(name) for name in ("num_chains", *_LENGTHS)}
     counts = counts.filled(posterior.num_rows, given)
     running = running | {name: getattr(counts, name) for name in given}
     running["batch_size"] = running["batch_size"] or "all"
-    an_epoch = posterior.num_rows // (counts.batch_size or posterior.num_rows)
+    num_rows = rows_of_share(built.subsample, posterior.num_rows)
+    an_epoch = num_rows // (counts.batch_size or num_rows)
     if warmup is not None:
         running = running | {"num_warmup": round(warmup * an_epoch)}
     if draws is not None:

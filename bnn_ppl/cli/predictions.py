@@ -177,6 +177,11 @@ def _rows_to_calibrate(run: Opened, given: str) -> _Calibration:
     share = _share(given)
     if share is not None:
         count = round(share * len(test.x))
+        if count >= len(test.x):
+            raise ValueError(
+                f"got --conformal {given} of {len(test.x)} rows, expected a share that leaves rows "
+                "to score: give a smaller one"
+            )
         first = Rows(test.x[:count], test.y[:count], f"of the {len(test.x)} {test.words}")
         return _Calibration(first, count)
     rows = _read(run, Path(given))

@@ -11,7 +11,6 @@ from bnn_ppl.cli.problem import Net, Problem, network, refuse_hidden
 from bnn_ppl.methods.laplace import Structure
 from bnn_ppl.plots.studies import LEARNERS
 from bnn_ppl.studies.continual import Learner
-from bnn_ppl.studies.label_noise import check_scikit_learn
 
 _HIDDEN = (100, 100)
 
@@ -121,6 +120,7 @@ def label_noise(
     gp: bool = True,
     gp_classes: tuple[int, int] = (0, 1),
     gp_rows: int = 300,
+    gp_inducing: int = 500,
     seed: int = 0,
     folder: Path | None = None,
     progress: bool = True,
@@ -159,11 +159,13 @@ def label_noise(
     learning_rate
         Adam's initial learning rate; it decays to 0 along a half cosine.
     gp
-        Whether to train the Gaussian process as well (needs scikit-learn).
+        Whether to train the Gaussian process as well.
     gp_classes
         The two classes that it separates.
     gp_rows
         Maximum number of training rows of these classes (the first ones).
+    gp_inducing
+        Inducing points: of more rows than these, the process is approximated.
     seed
         Seed of the labels, initialisation and batches.
     folder
@@ -173,8 +175,6 @@ def label_noise(
     """
     import pandas as pd
 
-    if gp:
-        check_scikit_learn()
     refuse_hidden(net, hidden, _HIDDEN)
     images = bnn.data.load(data, subset=subset, data_dir=data_dir)
     num_classes = _num_classes(images)
@@ -193,8 +193,14 @@ def label_noise(
         progress=progress,
     )
     if gp:
-        process = partial(studies.label_noise_gp, classes=gp_classes, num_rows=gp_rows)
-        of_process = process(images, shares=shares, seed=seed)
+        of_process = studies.label_noise_gp(
+            images,
+            shares=shares,
+            classes=gp_classes,
+            num_rows=gp_rows,
+            num_inducing=gp_inducing,
+            seed=seed,
+        )
         table = pd.concat([table, of_process], ignore_index=True)
     print("\n" + table.to_string(index=False, float_format="{:.4g}".format))
     print("\nlog evidence in nats a training row; guessing has -log(num_classes)")

@@ -75,7 +75,7 @@ def plan_table(plan: Any) -> str:
         ("disk", size(plan.disk)),
     ]
     lines = [f"{name:26}{value}" for name, value in rows]
-    adapting = "the cost of a step changes while a method adapts"
+    adapting = "the cost of a step changes while a method adapts, and training may end early"
     lines.append(f"\nfrom {plan.trial_steps} trial steps; {adapting}")
     return "\n" + "\n".join(lines)
 

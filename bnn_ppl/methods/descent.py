@@ -1,13 +1,15 @@
 """Point estimates: any optax optimiser on the log-density."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import FITTED, Method, describe, step_info
+from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
+from bnn_ppl.methods.shared.adversarial_training import with_adversarial_rows
 from bnn_ppl.methods.shared.early_stopping import stopped_early
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.self_paced import self_paced
@@ -43,6 +45,8 @@ def descent(
     learning_rate: float | Schedule | None = None,
     average_from: int | None = None,
     anchored: bool = False,
+    subsample: float = 1.0,
+    fgsm_epsilon: float = 0.0,
     held_out: tuple[Any, Any] | None = None,
     check_every: int = 100,
     patience: int = 10,
@@ -53,7 +57,8 @@ def descent(
 
     The gradient is divided by N so that learning rates are those of a mean loss. Each chain is one
     solution; several chains are a deep ensemble (Lakshminarayanan et al., 2017), or with
-    ``bootstrap=True`` in `run` a bootstrap ensemble. Train in warm-up and draw once::
+    ``bootstrap=True`` in `run` a bootstrap ensemble, and with ``subsample=0.8`` one whose members
+    each see a random 80 % of the rows. Train in warm-up and draw once::
 
         run(key, posterior, descent(posterior), num_chains=10, num_warmup=5000, batch_size=128,
             num_draws=1, thin=0)
@@ -79,6 +84,15 @@ def descent(
         Whether to pull each weight with a Gaussian prior to its own draw of that prior, from where
         it starts, instead of to the prior's mean: randomised maximum a posteriori (Pearce et al.,
         2020). Weights that the data do not determine then spread as widely as in the posterior.
+    subsample
+        Share of the rows, above 0, that each chain sees: its own, drawn at random without
+        replacement (subagging; Bühlmann & Yu, 2002), the nearest whole number of them. N is then
+        their number, so that each chain maximises the posterior given its own rows alone.
+    fgsm_epsilon
+        Train on adversarial inputs too, if above 0: each row's log-likelihood is the mean of those
+        at x and at x moved by this much, in the units of x, along the sign of the loss's gradient
+        (Lakshminarayanan et al., 2017, algorithm 1). It costs two gradients a step; the recorded
+        ``lp`` is that of the means.
     held_out
         Held-out rows (x, y) for early stopping, not among the posterior's: a chain draws the point
         with their highest log-likelihood, and stops once that has not risen for `patience` checks.
@@ -90,12 +104,18 @@ def descent(
     Raises
     ------
     ValueError
-        If a number is out of range, or the held-out rows do not have the form of the posterior's.
+        If a number is out of range, the held-out rows do not have the form of the posterior's, or
+        adversarial inputs are asked for where x is not one array of floats.
     """
     check_arguments(posterior=posterior)
     finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
-    if average_from is not None and average_from < 0:
-        raise ValueError(f"got average_from={average_from}, expected a step number from 0 up")
+    _check(average_from, subsample)
+    num_rows = rows_of_share(subsample, posterior.num_rows)
+    loss = partial(_loss, posterior, num_rows)
+    num_gradients, value_and_gradient = 1, jax.value_and_grad(loss)
+    if fgsm_epsilon:
+        num_gradients = 2
+        value_and_gradient = with_adversarial_rows(loss, posterior, fgsm_epsilon)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DescentState:
         anchor = drawn_anchor(key, posterior, position, batch) if anchored else None
@@ -104,17 +124,11 @@ def descent(
         zero = jnp.zeros((), int)
         return DescentState(position, optimizer.init(position), average, anchor, zero)
 
-    def loss(position: Tree, anchor: Tree, batch: Any) -> jax.Array:
-        terms = posterior.terms(position, batch)
-        if anchor is not None:
-            terms = terms._replace(log_priors=_anchored_log_priors(terms, position, anchor))
-        return -posterior.total(terms, batch) / posterior.num_rows
-
     def step(
         key: jax.Array, state: DescentState, batch: Any, rate: jax.Array | float = 1.0
     ) -> tuple[DescentState, dict]:
         del key
-        value, gradient = jax.value_and_grad(loss)(state.position, state.anchor, batch)
+        value, gradient = value_and_gradient(state.position, state.anchor, batch)
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
         position = optax.tree.add_scale(state.position, rate, updates)
         average = state.average
@@ -122,12 +136,12 @@ def descent(
             # Before `average_from` the average is the last point.
             share = 1.0 / jnp.maximum(state.num_steps - average_from + 1, 1)
             average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
-        info = step_info(-value * posterior.num_rows)
+        info = step_info(-value * num_rows, num_gradients)
         state = DescentState(position, inner, average, state.anchor, state.num_steps + 1)
         return state, info
 
     def objective(info: dict) -> jax.Array:
-        return info["lp"] / posterior.num_rows
+        return info["lp"] / num_rows
 
     def draw(key: jax.Array, state: DescentState) -> Tree:
         del key
@@ -135,6 +149,8 @@ def descent(
 
     settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
     settings |= {"anchored": anchored} if anchored else {}
+    settings |= {"subsample": subsample} if subsample < 1 else {}
+    settings |= {"fgsm_epsilon": fgsm_epsilon} if fgsm_epsilon else {}
     method = Method(
         init,
         step,
@@ -142,12 +158,33 @@ def descent(
         settings=settings,
         logdensity=posterior.logdensity,
         draws_from="point" if average_from is None else "average",
+        subsample=float(subsample),
     )
     if finds_rate:
         method = self_paced(method, step, objective)
     if held_out is None:
         return method
     return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)
+
+
+def _loss(
+    posterior: Posterior, num_rows: int, position: Tree, anchor: Tree, batch: Any
+) -> jax.Array:
+    """Give the negative log-density given the rows that a chain sees, a row."""
+    terms = posterior.terms(position, batch)
+    if anchor is not None:
+        terms = terms._replace(log_priors=_anchored_log_priors(terms, position, anchor))
+    if num_rows < posterior.num_rows:  # to which `total` scales the batch
+        share = num_rows / posterior.num_rows
+        terms = terms._replace(log_likelihood=share * terms.log_likelihood)
+    return -posterior.total(terms, batch) / num_rows
+
+
+def _check(average_from: int | None, subsample: float) -> None:
+    if average_from is not None and average_from < 0:
+        raise ValueError(f"got average_from={average_from}, expected a step number from 0 up")
+    if not 0 < subsample <= 1:
+        raise ValueError(f"got subsample={subsample}, expected a share above 0, at most 1")
 
 
 def optimizer_of(

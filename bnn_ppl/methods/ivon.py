@@ -19,9 +19,11 @@ from bnn_ppl.methods.shared.mean_field import (
     likelihood_weight,
     prior_normals,
 )
+from bnn_ppl.methods.shared.row_groups import over_groups
 from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_count
 
 Tree = Any
 
@@ -66,6 +68,7 @@ def ivon(
     beta1: float = 0.9,
     beta2: float = 0.9999,
     num_samples: int = 1,
+    num_groups: int = 1,
     clip: float = math.inf,
 ) -> Method:
     r"""Improved variational online Newton (Shen et al., 2024, arXiv:2402.17641, algorithm 1).
@@ -122,6 +125,10 @@ def ivon(
         `hess_init` remains after t steps: the authors' 0.99999 is for runs of a million steps.
     num_samples
         Number of draws of the weights per step, each with a gradient.
+    num_groups
+        Number of groups of a batch's rows, each of which has draws of its own: gradients with less
+        noise of the weights from as many rows, at more random numbers a step. Osawa et al. (2019)
+        draw so by process; here one device takes the groups one after the other.
     clip
         Maximum step of a mean, in units of :math:`\alpha (h_0 + \delta)`, against gradient noise
         when there are few rows.
@@ -145,6 +152,7 @@ def ivon(
     if hess_init is None:
         hess_init = _INITIAL_PRECISION / weight if finds_rate else 0.1
     check_numbers(num_samples, beta1, beta2, hess_init=hess_init, clip=clip)
+    check_count("num_groups", num_groups)
 
     def density(position: Tree, batch: Any) -> tuple[jax.Array, dict]:
         terms = posterior.terms(position, batch)
@@ -171,8 +179,9 @@ def ivon(
     def step(
         key: jax.Array, state: IvonState, batch: Any, rate: jax.Array | None = None
     ) -> tuple[IvonState, dict]:
-        estimate = lambda key: estimated(key, state, batch)  # noqa: E731
-        lp, gradient, product, delta, pull = averaged(estimate, key, num_samples)
+        of_groups = over_groups(lambda key, rows: estimated(key, state, rows), num_groups)
+        estimate = averaged(lambda key: of_groups(key, batch), key, num_samples)
+        lp, gradient, product, delta, pull = estimate
         num_steps = state.num_steps + 1
         if rate is None:  # not while it is being found
             rate = value_at(1.0 if learning_rate is None else learning_rate, state.num_steps)
@@ -202,6 +211,7 @@ def ivon(
     settings: dict[str, Any] = {"method": "ivon", **rates}
     settings |= {"beta1": beta1, "beta2": beta2, "num_samples": num_samples}
     settings |= {"clip": None if math.isinf(clip) else clip}
+    settings |= {"num_groups": num_groups} if num_groups != 1 else {}
     method = Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
     method = method._replace(
         fitted=lambda state: fitted(state.loc, precision(state), state.num_steps),

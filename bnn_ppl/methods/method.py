@@ -57,6 +57,12 @@ class Counts(NamedTuple):
 SAMPLED = Counts(num_warmup=300, num_draws=200)
 FITTED = Counts(num_warmup=100_000, num_draws=100, thin=0)
 
+
+def rows_of_share(share: float, num_rows: int) -> int:
+    """Give the number of rows in a share of them: the nearest, but at least one."""
+    return max(1, round(share * num_rows))
+
+
 _BATCH_SIZES = 128, 1024
 _CHEAP_BATCH = 2**18  # rows times weights: as costly as what a step costs without any
 
@@ -121,6 +127,8 @@ class Method(NamedTuple):
         "best_point" or the "average" of its points; or a fitted distribution. "gaussian" means
         independent Gaussians, with parameters ``<site>.loc`` and ``<site>.scale`` in the group
         ``fitted``. Recorded with the draws.
+    subsample
+        Share of the rows that each chain sees, its own, drawn at random without replacement.
     """
 
     init: Callable[..., Any]
@@ -138,6 +146,7 @@ class Method(NamedTuple):
     start: "Method | None" = None
     counts: Counts = Counts()
     recipe: Recipe | None = None
+    subsample: float = 1.0
 
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:
@@ -260,7 +269,8 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
             if method.counts == Counts():
                 size = None
                 if description.get("stochastic_gradients"):
-                    size = usual_batch_size(posterior.num_rows, posterior.num_weights)
+                    num_rows = rows_of_share(method.subsample, posterior.num_rows)
+                    size = usual_batch_size(num_rows, posterior.num_weights)
                 method = method._replace(counts=counts._replace(batch_size=size))
 
             def make(other: Any) -> Method:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.descent import descent
-from bnn_ppl.methods.method import FITTED, Method, describe
+from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share
 from bnn_ppl.methods.schedules import Schedule, named
 from bnn_ppl.methods.sgld import sgld
 from bnn_ppl.methods.shared.random import gaussian_like
@@ -21,6 +21,7 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 Tree = Any
 
 _NUM_COLLECTED = 100  # points along the path of sgld
+_FEWEST_TO_TUNE = 100  # steps of sgld before them
 
 
 class CollectedMoments(NamedTuple):
@@ -48,7 +49,7 @@ def swag(
     rank: int = 20,
     *,
     collect_every: int | None = None,
-    collect_from: int = 0,
+    collect_from: int | None = None,
     scale: float = 1.0,
 ) -> Method:
     r"""SWAG: draw from a Gaussian fitted to the points that another method passes through.
@@ -97,8 +98,9 @@ def swag(
         Number of steps from one collection to the next; by default an epoch, that is, the number
         of full batches in the rows.
     collect_from
-        First step that collects, counted from 0. `inner` should have converged by then, unless
-        ``init=`` of `run` starts it from converged draws.
+        First step that collects, counted from 0; by default 0, or the first after the tuning of
+        sgld. `inner` should have converged by then, unless ``init=`` of `run` starts it from
+        converged draws.
     scale
         Factor s of the covariance. Code that leaves out the halves has a scale of s / 2, as Wilson
         and Izmailov's, where it is 0.5.
@@ -118,8 +120,26 @@ def swag(
     check_arguments(posterior=posterior)
     _check(rank, collect_every, collect_from, scale)
     if inner is None:
-        return _along_sgld(posterior, rank, collect_every, collect_from or None, scale)
+        return _along_sgld(posterior, rank, collect_every, collect_from, scale)
     _check_inner(inner)
+    return _collecting(posterior, inner, rank, collect_every, collect_from or 0, scale)
+
+
+def _collecting(
+    posterior: Posterior,
+    inner: Method,
+    rank: int,
+    collect_every: int | None,
+    collect_from: int,
+    scale: float,
+    tunes_before: bool = False,
+) -> Method:
+    """Make `swag` of what it has checked.
+
+    With `tunes_before`, warm-up tunes `inner` only until the first point: along the path, a chain
+    that is lost must come back.
+    """
+    num_rows = rows_of_share(inner.subsample, posterior.num_rows)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> SwagState:
         zeros, zero = optax.tree.zeros_like(position), jnp.zeros((), int)
@@ -137,8 +157,8 @@ def swag(
         inner_step: Any, key: jax.Array, state: SwagState, batch: Any
     ) -> tuple[SwagState, dict]:
         step_key, draw_key = (jax.random.fold_in(key, i) for i in range(2))
-        chain, info = inner_step(step_key, state.inner, batch)
-        epoch = max(1, posterior.num_rows // batch[1].shape[0])
+        chain, info = inner_step(step_key, state, batch)
+        epoch = max(1, num_rows // batch[1].shape[0])
         every = jnp.where(state.collect_every > 0, state.collect_every, epoch)
         since = state.num_steps - state.collect_from
         due = (since >= 0) & (since % every == 0)
@@ -151,6 +171,16 @@ def swag(
         moments = jax.lax.fori_loop(0, due.astype(int), collect, state.moments)
         state = state._replace(inner=chain, moments=moments, num_steps=state.num_steps + 1)
         return state, info
+
+    def step(key: jax.Array, state: SwagState, batch: Any) -> tuple[Tree, dict]:
+        return inner.step(key, state.inner, batch)
+
+    def warmup(key: jax.Array, state: SwagState, batch: Any) -> tuple[Tree, dict]:
+        assert inner.warmup is not None
+        if not tunes_before:
+            return inner.warmup(key, state.inner, batch)
+        tuning = state.num_steps < state.collect_from
+        return jax.lax.cond(tuning, inner.warmup, inner.step, key, state.inner, batch)
 
     def draw(key: jax.Array, state: SwagState) -> Tree:
         point = inner.draw(key, state.inner)
@@ -169,12 +199,11 @@ def swag(
         "collect_from": collect_from,
         "scale": scale,
     }
-    warmup = None if inner.warmup is None else partial(collecting, inner.warmup)
     return Method(
         init,
-        partial(collecting, inner.step),
+        partial(collecting, step),
         draw,
-        warmup,
+        None if inner.warmup is None else partial(collecting, warmup),
         settings,
         fitted=fitted,
         logdensity=inner.logdensity,
@@ -182,6 +211,7 @@ def swag(
         needs_warmup=inner.needs_warmup,
         draws_from="low_rank_gaussian" if rank else "gaussian",
         begin=begin,
+        subsample=inner.subsample,
     )
 
 
@@ -227,6 +257,7 @@ def swag_along_path(
     collect_every: int | None = None,
     collect_from: int | None = None,
     scale: float = 1.0,
+    fgsm_epsilon: float = 0.0,
 ) -> Method:
     """SWA-Gaussian: a Gaussian fitted to the path of a stochastic-gradient method.
 
@@ -250,10 +281,23 @@ def swag_along_path(
         through warm-up for SGD, or 0 if the run of SGD starts from the draws of another.
     scale
         Factor of the covariance.
+    fgsm_epsilon
+        Along SGD, train on adversarial inputs too, as :func:`bnn_ppl.descent`: the largest change
+        of each input, in the units of x. 0 for none.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or adversarial inputs come without a learning rate.
     """
     if learning_rate is None:
+        if fgsm_epsilon:
+            raise ValueError(
+                f"got fgsm_epsilon={fgsm_epsilon} without learning_rate, expected both: sgld, "
+                "whose path it is otherwise, samples the posterior of the rows as they are"
+            )
         return _along_sgld(posterior, rank, collect_every, collect_from, scale)
-    inner = descent(posterior, optax.sgd(learning_rate, momentum=0.9))
+    inner = descent(posterior, optax.sgd(learning_rate, momentum=0.9), fgsm_epsilon=fgsm_epsilon)
     known = {"optimizer": "sgd", "learning_rate": named(learning_rate)}
     inner = inner._replace(settings={**inner.settings, **known})
     first = collect_from or 0
@@ -272,30 +316,27 @@ def _along_sgld(
     inner = sgld(posterior)
     every = collect_every or inner.counts.thin
     first = inner.counts.num_warmup if collect_from is None else collect_from
-    method = swag(posterior, inner, rank, collect_every=every, collect_from=first, scale=scale)
+    if first < _FEWEST_TO_TUNE:
+        raise ValueError(
+            f"got collect_from={first} without a learning rate, expected at least "
+            f"{_FEWEST_TO_TUNE} steps, in which sgld is tuned: leave it out or raise it"
+        )
+    method = _collecting(posterior, inner, rank, every, first, scale, tunes_before=True)
     counts = FITTED._replace(
         num_warmup=first + _NUM_COLLECTED * every, batch_size=inner.counts.batch_size
     )
-    warmup = partial(_tuned_then_collecting, method)
-    method = method._replace(start=descent(posterior), counts=counts, warmup=warmup)
-    return method if collect_from is not None else method._replace(begin=partial(_begin, method))
+    begin = partial(_begin, method, shortens=collect_from is None)
+    return method._replace(start=descent(posterior), counts=counts, begin=begin)
 
 
-def _tuned_then_collecting(
-    method: Method, key: jax.Array, state: SwagState, batch: Any
-) -> tuple[SwagState, dict]:
-    """Tune only before the first point: along the path a chain that is lost must come back."""
-    assert method.warmup is not None
-    tuning = state.num_steps < state.collect_from
-    return jax.lax.cond(tuning, method.warmup, method.step, key, state, batch)
-
-
-def _begin(method: Method, state: SwagState, num_warmup: jax.Array) -> SwagState:
-    """Leave half of a short warm-up to collect in."""
+def _begin(method: Method, state: SwagState, num_warmup: jax.Array, *, shortens: bool) -> SwagState:
+    """Tune until the first point; leave half of a short warm-up to collect in, if asked to."""
     assert method.begin is not None
-    start = jnp.minimum(state.collect_from, num_warmup // 2)
-    every = jnp.clip((num_warmup - start) // _NUM_COLLECTED, 1, state.collect_every)
-    return method.begin(state._replace(collect_from=start, collect_every=every), num_warmup)
+    if shortens:
+        start = jnp.minimum(state.collect_from, num_warmup // 2)
+        every = jnp.clip((num_warmup - start) // _NUM_COLLECTED, 1, state.collect_every)
+        state = state._replace(collect_from=start, collect_every=every)
+    return method.begin(state, state.collect_from)
 
 
 def _with_point(moments: CollectedMoments, point: Tree) -> CollectedMoments:
@@ -344,10 +385,13 @@ def _check_inner(inner: Method) -> None:
         )
 
 
-def _check(rank: int, collect_every: int | None, collect_from: int, scale: float) -> None:
+def _check(rank: int, collect_every: int | None, collect_from: int | None, scale: float) -> None:
     check_positive("scale", scale)
-    counts = {"collect_from": (collect_from, 0)} | ({"rank": (rank, 2)} if rank != 0 else {})
-    if collect_every is not None:
-        counts["collect_every"] = (collect_every, 1)
-    for name, (count, least) in counts.items():
-        check_count(name, count, least)
+    if rank != 0:
+        check_count("rank", rank, least=2)
+    for name, count, least in (
+        ("collect_from", collect_from, 0),
+        ("collect_every", collect_every, 1),
+    ):
+        if count is not None:
+            check_count(name, count, least)

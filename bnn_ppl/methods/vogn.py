@@ -1,6 +1,6 @@
 """Variational online Gauss-Newton (VOGN)."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,11 @@ from bnn_ppl.methods.shared.mean_field import (
     prior_normals,
 )
 from bnn_ppl.methods.shared.per_example_gradients import row_gradients
+from bnn_ppl.methods.shared.row_groups import over_groups
 from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_count, check_positive
 
 Tree = Any
 
@@ -53,7 +55,8 @@ def vogn(
     beta1: float = 0.9,
     beta2: float = 0.999,
     num_samples: int = 1,
-    init_std: float = 0.01,
+    num_groups: int = 1,
+    init_std: float | Literal["curvature"] = 0.01,
     damping: float = 0.0,
 ) -> Method:
     r"""Variational online Gauss-Newton (Khan et al., 2018, section 3.3; Osawa et al., 2019).
@@ -101,8 +104,16 @@ def vogn(
         means have missed so far: a short run may do better with 0.9999 and a learning rate of 1e-2.
     num_samples
         Number of draws of the weights per step, each with a gradient.
+    num_groups
+        Number of groups of a batch's rows, each of which has draws of its own: gradients with less
+        noise of the weights from as many rows, at more random numbers a step. Osawa et al. (2019)
+        draw so by process; here one device takes the groups one after the other.
     init_std
         Initial standard deviation of every weight. The means start at the initial position.
+        "curvature": the precision starts at that of the first batch, for which the weights are the
+        means, :math:`N (h + \gamma) / T + \lambda` (Osawa et al., 2019, in their code).
+        Weights on which that batch says nothing are then as wide as under the prior: use large
+        batches.
     damping
         Constant :math:`\gamma` added to the squared gradients. It shortens steps where the data are
         uninformative, and makes q narrower than it should be.
@@ -123,7 +134,9 @@ def vogn(
     finds_rate = learning_rate is None
     if learning_rate is not None:
         check_rate("learning_rate", learning_rate)
-    check_numbers(num_samples, beta1, beta2, init_std=init_std)
+    check_numbers(num_samples, beta1, beta2)
+    _check_width(init_std)
+    check_count("num_groups", num_groups)
     if not damping >= 0:
         raise ValueError(f"got damping={damping}, expected 0 or more")
     gradients, weight = row_gradients(posterior), likelihood_weight(posterior)
@@ -131,7 +144,9 @@ def vogn(
     def init(key: jax.Array, position: Tree, batch: Any) -> VognState:
         del key, batch
         momentum = jax.tree.map(jnp.zeros_like, position)
-        precision = jax.tree.map(lambda w: jnp.full_like(w, init_std**-2), position)
+        # Where it is to be that of the first batch, the weights of that one do not vary.
+        start = jnp.inf if init_std == "curvature" else float(init_std) ** -2
+        precision = jax.tree.map(lambda w: jnp.full_like(w, start), position)
         return VognState(position, momentum, precision, jnp.zeros((), int))
 
     def estimated(key: jax.Array, state: VognState, batch: Any) -> tuple[jax.Array, Tree, Tree]:
@@ -148,13 +163,17 @@ def vogn(
     def step(
         key: jax.Array, state: VognState, batch: Any, rate: jax.Array | None = None
     ) -> tuple[VognState, dict]:
-        lp, gradient, target = averaged(lambda key: estimated(key, state, batch), key, num_samples)
+        of_groups = over_groups(lambda key, rows: estimated(key, state, rows), num_groups)
+        lp, gradient, target = averaged(lambda key: of_groups(key, batch), key, num_samples)
         num_steps = state.num_steps + 1
         if rate is None:  # not while it is being found
             rate = value_at(1.0 if learning_rate is None else learning_rate, state.num_steps)
         rate = rate / (1 - beta1**num_steps)
         momentum = _running_mean(beta1, state.momentum, gradient)
         precision = _running_mean(beta2, state.precision, target)
+        if init_std == "curvature":
+            none = num_steps == 1
+            precision = jax.tree.map(lambda p, new: jnp.where(none, new, p), precision, target)
         loc = jax.tree.map(lambda w, m, p: w + rate * m / p, state.loc, momentum, precision)
         info = step_info(lp, num_samples, elbo=lp + entropy(precision))
         return VognState(loc, momentum, precision, num_steps), info
@@ -174,6 +193,7 @@ def vogn(
         "init_std": init_std,
         "damping": damping,
     }
+    settings |= {"num_groups": num_groups} if num_groups != 1 else {}
     method = Method(
         init,
         step,
@@ -188,6 +208,14 @@ def vogn(
     return self_paced(method, step, objective, round(_MEMORIES / (1 - beta2)))._replace(
         start=descent(posterior)
     )
+
+
+def _check_width(init_std: Any) -> None:
+    if isinstance(init_std, str):
+        if init_std != "curvature":
+            raise ValueError(f"got init_std={init_std!r}, expected a number or 'curvature'")
+    else:
+        check_positive("init_std", init_std)
 
 
 def _running_mean(beta: float, old: Tree, new: Tree) -> Tree:

@@ -47,6 +47,13 @@ def checked_rows(posterior: "Posterior", data: Any) -> Data:
     return rows
 
 
+def check_float_inputs(x: Any) -> None:
+    """Refuse inputs that have no gradient."""
+    if not isinstance(x, Array) or x.dtype.kind != "f":
+        kind = x.dtype if isinstance(x, Array) else type(x).__name__
+        raise ValueError(f"got x of {kind}, expected an array of floats: others have no gradient")
+
+
 def rows_to_predict(posterior: "Posterior", data: Any) -> tuple[Any, Array | None]:
     """Give rows (x, y) or (x, None) to predict as arrays; see :func:`checked_inputs` for x."""
     x, y = _pair(data, "expected a pair (x, y), or (x, None)")

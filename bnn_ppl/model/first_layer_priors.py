@@ -1,7 +1,7 @@
 """Priors of a network's first layer, which sees the inputs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from bnn_ppl.model.prior_distributions import (
     sum_shrinkage,
 )
 
+_IMAGES_AT_A_TIME = 50
 _NUM_IMAGES = 2000  # whose patches are enough for their covariance
 
 
@@ -88,16 +89,15 @@ def empcov(
     """
     positive("std", std)
     positive("floor", floor)
-    rows = _patches(np.asarray(x), tuple(patch)) if patch is not None else np.asarray(x)
-    rows = rows.reshape(len(rows), -1).astype(np.float64)
-    spread = rows.var(0).mean() if len(rows) > 1 else 0.0
+    x = np.asarray(x)
+    covariance = _covariance([x]) if patch is None else _covariance(_patches(x, tuple(patch)))
+    spread = np.diag(covariance).mean()
     if not (np.isfinite(spread) and spread > 0):
         raise ValueError(
             f"got inputs of shape {np.shape(x)} with mean variance {spread:g}, expected two rows "
             "or more that differ: pass the training inputs"
         )
-    covariance = np.atleast_2d(np.cov(rows, rowvar=False, ddof=0)) / spread
-    covariance = (covariance + floor**2 * np.eye(len(covariance))) / (1 + floor**2)
+    covariance = (covariance / spread + floor**2 * np.eye(len(covariance))) / (1 + floor**2)
     factor = jnp.asarray(np.linalg.cholesky(covariance), float)
     return FirstLayerPrior(site, Partial(_empcov, factor, std), std)
 
@@ -113,15 +113,31 @@ def _empcov(factor: Any, std: Any, shape: tuple[int, ...]) -> dist.Distribution:
     return CorrelatedInputs(std * factor, shape)
 
 
-def _patches(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+def _covariance(blocks: Iterable[np.ndarray]) -> np.ndarray:
+    """Give the covariance of rows that come block by block; 0 for a single row."""
+    num_rows, mean, squares = 0, np.zeros(()), np.zeros(())
+    for block in blocks:
+        rows = block.reshape(len(block), -1).astype(np.float64)
+        own = rows.mean(0)
+        step, share = own - mean, len(rows) / (num_rows + len(rows))
+        squares = squares + (rows - own).T @ (rows - own)
+        squares = squares + num_rows * share * np.outer(step, step)
+        num_rows, mean = num_rows + len(rows), mean + share * step
+    return squares / num_rows
+
+
+def _patches(images: np.ndarray, size: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Give all patches of the first images, those of a few images at a time."""
     fits = images.ndim == 4 and len(size) == 2
     if not fits or any(s > side for s, side in zip(size, images.shape[1:3], strict=True)):
         raise ValueError(
             f"got x of shape {images.shape} and patch={size}, expected images (rows, height, "
             "width, channels) of at least that height and width"
         )
-    windows = np.lib.stride_tricks.sliding_window_view(images[:_NUM_IMAGES], size, axis=(1, 2))
-    return np.moveaxis(windows, 3, -1).reshape(-1, math.prod(size) * images.shape[-1])
+    for start in range(0, min(len(images), _NUM_IMAGES), _IMAGES_AT_A_TIME):
+        some = images[start : min(start + _IMAGES_AT_A_TIME, _NUM_IMAGES)]
+        windows = np.lib.stride_tricks.sliding_window_view(some, size, axis=(1, 2))
+        yield np.moveaxis(windows, 3, -1).reshape(-1, math.prod(size) * images.shape[-1])
 
 
 def sum_filter(

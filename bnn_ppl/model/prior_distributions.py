@@ -12,6 +12,7 @@ from numpyro.distributions import constraints
 
 Array = jax.Array
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+_LARGE_RATIO = 8.0  # from here on the series of `sum_shrinkage` is the more accurate one in float32
 
 
 class GeneralisedNormal(dist.Distribution):
@@ -175,9 +176,15 @@ def filter_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
 def sum_shrinkage(ratio: Any) -> Any:
     """Give the variance of a filter's sum, relative to that of Gaussian weights alone.
 
-    The sum's size is normal with mean -ratio and sd 1, truncated to above 0.
+    The sum's size is normal with mean -ratio and sd 1, truncated to above 0. Of a large ratio only
+    the first terms of the series are left, where the exact form is a difference of large numbers.
     """
-    return 1 + ratio**2 - ratio * _hazard(ratio)
+    is_large = ratio > _LARGE_RATIO
+    small = jnp.where(is_large, 1.0, ratio)
+    large = jnp.where(is_large, ratio, _LARGE_RATIO)
+    exact = 1 + small**2 - small * _hazard(small)
+    series = 2 / large**2 - 10 / large**4 + 74 / large**6 - 706 / large**8
+    return jnp.where(is_large, series, exact)
 
 
 def _hazard(x: Any) -> Any:

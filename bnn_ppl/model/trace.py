@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.distributions import ExpandedDistribution, biject_to
@@ -208,8 +209,14 @@ def _row_scale(trace: dict) -> Array | None:
     (observed,) = observed_sites(trace)
     if observed["scale"] is None:
         return None
-    scale = jnp.broadcast_to(observed["scale"], observed["fn"].batch_shape)
-    return scale.reshape(len(scale), -1)[:, 0]  # the outputs of a row share one
+    scale, shape = observed["scale"], observed["fn"].batch_shape
+    each = jnp.ndim(scale) == len(shape) > 1 and np.prod(jnp.shape(scale)[1:]) > 1
+    if each or not shape:
+        raise ValueError(
+            f"got a scale of shape {jnp.shape(scale)} for y of batch shape {shape}, expected one "
+            "for all outputs of a row: scale the plate of rows, of shape (rows, 1) there"
+        )
+    return jnp.broadcast_to(scale, shape).reshape(shape[0], -1)[:, 0]
 
 
 def _normal(site: dict) -> tuple[Array, Array] | None:

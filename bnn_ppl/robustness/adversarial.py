@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnn_ppl.model.checks import checked_rows
+from bnn_ppl.model.checks import check_float_inputs, checked_rows
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness.shift import predictions_of, scored
 from bnn_ppl.runtime.devices import matmul_precision
@@ -233,9 +233,7 @@ def _checked(
     batch_size: int | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     x, y = checked_rows(posterior, data)
-    if not isinstance(x, Array) or x.dtype.kind != "f":
-        kind = x.dtype if isinstance(x, Array) else type(x).__name__
-        raise ValueError(f"got x of {kind}, expected an array of floats: others have no gradient")
+    check_float_inputs(x)
     if not len(epsilons):
         raise ValueError("got no epsilons, expected one or more: 0.1 is usual")
     for epsilon in epsilons:

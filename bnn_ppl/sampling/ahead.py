@@ -47,7 +47,7 @@ def prepare_ahead(
         return posterior.init(jax.random.fold_in(key, chain), data)
 
     first = functions_at_start(posterior, method)
-    states_at = states_over_chains(first, make, minibatches.bootstrap, mesh)
+    states_at = states_over_chains(first, make, minibatches._replace(size=None), mesh)
     with jax.default_matmul_precision(matmul_precision()):
         positions = jax.eval_shape(over_chains(position, mesh, 1), chains, key, whole)
         positions = shapes_on(positions, by_chain)

@@ -46,7 +46,7 @@ def first_states(
     positions: Tree,
     keys: tuple[jax.Array, jax.Array],
     data: Tree,
-    bootstrap: bool,
+    all_rows: Minibatches,
     num_warmup: int,
     mesh: Mesh,
     numbers: Numbers,
@@ -54,7 +54,7 @@ def first_states(
 ) -> Tree:
     """Give the chains' states by the method's `init`; refuse a density that is not finite."""
     first = functions_at_start(posterior, method)
-    start = _compiled_states(first, make, bootstrap, mesh, active_changes())
+    start = _compiled_states(first, make, all_rows, mesh, active_changes())
     states, finite = start(chains, positions, keys, data, np.asarray(num_warmup), numbers)
     _check_finite(posterior, positions, to_host(finite))
     return states
@@ -143,28 +143,27 @@ def _initial_positions(
 def _compiled_states(
     first: tuple[Callable, Callable | None, Callable],
     make: Make | None,
-    bootstrap: bool,
+    all_rows: Minibatches,
     mesh: Mesh,
     changes: tuple,  # part of the cache's key alone: tracing reads the active changes
 ) -> Callable:
     """Compile :func:`states_over_chains`."""
-    mapped = states_over_chains(first, make, bootstrap, mesh)
+    mapped = states_over_chains(first, make, all_rows, mesh)
     return compiled_once(mapped, out_shardings=chain_sharding(mesh))
 
 
 def states_over_chains(
     first: tuple[Callable, Callable | None, Callable],
     make: Make | None,
-    bootstrap: bool,
+    all_rows: Minibatches,
     mesh: Mesh,
 ) -> Callable:
     """Map a method's `init` over chains, and whether the log-density is finite there.
 
-    Both see all rows, or all rows of the chain's bootstrap sample. `first` are the functions of
+    Both see all rows, or all rows of the chain's sample of them. `first` are the functions of
     :func:`functions_at_start`; the arguments are chains, positions, keys, data, the number of
     warm-up iterations and the numbers that `make` takes.
     """
-    all_rows = Minibatches(None, bootstrap)
 
     def on_chain(
         chain: jax.Array,

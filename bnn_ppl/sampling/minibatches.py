@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.methods.method import rows_of_share
 from bnn_ppl.runtime.devices import num_row_shards
 
 Tree = Any
@@ -20,11 +21,19 @@ class Minibatches(NamedTuple):
 
     size: int | None  # rows per batch; None for all
     bootstrap: bool  # each chain sees a bootstrap sample of the rows
+    subsample: float = 1.0  # share of the rows that each chain sees, drawn without replacement
 
     def check(self, num_rows: int, shards: int) -> None:
         """Refuse a batch size that does not fit the rows or the devices that share them."""
+        if self.bootstrap and self.subsample < 1:
+            raise ValueError(
+                f"got bootstrap with subsample={self.subsample:g}, expected one of them: each "
+                "draws a chain's rows"
+            )
         if self.size is None:
             return
+        if self.subsample < 1:
+            num_rows = shards * rows_of_share(self.subsample, -(-num_rows // shards))
         if not isinstance(self.size, int) or not 1 <= self.size <= num_rows:
             raise ValueError(
                 f"got batch_size={self.size!r}, expected a whole number from 1 to {num_rows} rows, "
@@ -38,17 +47,18 @@ class Minibatches(NamedTuple):
 
     def order(self, key: jax.Array, count: jax.Array | int, data: Tree) -> Tree:
         """Give the order of the rows, (shard, row), in the epoch of step `count`."""
-        if self.size is None and not self.bootstrap:
+        if self.size is None and not self.bootstrap and self.subsample == 1:
             return ()
-        shards, rows, steps = self._sizes(data)
+        shards, rows, kept, steps = self._sizes(data)
 
         def of_shard(shard: jax.Array) -> jax.Array:
             epoch_key = jax.random.fold_in(jax.random.fold_in(key, shard), count // steps)
+            own_key = jax.random.fold_in(key, shards + shard)
             chosen = jnp.arange(rows)
             if self.bootstrap:
-                chosen = jax.random.randint(
-                    jax.random.fold_in(key, shards + shard), (rows,), 0, rows
-                )
+                chosen = jax.random.randint(own_key, (rows,), 0, rows)
+            elif kept < rows:
+                chosen = jax.random.permutation(own_key, rows)[:kept]
             return _shuffled(epoch_key, chosen)
 
         return jax.vmap(of_shard)(jnp.arange(shards))
@@ -59,11 +69,11 @@ class Minibatches(NamedTuple):
         """Give the order of the rows in the epoch of step `count`, and the step's batch."""
         if isinstance(order, tuple):
             return order, data
-        shards, rows, steps = self._sizes(data)
+        shards, rows, kept, steps = self._sizes(data)
         order = jax.lax.cond(
             count % steps == 0, lambda: self.order(key, count, data), lambda: order
         )
-        size = rows // steps if self.size is None else self.size // shards
+        size = kept if self.size is None else self.size // shards
         start = count % steps * size
         index = jax.lax.dynamic_slice_in_dim(order, start, size, axis=1)
 
@@ -74,12 +84,13 @@ class Minibatches(NamedTuple):
 
         return order, jax.tree.map(take, data)
 
-    def _sizes(self, data: Tree) -> tuple[int, int, int]:
-        """Give the number of shards, rows per shard and steps per epoch."""
+    def _sizes(self, data: Tree) -> tuple[int, int, int, int]:
+        """Give the number of shards, rows per shard, those kept and steps per epoch."""
         num_rows = len(jax.tree.leaves(data)[0])
         shards = num_row_shards(num_rows)
         rows = num_rows // shards
-        return shards, rows, 1 if self.size is None else rows // (self.size // shards)
+        kept = rows_of_share(self.subsample, rows)
+        return shards, rows, kept, 1 if self.size is None else kept // (self.size // shards)
 
 
 def _shuffled(key: jax.Array, rows: jax.Array) -> jax.Array:

@@ -1,6 +1,7 @@
 """What a run would cost, before it is started."""
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from bnn_ppl.runtime.devices import bytes_of, matmul_precision, memory_limit, ov
 from bnn_ppl.sampling.compiled_loop import CompiledLoop, compile_loop, one_record
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.start import Keep, Prepared, prepare
+from bnn_ppl.sampling.starting_method import prepared_start
 
 if TYPE_CHECKING:
     import arviz
@@ -37,9 +39,10 @@ class Plan(NamedTuple):
     seconds_a_warmup_step, seconds_a_draw
         For all chains.
     hours
-        Of the whole run, including compilation.
+        Of the whole run, including compilation and the warm-up of methods that it starts from.
+        Training that ends by itself is counted to its last step: the run may be shorter.
     gradients
-        Of the whole run, all chains together.
+        Of the whole run, all chains together; counted likewise.
     memory_a_device, memory_limit
         Bytes that the compiled program needs, and bytes available (None if unknown).
     disk
@@ -72,7 +75,7 @@ def plan(
     thin: int | None = None,
     batch_size: int | Literal["all"] | None = None,
     bootstrap: bool = False,
-    init: "arviz.InferenceData | None" = None,
+    init: "arviz.InferenceData | Mapping[str, Any] | None" = None,
     keep: Keep | None = None,
     mesh: Mesh | None = None,
     trial_seconds: float = 20.0,
@@ -104,9 +107,8 @@ def plan(
     num_warmup, num_draws, thin, size, *_ = counts
     began = time.perf_counter()
     lengths = num_chains, num_warmup, num_draws, thin
-    prepared = prepare(
-        key, posterior, method, *lengths, Minibatches(size, bootstrap), init, keep, mesh
-    )
+    minibatches = Minibatches(size, bootstrap, method.subsample)
+    prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
     loops = [compile_loop(phase, prepared) for phase in prepared.phases]
     compile_seconds = time.perf_counter() - began
     gradient_seconds = _gradient_seconds(posterior, prepared)
@@ -118,6 +120,11 @@ def plan(
     if drawing.late_gradients is not None:
         a_chain = num_warmup * (warming.late_gradients or 0) + num_draws * drawing.late_gradients
         gradients = num_chains * a_chain
+    if init is None:
+        for start in _starting_methods(method):
+            cost = _cost_of_start(key, posterior, start, prepared, trial_seconds / 4)
+            seconds += cost.seconds
+            gradients = None if gradients is None else gradients + cost.gradients
     draws = num_chains * num_draws * bytes_of(one_record(prepared))
     return Plan(
         compile_seconds=compile_seconds,
@@ -132,6 +139,29 @@ def plan(
         disk=draws + bytes_of(prepared.states),
         trial_steps=warming.steps + drawing.steps,
     )
+
+
+class _Cost(NamedTuple):
+    seconds: float
+    gradients: float  # of all chains
+
+
+def _starting_methods(method: Method) -> list[Method]:
+    return [] if method.start is None else [*_starting_methods(method.start), method.start]
+
+
+def _cost_of_start(
+    key: jax.Array, posterior: Posterior, start: Method, prepared: Prepared, trial_seconds: float
+) -> _Cost:
+    """Try the warm-up of a method that the chains start from."""
+    began = time.perf_counter()
+    own = prepared_start(key, posterior, start, prepared)
+    loop = compile_loop(own.phases[0], own)
+    compiling = time.perf_counter() - began
+    tried, _ = _trial(loop, own.states, own.num["warmup"], trial_seconds)
+    rest = (own.num["warmup"] - tried.steps) * tried.late_seconds
+    gradients = len(own.chains) * own.num["warmup"] * (tried.late_gradients or 0)
+    return _Cost(compiling + tried.seconds + rest, gradients)
 
 
 class _Tried(NamedTuple):

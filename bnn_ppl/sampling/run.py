@@ -179,7 +179,7 @@ def run(
     num_warmup, num_draws, thin, size, *_ = counts
     goal = goal_of(posterior, until, num_chains, num_draws, thin)
     num_draws = first_look(goal, num_draws, header)
-    minibatches = Minibatches(size, bootstrap)
+    minibatches = Minibatches(size, bootstrap, method.subsample)
     lengths = num_chains, num_warmup, num_draws, thin
     recorder: Memory | Folder
     with waiting(progress):

@@ -18,7 +18,7 @@ from bnn_ppl.storage.recorder import Layout
 
 Tree = Any
 
-_GENERATION = 3  # raised when a change of a method gives other draws for the same settings
+_GENERATION = 4  # raised when a change of a method gives other draws for the same settings
 
 
 def attributes(

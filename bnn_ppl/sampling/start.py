@@ -113,7 +113,7 @@ def with_states(
     """Give a run the method's first states at `positions`."""
     mesh, num_warmup = prepared.mesh, prepared.num["warmup"]
     keys = everywhere(jax.random.fold_in(key, 0), mesh), prepared.keys["warmup"][1]
-    bootstrap = prepared.phases[1].minibatches.bootstrap
+    all_rows = prepared.phases[1].minibatches._replace(size=None)
     with jax.default_matmul_precision(matmul_precision()):
         states = first_states(
             posterior,
@@ -122,7 +122,7 @@ def with_states(
             positions,
             keys,
             prepared.data,
-            bootstrap,
+            all_rows,
             num_warmup,
             mesh,
             prepared.numbers,

@@ -37,27 +37,32 @@ def started(
     """
     start = method.start
     assert start is not None
-    minibatches = prepared.phases[1].minibatches._replace(size=start.counts.batch_size)
-    num_chains, num_warmup = len(prepared.chains), min(start.counts.num_warmup, MOST_STEPS)
     own_key = jax.random.fold_in(key, _OWN_KEY)
-    lengths = num_chains, num_warmup, 1, 0
     with waiting(progress):
-        own = prepare(own_key, posterior, start, *lengths, minibatches, mesh=prepared.mesh)
-    # The chain of a bootstrap sample keeps to its rows.
-    own = own._replace(
-        keys={name: (keys[0], prepared.keys[name][1]) for name, keys in own.keys.items()}
-    )
-    own = own._replace(num=own.num | {"draws": 0})
+        own = prepared_start(own_key, posterior, start, prepared)
     done = Progress()
     if start.start is not None:
         own, done = started(own_key, posterior, start, own, interrupted, progress)
-    with reporting(progress, num_warmup) as report:
+    with reporting(progress, own.num["warmup"]) as report:
         states, done = advance(own, done, Nowhere(), _as_start(report), interrupted)
     draws = _compiled_draws(start.draw, prepared.mesh)
     with waiting(progress), jax.default_matmul_precision(matmul_precision()):
         positions = draws(prepared.chains, states, everywhere(own_key, prepared.mesh))
         prepared = with_states(prepared, key, posterior, method, positions)
     return prepared, done._replace(warmup=0, divergences=0)
+
+
+def prepared_start(
+    key: jax.Array, posterior: Posterior, start: Method, prepared: Prepared
+) -> Prepared:
+    """Prepare the warm-up of a starting method for the chains of a run."""
+    minibatches = prepared.phases[1].minibatches._replace(size=start.counts.batch_size)
+    num_warmup = min(start.counts.num_warmup, MOST_STEPS)
+    lengths = len(prepared.chains), num_warmup, 1, 0
+    own = prepare(key, posterior, start, *lengths, minibatches, mesh=prepared.mesh)
+    # The chain of a sample of the rows keeps to it.
+    keys = {name: (keys[0], prepared.keys[name][1]) for name, keys in own.keys.items()}
+    return own._replace(keys=keys, num=own.num | {"draws": 0})
 
 
 def _as_start(report: Report) -> Report:

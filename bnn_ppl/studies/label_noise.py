@@ -14,15 +14,18 @@ from bnn_ppl.data import Data, DataSet
 from bnn_ppl.methods import descent, laplace
 from bnn_ppl.methods.laplace import Structure
 from bnn_ppl.model import models, priors
-from bnn_ppl.model.network import Prior
+from bnn_ppl.model.network import Prior as WeightPrior
 from bnn_ppl.model.posterior import condition
 from bnn_ppl.runtime.checks import check_count, check_positive, check_seed
+from bnn_ppl.studies.sparse_process import Prior, laplace_fit, latent_means, prior_at
 from bnn_ppl.studies.training import Training, check_study, fit, rate
 
 if TYPE_CHECKING:
     import pandas
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+_ROWS_OF_MEDIAN = 1000  # at most, between which distances are taken
 
 
 class Row(NamedTuple):
@@ -87,7 +90,7 @@ def label_noise_network(
     net: Any,
     *,
     shares: Sequence[float] = SHARES,
-    prior: Prior | None = None,
+    prior: WeightPrior | None = None,
     structure: Structure = "kronecker",
     num_epochs: int = 300,
     batch_size: int = 64,
@@ -164,6 +167,7 @@ def label_noise_gp(
     shares: Sequence[float] = SHARES,
     classes: tuple[int, int] = (0, 1),
     num_rows: int = 300,
+    num_inducing: int = 500,
     std: float = 10.0,
     length_scale: float | None = None,
     seed: int = 0,
@@ -174,10 +178,12 @@ def label_noise_gp(
         \mathrm{cov}(f(x), f(x')) = s^2 \exp\left(-\frac{|x - x'|^2}{2 l^2}\right)
 
     by Laplace's approximation, as is its evidence (Rasmussen & Williams, 2006, algorithms 3.1 and
-    3.2; scikit-learn's ``GaussianProcessClassifier``). As in `label_noise_network` the prior, here
-    s and l, is fixed and the same at every share, and chosen without a look at the labels. (With
-    both at their highest evidence the process of mostly random labels is nearly 0: it then guesses,
-    at log 1/2 a row.)
+    3.2). Where there are more rows than `num_inducing`, the values of f are independent given those
+    at that many of the rows, spread over the inputs (FITC; Quiñonero-Candela & Rasmussen, 2005,
+    section 6): the evidence is then Laplace's of that process, which is the closer to the one above
+    the more there are. As in `label_noise_network` the prior, here s and l, is fixed and the same
+    at every share, and chosen without a look at the labels. (With both at their highest evidence
+    the process of mostly random labels is nearly 0: it then guesses, at log 1/2 a row.)
 
     Parameters
     ----------
@@ -188,36 +194,40 @@ def label_noise_gp(
     classes
         The two classes.
     num_rows
-        Training rows, the first ones of these classes, or as many as there are; the time grows with
-        the cube.
+        Training rows, the first ones of these classes, or as many as there are.
+    num_inducing
+        Number m of rows by which all others know of each other, chosen without a look at the
+        labels. With as many as rows nothing is approximated. Time grows as rows times m squared,
+        memory as rows times m.
     std
         s, in logits.
     length_scale
-        l, in the units of x; by default half the median distance between training rows.
+        l, in the units of x; by default half the median distance between training rows, of at most
+        the first 1,000.
     seed
         Of the labels.
 
     Returns
     -------
     pandas.DataFrame
-        As `label_noise_network` gives, with "gp" as ``model``.
+        As `label_noise_network` gives, with "gp" as ``model``; training rows are predicted as new
+        ones are.
 
     Raises
     ------
     ValueError
         If the data have no such classes, or a number is out of range.
-    ImportError
-        If scikit-learn is not installed.
     """
     import pandas as pd
 
     _check_shares(shares)
-    _check_gp(data, classes, num_rows, std, length_scale)
+    _check_gp(data, classes, num_rows, num_inducing, std, length_scale)
     train, test = (_two_classes(part, classes) for part in (data.train, data.test))
     train = Data(*(leaf[:num_rows] for leaf in train))
     length = _median_distance(train.x) / 2 if length_scale is None else length_scale
     _check_both_classes(train.y, shares, seed)
-    rows = [_of_process(train, test, share, std, length, seed) for share in shares]
+    prior = prior_at(train.x, std, length, num_inducing)
+    rows = [_of_process(train, test, share, prior, seed) for share in shares]
     return pd.DataFrame(rows, columns=Row._fields)
 
 
@@ -227,7 +237,7 @@ def label_noise_gp(
 def _of_network(
     data: DataSet,
     net: Any,
-    prior: Prior,
+    prior: WeightPrior,
     structure: Structure,
     share: float,
     training: Training,
@@ -258,22 +268,14 @@ def _of_network(
 # --- the Gaussian process
 
 
-def _of_process(train: Data, test: Data, share: float, std: float, length: float, seed: int) -> Row:
-    from sklearn.gaussian_process import GaussianProcessClassifier
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel
-
+def _of_process(train: Data, test: Data, share: float, prior: Prior, seed: int) -> Row:
     y = with_label_noise(train.y, share, 2, seed)
-    kernel = ConstantKernel(std**2) * RBF(length)
-    process = GaussianProcessClassifier(kernel, optimizer=None).fit(train.x, y)
-    return Row(
-        "gp",
-        share,
-        len(y),
-        2,
-        process.score(train.x, y),
-        process.score(test.x, test.y),
-        process.log_marginal_likelihood_value_ / len(y),
+    fit = laplace_fit(prior, y)
+    fitted, tested = (
+        float(np.mean((latent_means(prior, fit, x) > 0) == labels))
+        for x, labels in ((train.x, y), (test.x, test.y))
     )
+    return Row("gp", share, len(y), 2, fitted, tested, fit.log_evidence / len(y))
 
 
 def _two_classes(part: Data, classes: tuple[int, int]) -> Data:
@@ -286,7 +288,7 @@ def _two_classes(part: Data, classes: tuple[int, int]) -> Data:
 def _median_distance(x: np.ndarray) -> float:
     from scipy.spatial.distance import pdist
 
-    return float(np.median(pdist(x)))
+    return float(np.median(pdist(x[:_ROWS_OF_MEDIAN])))
 
 
 # --- refusing
@@ -302,10 +304,10 @@ def _check_gp(
     data: DataSet,
     classes: tuple[int, int],
     num_rows: int,
+    num_inducing: int,
     std: float,
     length_scale: float | None,
 ) -> None:
-    check_scikit_learn()
     known = set(np.unique(data.train.y)) if data.num_classes else set()
     if len(set(classes)) != 2 or not set(classes) <= known:
         raise ValueError(
@@ -313,6 +315,7 @@ def _check_gp(
             f"{', '.join(map(str, sorted(known))) or 'a regression has none'}"
         )
     check_count("num_rows", num_rows, least=2)
+    check_count("num_inducing", num_inducing)
     for name, value in {"std": std, "length_scale": length_scale}.items():
         if value is not None:
             check_positive(name, value)
@@ -325,13 +328,3 @@ def _check_both_classes(y: np.ndarray, shares: Sequence[float], seed: int) -> No
                 f"got labels of one class only in {len(y)} rows at share={share:g}, expected both: "
                 "make num_rows larger"
             )
-
-
-def check_scikit_learn() -> None:
-    """Refuse to go on without scikit-learn."""
-    try:
-        import sklearn.gaussian_process  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "got no scikit-learn, expected it for the Gaussian process: pip install scikit-learn"
-        ) from error

@@ -46,8 +46,9 @@ def summary(
     pandas.Series of float
         Classification: accuracy, nll, brier, ece, failure_auroc and the row means of entropy and,
         where the Dataset has them, expected_entropy and mutual_information. Regression: rmse, nll,
-        gaussian_nll, predictive_sd (mean over rows), coverage_90; for several outputs these are
-        means over outputs, nll jointly, followed by each output's, as in ``rmse[0]``.
+        gaussian_nll, predictive_sd (mean over rows), coverage_90; for several outputs rmse over all
+        of them, the means of predictive_sd and coverage_90, nll jointly and the sum of
+        gaussian_nll, followed by each output's, as in ``rmse[0]``.
     """
     import pandas as pd
 
@@ -77,7 +78,8 @@ def _of_classification(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -
 
 def _of_regression(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> dict[str, float]:
     error, variance = error_and_variance(prediction, y)
-    sd = np.sqrt(variance) * positive_scale(scale, variance.shape[1:])
+    scales = positive_scale(scale, variance.shape[1:])
+    sd = np.sqrt(variance) * scales
     values = {
         "rmse": rmse(prediction, y, scale=scale),
         "nll": nll(prediction, y, scale=scale),
@@ -87,7 +89,7 @@ def _of_regression(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> di
     }
     if error.ndim == 1:
         return values
-    scales, y = positive_scale(scale, variance.shape[1:]), np.asarray(y)
+    y = np.asarray(y)
     for output, own in enumerate(scales):
         marginal = {name: variable(prediction, name)[:, output] for name in ("mean", "variance")}
         values[f"rmse[{output}]"] = rmse(marginal, y[:, output], scale=own)

@@ -157,9 +157,10 @@ class Kronecker(NamedTuple):
 
     def _damped(self, factors: Factors, damping: float) -> Fit:
         """Add the same number to the eigenvalues of both factors, brought to one scale."""
-        by_input, inputs = _eigen(factors.inputs)
+        weight = factors.along[0, 0]  # of a row, on average
+        by_input, inputs = _eigen(factors.inputs / weight)
         by_output, outputs = _eigen(factors.outputs)
-        root = jnp.sqrt(self.num_rows)
+        root = jnp.sqrt(self.num_rows * weight)
         precision = (root * by_input + damping)[:, None] * (by_output / root + damping)
 
         def log_det(multiplier: Array) -> Array:

@@ -130,4 +130,5 @@ def stopped_early(
         logdensity=method.logdensity,
         draws_from="best_point",
         begin=begin,
+        subsample=method.subsample,
     )

@@ -137,9 +137,8 @@ def tuned(
         mass = _mass(posterior, optax.tree.scale(1 / (state.num_steps + 1), squares), batch)
         step_size = first_step_size(jnp.asarray(1.0 + _rows_a_row(posterior, batch)))
         info = jax.eval_shape(move, key, state.chain, batch, state.step_size, state.mass)[1]
-        info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), info)
         state = state._replace(squares=squares, mass=mass, step_size=step_size)
-        return state, _recorded(info, state.step_size)
+        return state, _recorded(_of_one_gradient(info), state.step_size)
 
     return Method(
         init,
@@ -212,6 +211,15 @@ def _recorded(info: dict[str, Array], step_size: Array) -> dict[str, Array]:
     return {name: value for name, value in info.items() if name != "excess"} | {
         "step_size": step_size
     }
+
+
+def _of_one_gradient(info: dict[str, Any]) -> dict[str, Array]:
+    """Give statistics of these shapes for a gradient taken without a step: none was measured."""
+    none = {
+        name: jnp.full(leaf.shape, jnp.nan if jnp.issubdtype(leaf.dtype, float) else 0, leaf.dtype)
+        for name, leaf in info.items()
+    }
+    return none | {"n_steps": jnp.ones_like(none["n_steps"])}
 
 
 def _highest_temperature(num_weights: int) -> float:
