@@ -195,6 +195,23 @@ def test_own_images_can_be_met_with_those_of_another_set(tmp_path):
         data.out_of_distribution("mnist", shares)
 
 
+def test_medmnist_as_it_is_published(tmp_path):
+    x, y = np.random.default_rng(0).integers(0, 256, (12, 28, 28, 3), np.uint8), np.arange(12) % 3
+    labels = y[:, None].astype(np.uint8)
+    parts = {"train": slice(6), "val": slice(6, 9), "test": slice(9, 12)}
+    arrays = {f"{part}_images": x[rows] for part, rows in parts.items()}
+    arrays |= {f"{part}_labels": labels[rows] for part, rows in parts.items()}
+    loaded = data.load(save(tmp_path, **arrays), dtype=np.float64)
+    assert loaded.num_classes == 3
+    np.testing.assert_array_equal(loaded.train.y, y[:6])
+    np.testing.assert_array_equal(loaded.test.y, y[9:])
+    np.testing.assert_allclose(original_x(loaded, loaded.train), x[:6], atol=1e-12)
+    np.testing.assert_allclose(original_x(loaded, loaded.test), x[9:], atol=1e-12)
+    several = arrays | {"train_labels": np.zeros((6, 14), np.uint8)}
+    with pytest.raises(ValueError, match=r"train_labels \(6, 14\), expected .*y \(n,\)"):
+        data.load(save(tmp_path, **several))
+
+
 @pytest.mark.parametrize(
     "arrays, message",
     [

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from test_data_folders import mask_folder
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MOST_LINES = 115
@@ -23,6 +24,11 @@ class Case(NamedTuple):
 
 
 CASES = {
+    "camvid": Case(
+        {"image_size": 6, "blocks": (1,), "num_steps": 2, "num_collected": 2, "num_draws": 2}
+        | {"batch_size": 2, "void": 2},
+        ("best fit IoU", "SWAG NLL", "SWAG ECE", "SWAG AUROC of errors"),
+    ),
     "cifar10_as_in_the_hmc_paper": Case(
         {"subset": 8, "num_test": 6, "net": "LeNet", "batch_size": 4}
         | {"num_members": 2, "num_epochs": 1, "num_burnin_epochs": 1, "num_sampling_epochs": 1}
@@ -190,6 +196,8 @@ def run(name, tmp_path, monkeypatch):
     fields = {field.name for field in dataclasses.fields(example.Config)}
     if "data_dir" in fields:
         settings["data_dir"] = made_up_data(tmp_path / "data")
+    if name == "camvid":
+        mask_folder(tmp_path / "CamVid", number=4)
     if name == "several_hosts":
         settings["folder"] = tmp_path / "run"
     found = example.main(example.Config(**settings))

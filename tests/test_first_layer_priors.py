@@ -10,7 +10,8 @@ from scipy.integrate import nquad
 
 import bnn_ppl as bnn
 from bnn_ppl import priors
-from bnn_ppl.cli.problem import NETS, Problem, _first_kernel, _prior, refuse_unused
+from bnn_ppl.cli.networks import NETS, first_kernel
+from bnn_ppl.cli.problem import Problem, _prior, refuse_unused
 
 SITE = "net.layers.0.kernel"
 STD, FLOOR = 0.3, 0.05
@@ -220,18 +221,21 @@ FIRST = {
     "resnet50": ("net.stem.conv.kernel", (7, 7, 3, 64)),
     "preresnet20": ("net.stem.kernel", (3, 3, 3, 16)),
     "wide_resnet": ("net.stem.kernel", (3, 3, 3, 16)),
+    "competition_alexnet": ("net.convolutions.0.kernel", (3, 3, 3, 64)),
+    "competition_lenet": ("net.convolutions.0.kernel", (5, 5, 3, 6)),
+    "competition_cnn": ("net.convolutions.0.kernel", (3, 3, 3, 32)),
 }
 
 
 @pytest.mark.parametrize("net", [name for name in NETS if name != "cnn_lstm"])
-def test_the_command_line_finds_the_first_kernel(net):
+def test_the_command_line_finds_thefirst_kernel(net):
     build = partial(NETS[net], (32, 32, 3), 10)
-    assert _first_kernel(Problem(net=net, prior="empcov"), build) == FIRST[net]
+    assert first_kernel(Problem(net=net, prior="empcov"), build) == FIRST[net]
 
 
 def test_the_command_line_refuses_tokens():
     with pytest.raises(ValueError, match="--prior empcov with --net cnn_lstm"):
-        _first_kernel(Problem(net="cnn_lstm", prior="empcov"), NETS["cnn_lstm"])
+        first_kernel(Problem(net="cnn_lstm", prior="empcov"), NETS["cnn_lstm"])
 
 
 def prior_of(**options):

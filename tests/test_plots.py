@@ -348,3 +348,26 @@ def test_comparison_of_selected_columns_can_be_written(tmp_path):
     figure.savefig(tmp_path / "comparison.png")
     with pytest.raises(ValueError, match="got a table of columns num_draws, expected scores and"):
         plots.comparison(of_classes()[["num_draws"]])
+
+
+def test_sample_maps_show_each_draw_s_probabilities_sorted_by_class():
+    probs = np.random.default_rng(5).dirichlet([0.3] * 3, size=(2, 3, 7))
+    y = np.array([2, 0, 1, 0, 2, 1, 1])
+    dims = {"probs": ["row", "class"]}
+    functions = {
+        name: az.from_dict({"probs": p}, dims=dims)
+        for name, p in {"prior": probs, "posterior": probs[::-1]}.items()
+    }
+    figure = plots.sample_maps(functions, y, num_draws=3)
+    axes = figure.axes[:6]
+    shown = [ax.images[0].get_array() for ax in axes]
+    flat = probs.reshape(6, 7, 3)
+    order = [1, 3, 2, 5, 6, 0, 4]
+    for i, draw in enumerate((0, 2, 5)):
+        np.testing.assert_array_equal(shown[i], flat[draw][order])
+    np.testing.assert_array_equal(shown[3], probs[1, 0][order])
+    assert [ax.get_title(loc="left") for ax in axes] == ["prior", "", "", "posterior", "", ""]
+    with pytest.raises(ValueError, match=r"shape \(7, 3\), expected probabilities \(6, classes"):
+        plots.sample_maps(functions, y[:6])
+    with pytest.raises(ValueError, match=r"functions '' of shape \(\)"):
+        plots.sample_maps(az.from_dict({"mean": probs[..., 0]}), y)

@@ -53,6 +53,37 @@ def resnet_50():
     return convolved + 2048 * 1000 + 1000 + 3 * normalised
 
 
+def tiramisu(blocks, bottleneck, growth, per_channel, classes=11):
+    """Likewise, with so many parameters per normalised channel; a block's input grows by layer."""
+    convolved, normalised, width, passed = 9 * 3 * 48 + 48, 0, 48, []
+
+    def block(number):
+        nonlocal convolved, normalised
+        for layer in range(number):
+            channels = width + layer * growth
+            convolved += 9 * channels * growth + growth
+            normalised += channels
+
+    for number in blocks:
+        block(number)
+        width += number * growth
+        passed.append(width)
+        convolved, normalised = convolved + width**2 + width, normalised + width
+    block(bottleneck)
+    last = bottleneck * growth
+    for number in reversed(blocks):
+        convolved += 9 * last**2 + last
+        width = last + passed.pop()
+        block(number)
+        last = number * growth
+    return convolved + (width + last) * classes + classes + per_channel * normalised
+
+
+TIRAMISU = {
+    57: ((4,) * 5, 4, 12),
+    67: ((5,) * 5, 5, 16),
+    103: ((4, 5, 7, 10, 12), 15, 16),
+}
 COUNTS = {
     "ResNet-20-FRN": (partial(nets.ResNet20, CIFAR, 10), 274_042),
     "the same with ReLU": (partial(nets.ResNet20, CIFAR, 10, activation=nnx.relu), 274_042),
@@ -70,6 +101,20 @@ COUNTS = {
     ),
     "CNN-LSTM": (partial(nets.CNNLSTM, (100,), 2), 2_700_098),
     "AlexNet": (partial(nets.AlexNet, CIFAR, 10), convolutions(ALEXNET) + 2570),
+    "AlexNet of the competition": (
+        partial(nets.CompetitionAlexNet, CIFAR, 10),
+        convolutions([(3, 3, 64), (3, 64, 128), (2, 128, 256), (2, 256, 128), (2, 128, 64)])
+        + convolutions([(1, 4096, 256), (1, 256, 256), (1, 256, 10)]),
+    ),
+    "LeNet of the competition": (
+        partial(nets.CompetitionLeNet, (28, 28, 3), 7),
+        convolutions([(5, 3, 6), (5, 6, 16), (1, 400, 120), (1, 120, 84), (1, 84, 7)]),
+    ),
+    "CNN of the competition": (
+        partial(nets.CompetitionCNN, (64, 64, 3), 2),
+        convolutions([(3, 3, 32), *[(3, 32, 32)] * 3, (3, 32, 16), (3, 16, 16)])
+        + convolutions([(1, 256, 128), (1, 128, 2)]),
+    ),
     "VGG-16": (
         partial(nets.VGG16, CIFAR, 10),
         convolutions(VGG_16) + 2 * (512**2 + 512) + 5130,
@@ -88,6 +133,13 @@ COUNTS = {
         partial(nets.UNet, CIFAR, 2),
         convolutions(UNET) + 3 * sum(n for size, _, n in UNET if size == 3),
     ),
+    **{
+        f"FC-DenseNet{depth}": (
+            partial(nets.Tiramisu, CIFAR, 11, depth=depth),
+            tiramisu(*shape, per_channel=3),
+        )
+        for depth, shape in TIRAMISU.items()
+    },
     "U-Net": (partial(nets.UNet, (64, 64, 1), 2, widths=WIDE, normalised=False), 31_030_658),
 }
 
@@ -97,6 +149,14 @@ def test_number_of_parameters(case):
     factory, expected = COUNTS[case]
     module = nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
     assert sum(w.size for w in jax.tree.leaves(nnx.state(module))) == expected
+
+
+@pytest.mark.parametrize(("depth", "millions"), [(67, 3.5), (103, 9.4)])
+def test_tiramisu_has_the_published_size_with_batch_normalisation(depth, millions):
+    shape = TIRAMISU[depth]  # with gamma, beta and the running mean and variance
+    assert tiramisu(*shape, per_channel=4) / 1e6 == pytest.approx(millions, abs=0.05)
+    blocks, bottleneck, _ = shape  # a stem, dense layers, a transition each way, the output
+    assert 1 + 2 * sum(blocks) + bottleneck + 2 * len(blocks) + 1 == depth
 
 
 def test_resnet_20_is_the_reference_with_swish_unless_told():
@@ -155,6 +215,7 @@ def test_blocks_of_large_residual_networks_have_the_published_sizes(case):
         (partial(nets.VGG16, (70, 32, 3), 10), (2, 10)),
         (partial(nets.AlexNet, (29, 80, 3), 10), (2, 10)),
         (partial(nets.UNet, (12, 16, 3), 4), (2, 12, 16, 4)),
+        (partial(nets.Tiramisu, (45, 60, 3), 11), (2, 45, 60, 11)),
     ],
 )
 def test_shape_of_the_outputs(factory, shape):
@@ -222,10 +283,10 @@ def swish(x):
     return x * expit(x)
 
 
-def mlp(module, x):
+def mlp(module, x, act=relu):
     x = x.reshape(len(x), -1)
     for layer in module.layers[:-1]:
-        x = relu(dense(layer, x))
+        x = act(dense(layer, x))
     return dense(module.layers[-1], x)
 
 
@@ -302,6 +363,31 @@ def alexnet(module, x):
     return dense(module.output, x.reshape(len(x), -1))
 
 
+def competition_alexnet(module, x):
+    for i, convolution in enumerate(module.convolutions):
+        x = swish(convolved(convolution, x))
+        x = pooled(x) if i < 2 else x
+    return mlp(module.dense, x, swish)
+
+
+def averaged(x):
+    """Mean of 2x2 windows of images with sides that are even."""
+    return sum(x[:, i::2, j::2] for i in range(2) for j in range(2)) / 4
+
+
+def competition_lenet(module, x):
+    first, second = module.convolutions
+    x = averaged(relu(convolved(first, x)))
+    return mlp(module.dense, averaged(relu(convolved(second, x, padding=0))))
+
+
+def competition_cnn(module, x):
+    for i, convolution in enumerate(module.convolutions):
+        x = relu(convolved(convolution, x))
+        x = pooled(x) if i in (1, 3, 4, 5) else x
+    return mlp(module.dense, x)
+
+
 def stage(module, x):
     for i, convolution in enumerate(module.convolutions):
         x = convolved(convolution, x)
@@ -333,6 +419,37 @@ def unet(module, x):
     return convolved(module.output, x)
 
 
+def transposed(layer, x):
+    """Transpose a 3x3 convolution of stride 2, pixel by pixel."""
+    kernel, (rows, height, width, _) = weight(layer, "kernel"), x.shape
+    out = np.zeros((rows, 2 * height + 1, 2 * width + 1, kernel.shape[3]))
+    for i in range(height):
+        for j in range(width):
+            for k in range(3):
+                for m in range(3):
+                    out[:, 2 * i + k, 2 * j + m] += x[:, i, j] @ kernel[2 - k, 2 - m]
+    return out + weight(layer, "bias")
+
+
+def fc_densenet(module, x):
+    def block(layers, x):
+        before = x.shape[-1]
+        for norm, convolution in zip(layers.norms, layers.convolutions, strict=True):
+            x = np.concatenate([x, convolved(convolution, relu(normalised(norm, x)))], axis=-1)
+        return x, x[..., before:]
+
+    x, passed = convolved(module.stem, x), []
+    for layers, down in zip(module.down, module.pools, strict=True):
+        x, _ = block(layers, x)
+        passed.append(x)
+        x = pooled(convolved(down.conv, relu(normalised(down.norm, x))))
+    x, new = block(module.bottleneck, x)
+    for beside, widen, layers in zip(passed[::-1], module.widen, module.up, strict=True):
+        wide = transposed(widen, new)[:, : beside.shape[1], : beside.shape[2]]
+        x, new = block(layers, np.concatenate([wide, beside], axis=-1))
+    return convolved(module.output, x)
+
+
 TOKENS = partial(nets.CNNLSTM, (21,), 2, vocabulary_size=13, embedding_size=3, filters=4, units=5)
 SMALL = {
     "resnet, swish": (
@@ -357,12 +474,22 @@ SMALL = {
     ),
     "cnn lstm": (TOKENS, cnn_lstm),
     "alexnet": (partial(nets.AlexNet, (32, 61, 2), 3, widths=(3, 4, 5, 4, 3)), alexnet),
+    "competition, alexnet": (
+        partial(nets.CompetitionAlexNet, (5, 4, 2), 3),
+        competition_alexnet,
+    ),
+    "competition, lenet": (partial(nets.CompetitionLeNet, (12, 16, 2), 3), competition_lenet),
+    "competition, cnn": (partial(nets.CompetitionCNN, (16, 17, 2), 3), competition_cnn),
     "vgg": (partial(nets.VGG, (32, 64, 1), 3, depth=11, width=3), vgg),
     "vgg normalised": (
         partial(nets.VGG, (32, 33, 1), 3, depth=13, width=2, hidden=(), normalised=True),
         vgg,
     ),
     "lenet5": (partial(nets.LeNet5, (16, 23, 2), 3, widths=(4, 5), hidden=(9, 8)), lenet5),
+    "tiramisu": (
+        partial(nets.Tiramisu, (6, 5, 2), 3, blocks=(1, 2), bottleneck=2, growth=2, stem_width=3),
+        fc_densenet,
+    ),
     "unet": (partial(nets.UNet, (8, 4, 2), 3, widths=(3, 4, 5)), unet),
     "unet without normalisation": (
         partial(nets.UNet, (4, 8, 2), 2, widths=(3, 4), normalised=False),
@@ -482,7 +609,7 @@ def conditioned(case):
     factory, _ = SMALL[case]
     x = inputs(factory, 4)
     num_classes = factory.args[1]
-    pixels = factory.func is nets.UNet
+    pixels = factory.func in (nets.UNet, nets.Tiramisu)
     y_shape = x.shape[:3] if pixels else x.shape[:1]
     y = np.random.default_rng(6).integers(num_classes, size=y_shape)
     build = pixel_classifier if pixels else bnn.models.classifier
@@ -541,8 +668,11 @@ REFUSED = {
     "got 4 widths": partial(nets.AlexNet, CIFAR, 2, widths=(1, 2, 3, 4)),
     "got images of 32x31, expected at least 32": partial(nets.VGG16, (32, 31, 1), 2),
     "got depth=18, expected one of 11, 13, 16, 19": partial(nets.VGG, CIFAR, 2, depth=18),
+    "got images of 11x28, too small": partial(nets.CompetitionLeNet, (11, 28, 3), 2),
     "got images of 15x28, expected at least 16": partial(nets.LeNet5, (15, 28, 1), 2),
     "multiples of 4 for 3 widths": partial(nets.UNet, (28, 30, 1), 2),
+    "got depth=56, expected one of 57, 67, 103": partial(nets.Tiramisu, CIFAR, 2, depth=56),
+    "got images of 31x40, expected at least 32 pixels": partial(nets.Tiramisu, (31, 40, 3), 2),
     r"got rows of shape \(7,\), expected \(tokens,\) of at least 8": partial(nets.CNNLSTM, (7,), 2),
     r"got rows of shape \(28, 28\)": partial(nets.CNNLSTM, (28, 28), 2),
 }

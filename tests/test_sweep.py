@@ -1,17 +1,23 @@
 """Sweeps over settings: the command, its table, its figure."""
 
 import json
+import re
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from flax import nnx
 from scipy.stats import sem
 from sklearn.model_selection import KFold
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
+from bnn_ppl.cli.networks import network
+from bnn_ppl.cli.problem import Problem
+from bnn_ppl.cli.run_folders import reopen
 from bnn_ppl.cli.sweep import _name
 
 RUN = ["--", "hmc", "--data", "yacht", "--num-chains", "2", "--num-warmup", "3"]
@@ -224,3 +230,48 @@ def test_chains_that_stand_still_leave_the_panel_of_rhat_readable():
     _, ax = bnn.plots.sweep(table, ["step"]).axes
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), [1.01, 2.0])
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "1.5", "2+"]
+
+
+def test_a_sweep_over_the_width_with_random_labels_scores_the_true_ones(tmp_path, capsys):
+    words = ["sweep", "hidden", "2", "6", "--on", "test", "--", "descent", "--data", "digits"]
+    words += ["--label-noise", "0.3", "--prior-scale", "1", "--num-chains", "1", "--num-warmup"]
+    cli.main([*words, "2", "--no-progress"])
+    assert "10 classes, 30% of the training labels random" in capsys.readouterr().out
+    table = pd.read_csv(tmp_path / "runs" / "sweep-hidden" / "sweep.csv")
+    assert table["hidden"].tolist() == [2, 6]
+    digits = bnn.data.load("digits")
+    for hidden in (2, 6):
+        run = reopen(tmp_path / "runs" / "sweep-hidden" / str(hidden))
+        assert run.posterior.num_weights == 64 * hidden + hidden + 10 * hidden + 10
+        np.testing.assert_array_equal(run.data.test.y, digits.test.y)
+        noisy = bnn.studies.with_label_noise(digits.train.y, 0.3, 10)
+        np.testing.assert_array_equal(np.asarray(run.posterior.data[1]), noisy)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sweep", "label-noise", "0", "0.2", *RUN], "over label-noise.*add --on test"),
+        (["run", "hmc", "--data", "yacht", "--label-noise", "0.1"], "expected classes: drop it"),
+        (["run", "hmc", "--data", "digits", "--label-noise", "2"], "2"),
+        (["run", "hmc", "--data", "digits", "--width", "8"], "got --width 8 with --net mlp"),
+        (
+            ["run", "hmc", "--data", "digits", "--net", "lenet5", "--width", "8"],
+            "got --width 8 with --net lenet5, expected 1 or more with --net resnet18 or vgg16",
+        ),
+    ],
+)
+def test_what_has_no_label_noise_or_width(words, message, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_the_width_of_a_residual_network():
+    problem = Problem(net="resnet18", width=4)
+    data = SimpleNamespace(train=bnn.data.Data(np.zeros((1, 32, 32, 3)), np.zeros(1)))
+    build = network(problem, data, 10)
+    weights = nnx.state(nnx.eval_shape(lambda: build(rngs=nnx.Rngs(0))), nnx.Param)
+    shapes = [leaf.shape for _, leaf in nnx.to_flat_state(weights)]
+    assert (3, 3, 3, 4) in shapes
+    assert (32, 10) in shapes

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 
 import bnn_ppl as bnn
+from bnn_ppl.cli.problem import Problem, load_data
 from bnn_ppl.cli.robustness import Folders, figure_path, image_runs, write_tables
 from bnn_ppl.cli.run_folders import Opened
+from bnn_ppl.data.choice import inputs_of_others
 from bnn_ppl.robustness import shift
 from bnn_ppl.runtime.progress import reporting
+
+OTHER_CLASSES = "other-classes"
 
 
 def ood(
@@ -31,7 +35,9 @@ def ood(
     folders
         Folders of runs on the same images.
     against
-        Other data sets: kmnist notmnist fashion-mnist for mnist, cifar100 svhn for cifar10.
+        Other data sets: kmnist notmnist fashion-mnist for mnist, cifar100 svhn for cifar10; also
+        tfds:NAME and folders of images, scaled to the same size; or other-classes, for runs with
+        --only-classes: the test rows of the classes left out.
     num_rows
         Number of test images of each set, spread evenly over it.
     num_draws
@@ -54,7 +60,9 @@ def ood(
             "not trained on: kmnist, notmnist"
         )
     sets = {problem.data: data.test.x} | {
-        name: bnn.data.out_of_distribution(name, data, data_dir=problem.data_dir)
+        name: _others(problem)
+        if name == OTHER_CLASSES
+        else bnn.data.out_of_distribution(name, data, data_dir=problem.data_dir)
         for name in against
     }
     rows = {name: x[shift.evenly(len(x), num_rows)] for name, x in sets.items()}
@@ -68,6 +76,17 @@ def ood(
         print(table.to_string(index=False, float_format="{:.4g}".format))
     drawn = bnn.plots.out_of_distribution(predictions, problem.data)
     write_tables(tables, drawn, path)
+
+
+def _others(problem: Problem) -> np.ndarray:
+    """Test inputs of the classes that the runs left out."""
+    if problem.only_classes is None:
+        raise ValueError(
+            f"got --against {OTHER_CLASSES} for runs on all classes of {problem.data}, expected "
+            "runs with --only-classes: name another data set"
+        )
+    every = load_data(problem._replace(only_classes=None))
+    return inputs_of_others(every, problem.only_classes)
 
 
 def _predictions(

@@ -4,57 +4,20 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
-from flax import nnx
 
 import bnn_ppl as bnn
+from bnn_ppl.cli.networks import Net, first_kernel, network, refuse_hidden
 from bnn_ppl.data.encoding import in_words
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
+from bnn_ppl.studies.label_noise import with_label_noise
 
 Scored = Literal["held-out", "test"]  # rows
-Net = Literal[
-    "mlp",
-    "lenet",
-    "lenet5",
-    "lenet_caffe",
-    "alexnet",
-    "vgg16",
-    "resnet20",
-    "resnet18",
-    "resnet50",
-    "preresnet20",
-    "wide_resnet",
-    "cnn_lstm",
-]
-
 USUAL_SCALE = round(math.sqrt(2), 3)
-
-NETS: dict[str, Callable] = {
-    "lenet": bnn.nets.LeNet,
-    "lenet5": bnn.nets.LeNet5,
-    "lenet_caffe": bnn.nets.LeNetCaffe,
-    "alexnet": bnn.nets.AlexNet,
-    "vgg16": bnn.nets.VGG16,
-    "resnet20": bnn.nets.ResNet20,
-    "resnet18": bnn.nets.ResNet18,
-    "resnet50": bnn.nets.ResNet50,
-    "preresnet20": bnn.nets.PreResNet,
-    "wide_resnet": bnn.nets.WideResNet,
-    "cnn_lstm": bnn.nets.CNNLSTM,
-}
-# The kernel that sees the inputs, in one net or another.
-FIRST_KERNELS = (
-    "layers.0.kernel",
-    "convolutions.0.kernel",
-    "stages.0.convolutions.0.kernel",
-    "stem.conv.kernel",
-    "stem.kernel",
-)
 
 
 class Problem(NamedTuple):
@@ -64,11 +27,12 @@ class Problem(NamedTuple):
     ----------
     data
         Data set: a table (yacht and energy ship with the package), images (digits, mnist,
-        cifar10), imdb; or a file of your own that ends with .csv (y is the last column) or .npz.
+        cifar10), imdb; tfds:NAME of tensorflow-datasets; or of your own a file that ends with .csv
+        (y is the last column) or .npz, or a folder of images, train/CLASS/* and test/CLASS/*.
     split
         Number of a published split into training and test rows (UCI), or "seed-3" or "fold-3" for
-        others, or "gap-3" to test on the middle third by column 3; for digits and your own files a
-        seed.
+        others, or "gap-3" to test on the middle third by column 3; for digits and your own files
+        and folders a seed.
     subset
         Use only the first training rows of images and texts; 160 of mnist ship with the package.
     target
@@ -78,12 +42,22 @@ class Problem(NamedTuple):
     impute
         Fill empty cells of a .csv file: by the mean of the training rows, or the most frequent
         category. By default they are refused.
+    image_size
+        Scale the images of a folder, or of tfds:NAME, so that the shorter side has so many pixels,
+        and keep the square in the middle.
+    only_classes
+        Train and test on these classes alone, numbered anew in this order.
+    label_noise
+        Fraction of the training labels replaced by random classes, always the same (held-out rows
+        among them; test rows keep theirs).
     data_dir
         Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     net
         Network: "mlp" takes rows of any shape, "cnn_lstm" token sequences, the others images.
     hidden
         Width of each hidden layer of the mlp.
+    width
+        Channels of the first stage of resnet18 and vgg16 (by default 64), the others in proportion.
     prior
         Prior family of the weights. Two treat the first layer otherwise: "empcov" gives it the
         covariance of the training inputs, "sum_filter" filters whose weights sum to about 0.
@@ -135,9 +109,13 @@ class Problem(NamedTuple):
     target: int | str | None = None
     classes: bool | None = None
     impute: bool = False
+    image_size: int | None = None
+    only_classes: tuple[int, ...] | None = None
+    label_noise: float = 0.0
     data_dir: Path | None = None
     net: Net = "mlp"
     hidden: tuple[int, ...] = (50,)
+    width: int | None = None
     prior: Literal[
         "fan_in",
         "normal",
@@ -219,16 +197,10 @@ def refuse_unused(problem: Problem, data: Any) -> None:
         )
 
 
-def refuse_hidden(net: str, hidden: tuple[int, ...], usual: tuple[int, ...]) -> None:
-    """Refuse widths of hidden layers with a network that has its own."""
-    if net != "mlp" and hidden != usual:
-        raise ValueError(f"got --hidden with --net {net}, expected --net mlp: drop it")
-
-
 def load_data(problem: Problem, encoding: bnn.data.Encoding | None = None) -> Any:
     """Load the data set that the problem names."""
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
-        return bnn.data.load(
+        data = bnn.data.load(
             problem.data,
             split=problem.split,
             subset=problem.subset,
@@ -237,7 +209,15 @@ def load_data(problem: Problem, encoding: bnn.data.Encoding | None = None) -> An
             classes=problem.classes,
             impute=problem.impute,
             encoding=encoding,
+            image_size=problem.image_size,
+            only_classes=problem.only_classes,
         )
+    if not problem.label_noise:
+        return data
+    if data.num_classes is None:
+        raise ValueError(f"got --label-noise for {problem.data}, expected classes: drop it")
+    y = with_label_noise(data.train.y, problem.label_noise, data.num_classes)
+    return data._replace(train=data.train._replace(y=y))
 
 
 def training_rows(problem: Problem, data: Any) -> tuple[Any, Any]:
@@ -303,7 +283,7 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
     if problem.prior == "generalised_normal":
         return bnn.priors.generalised_normal(scale, problem.prior_power or 1.5)
     if problem.prior in ("empcov", "sum_filter"):
-        site, shape = _first_kernel(problem, net)
+        site, shape = first_kernel(problem, net)
         if problem.prior == "sum_filter":
             return bnn.priors.sum_filter(scale, site=site)
         train, _ = training_rows(problem, data)
@@ -312,35 +292,13 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
     return getattr(bnn.priors, problem.prior)(scale)
 
 
-def _first_kernel(problem: Problem, net: Callable) -> tuple[str, tuple[int, ...]]:
-    """Site and shape of the kernel that sees the inputs."""
-    if problem.net == "cnn_lstm":
-        raise ValueError(
-            f"got --prior {problem.prior} with --net cnn_lstm, expected inputs that are numbers, "
-            "not tokens: use another prior"
-        )
-    weights = nnx.state(nnx.eval_shape(lambda: net(rngs=nnx.Rngs(0))), nnx.Param)
-    shapes = {".".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(weights)}
-    site = next(name for name in FIRST_KERNELS if name in shapes)
-    return f"net.{site}", shapes[site]
-
-
-def network(problem: Problem, data: Any, num_outputs: int) -> Callable:
-    """Give the factory of the network, for the inputs of these data."""
-    row_shape = data.train.x.shape[1:]
-    if problem.net == "mlp":
-        return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)
-    axes, kind = (1, "tokens") if problem.net == "cnn_lstm" else (3, "images")
-    if len(row_shape) != axes or (kind == "tokens" and data.train.x.dtype.kind != "i"):
-        raise ValueError(
-            f"got --net {problem.net} for {problem.data}, expected {kind}: use --net mlp"
-        )
-    return partial(NETS[problem.net], row_shape, num_outputs)
-
-
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     """Describe data and model in two lines, and the columns of a .csv file if they were changed."""
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
+    if problem.label_noise:
+        kind += f", {problem.label_noise:.0%} of the training labels random"
+    if problem.only_classes is not None:
+        kind += f" ({' '.join(map(str, problem.only_classes))})"
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
     prior = f"{problem.prior}({problem.prior_scale or USUAL_SCALE})"
     columns = "" if data.encoding is None else in_words(data.encoding)

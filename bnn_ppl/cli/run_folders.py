@@ -46,7 +46,10 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
     settings = _checked(path, settings)
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows
     problem = Problem(**settings)
-    problem = problem._replace(hidden=tuple(problem.hidden), data_dir=data_dir or problem.data_dir)
+    chosen = None if problem.only_classes is None else tuple(problem.only_classes)
+    problem = problem._replace(
+        hidden=tuple(problem.hidden), only_classes=chosen, data_dir=data_dir or problem.data_dir
+    )
     data, posterior = conditioned(problem, _encoding(path, record))
     data, rows = scored(problem, data, on)
     return Opened(folder, problem, data, posterior, rows)

@@ -7,7 +7,8 @@ from typing import Any
 
 import bnn_ppl as bnn
 from bnn_ppl import studies
-from bnn_ppl.cli.problem import Net, Problem, network, refuse_hidden
+from bnn_ppl.cli.networks import Net, network, refuse_hidden
+from bnn_ppl.cli.problem import Problem
 from bnn_ppl.methods.laplace import Structure
 from bnn_ppl.plots.studies import LEARNERS
 from bnn_ppl.studies.continual import Learner

@@ -14,7 +14,10 @@ from bnn_ppl.cli.problem import Scored
 from bnn_ppl.cli.results import check_published, check_reference, predicted, predicted_elsewhere
 from bnn_ppl.cli.run_folders import Opened, reopen_all
 
-_ALL_ROWS = ("data", "split", "target", "classes", "data-dir", "float64", "matmul-precision")
+_ALL_ROWS = (
+    *("data", "split", "target", "classes", "only-classes", "image-size", "data-dir"),
+    *("float64", "matmul-precision"),
+)
 _HELD_OUT = ("held-out", "held-out-seed", "folds", "fold")
 OTHER_ROWS = (*_ALL_ROWS, *_HELD_OUT, "on")
 _OWN = ("folder", "on", "held-out", "folds", "fold")  # options of sweep that the run has too
@@ -178,11 +181,12 @@ def _check(study: Study, arguments: Sequence[str], reference: str | None) -> Non
                 f"got the values {', '.join(values) or 'none'} of {option}, expected one or more, "
                 "each once"
             )
-        if option in OTHER_ROWS or (option == "subset" and study.on == "held-out"):
+        of_training = option in ("subset", "label-noise")
+        if option in OTHER_ROWS or (of_training and study.on == "held-out"):
             hint = "give them as --splits" if option == "split" else "use run for each value"
             raise ValueError(
                 f"got a sweep over {option}, expected an option that leaves the rows to score and "
-                f"their units alone: {'add --on test' if option == 'subset' else hint}"
+                f"their units alone: {'add --on test' if of_training else hint}"
             )
         if option in said:
             raise ValueError(f"got --{option} after the two dashes, expected it only before: drop")

@@ -2,25 +2,30 @@
 
 `load` reads one set, or a file of your own; `out_of_distribution` gives the images of another set
 to a network trained on one; `published` and `hmc_reference` are published results. ``catalogue.py``
-is the table of names; ``tables.py``, ``images.py``, ``text.py`` and ``user_files.py`` each read one
-kind of set; ``encoding.py`` makes numbers of columns of text; ``splits.py`` chooses the training
-rows. ``files/NOTICE.md`` gives the source and licence of what the package ships: yacht, energy,
+is the table of names; ``tables.py``, ``images.py``, ``text.py``, ``tfds.py``, ``user_files.py`` and
+``image_files.py`` each read one kind of set; ``choice.py`` keeps some of the classes;
+``encoding.py`` makes numbers of columns of text; ``splits.py`` chooses the training rows.
+``files/NOTICE.md`` gives the source and licence of what the package ships: yacht, energy,
 digits, two curves, and 160 training and 2,000 test images of MNIST.
 """
 
 import os
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bnn_ppl.data.catalogue import IMAGES, check_name, loader
+from bnn_ppl.data.catalogue import IMAGES, check_name, kind_of, loader
+from bnn_ppl.data.choice import of_classes
 from bnn_ppl.data.encoding import Encoding, encode, in_words
+from bnn_ppl.data.image_files import folder_test_images, image_folder
 from bnn_ppl.data.images import test_images
 from bnn_ppl.data.published import HMCReference, hmc_reference, published
 from bnn_ppl.data.reading import Data, DataSet, places
 from bnn_ppl.data.standardise import MeanScale, standardise
-from bnn_ppl.data.user_files import is_file, own
+from bnn_ppl.data.tfds import from_tfds, tfds_test_images
+from bnn_ppl.data.user_files import own
 
 __all__ = [
     "Data",
@@ -46,8 +51,10 @@ def load(
     classes: bool | None = None,
     impute: bool = False,
     encoding: Encoding | None = None,
+    image_size: int | None = None,
+    only_classes: Sequence[int] | None = None,
 ) -> DataSet:
-    """Load a data set by name, or a file of your own, as NumPy arrays.
+    """Load a data set by name, or a file or folder of your own, as NumPy arrays.
 
     A named set is looked for in the user's folder, then in the package, then, for image sets but
     notmnist and digits, with tensorflow-datasets if that is installed (which downloads, and keeps
@@ -63,9 +70,11 @@ def load(
           "gp-1d-heteroscedastic".
         - Points in the plane, of two classes: "blobs", computed.
         - Images: "digits" (8 x 8); "mnist", "fashion-mnist", "kmnist" (28 x 28); "cifar10",
-          "cifar100", "svhn" (32 x 32, in colour).
+          "cifar100", "svhn" (32 x 32, in colour); "stl10" (96 x 96, in colour).
         - Texts: "imdb".
-        - A file of yours: a path that ends in ``.csv`` or ``.npz``, see Notes.
+        - Any other set of tensorflow-datasets: "tfds:" and its name, see Notes.
+        - A file of yours: a path that ends in ``.csv`` or ``.npz``; or a folder of images, which
+          has a folder train; see Notes.
     split : int or str
         For tables:
 
@@ -82,7 +91,7 @@ def load(
 
         For digits the seed of the permutation whose first 1,437 images train and last 360 test. For
         computed sets the seed of all that is drawn.
-        For other sets 0.
+        For other sets 0. For a folder of images the seed of the order of the training rows.
     subset : int, optional
         Images, texts and files: keep the first `subset` training rows. With 160 or fewer, mnist
         comes with the package, and has 2,000 test images there instead of 10,000. A folder with
@@ -104,6 +113,11 @@ def load(
     encoding : Encoding, optional
         Of a ``.csv`` file: the ``encoding`` of a set loaded before, to be used again in place of
         `impute` and of a look at the columns.
+    image_size : int, optional
+        Of a folder of images or a set "tfds:...": scale images so that their shorter side has so
+        many pixels, and keep the square in the middle. By default they must be of one size.
+    only_classes : sequence of int, optional
+        Keep the rows of these classes alone, numbered anew in this order (after `subset`).
 
     Returns
     -------
@@ -160,10 +174,22 @@ def load(
     the index of pandas, and left out. What was done is told in a warning and recorded in
     ``encoding``, by which `encode` makes the same of new rows.
 
-    An ``.npz`` file holds x_train, y_train, x_test and y_test, or x and y, which are split as a
-    ``.csv`` file is: as a table without published splits. Tables (rows, columns), and y of
-    regression, are standardised by the training rows; images (rows, height, width) or (rows,
-    height, width, channels) by their training rows too, channel by channel.
+    An ``.npz`` file holds x_train, y_train, x_test and y_test, or train_images, train_labels,
+    test_images and test_labels, as MedMNIST is published (whose validation rows are not used), or x
+    and y, which are split as a ``.csv`` file is: as a table without published splits. Tables (rows,
+    columns), and y of regression, are standardised by the training rows; images (rows, height,
+    width) or (rows, height, width, channels) by their training rows too, channel by channel.
+
+    A folder of images holds ``train/CLASS/*.png`` (or .jpg and others) and ``test/CLASS/*.png``,
+    without that ``val``, as ImageNet, ImageNette and many others are distributed: the names of the
+    folders in alphabetical order are the classes. Or it holds images and, of the same names, masks
+    whose levels are the classes of the pixels: train, trainannot, test, testannot, as CamVid is
+    distributed with SegNet; then y is (rows, height, width), int32. Its class 11, void, is one like
+    the others: leave it out of scores by y. Images are standardised by their training rows.
+
+    Sets of tensorflow-datasets: the part "train" trains and "test" or else "validation" tests; a
+    set with neither is split as a table without published splits. An input is an image or numbers,
+    and the target a number: a class if it is whole. Standardised by the training rows.
 
     Examples
     --------
@@ -176,21 +202,44 @@ def load(
     kind = np.dtype(dtype)
     if kind.kind != "f":
         raise ValueError(f"got dtype={kind.name}, expected floating point; pass np.float32")
-    if is_file(name):
+    if kind_of(name) == "file":
+        _refuse(name, "it is for folders of images and tfds:", image_size=image_size)
         found = own(name, split, subset, kind, target, classes, impute, encoding)
         changed = "" if found.encoding is None or encoding else in_words(found.encoding)
         if changed:
             warnings.warn(f"{name}: {changed}", stacklevel=2)
-        return found
+    else:
+        of_files = {"target": target, "classes": classes, "impute": impute or None}
+        _refuse(name, "it is for .csv and .npz", **of_files, encoding=encoding)
+        found = _named(name, split, subset, data_dir, kind, image_size)
+    return found if only_classes is None else of_classes(found, only_classes)
+
+
+def _named(
+    name: str,
+    split: int | str,
+    subset: int | None,
+    data_dir: str | os.PathLike[str] | None,
+    dtype: np.dtype,
+    image_size: int | None,
+) -> DataSet:
+    """Load a set by name, or a folder of images."""
+    if image_size is not None and image_size < 1:
+        raise ValueError(f"got image_size={image_size}, expected at least 1")
+    readers = {"tfds": from_tfds, "folder": image_folder}
+    if (found := kind_of(name)) in readers:
+        return readers[found](name, split, subset, dtype, image_size)
     where = places(data_dir)
     read = loader(name, where)
-    of_files = {"target": target, "classes": classes, "impute": impute or None}
-    for argument, value in (of_files | {"encoding": encoding}).items():
+    _refuse(name, "it is for folders of images and tfds:", image_size=image_size)
+    return read(name, split, subset, where, dtype)
+
+
+def _refuse(name: str, hint: str, **arguments: object) -> None:
+    """Raise ValueError if an argument that another kind of data takes is given."""
+    for argument, value in arguments.items():
         if value is not None:
-            raise ValueError(
-                f"got {argument}={value!r} for {name!r}, expected None; it is for .csv and .npz"
-            )
-    return read(name, split, subset, where, kind)
+            raise ValueError(f"got {argument}={value!r} for {name!r}, expected None; {hint}")
 
 
 def out_of_distribution(
@@ -206,8 +255,9 @@ def out_of_distribution(
     Parameters
     ----------
     name : str
-        A set of images: "mnist", "fashion-mnist", "kmnist", "notmnist", "cifar10", "cifar100" or
-        "svhn".
+        A set of images: "mnist", "fashion-mnist", "kmnist", "notmnist", "cifar10", "cifar100",
+        "svhn" or "stl10"; or one of tensorflow-datasets, "tfds:" and its name, or a folder of
+        images, as for `load`: these are scaled and cropped to the size of those of `like`.
     like : DataSet
         The set a network was trained on, from `load`.
     data_dir : path, optional
@@ -232,10 +282,15 @@ def out_of_distribution(
     >>> mnist = data.load("mnist", subset=160)
     >>> clothes = data.out_of_distribution("fashion-mnist", mnist)  # doctest: +SKIP
     """
+    readers = {"tfds": tfds_test_images, "folder": folder_test_images}
+    if name not in IMAGES and (kind := kind_of(name)) in readers:
+        _check_bytes(like)
+        x = readers[kind](name, like.train.x.shape[1:])
+        return standardise(x, MeanScale(like.x_mean, like.x_scale), like.train.x.dtype)
     check_name(name, IMAGES)
     shape, wanted = IMAGES[name].shape, like.train.x.shape[1:]
     if shape != wanted:
-        fitting = [other for other, kind in IMAGES.items() if kind.shape == wanted]
+        fitting = [other for other, known in IMAGES.items() if known.shape == wanted]
         choice = f"choose {' or '.join(fitting)}" if fitting else "choose like= of that shape"
         raise ValueError(f"got {name!r} of images {shape}, expected {wanted} as of like=; {choice}")
     _check_bytes(like)

@@ -7,15 +7,20 @@ in a file of its kind.
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Literal
 
+from bnn_ppl.data.image_files import is_folder
 from bnn_ppl.data.images import ImageSet, digits, images
 from bnn_ppl.data.reading import DataSet, Place
 from bnn_ppl.data.tables import curve, uci
 from bnn_ppl.data.text import imdb
+from bnn_ppl.data.tfds import PREFIX
 from bnn_ppl.data.toys import blobs, gaussian_process
+from bnn_ppl.data.user_files import is_file
 
 _GREY, _COLOUR = (28, 28, 1), (32, 32, 3)
 _CIFAR = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)  # as in Izmailov et al. (2021)
+_STL10 = (0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713)  # of the 5,000 with labels
 _SVHN = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 
 # Shape, training images, classes, mean, sd, name in tensorflow-datasets, file of test images alone.
@@ -27,6 +32,7 @@ IMAGES = {
     "cifar10": ImageSet(_COLOUR, 50_000, 10, *_CIFAR, "cifar10"),
     "cifar100": ImageSet(_COLOUR, 50_000, 100, *_CIFAR, "cifar100", "test_subset_images.npy.xz"),
     "svhn": ImageSet(_COLOUR, 73_257, 10, *_SVHN, "svhn_cropped"),
+    "stl10": ImageSet((96, 96, 3), 5_000, 10, *_STL10, "stl10"),
 }
 
 SETS: dict[str, Callable[..., DataSet]] = {
@@ -47,6 +53,15 @@ SETS: dict[str, Callable[..., DataSet]] = {
     **{name: partial(images, kind=kind) for name, kind in IMAGES.items()},
     "imdb": imdb,
 }
+
+
+def kind_of(name: str) -> Literal["file", "tfds", "folder", "named"]:
+    """Tell what a name given to `load` stands for; a known name is never a folder."""
+    if is_file(name):
+        return "file"
+    if name.startswith(PREFIX):
+        return "tfds"
+    return "folder" if name not in SETS and is_folder(name) else "named"
 
 
 def loader(name: str, where: Sequence[Place]) -> Callable[..., DataSet]:

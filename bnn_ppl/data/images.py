@@ -7,13 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnn_ppl.data.reading import Data, DataSet, Place, find, not_found, read_npz, read_xz, require
+from bnn_ppl.data.reading import (
+    Data,
+    DataSet,
+    Place,
+    find,
+    not_found,
+    read_npz,
+    read_xz,
+    require,
+    unreadable,
+)
 from bnn_ppl.data.splits import permutation, published_split, split_number, whole
 from bnn_ppl.data.standardise import MeanScale, classification
 
 Images = tuple[np.ndarray, ...]  # x_train, y_train, x_test, y_test
 
-_INSTALL = "pip install tensorflow-datasets tensorflow"
+INSTALL = "pip install tensorflow-datasets tensorflow"
 
 
 class ImageSet(NamedTuple):
@@ -96,7 +106,7 @@ def test_images(name: str, where: Sequence[Place], kind: ImageSet) -> np.ndarray
     for source, x in _test_parts(name, where, kind):
         _check_pixels(f"{name} from {source}", x, kind.shape)
         return with_channel(x)
-    others = f", or {_INSTALL}" if kind.tfds_name else ""
+    others = f", or {INSTALL}" if kind.tfds_name else ""
     raise not_found(name, f"{name}/{kind.test_file or f'{name}.npz'}", where, others)
 
 
@@ -151,6 +161,8 @@ def _read_images(folder: Path) -> Images | None:
     if (folder / f"{folder.name}.npz").is_file():
         names = "x_train", "y_train", "x_test", "y_test"
         return read_npz(folder / f"{folder.name}.npz", *names)
+    if (binary := _binary(folder)) is not None:
+        return _read_binary(binary)
     if (folder / "labels.npz").is_file():
         y_train, y_test = read_npz(folder / "labels.npz", "y_train", "y_test")
         x_train, x_test = (read_xz(folder / f"{part}_images.npy.xz") for part in ("train", "test"))
@@ -158,12 +170,35 @@ def _read_images(folder: Path) -> Images | None:
     return None
 
 
+def _binary(folder: Path) -> Path | None:
+    """Folder of the files of STL-10 as published, if it is there."""
+    both = folder, folder.with_name(f"{folder.name}_binary")
+    return next((each for each in both if (each / "train_X.bin").is_file()), None)
+
+
+def _read_binary(folder: Path) -> Images:
+    """Read the files of STL-10: bytes of one channel after another, column by column."""
+    parts = []
+    for part in ("train", "test"):
+        x, y = (folder / f"{part}_{kind}.bin" for kind in "Xy")
+        try:
+            pixels, labels = (np.fromfile(path, np.uint8) for path in (x, y))
+        except OSError as error:
+            raise unreadable(folder, error) from error
+        size = 3 * 96 * 96
+        got = f"{pixels.size} bytes for {labels.size} labels"
+        require(x, pixels.size == size * labels.size > 0, got, f"{size} for each label")
+        require(y, labels.min() > 0, "a label 0", "1 to 10")
+        parts += [pixels.reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1), labels - 1]
+    return parts[0], parts[1], parts[2], parts[3]
+
+
 def _read_test_images(folder: Path, test_file: str | None) -> np.ndarray | None:
     for file in (f"{folder.name}.npz", "test_images.npy.xz", test_file):
         if file is not None and (folder / file).is_file():
             path = folder / file
             return read_npz(path, "x_test")[0] if path.suffix == ".npz" else read_xz(path)
-    return None
+    return None if _binary(folder) is None else _read_images(folder)[2]  # type: ignore[index]
 
 
 def _read_tfds(tfds_name: str | None) -> Images | None:
@@ -181,7 +216,7 @@ def _read_tfds(tfds_name: str | None) -> Images | None:
 def _too_few(
     name: str, where: Sequence[Place], kind: ImageSet, rows: int, most: int
 ) -> FileNotFoundError:
-    others = f" with {rows} training images or more, or {_INSTALL}"
+    others = f" with {rows} training images or more, or {INSTALL}"
     if most:
         others += f", or pass subset={most} or less"
     elif any((place.root / name / (kind.test_file or "")).is_file() for place in where):

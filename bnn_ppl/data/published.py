@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnn_ppl.data.catalogue import check_name, loader
+from bnn_ppl.data.catalogue import check_name, kind_of, loader
 from bnn_ppl.data.reading import (
     PACKAGE,
     VARIABLE,
@@ -22,7 +22,6 @@ from bnn_ppl.data.reading import (
 )
 from bnn_ppl.data.splits import protocol_of, published_split
 from bnn_ppl.data.tables import has_published_splits
-from bnn_ppl.data.user_files import is_file
 
 _ROWS = 10_000  # test images
 _SHA256 = "f3a6eb5aec1967ec9c91f0f6c10c8cac8052c9b69fb9473c80db8a92e1ce5042"  # of `probs`
@@ -169,7 +168,7 @@ def published(
     ValueError
         For an unknown name or split.
     """
-    if is_file(name):
+    if kind_of(name) != "named":
         return None
     where = places(data_dir)
     loader(name, where)

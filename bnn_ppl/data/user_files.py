@@ -12,11 +12,17 @@ from bnn_ppl.data.encoding import Column, Encoding, column_of, encode, encoded_t
 from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import Data, DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.splits import protocol_of, published_split, split_rows, whole
-from bnn_ppl.data.standardise import MeanScale, classification, mean_and_scale, regression
+from bnn_ppl.data.standardise import by_last_axis, classification, mean_and_scale, regression
 
-_PARTS = "x_train", "y_train", "x_test", "y_test"
+_PARTS = (
+    ("x_train", "y_train", "x_test", "y_test"),
+    ("train_images", "train_labels", "test_images", "test_labels"),  # of MedMNIST
+)
 INDEX = re.compile(r"|Unnamed: 0")  # the header that pandas gives an index, written and read
-_LAYOUTS = "arrays x and y, or x_train, y_train, x_test and y_test"
+_LAYOUTS = (
+    "arrays x and y, or x_train, y_train, x_test and y_test, or train_images, train_labels, "
+    "test_images and test_labels"
+)
 
 
 def is_file(name: str) -> bool:
@@ -64,7 +70,7 @@ def own(
     rows = len(read.train.y)
     rows = rows if subset is None else whole(name, "subset", subset, 1, rows)
     train, test = Data(read.train.x[:rows], read.train.y[:rows]), read.test
-    x, source = _by_last_axis(train.x), str(path.parent)
+    x, source = by_last_axis(train.x), str(path.parent)
     if read.of_classes if classes is None else classes:
         count = _num_classes(path, train, test)
         found = classification(train, test, x, count, name, source, dtype)
@@ -184,10 +190,12 @@ def _read_npz(path: Path, name: str, split: int | str, given: dict[str, Any]) ->
             do = "name the array y" if argument == "target" else "it is for .csv files"
             raise ValueError(f"got {argument}={value!r} for {name!r}, expected None; {do}")
     arrays = arrays_in(path)
-    if set(_PARTS) <= set(arrays):
+    for parts in _PARTS:
+        if not set(parts) <= set(arrays):
+            continue
         published_split(name, split, 1)
-        train, test = _pair(path, *_PARTS[:2]), _pair(path, *_PARTS[2:])
-        shapes = f"x_train {train.x.shape} and x_test {test.x.shape}"
+        train, test = _pair(path, *parts[:2]), _pair(path, *parts[2:])
+        shapes = f"{parts[0]} {train.x.shape} and {parts[2]} {test.x.shape}"
         same = train.x.shape[1:] == test.x.shape[1:]
         require(path, same, shapes, "rows of the same shape", "correct one")
         return _Read(train, test, _of_classes(train.y) and _of_classes(test.y))
@@ -221,11 +229,6 @@ def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
 
 def _of_classes(y: np.ndarray) -> bool:
     return y.dtype.kind in "biu"
-
-
-def _by_last_axis(x: np.ndarray) -> MeanScale:
-    """Mean and scale per column of a table, per channel of images."""
-    return mean_and_scale(x.reshape(-1, x.shape[-1]))
 
 
 def _num_classes(path: Path, train: Data, test: Data) -> int:

@@ -3,11 +3,13 @@
 from bnn_ppl.nets.alexnet import AlexNet
 from bnn_ppl.nets.bottleneck import BottleneckResNet, ResNet50
 from bnn_ppl.nets.cnn_lstm import CNNLSTM
+from bnn_ppl.nets.competition import CompetitionAlexNet, CompetitionCNN, CompetitionLeNet
 from bnn_ppl.nets.layers import FilterResponseNorm
 from bnn_ppl.nets.lenet import LeNet, LeNet5, LeNetCaffe
 from bnn_ppl.nets.mlp import MLP
 from bnn_ppl.nets.other_libraries import from_equinox, from_function, from_linen
 from bnn_ppl.nets.resnet import PreResNet, ResNet, ResNet18, ResNet20, WideResNet
+from bnn_ppl.nets.tiramisu import Tiramisu
 from bnn_ppl.nets.unet import UNet
 from bnn_ppl.nets.vgg import VGG, VGG16
 
@@ -18,6 +20,9 @@ __all__ = [
     "VGG16",
     "AlexNet",
     "BottleneckResNet",
+    "CompetitionAlexNet",
+    "CompetitionCNN",
+    "CompetitionLeNet",
     "FilterResponseNorm",
     "LeNet",
     "LeNet5",
@@ -27,6 +32,7 @@ __all__ = [
     "ResNet18",
     "ResNet20",
     "ResNet50",
+    "Tiramisu",
     "UNet",
     "WideResNet",
     "from_equinox",

@@ -119,8 +119,20 @@ def max_pool(x: jax.Array, window: Sequence[int]) -> jax.Array:
     ``flax.nnx.max_pool`` with strides of the window's size, but a plain reduction, whose gradient
     is several times as fast on a CPU.
     """
+    windows, axes = _windows(x, window)
+    return windows.max(axes)
+
+
+def mean_pool(x: jax.Array, window: Sequence[int]) -> jax.Array:
+    """Mean over adjacent windows, otherwise as `max_pool`."""
+    windows, axes = _windows(x, window)
+    return windows.mean(axes)
+
+
+def _windows(x: jax.Array, window: Sequence[int]) -> tuple[jax.Array, tuple[int, ...]]:
+    """Give each window axes of its own, and which these are."""
     sizes = [size // by for size, by in zip(x.shape[1:-1], window, strict=True)]
     whole = tuple(slice(n * by) for n, by in zip(sizes, window, strict=True))
     split = [length for pair in zip(sizes, window, strict=True) for length in pair]
     x = x[(slice(None), *whole)].reshape(x.shape[0], *split, x.shape[-1])
-    return x.max(tuple(range(2, x.ndim, 2)))
+    return x, tuple(range(2, x.ndim, 2))

@@ -113,6 +113,10 @@ class ResNet18(ResNet):
         (height, width, channels) of one image.
     num_classes
         Number of outputs.
+    width
+        Channels of the first stage; each other has twice as many as the one before. From 1 to 64
+        they are the networks of Nakkiran et al. (2020), "Deep Double Descent", but for the
+        normalisation.
     activation
         ReLU by default.
     rngs
@@ -124,6 +128,7 @@ class ResNet18(ResNet):
         image_shape: tuple[int, int, int],
         num_classes: int,
         *,
+        width: int = 64,
         activation: Activation = nnx.relu,
         rngs: nnx.Rngs,
     ):
@@ -131,7 +136,7 @@ class ResNet18(ResNet):
             image_shape,
             num_classes,
             depth=18,
-            widths=(64, 128, 256, 512),
+            widths=(width, 2 * width, 4 * width, 8 * width),
             activation=activation,
             use_bias=False,
             rngs=rngs,

@@ -82,7 +82,7 @@ class VGG(nnx.Module):
 
 
 class VGG16(VGG):
-    """The :class:`VGG` of depth 16 and width 64.
+    """The :class:`VGG` of depth 16 and, by default, width 64.
 
     15,245,130 parameters for 32x32x3, 10 classes; with normalisation 15,257,802.
 
@@ -92,6 +92,8 @@ class VGG16(VGG):
         (height, width, channels) of one image; at least 32 pixels a side.
     num_classes
         Number of outputs.
+    width
+        Channels of the first stage.
     normalised
         Whether to apply filter response normalisation between each convolution and its ReLU.
     rngs
@@ -103,7 +105,10 @@ class VGG16(VGG):
         image_shape: tuple[int, int, int],
         num_classes: int,
         *,
+        width: int = 64,
         normalised: bool = False,
         rngs: nnx.Rngs,
     ):
-        super().__init__(image_shape, num_classes, depth=16, normalised=normalised, rngs=rngs)
+        super().__init__(
+            image_shape, num_classes, depth=16, width=width, normalised=normalised, rngs=rngs
+        )

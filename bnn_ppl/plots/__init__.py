@@ -23,6 +23,7 @@ from bnn_ppl.plots.robustness import (
     out_of_distribution,
     rotations,
 )
+from bnn_ppl.plots.samples import sample_maps
 from bnn_ppl.plots.studies import continual, label_noise
 from bnn_ppl.plots.surface import posterior_surface
 from bnn_ppl.plots.warmup import warmup_objective, warmup_rates
@@ -48,6 +49,7 @@ __all__ = [
     "report",
     "rhat_histogram",
     "rotations",
+    "sample_maps",
     "selective_accuracy",
     "sweep",
     "trace_logdensity",

@@ -1,0 +1,104 @@
+"""Networks by the names that the command line gives them."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from flax import nnx
+
+import bnn_ppl as bnn
+
+if TYPE_CHECKING:
+    from bnn_ppl.cli.problem import Problem
+
+Net = Literal[
+    "mlp",
+    "lenet",
+    "lenet5",
+    "lenet_caffe",
+    "alexnet",
+    "vgg16",
+    "resnet20",
+    "resnet18",
+    "resnet50",
+    "preresnet20",
+    "wide_resnet",
+    "cnn_lstm",
+    "competition_alexnet",
+    "competition_lenet",
+    "competition_cnn",
+]
+
+NETS: dict[str, Callable] = {
+    "lenet": bnn.nets.LeNet,
+    "lenet5": bnn.nets.LeNet5,
+    "lenet_caffe": bnn.nets.LeNetCaffe,
+    "alexnet": bnn.nets.AlexNet,
+    "vgg16": bnn.nets.VGG16,
+    "resnet20": bnn.nets.ResNet20,
+    "resnet18": bnn.nets.ResNet18,
+    "resnet50": bnn.nets.ResNet50,
+    "preresnet20": bnn.nets.PreResNet,
+    "wide_resnet": bnn.nets.WideResNet,
+    "cnn_lstm": bnn.nets.CNNLSTM,
+    "competition_alexnet": bnn.nets.CompetitionAlexNet,
+    "competition_lenet": bnn.nets.CompetitionLeNet,
+    "competition_cnn": bnn.nets.CompetitionCNN,
+}
+# The kernel that sees the inputs, in one net or another.
+FIRST_KERNELS = (
+    "layers.0.kernel",
+    "convolutions.0.kernel",
+    "stages.0.convolutions.0.kernel",
+    "stem.conv.kernel",
+    "stem.kernel",
+)
+
+
+def network(problem: "Problem", data: Any, num_outputs: int) -> Callable:
+    """Give the factory of the network, for the inputs of these data."""
+    row_shape = data.train.x.shape[1:]
+    if data.train.y.ndim > 1:
+        raise ValueError(
+            f"got {problem.data} with a class for each pixel, expected one for each image: train "
+            "on it in Python, as examples/camvid.py does"
+        )
+    refuse_width(problem.net, problem.width)
+    if problem.net == "mlp":
+        return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)
+    axes, kind = (1, "tokens") if problem.net == "cnn_lstm" else (3, "images")
+    if len(row_shape) != axes or (kind == "tokens" and data.train.x.dtype.kind != "i"):
+        raise ValueError(
+            f"got --net {problem.net} for {problem.data}, expected {kind}: use --net mlp"
+        )
+    width = {} if problem.width is None else {"width": problem.width}
+    return partial(NETS[problem.net], row_shape, num_outputs, **width)
+
+
+def refuse_hidden(net: str, hidden: tuple[int, ...], usual: tuple[int, ...]) -> None:
+    """Refuse widths of hidden layers with a network that has its own."""
+    if net != "mlp" and hidden != usual:
+        raise ValueError(f"got --hidden with --net {net}, expected --net mlp: drop it")
+
+
+def refuse_width(net: str, width: int | None) -> None:
+    """Refuse a width for a network that does not take one."""
+    if width is not None and (net not in ("resnet18", "vgg16") or width < 1):
+        raise ValueError(
+            f"got --width {width} with --net {net}, expected 1 or more with --net resnet18 or vgg16"
+            " (for an mlp: --hidden): drop it"
+        )
+
+
+def first_kernel(problem: "Problem", net: Callable) -> tuple[str, tuple[int, ...]]:
+    """Site and shape of the kernel that sees the inputs."""
+    if problem.net == "cnn_lstm":
+        raise ValueError(
+            f"got --prior {problem.prior} with --net cnn_lstm, expected inputs that are numbers, "
+            "not tokens: use another prior"
+        )
+    weights = nnx.state(nnx.eval_shape(lambda: net(rngs=nnx.Rngs(0))), nnx.Param)
+    shapes = {".".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(weights)}
+    site = next(name for name in FIRST_KERNELS if name in shapes)
+    return f"net.{site}", shapes[site]
