@@ -59,9 +59,9 @@ def measure(sampler: str, seed: int) -> list[float]:
 
     num_chains = os.cpu_count()
     jax.config.update("jax_num_cpu_devices", num_chains)
-    import arviz as az
 
     import bnn_ppl as bnn
+    from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
     data = bnn.data.load("yacht")
     net = partial(bnn.nets.MLP, 6, (50,), 1)
@@ -72,7 +72,7 @@ def measure(sampler: str, seed: int) -> list[float]:
     package, name = sampler.split(" ")
     sample = {"bnn_ppl": ours, "BlackJAX": blackjax_nuts, "NumPyro": numpyro}[package]
     seconds, gradients, sites = sample(name, model, posterior, positions, key)
-    draws = az.from_dict(posterior={site: np.asarray(leaf) for site, leaf in sites.items()})
+    draws = draws_of_arrays({"posterior": {site: np.asarray(leaf) for site, leaf in sites.items()}})
     functions = bnn.function_draws(posterior, draws, data.test.x)
     rhat = bnn.diagnostics.rhat(functions)["mean"].values
     ess = bnn.diagnostics.ess(functions)["mean"].values
@@ -85,13 +85,13 @@ def ours(name, model, posterior, positions, key):
     import jax
 
     import bnn_ppl as bnn
+    from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
     values = jax.vmap(posterior.constrain)(positions)
-    import arviz as az
     import numpy as np
 
-    start = az.from_dict(
-        posterior={site: np.asarray(leaf)[:, None] for site, leaf in values.items()}
+    start = draws_of_arrays(
+        {"posterior": {site: np.asarray(leaf)[:, None] for site, leaf in values.items()}}
     )
     draws = bnn.run(
         key,

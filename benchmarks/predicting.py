@@ -53,12 +53,12 @@ def child(way: str, num_draws: int, num_rows: int) -> dict:
 
 
 def measure(way: str, num_draws: int, num_rows: int) -> dict:
-    import arviz as az
     import numpy as np
     import numpyro
     from problems import classifier
 
     import bnn_ppl as bnn
+    from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
     model, data = classifier("60k")
     posterior = bnn.condition(model, data)
@@ -69,7 +69,7 @@ def measure(way: str, num_draws: int, num_rows: int) -> dict:
         site: 0.1 * rng.standard_normal((4, num_draws // 4, *np.shape(leaf)), np.float32)
         for site, leaf in posterior.constrain(posterior.init(_key(0))).items()
     }
-    draws = az.from_dict(posterior=values)
+    draws = draws_of_arrays({"posterior": values})
 
     def ours() -> float:
         return float(bnn.predict(posterior, draws, (x, y)).probs[0, 0])

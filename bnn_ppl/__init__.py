@@ -14,6 +14,9 @@ The map of the package, from a model to an answer::
 import sys
 import warnings
 
+from bnn_ppl.runtime import starting  # noqa: F401 (first: it answers Ctrl-C)
+
+# isort: split
 from bnn_ppl import data, nets, plots, studies
 from bnn_ppl.analysis import conformal, correlations, diagnostics, metrics, pruning, surface
 from bnn_ppl.analysis.chain_budget import chain_budget

@@ -27,6 +27,7 @@ from numpyro.infer import SVI, Trace_ELBO, init_to_value
 from numpyro.infer.autoguide import AutoNormal
 
 import bnn_ppl as bnn
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,9 @@ def variational(config: Config, posterior: bnn.Posterior, model: Any) -> arviz.I
     svi = SVI(model, guide, numpyro.optim.Adam(3e-3), Trace_ELBO())
     fit = svi.run(jax.random.key(1), 4 * config.num_steps, *posterior.data, progress_bar=False)
     sites = guide.sample_posterior(jax.random.key(2), fit.params, sample_shape=(config.num_draws,))
-    return arviz.from_dict({site: np.asarray(values)[None] for site, values in sites.items()})
+    return draws_of_arrays(
+        {"posterior": {site: np.asarray(values)[None] for site, values in sites.items()}}
+    )
 
 
 def scored(prediction: Any, grid: tuple, train: tuple) -> dict[str, float]:

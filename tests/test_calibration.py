@@ -8,7 +8,6 @@ width of the posterior long before a single value does.
 
 from functools import partial
 
-import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +19,7 @@ from numpyro.infer import Predictive
 from stats import chi_square_uniform, effective_sample_size
 
 import bnn_ppl as bnn
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 pytestmark = pytest.mark.statistical
 
@@ -79,7 +79,9 @@ def ranked(posterior, values, y):
 
 def function_values(posterior, values):
     in_line = {site: np.asarray(v).reshape(1, -1, *v.shape[2:]) for site, v in values.items()}
-    means = bnn.function_draws(posterior, az.from_dict(in_line), X_NEW).posterior["mean"]
+    means = bnn.function_draws(posterior, draws_of_arrays({"posterior": in_line}), X_NEW).posterior[
+        "mean"
+    ]
     shape = next(iter(values.values())).shape[:2]
     return means.values.reshape(*shape, len(X_NEW))
 

@@ -4,7 +4,6 @@ from functools import partial
 from importlib import import_module
 from itertools import combinations
 
-import arviz as az
 import jax
 import matplotlib
 import numpy as np
@@ -19,6 +18,7 @@ from bnn_ppl import cli, metrics
 from bnn_ppl.analysis.chain_budget import chain_budget
 from bnn_ppl.cli import run_folders
 from bnn_ppl.cli.analysis import chains
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 matplotlib.use("Agg")
 pytestmark = pytest.mark.filterwarnings("ignore:More chains")  # of ArviZ
@@ -41,7 +41,7 @@ def made_up(num_outputs, num_chains=CHAINS, num_draws=DRAWS, **stats):
     for site, shape in shapes.items():
         centre = rng.normal(size=(num_chains, 1, *shape))
         values[site] = centre + rng.normal(0, 0.5, size=(num_chains, num_draws, *shape))
-    return az.from_dict(posterior=values, sample_stats=stats or None)
+    return draws_of_arrays({"posterior": values} | ({"sample_stats": stats} if stats else {}))
 
 
 def classes(**stats):
@@ -152,7 +152,11 @@ def mean_model(x, y=None):
 def of_numbers(values):
     """Posterior, draws of one number a chain, and rows of a y so far off that rmse is linear."""
     y = np.full(ROWS, -1e3, np.float32)
-    return bnn.condition(mean_model, (X, y)), az.from_dict({"w": values[:, None]}), (X, y)
+    return (
+        bnn.condition(mean_model, (X, y)),
+        draws_of_arrays({"posterior": {"w": values[:, None]}}),
+        (X, y),
+    )
 
 
 def test_standard_errors_of_linear_scores_are_those_of_the_mean_of_all_chains():
@@ -241,6 +245,10 @@ def test_errors_say_what_was_got_expected_and_what_to_do():
     with pytest.raises(ValueError, match="got no draws, expected some"):
         chain_budget(posterior, draws.isel(draw=slice(0)), (X, y))
     with pytest.raises(ValueError, match=r"expected net.layers.0.kernel too"):
-        chain_budget(posterior, az.from_dict({"net.layers.0.bias": np.ones((1, 3, 1))}), (X, y))
+        chain_budget(
+            posterior,
+            draws_of_arrays({"posterior": {"net.layers.0.bias": np.ones((1, 3, 1))}}),
+            (X, y),
+        )
     with pytest.raises(ValueError, match="got a table of columns a, expected scores"):
         bnn.plots.chain_budget(pd.DataFrame({"a": [1]}))

@@ -171,6 +171,53 @@ def test_classes_have_probabilities_entropies_and_sets(folder, capsys):
     assert 0.8 < covered < 1
 
 
+KINDS = np.array(["sea bass", "cod", "eel"])
+
+
+def fish(num_rows):
+    kind = RNG.integers(0, 3, num_rows)
+    x = RNG.normal(size=(num_rows, 2)) + kind[:, None]
+    return pandas.DataFrame({"length": x[:, 0], "weight": x[:, 1], "kind": KINDS[kind]})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+@pytest.mark.filterwarnings("ignore:.*as classes")
+def test_classes_keep_their_names_in_all_that_is_printed_and_written(suffix, folder, capsys):
+    rows, here = fish(240), f"fish{suffix[1:]}"
+    x, y = rows[["length", "weight"]].to_numpy(), rows["kind"].to_numpy().astype(str)
+    if suffix == ".csv":
+        rows.to_csv("fish.csv", index=False)
+    else:
+        np.savez("fish.npz", x=x, y=y)
+    cli.main(["run", "sgld", "--data", f"fish{suffix}", *SMALL, "--folder", here])
+    assert "as classes (0 cod, 1 eel, 2 sea bass)" in capsys.readouterr().out
+    cli.main(["predict", here, "--conformal", "0.5"])
+    run, expected = by_hand(folder / here, lambda data: data.test)
+    names = ["cod", "eel", "sea bass"]
+    found = pandas.read_csv(f"{here}/predictions.csv", dtype={"conformal_set": str})
+    probs = found[[f"probability_{name}" for name in names]]
+    np.testing.assert_allclose(probs, expected["probs"], rtol=1e-5)
+    assert list(found["predicted"]) == [names[k] for k in np.asarray(expected["probs"]).argmax(1)]
+    assert list(found["observed"]) == [names[k] for k in run.data.test.y]
+    sets = [set(each.split("; ")) for each in found["conformal_set"].dropna()]
+    assert sets and set.union(*sets) <= set(names)
+    assert list(np.load(f"{here}/predictions.npz")["class_names"]) == names
+
+    cli.main(["predict", here, "--out", "fish.nc"])
+    with xarray.open_dataset("fish.nc", engine="scipy") as answers:
+        assert [str(name) for name in answers["class"].values] == names
+        assert list(answers["predicted"].values.astype(str)) == list(found["predicted"])
+        np.testing.assert_allclose(answers["probs"].sel({"class": "eel"}), probs["probability_eel"])
+
+    cli.main(["correlations", here, "--num-draws", "9", "--num-rows", "9", "--no-progress"])
+    shown = capsys.readouterr().out.split("posterior: ")[1].splitlines()
+    assert shown[1].split() == ["cod", "eel", "sea", "bass"]
+
+    np.savez("new.npz", x=x[:5], y=y[:5])  # scored by their names
+    cli.main(["predict", here, "--inputs", "new.npz"] if suffix == ".npz" else ["predict", here])
+    assert "accuracy" in capsys.readouterr().out
+
+
 def test_held_out_rows_that_stopped_training_are_named(monkeypatch, capsys):
     loaded = bnn.diagnostics.load
 
@@ -361,3 +408,92 @@ def test_a_parquet_file_needs_a_reader(data, folder, monkeypatch):
     monkeypatch.setattr(pandas, "read_parquet", lambda path: frame)
     x = read_new_rows(folder / "rows.parquet", data).x
     np.testing.assert_allclose(x, (frame - data.x_mean) / data.x_scale, atol=1e-5)
+
+
+def people(num_rows):
+    rng = np.random.default_rng(3)
+    age, food = rng.normal(size=(2, num_rows))
+    shared, own = rng.normal(size=(2, num_rows))
+    height = 170 + 6 * age + 2 * shared
+    weight = 60000 + 4000 * food + 1000 * (shared + own)
+    return pandas.DataFrame({"age": age, "height": height, "food": food, "weight": weight})
+
+
+def test_a_table_with_two_targets_from_run_to_compare(folder, monkeypatch, capsys):
+    monkeypatch.undo()  # the real table and report
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)
+    people(200).to_csv("people.csv", index=False)
+    data = ["--data", "people.csv", "--target", "height,weight", "--prior-scale", "1"]
+    for name, covariance in (("apart", "diagonal"), ("joint", "full")):
+        cli.main(
+            ["run", "sgld", *data, *SMALL, "--covariance", covariance, "--folder", name]
+            + ["--num-warmup", "400", "--step-size", "1e-4"]
+        )
+        out = capsys.readouterr().out
+        assert "(2,), regression of height, weight" in out and "rmse[weight]" in out
+        assert (folder / name / "report.png").read_bytes().startswith(b"\x89PNG")
+    run, expected = by_hand(folder / "joint", lambda data: data.test)
+    assert run.problem.covariance == "full" and "correlation" in run.draws["posterior"]
+    assert run.data.output_names == ("height", "weight") and run.data.train.x.shape == (180, 2)
+    y = people(200)[["height", "weight"]].to_numpy()
+    seen = run.data.test.y * run.data.y_scale + run.data.y_mean
+    rows = [int(np.abs(y - own).sum(1).argmin()) for own in seen]
+    np.testing.assert_allclose(y[rows], seen, rtol=1e-5)
+
+    cli.main(["predict", "joint", "--level", "0.8"])
+    shown = capsys.readouterr().out
+    found = pandas.read_csv("joint/predictions.csv")
+    mean = np.asarray(expected["mean"]) * run.data.y_scale + run.data.y_mean
+    sd = np.sqrt(expected["variance"]) * run.data.y_scale
+    np.testing.assert_allclose(found[["mean_height", "mean_weight"]], mean, rtol=1e-5)
+    np.testing.assert_allclose(found[["sd_height", "sd_weight"]], sd, rtol=1e-4)
+    np.testing.assert_allclose(found[["observed_height", "observed_weight"]], seen, rtol=1e-5)
+    inside = (found["quantile_0.1_weight"] < found["mean_weight"]) & (
+        found["mean_weight"] < found["quantile_0.9_weight"]
+    )
+    assert inside.all()
+    rmse = np.sqrt(np.mean((mean - seen) ** 2, axis=0))
+    for name, value in zip(("height", "weight"), rmse, strict=True):
+        written = float(re.search(rf"rmse\[{name}\] +(\S+)", shown)[1])
+        np.testing.assert_allclose(written, value, rtol=1e-3)
+
+    people(5)[["weight", "food", "age", "height"]].to_csv("more.csv", index=False)
+    cli.main(["predict", "apart", "--inputs", "more.csv", "--out", "more.nc"])
+    with xarray.open_dataset("more.nc", engine="scipy") as answers:
+        heights = answers["observed"].sel(output="height")
+        np.testing.assert_allclose(heights, people(5)["height"], rtol=1e-5)
+        assert answers["quantile"].dims == ("probability", "row", "output")
+
+    cli.main(["compare", "apart", "joint", "--no-progress"])
+    table = capsys.readouterr().out
+    assert "rmse[height]" in table and "coverage_90[weight]" in table
+    cli.main(["summary", "apart"])
+    assert "functions at the test rows" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main(["predict", "joint", "--conformal", "0.5"])
+    assert "for a run on y of 2 outputs, expected one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("height,nose", "target='nose', expected one of the columns age, height"),
+        ("height,1", "target=['height', 1], expected each once"),
+        ("age,height,food,weight", "all columns, expected one more or several"),
+    ],
+)
+def test_targets_that_are_not_there_are_refused(target, words, folder):
+    people(20).to_csv("few.csv", index=False)
+    with pytest.raises(ValueError) as error:
+        bnn.data.load("few.csv", target=target)
+    assert words in str(error.value)
+
+
+def test_several_targets_are_numbers_in_the_order_named(folder):
+    people(20).assign(kind="x").to_csv("kinds.csv", index=False)
+    with pytest.raises(ValueError, match="several targets and a column 'kind' that is a category"):
+        bnn.data.load("kinds.csv", target="height,kind")
+    found = bnn.data.load("few.csv", target=["weight", 1], split=0)
+    assert found.output_names == ("weight", "height") and found.y_scale.shape == (2,)
+    np.testing.assert_allclose(found.train.y.std(0), 1, atol=1e-5)

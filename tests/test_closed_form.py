@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ from targets import NOISE, linear_regression
 import bnn_ppl as bnn
 from bnn_ppl.analysis.closed_form import log_probit
 from bnn_ppl.analysis.predictives import predict_in_form, quantiles_in_form
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)
 X, NEW = RNG.normal(size=(20, 3)), 2 * RNG.normal(size=(6, 3))
@@ -32,7 +32,7 @@ def fitted(posterior, num_draws=1, init=None, **options):
     method = bnn.laplace(posterior, **options)
     start = posterior.init(jax.random.key(1)) if init is None else init
     values = {site: np.asarray(own)[None, None] for site, own in posterior.constrain(start).items()}
-    init = az.from_dict(posterior=values)
+    init = draws_of_arrays({"posterior": values})
     return bnn.run(
         jax.random.key(0), posterior, method, num_draws=num_draws, init=init, progress=False
     )

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import arviz as az
 import jax
 import numpy as np
 import numpyro
@@ -14,6 +13,7 @@ import xarray as xr
 from bnn_ppl import condition, diagnostics, function_draws, metrics, run, sgld
 from bnn_ppl.analysis.compare import compare
 from bnn_ppl.analysis.compare_tables import best, to_latex
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 ROWS, CLASSES = 40, 3
 
@@ -161,7 +161,7 @@ def test_costs_are_those_that_run_records(labels):
 
 def test_rhat_is_taken_computed_from_draws_or_in_summary(labels):
     rng = np.random.default_rng(3)
-    functions = az.from_dict(posterior={"mean": rng.normal(size=(2, 30, 7))})
+    functions = draws_of_arrays({"posterior": {"mean": rng.normal(size=(2, 30, 7))}})
     found = diagnostics.rhat(functions)
     summary = diagnostics.summary(functions, functions).loc["function"]
     sources = [functions, found, found["mean"].values, summary, summary.to_dict()]
@@ -178,7 +178,7 @@ def test_rhat_is_taken_computed_from_draws_or_in_summary(labels):
 
 def test_independent_draws_of_a_fit_have_no_rhat(labels):
     values = np.arange(3.0)[:, None, None] * np.ones((3, 8, 7))  # R-hat would be infinite
-    functions = az.from_dict(posterior={"mean": values}, attrs={"draws_from": "dropout"})
+    functions = draws_of_arrays({"posterior": {"mean": values}}, {"draws_from": "dropout"})
     row = diagnostics.summary(functions, functions).loc["function"]
     sources = {"draws": functions, "row": row, "dict": row.to_dict()}
     table = compare({name: classifier(0) for name in sources}, labels, function_rhat=sources)
@@ -186,14 +186,14 @@ def test_independent_draws_of_a_fit_have_no_rhat(labels):
 
 
 def test_unknown_costs_stay_unknown(labels):
-    draws = az.from_dict(posterior={"w": np.zeros((3, 4))})
+    draws = draws_of_arrays({"posterior": {"w": np.zeros((3, 4))}})
     table = compare({"a": classifier(0)}, labels, draws={"a": draws})
     assert table.loc["a", ["seconds", "gradient_evaluations"]].isna().all()
     assert table.loc["a", ["num_chains", "num_draws"]].tolist() == [3, 4]
 
 
 def test_table_says_which_direction_is_better_and_selections_keep_it(labels, targets):
-    draws = az.from_dict(posterior={"w": np.zeros((3, 4))}, attrs={"sampling_time": 2.0})
+    draws = draws_of_arrays({"posterior": {"w": np.zeros((3, 4))}}, {"sampling_time": 2.0})
     options = {"validation": np.arange(9), "draws": {"a": draws}, "function_rhat": {"a": [1.01]}}
     table = compare({"a": classifier(0), "b": classifier(1)}, labels, "a", **options)
     better = table.attrs["better"]
@@ -253,7 +253,7 @@ def test_latex_is_a_booktabs_table_with_the_best_in_bold(labels):
 def test_errors_say_what_was_got_expected_and_what_to_do(labels, targets):
     p, q = classifier(0), regressor(0)
     two = {"a": p, "bee": classifier(1)}
-    draws = az.from_dict(posterior={"w": np.zeros((1, 4))})
+    draws = draws_of_arrays({"posterior": {"w": np.zeros((1, 4))}})
     unsummed = {"a": p, "b": 2 * p}
     cases = [
         (({}, labels), {}, "got predictions of type dict, expected a dict that is not empty"),

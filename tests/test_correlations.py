@@ -3,7 +3,6 @@
 from functools import partial
 from importlib import import_module
 
-import arviz as az
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -22,6 +21,7 @@ from bnn_ppl.analysis.prior_draws import prior_draws
 from bnn_ppl.cli import run_folders
 from bnn_ppl.cli.analysis import correlations
 from bnn_ppl.robustness.shift import evenly, thinned
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 matplotlib.use("Agg")
 
@@ -142,8 +142,10 @@ def test_draws_that_weigh_more_count_more():
     with np.errstate(divide="ignore"):
         stats = {"log_weight": np.log(copies)[None]}
     values = {site: draws.posterior[site].values for site in (KERNEL, BIAS)}
-    weighted = az.from_dict(posterior=values, sample_stats=stats)
-    repeated = az.from_dict({k: np.repeat(v, copies, axis=1) for k, v in values.items()})
+    weighted = draws_of_arrays({"posterior": values, "sample_stats": stats})
+    repeated = draws_of_arrays(
+        {"posterior": {k: np.repeat(v, copies, axis=1) for k, v in values.items()}}
+    )
     found, expected = (function_correlations(posterior, d, X) for d in (weighted, repeated))
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
@@ -298,7 +300,9 @@ def test_errors_say_what_was_got_expected_and_what_to_do():
     with pytest.raises(ValueError, match="got output=4, expected from 0 to 3"):
         function_correlations(posterior, draws, X, output=4)
     with pytest.raises(ValueError, match=f"expected {KERNEL} too"):
-        function_correlations(posterior, az.from_dict({BIAS: np.ones((1, 3, 4))}), X)
+        function_correlations(
+            posterior, draws_of_arrays({"posterior": {BIAS: np.ones((1, 3, 4))}}), X
+        )
     with pytest.raises(ValueError, match=r"got correlations of shape \(9, 9\) and y of shape"):
         by_class(np.eye(ROWS), LABELS[:4])
     with pytest.raises(ValueError, match="got 0 tables, expected one or more"):

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import arviz as az
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -16,6 +15,7 @@ from bnn_ppl.cli import robustness as commands
 from bnn_ppl.robustness.corruptions import corrupt
 from bnn_ppl.robustness.corruptions.files import CorruptedFiles, write_files
 from bnn_ppl.robustness.more_models import corrupted_by_models, doubled
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 NAMES = ["brightness", "gaussian_noise"]
 COLOUR = np.random.default_rng(0).integers(0, 256, (7, 16, 16, 3)).astype(np.uint8)
@@ -72,7 +72,9 @@ def linear(mnist):
     posterior = bnn.condition(model, mnist.train)
     values = np.random.default_rng(0).normal(0, 0.05, (1, 2, 784, 10)).astype(np.float32)
     bias = np.zeros((1, 2, 10), np.float32)
-    return posterior, az.from_dict({"net.layers.0.kernel": values, "net.layers.0.bias": bias})
+    return posterior, draws_of_arrays(
+        {"posterior": {"net.layers.0.kernel": values, "net.layers.0.bias": bias}}
+    )
 
 
 def pixels(data):
@@ -124,10 +126,12 @@ def test_the_command_writes_and_reads(tmp_path, mnist, linear, monkeypatch, caps
 def test_more_models_are_averages_of_the_first_chains(mnist, linear):
     posterior, draws = linear
     values = draws.posterior["net.layers.0.kernel"].values[0]  # two draws: here two models
-    models = az.from_dict(
+    models = draws_of_arrays(
         {
-            "net.layers.0.kernel": np.concatenate([values, 2 * values[:1]])[:, None],
-            "net.layers.0.bias": np.zeros((3, 1, 10), np.float32),
+            "posterior": {
+                "net.layers.0.kernel": np.concatenate([values, 2 * values[:1]])[:, None],
+                "net.layers.0.bias": np.zeros((3, 1, 10), np.float32),
+            }
         }
     )
     options = {"x_mean": mnist.x_mean, "x_scale": mnist.x_scale, "severities": (2,)}

@@ -1,6 +1,5 @@
 """Contour SGLD: flattened energies, weighted draws."""
 
-import arviz as az
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ from stats import assert_means
 from test_sgmcmc import gaussian, law, sample, two_modes
 
 import bnn_ppl as bnn
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def posterior():
 def draws(posterior):
     lowest = -float(posterior.logdensity({"w": jnp.asarray(3.0)}, posterior.data))
     method = bnn.csgld(posterior, 0.01, min_energy=lowest - 0.1, energy_gap=0.5, num_bands=40)
-    begin = az.from_dict({"w": np.full((2, 1), 3.0)})
+    begin = draws_of_arrays({"posterior": {"w": np.full((2, 1), 3.0)}})
     options = {"num_warmup": 20000, "num_draws": 4000, "thin": 10, "init": begin}
     return sample(posterior, method, **options)
 

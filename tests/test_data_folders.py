@@ -12,6 +12,7 @@ from test_data_sets import colours
 from bnn_ppl import cli, data
 from bnn_ppl.cli import main
 from bnn_ppl.cli.run_folders import reopen
+from bnn_ppl.data.new_rows import read_new_rows
 
 RNG = np.random.default_rng(0)
 
@@ -294,6 +295,18 @@ def test_some_of_the_classes():
         rows = np.isin(every.y, (2, 7))
         np.testing.assert_array_equal(part.x, every.x[rows])
         np.testing.assert_array_equal(part.y, (every.y[rows] == 2).astype(int))
+
+
+def test_chosen_classes_keep_their_names_and_are_known_in_new_rows(tmp_path):
+    names = np.array(["ant", "bee", "cow"])[np.arange(30) % 3]
+    np.savez(tmp_path / "three.npz", x=RNG.normal(size=(30, 2)), y=names)
+    some = data.load(tmp_path / "three.npz", only_classes=(2, 0))
+    assert some.class_names == ("cow", "ant")
+    np.savez(tmp_path / "new.npz", x=np.zeros((3, 2)), y=np.array(["ant", "cow", "ant"]))
+    np.testing.assert_array_equal(read_new_rows(tmp_path / "new.npz", some).y, [1, 0, 1])
+    np.savez(tmp_path / "new.npz", x=np.zeros((1, 2)), y=np.array(["bee"]))
+    with pytest.raises(ValueError, match=r"expected class numbers \(2, 0\), as in training"):
+        read_new_rows(tmp_path / "new.npz", some)
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,37 @@ def test_wrong_arrays_of_the_user(tmp_path, arrays, message):
     assert "\n" not in str(error.value)
 
 
+TEXTS = np.array(["zebra", "ant", "mole", "ant", "zebra"] * 4)
+
+
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_classes_that_are_texts_keep_their_names(tmp_path, kind):
+    path = save(tmp_path, x=ROWS, y=TEXTS.astype(kind))
+    with pytest.warns(UserWarning, match="y as classes \\(0 ant, 1 mole, 2 zebra\\)"):
+        found = data.load(path)
+    assert (found.num_classes, found.class_names) == (3, ("ant", "mole", "zebra"))
+    again = np.concatenate([found.train.x, found.test.x]) * found.x_scale + found.x_mean
+    y = np.concatenate([found.train.y, found.test.y])
+    rows = [int(np.flatnonzero((row.round() == ROWS).all(1))[0]) for row in again]
+    assert list(np.array(found.class_names)[y]) == list(TEXTS[rows])
+    with pytest.raises(ValueError, match="classes=False and a column 'y' that is a category"):
+        data.load(path, classes=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*as classes")
+def test_four_arrays_share_the_names_of_their_classes(tmp_path):
+    arrays = four(ROWS, TEXTS) | {"y_test": np.array(["mole"] * 5)}
+    found = data.load(save(tmp_path, **arrays))
+    assert set(found.test.y) == {1} and found.class_names == ("ant", "mole", "zebra")
+    with pytest.raises(
+        ValueError, match="got y_train of <U5 and y_test of float64, expected texts"
+    ):
+        data.load(save(tmp_path, **arrays | {"y_test": np.zeros(5)}))
+    empty = np.where(TEXTS == "ant", " ", TEXTS)
+    with pytest.raises(ValueError, match="got an empty text in y, expected the name of a class"):
+        data.load(save(tmp_path, **four(ROWS, empty)))
+
+
 def test_a_target_is_for_tables_alone(tmp_path):
     with pytest.raises(ValueError, match="target='a' .*expected None; name the array y"):
         data.load(save(tmp_path, x=ROWS, y=ROWS[:, 0]), target="a")

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ from test_sgmcmc import gaussian, sample
 import bnn_ppl as bnn
 from bnn_ppl.methods.augmentation import augmented, crop_and_flip
 from bnn_ppl.methods.shared.early_stopping import stopped_early
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,9 @@ def overfitting():
 
 def test_early_stopping_draws_the_best_point_on_the_rows_held_out():
     posterior, held_out = overfitting()
-    begin = az.from_dict({"w": np.random.default_rng(1).normal(size=(2, 1, 30)) * 0.1})
+    begin = draws_of_arrays(
+        {"posterior": {"w": np.random.default_rng(1).normal(size=(2, 1, 30)) * 0.1}}
+    )
     options = {"num_warmup": 0, "num_draws": 400, "thin": 5, "init": begin}
     path = sample(posterior, bnn.descent(posterior, learning_rate=0.01), **options)
     options = {"num_warmup": 2000, "num_draws": 1, "thin": 0, "init": begin}
@@ -251,7 +253,7 @@ def test_an_augmented_method_sees_other_rows_at_each_step_of_the_same_data():
     posterior = bnn.condition(model, (IMAGES, np.zeros(64)))
     method = augmented(bnn.sgld(posterior, 1e-12), partial(crop_and_flip, padding=2))
     assert method.settings["augmentation"] == "crop_and_flip(padding=2)"
-    begin = az.from_dict({"w": np.ones((2, 1))})
+    begin = draws_of_arrays({"posterior": {"w": np.ones((2, 1))}})
     options = {"num_draws": 5, "thin": 1, "batch_size": 64, "init": begin}
     lp = sample(posterior, method, **options).sample_stats.lp.values
     plain = sample(posterior, bnn.sgld(posterior, 1e-12), **options).sample_stats.lp.values

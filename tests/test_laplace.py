@@ -3,7 +3,6 @@
 import math
 from functools import cache, partial
 
-import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +26,7 @@ from bnn_ppl.methods.shared import fisher as fisher_module
 from bnn_ppl.methods.shared.covariance_blocks import Factors
 from bnn_ppl.methods.shared.expected_labels import labels_and_weights
 from bnn_ppl.methods.shared.layer_calls import inputs_of
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 3))
@@ -805,7 +805,9 @@ def test_some_of_the_rows_stand_for_all():
 
 
 def run(posterior, method, position, **options):
-    init = az.from_dict({site: np.asarray(w)[None, None] for site, w in position.items()})
+    init = draws_of_arrays(
+        {"posterior": {site: np.asarray(w)[None, None] for site, w in position.items()}}
+    )
     options = {"num_warmup": 3, "batch_size": 4, "num_draws": 5, "thin": 0} | options
     return bnn.run(jax.random.key(0), posterior, method, init=init, progress=False, **options)
 
@@ -934,7 +936,9 @@ def test_it_is_linearised_about_the_fitted_mean_or_the_only_draw():
         return jax.jit(lambda other: (lambda p: (p.loc, p.scale))(predictive(other, X)))(other)
 
     expected, _ = predicted(values)
-    only = az.from_dict({site: np.asarray(leaf)[None, None] for site, leaf in values.items()})
+    only = draws_of_arrays(
+        {"posterior": {site: np.asarray(leaf)[None, None] for site, leaf in values.items()}}
+    )
     for given in (draws, only):
         loc, scale = predicted(given)
         np.testing.assert_allclose(loc, expected, rtol=1e-12)
@@ -950,10 +954,10 @@ def test_what_it_cannot_linearise_about_is_refused():
         linearised(posterior, values | {"net.layers.0.bias": np.zeros(3)})
     several = {site: np.stack([[leaf, leaf]]) for site, leaf in values.items()}
     with pytest.raises(ValueError, match="got 2 draws .*expected one"):
-        linearised(posterior, az.from_dict(several))
+        linearised(posterior, draws_of_arrays({"posterior": several}))
     chains = {site: np.stack([[leaf] * 2] * 2) for site, leaf in values.items()}
     with pytest.raises(ValueError, match="got 2 chains .*expected one"):
-        linearised(posterior, az.from_dict(chains))
+        linearised(posterior, draws_of_arrays({"posterior": chains}))
 
 
 # --- bad input

@@ -3,7 +3,6 @@
 import sys
 from contextlib import contextmanager, suppress
 
-import arviz as az
 import blackjax
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from stats import effective_sample_size
 import bnn_ppl as bnn
 from bnn_ppl.methods.mclmc import MCLMCState
 from bnn_ppl.methods.shared.integrators import _momentum_update, isokinetic_mclachlan, langevin_step
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 SCALES = np.geomspace(0.1, 1.0, 100)
 
@@ -114,7 +114,7 @@ def test_warm_up_keeps_a_start_inside_the_typical_set():
     posterior = bnn.condition(model, (np.zeros((1, 1)), np.zeros(1)))
     w = np.random.default_rng(0).standard_normal((2, 1, 400))
     w -= w.mean(-1, keepdims=True)
-    start = az.from_dict({"w": w})
+    start = draws_of_arrays({"posterior": {"w": w}})
     draws = sample(posterior, bnn.mclmc(posterior), num_warmup=60, num_draws=1, init=start)
     assert (draws.sample_stats.lp > posterior.logdensity({"w": w[0, 0]}, posterior.data) - 60).all()
 

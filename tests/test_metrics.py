@@ -166,6 +166,20 @@ def test_wasserstein_distances_of_gaussians_are_those_of_their_quantiles():
     assert metrics.wasserstein_2(p, q, scale=3.0) == pytest.approx(3 * metrics.wasserstein_2(p, q))
 
 
+def test_wasserstein_distances_of_several_outputs_are_means_in_their_own_units():
+    rng = np.random.default_rng(0)
+    p, q = (
+        {"mean": rng.normal(size=(5, 2)), "variance": rng.uniform(1, 2, size=(5, 2))}
+        for _ in range(2)
+    )
+    for distance in (metrics.wasserstein_1, metrics.wasserstein_2):
+        each = [
+            distance(*({k: v[:, i] for k, v in side.items()} for side in (p, q)), scale=scale)
+            for i, scale in enumerate((3.0, 50.0))
+        ]
+        np.testing.assert_allclose(distance(p, q, scale=[3.0, 50.0]), np.mean(each))
+
+
 @pytest.mark.parametrize("num_samples", [(6, 6), (6, 4), (1, 5)])
 def test_wasserstein_of_samples_is_scipys_and_that_of_the_best_pairing(num_samples):
     rng = np.random.default_rng(8)

@@ -14,6 +14,8 @@ from bnn_ppl.methods.method import METHODS
 
 ROOT = Path(bnn_ppl.__file__).parent
 
+MAKERS = {f"{name}.{make}" for name in ("az", "arviz") for make in ("from_dict", "InferenceData")}
+
 # A room imports only from rooms below its own line, the lowest first.
 FLOORS = [
     ["data", "nets", "runtime"],
@@ -111,3 +113,16 @@ def test_every_public_function_has_a_numpydoc_docstring():
         assert thing.__doc__, name
         if callable(thing) and not isinstance(thing, type):
             assert "Parameters\n    ----------" in thing.__doc__, name
+
+
+def test_one_file_alone_makes_draws_of_arviz_s_own_types():
+    """Its versions differ there: examples, benchmarks and tests go through the same file."""
+    adapter, its_tests = ROOT / "storage" / "arviz_versions.py", "test_arviz_versions.py"
+    found = set()
+    for folder in (ROOT, *(ROOT.parent / name for name in ("examples", "benchmarks", "tests"))):
+        for path in folder.rglob("*.py"):
+            calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call))
+            makers = {ast.unparse(call.func) for call in calls} & MAKERS
+            if makers and path != adapter:
+                found.add(path.name)
+    assert found == {its_tests}

@@ -1,6 +1,5 @@
 """The figures show what they say: artists against the numbers they stand for."""
 
-import arviz as az
 import matplotlib
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 from bnn_ppl import metrics, plots
 from bnn_ppl.analysis.compare import compare
 from bnn_ppl.plots.style import BLUE
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def draws():
     diverging = np.zeros((3, 50), bool)
     diverging[1, [4, 30]] = True
     stats = {"lp": rng.normal(size=(3, 50)) - 100, "diverging": diverging}
-    return az.from_dict(posterior={"w": rng.normal(size=(3, 50))}, sample_stats=stats)
+    return draws_of_arrays({"posterior": {"w": rng.normal(size=(3, 50))}, "sample_stats": stats})
 
 
 def legend(ax):
@@ -203,7 +203,7 @@ def test_trace_shows_each_chain_its_histogram_and_the_divergences(draws, ax):
 @pytest.mark.filterwarnings("ignore:More chains")
 def test_trace_of_ensembles_shows_one_point_a_chain(ax):
     lp = np.array([[-3.0], [-2.0], [-np.inf]])
-    draws = az.from_dict(posterior={"w": lp}, sample_stats={"lp": lp})
+    draws = draws_of_arrays({"posterior": {"w": lp}, "sample_stats": {"lp": lp}})
     plots.trace_logdensity(draws, ax=ax)
     assert [shown.get_marker() for shown in ax.lines] == ["o", "o", "o"]
     assert ax.get_ylim()[0] < -3 and ax.get_ylim()[1] > -2
@@ -213,7 +213,9 @@ def test_trace_of_ensembles_shows_one_point_a_chain(ax):
 def test_trace_of_a_large_log_density_that_stands_still(ax):
     """Single precision has no room for the edges of a histogram there."""
     lp = np.full((2, 10), -2e6, np.float32)
-    plots.trace_logdensity(az.from_dict(posterior={"w": lp}, sample_stats={"lp": lp}), ax=ax)
+    plots.trace_logdensity(
+        draws_of_arrays({"posterior": {"w": lp}, "sample_stats": {"lp": lp}}), ax=ax
+    )
     (side,) = ax.child_axes
     assert [patch.get_data().values.sum() for patch in side.patches] == [10, 10]
 
@@ -287,7 +289,7 @@ def of_classes(reference="a"):
     a, b, c = (np.random.default_rng(seed).dirichlet([1, 1, 1], size=60) for seed in range(3))
     b[0] = np.eye(3)[(y[0] + 1) % 3]  # sure and wrong: its nll is infinite
     runs = {
-        name: az.from_dict(posterior={"w": np.zeros((2, 4))}, attrs={"sampling_time": seconds})
+        name: draws_of_arrays({"posterior": {"w": np.zeros((2, 4))}}, {"sampling_time": seconds})
         for name, seconds in {"a": 1000.0, "c": 0.5}.items()
     }
     options = {"validation": np.arange(1, 30), "draws": runs}
@@ -350,12 +352,31 @@ def test_comparison_of_selected_columns_can_be_written(tmp_path):
         plots.comparison(of_classes()[["num_draws"]])
 
 
+def test_the_report_of_several_outputs_has_a_panel_for_each_in_its_own_units():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(20, 3))
+    prediction = {"mean": y + 0.1, "variance": np.full((20, 3), 0.04)}
+    draws = draws_of_arrays({"posterior": {"w": rng.normal(size=(2, 1))}})
+    units = {"scale": np.array([1.0, 10, 100]), "offset": np.array([0.0, 5, 7])}
+    names = ["age", "height", "weight"]
+    figure = plots.report(draws, [1.0], [1.0], prediction, y, outputs=names, **units)
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    for title, name, rmse in zip(titles, names, ("0.1", "1", "10"), strict=False):
+        assert title == f"{name}: predicted against observed (RMSE {rmse})"
+    (points,) = (line for line in figure.axes[2].lines if line.get_marker() == "o")
+    np.testing.assert_allclose(points.get_xdata(), 100 * y[:, 2] + 7)
+    assert {line.get_label() for line in figure.axes[3].lines} >= set(names)
+    even = plots.report(draws, [1.0], [1.0], {k: v[:, :2] for k, v in prediction.items()}, y[:, :2])
+    assert even.axes[0].get_title(loc="left").startswith("output 0: predicted")
+    assert not even.axes[3].axison
+
+
 def test_sample_maps_show_each_draw_s_probabilities_sorted_by_class():
     probs = np.random.default_rng(5).dirichlet([0.3] * 3, size=(2, 3, 7))
     y = np.array([2, 0, 1, 0, 2, 1, 1])
     dims = {"probs": ["row", "class"]}
     functions = {
-        name: az.from_dict({"probs": p}, dims=dims)
+        name: draws_of_arrays({"posterior": {"probs": p}}, dims=dims)
         for name, p in {"prior": probs, "posterior": probs[::-1]}.items()
     }
     figure = plots.sample_maps(functions, y, num_draws=3)
@@ -370,4 +391,4 @@ def test_sample_maps_show_each_draw_s_probabilities_sorted_by_class():
     with pytest.raises(ValueError, match=r"shape \(7, 3\), expected probabilities \(6, classes"):
         plots.sample_maps(functions, y[:6])
     with pytest.raises(ValueError, match=r"functions '' of shape \(\)"):
-        plots.sample_maps(az.from_dict({"mean": probs[..., 0]}), y)
+        plots.sample_maps(draws_of_arrays({"posterior": {"mean": probs[..., 0]}}), y)

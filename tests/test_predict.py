@@ -20,6 +20,7 @@ from scipy.special import expit, logsumexp, softmax
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.methods.shared.layers import tapped
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 from bnn_ppl.storage.inference_data import draws_of
 
 PREDICT = import_module("bnn_ppl.analysis.predict")  # the module; bnn_ppl.predict is its function
@@ -47,7 +48,7 @@ def network_draws(num_outputs, chains=CHAINS, draws=DRAWS, **others):
     }
     kernel, bias = (values[f"net.layers.0.{part}"] for part in ("kernel", "bias"))
     outputs = np.einsum("ni,cdik->cdnk", X, kernel) + bias[:, :, None]
-    draws = az.from_dict(posterior=values | others, attrs={"method": "made up"})
+    draws = draws_of_arrays({"posterior": values | others}, {"method": "made up"})
     return draws, outputs.reshape(-1, ROWS, num_outputs)
 
 
@@ -92,7 +93,7 @@ def same_for_all_rows():
             numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
 
     values = RNG.normal(size=(CHAINS, DRAWS, 3))
-    draws = az.from_dict(posterior={"logits": values}, attrs={"method": "made up"})
+    draws = draws_of_arrays({"posterior": {"logits": values}}, {"method": "made up"})
     probs = np.repeat(softmax(values.reshape(-1, 1, 3), axis=-1), ROWS, axis=1)
     expected = class_average(probs, LABELS)
     return bnn.condition(model, (X, LABELS)), draws, LABELS, expected, {"probs": probs}
@@ -250,7 +251,7 @@ def test_both_in_one_pass_are_what_each_is_alone(build, float64, monkeypatch):
 def test_predictive_draws_have_the_log_likelihood_of_each_row(build, float64, monkeypatch):
     posterior, draws, y, _, _ = build()
     got = bnn.predictive_draws(jax.random.key(0), posterior, draws)
-    assert set(got.groups()) >= {"posterior", "posterior_predictive", "log_likelihood"}
+    assert set(got) >= {"posterior", "posterior_predictive", "log_likelihood"}
     values = {site: leaf[1, 3].values for site, leaf in draws.posterior.items()}
     position = posterior.unconstrain(jax.tree.map(jnp.asarray, values))
     rows = posterior.log_likelihood(position, posterior.data)
@@ -259,7 +260,7 @@ def test_predictive_draws_have_the_log_likelihood_of_each_row(build, float64, mo
     drawn = got.posterior_predictive["y"]
     assert drawn.dims[2:] == got.observed_data["y"].dims == ("row", "output")[: np.ndim(y)]
     assert np.isfinite(az.loo(got).elpd_loo)
-    assert list(draws.groups()) == ["posterior"]  # left as they were
+    assert list(draws) == ["posterior"]  # left as they were
     monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", 300)
     again = bnn.predictive_draws(jax.random.key(0), posterior, draws)
     np.testing.assert_array_equal(again.posterior_predictive["y"], drawn)
@@ -268,8 +269,8 @@ def test_predictive_draws_have_the_log_likelihood_of_each_row(build, float64, mo
 def test_predictive_draws_of_y_are_of_the_distribution_of_their_draw(float64):
     posterior, _, *_ = heteroscedastic()
     draws, outputs = network_draws(2, chains=1, draws=1)
-    draws = az.from_dict(
-        posterior={site: np.repeat(leaf, 4000, 1) for site, leaf in draws.posterior.items()}
+    draws = draws_of_arrays(
+        {"posterior": {site: np.repeat(leaf, 4000, 1) for site, leaf in draws.posterior.items()}}
     )
     drawn = bnn.predictive_draws(jax.random.key(0), posterior, draws).posterior_predictive["y"][0]
     mean, std = outputs[0, :, 0], np.log1p(np.exp(outputs[0, :, 1]))
@@ -390,10 +391,11 @@ def test_a_draw_that_weighs_three_counts_as_three(float64, monkeypatch):
     model = bnn.models.regressor(linear_net(1), PRIOR, 0.4)
     posterior = bnn.condition(model, (X, REAL))
     logs = np.log([[1.0, 3.0, 2.0], [3e-9, 3e-9, 1e-60]])
-    draws.add_groups(sample_stats={"log_weight": logs})
+    values = {site: array.values for site, array in draws.posterior.items()}
+    draws = draws_of_arrays({"posterior": values, "sample_stats": {"log_weight": logs}})
     chain, draw = np.repeat([[0], [1]], 6, 1), [[0, 1, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1]]
     repeated = {site: values.values[chain, draw] for site, values in draws.posterior.items()}
-    expected = bnn.predict(posterior, az.from_dict(repeated), (X, REAL))
+    expected = bnn.predict(posterior, draws_of_arrays({"posterior": repeated}), (X, REAL))
     bytes_a_draw = sum(draws.posterior[site][0, 0].nbytes for site in draws.posterior)
     for draws_a_block in (2, 100):
         monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", draws_a_block * bytes_a_draw + 1)
@@ -477,7 +479,7 @@ def test_arviz_summarises_function_draws():
 
 # --- what is refused
 
-WITHOUT_KERNEL = az.from_dict(posterior={"net.layers.0.bias": np.zeros((1, 2, 3))})
+WITHOUT_KERNEL = draws_of_arrays({"posterior": {"net.layers.0.bias": np.zeros((1, 2, 3))}})
 REFUSED = {
     "draws without a site": (
         lambda posterior, draws: bnn.predict(posterior, WITHOUT_KERNEL, (X, LABELS)),
@@ -561,6 +563,29 @@ def test_other_rows_than_those_of_a_plate_of_fixed_size_are_refused(num_rows):
             predict()
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "got"),
+    [
+        (bnn.sgld, {"batch_size": 4}, "batch_size=4 with"),
+        (bnn.sgld, {"batch_size": 1}, "batch_size=1 with"),  # would be repeated, and run
+        (bnn.vogn, {}, "12 rows, tried to see which layers take each row separately, with"),
+        (bnn.laplace, {}, "laplace, by two rows, with"),
+    ],
+)
+def test_minibatches_of_a_plate_of_fixed_size_are_refused_at_the_start(method, options, got):
+    posterior = bnn.condition(fixed_plate, (X, REAL))
+    message = (
+        f"^got {got} a model that only works for 11, .* numpyro.plate\\('data', len\\(x\\)\\)$"
+    )
+    with pytest.raises(ValueError, match=message):
+        bnn.run(jax.random.key(0), posterior, method(posterior), progress=False, **options)
+
+
+def test_chunks_of_a_plate_of_fixed_size_are_refused():
+    with pytest.raises(ValueError, match="^got microbatch=4 rows with a model that only works"):
+        bnn.condition(fixed_plate, (X, REAL), microbatch=4)
+
+
 def test_an_error_of_the_model_itself_is_not_taken_for_one_of_the_rows():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1))
@@ -568,7 +593,7 @@ def test_an_error_of_the_model_itself_is_not_taken_for_one_of_the_rows():
             numpyro.sample("y", dist.Normal(w * len(y), 1.0), obs=y)
 
     posterior = bnn.condition(model, (X, REAL))
-    draws = az.from_dict(posterior={"w": np.zeros((1, 4))})
+    draws = draws_of_arrays({"posterior": {"w": np.zeros((1, 4))}})
     with pytest.raises(TypeError, match="NoneType"):
         bnn.predict(posterior, draws, (X[:5], None))
 
@@ -581,7 +606,7 @@ def test_inputs_of_several_parts_have_as_many_rows_in_each():
 
     parts = {"a": X[:, 0], "b": X[:, 1]}
     posterior = bnn.condition(model, (parts, X[:, 0]))
-    draws = az.from_dict(posterior={"w": np.zeros((1, 4))})
+    draws = draws_of_arrays({"posterior": {"w": np.zeros((1, 4))}})
     with pytest.raises(ValueError, match=r"shapes \(11,\), \(10,\), expected as many rows in each"):
         bnn.function_draws(posterior, draws, parts | {"b": X[1:, 1]})
     with pytest.raises(ValueError, match=r"got inputs x of shapes {'a': \(11,\)}, expected what"):

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import arviz as az
 import jax
 import matplotlib
 import numpy as np
@@ -22,6 +21,7 @@ from bnn_ppl.analysis.pruning import (
     pruning_curve,
     signal_to_noise,
 )
+from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 
 matplotlib.use("Agg")
 
@@ -48,7 +48,7 @@ def random_draws(num_chains=2, num_draws=5, num_outputs=3, **others):
         site: RNG.normal(1, 1, size=(num_chains, num_draws, *shape)).astype(np.float32)
         for site, shape in shapes.items()
     }
-    return az.from_dict(posterior=values | others, attrs={"method": "made up"})
+    return draws_of_arrays({"posterior": values | others}, {"method": "made up"})
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,11 @@ def draws():
 
 def with_fitted(draws, **arrays):
     variables = {name: (["chain", *"ij"[: a.ndim - 1]], a) for name, a in arrays.items()}
-    draws.add_groups(fitted=xr.Dataset(variables))
-    return draws
+    return with_group(draws, fitted=xr.Dataset(variables))
+
+
+def with_group(draws, **groups):
+    return draws_of_groups({**groups_of(draws), **groups}, draws.attrs)
 
 
 # --- mean and standard deviation
@@ -74,7 +77,7 @@ def test_moments_are_those_over_the_draws_of_each_chain():
     """To double precision, though the draws are single and far from 0."""
     scales = [1e-2, 0.1, 1.0, 10.0]
     w = (1000 + scales * RNG.normal(size=(3, 50, 4))).astype(np.float32)
-    means, sds = moments(az.from_dict({"w": w, "s": w[..., 0]}))
+    means, sds = moments(draws_of_arrays({"posterior": {"w": w, "s": w[..., 0]}}))
     exact = w.astype(float)
     np.testing.assert_allclose(means["w"], exact.mean(1), rtol=1e-14)
     np.testing.assert_allclose(sds["w"], exact.std(1), rtol=1e-9)
@@ -84,7 +87,9 @@ def test_moments_are_those_over_the_draws_of_each_chain():
 def test_draws_that_weigh_more_count_more():
     w = RNG.normal(size=(1, 6, 2))
     copies = [1, 3, 2, 1, 1, 4]
-    weighted = az.from_dict({"w": w}, sample_stats={"log_weight": np.log([copies])})
+    weighted = draws_of_arrays(
+        {"posterior": {"w": w}, "sample_stats": {"log_weight": np.log([copies])}}
+    )
     repeated = np.repeat(w[0], copies, axis=0)
     means, sds = moments(weighted)
     np.testing.assert_allclose(means["w"][0], repeated.mean(0))
@@ -113,7 +118,7 @@ def test_draws_in_a_folder_have_the_same_moments(posterior, tmp_path):
 
 def test_signal_to_noise_by_hand():
     w = np.array([[[1.0, 4.0, -2.0, 0.0], [3.0, 4.0, -4.0, 0.0]]])
-    ratio = signal_to_noise(az.from_dict({"w": w}))["w"]
+    ratio = signal_to_noise(draws_of_arrays({"posterior": {"w": w}}))["w"]
     np.testing.assert_array_equal(ratio, [[2.0, np.inf, 3.0, 0.0]])
 
 
@@ -150,7 +155,7 @@ def test_only_real_weights_are_scored_and_deleted():
     shapes |= {f"{site}.global_scale": () for site in (KERNEL, BIAS)}
     shapes |= {f"{site}.local_scale": shapes[site] for site in (KERNEL, BIAS)}
     values = {site: RNG.uniform(0.1, 1, size=(1, 4, *shape)) for site, shape in shapes.items()}
-    draws = az.from_dict(values)
+    draws = draws_of_arrays({"posterior": values})
     assert set(divergence_from_prior(posterior, draws)) == {KERNEL, BIAS}
     left = pruned(posterior, draws, 0.5)
     assert (left.posterior[KERNEL].values == 0).sum() == 4 * 3
@@ -183,13 +188,14 @@ def test_the_share_with_the_lowest_scores_is_zero_in_every_draw(posterior, draws
 
 def test_the_rest_of_the_draws_stays_and_says_what_was_done(posterior):
     draws = random_draws(1, 5, extra=np.ones((1, 5)))
-    draws.add_groups(sample_stats=xr.Dataset({"lp": (("chain", "draw"), np.ones((1, 5)))}))
+    lp = xr.Dataset({"lp": (("chain", "draw"), np.ones((1, 5)))})
+    draws = with_group(draws, sample_stats=lp)
     scale = np.array([[1.0, 2.0, 3.0]])
-    with_fitted(draws, **{f"{BIAS}.loc": scale, f"{BIAS}.scale": scale})
+    draws = with_fitted(draws, **{f"{BIAS}.loc": scale, f"{BIAS}.scale": scale})
     kernel = draws.posterior[KERNEL].values.copy()
     left = pruned(posterior, draws, 0.9)
     np.testing.assert_array_equal(draws.posterior[KERNEL], kernel)
-    assert set(left.groups()) == {"posterior", "sample_stats"}
+    assert set(left) == {"posterior", "sample_stats"}
     np.testing.assert_array_equal(left.posterior["extra"], draws.posterior["extra"])
     assert left.attrs == {**draws.attrs, "pruned": 0.9, "pruned_by": "signal_to_noise"}
 
@@ -284,6 +290,6 @@ def test_errors_say_what_was_got_expected_and_what_to_do(posterior, draws):
     ):
         pruned(posterior, dropped, 0.5)
     with pytest.raises(ValueError, match=f"expected {KERNEL} too"):
-        pruned(posterior, az.from_dict({BIAS: RNG.normal(size=(1, 4, 3))}), 0.5)
+        pruned(posterior, draws_of_arrays({"posterior": {BIAS: RNG.normal(size=(1, 4, 3))}}), 0.5)
     with pytest.raises(ValueError, match="got curves without error and nll .*pruning_curve"):
         plots.pruning({"a": curve_of([0.5]), "b": curve_of([0.5], "rmse")})

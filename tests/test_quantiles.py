@@ -3,7 +3,6 @@
 import importlib
 from functools import partial
 
-import arviz as az
 import jax
 import numpy as np
 import numpyro
@@ -14,6 +13,7 @@ import xarray
 from scipy.optimize import brentq
 
 import bnn_ppl as bnn
+from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 
 ROWS = 5
 RNG = np.random.default_rng(0)
@@ -40,13 +40,13 @@ def test_they_are_those_of_the_mixture(weighted, monkeypatch):
     monkeypatch.setattr(QUANTILES, "_NUMBERS_AT_ONCE", 2 * 12)  # two rows at a time
     monkeypatch.setattr("bnn_ppl.storage.inference_data._BYTES_A_BLOCK", 100)
     weights, scale = 3 * RNG.normal(size=(2, 6, 3)), RNG.uniform(0.1, 1, size=(2, 6))
-    draws = az.from_dict(posterior={"weights": weights, "scale": scale})
+    draws = draws_of_arrays({"posterior": {"weights": weights, "scale": scale}})
     share = np.full((2, 6), 1 / 12)
     if weighted:
         logs = RNG.normal(size=(2, 6))
         share = np.exp(logs) / np.exp(logs).sum(1, keepdims=True) / 2
         stats = {"log_weight": (("chain", "draw"), logs)}
-        draws.add_groups(sample_stats=xarray.Dataset(stats))
+        draws = draws_of_groups({**groups_of(draws), "sample_stats": xarray.Dataset(stats)}, {})
     found = bnn.predict_quantiles(bnn.condition(student, (X, REAL)), draws, X, LEVELS)
     locs = np.einsum("ni,cdi->ncd", X, weights)
     for i, level in enumerate(LEVELS):

@@ -62,8 +62,8 @@ def sample(posterior, folder=None, seed=0, method=None, **options):
 
 
 def assert_same(draws, expected):
-    groups = {"posterior", "sample_stats", "warmup_sample_stats"} & set(expected.groups())
-    assert groups <= set(draws.groups())
+    groups = {"posterior", "sample_stats", "warmup_sample_stats"} & set(expected)
+    assert groups <= set(draws)
     for group in groups:
         assert set(draws[group]) == set(expected[group])
         for name in expected[group]:

@@ -20,6 +20,7 @@ from interrupts import press_ctrl_c
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.shared.layers import tapped
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 X = np.linspace(-1, 1, 12)[:, None]
 Y = X[:, 0] * 2 + 0.1
@@ -44,9 +45,7 @@ def short(posterior, method=None, **options):
 
 def test_result_has_arviz_groups_names_and_facts(posterior):
     draws = short(posterior)
-    assert set(draws.groups()) == {
-        *("posterior", "sample_stats", "warmup_sample_stats", "observed_data")
-    }
+    assert set(draws) == {*("posterior", "sample_stats", "warmup_sample_stats", "observed_data")}
     assert dict(draws.posterior.sizes) == {"chain": 2, "draw": 6}
     names = {"acceptance_rate", "diverging", "energy", "lp", "step_size", "n_steps"}
     assert set(draws.sample_stats) == names
@@ -108,7 +107,7 @@ def test_start_that_is_not_finite_names_sites_and_rows(posterior):
 
 def test_init_without_a_site_is_refused(posterior):
     with pytest.raises(ValueError, match="scale"):
-        short(posterior, init=arviz.from_dict({"slope": np.zeros((2, 3))}))
+        short(posterior, init=draws_of_arrays({"posterior": {"slope": np.zeros((2, 3))}}))
 
 
 def resting(posterior):
@@ -374,7 +373,7 @@ def test_divergences_stop_no_chain_and_are_counted():
         numpyro.sample("y", dist.Normal(w[1] * x[:, 0], scale), obs=y)
 
     posterior = bnn.condition(cliff, (X, Y))
-    start = arviz.from_dict({"w": np.zeros((2, 1, 2))})
+    start = draws_of_arrays({"posterior": {"w": np.zeros((2, 1, 2))}})
     method = bnn.hmc(posterior, 0.4, 2.0)
     draws = short(posterior, method, num_warmup=0, num_draws=50, init=start)
     assert draws.sample_stats.diverging.sum() > 0

@@ -3,7 +3,6 @@
 import sys
 from functools import partial
 
-import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,7 @@ from targets import linear_regression
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_thin_is_the_number_of_transitions_a_draw(thin):
 
 def test_jitter_frees_a_direction_whose_half_period_is_the_trajectory():
     posterior = bnn.condition(gaussian_model, (np.zeros((1, 1)), np.zeros(1)))
-    start = az.from_dict({"w": np.array([[-1.5], [-0.8], [0.8], [1.5]])})
+    start = draws_of_arrays({"posterior": {"w": np.array([[-1.5], [-0.8], [0.8], [1.5]])}})
 
     def amplitude(**options):
         method = bnn.hmc(posterior, 0.01, np.pi, **options)
@@ -245,7 +245,7 @@ def test_a_rejected_proposal_counts_the_old_draw_again():
 def test_energy_after_a_rejection_is_that_of_the_state_kept():
     target = linear_regression()
     posterior = conditioned(target)
-    start = az.from_dict({"weights": np.tile(target.means["weights"], (4, 2, 1))})
+    start = draws_of_arrays({"posterior": {"weights": np.tile(target.means["weights"], (4, 2, 1))}})
     hopeless = bnn.hmc(posterior, 50.0, 100.0)
     draws = sample(posterior, hopeless, init=start)
     assert (draws.sample_stats.acceptance_rate == 0).all()

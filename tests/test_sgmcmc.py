@@ -4,7 +4,6 @@ import subprocess
 import sys
 from itertools import pairwise
 
-import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +22,7 @@ from bnn_ppl.methods.augmentation import augmented
 from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.shared.momentum import clipped, momentum_given_weights, no_norms
 from bnn_ppl.sampling.minibatches import Minibatches, _shuffled
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 PRECISION = 2.0  # of the Gaussian target of each of many weights
 
@@ -63,7 +63,7 @@ def law(step_size, momentum, temperature):
 
 def start():
     draws = np.random.default_rng(0).normal(size=(2, 1, 200)) / np.sqrt(PRECISION)
-    return az.from_dict({"w": draws})
+    return draws_of_arrays({"posterior": {"w": draws}})
 
 
 @pytest.mark.statistical
@@ -207,7 +207,7 @@ def noisy_gradients(num_rows):
             numpyro.sample("y", dist.Normal(w, np.sqrt(num_rows)).to_event(1), obs=y)
 
     posterior = bnn.condition(model, (np.zeros((num_rows, 1)), noise))
-    return posterior, az.from_dict({"w": np.zeros((2, 1, 50))})
+    return posterior, draws_of_arrays({"posterior": {"w": np.zeros((2, 1, 50))}})
 
 
 @pytest.mark.statistical
@@ -488,7 +488,7 @@ def test_step_size_recorded_is_the_schedules(posterior):
 @pytest.mark.statistical
 def test_cyclical_steps_visit_both_modes_where_a_constant_step_stays():
     posterior = bnn.condition(two_modes, (np.zeros((1, 1)), np.zeros(1)))
-    begin = az.from_dict({"w": np.full((2, 1), 3.0)})
+    begin = draws_of_arrays({"posterior": {"w": np.full((2, 1), 3.0)}})
     options = {"num_draws": 2000, "thin": 5, "init": begin}
     stays = sample(posterior, bnn.sgld(posterior, 0.01), **options).posterior["w"]
     cyclical = bnn.schedules.cyclical(1.0, 100)

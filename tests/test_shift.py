@@ -4,7 +4,6 @@ import importlib
 import json
 from functools import partial
 
-import arviz as az
 import jax
 import matplotlib
 import numpy as np
@@ -24,6 +23,7 @@ from bnn_ppl.cli.detection import ood
 from bnn_ppl.cli.problem import Problem, conditioned
 from bnn_ppl.robustness.adversarial import attacked, fgsm
 from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt, rotate
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 GREY = [name for name in CORRUPTIONS if name != "saturate"]
 KERNEL, BIAS = "net.layers.0.kernel", "net.layers.0.bias"
@@ -45,7 +45,7 @@ def linear(mnist):
         site: rng.normal(0, 0.05, size=(2, 3, *shape)).astype(np.float32)
         for site, shape in shapes.items()
     }
-    return posterior, az.from_dict(draws)
+    return posterior, draws_of_arrays({"posterior": draws})
 
 
 @pytest.fixture
@@ -120,7 +120,9 @@ def assert_scores(row, expected):
 
 def numbered(num_chains=3, num_draws=10):
     values = np.arange(num_chains)[:, None] * 100 + np.arange(num_draws)
-    return az.from_dict({"w": values.astype(float)}, sample_stats={"lp": -values})
+    return draws_of_arrays(
+        {"posterior": {"w": values.astype(float)}, "sample_stats": {"lp": -values}}
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_colours_have_their_own_moments_and_all_corruptions():
     model = bnn.models.classifier(partial(bnn.nets.MLP, 768, (), 2), bnn.priors.normal(1.0))
     posterior = bnn.condition(model, (x, y))
     values = {KERNEL: rng.normal(size=(1, 2, 768, 2)), BIAS: rng.normal(size=(1, 2, 2))}
-    draws = az.from_dict(values)
+    draws = draws_of_arrays({"posterior": values})
     table = shift.corrupted(posterior, draws, (x, y), x_mean=mean, x_scale=scale, severities=(4,))
     assert table["corruption"].tolist() == ["none", *CORRUPTIONS]
     changed = ((corrupt(uint8, "saturate", 4) - mean) / scale).astype(np.float32)
@@ -324,7 +326,11 @@ def toy(kind, num_rows=6):
         for site, value in posterior.init(jax.random.key(0)).items()
     }
     log_weight = rng.normal(size=(2, 4))
-    return posterior, az.from_dict(values, sample_stats={"log_weight": log_weight}), (x, y)
+    return (
+        posterior,
+        draws_of_arrays({"posterior": values, "sample_stats": {"log_weight": log_weight}}),
+        (x, y),
+    )
 
 
 def slope(log_prob, x, step=1e-6):

@@ -8,7 +8,6 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import arviz as az
 import jax
 import matplotlib
 import numpy as np
@@ -24,6 +23,7 @@ from bnn_ppl.analysis.surface import corner, corners, surface
 from bnn_ppl.cli.analysis import surface as surface_command
 from bnn_ppl.cli.problem import Problem, conditioned
 from bnn_ppl.plots.surface import posterior_surface
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 matplotlib.use("Agg")
 
@@ -222,10 +222,12 @@ def test_two_processes_both_have_the_whole_surface(float64):
 def draws_of(posterior, num_chains, num_draws, seed=2):
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
-    return az.from_dict(
+    return draws_of_arrays(
         {
-            site: np.exp(rng.normal(size=(num_chains, num_draws, *leaf.shape)))
-            for site, leaf in shapes.items()
+            "posterior": {
+                site: np.exp(rng.normal(size=(num_chains, num_draws, *leaf.shape)))
+                for site, leaf in shapes.items()
+            }
         }
     )
 
@@ -319,7 +321,7 @@ def test_draws_that_give_no_three_corners_are_refused():
         with pytest.raises(ValueError, match=words):
             corners(posterior, draws_of(posterior, num_chains, num_draws), which)
     with pytest.raises(ValueError, match="expected .*net.layers.0.bias"):
-        corners(posterior, az.from_dict({"noise": np.ones((3, 4))}))
+        corners(posterior, draws_of_arrays({"posterior": {"noise": np.ones((3, 4))}}))
 
 
 # --- the figure

@@ -18,7 +18,7 @@ from bnn_ppl import cli
 from bnn_ppl.cli.networks import network
 from bnn_ppl.cli.problem import Problem
 from bnn_ppl.cli.run_folders import reopen
-from bnn_ppl.cli.sweep import _name
+from bnn_ppl.cli.sweep import _name, _study
 
 RUN = ["--", "hmc", "--data", "yacht", "--num-chains", "2", "--num-warmup", "3"]
 RUN += ["--num-draws", "5", "--hidden", "4", "--max-num-steps", "8", "--no-progress"]
@@ -127,6 +127,12 @@ def test_a_fifth_is_held_out_unless_said_and_the_test_rows_stay_unseen(tmp_path,
     )
     problem = json.loads((tmp_path / "runs/sweep-seed/0/problem.json").read_text())
     assert (problem["held_out"], problem["held_out_seed"]) == (0.2, 0)
+
+
+def test_folds_are_short_for_the_ten_of_the_data():
+    study = _study("temperature", ("1",), (), "test", None, None, ("folds",), (0, 1))
+    splits = [repeat["split"] for repeat in study.repeats if repeat["seed"] == "1"]
+    assert splits == [f"fold-{number}" for number in range(10)]
 
 
 @pytest.mark.slow

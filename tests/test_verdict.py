@@ -3,7 +3,6 @@
 import json
 from functools import partial
 
-import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.analysis.training_rows import some_rows
 from bnn_ppl.methods.method import Method
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(500, 1))
@@ -38,7 +38,9 @@ def drawn(slope=2.0, noise=0.1, stats=None, shape=(4, 100), **attrs):
     slope = np.broadcast_to(slope, shape) + 0.005 * RNG.normal(size=shape)
     noise = noise * (1 + 0.02 * np.abs(RNG.normal(size=shape)))
     attrs = {"draws_from": "chain", "thin": 1, "method": "hmc"} | attrs
-    return az.from_dict({"slope": slope, "noise": noise}, sample_stats=stats, attrs=attrs)
+    return draws_of_arrays(
+        {"posterior": {"slope": slope, "noise": noise}, "sample_stats": stats}, attrs
+    )
 
 
 def fitted(**options):
@@ -87,7 +89,7 @@ def classes():
 def test_a_classifier_must_beat_the_most_frequent_class(classes):
     shape = 4, 50
     for scale, good in ((3.0, True), (-3.0, False)):
-        draws = az.from_dict({"scale": scale + 0.1 * RNG.normal(size=shape)})
+        draws = draws_of_arrays({"posterior": {"scale": scale + 0.1 * RNG.normal(size=shape)}})
         found = bnn.verdict(classes, draws)
         assert found.converged == good
         assert good or found.text.startswith("NO BETTER THAN THE MOST FREQUENT CLASS (accuracy 0")
@@ -103,7 +105,9 @@ def test_a_rare_class_may_be_learnt_without_being_predicted():
     y = RNG.random(150) < 1 / (1 + np.exp(3 - x[:, 0]))
     posterior = bnn.condition(coin, (x, y.astype(int)))
     assert y.any() and "worse_than_mean" not in kinds(
-        bnn.verdict(posterior, az.from_dict({"w": 1 + 0.1 * RNG.normal(size=(4, 50))}))
+        bnn.verdict(
+            posterior, draws_of_arrays({"posterior": {"w": 1 + 0.1 * RNG.normal(size=(4, 50))}})
+        )
     )
 
 
@@ -130,7 +134,9 @@ def test_few_independent_draws(posterior):
 
 
 def test_chains_that_do_not_move(posterior):
-    still = az.from_dict({"slope": np.full((4, 50), 2.0), "noise": np.full((4, 50), 0.1)})
+    still = draws_of_arrays(
+        {"posterior": {"slope": np.full((4, 50), 2.0), "noise": np.full((4, 50), 0.1)}}
+    )
     assert kinds(bnn.verdict(posterior, still)) == ["stuck"]
 
 
@@ -227,7 +233,9 @@ def test_a_fit_of_many_weights_to_few_rows_is_said_to_understate_a_learnt_noise(
         with numpyro.plate("data", len(x)):
             numpyro.sample("y", dist.Normal(slope[0] * x[:, 0], 0.1), obs=y)
 
-    draws = az.from_dict({"slope": 2 + 0.01 * RNG.normal(size=(2, 9, 3))}, attrs={"thin": 0})
+    draws = draws_of_arrays(
+        {"posterior": {"slope": 2 + 0.01 * RNG.normal(size=(2, 9, 3))}}, {"thin": 0}
+    )
     draws.attrs["draws_from"] = "gaussian"
     assert "narrow" not in kinds(bnn.verdict(bnn.condition(known, (X[:9], Y[:9])), draws))
 
@@ -242,12 +250,12 @@ def test_a_noise_on_a_bound_of_its_prior_is_a_note(spread):
     posterior = bnn.condition(bounded, (X[:50], 2 * X[:50, 0]))
     shape = 4, 100
     slope = 2 + 0.01 * RNG.normal(size=shape)
-    draws = az.from_dict({"slope": slope, "noise": np.full(shape, 0.031)})
+    draws = draws_of_arrays({"posterior": {"slope": slope, "noise": np.full(shape, 0.031)}})
     found = bnn.verdict(posterior, draws)
     assert found.converged and kinds(found) == ["bound"]
     side = "ceiling of 0.032" if "high" in spread else "floor of 0.03: data are less noisy"
     assert f"noise is on its {side}" in found.text
-    away = az.from_dict({"slope": slope, "noise": np.full(shape, 0.02)})
+    away = draws_of_arrays({"posterior": {"slope": slope, "noise": np.full(shape, 0.02)}})
     assert "high" not in spread or not bnn.verdict(posterior, away).findings
 
 

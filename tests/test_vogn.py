@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +19,7 @@ import bnn_ppl as bnn
 from bnn_ppl.methods.shared import per_example_gradients as module
 from bnn_ppl.methods.shared.per_example_gradients import row_gradients
 from bnn_ppl.methods.vogn import vogn
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 # --- squared gradients of rows
 
@@ -271,7 +271,7 @@ def test_a_newton_step_lands_on_the_priors_mean_where_the_data_say_nothing():
 
     posterior = bnn.condition(model, (np.ones((4, 3)), np.zeros(4)), temperature=0.1)
     method = vogn(posterior, 1.0, beta2=0.0, init_std=3.0)
-    begin = az.from_dict({"w": np.full((2, 3, 3), 40.0)})
+    begin = draws_of_arrays({"posterior": {"w": np.full((2, 3, 3), 40.0)}})
     draws = sample(posterior, method, num_warmup=1, num_draws=2, thin=0, init=begin)
     np.testing.assert_allclose(fitted(draws, "loc"), 0.5, atol=1e-4)
     np.testing.assert_allclose(fitted(draws, "scale"), 2.0 * 0.1**0.5, rtol=1e-5)
@@ -449,7 +449,7 @@ def test_every_argument_is_recorded_and_numbers_out_of_range_are_refused():
 def test_it_starts_from_draws_of_another_method():
     model, data = absolute_errors()
     posterior = bnn.condition(model, data)
-    begin = az.from_dict({"w": np.full((2, 3, 3), 0.25)})
+    begin = draws_of_arrays({"posterior": {"w": np.full((2, 3, 3), 0.25)}})
     method = vogn(posterior, 1e-9, init_std=1e-6)
     draws = sample(posterior, method, num_warmup=1, num_draws=2, thin=0, init=begin)
     np.testing.assert_allclose(fitted(draws, "loc"), 0.25, atol=1e-5)

@@ -114,7 +114,7 @@ def test_choosing_draws_leaves_them_alone(posterior, descent):
 
 def test_a_run_without_warm_up_has_no_group(posterior, descent):
     draws = sample(posterior, descent, num_warmup=0, thin=1)
-    assert "warmup_sample_stats" not in draws.groups()
+    assert "warmup_sample_stats" not in draws
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 512])

@@ -24,6 +24,7 @@ from bnn_ppl.analysis.compare_inputs import (
 from bnn_ppl.analysis.compare_tables import table_of
 from bnn_ppl.analysis.compare_temperatures import fit_temperatures
 from bnn_ppl.analysis.metrics.inputs import Array, Prediction
+from bnn_ppl.analysis.metrics.summaries import by_output
 
 if TYPE_CHECKING:
     import arviz
@@ -38,7 +39,7 @@ def compare(
     validation: ArrayLike | tuple[dict[str, Prediction], ArrayLike] | None = None,
     draws: dict[str, arviz.InferenceData] | None = None,
     function_rhat: dict[str, Any] | None = None,
-    scale: float = 1.0,
+    scale: ArrayLike = 1.0,
 ) -> pandas.DataFrame:
     """Score predictions of the same rows in a table with one row per method.
 
@@ -62,7 +63,7 @@ def compare(
         R-hat in function space of some methods: the result of `function_draws`; the row "function"
         of :func:`bnn_ppl.diagnostics.summary`; or R-hats already computed, of any shape, of which
         NaN values are left out. Independent draws of a fit have none.
-    scale : float
+    scale : float or array (outputs,)
         What regression targets were divided by; scores are in original units.
 
     Returns
@@ -74,7 +75,8 @@ def compare(
 
         For regression ``rmse``, ``nll`` (NaN without ``log_prob``), ``gaussian_nll``,
         ``coverage_90``, and to the reference ``wasserstein_1`` and ``wasserstein_2``, distances of
-        Gaussians with the predictive mean and variance, averaged over rows.
+        Gaussians with the predictive mean and variance, averaged over rows. Of several outputs
+        also each output's own: ``rmse[0]``, ``gaussian_nll[0]``, ``coverage_90[0]`` and so on.
 
         For both ``rhat_median`` and ``rhat_max``; ``seconds`` and ``gradient_evaluations`` of the
         whole run including warm-up, ``num_chains``, and ``num_draws`` per chain. NaN where unknown.
@@ -122,14 +124,16 @@ def _by_method(
 
 
 def _scores(
-    variables: Variables, y: Array, scale: float, temperature: float | None
+    variables: Variables, y: Array, scale: ArrayLike, temperature: float | None
 ) -> dict[str, float]:
     if "probs" not in variables:
+        each = by_output(variables, y, scale) if y.ndim == 2 else {}
         return {
             "rmse": metrics.rmse(variables, y, scale=scale),
             "nll": metrics.nll(variables, y, scale=scale) if "log_prob" in variables else np.nan,
             "gaussian_nll": metrics.gaussian_nll(variables, y, scale=scale),
             "coverage_90": metrics.coverage(variables, y, level=0.9),
+            **{name: value for name, value in each.items() if "predictive_sd" not in name},
         }
     found = {
         "accuracy": metrics.accuracy(variables, y),
@@ -143,7 +147,7 @@ def _scores(
     return found
 
 
-def _distances(variables: Variables, target: Variables, scale: float) -> dict[str, float]:
+def _distances(variables: Variables, target: Variables, scale: ArrayLike) -> dict[str, float]:
     if "probs" in variables:
         return {
             "agreement": metrics.agreement(variables, target),

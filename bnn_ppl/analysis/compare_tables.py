@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
@@ -50,7 +51,8 @@ def table_of(
     """Make the table of `compare` from its rows by method, with its attrs."""
     import pandas as pd
 
-    columns = [column for column in HEADINGS if any(column in row for row in rows.values())]
+    there = dict.fromkeys(itertools.chain(*rows.values()))
+    columns = [column for name in HEADINGS for column in there if _score(column) == name]
     table = pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
     table.attrs = {
         "better": {column: _better(column) for column in columns if column not in NEITHER},
@@ -61,7 +63,13 @@ def table_of(
 
 
 def _better(column: str) -> Better:
-    return NEAREST.get(column, "higher" if column in HIGHER else "lower")
+    score = _score(column)
+    return NEAREST.get(score, "higher" if score in HIGHER else "lower")
+
+
+def _score(column: str) -> str:
+    """Name the score of a column, which may be that of one output: rmse of rmse[0]."""
+    return column.partition("[")[0]
 
 
 def best(table: pandas.DataFrame, column: str) -> list[str]:
@@ -86,7 +94,7 @@ def best(table: pandas.DataFrame, column: str) -> list[str]:
     values = values[np.isfinite(values)]
     if column in DISTANCES:
         values = values[values.index != table.attrs.get("reference")]
-    if goal is None or column in UNRANKED or values.empty:
+    if goal is None or _score(column) in UNRANKED or values.empty:
         return []
     if isinstance(goal, str):
         loss = -values if goal == "higher" else values
@@ -125,7 +133,9 @@ def to_latex(table: pandas.DataFrame, *, digits: int = 4) -> str:
 
 
 def _heading(table: pandas.DataFrame, column: str) -> str:
-    text, goal = _escaped(HEADINGS.get(column, column)), table.attrs.get("better", {}).get(column)
+    score = _score(column)
+    words = column.replace(score, HEADINGS.get(score, score), 1)
+    text, goal = _escaped(words), table.attrs.get("better", {}).get(column)
     if goal is None:
         return text
     arrows = {"higher": r"\uparrow", "lower": r"\downarrow"}

@@ -6,6 +6,7 @@ there is a new option here.
 
 import difflib
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from typing import Any
@@ -22,13 +23,14 @@ from bnn_ppl.cli.results import compare, prune, summary
 from bnn_ppl.cli.robustness import adversarial, corruptions, rotations
 from bnn_ppl.cli.run import plan_command, run_command
 from bnn_ppl.cli.score import score
-from bnn_ppl.cli.signatures import flowing
+from bnn_ppl.cli.signatures import first_positional, flags_of, flowing
 from bnn_ppl.cli.studies import continual, label_noise
 from bnn_ppl.cli.sweep import sweep_command
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime.devices import one_device_a_core
 from bnn_ppl.runtime.interrupts import answered, raised_for_sure, stopping
 from bnn_ppl.runtime.programs import cache_compiled_programs
+from bnn_ppl.runtime.starting import INTERRUPTED, imported
 
 COMMANDS = (
     summary,
@@ -60,13 +62,14 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(2)
     _start_jax()
     try:
+        imported()
         with raised_for_sure(), answered(partial(stopping, "stopping", "--json" in given)):
             _parse(given, repeated)
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"bnn-ppl: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def _parse(arguments: list[str], repeated: list[str]) -> Any:
@@ -79,8 +82,7 @@ def _parse(arguments: list[str], repeated: list[str]) -> Any:
         app.command(command)
     for options in (Problem, Training):
         options.__doc__ = flowing(options.__doc__)
-    names = [command.__name__.replace("_", "-") for command in commands]
-    _check_words(arguments, names)
+    _check_words(arguments, commands)
     return app.cli(
         prog="bnn-ppl",
         description=(
@@ -92,18 +94,25 @@ def _parse(arguments: list[str], repeated: list[str]) -> Any:
     )
 
 
-def _check_words(arguments: list[str], commands: list[str]) -> None:
+def _check_words(arguments: list[str], commands: Sequence[Callable]) -> None:
     """Refuse commands and methods that there are not, with the closest that there is."""
-    known = {"command": commands}
-    if arguments[:1] in (["run"], ["plan"]):
-        known["method"] = list(METHODS)
-    for word, (what, names) in zip(arguments, known.items(), strict=False):
-        if word.startswith("-"):
-            return
-        if word.replace("_", "-") not in [name.replace("_", "-") for name in names]:
-            close = difflib.get_close_matches(word.lower(), names, 1)
-            meant = f"; did you mean {close[0]!r}?" if close else ";"
-            raise ValueError(f"got {what} {word!r}{meant} expected one of {', '.join(names)}")
+    command, *others = arguments
+    if command.startswith("-"):
+        return
+    by_name = {function.__name__.replace("_", "-"): function for function in commands}
+    _check_word("command", command, list(by_name))
+    if command in ("run", "plan"):
+        flags = flags_of(Problem, Training, bnn.run, by_name[command])
+        method = first_positional(others, flags)
+        if method is not None:
+            _check_word("method", method, list(METHODS))
+
+
+def _check_word(what: str, word: str, names: list[str]) -> None:
+    if word.replace("_", "-") not in [name.replace("_", "-") for name in names]:
+        close = difflib.get_close_matches(word.lower(), names, 1)
+        meant = f"; did you mean {close[0]!r}?" if close else ";"
+        raise ValueError(f"got {what} {word!r}{meant} expected one of {', '.join(names)}")
 
 
 def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -209,7 +209,12 @@ def _priors_and_posterior(
 def _groups(y: np.ndarray, data: Any) -> tuple[np.ndarray, dict[int, Any]]:
     """Group each row is in, its class or its fifth of y, and names of the groups."""
     if data.num_classes:
-        return y, {}
+        return y, dict(enumerate(data.class_names or ()))
+    if data.output_names:
+        raise ValueError(
+            f"got y of the outputs {', '.join(data.output_names)}, expected classes or one output "
+            "to group the rows by: run with one --target"
+        )
     edges = np.quantile(y, np.arange(1, _NUM_GROUPS) / _NUM_GROUPS)
     labels = np.searchsorted(edges, y)
     original = np.asarray(y) * data.y_scale + data.y_mean

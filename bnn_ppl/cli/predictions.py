@@ -12,7 +12,7 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.predictives import PredictiveForm, predict_in_form, quantiles_in_form
 from bnn_ppl.cli.problem import Scored, rows_held_out, training_rows
 from bnn_ppl.cli.run_folders import Opened, reopen
-from bnn_ppl.cli.tables import answers, answers_by_row
+from bnn_ppl.cli.tables import answers, answers_by_row, scores
 from bnn_ppl.data.new_rows import read_new_rows
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ def predict(
     """Average a run's predictions over its draws: scores, and a line for each row in a file.
 
     A regression has mean, sd, the part of the sd that comes from the weights, and quantiles, in the
-    units of the data; a classification has the probability of each class. Both have entropies in
-    nats: in total, expected of a draw, and their difference, the mutual information.
+    units of the data, for each output if there are several; a classification has the probability of
+    each class, by its name if it has one. Both have entropies in nats: in total, expected of a
+    draw, and their difference, the mutual information.
 
     Parameters
     ----------
@@ -82,6 +83,11 @@ def predict(
             "calibrate: leave --on out"
         )
     run = reopen(folder, data_dir, "test" if conformal == _HELD_OUT else on)
+    if conformal is not None and run.data.output_names:
+        raise ValueError(
+            f"got --conformal for a run on y of {len(run.data.output_names)} outputs, expected one "
+            "output: run with one --target, or use bnn.conformal on each"
+        )
     test = _of_data_set(run)
     rows = test if inputs is None else _read(run, inputs)
     fewest = bnn.conformal.fewest_rows(level)
@@ -95,15 +101,17 @@ def predict(
         table = table.assign_coords(probability=list(levels))
         found = quantiles_in_form(predictive, run.posterior, draws, rows.x, levels)
         found = found.astype(float) * run.data.y_scale + run.data.y_mean
-        table["quantile"] = ("probability", "row"), found
+        table["quantile"] = ("probability", "row", "output")[: found.ndim], found
     if rows.y is not None:
-        print(bnn.metrics.summary(prediction, rows.y, scale=run.data.y_scale).to_string())
+        print(scores(prediction, rows.y, run.data).to_string())
     if used is not None:
         scored = (rows, prediction) if inputs is not None and rows.y is not None else (test, None)
         table = _with_conformal(run, averaged, table, prediction, used, scored, level)
     _write(table, path)
     if inputs is None:
         arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
+        if run.data.class_names:
+            arrays["class_names"] = np.array(run.data.class_names)
         np.savez_compressed(folder / "predictions.npz", **arrays)
     also = "; in those of the model in predictions.npz" if inputs is None else ""
     print(f"predictions of {len(rows.x)} {rows.words}, in the units of the data, in {path}{also}")
@@ -194,7 +202,10 @@ def _trained_on(run: Opened, rows: Rows) -> str:
     """Say how many rows are equal to training rows, if any."""
     kept, _ = training_rows(run.problem, run.data)
     seen, new = (
-        [(np.asarray(x).tobytes(), float(y)) for x, y in zip(part.x, part.y, strict=True)]
+        [
+            (np.asarray(x).tobytes(), np.asarray(y).tobytes())
+            for x, y in zip(part.x, part.y, strict=True)
+        ]
         for part in (kept, rows)
     )
     known = set(seen)

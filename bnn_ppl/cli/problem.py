@@ -36,7 +36,8 @@ class Problem(NamedTuple):
     subset
         Use only the first training rows of images and texts; 160 of mnist ship with the package.
     target
-        The column of a .csv file that is y, by name or number.
+        The column of a .csv file that is y, by name or number; several with commas between them,
+        as in height,weight, make a regression of several outputs.
     classes
         Whether y in your own file is a class number; text and True/False always are.
     impute
@@ -76,6 +77,8 @@ class Problem(NamedTuple):
     noise
         Noise of a regression: "learnt", "heteroscedastic", or a known standard deviation in units
         of the standardised y.
+    covariance
+        Of the noise of several outputs: "diagonal", or "full" with learnt correlations.
     held_out
         Fraction of the training rows held out of training. Commands then score these rows in place
         of the test rows, so that settings are chosen without the latter. Descent stops early on
@@ -133,6 +136,7 @@ class Problem(NamedTuple):
     prior_scale: float | None = None
     prior_power: float | None = None
     noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
+    covariance: Literal["diagonal", "full"] = "diagonal"
     held_out: float = 0.0
     held_out_seed: int | None = 0
     folds: int | None = None
@@ -154,11 +158,13 @@ def conditioned(
     jax.config.update("jax_enable_x64", problem.float64)
     jax.config.update("jax_default_matmul_precision", problem.matmul_precision)
     data = load_data(problem, encoding)
-    model = _model(problem, data)
-    train, _ = training_rows(problem, data)
-    return data, bnn.condition(
-        model,
-        train,
+    return data, _posterior(problem, data)
+
+
+def _posterior(problem: Problem, data: Any) -> bnn.Posterior:
+    return bnn.condition(
+        _model(problem, data),
+        training_rows(problem, data)[0],
         temperature=problem.temperature,
         tempered=problem.tempered,
         microbatch=problem.microbatch,
@@ -181,7 +187,7 @@ def with_prior_scale(
     if is_searched(posterior):
         print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)
     problem = problem._replace(prior_scale=scale_or_usual(posterior_at, USUAL_SCALE))
-    return problem, conditioned(problem)[1]
+    return problem, _posterior(problem, data)
 
 
 def refuse_unused(problem: Problem, data: Any) -> None:
@@ -189,6 +195,10 @@ def refuse_unused(problem: Problem, data: Any) -> None:
     if data.num_classes is not None and problem.noise != "learnt":
         raise ValueError(
             f"got --noise {problem.noise} for {problem.data}, expected it of a regression: drop it"
+        )
+    if problem.covariance == "full" and data.num_classes is not None:
+        raise ValueError(
+            f"got --covariance full for {problem.data}, expected it of several outputs: drop it"
         )
     refuse_hidden(problem.net, problem.hidden, Problem().hidden)
     if problem.prior_power is not None and problem.prior != "generalised_normal":
@@ -269,9 +279,11 @@ def _model(problem: Problem, data: Any) -> Callable:
     if data.num_classes is not None:
         net = network(problem, data, data.num_classes)
         return bnn.models.classifier(net, _prior(problem, data, net))
-    net = network(problem, data, 2 if problem.noise == "heteroscedastic" else 1)
+    num_outputs = math.prod(data.train.y.shape[1:])
+    net = network(problem, data, num_outputs * (2 if problem.noise == "heteroscedastic" else 1))
     noise = None if problem.noise == "learnt" else problem.noise
-    return bnn.models.regressor(net, _prior(problem, data, net), noise)
+    more: dict[str, Any] = {"num_outputs": num_outputs, "covariance": problem.covariance}
+    return bnn.models.regressor(net, _prior(problem, data, net), noise, **more)
 
 
 def _prior(problem: Problem, data: Any, net: Callable) -> Any:
@@ -299,6 +311,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
         kind += f", {problem.label_noise:.0%} of the training labels random"
     if problem.only_classes is not None:
         kind += f" ({' '.join(map(str, problem.only_classes))})"
+    kind += f" of {', '.join(data.output_names)}" if data.output_names else ""
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
     prior = f"{problem.prior}({problem.prior_scale or USUAL_SCALE})"
     columns = "" if data.encoding is None else in_words(data.encoding)

@@ -18,6 +18,7 @@ from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.problem import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
+from bnn_ppl.cli.tables import with_output_names
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.sampling.judged import judged
@@ -142,6 +143,7 @@ def compare(
         },
         scale=data.y_scale,
     )
+    table = with_output_names(table, data, axis=1)
     print(to_latex(table) if latex else table.to_string(float_format="{:.4g}".format))
     bnn.plots.comparison(table).savefig(figure, dpi=150)
     print(f"figure in {figure}")

@@ -122,7 +122,7 @@ def corruptions(
 def rotations(
     folders: Folders,
     *,
-    label: int = 1,
+    label: int | str = 1,
     num_rows: int | None = None,
     num_draws: int = 100,
     batch_size: int = 1000,
@@ -137,7 +137,7 @@ def rotations(
     folders
         Folders of runs on the same images.
     label
-        Class of the image: the first test row of that class.
+        Class of the image, by number or name: the first test row of that class.
     num_rows
         Rotate this many test images instead, spread evenly, and average over them.
     num_draws
@@ -157,7 +157,7 @@ def rotations(
     path = figure_path(folders, figure, "rotations.png")
     runs, data = image_runs(folders, data_dir)
     rows = _first_of(data, label) if num_rows is None else _some(data.test, num_rows)
-    tables = {
+    found = {
         name: shift.rotated(
             run.posterior,
             shift.thinned(run.draws, num_draws),
@@ -169,6 +169,8 @@ def rotations(
         )
         for name, run in runs.items()
     }
+    names = {f"probability_{k}": f"probability_{c}" for k, c in enumerate(data.class_names or ())}
+    tables = {name: table.rename(columns=names) for name, table in found.items()}
     what = (
         f"the first of class {label} of the test rows"
         if one
@@ -265,12 +267,13 @@ def _some(rows: bnn.data.Data, num_rows: int) -> bnn.data.Data:
     return bnn.data.Data(rows.x[chosen], rows.y[chosen])
 
 
-def _first_of(data: bnn.data.DataSet, label: int) -> bnn.data.Data:
-    places = np.flatnonzero(data.test.y == label)[:1]
+def _first_of(data: bnn.data.DataSet, label: int | str) -> bnn.data.Data:
+    names = list(data.class_names or ())
+    number = names.index(str(label)) if str(label) in names else label
+    places = np.flatnonzero(data.test.y == number)[:1]
     if not places.size:
-        raise ValueError(
-            f"got --label {label}, expected one of the classes 0 to {(data.num_classes or 0) - 1}"
-        )
+        among = ", ".join(names) or f"0 to {(data.num_classes or 0) - 1}"
+        raise ValueError(f"got --label {label}, expected one of the classes {among}")
     return bnn.data.Data(data.test.x[places], data.test.y[places])
 
 

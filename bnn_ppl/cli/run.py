@@ -21,6 +21,7 @@ from bnn_ppl.cli.problem import (
     conditioned,
     describe,
     refuse_unused,
+    rows_held_out,
     scored,
     training_rows,
     with_prior_scale,
@@ -37,9 +38,9 @@ from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 Until = Annotated[tuple[str, ...], tyro.conf.arg(metavar="rhat=NUMBER ess=NUMBER")]
 
 _RUNNING = {"num_chains": None}
-_WITHOUT_COST = {"max_minutes", "log_to"}
+_WITHOUT_COST = {"max_minutes", "log_to", "score_every"}
 _NOT_TYPED = {"key", "posterior", "method", "init", "keep", "folder", "mesh"}
-_NOT_TYPED |= {"progress", "until", "verdict"}
+_NOT_TYPED |= {"progress", "until", "verdict", "held_out"}
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
 
 
@@ -278,6 +279,8 @@ def _run(
     first = jax.process_index() == 0
     if first:
         print(describe(problem, data, posterior), flush=True)
+    if running["score_every"] is not None:
+        running = running | {"held_out": _rows_to_score(problem, data)}
     if running.get("until"):
         running = running | {"until": running["until"] | {"x": of_rows.test.x}}
     sample = partial(bnn.run, jax.random.key(seed), posterior, built, **running)
@@ -308,10 +311,21 @@ def _run(
         scale=data.y_scale,
         offset=data.y_mean,
         title=f"{name} on {problem.data}, split {problem.split}, {rows} rows",
+        outputs=data.output_names,
     )
     figure.savefig(folder / "report.png", dpi=150)
     print(f"figure in {folder / 'report.png'}, draws in {folder}")
     return bool(draws.attrs.get("converged", 0)), (prediction, functions)
+
+
+def _rows_to_score(problem: Problem, data: Any) -> Any:
+    rows = rows_held_out(problem, data)
+    if rows is None:
+        raise ValueError(
+            "got --score-every for a run that trains on all training rows, expected one that holds "
+            "some out: add --held-out 0.2"
+        )
+    return rows
 
 
 def _sample(sample: Callable, settings: Options, folder: Path) -> Any:

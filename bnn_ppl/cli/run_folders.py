@@ -106,7 +106,8 @@ def _same_rows(data: Any, other: Any) -> bool:
     return (
         np.array_equal(data.test.x, other.test.x)
         and np.array_equal(data.test.y, other.test.y)
-        and (data.y_mean, data.y_scale) == (other.y_mean, other.y_scale)
+        and np.array_equal(data.y_mean, other.y_mean)
+        and np.array_equal(data.y_scale, other.y_scale)
     )
 
 

@@ -13,6 +13,7 @@ from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.cli.problem import Scored
 from bnn_ppl.cli.results import check_published, check_reference, predicted, predicted_elsewhere
 from bnn_ppl.cli.run_folders import Opened, reopen_all
+from bnn_ppl.cli.tables import with_output_names
 
 _ALL_ROWS = (
     *("data", "split", "target", "classes", "only-classes", "image-size", "data-dir"),
@@ -22,6 +23,7 @@ _HELD_OUT = ("held-out", "held-out-seed", "folds", "fold")
 OTHER_ROWS = (*_ALL_ROWS, *_HELD_OUT, "on")
 _OWN = ("folder", "on", "held-out", "folds", "fold")  # options of sweep that the run has too
 _USUAL_SHARE = 0.2  # held out
+_TEN_FOLDS = tuple(f"fold-{number}" for number in range(10))
 _COSTS = ("seconds", "gradient_evaluations", "num_chains", "num_draws")  # without standard errors
 
 
@@ -90,8 +92,8 @@ def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], Any]) -> 
         folds
             Number of folds of the training rows: each is held out once.
         splits
-            Splits of the data, as of --split: for example 0 1 2, or fold-0 to fold-9 with --on
-            test for ten-fold cross-validation on all rows.
+            Splits of the data, as of --split: for example 0 1 2. "folds" is short for fold-0 to
+            fold-9: with --on test ten-fold cross-validation on all rows.
         seeds
             Seeds of the run.
         reference
@@ -141,7 +143,7 @@ def _study(
     if folds is not None and on == "test":
         raise ValueError(
             "got --folds with --on test, expected one of them: folds of all rows are splits, "
-            "--splits fold-0 fold-1 ... fold-9 --on test"
+            "--splits folds --on test"
         )
     if folds is not None and folds < 2:
         raise ValueError(f"got --folds {folds}, expected 2 or more: usual are 5 and 10")
@@ -152,7 +154,11 @@ def _study(
     rows = ["--on", on]
     rows += [] if held_out is None else ["--held-out", f"{held_out:g}"]
     rows += [] if folds is None else ["--folds", str(folds)]
-    given: dict[str, Sequence] = {"split": splits, "fold": range(folds or 0), "seed": seeds}
+    given: dict[str, Sequence] = {
+        "split": _TEN_FOLDS if splits == ("folds",) else splits,
+        "fold": range(folds or 0),
+        "seed": seeds,
+    }
     repeated = {name: tuple(map(str, each)) for name, each in given.items() if each}
     for name, each in repeated.items():
         if len(set(each)) < len(each):
@@ -245,6 +251,7 @@ def _table(
         function_rhat=functions,
         scale=first.data.y_scale,
     )
+    table = with_output_names(table, first.data, axis=1)
     for name, drawn in draws.items():
         stats = drawn.get("sample_stats", {})
         if "acceptance_rate" in stats:

@@ -30,7 +30,7 @@ def results_table(
     beside = {"rmse": published.get("rmse"), "nll": published.get("log_likelihood")}
     if beside["nll"] is not None:
         beside["nll"] = -beside["nll"]
-    for name, value in bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale).items():
+    for name, value in scores(prediction, data.test.y, data).items():
         other = beside.get(name)
         rows.append((name, f"{value:.4g}", "" if other is None else f"{other:.4g}"))
     fits = are_fits(draws)
@@ -48,10 +48,30 @@ def results_table(
         rows.append(("divergences", str(int(stats.diverging.sum())), ""))
     rows.append(("gradient evaluations", f"{draws.attrs['gradient_evaluations']:,}", ""))
     rows.append(("seconds", f"{draws.attrs['sampling_time']:.1f}", ""))
-    lines = [f"{a:24}{b:>14}{c:>14}".rstrip() for a, b, c in rows]
+    width = max(24, 2 + max(len(name) for name, *_ in rows))
+    lines = [f"{a:{width}}{b:>14}{c:>14}".rstrip() for a, b, c in rows]
     if published:
         lines.append("\nMC dropout: published for this split (Gal & Ghahramani, 2016)")
     return "\n" + "\n".join(lines) + "\n"
+
+
+def scores(prediction: Any, y: np.ndarray, data: Any) -> Any:
+    """Give all metrics of a prediction, those of each output by the output's name."""
+    return with_output_names(bnn.metrics.summary(prediction, y, scale=data.y_scale), data)
+
+
+def with_output_names(table: Any, data: Any, axis: int = 0) -> Any:
+    """Rename scores of single outputs: rmse[0] to rmse[height]."""
+    names = {f"[{number}]": f"[{name}]" for number, name in enumerate(data.output_names or ())}
+
+    def renamed(score: str) -> str:
+        at = score.find("[")
+        return score if at < 0 else score[:at] + names.get(score[at:], score[at:])
+
+    found = table.rename(renamed, axis=axis)
+    for name in {"better", "reference_scores"} & set(table.attrs):
+        found.attrs[name] = {renamed(score): value for score, value in table.attrs[name].items()}
+    return found
 
 
 def plan_table(plan: Any) -> str:
@@ -81,41 +101,74 @@ def plan_table(plan: Any) -> str:
 
 
 def answers(prediction: "xarray.Dataset", y: np.ndarray | None, data: Any) -> "xarray.Dataset":
-    """Give predictions, and y if it is known, in the units of the data."""
+    """Give predictions, and y if it is known, in the units of the data; classes by their names."""
     entropies = ["entropy", "expected_entropy", "mutual_information"]
     # Without a closed form the expected entropy is not known.
     known = [name for name in entropies if not np.isnan(prediction[name]).all()]
     prediction = prediction.astype(float)
     found = prediction[["probs" if data.num_classes else "mean", *known]]
     if data.num_classes:
-        found["predicted"] = "row", prediction["probs"].values.argmax(1)
+        found["predicted"] = "row", named(prediction["probs"].values.argmax(1), data)
+        if data.class_names:
+            found = found.assign_coords({"class": list(data.class_names)})
     else:
         found["mean"] = found["mean"] * data.y_scale + data.y_mean
         for name, variance in {"sd": "variance", "epistemic_sd": "epistemic_variance"}.items():
             found[name] = np.sqrt(prediction[variance]) * data.y_scale
-        for name in known[:2]:
+        for name in known[:2]:  # of several outputs, each is a change of units
             found[name] = found[name] + np.log(data.y_scale)
+        if data.output_names:
+            found = found.assign_coords(output=list(data.output_names))
     if y is not None:
         y = np.asarray(y)
-        scaled = y if data.num_classes else y.astype(float) * data.y_scale + data.y_mean
-        found["observed"] = "row", scaled
+        of_classes = data.num_classes is not None
+        scaled = named(y, data) if of_classes else y.astype(float) * data.y_scale + data.y_mean
+        found["observed"] = ("row", "output")[: scaled.ndim], scaled
     return found.assign_attrs(units="those of the data; entropies in nats")
 
 
+def named(classes: np.ndarray, data: Any) -> np.ndarray:
+    """Give class numbers, or the names of the classes if they have names."""
+    return np.asarray(data.class_names)[classes] if data.class_names else classes
+
+
 def answers_by_row(answers: "xarray.Dataset") -> Any:
-    """Make a table of predictions: a line for each row, a column for each class and quantile."""
+    """Make a table of predictions: a line for each row, a column for each class and quantile.
+
+    Where y has several outputs, each has columns of its own, as in mean_height.
+
+    A set of classes is their numbers with spaces between them, or their names with "; ".
+    """
     import pandas
 
+    has_names = "class" in answers.coords
+    classes = answers["class"].values if "class" in answers.dims else np.arange(0)
+    between = "; " if has_names else " "
     columns: dict[str, np.ndarray] = {}
+    if "output" in answers.dims:
+        return _by_output(answers)
     for name in (name for name in _COLUMNS if name in answers):
         values = answers[name].values
         if name == "probs":
-            columns |= {f"probability_{k}": own for k, own in enumerate(values.T)}
+            columns |= {f"probability_{k}": own for k, own in zip(classes, values.T, strict=True)}
         elif name == "quantile":
             levels = answers["probability"].values
             columns |= {f"quantile_{q:g}": own for q, own in zip(levels, values, strict=True)}
         elif name == "conformal_set":
-            columns[name] = np.array([" ".join(map(str, np.flatnonzero(row))) for row in values])
+            sets = [between.join(map(str, classes[row.astype(bool)])) for row in values]
+            columns[name] = np.array(sets)
         else:
             columns[name] = values
     return pandas.DataFrame(columns)
+
+
+def _by_output(answers: "xarray.Dataset") -> Any:
+    """Give the columns of each output, in the order of the outputs, then those of all together."""
+    import pandas
+
+    of_each = [name for name, values in answers.items() if "output" in values.dims]
+    tables = [
+        answers_by_row(answers[of_each].isel(output=k, drop=True)).add_suffix(f"_{name}")
+        for k, name in enumerate(answers["output"].values)
+    ]
+    return pandas.concat([*tables, answers_by_row(answers.drop_vars([*of_each, "output"]))], axis=1)

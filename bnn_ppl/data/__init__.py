@@ -25,7 +25,7 @@ from bnn_ppl.data.published import HMCReference, hmc_reference, published
 from bnn_ppl.data.reading import Data, DataSet, places
 from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.tfds import from_tfds, tfds_test_images
-from bnn_ppl.data.user_files import own
+from bnn_ppl.data.user_files import Target, own
 
 __all__ = [
     "Data",
@@ -47,7 +47,7 @@ def load(
     subset: int | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     dtype: DTypeLike = np.float32,
-    target: str | int | None = None,
+    target: Target = None,
     classes: bool | None = None,
     impute: bool = False,
     encoding: Encoding | None = None,
@@ -101,18 +101,19 @@ def load(
         environment variable BNN_PPL_DATA.
     dtype : dtype
         Of x, and of y in regression; y of classes and tokens are int32.
-    target : str or int, optional
+    target : str, int, or sequence of these, optional
         Of a ``.csv`` file: the column of y by its name in the header, or by its number, 0 the first
-        and -1 the last. Default: the last.
+        and -1 the last. Default: the last. Several, also as one text "height,weight", are the
+        columns of y (rows, outputs), which must hold numbers.
     classes : bool, optional
-        Of a file: whether y are classes 0, 1, 2, ... Default: for ``.csv`` if y is text or truth
-        values; for ``.npz`` if y is of integers.
+        Of a file: whether y are classes 0, 1, 2, ... Default: if y is text or truth values; for
+        ``.npz`` also if y is of integers.
     impute : bool
         Of a ``.csv`` file: fill empty inputs (also NaN, NA, null) by the mean of the training rows,
         of text and truth values by the most frequent one. By default they are refused.
     encoding : Encoding, optional
-        Of a ``.csv`` file: the ``encoding`` of a set loaded before, to be used again in place of
-        `impute` and of a look at the columns.
+        Of a file: the ``encoding`` of a set loaded before, to be used again in place of `impute`
+        and of a look at the columns.
     image_size : int, optional
         Of a folder of images or a set "tfds:...": scale images so that their shorter side has so
         many pixels, and keep the square in the middle. By default they must be of one size.
@@ -173,6 +174,8 @@ def load(
     which any cell is a number must hold numbers. A first column without a name (or "Unnamed: 0") is
     the index of pandas, and left out. What was done is told in a warning and recorded in
     ``encoding``, by which `encode` makes the same of new rows.
+
+    Classes that are texts or truth values keep their names: ``class_names`` of the set.
 
     An ``.npz`` file holds x_train, y_train, x_test and y_test, or train_images, train_labels,
     test_images and test_labels, as MedMNIST is published (whose validation rows are not used), or x

@@ -27,16 +27,15 @@ def of_classes(data: DataSet, classes: Sequence[int]) -> DataSet:
             f"got only_classes={tuple(classes)} of {data.name!r}, expected two or more of 0 to "
             f"{data.num_classes - 1}, each once; change them"
         )
-    numbers = np.full(data.num_classes, -1, np.int32)
-    numbers[list(classes)] = np.arange(len(classes))
-    train, test = (_kept(part, numbers) for part in (data.train, data.test))
+    train, test = (_kept(part, classes) for part in (data.train, data.test))
     missing = sorted(set(classes) - {classes[number] for number in np.unique(train.y)})
     if missing or not len(test.y):
         raise ValueError(
             f"got only_classes={tuple(classes)} of {data.name!r}, expected training rows of each "
             f"and test rows (missing: {missing or 'test rows'}); take more rows, or other classes"
         )
-    return data._replace(train=train, test=test, num_classes=len(classes))
+    numbers = tuple(map(int, classes))
+    return data._replace(train=train, test=test, num_classes=len(classes), classes=numbers)
 
 
 def inputs_of_others(data: DataSet, classes: Sequence[int]) -> np.ndarray:
@@ -44,6 +43,13 @@ def inputs_of_others(data: DataSet, classes: Sequence[int]) -> np.ndarray:
     return data.test.x[~np.isin(data.test.y, classes)]
 
 
-def _kept(part: Data, numbers: np.ndarray) -> Data:
-    y = numbers[part.y]
+def numbered_anew(y: np.ndarray, classes: Sequence[int]) -> np.ndarray:
+    """Give the new numbers of classes, -1 for those left out."""
+    numbers = np.full(max(y.max(initial=0), *classes) + 1, -1, np.int32)
+    numbers[list(classes)] = np.arange(len(classes))
+    return numbers[y]
+
+
+def _kept(part: Data, classes: Sequence[int]) -> Data:
+    y = numbered_anew(part.y, classes)
     return Data(part.x[y >= 0], y[y >= 0])

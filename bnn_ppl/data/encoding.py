@@ -14,6 +14,7 @@ from bnn_ppl.data.reading import require
 
 _MOST_CATEGORIES = 50
 _TRUTH = {"false": 0.0, "0": 0.0, "true": 1.0, "1": 1.0}
+_TRUTH_NAMES = ("False", "True")
 _EMPTY = ("", "nan", "na", "n/a", "null", "<na>")
 
 
@@ -45,16 +46,29 @@ class Encoding(NamedTuple):
     Attributes
     ----------
     inputs : tuple of Column
-        In the order of the columns of x.
+        In the order of the columns of x. None for an ``.npz`` file, whose x are numbers.
     target : Column
         That of y. Categories and booleans are class numbers.
     left_out : tuple of str
         Columns that are not used.
+    more_targets : tuple of Column
+        Where y has several outputs, the columns after `target`; all are numbers.
     """
 
     inputs: tuple[Column, ...]
     target: Column
     left_out: tuple[str, ...] = ()
+    more_targets: tuple[Column, ...] = ()
+
+    @property
+    def targets(self) -> tuple[Column, ...]:
+        """Columns of y."""
+        return self.target, *self.more_targets
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes, by their numbers; None if y is of numbers."""
+        return _TRUTH_NAMES if self.target.kind == "boolean" else self.target.categories or None
 
 
 def encode(
@@ -114,10 +128,12 @@ def encode(
 
 
 def encoded_target(
-    cells: Sequence[Any], encoding: Encoding, source: str, place: Callable[[int], str]
+    cells: Sequence[Sequence[Any]], encoding: Encoding, source: str, place: Callable[[int], str]
 ) -> np.ndarray:
-    """Encode the column of y, shape (rows,): its numbers, or class numbers."""
-    return _values(cells, encoding.target, source, place, may_be_empty=False)
+    """Encode the columns of y: its numbers, or class numbers; (rows,), or (rows, outputs)."""
+    pairs = zip(cells, encoding.targets, strict=True)
+    each = [_values(own, column, source, place, may_be_empty=False) for own, column in pairs]
+    return each[0] if len(each) == 1 else np.stack(each, axis=1)
 
 
 def column_of(name: str, cells: Sequence[str], source: str) -> Column:
@@ -160,9 +176,8 @@ def in_words(encoding: Encoding) -> str:
         elif column.kind == "category":
             parts.append(f"{column.name} one-hot ({_listed(column.categories)})")
     target = encoding.target
-    if target.kind != "number":
-        numbered = target.categories or ("False", "True")
-        classes = [f"{number} {label}" for number, label in enumerate(numbered)]
+    if encoding.class_names:
+        classes = [f"{number} {label}" for number, label in enumerate(encoding.class_names)]
         parts.append(f"{target.name} as classes ({_listed(classes)})")
     if encoding.left_out:
         parts.append(f"without column {', '.join(map(repr, encoding.left_out))}, a row index")
@@ -173,21 +188,23 @@ def in_words(encoding: Encoding) -> str:
 
 def to_json(encoding: Encoding) -> dict[str, Any]:
     """Give the record as JSON holds it."""
-    inputs = [column._asdict() for column in encoding.inputs]
-    return {
-        "inputs": inputs,
+    record: dict[str, Any] = {
+        "inputs": [column._asdict() for column in encoding.inputs],
         "target": encoding.target._asdict(),
         "left_out": list(encoding.left_out),
     }
+    more = [column._asdict() for column in encoding.more_targets]
+    return record | ({"more_targets": more} if more else {})
 
 
 def from_json(record: Mapping[str, Any]) -> Encoding:
     """Read what `to_json` gave."""
-    columns = [
-        Column(**(given | {"categories": tuple(given["categories"])}))
-        for given in (*record["inputs"], record["target"])
-    ]
-    return Encoding(tuple(columns[:-1]), columns[-1], tuple(record["left_out"]))
+
+    def columns(given: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+        return tuple(Column(**{**own, "categories": tuple(own["categories"])}) for own in given)
+
+    target, *more = columns([record["target"], *record.get("more_targets", ())])
+    return Encoding(columns(record["inputs"]), target, tuple(record["left_out"]), tuple(more))
 
 
 def _values(

@@ -1,17 +1,18 @@
 """Rows to predict, read from a file: with the columns or the shape of the training rows."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bnn_ppl.data.choice import numbered_anew
 from bnn_ppl.data.encoding import Column, Encoding, encode, encoded_target
 from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.standardise import MeanScale, standardise
-from bnn_ppl.data.user_files import INDEX, read_table
+from bnn_ppl.data.user_files import INDEX, numbered, read_table
 
 _KINDS = ".csv, .parquet or .npz"
 
@@ -70,7 +71,7 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
     kind = path.suffix.lower()
     known = kind in (".csv", ".parquet", ".npz")
     require(path, known, f"a file {kind or path.name}", _KINDS, "convert it")
-    x, y = _arrays(path) if kind == ".npz" else _from_table(path, like)
+    x, y = _arrays(path, like) if kind == ".npz" else _from_table(path, like)
     shape, expected = x.shape[1:], like.train.x.shape[1:]
     message = f"{expected} as in training", "change the shape"
     require(path, shape == expected, f"rows of shape {shape}", *message)
@@ -85,8 +86,8 @@ def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | Non
     """Take x, and y if it is there, from a table."""
     table = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
     require(path, table.columns and len(table.columns[0]), "no rows", "at least one", "fill it")
-    encoding = like.encoding or _numbers(math.prod(like.train.x.shape[1:]))
-    columns = [*encoding.inputs, encoding.target]
+    encoding = _numbers(math.prod(like.train.x.shape[1:]), like.encoding)
+    columns = [*encoding.inputs, *encoding.targets]
     if {column.name for column in columns} == set(map(str, range(len(columns)))):
         table = _by_number(path, table, encoding)
     repeated = {name for name in table.names if table.names.count(name) > 1}
@@ -96,8 +97,9 @@ def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | Non
     cells = dict(zip(table.names, table.columns, strict=True))
     source = str(path)
     x = encode(cells, encoding, source=source, place=table.place)
-    target = cells.get(encoding.target.name)
-    y = None if target is None else encoded_target(target, encoding, source, table.place)
+    found = [cells[column.name] for column in encoding.targets if column.name in cells]
+    complete = len(found) == len(encoding.targets)
+    y = encoded_target(found, encoding, source, table.place) if complete else None
     return x.reshape(-1, *like.train.x.shape[1:]), y
 
 
@@ -122,9 +124,13 @@ def _parquet(path: Path) -> _Table:
     return _Table([str(name).strip() for name in frame], columns, "row {} (from 0)".format)
 
 
-def _numbers(num_inputs: int) -> Encoding:
-    """Describe a table of numbers without names, y last."""
+def _numbers(num_inputs: int, encoding: Encoding | None) -> Encoding:
+    """Give the encoding of a table, or describe one of numbers without names, y last."""
+    if encoding is not None and encoding.inputs:
+        return encoding
     *inputs, target = (Column(str(number), "number") for number in range(num_inputs + 1))
+    if encoding is not None:
+        target = encoding.target._replace(name=target.name)
     return Encoding(tuple(inputs), target)
 
 
@@ -132,22 +138,24 @@ def _by_number(path: Path, table: _Table, encoding: Encoding) -> _Table:
     """Give columns the numbers that they had in training, with y or without."""
     names = [column.name for column in encoding.inputs]
     got, expected = f"{len(table.names)} columns", f"{len(names)} as in training, or also y"
-    right = len(table.names) in (len(names), len(names) + 1)
+    targets = [column.name for column in encoding.targets]
+    right = len(table.names) in (len(names), len(names) + len(targets))
     require(path, right, got, expected, "give the same columns")
     if len(table.names) > len(names):
-        names = sorted([*names, encoding.target.name], key=int)
+        names = sorted([*names, *targets], key=int)
     return table._replace(names=names)
 
 
 def _check_names(path: Path, table: _Table, encoding: Encoding) -> None:
     """Refuse a table that lacks a column that was trained on, or has others."""
     inputs = [column.name for column in encoding.inputs]
-    known = {*inputs, encoding.target.name, *encoding.left_out}
+    targets = [column.name for column in encoding.targets]
+    known = {*inputs, *targets, *encoding.left_out}
     others = [name for name in table.names if name not in known and not INDEX.fullmatch(name)]
     missing = [name for name in inputs if name not in table.names]
     lists = {"without": missing, "with unknown": others}
     wrong = [f"{what} {', '.join(found)}" for what, found in lists.items() if found]
-    expected = f"the columns {', '.join(inputs)}, as in training (with {encoding.target.name} or "
+    expected = f"the columns {', '.join(inputs)}, as in training (with {', '.join(targets)} or "
     got = f"a table {' and '.join(wrong)}"
     require(path, not wrong, got, expected + "not)", "rename or drop columns")
 
@@ -155,14 +163,15 @@ def _check_names(path: Path, table: _Table, encoding: Encoding) -> None:
 # --- arrays
 
 
-def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+def _arrays(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None]:
     found = [name for name in ("x", "y") if name in arrays_in(path)]
     require(path, "x" in found, f"arrays {arrays_in(path)}", "an array x", "rename it")
     x, *y = read_npz(path, *found)
     _check_numbers(path, "x", x)
     lengths = f"{len(x)} rows in x and {[len(own) for own in y]} in y"
     require(path, all(len(own) == len(x) for own in y), lengths, "as many", "correct one")
-    return with_channel(x) if x.ndim == 3 else x, y[0] if y else None
+    targets = numbered(path, y[0], like.encoding, "y") if y else None
+    return with_channel(x) if x.ndim == 3 else x, targets
 
 
 def _check_numbers(path: Path, name: str, values: np.ndarray) -> None:
@@ -178,12 +187,15 @@ def _check_numbers(path: Path, name: str, values: np.ndarray) -> None:
 def _targets(path: Path, y: np.ndarray, like: DataSet) -> np.ndarray:
     """Prepare y like that of the training rows; refuse classes that the model does not know."""
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    require(path, y.ndim == 1, f"y of shape {y.shape}", "(rows,)", "reshape it")
+    shape = (len(y), *like.train.y.shape[1:])
+    require(path, y.shape == shape, f"y of shape {y.shape}", f"{shape}", "reshape it")
     _check_numbers(path, "y", y)
     if like.num_classes is None:
         by = MeanScale(np.asarray(like.y_mean), np.asarray(like.y_scale))
         return standardise(y, by, like.train.y.dtype)
-    known = np.isin(y, np.arange(like.num_classes))
-    expected = f"class numbers 0 to {like.num_classes - 1}"
-    require(path, known.all(), f"y={y[~known][:1]}", expected, "renumber them")
-    return y.astype(like.train.y.dtype)
+    classes: Sequence[int] = range(like.num_classes) if like.classes is None else like.classes
+    known = np.isin(y, classes)
+    which = f"0 to {like.num_classes - 1}" if like.classes is None else str(like.classes)
+    expected = f"class numbers {which}, as in training"
+    require(path, known.all(), f"y={y[~known][:1]}", expected, "renumber or leave out these rows")
+    return numbered_anew(y.astype(int), classes).astype(like.train.y.dtype)

@@ -24,7 +24,8 @@ class Data(NamedTuple):
         Shape (rows, columns) for tables, (rows, height, width, channels) for images, (rows, tokens)
         for texts, there int32.
     y : numpy.ndarray
-        Shape (rows,): standardised targets, or int32 class numbers.
+        Shape (rows,): standardised targets, or int32 class numbers; (rows, outputs) for several
+        targets.
     """
 
     x: np.ndarray
@@ -38,7 +39,7 @@ class DataSet(NamedTuple):
     ----------
     train, test : Data
         The two parts; no row of the source is in both.
-    y_mean, y_scale : float
+    y_mean, y_scale : float, or numpy.ndarray (outputs,) for several targets
         Mean and standard deviation of y on the training rows; 0.0 and 1.0 for classification, 0.0
         and a constant of the set for curves.
     x_mean, x_scale : numpy.ndarray
@@ -51,19 +52,40 @@ class DataSet(NamedTuple):
     source : str
         "package", the folder it was read from, or "tensorflow-datasets".
     encoding : Encoding or None
-        Of a ``.csv`` file: how its columns became numbers, see `bnn_ppl.data.encoding`.
+        Of a ``.csv`` file, and of an ``.npz`` file whose y are texts or truth values: how they
+        became numbers, see `bnn_ppl.data.encoding`.
+    classes : tuple of int or None
+        The source's numbers of the classes, where only some were chosen, by their new numbers.
+    class_names : tuple of str or None
+        Names of the classes, by their numbers, where they have names.
+    output_names : tuple of str or None
+        Names of the columns of y, where it has several.
     """
 
     train: Data
     test: Data
-    y_mean: float
-    y_scale: float
+    y_mean: Any
+    y_scale: Any
     x_mean: np.ndarray
     x_scale: np.ndarray
     num_classes: int | None
     name: str
     source: str
     encoding: "Encoding | None" = None
+    classes: tuple[int, ...] | None = None
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes, by their numbers; None for regression and classes of numbers."""
+        names = None if self.encoding is None else self.encoding.class_names
+        return names if not names or self.classes is None else tuple(names[k] for k in self.classes)
+
+    @property
+    def output_names(self) -> tuple[str, ...] | None:
+        """Names of the columns of y, where it has several; None where it has one."""
+        if self.encoding is None or not self.encoding.more_targets:
+            return None
+        return tuple(column.name for column in self.encoding.targets)
 
 
 class Place(NamedTuple):

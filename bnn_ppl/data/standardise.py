@@ -69,7 +69,8 @@ def regression(
     def part(data: Data) -> Data:
         return Data(standardise(data.x, x, dtype), standardise(data.y, y, dtype))
 
-    return DataSet(part(train), part(test), float(y.mean), float(y.scale), *x, None, name, source)
+    mean, scale = (each if each.ndim else float(each) for each in map(np.asarray, y))
+    return DataSet(part(train), part(test), mean, scale, *x, None, name, source)
 
 
 def classification(

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ _PARTS = (
     ("x_train", "y_train", "x_test", "y_test"),
     ("train_images", "train_labels", "test_images", "test_labels"),  # of MedMNIST
 )
+Target = str | int | Sequence[str | int] | None
 INDEX = re.compile(r"|Unnamed: 0")  # the header that pandas gives an index, written and read
 _LAYOUTS = (
     "arrays x and y, or x_train, y_train, x_test and y_test, or train_images, train_labels, "
@@ -44,7 +46,7 @@ def own(
     split: int | str,
     subset: int | None,
     dtype: np.dtype,
-    target: str | int | None,
+    target: Target,
     classes: bool | None,
     impute: bool,
     encoding: Encoding | None,
@@ -65,40 +67,46 @@ def own(
     if path.suffix.lower() == ".csv":
         read = _read_csv(path, name, split, target, impute, encoding)
     else:
-        given = {"target": target, "impute": impute or None, "encoding": encoding}
-        read = _read_npz(path, name, split, given)
+        _refuse_for_arrays(name, target, impute, encoding)
+        read = _read_npz(path, name, split, encoding)
     rows = len(read.train.y)
     rows = rows if subset is None else whole(name, "subset", subset, 1, rows)
     train, test = Data(read.train.x[:rows], read.train.y[:rows]), read.test
     x, source = by_last_axis(train.x), str(path.parent)
-    if read.of_classes if classes is None else classes:
+    several = read.encoding is not None and read.encoding.more_targets
+    if several and classes:
+        raise ValueError(f"{path}: got several targets with classes, expected one; choose one")
+    if not several and (read.of_classes if classes is None else classes):
         count = _num_classes(path, train, test)
         found = classification(train, test, x, count, name, source, dtype)
     else:
         found = regression(train, test, x, mean_and_scale(train.y), name, source, dtype)
-    if found.num_classes is None and read.encoding is not None:
+    if read.encoding is not None and (found.num_classes is None or read.encoding.more_targets):
         _refuse_texts_as_numbers(path, read.encoding)
     return found._replace(encoding=read.encoding)
 
 
 def _refuse_texts_as_numbers(path: Path, encoding: Encoding) -> None:
-    kind, name = encoding.target.kind, encoding.target.name
-    got = f"classes=False and a column {name!r} that is a {kind}"
-    require(path, kind == "number", got, "numbers", "leave classes= out, or choose target=")
+    why = "several targets" if encoding.more_targets else "classes=False"
+    for column in encoding.targets:
+        got = f"{why} and a column {column.name!r} that is a {column.kind}"
+        do = "choose target=" if encoding.more_targets else "leave classes= out, or choose target="
+        require(path, column.kind == "number", got, "numbers", do)
 
 
 def _read_csv(
     path: Path,
     name: str,
     split: int | str,
-    target: str | int | None,
+    target: Target,
     impute: bool,
     encoding: Encoding | None,
 ) -> _Read:
     names, columns, lines = read_table(path)
-    at = _target(path, names, target)
-    index = [0] if INDEX.fullmatch(names[0]) and at > 0 and len(names) > 2 else []
-    used = [column for column in range(len(names)) if column not in (at, *index)]
+    at = _targets(path, names, target)
+    index = [0] if INDEX.fullmatch(names[0]) and 0 not in at and len(names) > 1 + len(at) else []
+    used = [column for column in range(len(names)) if column not in (*at, *index)]
+    require(path, used, f"targets {target!r}, all columns", "one more or several", "name fewer")
     inputs = {names[column]: columns[column] for column in used}
     require(path, len(inputs) == len(used), "a name of two columns", "a name each", "rename one")
     values = _values_to_split(inputs, split, str(path), len(lines))
@@ -111,13 +119,14 @@ def _read_csv(
                 filled(each, [inputs[each.name][row] for row in train], str(path)) for each in found
             ]
         left_out = tuple(names[column] for column in index)
-        encoding = Encoding(tuple(found), column_of(names[at], columns[at], str(path)), left_out)
+        first, *more = (column_of(names[each], columns[each], str(path)) for each in at)
+        encoding = Encoding(tuple(found), first, left_out, tuple(more))
 
     def place(row: int) -> str:
         return f"line {lines[row]}"
 
     x = encode(inputs, encoding, source=str(path), place=place)
-    y = encoded_target(columns[at], encoding, str(path), place)
+    y = encoded_target([columns[each] for each in at], encoding, str(path), place)
     train, test = split_into()
     of_classes = encoding.target.kind != "number"
     return _Read(Data(x[train], y[train]), Data(x[test], y[test]), of_classes, encoding)
@@ -172,8 +181,22 @@ def _number(cell: str) -> float | None:
         return None
 
 
+def _targets(path: Path, columns: list[str], target: Target) -> list[int]:
+    """Give the numbers of the columns of y, in the order named; a text may name several."""
+    if isinstance(target, str) and "," in target and target not in columns:
+        target = [
+            int(name) if name.isdecimal() and name not in columns else name.strip()
+            for name in target.split(",")
+        ]
+    several = target if isinstance(target, Sequence) and not isinstance(target, str) else [target]
+    require(path, len(several), "no target", "one or more", "leave target= out")
+    found = [_target(path, columns, each) for each in several]
+    require(path, len(set(found)) == len(found), f"target={target!r}", "each once", "drop one")
+    return found
+
+
 def _target(path: Path, columns: list[str], target: str | int | None) -> int:
-    """Index of the column of y."""
+    """Index of a column of y."""
     if target is None:
         return len(columns) - 1
     if isinstance(target, int) and -len(columns) <= target < len(columns):
@@ -184,25 +207,60 @@ def _target(path: Path, columns: list[str], target: str | int | None) -> int:
     return columns.index(target)  # type: ignore[arg-type]
 
 
-def _read_npz(path: Path, name: str, split: int | str, given: dict[str, Any]) -> _Read:
+def _refuse_for_arrays(name: str, target: Any, impute: bool, encoding: Encoding | None) -> None:
+    """Refuse arguments that are for tables; an encoding of arrays has no columns of inputs."""
+    of_table = encoding if encoding is not None and encoding.inputs else None
+    given = {"target": target, "impute": impute or None, "encoding": of_table}
     for argument, value in given.items():
         if value is not None:
             do = "name the array y" if argument == "target" else "it is for .csv files"
             raise ValueError(f"got {argument}={value!r} for {name!r}, expected None; {do}")
+
+
+def _read_npz(path: Path, name: str, split: int | str, encoding: Encoding | None) -> _Read:
     arrays = arrays_in(path)
     for parts in _PARTS:
         if not set(parts) <= set(arrays):
             continue
         published_split(name, split, 1)
         train, test = _pair(path, *parts[:2]), _pair(path, *parts[2:])
+        kinds = f"{parts[1]} of {train.y.dtype} and {parts[3]} of {test.y.dtype}"
+        alike = _is_text(train.y) == _is_text(test.y)
+        require(path, alike, kinds, "texts in both, or in none", "convert one")
+        encoding = encoding or classes_of(path, np.concatenate([train.y, test.y]))
+        train, test = (
+            Data(part.x, numbered(path, part.y, encoding, name))
+            for part, name in ((train, parts[1]), (test, parts[3]))
+        )
         shapes = f"{parts[0]} {train.x.shape} and {parts[2]} {test.x.shape}"
         same = train.x.shape[1:] == test.x.shape[1:]
         require(path, same, shapes, "rows of the same shape", "correct one")
-        return _Read(train, test, _of_classes(train.y) and _of_classes(test.y))
+        return _Read(train, test, _of_classes(train.y) and _of_classes(test.y), encoding)
     require(path, {"x", "y"} <= set(arrays), f"arrays {arrays}", _LAYOUTS, "rename them")
     x, y = _pair(path, "x", "y")
+    encoding = encoding or classes_of(path, y)
+    y = numbered(path, y, encoding, "y")
     first, second = split_rows(name, split, x)
-    return _Read(Data(x[first], y[first]), Data(x[second], y[second]), _of_classes(y))
+    return _Read(Data(x[first], y[first]), Data(x[second], y[second]), _of_classes(y), encoding)
+
+
+def classes_of(path: Path, y: np.ndarray) -> Encoding | None:
+    """Record the names of the classes in an array y of texts or truth values; None for numbers."""
+    if y.dtype.kind == "b":
+        return Encoding((), Column("y", "boolean"))
+    if not _is_text(y):
+        return None
+    names = tuple(sorted({text.strip() for text in y.astype(str)}))
+    require(path, "" not in names, "an empty text in y", "the name of a class", "fill it")
+    return Encoding((), Column("y", "category", names))
+
+
+def numbered(path: Path, y: np.ndarray, encoding: Encoding | None, name: str) -> np.ndarray:
+    """Give class numbers for an array of texts or truth values; other arrays as they are."""
+    if encoding is None or y.dtype.kind not in "SUb":
+        return y
+    texts = list(y.astype(str))
+    return encoded_target([texts], encoding, str(path), f"{name}[{{}}]".format).astype(np.int64)
 
 
 def _pair(path: Path, x_name: str, y_name: str) -> Data:
@@ -213,7 +271,8 @@ def _pair(path: Path, x_name: str, y_name: str) -> Data:
     expected = "x (n, columns), (n, height, width) or (n, height, width, channels) and y (n,)"
     require(path, right, shapes, expected, "reshape them")
     for name, values in ((x_name, x), (y_name, y)):
-        _check_finite(path, name, values)
+        if name == x_name or not _is_text(y):
+            _check_finite(path, name, values)
     return Data(with_channel(x) if x.ndim == 3 else x, y)
 
 
@@ -225,6 +284,10 @@ def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
         at = ", ".join(str(index) for index in wrong[0])
         got = f"{values[tuple(wrong[0])]} at {name}[{at}]"
         require(path, False, got, "finite numbers", "correct it or remove the row")
+
+
+def _is_text(y: np.ndarray) -> bool:
+    return y.dtype.kind in "SU"
 
 
 def _of_classes(y: np.ndarray) -> bool:

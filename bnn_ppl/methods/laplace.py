@@ -15,6 +15,7 @@ from bnn_ppl.methods.shared.expected_labels import Curvature
 from bnn_ppl.methods.shared.fisher import evaluated, shares
 from bnn_ppl.methods.shared.layer_calls import called_layers
 from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.checks import check_number_of_rows
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import likelihood_alone
 from bnn_ppl.runtime.checks import check_positive
@@ -167,6 +168,9 @@ def laplace(
     _check_damping(damping, structure, prior_precision)
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     few = jax.tree.map(lambda leaf: leaf[:2], posterior.data)
+    check_number_of_rows(
+        posterior.log_likelihood, shapes, posterior.data, len(few[1]), "laplace, by two rows,"
+    )
     gaussian = set(jax.eval_shape(posterior.terms, shapes, few).normals)
     chosen = gaussian if prior_precision == "marginal_likelihood" else set()
     layers = called_layers(posterior, shapes, few)

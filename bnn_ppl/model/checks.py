@@ -118,11 +118,7 @@ def distribution_at(of_inputs: Callable, x: Any, known: Any) -> dist.Distributio
             "data conditioned on: prepare both in the same way"
         ) from problem
     if problem is None or (num_rows != num_known and _works(of_inputs, known)):
-        raise ValueError(
-            f"got {num_rows} rows to predict with a model that only works for {num_known}, those "
-            "it was conditioned on, expected one for any number: size its plates by the inputs, "
-            "as in numpyro.plate('data', len(x))"
-        ) from problem
+        raise ValueError(_only_for(f"{num_rows} rows to predict", num_known)) from problem
     raise problem
 
 
@@ -132,6 +128,38 @@ def _works(of_inputs: Callable, known: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def check_number_of_rows(
+    log_likelihood: Callable, position: Any, data: Data, num_rows: int, got: str
+) -> None:
+    """Refuse a model whose plates have a fixed size, where it is evaluated on other rows.
+
+    Of `position` only the shapes are used; `got` says what asks for that number of rows. Without
+    this check, a batch of one row would be repeated as often as the plate is long.
+    """
+    num_known, problem = len(data[1]), None
+    if num_rows == num_known:
+        return
+
+    def as_long(leaf: Array) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype)
+
+    rows = jax.tree.map(as_long, data)
+    try:
+        if jax.eval_shape(log_likelihood, position, rows).shape == (num_rows,):
+            return
+    except (TypeError, ValueError) as error:
+        problem = error
+    raise ValueError(_only_for(got, num_known)) from problem
+
+
+def _only_for(got: str, num_rows: int) -> str:
+    return (
+        f"got {got} with a model that only works for {num_rows}, those it was conditioned on, "
+        "expected one for any number: size its plates by the inputs, as in "
+        "numpyro.plate('data', len(x))"
+    )
 
 
 def check_finite(terms: Terms, observed: str) -> None:

@@ -11,7 +11,12 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
-from bnn_ppl.model.checks import check_finite, checked_data, distribution_at
+from bnn_ppl.model.checks import (
+    check_finite,
+    check_number_of_rows,
+    checked_data,
+    distribution_at,
+)
 from bnn_ppl.model.initial import initialiser, start
 from bnn_ppl.model.microbatch import fitting_microbatch
 from bnn_ppl.model.network import active_changes
@@ -168,9 +173,10 @@ def condition(
         If `model` is not a function, or is a network.
     ValueError
         If the data contain NaN or infinite values, or x and y differ in length; if the model does
-        not have exactly one observed site, or has discrete latent sites, subsampling plates,
-        unsampled parameters or mutable state, or its likelihood is not one value per row; if y does
-        not have the shape and kind of its distribution; if T is not a finite number above 0, or
+        not have exactly one observed site, or has discrete latent sites, subsampling plates, plates
+        of a fixed size with `microbatch`, unsampled parameters or mutable state, or its likelihood
+        is not one value per row; if y does not have the shape and kind of its distribution; if T is
+        not a finite number above 0, or
         `microbatch` is not a whole number of rows.
 
     Notes
@@ -188,9 +194,13 @@ def condition(
     check_model(model)
     data = checked_data(data)
     observed = checked_structure(model, data)
+    shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
+    by_row = _by_row(model)
     if microbatch is None:
-        shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
-        microbatch = fitting_microbatch(_by_row(model), data, shapes)
+        microbatch = fitting_microbatch(by_row, data, shapes)
+    if microbatch is not None and microbatch < len(data[1]):
+        got = f"microbatch={microbatch} rows"
+        check_number_of_rows(lambda w, rows: by_row(rows, w), shapes, data, microbatch, got)
     numbers, with_numbers = numbers_of(model)
 
     def make(numbers: list[Any]) -> Posterior:

@@ -26,7 +26,7 @@ from bnn_ppl.plots.robustness import (
 from bnn_ppl.plots.samples import sample_maps
 from bnn_ppl.plots.studies import continual, label_noise
 from bnn_ppl.plots.surface import posterior_surface
-from bnn_ppl.plots.warmup import warmup_objective, warmup_rates
+from bnn_ppl.plots.warmup import warmup_objective, warmup_rates, warmup_scores
 from bnn_ppl.plots.weights import pruning, weights
 
 __all__ = [
@@ -55,5 +55,6 @@ __all__ = [
     "trace_logdensity",
     "warmup_objective",
     "warmup_rates",
+    "warmup_scores",
     "weights",
 ]

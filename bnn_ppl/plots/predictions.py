@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis import metrics
-from bnn_ppl.analysis.metrics.inputs import Array, Prediction
-from bnn_ppl.plots.style import BLUE, GREY, ORANGE, finish, new_axes
+from bnn_ppl.analysis.metrics.inputs import Array, Prediction, one_output
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, finish, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,23 +127,38 @@ def reliability(
     return finish(ax, title, "confidence: probability of the predicted class", "accuracy")
 
 
-def coverage(prediction: Mapping[Any, Any], y: ArrayLike, *, ax: Axes | None = None) -> Axes:
+def coverage(
+    prediction: Mapping[Any, Any],
+    y: ArrayLike,
+    *,
+    ax: Axes | None = None,
+    outputs: Sequence[str] | None = None,
+) -> Axes:
     """Share of targets inside central Gaussian intervals of every level, against the level.
 
     Parameters
     ----------
     prediction : Dataset
         A regression prediction.
-    y : array (rows,)
+    y : array (rows,) or (rows, outputs)
         Targets, in the units of the prediction.
     ax : Axes, optional
         Where to draw. Above the diagonal intervals are too wide, below it too narrow.
+    outputs : sequence of str, optional
+        Names of several outputs, which have a line each; by default their numbers.
     """
     levels = np.linspace(0.01, 0.99, 99)
-    observed = [metrics.coverage(prediction, y, level=level) for level in levels]
+    parts: dict[str, tuple[Any, Any]] = {"observed": (prediction, y)}
+    if np.ndim(y) == 2:
+        columns = list(np.asarray(y).T)
+        names = outputs or [f"output {number}" for number in range(len(columns))]
+        each = (one_output(prediction, number) for number in range(len(columns)))
+        parts = dict(zip(names, zip(each, columns, strict=True), strict=True))
     ax = new_axes(ax)
-    _chance(ax, levels, np.size(y))
-    ax.plot(levels, observed, color=BLUE, lw=2, label="observed")
+    _chance(ax, levels, len(np.asarray(y)))
+    for (name, part), color in zip(parts.items(), cycle(COLORS)):
+        observed = [metrics.coverage(*part, level=level) for level in levels]
+        ax.plot(levels, observed, color=color, lw=2, label=name)
     ax.set(xlim=(0, 1), ylim=(0, 1.02))
     title = f"Calibration (90 % intervals hold {100 * metrics.coverage(prediction, y):.0f} %)"
     return finish(ax, title, "nominal level of the interval", "share of targets inside")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from bnn_ppl.analysis.metrics.inputs import Array, one_output
 from bnn_ppl.plots.chains import rhat_histogram, trace_logdensity
 from bnn_ppl.plots.predictions import (
     coverage,
@@ -16,7 +18,14 @@ from bnn_ppl.plots.predictions import (
     selective_accuracy,
 )
 from bnn_ppl.plots.style import GREY, RED
-from bnn_ppl.plots.warmup import shows_objective, shows_rates, warmup_objective, warmup_rates
+from bnn_ppl.plots.warmup import (
+    shows_objective,
+    shows_rates,
+    shows_scores,
+    warmup_objective,
+    warmup_rates,
+    warmup_scores,
+)
 
 if TYPE_CHECKING:
     import arviz
@@ -33,9 +42,10 @@ def report(
     prediction: Mapping[Any, Any],
     y: ArrayLike,
     *,
-    scale: float = 1.0,
-    offset: float = 0.0,
+    scale: Any = 1.0,
+    offset: Any = 0.0,
     title: str = "",
+    outputs: Sequence[str] | None = None,
 ) -> Figure:
     """One figure of a run: fit and calibration; convergence and trace, if it sampled; warm-up.
 
@@ -48,12 +58,14 @@ def report(
     prediction : Dataset
         Of a classifier (`reliability`, `selective_accuracy`) or of a regression
         (`predicted_against_observed`, `coverage`).
-    y : array (rows,)
+    y : array (rows,) or (rows, outputs)
         True class numbers, or targets in the units of the prediction.
-    scale, offset : float
+    scale, offset : float or array (outputs,)
         Original units of a regression are scale * y + offset.
     title : str
         Title above the panels.
+    outputs : sequence of str, optional
+        Names of several outputs, each of which has a panel of its own; by default their numbers.
 
     Returns
     -------
@@ -65,15 +77,22 @@ def report(
     # Fitted once a chain, there is neither a trace nor anything to converge.
     sampled = "sample_stats" in draws and draws["posterior"].sizes["draw"] > 1
     warmed = shows_objective(draws) or shows_rates(draws)
-    num_rows = 1 + sampled + warmed
+    num_fits = 1 if np.ndim(y) == 1 else np.shape(y)[1]
+    scored = shows_scores(draws)
+    num_rows = 1 + num_fits // 2 + sampled + warmed + scored
     figure = Figure(figsize=(12, 4.5 * num_rows), layout="constrained")
-    fit, calibration, *rest = figure.subplots(num_rows, 2).flat
+    axes = list(figure.subplots(num_rows, 2).flat)
+    fits, calibration, rest = axes[:num_fits], axes[num_fits], axes[num_fits + 1 :]
+    if num_fits % 2 == 0:
+        rest.pop(0).axis("off")
     if "probs" in prediction:
-        reliability(prediction, y, ax=fit)
+        reliability(prediction, y, ax=fits[0])
         selective_accuracy(prediction, y, ax=calibration)
-    else:
-        predicted_against_observed(prediction, y, scale=scale, offset=offset, ax=fit)
+    elif np.ndim(y) == 1:
+        predicted_against_observed(prediction, y, scale=scale, offset=offset, ax=fits[0])
         coverage(prediction, y, ax=calibration)
+    else:
+        _several_outputs(prediction, np.asarray(y), scale, offset, outputs, fits, calibration)
     if sampled:
         convergence, trace, *rest = rest
         rhat_histogram(weight_rhat, function_rhat, ax=convergence)
@@ -82,11 +101,34 @@ def report(
         else:
             trace.axis("off")
     if warmed:
-        _warmup(draws, *rest)
+        _warmup(draws, *rest[:2])
+    if scored:
+        warmup_scores(draws, ax=rest[-2])
+        rest[-1].axis("off")
     figure.suptitle(title, fontsize="x-large", fontweight="bold")
     if "verdict" in draws.attrs:
         _subtitle(figure, str(draws.attrs["verdict"]), bool(draws.attrs.get("converged")))
     return figure
+
+
+def _several_outputs(
+    prediction: Mapping[Any, Any],
+    y: Array,
+    scale: Any,
+    offset: Any,
+    outputs: Sequence[str] | None,
+    fits: Sequence[Axes],
+    calibration: Axes,
+) -> None:
+    """Draw each output against its target in its own units, and the coverage of them all."""
+    names = outputs or [f"output {number}" for number in range(y.shape[1])]
+    units = np.broadcast_to(scale, y.shape[1:]), np.broadcast_to(offset, y.shape[1:])
+    for k, (ax, name, own, zero) in enumerate(zip(fits, names, *units, strict=True)):
+        marginal = one_output(prediction, k)
+        predicted_against_observed(marginal, y[:, k], scale=own, offset=zero, ax=ax)
+        title = f"{name}: p{ax.get_title(loc='left')[1:]}"
+        ax.set_title(title, loc="left", fontsize="medium", fontweight="bold")
+    coverage(prediction, y, ax=calibration, outputs=names)
 
 
 def _warmup(draws: arviz.InferenceData, objective: Axes, rates: Axes) -> None:

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 _OBJECTIVES = {"elbo": "evidence lower bound", "lp": "log posterior density"}
 _RATES = {"step_size": "step size", "trajectory_length": "trajectory length"}
+_SCORES = {
+    "held_out_nll": "NLL (nats a row)",
+    "held_out_rmse": "RMSE (units of the model)",
+    "held_out_accuracy": "accuracy",
+}
 _SHARES = {
     "acceptance_rate": "acceptance",
     "kinetic_temperature": "kinetic temperature",
@@ -100,6 +105,44 @@ def warmup_rates(draws: arviz.InferenceData, *, ax: Axes | None = None) -> Axes:
     side.spines["top"].set_visible(False)
     ax.legend(both, [str(line.get_label()) for line in both], loc="best", fontsize="small")
     return ax
+
+
+def warmup_scores(draws: arviz.InferenceData, *, ax: Axes | None = None) -> Axes:
+    """Scores of held-out rows in warm-up: NLL and, on a second axis, the error or the accuracy.
+
+    Averages over the chains, and pale lines for each chain; a score holds until the next one.
+
+    Parameters
+    ----------
+    draws : arviz.InferenceData
+        Of a run with ``score_every``.
+    ax : Axes, optional
+        Where to draw.
+
+    Raises
+    ------
+    ValueError
+        If the draws have no such scores.
+    """
+    stats, ax = _stats(draws, _SCORES), new_axes(ax)
+    steps, colors = _steps(stats), iter(COLORS)
+    names = [name for name in _SCORES if name in stats]
+    axes = [ax, ax.twinx()][: len(names)]
+    for name, side in zip(names, axes, strict=True):
+        color = next(colors)
+        for values in np.asarray(stats[name], float):
+            side.step(steps, values, where="post", color=color, lw=0.6, alpha=0.3)
+        side.step(steps, _mean(stats[name]), where="post", color=color, label=_SCORES[name])
+        side.set_ylabel(_SCORES[name])
+    finish(ax, "Held-out rows in warm-up", "warm-up step", _SCORES[names[0]], legend="")
+    lines = [line for side in axes for line in side.lines if line.get_alpha() is None]
+    ax.legend(lines, [str(line.get_label()) for line in lines], loc="best", fontsize="small")
+    return ax
+
+
+def shows_scores(draws: arviz.InferenceData) -> bool:
+    """Tell whether `warmup_scores` can be drawn."""
+    return _has_any(draws, _SCORES)
 
 
 def shows_objective(draws: arviz.InferenceData) -> bool:

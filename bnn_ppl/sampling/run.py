@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.shared.held_out_scores import steps_between, with_scores
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import chain_sharding, matmul_precision, to_host
@@ -60,6 +61,8 @@ def run(
     max_minutes: float | None = None,
     progress: bool | Literal["json"] = True,
     log_to: str | Path | None = None,
+    score_every: int | str | None = None,
+    held_out: Any = None,
     verdict: bool = True,
 ) -> "arviz.InferenceData":
     """Run a method: `num_warmup` warm-up steps, then `num_draws` times (`thin` steps, one draw).
@@ -128,6 +131,14 @@ def run(
     log_to
         Folder for TensorBoard's event files, with the statistics of each chain about twice a
         second; needs tensorboardX (``pip install '.[tensorboard]'``).
+    score_every
+        Score the rows of `held_out` at intervals of warm-up, in which fits train: after so many
+        steps, or epochs, as in "2 epochs". ``warmup_sample_stats`` then has ``held_out_nll`` (nats
+        a row) and ``held_out_rmse`` (in the units of the model) or ``held_out_accuracy``: of the
+        point where the method moves a point, of the average over 8 draws where it fits a
+        distribution. A method that others start (``sgld``'s descent) is not scored.
+    held_out
+        Rows (x, y), not among the posterior's, for `score_every`.
     verdict
         End with a line that says whether the run has converged, or what is wrong and what to do:
         :func:`bnn_ppl.verdict`. Runs of several processes end without.
@@ -149,7 +160,8 @@ def run(
         minibatches, `init` lacks a site or has one of another shape, the mesh does not fit, the
         log-density is not finite at the start, `folder` holds a damaged run or one with other
         settings (the error names the first that differs), or `until` has other keys, a number out
-        of range, fewer than 2 chains or 4 draws to look at, or a method that draws without steps.
+        of range, fewer than 2 chains or 4 draws to look at, or a method that draws without steps;
+        if only one of `score_every` and `held_out` is given, or it does not fit.
     TypeError
         If key, posterior, method, `init` or `until` is of another type.
     FileExistsError
@@ -177,6 +189,7 @@ def run(
     given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
     counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
     num_warmup, num_draws, thin, size, *_ = counts
+    method = _scored(method, posterior, score_every, held_out, size)
     goal = goal_of(posterior, until, num_chains, num_draws, thin)
     num_draws = first_look(goal, num_draws, header)
     minibatches = Minibatches(size, bootstrap, method.subsample)
@@ -219,6 +232,22 @@ def run(
         draws.attrs |= facts
         tell(facts, progress)
     return draws
+
+
+def _scored(
+    method: Method, posterior: Posterior, score_every: int | str | None, held_out: Any, size: Any
+) -> Method:
+    """Have the method score held-out rows while it trains, if that is asked for."""
+    if score_every is None and held_out is None:
+        return method
+    if score_every is None or held_out is None:
+        missing = "score_every" if score_every is None else "held_out"
+        raise ValueError(
+            "got one of score_every and held_out, expected both: give "
+            f"{missing}=, or drop the other"
+        )
+    every = steps_between(score_every, posterior.num_rows, size if isinstance(size, int) else None)
+    return with_scores(method, posterior, held_out, every)
 
 
 def _raise_without_draws(pressed: bool, max_minutes: float | None) -> None:

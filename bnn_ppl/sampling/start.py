@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.checks import check_number_of_rows
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, matmul_precision
@@ -86,6 +87,7 @@ def prepare(
     data = by_row(posterior.data, mesh)
     minibatches.check(posterior.num_rows, mesh.shape["data"])
     _check_method(method, posterior, num_warmup, minibatches)
+    _check_plates(posterior, minibatches.size, len(data[1]))
     init_key, warmup_key, draws_key, batch_key = (
         everywhere(jax.random.fold_in(key, i), mesh) for i in range(4)
     )
@@ -197,3 +199,11 @@ def _check_method(
             f"got batch_size={minibatches.size} for {name}, whose steps compare the log-densities "
             "of all rows: leave batch_size out, or use sgld or sghmc; microbatch= saves memory"
         )
+
+
+def _check_plates(posterior: Posterior, size: int | None, num_padded: int) -> None:
+    """Refuse a model for a fixed number of rows where batches, or rows and padding, are others."""
+    got = f"batch_size={size}" if size else f"{num_padded} rows, padded for the devices,"
+    position = jax.eval_shape(posterior.init, jax.random.key(0))
+    rows = size or num_padded
+    check_number_of_rows(posterior.log_likelihood, position, posterior.data, rows, got)

@@ -22,7 +22,9 @@ Arrays = dict[str, np.ndarray]
 
 
 def draws_of_arrays(
-    groups: Mapping[str, Arrays], attrs: JSON, dims: dict[str, list[str]] | None = None
+    groups: Mapping[str, Arrays],
+    attrs: JSON | None = None,
+    dims: dict[str, list[str]] | None = None,
 ) -> "arviz.InferenceData":
     """Make draws of arrays (chain, draw, ...), and of observed data without these two.
 
@@ -32,7 +34,8 @@ def draws_of_arrays(
 
     if _has_trees():
         # Members of an ensemble are chains of one draw, which the check would warn of.
-        return arviz.from_dict(groups, dims=dims, attrs={"/": attrs}, check_conventions=False)
+        of_root = {"/": attrs or {}}
+        return arviz.from_dict(groups, dims=dims, attrs=of_root, check_conventions=False)
     named: dict[str, Any] = dict(groups)
     return arviz.from_dict(**named, dims=dims, attrs=attrs)
 

@@ -39,7 +39,7 @@ def total_variation(p: Prediction, q: Prediction) -> float:
     return float(np.mean(np.sum(np.abs(p - q), axis=1)) / 2)
 
 
-def wasserstein_1(p: Prediction, q: Prediction, *, scale: float = 1.0) -> float:
+def wasserstein_1(p: Prediction, q: Prediction, *, scale: ArrayLike = 1.0) -> float:
     r"""1-Wasserstein distance of two regression predictions, taken as Gaussians; mean over rows.
 
     .. math:: W_1 = E|\delta + s Z|
@@ -51,8 +51,9 @@ def wasserstein_1(p: Prediction, q: Prediction, *, scale: float = 1.0) -> float:
     Parameters
     ----------
     p, q : Dataset
-        Regression predictions of the same rows: ``mean`` and ``variance``.
-    scale : float
+        Regression predictions of the same rows: ``mean`` and ``variance``. Of several outputs the
+        mean is over rows and outputs.
+    scale : float or array (outputs,)
         What targets were divided by.
 
     Returns
@@ -64,10 +65,10 @@ def wasserstein_1(p: Prediction, q: Prediction, *, scale: float = 1.0) -> float:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         z = np.where(spread > 0, shift / spread, np.inf)
         folded = spread * np.sqrt(2 / np.pi) * np.exp(-(z**2) / 2) + shift * erf(z / np.sqrt(2))
-    return float(np.mean(folded) * positive_scale(scale))
+    return float(np.mean(folded * positive_scale(scale, folded.shape[1:])))
 
 
-def wasserstein_2(p: Prediction, q: Prediction, *, scale: float = 1.0) -> float:
+def wasserstein_2(p: Prediction, q: Prediction, *, scale: ArrayLike = 1.0) -> float:
     r"""2-Wasserstein distance of two regression predictions, taken as Gaussians; mean over rows.
 
     .. math:: W_2 = \sqrt{(m_p - m_q)^2 + (s_p - s_q)^2}
@@ -78,8 +79,9 @@ def wasserstein_2(p: Prediction, q: Prediction, *, scale: float = 1.0) -> float:
     Parameters
     ----------
     p, q : Dataset
-        Regression predictions of the same rows: ``mean`` and ``variance``.
-    scale : float
+        Regression predictions of the same rows: ``mean`` and ``variance``. Of several outputs the
+        mean is over rows and outputs.
+    scale : float or array (outputs,)
         What targets were divided by.
 
     Returns
@@ -87,7 +89,8 @@ def wasserstein_2(p: Prediction, q: Prediction, *, scale: float = 1.0) -> float:
     float
         In original units.
     """
-    return float(np.mean(np.hypot(*_differences(p, q))) * positive_scale(scale))
+    distance = np.hypot(*_differences(p, q))
+    return float(np.mean(distance * positive_scale(scale, distance.shape[1:])))
 
 
 def sample_wasserstein(p: ArrayLike, q: ArrayLike, order: int = 1, *, scale: float = 1.0) -> float:

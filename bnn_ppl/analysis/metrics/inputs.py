@@ -73,6 +73,11 @@ def variable(prediction: Prediction, name: str) -> Array:
     return np.asarray(prediction[name], dtype=float)
 
 
+def one_output(prediction: Prediction, output: int) -> dict[str, Array]:
+    """Mean and variance of one of several outputs: a prediction of its own."""
+    return {name: variable(prediction, name)[:, output] for name in ("mean", "variance")}
+
+
 def _remedy(name: str) -> str:
     if name == "log_prob":
         return "give predict x and y, or use gaussian_nll"

@@ -14,6 +14,7 @@ from bnn_ppl.analysis.metrics.inputs import (
     Prediction,
     error_and_variance,
     is_regression,
+    one_output,
     positive_scale,
     variable,
 )
@@ -87,13 +88,17 @@ def _of_regression(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> di
         "predictive_sd": float(np.mean(sd)),
         "coverage_90": coverage(prediction, y, level=0.9),
     }
-    if error.ndim == 1:
-        return values
-    y = np.asarray(y)
-    for output, own in enumerate(scales):
-        marginal = {name: variable(prediction, name)[:, output] for name in ("mean", "variance")}
+    return values if error.ndim == 1 else values | by_output(prediction, y, scale)
+
+
+def by_output(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> dict[str, float]:
+    """Score each output of a regression by itself, in its own units: rmse[0] and so on."""
+    values, y = {}, np.asarray(y)
+    for output, own in enumerate(positive_scale(scale, y.shape[1:])):
+        marginal = one_output(prediction, output)
+        sd = np.sqrt(marginal["variance"]) * own
         values[f"rmse[{output}]"] = rmse(marginal, y[:, output], scale=own)
         values[f"gaussian_nll[{output}]"] = gaussian_nll(marginal, y[:, output], scale=own)
-        values[f"predictive_sd[{output}]"] = float(np.mean(sd[:, output]))
+        values[f"predictive_sd[{output}]"] = float(np.mean(sd))
         values[f"coverage_90[{output}]"] = coverage(marginal, y[:, output], level=0.9)
     return values

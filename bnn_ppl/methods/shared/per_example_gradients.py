@@ -11,6 +11,7 @@ from flax import nnx
 from jax.extend.core import get_opaque_trace_state
 
 from bnn_ppl.methods.shared.layers import Layer, tapped
+from bnn_ppl.model.checks import check_number_of_rows
 from bnn_ppl.model.microbatch import in_chunks
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Batch, likelihood_alone
@@ -236,13 +237,16 @@ def row_layers(posterior: Posterior) -> Layers:
     Raises
     ------
     ValueError
-        If the network calls a layer twice.
+        If the network calls a layer twice, or the model works for no other number of rows.
     """
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     num_rows = posterior.num_rows
     layers = _called_layers(posterior, shapes, num_rows)
     if not layers:
         return {}
+    got = f"{num_rows + 1} rows, tried to see which layers take each row separately,"
+    likelihood = posterior.log_likelihood
+    check_number_of_rows(likelihood, shapes, posterior.data, num_rows + 1, got)
     others = _called_layers(posterior, shapes, num_rows + 1)
 
     def grows(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
