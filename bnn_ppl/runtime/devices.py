@@ -227,7 +227,7 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
 
         first = jax.tree.map(lambda leaf: leaf[0], mapped)
         if jax.tree.leaves(mapped)[0].shape[0] == 1:
-            return jax.tree.map(lambda leaf: leaf[None], one(*first))
+            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], one(*first))
         if is_accelerator() and not _convolves(one, first):
             return jax.vmap(one)(*mapped)
         return jax.lax.map(lambda own: one(*own), mapped)
