@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr, Var
 
-from bnn_ppl.runtime.devices import memory_limit, num_row_shards
-from bnn_ppl.runtime.jaxprs import programs_in
+from bnn_ppl.runtime.devices import is_accelerator, memory_limit, num_row_shards
+from bnn_ppl.runtime.jaxprs import is_product, programs_in
 
 Array = jax.Array
 
@@ -105,7 +105,11 @@ def fitting_microbatch(by_row: Callable, data: tuple[Any, Array], position: Any)
 
 
 def _bytes_from(jaxpr: Jaxpr, sources: Iterable[Var]) -> int:
-    """Bytes of all that a program computes from some of its variables."""
+    """Bytes of what a program computes from some of its variables, to be kept for the gradient.
+
+    On a CPU that is about everything. An accelerator computes what lies between two products anew,
+    so that the results of products, and what the next ones are made of, remain.
+    """
     derived, total = set(sources), 0
     for equation in jaxpr.eqns:
         if not any(isinstance(v, Var) and v in derived for v in equation.invars):
@@ -115,6 +119,7 @@ def _bytes_from(jaxpr: Jaxpr, sources: Iterable[Var]) -> int:
         times = equation.params.get("length", 1)  # of a scan
         total += times * sum(_bytes_from(program, program.invars) for program in inner)
         if not inner:
+            times = 1 if not is_accelerator() else 2 * is_product(equation)
             results: list[Any] = [variable.aval for variable in equation.outvars]
-            total += sum(result.size * result.dtype.itemsize for result in results)
+            total += times * sum(result.size * result.dtype.itemsize for result in results)
     return total

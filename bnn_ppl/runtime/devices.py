@@ -1,7 +1,9 @@
 """Chains over devices: one mesh with the axes "chain" and "data"."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -15,6 +17,7 @@ from bnn_ppl.runtime.jaxprs import equations_in
 Tree = Any
 
 _AXES = ("chain", "data")
+_PLANNED: ContextVar[int | None] = ContextVar("planned", default=None)
 
 
 # --- the mesh
@@ -258,8 +261,19 @@ def is_accelerator() -> bool:
     Within `over_chains` the devices of its mesh decide, which need not be those of this process.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
-    platform = jax.default_backend() if device is None else device.platform
-    return platform != "cpu"
+    if device is not None:
+        return device.platform != "cpu"
+    return _PLANNED.get() is not None or jax.default_backend() != "cpu"
+
+
+@contextmanager
+def planned_for(memory: int) -> Iterator[None]:
+    """Within this context, make posteriors for accelerators of so many bytes that are not here."""
+    token = _PLANNED.set(memory)
+    try:
+        yield
+    finally:
+        _PLANNED.reset(token)
 
 
 def num_row_shards(num_rows: int) -> int:
@@ -290,6 +304,8 @@ def bytes_of(tree: Tree) -> int:
 
 def memory_limit() -> int | None:
     """Memory of a device in bytes, for host devices a share of the computer's; None if unknown."""
+    if _PLANNED.get() is not None:
+        return _PLANNED.get()
     devices = jax.local_devices()
     if devices[0].platform != "cpu":
         return (devices[0].memory_stats() or {}).get("bytes_limit")

@@ -8,8 +8,8 @@ _KINDS = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
 _COLLECTIVE = re.compile(rf" = (.*?) ({_KINDS})(?:-start)?\(")
 _HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _BODY = re.compile(r"body=%?([\w.\-]+)")
-_CALLED = re.compile(r"(?:calls|to_apply|condition|branch_computations|true_computation|"
-                     r"false_computation|called_computations)=\{?([^},]+(?:, %[^},]+)*)")  # fmt: skip
+_CALLING = "calls|to_apply|condition|branch_computations|(?:true|false|called)_computations?"
+_CALLED = re.compile(rf"(?:{_CALLING})=\{{?([^}},]+(?:, %[^}},]+)*)")
 _SHAPE = re.compile(r"([a-z]+)(\d*)\[([\d,]*)\]")
 
 

@@ -130,7 +130,9 @@ def _topology(name: str, kind: str, size: str) -> Any:
         )
     except (RuntimeError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as error:
         words = str(error)
-        if any(said in words for said in ("not implemented", "libtpu", "not in the list", "Unknown")):
+        if any(
+            said in words for said in ("not implemented", "libtpu", "not in the list", "Unknown")
+        ):
             raise ImportError(
                 f"got devices={name!r} without its compiler, expected {package}=={jax.__version__}:"
                 f" pip install '{package}=={jax.__version__}'"
