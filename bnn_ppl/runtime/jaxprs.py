@@ -44,9 +44,8 @@ def cost_of(program: Jaxpr) -> Cost:
         flops += times * sum(each.flops for each in inner)
         num_bytes += times * sum(each.num_bytes for each in inner)
         if is_product(equation):
-            (result,) = equation.outvars
-            flops += 2 * result.aval.size * _summed(equation)
-            arrays = [variable.aval for variable in (*equation.invars, result)]
+            arrays: list[Any] = [each.aval for each in (*equation.invars, *equation.outvars)]
+            flops += 2 * arrays[-1].size * _summed(equation)
             num_bytes += sum(array.size * array.dtype.itemsize for array in arrays)
     return Cost(flops, num_bytes)
 
@@ -58,7 +57,8 @@ def is_product(equation: JaxprEqn) -> bool:
 
 def _summed(equation: JaxprEqn) -> int:
     """Give the number of products that each number of a result is the sum of."""
-    left, right = (variable.aval for variable in equation.invars)
+    arrays: list[Any] = [variable.aval for variable in equation.invars]
+    left, right = arrays
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         return math.prod(left.shape[axis] for axis in contracted)

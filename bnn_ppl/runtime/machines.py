@@ -28,12 +28,12 @@ class Device(NamedTuple):
 
     flops: dict[str, float]
     bandwidth: float
-    memory: float
+    memory: int
 
 
 def _tpu(bfloat16: float, bandwidth: float, memory: float) -> Device:
     flops = {"highest": bfloat16 / _HIGHEST_PASSES, "high": bfloat16 / 3, "default": bfloat16}
-    return Device(flops, bandwidth, memory)
+    return Device(flops, bandwidth, int(memory))
 
 
 # Cloud TPU system architecture pages, per chip; H200 data sheet (SXM, without sparsity).
@@ -63,6 +63,7 @@ dnn_version_info { major: 9 minor: 10 patch: 0 }
 runtime_version { major: 12 minor: 9 patch: 0 }
 device_description_str: "NVIDIA H200"
 """
+_NO_COMPILER = "not implemented", "libtpu", "not in the list", "Unknown"
 _TPU_ALONE = {  # libtpu then compiles without looking for a TPU
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -130,9 +131,7 @@ def _topology(name: str, kind: str, size: str) -> Any:
         )
     except (RuntimeError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as error:
         words = str(error)
-        if any(
-            said in words for said in ("not implemented", "libtpu", "not in the list", "Unknown")
-        ):
+        if any(said in words for said in _NO_COMPILER):
             raise ImportError(
                 f"got devices={name!r} without its compiler, expected {package}=={jax.__version__}:"
                 f" pip install '{package}=={jax.__version__}'"

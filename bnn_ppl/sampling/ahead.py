@@ -1,5 +1,7 @@
 """A run of shapes: its programs can be compiled for machines that are not here."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -38,7 +40,7 @@ def prepare_ahead(
     phases = phases_of(method, posterior, thin, minibatches, None, make)
     by_chain, copied = chain_sharding(mesh), copied_sharding(mesh)
     key = shapes_on(jax.eval_shape(lambda: jax.random.key(0)), copied)
-    chains = jax.ShapeDtypeStruct((num_chains,), jnp.result_type(int), sharding=by_chain)
+    chains: Any = jax.ShapeDtypeStruct((num_chains,), jnp.result_type(int), sharding=by_chain)
     data = shapes_by_row(posterior.data, mesh)
     whole = shapes_on(posterior.data, copied)
     numbers = shapes_on([jnp.asarray(number) for number in numbers], copied)
