@@ -506,7 +506,8 @@ def test_the_version(capsys):
         (["rotations", "nowhere", "--label", "2", "--num-rows", "5"], "got --label and --num-rows"),
         (["run", "hmc", "--augment", "crop"], "got --augment for hmc, expected one of csgld"),
         (["run", "hmc", "--optimizer", "sgd"], "got --optimizer sgd for hmc, expected descent"),
-        (["run", "vogn", "--kl-warmup-epochs", "2"], "got --kl-warmup-epochs for vogn, exp"),
+        (["run", "swag", "--kl-warmup-epochs", "2"], "got --kl-warmup-epochs for swag, exp"),
+        (["run", "vogn", "--kl-warmup-epochs", "2"], "got kl_weight without learning_rate"),
         (["run", "mfvi", "--kl-warmup-epochs", "2"], "got kl_weight without learning_rate"),
         (["run", "mfvi", "--num-epochs", "5"], "got --num-epochs for mfvi"),
         (

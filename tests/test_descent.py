@@ -1,6 +1,7 @@
 """Point estimates: modes, averages, early stopping, augmentation."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,9 @@ from targets import linear_regression
 from test_sgmcmc import gaussian, sample
 
 import bnn_ppl as bnn
+from bnn_ppl.cli.methods import Chosen, Training, built_method
 from bnn_ppl.methods.augmentation import augmented, crop_and_flip
+from bnn_ppl.methods.method import METHODS
 from bnn_ppl.methods.shared.early_stopping import stopped_early
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -38,6 +41,26 @@ def test_it_takes_any_optimiser_and_warm_starts_a_sampler(posterior):
     np.testing.assert_allclose(found.posterior["w"], 0, atol=1e-3)
     warm = sample(posterior, bnn.sgld(posterior, 1e-9), init=found, num_draws=2, thin=1)
     np.testing.assert_allclose(warm.posterior["w"], 0, atol=2e-3)
+
+
+def test_lars_trains_and_its_first_step_is_a_share_of_each_arrays_norm():
+    """You et al. (2017), equation 6: the rate times 0.001 times the norm of the weights."""
+    target = linear_regression()
+    posterior = bnn.condition(target.model, target.data)
+    chosen = Chosen(METHODS["descent"], {"learning_rate": 20.0})
+    running = {"batch_size": "all", "num_warmup": 400}
+    training = Training(optimizer="lars", rate_schedule="cosine")
+    method = built_method(chosen, training, running, posterior, SimpleNamespace(y=()))
+    assert method.settings["optimizer"] == "lars"
+    state = method.init(jax.random.key(0), {"weights": jnp.full(4, 0.5)}, posterior.data)
+    step = jax.jit(method.step)
+    for count in range(401):
+        before = state.position["weights"]
+        state, _ = step(jax.random.key(0), state, posterior.data)
+        if not count:
+            moved = jnp.linalg.norm(state.position["weights"] - before)
+            np.testing.assert_allclose(moved, 20 * 0.001 * jnp.linalg.norm(before), rtol=1e-4)
+    np.testing.assert_allclose(state.position["weights"], target.means["weights"], atol=0.03)
 
 
 def test_the_schedule_of_the_learning_rate_is_recorded(posterior):

@@ -221,7 +221,7 @@ def test_draws_are_those_of_the_gaussian_recorded_and_chains_are_independent(pos
 
 def test_every_argument_is_recorded_and_numbers_out_of_range_are_refused(posterior):
     other = {"learning_rate": 0.5, "hess_init": 0.5, "beta1": 0.5, "beta2": 0.5}
-    other |= {"num_samples": 3, "clip": 2.0}
+    other |= {"num_samples": 3, "clip": 2.0, "kl_weight": 0.5}
     assert ivon(posterior, **other).settings == {"method": "ivon"} | other
     assert ivon(posterior).settings["clip"] is None
     # The authors' curvature, which without a rate means the same width for any number of rows.

@@ -49,7 +49,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_and_is_what_the_method_says(
     name, posterior, tmp_path
 ):
     description = METHODS[name]
-    if name in ("laplace", "mc_dropout"):  # they look at layers
+    if name in ("laplace", "mc_dropout", "noisy_kfac"):  # they look at layers
         posterior = network_posterior()
     method = built(name, posterior)
     thin = description.counts.thin

@@ -30,7 +30,7 @@ PROGRAMS = ["index.md", "diagnosis.md", "your_own.md", "methods/combinations.md"
     for name, page in METHOD_PAGES.items()
     if "```python\n" in page
 ]
-COUNTS = {"minibatches.md": 12, "distributions.md": 7, "methods/combinations.md": 7} | {
+COUNTS = {"minibatches.md": 12, "distributions.md": 8, "methods/combinations.md": 7} | {
     name: 1 for name, page in METHOD_PAGES.items() if "```sh\n" in page
 }
 COMMANDS = [

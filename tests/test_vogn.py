@@ -434,7 +434,7 @@ def test_every_argument_is_recorded_and_numbers_out_of_range_are_refused():
     model, data = absolute_errors()
     posterior = bnn.condition(model, data)
     other = {"learning_rate": 0.5, "beta1": 0.5, "beta2": 0.5, "num_samples": 3}
-    other |= {"init_std": 0.5, "damping": 0.5}
+    other |= {"init_std": 0.5, "damping": 0.5, "kl_weight": 0.5}
     settings = vogn(posterior, **other).settings
     assert settings == {"method": "vogn"} | other
     bad = {"learning_rate": 0, "beta1": 1.0, "beta2": -0.1, "num_samples": 0}

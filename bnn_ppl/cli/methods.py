@@ -45,10 +45,12 @@ class Training(NamedTuple):
     exploration
         Fraction of each cycle (its first part) without noise; warm-up is then without noise too.
     optimizer
-        Optimiser of descent, mfvi and mc_dropout; "sgd" has momentum 0.9.
+        Optimiser of descent, mfvi and mc_dropout. "sgd" has momentum 0.9, as has "lars", whose
+        learning rate is multiplied in each array of weights by the ratio of the norms of weights
+        and gradient (You et al., 2017).
     kl_warmup_epochs
-        Of mfvi: epochs over which the weight of the divergence from the prior rises linearly from
-        0.01 to 1.
+        Of mfvi, vogn, ivon and noisy_kfac: epochs over which the weight of the divergence from the
+        prior rises linearly from 0.01 to 1.
     augment
         Random augmentation of each image of a batch: "crop" shifts it by up to 4 pixels,
         "crop_and_flip" also mirrors half of them.
@@ -58,7 +60,7 @@ class Training(NamedTuple):
     rate_start: float | None = None
     cycle_epochs: float = 50.0
     exploration: float = 0.0
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer: Literal["adam", "sgd", "lars"] = "adam"
     kl_warmup_epochs: float = 0.0
     augment: Literal["crop", "crop_and_flip"] | None = None
 
@@ -89,7 +91,8 @@ def built_method(
         if "optimizer" not in hints:
             users = "descent, mfvi or mc_dropout"
             raise _unused(chosen, f"--optimizer {training.optimizer}", users)
-        options["optimizer"] = optax.sgd(options[rate], momentum=0.9)
+        optimizer = {"sgd": optax.sgd, "lars": optax.lars}[training.optimizer]
+        options["optimizer"] = optimizer(options[rate], momentum=0.9)
     if "held_out" in hints and len(held_out.y):
         options["held_out"] = held_out
     built = chosen.method.build(posterior, **options)
@@ -151,7 +154,7 @@ def _schedule(training: Training, rate: float, num_warmup: int, cycle: int) -> S
 
 def _kl_weight(chosen: Chosen, num_steps: float) -> Schedule:
     if "kl_weight" not in chosen.options:
-        raise _unused(chosen, "--kl-warmup-epochs", "mfvi")
+        raise _unused(chosen, "--kl-warmup-epochs", "mfvi, vogn, ivon or noisy_kfac")
     if not 0 < num_steps < math.inf or chosen.options["kl_weight"] != 1:
         raise ValueError(
             "got --kl-warmup-epochs of no length or with --kl-weight, expected a number above 0 "

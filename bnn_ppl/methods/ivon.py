@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.shared.kl_weight import check_kl_weight, likelihood_weighted
 from bnn_ppl.methods.shared.mean_field import (
     averaged,
     check_numbers,
@@ -18,6 +19,7 @@ from bnn_ppl.methods.shared.mean_field import (
     fitted,
     likelihood_weight,
     prior_normals,
+    running_mean,
 )
 from bnn_ppl.methods.shared.row_groups import over_groups
 from bnn_ppl.methods.shared.self_paced import self_paced
@@ -70,6 +72,7 @@ def ivon(
     num_samples: int = 1,
     num_groups: int = 1,
     clip: float = math.inf,
+    kl_weight: float | Schedule = 1.0,
 ) -> Method:
     r"""Improved variational online Newton (Shen et al., 2024, arXiv:2402.17641, algorithm 1).
 
@@ -132,6 +135,9 @@ def ivon(
     clip
         Maximum step of a mean, in units of :math:`\alpha (h_0 + \delta)`, against gradient noise
         when there are few rows.
+    kl_weight
+        Weight of the divergence from the prior, as of :func:`bnn_ppl.mfvi`. A step divides the
+        likelihood and its curvature by it. Needs `learning_rate`.
 
     Returns
     -------
@@ -154,13 +160,16 @@ def ivon(
     check_numbers(num_samples, beta1, beta2, hess_init=hess_init, clip=clip)
     check_count("num_groups", num_groups)
 
-    def density(position: Tree, batch: Any) -> tuple[jax.Array, dict]:
+    weighs = check_kl_weight(kl_weight, finds_rate)
+
+    def density(position: Tree, batch: Any, kl: jax.Array | None) -> tuple[jax.Array, tuple]:
         terms = posterior.terms(position, batch)
-        return posterior.total(terms, batch), terms.normals
+        weighted = posterior.total(likelihood_weighted(terms, kl), batch)
+        return weighted, (posterior.total(terms, batch), terms.normals)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> IvonState:
         del key
-        normals = prior_normals(posterior, density(position, batch)[1])
+        normals = prior_normals(posterior, posterior.terms(position, batch).normals)
         delta = {site: normal.precision / weight for site, normal in normals.items()}
         curvature = {s: jnp.full_like(w, hess_init) + delta.get(s, 0) for s, w in position.items()}
         momentum = jax.tree.map(jnp.zeros_like, position)
@@ -169,9 +178,9 @@ def ivon(
     def precision(state: IvonState) -> Tree:
         return jax.tree.map(lambda c: weight * c, state.curvature)
 
-    def estimated(key: jax.Array, state: IvonState, batch: Any) -> Estimate:
+    def estimated(key: jax.Array, state: IvonState, batch: Any, kl: jax.Array | None) -> Estimate:
         position = drawn(key, state.loc, precision(state))
-        (lp, normals), gradient = jax.value_and_grad(density, has_aux=True)(position, batch)
+        gradient, (lp, normals) = jax.grad(density, has_aux=True)(position, batch, kl)
         gradient = jax.tree.map(lambda g: -g / weight, gradient)
         normals = prior_normals(posterior, normals)
         return _estimate(lp, gradient, position, state.loc, normals, weight)
@@ -179,7 +188,8 @@ def ivon(
     def step(
         key: jax.Array, state: IvonState, batch: Any, rate: jax.Array | None = None
     ) -> tuple[IvonState, dict]:
-        of_groups = over_groups(lambda key, rows: estimated(key, state, rows), num_groups)
+        kl = value_at(kl_weight, state.num_steps) if weighs else None
+        of_groups = over_groups(lambda key, rows: estimated(key, state, rows, kl), num_groups)
         estimate = averaged(lambda key: of_groups(key, batch), key, num_samples)
         lp, gradient, product, delta, pull = estimate
         num_steps = state.num_steps + 1
@@ -192,8 +202,7 @@ def ivon(
             # A rate that is found is one of Newton steps, stable however far the curvature falls.
             return w - rate * (1.0 if finds_rate else hess_init + delta) * direction
 
-        decay = lambda old, new: beta1 * old + (1 - beta1) * new  # noqa: E731
-        momentum = jax.tree.map(decay, state.momentum, gradient)
+        momentum = running_mean(beta1, state.momentum, gradient)
         update = partial(_updated_curvature, weight=weight, beta2=beta2)
         curvature = jax.tree.map(update, state.curvature, product, delta)
         loc = jax.tree.map(new_mean, state.loc, momentum, curvature, delta, pull)
@@ -210,7 +219,7 @@ def ivon(
     rates = {"learning_rate": rate, "hess_init": hess_init}
     settings: dict[str, Any] = {"method": "ivon", **rates}
     settings |= {"beta1": beta1, "beta2": beta2, "num_samples": num_samples}
-    settings |= {"clip": None if math.isinf(clip) else clip}
+    settings |= {"clip": None if math.isinf(clip) else clip, "kl_weight": named(kl_weight)}
     settings |= {"num_groups": num_groups} if num_groups != 1 else {}
     method = Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
     method = method._replace(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import FITTED, DrawsFrom, Method, describe, step_info
-from bnn_ppl.methods.shared.covariance_blocks import Structure, blocks_of
+from bnn_ppl.methods.shared.covariance_blocks import Structure, blocks_of, drawn, fitted
 from bnn_ppl.methods.shared.expected_labels import Curvature
 from bnn_ppl.methods.shared.fisher import evaluated, shares
 from bnn_ppl.methods.shared.layer_calls import called_layers
@@ -216,13 +216,19 @@ def laplace(
         )
 
     kind: DrawsFrom = "gaussian" if structure == "diagonal" else "structured_gaussian"
-    draw, fitted = partial(_drawn, blocks), partial(_fitted, blocks)
+
+    def draw(key: Array, state: LaplaceState) -> Tree:
+        return drawn(blocks, key, state.position, state.factors)
+
+    def parameters(state: LaplaceState) -> dict[str, Array]:
+        evidence = {"log_evidence": state.log_evidence}
+        evidence |= {"prior_precision_multiplier": state.multiplier}
+        return fitted(blocks, state.position, state.factors) | evidence
+
     settings: dict[str, Any] = {"method": "laplace", "structure": structure, "curvature": curvature}
     settings |= {"prior_precision": prior_precision, "damping": damping}
-    density = posterior.logdensity
-    method = Method(
-        init, _no_step, draw, warmup, settings, finish, fitted, logdensity=density, draws_from=kind
-    )
+    method = Method(init, _no_step, draw, warmup, settings, finish, parameters)
+    method = method._replace(logdensity=posterior.logdensity, draws_from=kind)
     size = min(_BATCH_SIZE, posterior.num_rows)
     return method._replace(
         start=descent(posterior),
@@ -255,29 +261,6 @@ def _log_evidence(
     change = num_scaled * jnp.log(multiplier) - (multiplier - 1) * prior.distance
     log_det = sum(fit.log_det(multiplier) for fit in fits)
     return at_mode + 0.5 * (change + num_free * math.log(2 * math.pi) - log_det)
-
-
-def _drawn(blocks: tuple, key: Array, state: LaplaceState) -> Tree:
-    position = dict(state.position)
-    for i, (block, own) in enumerate(zip(blocks, state.factors, strict=True)):
-        for site, change in block.draw(jax.random.fold_in(key, i), own).items():
-            position[site] += change
-    return position
-
-
-def _fitted(blocks: tuple, state: LaplaceState) -> dict[str, Array]:
-    scales = jax.tree.map(jnp.zeros_like, state.position)
-    roots: dict[str, Array] = {}
-    for block, own in zip(blocks, state.factors, strict=True):
-        scales |= block.scales(own)
-        roots |= block.root(own)
-    return {
-        **{f"{site}.loc": mean for site, mean in state.position.items()},
-        **{f"{site}.scale": scale for site, scale in scales.items()},
-        **roots,
-        "log_evidence": state.log_evidence,
-        "prior_precision_multiplier": state.multiplier,
-    }
 
 
 # --- the prior

@@ -11,6 +11,7 @@ from flax import nnx
 from bnn_ppl.methods.descent import descent, optimizer_of
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, named, value_at
+from bnn_ppl.methods.shared.kl_weight import check_kl_weight
 from bnn_ppl.methods.shared.layers import Layer, Tap, tapped, with_weights
 from bnn_ppl.methods.shared.per_example_gradients import row_layers
 from bnn_ppl.methods.shared.random import gaussian_like
@@ -119,8 +120,7 @@ def mfvi(
     check_arguments(posterior=posterior)
     _check(estimator, init_std, num_samples, num_groups)
     finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
-    weighs = callable(kl_weight) or kl_weight != 1
-    _check_weight(kl_weight, weighs and finds_rate)
+    weighs = check_kl_weight(kl_weight, finds_rate)
     layers = set() if estimator == "weights" else set(row_layers(posterior))
 
     def init(key: jax.Array, position: Tree, batch: Any) -> MeanFieldState:
@@ -273,13 +273,3 @@ def _check(estimator: str, init_std: float, num_samples: int, num_groups: int) -
     check_positive("init_std", init_std)
     check_count("num_samples", num_samples)
     check_count("num_groups", num_groups)
-
-
-def _check_weight(kl_weight: float | Schedule, without_rate: bool) -> None:
-    if not callable(kl_weight):
-        check_positive("kl_weight", kl_weight)
-    if without_rate:
-        raise ValueError(
-            "got kl_weight without learning_rate, expected both: without a rate, training ends "
-            "when the objective stops improving, which a weight that changes would deceive"
-        )

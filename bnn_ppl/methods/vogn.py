@@ -4,18 +4,21 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.shared.kl_weight import check_kl_weight
 from bnn_ppl.methods.shared.mean_field import (
+    at_the_mean,
     averaged,
     check_numbers,
     drawn,
     entropy,
     fitted,
     likelihood_weight,
-    prior_normals,
+    running_mean,
 )
 from bnn_ppl.methods.shared.per_example_gradients import row_gradients
 from bnn_ppl.methods.shared.row_groups import over_groups
@@ -58,6 +61,7 @@ def vogn(
     num_groups: int = 1,
     init_std: float | Literal["curvature"] = 0.01,
     damping: float = 0.0,
+    kl_weight: float | Schedule = 1.0,
 ) -> Method:
     r"""Variational online Gauss-Newton (Khan et al., 2018, section 3.3; Osawa et al., 2019).
 
@@ -117,6 +121,9 @@ def vogn(
     damping
         Constant :math:`\gamma` added to the squared gradients. It shortens steps where the data are
         uninformative, and makes q narrower than it should be.
+    kl_weight
+        Weight of the divergence from the prior, as of :func:`bnn_ppl.mfvi`. A step divides the
+        likelihood and its curvature by it. Needs `learning_rate`.
 
     Returns
     -------
@@ -139,6 +146,7 @@ def vogn(
     check_count("num_groups", num_groups)
     if not damping >= 0:
         raise ValueError(f"got damping={damping}, expected 0 or more")
+    weighs = check_kl_weight(kl_weight, finds_rate)
     gradients, weight = row_gradients(posterior), likelihood_weight(posterior)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> VognState:
@@ -149,28 +157,30 @@ def vogn(
         precision = jax.tree.map(lambda w: jnp.full_like(w, start), position)
         return VognState(position, momentum, precision, jnp.zeros((), int))
 
-    def estimated(key: jax.Array, state: VognState, batch: Any) -> tuple[jax.Array, Tree, Tree]:
+    def estimated(
+        key: jax.Array, state: VognState, batch: Any, kl: jax.Array | None
+    ) -> tuple[jax.Array, Tree, Tree]:
         """Log-density, gradient g and precision at a draw."""
         position = drawn(key, state.loc, state.precision)
-        lp, normals, gradient, squares = gradients(position, batch)
-        prior = {site: std**-2 for site, std in posterior.prior_std.items()}
-        for site, normal in prior_normals(posterior, normals).items():
-            prior[site] = normal.precision
-            gradient[site] += normal.precision * (position[site] - state.loc[site])
-        precision = {site: weight * (h + damping) + prior[site] for site, h in squares.items()}
+        lp, normals, gradient, squares = gradients(position, batch, kl)
+        away = optax.tree.sub(position, state.loc)
+        gradient, prior = at_the_mean(posterior, normals, gradient, away)
+        each = weight if kl is None else weight / kl
+        precision = {site: each * (h + damping) + prior[site] for site, h in squares.items()}
         return lp, gradient, precision
 
     def step(
         key: jax.Array, state: VognState, batch: Any, rate: jax.Array | None = None
     ) -> tuple[VognState, dict]:
-        of_groups = over_groups(lambda key, rows: estimated(key, state, rows), num_groups)
+        kl = value_at(kl_weight, state.num_steps) if weighs else None
+        of_groups = over_groups(lambda key, rows: estimated(key, state, rows, kl), num_groups)
         lp, gradient, target = averaged(lambda key: of_groups(key, batch), key, num_samples)
         num_steps = state.num_steps + 1
         if rate is None:  # not while it is being found
             rate = value_at(1.0 if learning_rate is None else learning_rate, state.num_steps)
         rate = rate / (1 - beta1**num_steps)
-        momentum = _running_mean(beta1, state.momentum, gradient)
-        precision = _running_mean(beta2, state.precision, target)
+        momentum = running_mean(beta1, state.momentum, gradient)
+        precision = running_mean(beta2, state.precision, target)
         if init_std == "curvature":
             none = num_steps == 1
             precision = jax.tree.map(lambda p, new: jnp.where(none, new, p), precision, target)
@@ -192,6 +202,7 @@ def vogn(
         "num_samples": num_samples,
         "init_std": init_std,
         "damping": damping,
+        "kl_weight": named(kl_weight),
     }
     settings |= {"num_groups": num_groups} if num_groups != 1 else {}
     method = Method(
@@ -216,7 +227,3 @@ def _check_width(init_std: Any) -> None:
             raise ValueError(f"got init_std={init_std!r}, expected a number or 'curvature'")
     else:
         check_positive("init_std", init_std)
-
-
-def _running_mean(beta: float, old: Tree, new: Tree) -> Tree:
-    return jax.tree.map(lambda a, b: beta * a + (1 - beta) * b, old, new)

@@ -1,7 +1,7 @@
 """Blocks of a block-diagonal covariance: their curvature and covariance."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -24,6 +24,7 @@ Tree = Any
 Structure: TypeAlias = Literal["diagonal", "kronecker", "last_layer", "full"]
 
 _MOST_WEIGHTS = 8000  # in a full covariance matrix
+_LEAST = 1e-20  # mean eigenvalue of a factor, which may be 0
 
 
 class Fit(NamedTuple):
@@ -73,6 +74,10 @@ class Diagonal(NamedTuple):
         flat, unravel = ravel_pytree(scales)
         return unravel(flat * jax.random.normal(key, flat.shape, flat.dtype))
 
+    def times(self, scales: dict[str, Array], gradient: dict[str, Array]) -> dict[str, Array]:
+        """Multiply a gradient by the covariance."""
+        return {site: scale**2 * gradient[site] for site, scale in scales.items()}
+
     def scales(self, scales: dict[str, Array]) -> dict[str, Array]:
         """Marginal standard deviations."""
         return scales
@@ -110,6 +115,7 @@ class Kronecker(NamedTuple):
     scaled: list[str]
     damping: float | None = None  # added to each factor, in place of the prior's precision
     num_rows: Any = None  # N / T, which the factor of the outputs holds
+    splits_prior: bool = False  # between the factors, which keeps the precision their product
 
     @property
     def layers(self) -> dict[str, LayerCall]:
@@ -142,10 +148,13 @@ class Kronecker(NamedTuple):
         by_input, inputs = _eigen(std[:, None] * factors.inputs * std)
         by_output, outputs = _eigen(factors.outputs)
         # Both are sums over rows, of which one must be a mean: by their number, or their weights.
-        curvature = by_input[:, None] * by_output / factors.along
+        along = jnp.where(factors.along > 0, factors.along, 1.0)  # 0 before any row is seen
+        curvature = by_input[:, None] * by_output / along
 
         def whitened(multiplier: Array) -> Array:
-            return curvature + (multiplier if self.scaled else 1.0)
+            prior = multiplier if self.scaled else 1.0
+            cross = self.splits_prior and _cross_terms(by_input, by_output, prior / along)
+            return curvature + prior + cross
 
         def log_det(multiplier: Array) -> Array:
             return jnp.log(whitened(multiplier)).sum() - 2 * len(outputs) * jnp.log(std).sum()
@@ -178,6 +187,11 @@ class Kronecker(NamedTuple):
         along = factors.along * jax.random.normal(key, factors.along.shape, factors.along.dtype)
         return by_site(self.name, self.call, factors.inputs @ along @ factors.outputs.T)
 
+    def times(self, factors: Factors, gradient: dict[str, Array]) -> dict[str, Array]:
+        """Multiply a gradient by the covariance."""
+        along = factors.along**2 * self._rotated(factors, gradient)
+        return by_site(self.name, self.call, factors.inputs @ along @ factors.outputs.T)
+
     def scales(self, factors: Factors) -> dict[str, Array]:
         """Marginal standard deviations."""
         inputs, outputs, along = (factor**2 for factor in factors)
@@ -193,9 +207,12 @@ class Kronecker(NamedTuple):
 
     def whitened(self, factors: Factors, gradient: dict[str, Array]) -> Array:
         """Multiply a gradient by the transposed square root of the covariance."""
+        return jnp.ravel(factors.along * self._rotated(factors, gradient))
+
+    def _rotated(self, factors: Factors, gradient: dict[str, Array]) -> Array:
         outputs = self.call.kernel_shape[-1]
         matrix = jnp.concatenate([gradient[site].reshape(-1, outputs) for site in self.sites])
-        return jnp.ravel(factors.along * (factors.inputs.T @ matrix @ factors.outputs))
+        return factors.inputs.T @ matrix @ factors.outputs
 
     def _precision_by_input(self, prior: dict[str, Array]) -> Array:
         kernel, *bias = (prior[site] for site in self.sites)
@@ -265,6 +282,10 @@ class Joint(NamedTuple):
         """Draw a deviation from the position."""
         return self._by_site(root @ jax.random.normal(key, root.shape[:1], root.dtype))
 
+    def times(self, root: Array, gradient: dict[str, Array]) -> dict[str, Array]:
+        """Multiply a gradient by the covariance."""
+        return self._by_site(root @ self.whitened(root, gradient))
+
     def scales(self, root: Array) -> dict[str, Array]:
         """Marginal standard deviations."""
         return self._by_site(jnp.sqrt((root**2).sum(1)))
@@ -297,6 +318,7 @@ def blocks_of(
     position: Tree,
     scaled: set[str],
     damping: float | None = None,
+    splits_prior: bool = False,
 ) -> list[Block]:
     """Divide the sites into blocks; the multiplier acts on the prior of the sites `scaled`."""
     if structure in ("kronecker", "last_layer") and not layers:
@@ -313,14 +335,37 @@ def blocks_of(
         dense = {name: call for name, call in layers.items() if call.num_positions == 1}
         return [_diagonal(posterior, dense, list(position), scaled)]
     num_rows = posterior.num_rows / posterior.temperature
-    factored = [
-        Kronecker(name, call, sites if scaled.issuperset(sites) else [], damping, num_rows)
-        for name, call in layers.items()
-        for sites in [sites_of(name, call)]
-    ]
+    factored = []
+    for name, call in layers.items():
+        own = sites_of(name, call)
+        own = own if scaled.issuperset(own) else []
+        factored += [Kronecker(name, call, own, damping, num_rows, splits_prior)]
     taken = {site for block in factored for site in block.sites}
     others = [site for site in position if site not in taken]
     return [*factored, *([_diagonal(posterior, {}, others, scaled)] if others else [])]
+
+
+# --- all blocks together
+
+
+def drawn(blocks: Iterable[Block], key: Array, position: Tree, covariances: Iterable) -> Tree:
+    """Draw from the Gaussian about a position; sites in no block stay there."""
+    position = dict(position)
+    for i, (block, own) in enumerate(zip(blocks, covariances, strict=True)):
+        for site, change in block.draw(jax.random.fold_in(key, i), own).items():
+            position[site] += change
+    return position
+
+
+def fitted(blocks: Iterable[Block], position: Tree, covariances: Iterable) -> dict[str, Array]:
+    """Name the Gaussian's parameters for the group ``fitted``."""
+    scales = jax.tree.map(jnp.zeros_like, position)
+    roots: dict[str, Array] = {}
+    for block, own in zip(blocks, covariances, strict=True):
+        scales |= block.scales(own)
+        roots |= block.root(own)
+    locs = {f"{site}.loc": mean for site, mean in position.items()}
+    return locs | {f"{site}.scale": scale for site, scale in scales.items()} | roots
 
 
 def _diagonal(
@@ -338,6 +383,17 @@ def _joint(posterior: Posterior, sites: list[str], position: Tree, scaled: set[s
             f"{_MOST_WEIGHTS}: use structure='kronecker'"
         )
     return Joint(posterior, shapes, [site for site in sites if site in scaled])
+
+
+def _cross_terms(by_input: Array, by_output: Array, prior: Array) -> Array:
+    r"""Give what splitting the prior's precision between two factors adds to it.
+
+    :math:`(a + \pi \sqrt{p})(g + \sqrt{p} / \pi) - a g - p`, where :math:`\pi^2` is the mean of
+    the eigenvalues a over that of g (Martens & Grosse, 2015, section 6.3).
+    """
+    mean_input, mean_output = (jnp.maximum(v.mean(), _LEAST) for v in (by_input, by_output))
+    pi = jnp.sqrt(mean_input / mean_output)
+    return jnp.sqrt(prior) * (by_input[:, None] / pi + pi * by_output)
 
 
 def _eigen(matrix: Array) -> tuple[Array, Array]:

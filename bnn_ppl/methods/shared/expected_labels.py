@@ -13,12 +13,13 @@ Array = jax.Array
 Tree = Any
 
 Curvature: TypeAlias = Literal["gauss_newton", "empirical"]
+Labels: TypeAlias = Literal["sampled", "gauss_newton", "empirical"]
 
 _MOST_LABELS = 1024  # values of a row's y to sum over
 
 
 def labels_and_weights(
-    distribution: dist.Distribution, y: Array, curvature: Curvature
+    distribution: dist.Distribution, y: Array, curvature: Labels, key: Array | None = None
 ) -> tuple[Array, Array]:
     r"""Values and weights of y whose gradients' outer products sum to the curvature of each row.
 
@@ -29,7 +30,8 @@ def labels_and_weights(
     many, and for a Normal the three Gauss-Hermite nodes, which are exact for polynomials of degree
     5 and so for products of the derivatives by its mean and standard deviation. Several outputs of
     a row are independent, or those of a MultivariateNormal times its Cholesky factor, and take
-    every combination of their values. For ``"empirical"`` it is the observed y.
+    every combination of their values. For ``"empirical"`` it is the observed y, for ``"sampled"``
+    one draw from the distribution, right on average.
 
     Parameters
     ----------
@@ -39,6 +41,8 @@ def labels_and_weights(
         Observed values, (rows, ...).
     curvature
         Kind of curvature.
+    key
+        Random key, for ``"sampled"``.
 
     Returns
     -------
@@ -53,6 +57,9 @@ def labels_and_weights(
     if curvature == "empirical":
         return y[None], jnp.ones((1, len(y)))
     distribution = innermost(distribution)
+    if curvature == "sampled":
+        drawn = jax.lax.stop_gradient(distribution.sample(key))
+        return drawn.reshape(1, *y.shape), jnp.ones((1, len(y)))
     correlated = isinstance(distribution, dist.MultivariateNormal)
     outputs = dist.Normal(jnp.zeros(y.shape)) if correlated else distribution
     nodes, weights = (_for_each_row(array, y.shape) for array in _quadrature(outputs))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from bnn_ppl.methods.shared.expected_labels import Curvature, labels_and_weights
+from bnn_ppl.methods.shared.expected_labels import Labels, labels_and_weights
 from bnn_ppl.methods.shared.layer_calls import LayerCall, inputs_of
 from bnn_ppl.methods.shared.layers import Layer, tapped
 from bnn_ppl.model.posterior import Posterior
@@ -57,15 +57,19 @@ class Evaluated(NamedTuple):
 def evaluated(
     posterior: Posterior,
     layers: dict[str, LayerCall],
-    curvature: Curvature,
+    curvature: Labels,
     position: Tree,
     batch: Any,
+    key: Array | None = None,
 ) -> Evaluated:
-    """Evaluate a batch: values of y, inputs of the given layers, gradients by their outputs."""
+    """Evaluate a batch: values of y, inputs of the given layers, gradients by their outputs.
+
+    The key is for labels that are sampled.
+    """
     x, y = batch[:2]
     present = batch[2].astype(float) if len(batch) == 3 else jnp.ones(len(y))
     distribution = posterior.predictive(posterior.constrain(position, batch), x)
-    labels, weights = labels_and_weights(distribution, y, curvature)
+    labels, weights = labels_and_weights(distribution, y, curvature, key)
     weights *= shares(posterior, batch)[1] * present.sum()
     counts, scale = present, posterior.terms(position, batch).row_scale
     if scale is not None:  # the gradients have it, their outer products must not have its square
@@ -178,8 +182,15 @@ def _gradient_of_row(posterior: Posterior, position: Tree, sites: list[str]) -> 
         row = jax.tree.map(lambda leaf: leaf[None], (x, y))
         return posterior.log_likelihood(position | own, row)[0]
 
-    gradient = jax.vmap(jax.grad(log_likelihood), in_axes=(None, None, 0))
-    return lambda x, labels: gradient(own, x, labels)
+    gradient = jax.grad(log_likelihood)
+
+    def at_each(x: Tree, labels: Array) -> Tree:
+        if len(labels) > 1:
+            return jax.vmap(gradient, in_axes=(None, None, 0))(own, x, labels)
+        # JAX cannot map a grouped convolution twice, and callers map over rows.
+        return jax.tree.map(lambda leaf: leaf[None], gradient(own, x, labels[0]))
+
+    return at_each
 
 
 def _summed(function: Callable, rows: Evaluated, sites: list[str]) -> Tree:

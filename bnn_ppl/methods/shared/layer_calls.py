@@ -19,6 +19,7 @@ class LayerCall(NamedTuple):
     kernel_shape: tuple[int, ...]
     has_bias: bool
     num_positions: int  # outputs per row: 1 for a dense layer on (rows, features)
+    has_factors: bool  # whether it is a product of the kernel and the inputs, or patches of them
 
 
 def called_layers(posterior: Posterior, position: Tree, batch: Any) -> dict[str, LayerCall]:
@@ -44,7 +45,8 @@ def called_layers(posterior: Posterior, position: Tree, batch: Any) -> dict[str,
             )
         kernel_shape = layer.kernel.shape
         num_positions = outputs.size // (num_rows * kernel_shape[-1])
-        calls[name] = LayerCall(kernel_shape, layer.bias is not None, num_positions)
+        has_factors = not (isinstance(layer, nnx.Conv) and _unsupported(layer))
+        calls[name] = LayerCall(kernel_shape, layer.bias is not None, num_positions, has_factors)
         return outputs
 
     # A new function: JAX caches traces by function, and a cached one would not call the tap.
@@ -122,16 +124,19 @@ def _padding(padding: Any, rank: int) -> Any:
 
 def _check_convolution(layer: nnx.Conv) -> None:
     """Refuse convolutions that are not a product of patches and one kernel."""
+    got = _unsupported(layer)
+    if got:
+        raise ValueError(
+            f"got a convolution with {got}, expected one group, no mask and padding 'SAME', "
+            "'VALID' or explicit: use structure='diagonal'"
+        )
+
+
+def _unsupported(layer: nnx.Conv) -> str:
+    """Name what keeps a convolution from being a product of patches and one kernel, if any."""
     padding = layer.padding
     if isinstance(padding, str) and padding not in ("SAME", "VALID"):
-        got = f"padding={padding!r}"
-    elif layer.feature_group_count != 1:
-        got = f"feature_group_count={layer.feature_group_count}"
-    elif layer.mask is not None:
-        got = "a mask on the kernel"
-    else:
-        return
-    raise ValueError(
-        f"got a convolution with {got}, expected one group, no mask and padding 'SAME', 'VALID' or "
-        "explicit: use structure='diagonal'"
-    )
+        return f"padding={padding!r}"
+    if layer.feature_group_count != 1:
+        return f"feature_group_count={layer.feature_group_count}"
+    return "" if layer.mask is None else "a mask on the kernel"

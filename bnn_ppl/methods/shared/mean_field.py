@@ -1,4 +1,4 @@
-"""A mean-field Gaussian parametrised by its precision, shared by vogn and ivon."""
+"""A mean-field Gaussian parametrised by its precision, and natural-gradient steps."""
 
 import math
 from collections.abc import Callable
@@ -46,10 +46,52 @@ def drawn(key: Array, loc: Tree, precision: Tree) -> Tree:
     return jax.tree.map(lambda m, p, e: m + e * jax.lax.rsqrt(p), loc, precision, noise)
 
 
+def at_the_mean(
+    posterior: Posterior,
+    normals: dict[str, tuple[Array, Array]],
+    gradient: Position,
+    away: Position,
+) -> tuple[Position, Position]:
+    """Take the gradient of Gaussian priors at the mean, and not at the draw, which is less noisy.
+
+    Parameters
+    ----------
+    posterior
+        Posterior.
+    normals
+        Its Gaussian priors, as :class:`bnn_ppl.model.trace.Terms` has them.
+    gradient
+        Gradient of the log-density at the draw.
+    away
+        Deviation of the draw from the mean.
+
+    Returns
+    -------
+    tuple
+        Gradient, and precision of the (tempered) prior: exact for Gaussians, 1 / std^2 for others.
+    """
+    gradient = dict(gradient)
+    precision = {site: std**-2 for site, std in posterior.prior_std.items()}
+    for site, normal in prior_normals(posterior, normals).items():
+        precision[site] = normal.precision
+        gradient[site] += normal.precision * away[site]
+    return gradient, precision
+
+
+def running_mean(beta: float, old: Tree, new: Tree) -> Tree:
+    """Give a new value the weight 1 - beta in an exponential moving average."""
+    return jax.tree.map(lambda a, b: beta * a + (1 - beta) * b, old, new)
+
+
 def entropy(precision: Tree) -> jax.Array:
     """Entropy of the Gaussian, in nats."""
-    constant = 0.5 * math.log(2 * math.pi * math.e)
-    return optax.tree.sum(jax.tree.map(lambda p: jnp.sum(constant - 0.5 * jnp.log(p)), precision))
+    log_det = optax.tree.sum(jax.tree.map(lambda p: jnp.sum(jnp.log(p)), precision))
+    return gaussian_entropy(optax.tree.size(precision), log_det)
+
+
+def gaussian_entropy(num_weights: int, log_det: Array) -> Array:
+    """Entropy of any Gaussian, in nats, by the log-determinant of its precision."""
+    return 0.5 * (num_weights * math.log(2 * math.pi * math.e) - log_det)
 
 
 def fitted(loc: Position, precision: Position, num_steps: Array) -> dict[str, Array]:

@@ -10,6 +10,7 @@ import optax
 from flax import nnx
 from jax.extend.core import get_opaque_trace_state
 
+from bnn_ppl.methods.shared.kl_weight import likelihood_weighted
 from bnn_ppl.methods.shared.layers import Layer, tapped
 from bnn_ppl.model.checks import check_number_of_rows
 from bnn_ppl.model.microbatch import in_chunks
@@ -34,7 +35,8 @@ class RowGradients(NamedTuple):
     normals
         As in :class:`bnn_ppl.model.trace.Terms`.
     gradient
-        Gradient of `lp` with respect to the position, by site.
+        Gradient of `lp` with respect to the position, by site; of the likelihood divided by the
+        weight of the divergence, if there is one.
     squares
         Mean over the batch's rows (without padding) of the squared gradient of a row's
         log-likelihood, by site and element; neither scaled to all rows nor tempered.
@@ -60,7 +62,7 @@ class RowLayer(NamedTuple):
 Layers = dict[str, RowLayer]
 
 
-def row_gradients(posterior: Posterior) -> Callable[[Position, Batch], RowGradients]:
+def row_gradients(posterior: Posterior) -> Callable[..., RowGradients]:
     r"""Make a function of the gradient on a batch and the mean squared per-example gradient.
 
     For dense and convolutional layers, one backward pass is enough: with a the inputs of a layer
@@ -80,7 +82,7 @@ def row_gradients(posterior: Posterior) -> Callable[[Position, Batch], RowGradie
     Returns
     -------
     Callable
-        ``position, batch -> RowGradients``.
+        ``position, batch, kl_weight=None -> RowGradients``.
 
     Raises
     ------
@@ -91,18 +93,22 @@ def row_gradients(posterior: Posterior) -> Callable[[Position, Batch], RowGradie
 
 
 def _row_gradients(
-    posterior: Posterior, layers: Layers, position: Position, batch: Batch
+    posterior: Posterior,
+    layers: Layers,
+    position: Position,
+    batch: Batch,
+    kl_weight: Array | None = None,
 ) -> RowGradients:
     num_rows, size = len(batch[1]), posterior.microbatch
     if size is None or num_rows // num_row_shards(num_rows) <= size:
-        return _of_rows(posterior, layers, position, batch)
+        return _of_rows(posterior, layers, position, batch, kl_weight)
     chunks = in_chunks(size, batch, num_rows)
 
     def add(total: Tree, number: Array) -> tuple[Tree, None]:
         x, y, *mask = chunks.rows_from(chunks.starts[number])
         counted = chunks.is_new(number)
         counted = counted & mask[0] if mask else counted
-        found = _of_rows(posterior, layers, position, (x, y, counted))
+        found = _of_rows(posterior, layers, position, (x, y, counted), kl_weight)
         # Scaled to all rows, each chunk gives an estimate of the whole's: their weighted mean.
         share = jnp.sum(counted) / count
         return jax.tree.map(
@@ -122,7 +128,11 @@ def _row_gradients(
 
 
 def _of_rows(
-    posterior: Posterior, layers: Layers, position: Position, batch: Batch
+    posterior: Posterior,
+    layers: Layers,
+    position: Position,
+    batch: Batch,
+    kl_weight: Array | None,
 ) -> RowGradients:
     num_rows = len(batch[1])
     probes = {
@@ -134,11 +144,14 @@ def _of_rows(
         inputs: dict[str, Array] = {}
         with tapped(partial(_probed, probes, inputs)):
             terms = posterior.terms(position, batch)
-        return posterior.total(terms, batch), (terms.normals, inputs, terms.row_scale)
+        weighted = posterior.total(likelihood_weighted(terms, kl_weight), batch)
+        lp = posterior.total(terms, batch)
+        return weighted, (lp, terms.normals, inputs, terms.row_scale)
 
-    both = jax.value_and_grad(density, (0, 1), has_aux=True)
-    (lp, (normals, inputs, scale)), (gradient, slopes) = both(position, probes)
-    weight = posterior.total(likelihood_alone(jnp.ones(1)), batch)  # of a row, in lp
+    both = jax.grad(density, (0, 1), has_aux=True)
+    (gradient, slopes), (lp, normals, inputs, scale) = both(position, probes)
+    one_row = likelihood_weighted(likelihood_alone(jnp.ones(1)), kl_weight)
+    weight = posterior.total(one_row, batch)  # of a row, in what is differentiated
     roots = _inverse_roots(scale, num_rows)
     sums: Position = {}
     for name, layer in layers.items():
