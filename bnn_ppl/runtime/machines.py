@@ -63,7 +63,7 @@ dnn_version_info { major: 9 minor: 10 patch: 0 }
 runtime_version { major: 12 minor: 9 patch: 0 }
 device_description_str: "NVIDIA H200"
 """
-_NO_COMPILER = "not implemented", "libtpu", "not in the list", "Unknown"
+_NO_COMPILER = "not implemented", "not installed", "libtpu", "not in the list", "Unknown"
 _TPU_ALONE = {  # libtpu then compiles without looking for a TPU
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
