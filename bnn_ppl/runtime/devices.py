@@ -28,7 +28,8 @@ def chain_mesh(num_chains: int, mesh: Mesh | None = None) -> Mesh:
 
     The chain axis is the largest that divides the chains evenly. On accelerators the remaining
     devices share the rows of data; on CPUs, whose cores share memory, they stay idle. All
-    processes have the same number of chains, and no chain spans processes.
+    processes have the same number of chains, or where there are fewer chains than processes, as
+    many processes share the rows of each chain.
 
     Parameters
     ----------
@@ -46,7 +47,8 @@ def chain_mesh(num_chains: int, mesh: Mesh | None = None) -> Mesh:
     Raises
     ------
     ValueError
-        If the chains do not divide evenly over the processes or the rows of `mesh`.
+        If the chains do not divide evenly over the processes (or the processes over the chains), or
+        over the rows of `mesh`.
     """
     if mesh is None:
         grid = _grid(num_chains)
@@ -63,23 +65,28 @@ def local_chains(mesh: Mesh, num_chains: int) -> slice:
     return slice(rows[0] * num_each, (rows[-1] + 1) * num_each)
 
 
+def writers(mesh: Mesh) -> list[int]:
+    """Processes that write draws and states: of each chain that of its first device."""
+    return sorted({row[0].process_index for row in mesh.devices})
+
+
 def _grid(num_chains: int) -> np.ndarray:
     """Array of devices by row of chains and shard of data, ordered by process."""
     num_processes = jax.process_count()
-    if num_chains % num_processes:
+    if num_chains % num_processes and num_processes % num_chains:
         raise ValueError(
-            f"got num_chains={num_chains} on {num_processes} processes, expected as many on each: "
-            f"use a multiple of {num_processes}"
+            f"got num_chains={num_chains} on {num_processes} processes, expected as many on each, "
+            f"or as many processes for each: use a multiple or a divisor of {num_processes}"
         )
     by_process: list[list[jax.Device]] = [[] for _ in range(num_processes)]
     for device in jax.devices():
         by_process[device.process_index].append(device)
     num_devices = min(map(len, by_process))
-    share = num_chains // num_processes
+    share = max(1, num_chains // num_processes)
     rows = max(n for n in range(1, num_devices + 1) if share % n == 0)
     shards = 1 if jax.default_backend() == "cpu" else num_devices // rows
     used = [device for devices in by_process for device in devices[: rows * shards]]
-    return np.array(used).reshape(num_processes * rows, shards)
+    return np.array(used).reshape(min(num_chains, num_processes * rows), -1)
 
 
 def _check_mesh(mesh: Mesh, num_chains: int) -> None:
