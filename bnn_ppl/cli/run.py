@@ -34,7 +34,7 @@ from bnn_ppl.cli.tables import plan_ahead_table, plan_table, results_table
 from bnn_ppl.methods.method import Description, described_methods
 from bnn_ppl.runtime.devices import planned_for
 from bnn_ppl.runtime.event_log import check_event_log
-from bnn_ppl.runtime.machines import machine
+from bnn_ppl.runtime.machines import Machine, machine
 from bnn_ppl.sampling.judged import judged
 from bnn_ppl.sampling.plan_ahead import plan_ahead
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
@@ -194,16 +194,13 @@ def plan_command() -> Callable[..., None]:
         _named(until)  # refuses
         if distributed:
             _join_hosts()
-        if devices is not None:
-            jax.config.update("jax_platforms", "cpu")  # no other compiler is to look for a device
-            target = machine(devices)
-            planned = planned_for(target.device.memory)
-        elif gradients_a_draw is not None:
+        if gradients_a_draw is not None and devices is None:
             raise ValueError("got --gradients-a-draw without --devices, expected both: drop it")
-        if init is not None:
+        target = None if devices is None else _compiled_for(devices)
+        if init is not None and target is None:
             running = running | {"init": bnn.diagnostics.load(init)}
-        with planned if devices is not None else nullcontext():
-            data, posterior = conditioned(problem, blank=devices is not None)
+        with nullcontext() if target is None else planned_for(target.device.memory):
+            data, posterior = conditioned(problem, blank=target is not None)
             refuse_unused(problem, data)
             scored(problem, data, on)  # refuses
             running = in_steps(method, running, posterior, num_warmup_epochs, num_epochs)
@@ -211,19 +208,22 @@ def plan_command() -> Callable[..., None]:
             held_out = training_rows(problem, data)[1]
             built = built_method(method, training, running, posterior, held_out)
             running = {name: running[name] for name in running if name not in _WITHOUT_COST}
-            if devices is not None:
-                ahead = plan_ahead(
-                    posterior, built, target, gradients_a_draw=gradients_a_draw, **running
-                )
-                print(plan_ahead_table(ahead))
-                return
-        found = bnn.plan(
-            jax.random.key(seed), posterior, built, trial_seconds=trial_seconds, **running
-        )
-        print(plan_table(found))
+            if target is None:
+                key = jax.random.key(seed)
+                found = bnn.plan(key, posterior, built, trial_seconds=trial_seconds, **running)
+                print(plan_table(found))
+            else:
+                running |= {"gradients_a_draw": gradients_a_draw}
+                print(plan_ahead_table(plan_ahead(posterior, built, target, **running)))
 
     plan.__annotations__ |= _annotations()
     return plan
+
+
+def _compiled_for(devices: str) -> Machine:
+    """Describe a machine that is not here, once JAX is told to look for no device of its kind."""
+    jax.config.update("jax_platforms", "cpu")
+    return machine(devices)
 
 
 def _named(words: tuple[str, ...]) -> dict[str, float] | None:
