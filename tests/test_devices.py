@@ -4,7 +4,6 @@ import json
 import socket
 import subprocess
 import sys
-
 from types import SimpleNamespace
 
 import jax

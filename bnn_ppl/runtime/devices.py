@@ -66,7 +66,7 @@ def local_chains(mesh: Mesh, num_chains: int) -> slice:
 
 
 def writers(mesh: Mesh) -> list[int]:
-    """Processes that write draws and states: of each chain that of its first device."""
+    """Give the processes that write draws and states: of each chain that of its first device."""
     return sorted({row[0].process_index for row in mesh.devices})
 
 
@@ -83,10 +83,15 @@ def _grid(num_chains: int) -> np.ndarray:
         by_process[device.process_index].append(device)
     num_devices = min(map(len, by_process))
     share = max(1, num_chains // num_processes)
-    rows = max(n for n in range(1, num_devices + 1) if share % n == 0)
+    rows = rows_of_chains(share, num_devices)
     shards = 1 if jax.default_backend() == "cpu" else num_devices // rows
     used = [device for devices in by_process for device in devices[: rows * shards]]
     return np.array(used).reshape(min(num_chains, num_processes * rows), -1)
+
+
+def rows_of_chains(num_chains: int, num_devices: int) -> int:
+    """Give the most devices over which chains divide evenly."""
+    return max(n for n in range(1, num_devices + 1) if num_chains % n == 0)
 
 
 def _check_mesh(mesh: Mesh, num_chains: int) -> None:

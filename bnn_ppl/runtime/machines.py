@@ -1,12 +1,13 @@
 """Machines that are not here: their devices for the compiler, and what the makers say they do."""
 
-import math
 import os
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
+
+from bnn_ppl.runtime.devices import rows_of_chains
 
 _GB = 1e9
 _HIGHEST_PASSES = 6  # of bfloat16 products, for a product of float32 on a TPU
@@ -145,7 +146,7 @@ def _topology(name: str, kind: str, size: str) -> Any:
 
 def mesh_of(machine: Machine, num_chains: int) -> Mesh:
     """Give the mesh on which `run` would put so many chains on a machine."""
-    num_devices = len(machine.devices)
-    rows = math.gcd(num_chains, num_devices)
-    grid = machine.devices.reshape(rows, num_devices // rows)
+    rows = rows_of_chains(num_chains, len(machine.devices))
+    shards = len(machine.devices) // rows
+    grid = machine.devices[: rows * shards].reshape(rows, shards)
     return Mesh(grid, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)

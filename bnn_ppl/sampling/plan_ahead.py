@@ -136,7 +136,7 @@ def plan_ahead(
     phases = tuple(
         _compiled(phase, prepared, machine.device.memory)
         for phase in prepared.phases
-        if prepared.num[phase.name] * (phase.thin or phase.draw is not None)
+        if prepared.num[phase.name]
     )
     chains_a_device = num_chains // mesh.shape["chain"]
     cost = _gradient(posterior, counts.batch_size)
@@ -146,9 +146,8 @@ def plan_ahead(
     rate = device.flops.get(_level(precision), device.flops["highest"])
     gradient_seconds = max(flops / rate, num_bytes / device.bandwidth)
     most = gradients_a_draw or _most_gradients(method)
-    gradients = counts.num_warmup * most + counts.num_draws * (
-        gradients_a_draw or most * counts.thin
-    )
+    a_draw = gradients_a_draw or most * counts.thin
+    gradients = counts.num_warmup * most + counts.num_draws * a_draw
     hours = gradients * gradient_seconds / 3600
     position = prepared.positions
     return PlanAhead(
