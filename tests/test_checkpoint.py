@@ -20,7 +20,7 @@ def nothing():
 
 def saved(folder):
     folder.mkdir(exist_ok=True)
-    checkpoint.save_state(folder, HEADER, STATE, nothing)
+    checkpoint.save_state(folder, HEADER, STATE, [0], nothing)
     return checkpoint.read_header(folder)
 
 
@@ -29,7 +29,7 @@ def test_state_comes_back_as_it_was_saved(tmp_path):
     assert {name: header[name] for name in HEADER} == HEADER
     state = checkpoint.read_state(tmp_path, header, STATE, 2)
     jax.tree.map(np.testing.assert_array_equal, state, STATE)
-    checkpoint.save_state(tmp_path, HEADER | {"saves": 8}, STATE, nothing)
+    checkpoint.save_state(tmp_path, HEADER | {"saves": 8}, STATE, [0], nothing)
     assert len(list(tmp_path.iterdir())) == 2  # the one before is gone
 
 

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,11 @@ def pretend(monkeypatch, per_process, platform="gpu"):
         (6, [2, 2], "gpu", [[0, 1], [2, 3]]),
         (8, [2, 3], "gpu", [[0], [1], [2], [3]]),
         (4, [2, 2], "cpu", [[0], [1], [2], [3]]),
+        (1, [2, 2], "gpu", [[0, 1, 2, 3]]),
+        (1, [2, 2], "cpu", [[0, 2]]),
+        (2, [2, 2, 2, 2], "gpu", [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (8, [8] * 64, "gpu", np.arange(512).reshape(8, 64).tolist()),
+        (1, [8] * 64, "gpu", [list(range(512))]),
     ],
 )
 def test_layout_of_chains_and_data(num_chains, per_process, platform, expected, monkeypatch):
@@ -56,8 +62,24 @@ def test_layout_of_chains_and_data(num_chains, per_process, platform, expected, 
 
 def test_chains_that_processes_cannot_share_evenly_are_refused(monkeypatch):
     pretend(monkeypatch, [1, 1])
-    with pytest.raises(ValueError, match="got num_chains=3 on 2 processes, .* multiple of 2"):
+    with pytest.raises(ValueError, match="got num_chains=3 on 2 processes, .* divisor of 2"):
         devices.chain_mesh(3)
+
+
+@pytest.mark.parametrize(
+    ("num_chains", "num_processes", "writing"),
+    [(1, 64, [0]), (8, 64, list(range(0, 64, 8))), (128, 64, list(range(64)))],
+)
+def test_each_chain_is_written_by_one_process(num_chains, num_processes, writing, monkeypatch):
+    pretend(monkeypatch, [8] * num_processes)
+    grid = devices.chain_mesh(num_chains)
+    mesh = SimpleNamespace(devices=grid, shape={"chain": len(grid)})
+    assert devices.writers(mesh) == writing
+    seen = []
+    for process in writing:
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        seen += range(num_chains)[devices.local_chains(mesh, num_chains)]
+    assert seen == list(range(num_chains))
 
 
 def test_a_given_mesh_is_used_with_automatic_axes():

@@ -64,11 +64,11 @@ def start(*arguments, **options):
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, **options)
 
 
-def pair(folder, stops=(("-", 0), ("-", 0))):
-    """Start two processes on a folder; where one kills itself, kill the other then."""
-    port = free_port()
+def pair(folder, stops=(("-", 0), ("-", 0)), num_chains=4):
+    """Start processes on a folder, by default two; where one kills itself, kill the others."""
+    port, run = free_port(), (len(stops), num_chains)
     running = [
-        start(__file__, port, process, folder, *stop, env=environment())
+        start(__file__, port, process, folder, *stop, *run, env=environment())
         for process, stop in enumerate(stops)
     ]
     killed = [stop[0] in ("write_draws", "publish_draws", "meet") for stop in stops]
@@ -123,6 +123,28 @@ def test_two_killed_processes_go_on_to_the_draws_of_one(tmp_path, expected):
 
     assert_same(sample(copy), expected)  # one process resumes alone
     assert draws.attrs["gradient_evaluations"] == expected.attrs["gradient_evaluations"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_processes", "num_chains"), [(2, 1), (4, 1), (4, 2)])
+def test_processes_share_the_rows_of_a_chain(num_processes, num_chains, tmp_path):
+    stops = [("-", 0)] * num_processes
+    told = pair(tmp_path / "whole", stops, num_chains)
+    each = num_processes // num_chains
+    for process, own in enumerate(told):
+        chain = process // each
+        written = [[chain, chain + 1]] if process % each == 0 else []
+        assert [list(c) for c in {tuple(c) for c in own["written"]}] == written
+    whole = bnn.diagnostics.load(tmp_path / "whole")
+    one = sample(tmp_path / "one", num_chains=num_chains)
+    for site in one.posterior:  # sums over rows differ in their order
+        np.testing.assert_allclose(whole.posterior[site], one.posterior[site], rtol=1e-2, atol=1e-3)
+    assert whole.attrs["gradient_evaluations"] == one.attrs["gradient_evaluations"]
+    pair(tmp_path / "run", [("publish_draws", 7), *stops[1:]], num_chains)
+    seen = bnn.diagnostics.load(tmp_path / "run").posterior.sizes["draw"]
+    assert 0 < seen < 17
+    pair(tmp_path / "run", stops, num_chains)
+    assert_same(bnn.diagnostics.load(tmp_path / "run"), whole)
 
 
 PAGE = Path(__file__).parent.parent / "docs" / "hosts.md"
@@ -251,13 +273,13 @@ def test_the_command_refuses_in_one_line_on_every_host(tmp_path):
         assert err.count("\n") == 1
 
 
-# --- one of the processes: python test_hosts.py PORT PROCESS FOLDER STOP NUMBER
+# --- one of the processes: python test_hosts.py PORT PROCESS FOLDER STOP NUMBER PROCESSES CHAINS
 
 
-def main(port, process, folder, stop, number):
+def main(port, process, folder, stop, number, num_processes, num_chains):
     """Run, and at the `number`-th call of what `stop` names end at once or press Ctrl-C."""
     jax.config.update("jax_num_cpu_devices", 1)
-    jax.distributed.initialize(f"localhost:{port}", 2, int(process))
+    jax.distributed.initialize(f"localhost:{port}", int(num_processes), int(process))
     written, write_draws = [], zarr_writer.write_draws
 
     def noted(writer, chains, *args):
@@ -273,7 +295,7 @@ def main(port, process, folder, stop, number):
         number_sent = signal.SIGINT if stop == "_shown" else signal.SIGKILL
         setattr(owner, stop, stopping(getattr(owner, stop), int(number), number_sent))
     try:
-        sample(folder if folder != "none" else None)
+        sample(folder if folder != "none" else None, num_chains=int(num_chains))
     except (ValueError, OSError) as error:
         print(json.dumps({"error": str(error)}))
     except KeyboardInterrupt:

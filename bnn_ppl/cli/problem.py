@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
+import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.networks import Net, first_kernel, network, refuse_hidden
+from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.encoding import in_words
+from bnn_ppl.data.images import blank as blank_images
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
 from bnn_ppl.studies.label_noise import with_label_noise
@@ -149,15 +152,22 @@ class Problem(NamedTuple):
 
 
 def conditioned(
-    problem: Problem, encoding: bnn.data.Encoding | None = None
+    problem: Problem, encoding: bnn.data.Encoding | None = None, *, blank: bool = False
 ) -> tuple[Any, bnn.Posterior]:
     """Load the data and condition the model, in the precision asked for.
 
-    The encoding of a .csv file is that given, if there is one.
+    The encoding of a .csv file is that given, if there is one. With `blank`, a set of images that
+    is not found is replaced by one of its shapes.
     """
     jax.config.update("jax_enable_x64", problem.float64)
     jax.config.update("jax_default_matmul_precision", problem.matmul_precision)
-    data = load_data(problem, encoding)
+    try:
+        data = load_data(problem, encoding)
+    except FileNotFoundError:
+        if not blank or problem.data not in IMAGES:
+            raise
+        kind = IMAGES[problem.data]
+        data = blank_images(problem.data, problem.subset, np.dtype(float), kind)
     return data, _posterior(problem, data)
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Union
@@ -29,10 +30,13 @@ from bnn_ppl.cli.problem import (
 from bnn_ppl.cli.results import num_draws, predicting
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
-from bnn_ppl.cli.tables import plan_table, results_table
+from bnn_ppl.cli.tables import plan_ahead_table, plan_table, results_table
 from bnn_ppl.methods.method import Description, described_methods
+from bnn_ppl.runtime.devices import planned_for
 from bnn_ppl.runtime.event_log import check_event_log
+from bnn_ppl.runtime.machines import Machine, machine
 from bnn_ppl.sampling.judged import judged
+from bnn_ppl.sampling.plan_ahead import plan_ahead
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 
 Until = Annotated[tuple[str, ...], tyro.conf.arg(metavar="rhat=NUMBER ess=NUMBER")]
@@ -140,6 +144,8 @@ def plan_command() -> Callable[..., None]:
         num_epochs: float | None = None,
         num_warmup_epochs: float | None = None,
         trial_seconds: float = 20.0,
+        devices: str | None = None,
+        gradients_a_draw: float | None = None,
         until: Until = (),
         on: Scored | None = None,
         folder: Path | None = None,
@@ -170,6 +176,11 @@ def plan_command() -> Callable[..., None]:
             Epochs over which the draws are spread evenly; replaces --thin.
         num_warmup_epochs
             Epochs of warm-up; replaces --num-warmup.
+        devices
+            A machine that is not here, for example tpu:v3:16x16 or gpu:h200:8: compile for it, and
+            estimate from that. Needs its compiler: jax[tpu] or jax[cuda12].
+        gradients_a_draw
+            With --devices: gradients of a draw of one chain; by default the method's most.
         trial_seconds
             Time to try steps. While a method adapts, the cost of a step changes: a longer trial
             gives a better estimate.
@@ -183,22 +194,36 @@ def plan_command() -> Callable[..., None]:
         _named(until)  # refuses
         if distributed:
             _join_hosts()
-        if init is not None:
+        if gradients_a_draw is not None and devices is None:
+            raise ValueError("got --gradients-a-draw without --devices, expected both: drop it")
+        target = None if devices is None else _compiled_for(devices)
+        if init is not None and target is None:
             running = running | {"init": bnn.diagnostics.load(init)}
-        data, posterior = conditioned(problem)
-        refuse_unused(problem, data)
-        scored(problem, data, on)  # refuses
-        running = in_steps(method, running, posterior, num_warmup_epochs, num_epochs)
-        print(describe(problem, data, posterior), flush=True)
-        built = built_method(method, training, running, posterior, training_rows(problem, data)[1])
-        running = {name: running[name] for name in running if name not in _WITHOUT_COST}
-        found = bnn.plan(
-            jax.random.key(seed), posterior, built, trial_seconds=trial_seconds, **running
-        )
-        print(plan_table(found))
+        with nullcontext() if target is None else planned_for(target.device.memory):
+            data, posterior = conditioned(problem, blank=target is not None)
+            refuse_unused(problem, data)
+            scored(problem, data, on)  # refuses
+            running = in_steps(method, running, posterior, num_warmup_epochs, num_epochs)
+            print(describe(problem, data, posterior), flush=True)
+            held_out = training_rows(problem, data)[1]
+            built = built_method(method, training, running, posterior, held_out)
+            running = {name: running[name] for name in running if name not in _WITHOUT_COST}
+            if target is None:
+                key = jax.random.key(seed)
+                found = bnn.plan(key, posterior, built, trial_seconds=trial_seconds, **running)
+                print(plan_table(found))
+            else:
+                running |= {"gradients_a_draw": gradients_a_draw}
+                print(plan_ahead_table(plan_ahead(posterior, built, target, **running)))
 
     plan.__annotations__ |= _annotations()
     return plan
+
+
+def _compiled_for(devices: str) -> Machine:
+    """Describe a machine that is not here, once JAX is told to look for no device of its kind."""
+    jax.config.update("jax_platforms", "cpu")
+    return machine(devices)
 
 
 def _named(words: tuple[str, ...]) -> dict[str, float] | None:

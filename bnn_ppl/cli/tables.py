@@ -100,6 +100,61 @@ def plan_table(plan: Any) -> str:
     return "\n" + "\n".join(lines)
 
 
+def plan_ahead_table(plan: Any) -> str:
+    """Format the estimated cost of a run on a machine that is not here."""
+    devices = plan.chain_rows * plan.data_shards
+    rows = "all of its rows" if plan.microbatch is None else f"{plan.microbatch:,} rows"
+    lines = [
+        f"{plan.machine}: {devices} devices, chains over {plan.chain_rows}, rows over "
+        f"{plan.data_shards}; a device runs {plan.chains_a_device} chain(s), {rows} at a time",
+        "",
+    ]
+    for phase in plan.phases:
+        used = "unknown" if phase.memory is None else f"{phase.memory / 1e6:,.0f} MB"
+        room = "fits" if phase.fits else "DOES NOT FIT"
+        limit = f"{plan.memory_limit / 1e6:,.0f} MB"
+        seconds = f"compiled in {phase.compile_seconds:.0f} s"
+        lines.append(f"{phase.name:10}{room}: {used} of {limit} a device; {seconds}")
+        lines.extend(_sent(phase.collectives))
+    hours = f"{plan.hours:,.3g} hours, {plan.device_days:,.3g} device-days"
+    lines += [
+        "",
+        f"one gradient        {plan.flops / 1e9:,.4g} GFLOP and {plan.num_bytes / 1e6:,.4g} MB a "
+        f"device; at least {plan.gradient_seconds * 1e3:.3g} ms ({plan.precision} products)",
+        f"the run             {plan.gradients:,.0f} gradients a chain; at least {hours}",
+        f"disk                {plan.disk / 1e6:,.1f} MB of draws",
+    ]
+    if plan.start_steps:
+        lines.append(f"before it           at most {plan.start_steps:,} steps, of other methods")
+    if not all(phase.fits for phase in plan.phases):
+        lines += ["", _to_fit(plan)]
+    lines.append("\nnothing was run: times are what peak rates allow, without communication")
+    return "\n".join(["", *lines])
+
+
+def _sent(collectives: Any) -> list[str]:
+    """Say what devices send to each other, in loops and outside, by kind."""
+    lines = []
+    for depth in sorted({found.depth for found in collectives}):
+        found = {each: count for each, count in collectives.items() if each.depth == depth}
+        where = "outside loops" if not depth else f"in {depth} loop{'s' * (depth > 1)}"
+        parts = [
+            f"{count} {each.kind} of {each.num_bytes / 1e3:,.4g} kB"
+            for each, count in sorted(found.items(), key=lambda pair: -pair[0].num_bytes)
+        ]
+        lines.append(f"{'':10}{where}: {', '.join(parts)}")
+    return lines
+
+
+def _to_fit(plan: Any) -> str:
+    """Say what to change where a program does not fit."""
+    if plan.chains_a_device > 1:
+        fewer = plan.chain_rows * plan.data_shards
+        return f"to fit: at most {fewer} chains (--num-chains), so that a device runs one"
+    half = "half its rows" if plan.microbatch is None else str(max(1, plan.microbatch // 2))
+    return f"to fit: --microbatch {half}, or more devices"
+
+
 def answers(prediction: "xarray.Dataset", y: np.ndarray | None, data: Any) -> "xarray.Dataset":
     """Give predictions, and y if it is known, in the units of the data; classes by their names."""
     entropies = ["entropy", "expected_entropy", "mutual_information"]

@@ -93,6 +93,16 @@ def images(
     raise _too_few(name, where, kind, rows, most)
 
 
+def blank(name: str, subset: int | None, dtype: np.dtype, kind: ImageSet) -> DataSet:
+    """Make a set of the shapes of a set of images, without its pixels: to plan with."""
+    rows = whole(name, "subset", kind.num_train if subset is None else subset, 1, kind.num_train)
+    x = np.broadcast_to(np.zeros((), dtype), (rows, *kind.shape))  # one number in memory
+    y = np.arange(rows, dtype=np.int32) % kind.num_classes
+    train, test = Data(x, y), Data(x[:10], y[:10])
+    zero, one = np.zeros(()), np.ones(())
+    return DataSet(train, test, 0.0, 1.0, zero, one, kind.num_classes, name, "shapes alone")
+
+
 def test_images(name: str, where: Sequence[Place], kind: ImageSet) -> np.ndarray:
     """Test images of a set as stored: uint8 (rows, height, width, channels).
 

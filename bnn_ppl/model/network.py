@@ -15,6 +15,7 @@ from flax import linen, nnx
 from jax.lax import conv_general_dilated
 
 from bnn_ppl.nets.convolution import convolution
+from bnn_ppl.runtime.devices import is_accelerator
 
 Prior: TypeAlias = (
     dist.Distribution | Mapping[str, dist.Distribution] | Callable[..., dist.Distribution]
@@ -161,7 +162,7 @@ def _check_builds(net: Any) -> None:
 
 def _use_our_convolution(network: nnx.Module) -> None:
     """Use our convolution in this copy of the network, where JAX's is slow inside loops."""
-    if jax.default_backend() == "cpu":
+    if not is_accelerator():
         for _, layer in nnx.iter_modules(network):
             if isinstance(layer, nnx.Conv) and layer.conv_general_dilated is conv_general_dilated:
                 layer.conv_general_dilated = convolution

@@ -1,7 +1,9 @@
 """Chains over devices: one mesh with the axes "chain" and "data"."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -10,9 +12,12 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bnn_ppl.runtime.jaxprs import equations_in
+
 Tree = Any
 
 _AXES = ("chain", "data")
+_PLANNED: ContextVar[int | None] = ContextVar("planned", default=None)
 
 
 # --- the mesh
@@ -23,7 +28,8 @@ def chain_mesh(num_chains: int, mesh: Mesh | None = None) -> Mesh:
 
     The chain axis is the largest that divides the chains evenly. On accelerators the remaining
     devices share the rows of data; on CPUs, whose cores share memory, they stay idle. All
-    processes have the same number of chains, and no chain spans processes.
+    processes have the same number of chains, or where there are fewer chains than processes, as
+    many processes share the rows of each chain.
 
     Parameters
     ----------
@@ -41,7 +47,8 @@ def chain_mesh(num_chains: int, mesh: Mesh | None = None) -> Mesh:
     Raises
     ------
     ValueError
-        If the chains do not divide evenly over the processes or the rows of `mesh`.
+        If the chains do not divide evenly over the processes (or the processes over the chains), or
+        over the rows of `mesh`.
     """
     if mesh is None:
         grid = _grid(num_chains)
@@ -58,23 +65,33 @@ def local_chains(mesh: Mesh, num_chains: int) -> slice:
     return slice(rows[0] * num_each, (rows[-1] + 1) * num_each)
 
 
+def writers(mesh: Mesh) -> list[int]:
+    """Give the processes that write draws and states: of each chain that of its first device."""
+    return sorted({row[0].process_index for row in mesh.devices})
+
+
 def _grid(num_chains: int) -> np.ndarray:
     """Array of devices by row of chains and shard of data, ordered by process."""
     num_processes = jax.process_count()
-    if num_chains % num_processes:
+    if num_chains % num_processes and num_processes % num_chains:
         raise ValueError(
-            f"got num_chains={num_chains} on {num_processes} processes, expected as many on each: "
-            f"use a multiple of {num_processes}"
+            f"got num_chains={num_chains} on {num_processes} processes, expected as many on each, "
+            f"or as many processes for each: use a multiple or a divisor of {num_processes}"
         )
     by_process: list[list[jax.Device]] = [[] for _ in range(num_processes)]
     for device in jax.devices():
         by_process[device.process_index].append(device)
     num_devices = min(map(len, by_process))
-    share = num_chains // num_processes
-    rows = max(n for n in range(1, num_devices + 1) if share % n == 0)
+    share = max(1, num_chains // num_processes)
+    rows = rows_of_chains(share, num_devices)
     shards = 1 if jax.default_backend() == "cpu" else num_devices // rows
     used = [device for devices in by_process for device in devices[: rows * shards]]
-    return np.array(used).reshape(num_processes * rows, shards)
+    return np.array(used).reshape(min(num_chains, num_processes * rows), -1)
+
+
+def rows_of_chains(num_chains: int, num_devices: int) -> int:
+    """Give the most devices over which chains divide evenly."""
+    return max(n for n in range(1, num_devices + 1) if num_chains % n == 0)
 
 
 def _check_mesh(mesh: Mesh, num_chains: int) -> None:
@@ -118,7 +135,12 @@ def by_chain(tree: Tree, mesh: Mesh) -> Tree:
 
 def everywhere(tree: Tree, mesh: Mesh) -> Tree:
     """Put a copy of a tree on every device of the mesh."""
-    return _put(tree, NamedSharding(mesh, P()))
+    return _put(tree, copied_sharding(mesh))
+
+
+def copied_sharding(mesh: Mesh) -> NamedSharding:
+    """Sharding of arrays that every device has whole."""
+    return NamedSharding(mesh, P())
 
 
 def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
@@ -134,6 +156,26 @@ def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
         mask = index < num_rows
         batch = (*jax.tree.map(lambda leaf: np.asarray(leaf)[index * mask], batch), mask)
     return _put(batch, NamedSharding(mesh, P("data")))
+
+
+def shapes_by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
+    """Give the shapes and shardings that `by_row` would give; the mesh may be of any devices."""
+    num_rows = len(data[1]) + -len(data[1]) % mesh.shape["data"]
+
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype)
+
+    batch = jax.tree.map(shape, tuple(data))
+    if num_rows > len(data[1]):
+        batch = (*batch, jax.ShapeDtypeStruct((num_rows,), bool))
+    return shapes_on(batch, NamedSharding(mesh, P("data")))
+
+
+def shapes_on(tree: Tree, sharding: NamedSharding) -> Tree:
+    """Give the shapes of a tree of arrays, or of shapes, with a sharding."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
+    )
 
 
 def to_host(tree: Tree, num_draws: int | None = None) -> Tree:
@@ -184,18 +226,26 @@ def one_device_a_core() -> None:
 def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
     """Map over the leading axis of the first `num_mapped` arguments, the chains; share the rest.
 
-    Each device runs its own chains without waiting for the others: by `vmap` on an accelerator,
-    which is fastest when full; one after the other on a CPU, where a chain then stays in cache and
-    takes only its own steps. Where devices share the rows of an argument (`by_row`), the compiler
-    sums over them.
+    Each device runs its own chains without waiting for the others. Where devices share the rows of
+    an argument (`by_row`), the compiler sums over them. One chain of a device is run as it is.
+    Several take turns on a CPU, where a chain then stays in cache and takes only its own steps, and
+    wherever something convolves: side by side, convolutions with weights of their own become one
+    grouped convolution, which takes four times the memory. Otherwise an accelerator, which is
+    fastest when full, runs them side by side by `vmap`.
     """
-    side_by_side = mesh.devices.flat[0].platform != "cpu"
 
     def on_device(*args: Any) -> Tree:
         mapped, shared = args[:num_mapped], args[num_mapped:]
-        if side_by_side:
-            return jax.vmap(lambda *one: function(*one, *shared))(*mapped)
-        return jax.lax.map(lambda one: function(*one, *shared), mapped)
+
+        def one(*own: Any) -> Tree:
+            return function(*own, *shared)
+
+        first = jax.tree.map(lambda leaf: leaf[0], mapped)
+        if jax.tree.leaves(mapped)[0].shape[0] == 1:
+            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], one(*first))
+        if is_accelerator() and not _convolves(one, first):
+            return jax.vmap(one)(*mapped)
+        return jax.lax.map(lambda own: one(*own), mapped)
 
     def all_devices(*args: Any) -> Tree:
         specs = tuple(P("chain") if i < num_mapped else P() for i in range(len(args)))
@@ -210,6 +260,32 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
         return sharded(*args)
 
     return all_devices
+
+
+def _convolves(function: Callable, args: tuple) -> bool:
+    equations = equations_in(jax.make_jaxpr(function)(*args).jaxpr)
+    return any(equation.primitive.name == "conv_general_dilated" for equation in equations)
+
+
+def is_accelerator() -> bool:
+    """Whether what is traced is for a GPU or TPU.
+
+    Within `over_chains` the devices of its mesh decide, which need not be those of this process.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    if device is not None:
+        return device.platform != "cpu"
+    return _PLANNED.get() is not None or jax.default_backend() != "cpu"
+
+
+@contextmanager
+def planned_for(memory: int) -> Iterator[None]:
+    """Within this context, make posteriors for accelerators of so many bytes that are not here."""
+    token = _PLANNED.set(memory)
+    try:
+        yield
+    finally:
+        _PLANNED.reset(token)
 
 
 def num_row_shards(num_rows: int) -> int:
@@ -240,6 +316,8 @@ def bytes_of(tree: Tree) -> int:
 
 def memory_limit() -> int | None:
     """Memory of a device in bytes, for host devices a share of the computer's; None if unknown."""
+    if _PLANNED.get() is not None:
+        return _PLANNED.get()
     devices = jax.local_devices()
     if devices[0].platform != "cpu":
         return (devices[0].memory_stats() or {}).get("bytes_limit")

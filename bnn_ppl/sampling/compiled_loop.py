@@ -38,7 +38,7 @@ def compile_loop(
 
     `announce` is called before compiling.
     """
-    traced = _trace(phase, prepared)
+    traced = trace_loop(phase, prepared)
     program = compiled(traced, _arguments(phase, prepared, prepared.states, 0, 1), announce)
     buffers = jax.tree.leaves(traced.out_info[1])
     capacity = buffers[0].shape[1] if buffers else _DRAWS_PER_CHUNK
@@ -53,11 +53,12 @@ def compile_loop(
 
 def one_record(prepared: Prepared) -> Records:
     """Give the shapes and dtypes of what is recorded of one draw of one chain."""
-    buffers = _trace(prepared.phases[1], prepared).out_info[1]
+    buffers = trace_loop(prepared.phases[1], prepared).out_info[1]
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), buffers)
 
 
-def _trace(phase: Phase, prepared: Prepared) -> jax.stages.Traced:
+def trace_loop(phase: Phase, prepared: Prepared) -> jax.stages.Traced:
+    """Trace a phase's loop; shapes with shardings will do for the arrays of `prepared`."""
     loop = _loop(phase, prepared.mesh, len(prepared.chains), active_changes())
     with jax.default_matmul_precision(matmul_precision()):
         return loop.trace(*_arguments(phase, prepared, prepared.states, 0, 1))

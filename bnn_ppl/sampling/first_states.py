@@ -53,14 +53,17 @@ def first_states(
     make: Make | None,
 ) -> Tree:
     """Give the chains' states by the method's `init`; refuse a density that is not finite."""
-    first = _functions(posterior, method)
+    first = functions_at_start(posterior, method)
     start = _compiled_states(first, make, all_rows, mesh, active_changes())
     states, finite = start(chains, positions, keys, data, np.asarray(num_warmup), numbers)
     _check_finite(posterior, positions, to_host(finite))
     return states
 
 
-def _functions(posterior: Posterior, method: Method) -> tuple[Callable, Callable | None, Callable]:
+def functions_at_start(
+    posterior: Posterior, method: Method
+) -> tuple[Callable, Callable | None, Callable]:
+    """Give the functions that make the first states: `init`, `begin`, `logdensity`."""
     return method.init, method.begin, posterior.logdensity
 
 
@@ -144,9 +147,22 @@ def _compiled_states(
     mesh: Mesh,
     changes: tuple,  # part of the cache's key alone: tracing reads the active changes
 ) -> Callable:
-    """Compile a method's `init` for all chains, and whether the log-density is finite there.
+    """Compile :func:`states_over_chains`."""
+    mapped = states_over_chains(first, make, all_rows, mesh)
+    return compiled_once(mapped, out_shardings=chain_sharding(mesh))
 
-    Both see all rows, or all rows of the chain's sample of them.
+
+def states_over_chains(
+    first: tuple[Callable, Callable | None, Callable],
+    make: Make | None,
+    all_rows: Minibatches,
+    mesh: Mesh,
+) -> Callable:
+    """Map a method's `init` over chains, and whether the log-density is finite there.
+
+    Both see all rows, or all rows of the chain's sample of them. `first` are the functions of
+    :func:`functions_at_start`; the arguments are chains, positions, keys, data, the number of
+    warm-up iterations and the numbers that `make` takes.
     """
 
     def on_chain(
@@ -157,7 +173,7 @@ def _compiled_states(
         num_warmup: jax.Array,
         numbers: Numbers,
     ) -> tuple[Tree, jax.Array]:
-        init, begin, logdensity = first if make is None else _functions(*make(numbers))
+        init, begin, logdensity = first if make is None else functions_at_start(*make(numbers))
         own_key = jax.random.fold_in(jax.random.fold_in(keys[0], 1), chain)
         batch_key = jax.random.fold_in(keys[1], chain)
         _, batch = all_rows.next(all_rows.order(batch_key, 0, data), batch_key, 0, data)
@@ -165,5 +181,4 @@ def _compiled_states(
         state = state if begin is None else begin(state, num_warmup)
         return state, jnp.isfinite(logdensity(position, batch))
 
-    mapped = over_chains(on_chain, mesh, num_mapped=2)
-    return compiled_once(mapped, out_shardings=chain_sharding(mesh))
+    return over_chains(on_chain, mesh, num_mapped=2)

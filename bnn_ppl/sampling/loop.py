@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bnn_ppl.runtime.devices import bytes_of, to_host
+from bnn_ppl.runtime.devices import bytes_of, to_host, writers
 from bnn_ppl.runtime.processes import agreed, largest, on_all, summed
 from bnn_ppl.runtime.progress import COMPILING, Report
 from bnn_ppl.sampling.compiled_loop import compile_loop
@@ -53,6 +53,7 @@ def _advance_phase(
     loop = compile_loop(phase, prepared, lambda: report(COMPILING, steps, {}))
     num, start, count = prepared.num[phase.name], getattr(done, phase.name), 1
     seconds_copying = bytes_of(states) / prepared.mesh.shape["chain"] / _BYTES_PER_SECOND
+    writes = jax.process_index() in writers(prepared.mesh)
     unrecorded: tuple | None = None
     try:
         while start < num and not agreed(interrupted()):
@@ -69,7 +70,8 @@ def _advance_phase(
             start += count
             if phase.draw is None and "done" in stats and on_all(bool(stats["done"][:, -1].all())):
                 start = max(start, num - 1)  # the steps in between would change nothing
-            done = _counted(done, phase.name, start, stats, seconds)
+            counted = stats if writes else {}  # a chain of several processes, by one of them
+            done = _counted(done, phase.name, start, counted, seconds)
             if phase.draw is None and start == num and {"done", "n_steps"} <= set(stats):
                 recorder.note(done, _training_ended(stats))
             unrecorded = done, states, records if phase.name == "draws" else None, count

@@ -48,7 +48,7 @@ class Phase(NamedTuple):
         if self.make is None:
             return self
         posterior, method = self.make(numbers)
-        phases = _phases(method, posterior, self.thin, self.minibatches, None, self.make)
+        phases = phases_of(method, posterior, self.thin, self.minibatches, None, self.make)
         (anew,) = (phase for phase in phases if phase.name == self.name)
         return anew._replace(keep=self.keep)
 
@@ -102,7 +102,7 @@ def prepare(
         chains,
         positions,
         states=None,
-        phases=_phases(method, posterior, int(thin), minibatches, keep, make),
+        phases=phases_of(method, posterior, int(thin), minibatches, keep, make),
         num={"warmup": int(num_warmup), "draws": int(num_draws)},
         keys={"warmup": (warmup_key, batch_key), "draws": (draws_key, batch_key)},
     )
@@ -133,7 +133,7 @@ def with_states(
     return prepared._replace(positions=positions, states=states)
 
 
-def _phases(
+def phases_of(
     method: Method,
     posterior: Posterior,
     thin: int,
@@ -141,6 +141,7 @@ def _phases(
     keep: Keep | None,
     make: Make | None,
 ) -> tuple[Phase, Phase]:
+    """Give warm-up and draws of a method."""
     # A new partial is equal to no other: a user's keep may read values that have changed since the
     # last run, so it is traced anew.
     kept = dict if keep is None else partial(keep)

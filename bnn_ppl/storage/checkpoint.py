@@ -2,7 +2,7 @@
 
     folder/
       state.json      the run's settings, its progress, and the names, dtypes and shapes of
-      state-*.bin     the state's arrays, one file per process
+      state-*.bin     the state's arrays, one file per process that writes
 
 Neither uses pickle: the arrays stand end to end, followed by a checksum.
 """
@@ -32,24 +32,27 @@ Tree = Any
 
 _STATE = "state.json"
 _FORMAT = 2  # of state.json; raised when it changes
-_STATE_FILE = re.compile(r"state-\d+-\d+-\d+\.bin")  # save, process, processes
+_STATE_FILE = re.compile(r"state-\d+-\d+-\d+\.bin")  # save, file, files
 _OURS = re.compile(
     r"\.?(problem\.json|draws\.zarr|(fitted|warmup)-\d+\.npz|state(\.json|\.lock|-[\d-]+\.bin))(\.\d+)?"
 )
 
 
-def save_state(folder: Path, header: JSON, state: Tree, meet: Callable[[], None]) -> None:
+def save_state(
+    folder: Path, header: JSON, state: Tree, writers: list[int], meet: Callable[[], None]
+) -> None:
     """Save the state of this process's chains; ``state.json`` then names it, in one instant.
 
     `header` has the run's settings and progress, and under "saves" the number of saves so far;
-    `meet` waits until all processes have written theirs.
+    `writers` are the processes that write; `meet` waits until all of them have written theirs.
     """
-    process, processes = jax.process_index(), jax.process_count()
+    process, num_files = jax.process_index(), len(writers)
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    content = b"".join(np.ascontiguousarray(leaf).tobytes() for _, leaf in leaves)
-    names = [f"state-{header['saves']}-{i}-{processes}.bin" for i in range(processes)]
-    crc = zlib.crc32(content).to_bytes(4, "little")
-    replace_file(folder / names[process], content + crc)
+    names = [f"state-{header['saves']}-{i}-{num_files}.bin" for i in range(num_files)]
+    if process in writers:
+        content = b"".join(np.ascontiguousarray(leaf).tobytes() for _, leaf in leaves)
+        crc = zlib.crc32(content).to_bytes(4, "little")
+        replace_file(folder / names[writers.index(process)], content + crc)
     meet()
     if process:
         return

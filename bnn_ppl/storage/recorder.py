@@ -1,6 +1,7 @@
 """Where a run's draws go: into memory, or into a folder from which the run can be resumed."""
 
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bnn_ppl.runtime.devices import by_chain, local_chains, to_host
+from bnn_ppl.runtime.devices import by_chain, local_chains, to_host, writers
 from bnn_ppl.runtime.event_log import Log, no_log
 from bnn_ppl.runtime.processes import all_or_none, meet, on_all
 from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
@@ -149,12 +150,15 @@ class Folder:
     def __init__(self, path: Path, layout: Layout, settings: JSON, mesh: Mesh):
         self._path, self._layout, self._settings, self._mesh = path, layout, settings, mesh
         self._chains = local_chains(mesh, layout.num_chains)
-        share = layout.num_chains // jax.process_count()
-        if self._chains != slice(jax.process_index() * share, (jax.process_index() + 1) * share):
+        self._writers = writers(mesh)
+        self._writes = jax.process_index() in self._writers
+        share = layout.num_chains // len(self._writers)
+        first = share * (bisect_right(self._writers, jax.process_index()) - 1)
+        if self._chains != slice(first, first + share):
             raise ValueError(
                 f"got a mesh that gives process {jax.process_index()} the chains {self._chains}, "
-                f"expected {share} for each, in the order of the processes: keep each row of "
-                "devices within a process"
+                f"expected {first} to {first + share}: give each process the same number of whole "
+                "rows of devices, or each row the same number of processes, in their order"
             )
         with all_or_none(path):
             self._header = checkpoint.read_header(path)
@@ -234,7 +238,7 @@ class Folder:
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
         """Write the last draws, let readers see them, and save the state that follows them."""
         with self._storing(done.draws):
-            if records is not None:
+            if records is not None and self._writes:
                 zarr_writer.write_draws(self._writer, self._chains, done.draws, records)
             if jax.process_index():
                 self._write_warmup()
@@ -245,10 +249,11 @@ class Folder:
             self._saves += 1
             header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
             state = to_host(states)
-            checkpoint.save_state(self._path, header, state, partial(meet, "the state is written"))
+            written = partial(meet, "the state is written")
+            checkpoint.save_state(self._path, header, state, self._writers, written)
 
     def _write_warmup(self) -> None:
-        if self._warmup is not self._warmup_written:
+        if self._warmup is not self._warmup_written and self._writes:
             write_warmup(self._path, self._chains.start, self._warmup)
             self._warmup_written = self._warmup
 
@@ -299,7 +304,7 @@ class Folder:
     def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
         """Store the parameters of the distribution that draws come from, and open the draws."""
         del done
-        if fitted:
+        if fitted and self._writes:
             write_fitted(self._path, self._chains.start, fitted)
         meet("the parameters are written")
         return zarr_reader.open_draws(self._path)

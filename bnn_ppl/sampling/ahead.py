@@ -1,0 +1,69 @@
+"""A run of shapes: its programs can be compiled for machines that are not here."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from bnn_ppl.methods.method import Method
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.devices import (
+    chain_sharding,
+    copied_sharding,
+    matmul_precision,
+    over_chains,
+    shapes_by_row,
+    shapes_on,
+)
+from bnn_ppl.sampling.first_states import functions_at_start, states_over_chains
+from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.numbers import numbers_to_run
+from bnn_ppl.sampling.start import Prepared, phases_of
+
+
+def prepare_ahead(
+    posterior: Posterior,
+    method: Method,
+    num_chains: int,
+    num_warmup: int,
+    num_draws: int,
+    thin: int,
+    minibatches: Minibatches,
+    mesh: Mesh,
+) -> Prepared:
+    """Prepare a run as :func:`start.prepare` does, of shapes and shardings in place of arrays.
+
+    The devices of `mesh` need not be here: those of a topology will do. Nothing is computed.
+    """
+    numbers, make = numbers_to_run(posterior, method)
+    phases = phases_of(method, posterior, thin, minibatches, None, make)
+    by_chain, copied = chain_sharding(mesh), copied_sharding(mesh)
+    key = shapes_on(jax.eval_shape(lambda: jax.random.key(0)), copied)
+    chains: Any = jax.ShapeDtypeStruct((num_chains,), jnp.result_type(int), sharding=by_chain)
+    data = shapes_by_row(posterior.data, mesh)
+    whole = shapes_on(posterior.data, copied)
+    numbers = shapes_on([jnp.asarray(number) for number in numbers], copied)
+
+    def position(chain: jax.Array, key: jax.Array, data: object) -> object:
+        return posterior.init(jax.random.fold_in(key, chain), data)
+
+    first = functions_at_start(posterior, method)
+    states_at = states_over_chains(first, make, minibatches._replace(size=None), mesh)
+    with jax.default_matmul_precision(matmul_precision()):
+        positions = jax.eval_shape(over_chains(position, mesh, 1), chains, key, whole)
+        positions = shapes_on(positions, by_chain)
+        states, _ = jax.eval_shape(
+            states_at, chains, positions, (key, key), data, jnp.asarray(num_warmup), numbers
+        )
+    return Prepared(
+        mesh,
+        data,
+        numbers,
+        chains,
+        positions,
+        shapes_on(states, by_chain),
+        phases,
+        num={"warmup": num_warmup, "draws": num_draws},
+        keys={"warmup": (key, key), "draws": (key, key)},
+    )

@@ -1,0 +1,228 @@
+"""What a run would cost on a machine that is not here."""
+
+import re
+import time
+from collections import Counter
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+from bnn_ppl.methods.method import Method
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.devices import bytes_of, matmul_precision
+from bnn_ppl.runtime.hlo import Collective, collectives_in
+from bnn_ppl.runtime.jaxprs import Cost, cost_of
+from bnn_ppl.runtime.machines import Machine, mesh_of
+from bnn_ppl.sampling.ahead import prepare_ahead
+from bnn_ppl.sampling.compiled_loop import trace_loop
+from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.start import Phase, Prepared
+
+_NEEDED = re.compile(r"[Uu]sed ([\d.]+)([KMGT]?)|([\d.]+)([KMGT]) exceeds")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class PhaseAhead(NamedTuple):
+    """A phase's program, compiled for the machine.
+
+    Attributes
+    ----------
+    name
+        "warmup" or "draws".
+    memory
+        Bytes that it needs on a device: arguments, results, intermediate results and code. None
+        if the compiler refused it without saying how many.
+    fits
+        Whether these fit in a device's memory.
+    collectives
+        What devices send to each other, counted by kind, size and loops around it.
+    compile_seconds
+        On this machine.
+    """
+
+    name: str
+    memory: int | None
+    fits: bool
+    collectives: Counter[Collective]
+    compile_seconds: float
+
+
+class PlanAhead(NamedTuple):
+    """What a run would cost on a machine that is not here.
+
+    Nothing has been run: times are the least that the machine's peak rates allow (a roofline), for
+    matrix products and convolutions alone; communication is not in them.
+
+    Attributes
+    ----------
+    machine
+        Its name.
+    chain_rows, data_shards
+        The mesh: devices over chains, and over the rows of data.
+    chains_a_device
+        Chains that a device runs.
+    microbatch
+        Rows that a device works on at a time; None for all of its rows.
+    phases
+        Warm-up and draws.
+    flops, num_bytes
+        Of one gradient of all chains of a device.
+    gradient_seconds
+        The same by the roofline, at the precision of matrix products that is set.
+    precision
+        That precision.
+    gradients
+        Of a chain in the whole run: at most, where their number is known only when it runs.
+    start_steps
+        Steps of the methods that the chains start from, at most. They are not in `gradients`.
+    hours
+        Of all gradients.
+    device_days
+        Days of one device: the hours times the devices.
+    disk
+        Bytes of all draws.
+    """
+
+    machine: str
+    chain_rows: int
+    data_shards: int
+    chains_a_device: int
+    microbatch: int | None
+    phases: tuple[PhaseAhead, ...]
+    memory_limit: int
+    flops: float
+    num_bytes: float
+    gradient_seconds: float
+    precision: str
+    gradients: float
+    start_steps: int
+    hours: float
+    device_days: float
+    disk: int
+
+
+def plan_ahead(
+    posterior: Posterior,
+    method: Method,
+    machine: Machine,
+    *,
+    num_chains: int = 1,
+    num_warmup: int | None = None,
+    num_draws: int | None = None,
+    thin: int | None = None,
+    batch_size: int | Literal["all"] | None = None,
+    bootstrap: bool = False,
+    gradients_a_draw: float | None = None,
+) -> PlanAhead:
+    """Compile a run for a machine that is not here, and estimate its cost.
+
+    Make the posterior within ``runtime.devices.planned_for(machine.device.memory)``, so that its
+    microbatch is that of the machine. The options not named here are those of
+    :func:`bnn_ppl.plan`.
+
+    Parameters
+    ----------
+    machine
+        From :func:`bnn_ppl.runtime.machines.machine`.
+    gradients_a_draw
+        Of one chain. By default a method's largest number, or one for each step.
+    """
+    given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
+    counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
+    mesh = mesh_of(machine, num_chains)
+    minibatches = Minibatches(counts.batch_size, bootstrap, method.subsample)
+    lengths = num_chains, counts.num_warmup, counts.num_draws, counts.thin
+    prepared = prepare_ahead(posterior, method, *lengths, minibatches, mesh)
+    phases = tuple(
+        _compiled(phase, prepared, machine.device.memory)
+        for phase in prepared.phases
+        if prepared.num[phase.name]
+    )
+    chains_a_device = num_chains // mesh.shape["chain"]
+    cost = _gradient(posterior, counts.batch_size)
+    share = chains_a_device / mesh.shape["data"]
+    precision = matmul_precision()
+    device, flops, num_bytes = machine.device, share * cost.flops, share * cost.num_bytes
+    rate = device.flops.get(_level(precision), device.flops["highest"])
+    gradient_seconds = max(flops / rate, num_bytes / device.bandwidth)
+    most = gradients_a_draw or _most_gradients(method)
+    a_draw = gradients_a_draw or most * counts.thin
+    gradients = counts.num_warmup * most + counts.num_draws * a_draw
+    hours = gradients * gradient_seconds / 3600
+    position = prepared.positions
+    return PlanAhead(
+        machine.name,
+        mesh.shape["chain"],
+        mesh.shape["data"],
+        chains_a_device,
+        posterior.microbatch,
+        phases,
+        device.memory,
+        flops,
+        num_bytes,
+        gradient_seconds,
+        precision,
+        gradients,
+        _start_steps(method),
+        hours,
+        hours * mesh.size / 24,
+        disk=counts.num_draws * bytes_of(position),
+    )
+
+
+def _compiled(phase: Phase, prepared: Prepared, memory: int) -> PhaseAhead:
+    lowered = trace_loop(phase, prepared).lower()
+    began = time.perf_counter()
+    try:
+        program = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        seconds = time.perf_counter() - began
+        return PhaseAhead(phase.name, _needed(str(error)), False, Counter(), seconds)
+    seconds = time.perf_counter() - began
+    found = program.memory_analysis()
+    parts = ("argument", "output", "temp", "generated_code")
+    used = sum(getattr(found, f"{part}_size_in_bytes") for part in parts)
+    used -= found.alias_size_in_bytes
+    return PhaseAhead(phase.name, used, used <= memory, collectives_in(program.as_text()), seconds)
+
+
+def _needed(message: str) -> int | None:
+    """Read what a program needs from the compiler's message."""
+    match = _NEEDED.search(message)
+    if match is None:
+        return None
+    number, unit = (match[1], match[2]) if match[1] else (match[3], match[4])
+    return int(float(number) * _UNITS[unit])
+
+
+def _gradient(posterior: Posterior, batch_size: int | None) -> Cost:
+    """Cost of a gradient of one chain over all rows, or over a batch."""
+    size = posterior.num_rows if batch_size is None else batch_size
+
+    def batch_of(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)
+
+    position = jax.eval_shape(posterior.init, jax.random.key(0))
+    batch = jax.tree.map(batch_of, posterior.data)
+    return cost_of(jax.make_jaxpr(jax.grad(posterior.logdensity))(position, batch).jaxpr)
+
+
+def _level(precision: str) -> str:
+    """Name a precision of products as JAX's "highest", "high" and "default"."""
+    known = {"float32": "highest", "tensorfloat32": "high", "bfloat16_3x": "high"}
+    return known.get(precision, precision if precision in ("highest", "high") else "default")
+
+
+def _most_gradients(method: Method) -> float:
+    """Give the most gradients of a step."""
+    doublings = method.settings.get("max_num_doublings")
+    if doublings is not None:
+        return 2**doublings - 1
+    return float(method.settings.get("max_num_steps", 1))
+
+
+def _start_steps(method: Method) -> int:
+    start = method.start
+    return 0 if start is None else start.counts.num_warmup + _start_steps(start)

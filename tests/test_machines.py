@@ -1,0 +1,277 @@
+"""Programs for machines that are not here: lowered, and compiled where a compiler is installed."""
+
+from functools import partial
+from importlib.util import find_spec
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+
+import bnn_ppl as bnn
+from bnn_ppl import cli
+from bnn_ppl.methods.method import METHODS
+from bnn_ppl.runtime.devices import planned_for
+from bnn_ppl.runtime.hlo import Collective, collectives_in
+from bnn_ppl.runtime.jaxprs import cost_of, equations_in
+from bnn_ppl.runtime.machines import machine, mesh_of
+from bnn_ppl.sampling.ahead import prepare_ahead
+from bnn_ppl.sampling.compiled_loop import trace_loop
+from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.plan_ahead import plan_ahead
+
+RNG = np.random.default_rng(0)
+PLATFORMS = ("tpu", "cuda")
+with_tpu_compiler = pytest.mark.skipif(
+    find_spec("libtpu") is None, reason="needs the compiler for TPUs: pip install 'jax[tpu]'"
+)
+
+
+def mlp(num_rows=64):
+    net = partial(bnn.nets.MLP, 4, (8,), 3)
+    return classifier(net, RNG.normal(size=(num_rows, 4)))
+
+
+def convolutional(num_rows=64):
+    net = partial(bnn.nets.ResNet, (8, 8, 1), 3, depth=8, widths=(4, 4, 4))
+    return classifier(net, RNG.normal(size=(num_rows, 8, 8, 1)))
+
+
+def classifier(net, x):
+    y = RNG.integers(0, 3, len(x))
+    return bnn.condition(bnn.models.classifier(net, bnn.priors.normal()), (x.astype("f"), y))
+
+
+def mesh_for(platform, shape=(2, 2)):
+    """Describe devices of a platform without having its compiler."""
+    device = AbstractDevice(platform, None, {"cuda": "gpu"}.get(platform, platform))
+    axes = {"axis_types": (AxisType.Auto,) * 2, "abstract_device": device}
+    return AbstractMesh(shape, ("chain", "data"), **axes)
+
+
+def phases(posterior, method, mesh, num_chains):
+    minibatches = Minibatches(None if method.all_rows else 16, False)
+    prepared = prepare_ahead(posterior, method, num_chains, 50, 10, 1, minibatches, mesh)
+    return [trace_loop(phase, prepared) for phase in prepared.phases]
+
+
+# --- lowering, which needs no compiler
+
+
+def lowered(posterior, method, num_chains=4):
+    traced = phases(posterior, method, mesh_for("tpu"), num_chains)
+    return [each.lower(lowering_platforms=PLATFORMS).as_text() for each in traced]
+
+
+def check_text(text):
+    assert "f64" not in text, "double precision"
+    assert "callback" not in text and "infeed" not in text, "a transfer to the host"
+
+
+@pytest.mark.parametrize("name", ["hmc", "sghmc", "laplace"])
+def test_some_methods_lower_for_accelerators(name):
+    posterior = mlp()
+    for text in lowered(posterior, getattr(bnn, name)(posterior)):
+        check_text(text)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("make", [mlp, convolutional])
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_lowers_for_accelerators(name, make):
+    posterior = make()
+    method = METHODS[name].build(posterior)
+    for precision in ("highest", "bfloat16"):
+        with jax.default_matmul_precision(precision):
+            for text in lowered(posterior, method):
+                check_text(text)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("structure", ["full", "kronecker", "diagonal"])
+def test_laplace_lowers_for_convolutions_with_a_chain_a_device(structure):
+    posterior = convolutional()
+    for text in lowered(posterior, bnn.laplace(posterior, structure), num_chains=2):
+        check_text(text)
+
+
+def with_planted(fault):
+    posterior = mlp()
+    method = bnn.descent(posterior)
+
+    def step(key, state, batch):
+        state, info = method.step(key, state, batch)
+        return state, info | {"lp": fault(info["lp"])}
+
+    return posterior, method._replace(step=step, warmup=None)
+
+
+def fetched(value):
+    return jax.pure_callback(np.asarray, value, value, vmap_method="sequential")
+
+
+def doubled(value):
+    with jax.enable_x64(True):
+        return (value.astype(jnp.float64) * 3.0).astype(jnp.float32)
+
+
+@pytest.mark.parametrize("fault", [fetched, doubled])
+def test_planted_faults_are_found(fault):
+    posterior, method = with_planted(fault)
+    with pytest.raises((AssertionError, ValueError), match="double|transfer|require devices"):
+        for text in lowered(posterior, method):
+            check_text(text)
+
+
+def primitives(posterior, num_chains):
+    traced = phases(posterior, bnn.sghmc(posterior), mesh_for("tpu"), num_chains)[1]
+    return list(equations_in(traced.jaxpr.jaxpr))
+
+
+def test_chains_of_a_device_run_side_by_side_unless_they_convolve():
+    def batched(equations):  # products of one chain have two axes
+        return any(
+            each.primitive.name == "dot_general" and len(each.invars[0].aval.shape) > 2
+            for each in equations
+        )
+
+    assert batched(primitives(mlp(), num_chains=4))
+    assert not batched(primitives(mlp(), num_chains=2))
+    grouped = [
+        each.params["feature_group_count"]
+        for each in primitives(convolutional(), num_chains=4)
+        if each.primitive.name == "conv_general_dilated"
+    ]
+    assert grouped and set(grouped) == {1}
+
+
+# --- what is planned
+
+
+def test_the_cost_of_a_gradient_is_the_compilers():
+    for make in (mlp, convolutional):
+        with planned_for(10**12):
+            posterior = make()
+        position = jax.eval_shape(posterior.init, jax.random.key(0))
+
+        def logits(position, posterior=posterior):
+            return posterior.logdensity(position, posterior.data)
+
+        for function in (logits, jax.grad(logits)):
+            found = cost_of(jax.make_jaxpr(function)(position).jaxpr).flops
+            whole = jax.jit(function).lower(position).cost_analysis()["flops"]
+            assert 0.3 * whole < found < 1.2 * whole  # without element by element, with padding
+
+
+def test_the_flops_of_products_are_counted_by_hand():
+    def function(a, b, image, kernel):
+        def twice(carry, _):
+            return carry @ b, None
+
+        product = jax.lax.scan(twice, a, length=2)[0]
+        return product, jax.lax.conv_general_dilated(image, kernel, (1, 1), "VALID")
+
+    a, b = jnp.zeros((3, 4)), jnp.zeros((4, 4))
+    image, kernel = jnp.zeros((2, 5, 8, 8)), jnp.zeros((7, 5, 3, 3))
+    found = cost_of(jax.make_jaxpr(function)(a, b, image, kernel).jaxpr)
+    assert found.flops == 2 * (2 * 3 * 4 * 4) + 2 * (2 * 7 * 6 * 6) * (5 * 3 * 3)
+    moved = 2 * (12 + 16 + 12) + image.size + kernel.size + 2 * 7 * 6 * 6
+    assert found.num_bytes == 4 * moved
+
+
+HLO = """
+%add (a: f32[], b: f32[]) -> f32[] {
+}
+
+%inner (p: (s32[], f32[10])) -> (s32[], f32[10]) {
+  %all-reduce.1 = f32[10]{0} all-reduce(%x), to_apply=%add
+  %all-gather-start.2 = (f32[5]{0}, f32[10]{0}) all-gather-start(%y), dimensions={0}
+}
+
+%outer (p: (s32[], f32[10])) -> (s32[], f32[10]) {
+  %while.3 = (s32[], f32[10]) while(%p), condition=%cond, body=%inner
+  %all-reduce.4 = (f32[2,3]{1,0}, pred[]) all-reduce(%a, %b), to_apply=%add
+}
+
+%fused (p: f32[3]) -> f32[3] {
+  %collective-permute.5 = bf16[3]{0} collective-permute(%p), channel_id=1
+}
+
+ENTRY %main (p: f32[10]) -> f32[10] {
+  %fusion = f32[3]{0} fusion(%q), kind=kLoop, calls=%fused
+  %while.6 = (s32[], f32[10]) while(%t), condition=%cond, body=%outer
+}
+"""
+
+
+def test_collectives_are_told_by_size_and_loops():
+    assert collectives_in(HLO) == {
+        Collective("all-reduce", 40, 2): 1,
+        Collective("all-gather", 40, 2): 1,
+        Collective("all-reduce", 25, 1): 1,
+        Collective("collective-permute", 6, 0): 1,
+    }
+
+
+@pytest.mark.parametrize("name", ["v3:16x16", "tpu:v99:2x2", "gpu:h200"])
+def test_machines_that_are_not_known_are_refused(name):
+    with pytest.raises(ValueError, match=f"got devices='{name}', expected one of tpu:v3"):
+        machine(name)
+
+
+@pytest.mark.skipif(find_spec("libtpu") is not None, reason="the compiler is there")
+def test_the_command_says_which_compiler_is_missing(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["plan", "hmc", "--data", "mnist", "--devices", "tpu:v5e:2x2"])
+    assert caught.value.code == 2
+    assert "expected jax[tpu]==" in capsys.readouterr().err
+
+
+# --- compiling for TPUs
+
+
+@with_tpu_compiler
+@pytest.mark.thorough
+@pytest.mark.parametrize("num_chains", [1, 2])
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_devices_send_each_other_nothing_but_gradients(name, num_chains):
+    posterior = mlp()
+    target = machine("tpu:v5e:2x2")
+    mesh = mesh_of(target, num_chains)
+    assert mesh.shape["data"] == 4 // num_chains
+    largest = 4 * (posterior.num_weights + 8)
+    for traced in phases(posterior, METHODS[name].build(posterior), mesh, num_chains):
+        for found in collectives_in(traced.lower().compile().as_text()):
+            if found.depth:
+                assert found.kind == "all-reduce" and found.num_bytes <= 2 * largest
+
+
+@with_tpu_compiler
+def test_a_plan_of_hmc_for_four_tpus_has_one_sum_a_gradient(capsys):
+    cli.main(["plan", "hmc", "--data", "digits", "--num-chains", "1", "--devices", "tpu:v5e:2x2"])
+    shown = capsys.readouterr().out
+    assert "fits" in shown and "one gradient" in shown
+    with planned_for(machine("tpu:v5e:2x2").device.memory):
+        posterior = mlp()
+        found = plan_ahead(posterior, bnn.hmc(posterior), machine("tpu:v5e:2x2"), num_chains=1)
+    deepest = [each for each in found.phases[1].collectives if each.depth == 2]
+    assert [each.kind for each in deepest] == ["all-reduce"]
+    assert found.phases[1].fits and found.data_shards == 4
+
+
+def test_a_run_of_shapes_pads_rows_as_a_run_does():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w), obs=y)
+
+    posterior = bnn.condition(model, (np.ones((7, 2), "f"), np.ones(7, "f")))
+    prepared = prepare_ahead(
+        posterior, bnn.hmc(posterior), 4, 5, 5, 1, Minibatches(None, False), mesh_for("tpu")
+    )
+    x, y, mask = prepared.data  # seven rows over two devices: one of padding
+    assert (x.shape, y.shape, mask.shape) == ((8, 2), (8,), (8,))
+    assert prepared.positions["w"].shape == (4, 2)
