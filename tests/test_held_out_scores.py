@@ -54,6 +54,7 @@ def test_the_last_score_is_that_of_the_point_drawn(problem):
         np.testing.assert_allclose(values, draws["posterior"][site], atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mfvi", "vogn", "ivon", "mc_dropout"])
 def test_fitted_distributions_are_scored_by_an_average(name):
     posterior, held = regression()

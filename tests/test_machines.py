@@ -138,6 +138,7 @@ def primitives(posterior, num_chains):
     return list(equations_in(traced.jaxpr.jaxpr))
 
 
+@pytest.mark.thorough
 def test_chains_of_a_device_run_side_by_side_unless_they_convolve():
     def batched(equations):  # products of one chain have two axes
         return any(

@@ -132,7 +132,7 @@ def test_the_commands_of_the_docs_run(page, count, tmp_path, monkeypatch, capsys
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "count"),
-    [("four_systems.md", 27), ("comparison.md", 7), ("studies.md", 20)]
+    [("four_systems.md", 28), ("comparison.md", 7), ("studies.md", 20)]
     + [("command_line.md", 13), ("../README.md", 2)],
 )
 def test_the_commands_of_a_page_run(page, count, tmp_path, monkeypatch, capsys):
