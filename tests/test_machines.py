@@ -21,7 +21,7 @@ from bnn_ppl.runtime.machines import machine, mesh_of
 from bnn_ppl.sampling.ahead import prepare_ahead
 from bnn_ppl.sampling.compiled_loop import trace_loop
 from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.plan_ahead import plan_ahead
+from bnn_ppl.sampling.plan_ahead import _needed, plan_ahead
 
 RNG = np.random.default_rng(0)
 PLATFORMS = ("tpu", "cuda")
@@ -222,6 +222,18 @@ def test_collectives_are_told_by_size_and_loops():
         Collective("all-reduce", 25, 1): 1,
         Collective("collective-permute", 6, 0): 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("message", "num_bytes"),
+    [
+        ("Ran out of memory in memory space hbm. Used 40.25G of 15.75G hbm.", 40.25 * 2**30),
+        ("Ran out of memory on HBM: 512M exceeds 15.75G", 512 * 2**20),
+        ("out of memory", None),
+    ],
+)
+def test_what_a_program_needs_is_read_from_the_compilers_refusal(message, num_bytes):
+    assert _needed(message) == num_bytes
 
 
 @pytest.mark.parametrize("name", ["v3:16x16", "tpu:v99:2x2", "gpu:h200"])

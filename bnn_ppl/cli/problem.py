@@ -13,6 +13,7 @@ import numpy as np
 import bnn_ppl as bnn
 from bnn_ppl.cli.networks import Net, first_kernel, network, refuse_hidden
 from bnn_ppl.data.catalogue import IMAGES
+from bnn_ppl.data.choice import of_classes
 from bnn_ppl.data.encoding import in_words
 from bnn_ppl.data.images import blank as blank_images
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
@@ -168,6 +169,7 @@ def conditioned(
             raise
         kind = IMAGES[problem.data]
         data = blank_images(problem.data, problem.subset, np.dtype(float), kind)
+        data = data if problem.only_classes is None else of_classes(data, problem.only_classes)
     return data, _posterior(problem, data)
 
 

@@ -197,7 +197,7 @@ def plan_command() -> Callable[..., None]:
         if gradients_a_draw is not None and devices is None:
             raise ValueError("got --gradients-a-draw without --devices, expected both: drop it")
         target = None if devices is None else _compiled_for(devices)
-        if init is not None and target is None:
+        if init is not None:
             running = running | {"init": bnn.diagnostics.load(init)}
         with nullcontext() if target is None else planned_for(target.device.memory):
             data, posterior = conditioned(problem, blank=target is not None)

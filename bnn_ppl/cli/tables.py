@@ -103,10 +103,11 @@ def plan_table(plan: Any) -> str:
 def plan_ahead_table(plan: Any) -> str:
     """Format the estimated cost of a run on a machine that is not here."""
     devices = plan.chain_rows * plan.data_shards
+    chains = "1 chain" if plan.chains_a_device == 1 else f"{plan.chains_a_device} chains"
     rows = "all of its rows" if plan.microbatch is None else f"{plan.microbatch:,} rows"
     lines = [
         f"{plan.machine}: {devices} devices, chains over {plan.chain_rows}, rows over "
-        f"{plan.data_shards}; a device runs {plan.chains_a_device} chain(s), {rows} at a time",
+        f"{plan.data_shards}; a device runs {chains}, {rows} at a time",
         "",
     ]
     for phase in plan.phases:

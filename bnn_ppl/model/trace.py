@@ -1,11 +1,11 @@
 """Evaluate a NumPyro model: its sites, their values and the terms of its log-density."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.distributions import ExpandedDistribution, biject_to
@@ -210,8 +210,8 @@ def _row_scale(trace: dict) -> Array | None:
     if observed["scale"] is None:
         return None
     scale, shape = observed["scale"], observed["fn"].batch_shape
-    each = jnp.ndim(scale) == len(shape) > 1 and np.prod(jnp.shape(scale)[1:]) > 1
-    if each or not shape:
+    whole = (1,) * (len(shape) - jnp.ndim(scale)) + jnp.shape(scale)  # as it broadcasts
+    if not shape or math.prod(whole[1:]) > 1:
         raise ValueError(
             f"got a scale of shape {jnp.shape(scale)} for y of batch shape {shape}, expected one "
             "for all outputs of a row: scale the plate of rows, of shape (rows, 1) there"

@@ -230,7 +230,7 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
     an argument (`by_row`), the compiler sums over them. One chain of a device is run as it is.
     Several take turns on a CPU, where a chain then stays in cache and takes only its own steps, and
     wherever something convolves: side by side, convolutions with weights of their own become one
-    grouped convolution, which takes four times the memory. Otherwise an accelerator, which is
+    grouped convolution, which takes several times the memory. Otherwise an accelerator, which is
     fastest when full, runs them side by side by `vmap`.
     """
 

@@ -1,5 +1,6 @@
 """Compiled programs, read: what devices send to each other, and in how many loops."""
 
+import math
 import re
 from collections import Counter
 from typing import NamedTuple
@@ -81,13 +82,7 @@ def _depths(computations: dict[str, list[str]]) -> dict[str, int]:
 def _bytes(shapes: str, kind: str) -> int:
     """Give the size of a result; of asynchronous ones, which repeat their argument, the larger."""
     sizes = [
-        max(1, int(bits or 8) // 8) * _product(sides) for _, bits, sides in _SHAPE.findall(shapes)
+        max(1, int(bits or 8) // 8) * math.prod(map(int, filter(None, sides.split(","))))
+        for _, bits, sides in _SHAPE.findall(shapes)
     ]
     return sum(sizes) if kind == "all-reduce" else max(sizes, default=0)
-
-
-def _product(sides: str) -> int:
-    product = 1
-    for side in sides.split(",") if sides else []:
-        product *= int(side)
-    return product

@@ -1,6 +1,6 @@
 """Ctrl-C while the command imports, which takes seconds: one line and status 130, no traceback.
 
-The package imports this file first.  In a program of the user's nothing is changed.
+The package imports this file first. In a program of the user's nothing is changed.
 """
 
 import os

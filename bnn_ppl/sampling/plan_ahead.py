@@ -112,6 +112,7 @@ def plan_ahead(
     thin: int | None = None,
     batch_size: int | Literal["all"] | None = None,
     bootstrap: bool = False,
+    init: Any = None,
     gradients_a_draw: float | None = None,
 ) -> PlanAhead:
     """Compile a run for a machine that is not here, and estimate its cost.
@@ -125,7 +126,11 @@ def plan_ahead(
     machine
         From :func:`bnn_ppl.runtime.machines.machine`.
     gradients_a_draw
-        Of one chain. By default a method's largest number, or one for each step.
+        Of one chain. By default the most that a method takes, or one for each step.
+
+    Returns
+    -------
+    PlanAhead
     """
     given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
     counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
@@ -163,7 +168,7 @@ def plan_ahead(
         gradient_seconds,
         precision,
         gradients,
-        _start_steps(method),
+        _start_steps(method) if init is None else 0,
         hours,
         hours * mesh.size / 24,
         disk=counts.num_draws * bytes_of(position),

@@ -203,7 +203,9 @@ def _check_method(
 
 def _check_plates(posterior: Posterior, size: int | None, num_padded: int) -> None:
     """Refuse a model for a fixed number of rows where batches, or rows and padding, are others."""
+    rows = size or num_padded
+    if rows == posterior.num_rows:  # nothing to trace
+        return
     got = f"batch_size={size}" if size else f"{num_padded} rows, padded for the devices,"
     position = jax.eval_shape(posterior.init, jax.random.key(0))
-    rows = size or num_padded
     check_number_of_rows(posterior.log_likelihood, position, posterior.data, rows, got)
