@@ -20,6 +20,7 @@ from numpyro.infer.util import constrain_fn, log_density, potential_energy
 from scipy.integrate import quad
 
 import bnn_ppl as bnn
+from bnn_ppl.model.microbatch import in_chunks
 from bnn_ppl.runtime import devices
 
 ROWS = 12
@@ -904,6 +905,13 @@ def test_chunks_equal_the_whole_in_float32():
     got, expected = evaluated_in_chunks(classifier(simple_priors()), LABELS, 5)
     assert got.logdensity.dtype == np.float32
     assert_equal_densities(got, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("num_rows", "most"), [(391, 64), (391, 300), (65, 64), (12, 4), (5, 9)])
+def test_chunks_compute_hardly_a_row_twice(num_rows, most):
+    chunks = in_chunks(most, np.zeros((num_rows, 1)), num_rows)
+    assert chunks.size <= most and len(chunks.starts) == -(-num_rows // most)
+    assert num_rows <= chunks.size * len(chunks.starts) < num_rows + len(chunks.starts)
 
 
 def test_rows_on_two_devices_are_taken_in_chunks_where_they_are(float64):

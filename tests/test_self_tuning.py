@@ -288,6 +288,7 @@ def test_temperatures_are_averaged_over_the_steps_of_a_draw():
 def test_sgld_starts_from_draws_of_sgnht():
     posterior, mean, covariance = stiff()
     draws = run(posterior, bnn.sgld(posterior), num_chains=60, num_warmup=300, num_draws=1)
+    assert (draws.warmup_sample_stats["n_steps"] == 1).all()  # gradients, of probes too
     errors = draws.posterior["w"].values[:, 0] - mean
     spread = errors.std(0) / np.sqrt(np.diag(covariance))  # hardly any at the modes of an ensemble
     np.testing.assert_allclose(spread, 1, atol=0.3)

@@ -7,62 +7,15 @@ Networks", section 4.2.4). Its other two are the ResNet20 and an MLP of 50 units
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.layers import max_pool, mean_pool
-from bnn_ppl.nets.mlp import MLP
+from bnn_ppl.nets.layers import mean_pool
+from bnn_ppl.nets.lenet import Convolutions
 
 
-class _Convolutions(nnx.Module):
-    """Convolutions, each with an activation and possibly a pooling by 2; then dense layers."""
-
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-        layers: tuple[tuple[int, int, bool], ...],  # width, pixels a side, whether pooled
-        hidden: tuple[int, ...],
-        *,
-        activation: Callable[[jax.Array], jax.Array] = nnx.relu,
-        pool: Callable = max_pool,
-        unpadded: tuple[int, ...] = (),  # indices of convolutions that shrink the image
-        rngs: nnx.Rngs,
-    ):
-        height, width, channels = image_shape
-        widths = [channels, *(layer[0] for layer in layers)]
-        self.convolutions = nnx.List(
-            nnx.Conv(m, n, (size, size), padding=_padding(at, unpadded), rngs=rngs)
-            for at, ((m, n), (_, size, _)) in enumerate(zip(pairwise(widths), layers, strict=True))
-        )
-        for at, (_, size, pooled) in enumerate(layers):
-            lost = size - 1 if at in unpadded else 0
-            height, width = ((side - lost) // (1 + pooled) for side in (height, width))
-        if min(height, width) < 1:
-            raise ValueError(
-                f"got images of {image_shape[0]}x{image_shape[1]}, too small for the poolings: "
-                "expected larger ones"
-            )
-        flat = widths[-1] * height * width
-        self.dense = MLP(flat, hidden, num_classes, activation=activation, rngs=rngs)
-        self.pooled = tuple(pooled for *_, pooled in layers)
-        self.activation, self.pool = activation, pool
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map images (rows, height, width, channels) to logits (rows, num_classes)."""
-        for convolution, pooled in zip(self.convolutions, self.pooled, strict=True):
-            x = self.activation(convolution(x))
-            x = self.pool(x, (2, 2)) if pooled else x
-        return self.dense(x)
-
-
-def _padding(at: int, unpadded: tuple[int, ...]) -> str:
-    return "VALID" if at in unpadded else "SAME"
-
-
-class CompetitionAlexNet(_Convolutions):
+class CompetitionAlexNet(Convolutions):
     """Five convolutions and three dense layers with swish: the competition's CIFAR-10.
 
     64 and 128 channels of 3x3, each max-pooled by 2, then 256, 128 and 64 of 2x2, all padded to the
@@ -99,7 +52,7 @@ class CompetitionAlexNet(_Convolutions):
         build(activation=activation, rngs=rngs)
 
 
-class CompetitionLeNet(_Convolutions):
+class CompetitionLeNet(Convolutions):
     """LeNet-5 with ReLU whose poolings average: the competition's DermaMNIST.
 
     6 channels of 5x5, padded to the same size, and 16 unpadded, each averaged over 2x2 pixels; then
@@ -127,7 +80,7 @@ class CompetitionLeNet(_Convolutions):
         build(pool=mean_pool, unpadded=(1,), rngs=rngs)
 
 
-class CompetitionCNN(_Convolutions):
+class CompetitionCNN(Convolutions):
     """Six 3x3 convolutions with ReLU and a dense layer: the competition's diabetic retinopathy.
 
     32, 32, 32, 32, 16 and 16 channels, max-pooled by 2 after the second, fourth, fifth and sixth;

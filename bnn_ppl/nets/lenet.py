@@ -1,7 +1,8 @@
 """LeNet in the three versions used in studies of Bayesian networks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import jax
 from flax import nnx
@@ -45,7 +46,53 @@ class LeNet(nnx.Module):
         return self.output(x)
 
 
-class LeNet5(nnx.Module):
+class Convolutions(nnx.Module):
+    """Convolutions, each with an activation and possibly a pooling by 2; then dense layers."""
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        layers: tuple[tuple[int, int, bool], ...],  # width, pixels a side, whether pooled
+        hidden: tuple[int, ...],
+        *,
+        activation: Callable[[jax.Array], jax.Array] = nnx.relu,
+        pool: Callable = max_pool,
+        unpadded: tuple[int, ...] = (),  # indices of convolutions that shrink the image
+        rngs: nnx.Rngs,
+    ):
+        height, width, channels = image_shape
+        widths = [channels, *(layer[0] for layer in layers)]
+        self.convolutions = nnx.List(
+            nnx.Conv(m, n, (size, size), padding=_padding(at, unpadded), rngs=rngs)
+            for at, ((m, n), (_, size, _)) in enumerate(zip(pairwise(widths), layers, strict=True))
+        )
+        for at, (_, size, pooled) in enumerate(layers):
+            lost = size - 1 if at in unpadded else 0
+            height, width = ((side - lost) // (1 + pooled) for side in (height, width))
+        if min(height, width) < 1:
+            raise ValueError(
+                f"got images of {image_shape[0]}x{image_shape[1]}, too small for the poolings: "
+                "expected larger ones"
+            )
+        flat = widths[-1] * height * width
+        self.dense = MLP(flat, hidden, num_classes, activation=activation, rngs=rngs)
+        self.pooled = tuple(pooled for *_, pooled in layers)
+        self.activation, self.pool = activation, pool
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map images (rows, height, width, channels) to logits (rows, num_classes)."""
+        for convolution, pooled in zip(self.convolutions, self.pooled, strict=True):
+            x = self.activation(convolution(x))
+            x = self.pool(x, (2, 2)) if pooled else x
+        return self.dense(x)
+
+
+def _padding(at: int, unpadded: tuple[int, ...]) -> str:
+    return "VALID" if at in unpadded else "SAME"
+
+
+class LeNet5(Convolutions):
     """Two unpadded 5x5 convolutions, each with ReLU and max-pooling by 2, then dense layers.
 
     LeCun et al. (1998), "Gradient-Based Learning Applied to Document Recognition", with ReLU and
@@ -80,20 +127,12 @@ class LeNet5(nnx.Module):
         hidden: Sequence[int] = (120, 84),
         rngs: nnx.Rngs,
     ):
-        height, width, channels = image_shape
+        height, width, _ = image_shape
         if min(height, width) < 16:
             raise ValueError(f"got images of {height}x{width}, expected at least 16 pixels a side")
-        first, second = widths
-        conv = partial(nnx.Conv, kernel_size=(5, 5), padding="VALID", rngs=rngs)
-        self.convolutions = nnx.List([conv(channels, first), conv(first, second)])
-        flat = second * _left(height) * _left(width)
-        self.dense = MLP(flat, hidden, num_classes, rngs=rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map images (rows, height, width, channels) to logits (rows, num_classes)."""
-        for convolution in self.convolutions:
-            x = max_pool(nnx.relu(convolution(x)), (2, 2))
-        return self.dense(x)
+        layers = tuple((width, 5, True) for width in widths)
+        build = partial(super().__init__, image_shape, num_classes, layers, tuple(hidden))
+        build(unpadded=(0, 1), rngs=rngs)
 
 
 class LeNetCaffe(LeNet5):
@@ -122,8 +161,3 @@ def _pooled(size: int) -> int:
     for _ in range(3):
         size = (size - 3) // 2 + 1
     return size
-
-
-def _left(size: int) -> int:
-    """Pixels per side after two unpadded 5x5 convolutions with poolings by 2."""
-    return ((size - 4) // 2 - 4) // 2
