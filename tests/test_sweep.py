@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,6 +18,7 @@ from bnn_ppl.cli.networks import network
 from bnn_ppl.cli.problem import Problem
 from bnn_ppl.cli.run_folders import reopen
 from bnn_ppl.cli.sweep import _name, _study
+from bnn_ppl.data.images import ImageSet, blank
 
 RUN = ["--", "hmc", "--data", "yacht", "--num-chains", "2", "--num-warmup", "3"]
 RUN += ["--num-draws", "5", "--hidden", "4", "--max-num-steps", "8", "--no-progress"]
@@ -275,7 +275,7 @@ def test_what_has_no_label_noise_or_width(words, message, capsys):
 
 def test_the_width_of_a_residual_network():
     problem = Problem(net="resnet18", width=4)
-    data = SimpleNamespace(train=bnn.data.Data(np.zeros((1, 32, 32, 3)), np.zeros(1)))
+    data = blank("made", 10, np.dtype("float32"), ImageSet((32, 32, 3), 10))
     build = network(problem, data, 10)
     weights = nnx.state(nnx.eval_shape(lambda: build(rngs=nnx.Rngs(0))), nnx.Param)
     shapes = [leaf.shape for _, leaf in nnx.to_flat_state(weights)]
