@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test laws check docs clean
+.PHONY: demo test laws check docs gpu clean
 
 demo: .venv/ready
 	$(BIN)/bnn-ppl run hmc --data yacht
@@ -21,6 +21,10 @@ check: .venv/ready-dev
 docs: .venv/ready-docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/build
 
+# On a machine with an NVIDIA GPU: all that is to be measured there, added to RESULTS.md.
+gpu: .venv/ready-gpu
+	$(BIN)/python benchmarks/gpu.py --record benchmarks/RESULTS.md
+
 clean:
 	rm -rf .venv
 
@@ -34,6 +38,10 @@ clean:
 
 .venv/ready-test: .venv/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch .venv/ready $@
+
+.venv/ready-gpu: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[cuda12]'
 	touch .venv/ready $@
 
 .venv/ready-docs: .venv/bin/python pyproject.toml

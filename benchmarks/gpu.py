@@ -1,7 +1,8 @@
-"""Measure full-batch sampling on an accelerator: rates, parallel chains, precision.
+"""Measure full-batch sampling on an accelerator: rates, chains, precision, plans, a real run.
 
-    python benchmarks/gpu.py                                      about 10 minutes on a GPU
-    python benchmarks/gpu.py --num-images 64 --matrix 512 --leapfrogs 20      a quick check
+    make gpu                              all of it, about 25 minutes on a GPU, into RESULTS.md
+    python benchmarks/gpu.py --only gradient chains
+    python benchmarks/gpu.py --only gradient --num-images 64 --matrix 512      a quick check
 
 gradient    ResNet-20-FRN on CIFAR-10-shaped images: images per second and the fraction of the
             device's own matrix rate, also measured, in float32 and in TF32; from these, the
@@ -11,12 +12,19 @@ chains      784-256-256-256-10 on 160 images (MNIST-160): leapfrog steps per sec
             chains by vmap, and how many kernels a step launches.
 precision   the same network, HMC with 1,000 leapfrog steps: matrix products in bfloat16, TF32 or
             float32, energies always in float32; acceptance against speed.
+plan        memory and time as planned and as measured (predicted.py).
+cifar10     four networks by descent and SGHMC from them, all 50,000 images, compared with the
+            published predictions of HMC (docs/comparison.md); where these and the images are.
 """
 
 import argparse
+import datetime
 import os
 import re
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -27,21 +35,59 @@ import bnn_ppl as bnn
 
 PAPER = {"chains": 3, "trajectories": 240, "leapfrogs": 70_248, "images": 50_000}
 PRECISIONS = ("bfloat16", "tensorfloat32", "float32")
+RESNET = "--data cifar10 --net resnet20 --prior normal --prior-scale 0.447 --batch-size 80"
+CIFAR10 = (
+    f"run descent {RESNET} --learning-rate 0.003 --rate-schedule cosine --num-warmup-epochs 20 "
+    "--num-chains 4 --folder runs/gpu-ensemble",
+    f"run sghmc {RESNET} --init runs/gpu-ensemble --step-size 3e-7 --momentum 0.9 "
+    "--num-warmup-epochs 10 --num-epochs 40 --num-draws 20 --num-chains 4 --max-minutes 6 "
+    "--folder runs/gpu-sghmc",
+    "compare runs/gpu-ensemble runs/gpu-sghmc --reference published",
+)
+said: list[str] = []
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = {"gradient": gradient, "chains": chains, "precision": precision}
+    parts = {
+        "gradient": gradient,
+        "chains": chains,
+        "precision": precision,
+        "plan": plan,
+        "cifar10": cifar10,
+    }
     parser.add_argument("--only", nargs="+", choices=list(parts), default=list(parts))
     parser.add_argument("--num-images", type=int, default=50_000)
     parser.add_argument("--microbatch", type=int, nargs="+", default=[1_000, 5_000, 10_000])
     parser.add_argument("--matrix", type=int, default=8_192)
     parser.add_argument("--leapfrogs", type=int, default=1_000)
+    parser.add_argument("--record", type=Path, help="file to add what is printed to")
     args = parser.parse_args()
-    device = jax.devices()[0]
-    print(f"{device.device_kind}, jax {jax.__version__}, {os.cpu_count()} cores of the host")
+    # Some parts run programs of their own, which need their share of the memory.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    kind = jax.devices()[0].device_kind
+    say(f"{kind}, jax {jax.__version__}, {os.cpu_count()} cores of the host")
     for part in args.only:
         parts[part](args)
+        if args.record is not None:  # part by part: a later one may fail
+            with args.record.open("a") as file:
+                file.write(f"\n## {part} on {kind}, {datetime.date.today()}\n\n```\n")
+                file.write("\n".join(said).strip() + "\n```\n")
+            said.clear()
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+    said.append(line)
+
+
+def say_all_of(words: list[str]) -> None:
+    """Run a program in a process of its own, and say what it prints."""
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
+        for line in program.stdout:
+            say(line.rstrip())
+    if program.returncode:
+        raise SystemExit(f"{' '.join(words)} failed: see above")
 
 
 # --- the gradient of ResNet-20 over all images
@@ -51,18 +97,17 @@ def gradient(args: argparse.Namespace) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((args.num_images, 32, 32, 3), np.float32)
     y = rng.integers(0, 10, args.num_images).astype(np.int32)
-    print("\ngradient of ResNet-20-FRN")
-    print(f"{'precision':>15}{'microbatch':>12}{'images/s':>12}{'TFLOP/s':>10}{'of matrices':>13}")
+    say("\ngradient of ResNet-20-FRN")
+    say(f"{'precision':>15}{'microbatch':>12}{'images/s':>12}{'TFLOP/s':>10}{'of matrices':>13}")
     for precision in PRECISIONS[1:]:
         with jax.default_matmul_precision(precision):
             fastest = matrix_rate(args.matrix)
             for microbatch in sorted({min(size, args.num_images) for size in args.microbatch}):
                 seconds, flops = resnet_gradient(x, y, microbatch)
                 rate, tflops = args.num_images / seconds, flops / seconds / 1e12
-                print(
+                say(
                     f"{precision:>15}{microbatch:12}{rate:12.0f}{tflops:10.2f}"
-                    f"{tflops / fastest:13.3f}    days of the paper's run {days(rate):.1f}",
-                    flush=True,
+                    f"{tflops / fastest:13.3f}    days of the paper's run {days(rate):.1f}"
                 )
 
 
@@ -104,8 +149,8 @@ def mnist160() -> bnn.Posterior:
 def chains(args: argparse.Namespace) -> None:
     posterior = mnist160()
     method = bnn.hmc(posterior, 1e-4, 1e-4 * args.leapfrogs)
-    print(f"\nchains side by side, {posterior.num_weights} weights, 160 images")
-    print(
+    say(f"\nchains side by side, {posterior.num_weights} weights, 160 images")
+    say(
         f"{'chains':>8}{'leapfrogs/s':>14}{'us a leapfrog and chain':>26}{'kernels a leapfrog':>20}"
     )
     for num_chains in (1, 2, 4, 8, 16):
@@ -121,7 +166,7 @@ def chains(args: argparse.Namespace) -> None:
         seconds = best_seconds(partial(compiled, keys, states)) / args.leapfrogs
         us = 1e6 * seconds / num_chains
         launched = kernels_in_loop(compiled.as_text())
-        print(f"{num_chains:8}{num_chains / seconds:14.0f}{us:26.1f}{launched:20}", flush=True)
+        say(f"{num_chains:8}{num_chains / seconds:14.0f}{us:26.1f}{launched:20}")
 
 
 def kernels_in_loop(program: str) -> int:
@@ -139,8 +184,8 @@ def kernels_in_loop(program: str) -> int:
 def precision(args: argparse.Namespace) -> None:
     posterior = mnist160()
     method = bnn.hmc(posterior, 1e-4, 1e-4 * args.leapfrogs)
-    print(f"\nprecision of matrix products, {args.leapfrogs} leapfrog steps a draw")
-    print(f"{'precision':>15}{'leapfrogs/s':>14}{'acceptance':>12}")
+    say(f"\nprecision of matrix products, {args.leapfrogs} leapfrog steps a draw")
+    say(f"{'precision':>15}{'leapfrogs/s':>14}{'acceptance':>12}")
     for precision in PRECISIONS:
         with jax.default_matmul_precision(precision):
             draws = bnn.run(
@@ -154,7 +199,26 @@ def precision(args: argparse.Namespace) -> None:
             )
         rate = draws.attrs["gradient_evaluations"] / draws.attrs["sampling_time"]
         acceptance = float(draws.sample_stats["acceptance_rate"].mean())
-        print(f"{precision:>15}{rate:14.0f}{acceptance:12.3f}", flush=True)
+        say(f"{precision:>15}{rate:14.0f}{acceptance:12.3f}")
+
+
+# --- plans, and a real run
+
+
+def plan(args: argparse.Namespace) -> None:
+    file = Path(__file__).with_name("predicted.py")
+    say_all_of([sys.executable, str(file), "--num-images", str(args.num_images)])
+
+
+def cifar10(args: argparse.Namespace) -> None:
+    try:
+        bnn.data.hmc_reference("cifar10")
+    except FileNotFoundError as error:
+        say(f"left out: {error}")
+        return
+    for command in CIFAR10:
+        say(f"$ bnn-ppl {command}")
+        say_all_of([sys.executable, "-m", "bnn_ppl", *command.split()])
 
 
 if __name__ == "__main__":

@@ -267,6 +267,7 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(arguments, words, capsy
     assert stop.value.code == 2 and words in err and err.count("\n") == 1
 
 
+@pytest.mark.thorough
 def test_laplace_predicts_linearised_in_closed_form_or_sampled(folder, capsys):
     few = ["--hidden", "4", "--num-draws", "3", "--no-progress", "--folder", "fit"]
     with pytest.MonkeyPatch.context() as patch:
@@ -419,6 +420,7 @@ def people(num_rows):
     return pandas.DataFrame({"age": age, "height": height, "food": food, "weight": weight})
 
 
+@pytest.mark.thorough
 def test_a_table_with_two_targets_from_run_to_compare(folder, monkeypatch, capsys):
     monkeypatch.undo()  # the real table and report
     monkeypatch.chdir(folder)

@@ -7,6 +7,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from marks import some_quick
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -56,6 +57,7 @@ def test_the_mean_and_standard_deviation_are_those_of_predict_in_the_units_of_y(
     np.testing.assert_array_equal(regressor.predict(X), mean)
 
 
+@pytest.mark.thorough
 def test_several_targets_are_fitted_together_each_in_its_units():
     y = np.column_stack([Y, -0.01 * X[:, 1] + 0.001 * RNG.normal(size=40)])
     fitted = BayesianRegressor(**SHORT, covariance="full").fit(X, y)
@@ -102,6 +104,7 @@ def test_the_scales_that_were_fitted_are_attributes(regressor):
     np.testing.assert_allclose(regressor.posterior_.data[0], inputs, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("classes", [False, True])
 def test_weights_of_rows_are_as_if_the_rows_were_repeated(classes):
     weights = np.arange(40) % 3
@@ -125,6 +128,7 @@ def test_weights_of_rows_are_as_if_the_rows_were_repeated(classes):
         kind(**options).fit(X, y, sample_weight=-weights)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("classes", [False, True])
 def test_laplace_predicts_in_the_form_that_is_asked_for(classes):
     kind, y = (BayesianClassifier, X[:, 0] > 0) if classes else (BayesianRegressor, Y)
@@ -220,7 +224,7 @@ def test_a_method_itself_counts_as_its_name(name):
     assert itself._description() is by_name._description() is METHODS[name]
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", some_quick(METHODS, ("descent", "swag")))
 def test_every_method_by_its_name_alone(name):
     few = {"num_chains": 2, "num_warmup": 6, "num_draws": 3, "random_state": 0}
     needed = inspect.signature(METHODS[name].build).parameters

@@ -9,7 +9,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -250,6 +251,46 @@ def test_the_command_says_which_compiler_is_missing(capsys):
     assert "expected jax[tpu]==" in capsys.readouterr().err
 
 
+# --- what devices send each other
+
+
+def check_sent(traced, posterior):
+    """Within loops, no more than sums as large as two gradients."""
+    largest = 4 * (posterior.num_weights + 8)
+    for found in collectives_in(traced.lower().compile().as_text()):
+        if found.depth:
+            assert found.kind == "all-reduce" and found.num_bytes <= 2 * largest
+
+
+def rows_over_two():
+    devices = np.array(jax.devices()[:2]).reshape(1, 2)
+    return Mesh(devices, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)
+
+
+@pytest.mark.parametrize("name", ["hmc", "sghmc"])
+def test_devices_that_share_rows_send_gradients(name):
+    posterior = mlp()
+    for traced in phases(posterior, METHODS[name].build(posterior), rows_over_two(), 1):
+        check_sent(traced, posterior)
+
+
+def test_noise_that_devices_share_is_found():
+    posterior = mlp()
+    method = bnn.sghmc(posterior)
+    mesh = rows_over_two()
+
+    def step(key, state, batch):
+        noise = jax.random.normal(key, (2, posterior.num_weights))
+        shared = jax.lax.with_sharding_constraint(noise, NamedSharding(mesh, P("data")))
+        state, info = method.step(key, state, batch)
+        return state, info | {"lp": info["lp"] + jnp.sort(shared, axis=0)[0, 0]}
+
+    planted = method._replace(step=step, warmup=None)
+    with pytest.raises(AssertionError, match="all-gather"):
+        for traced in phases(posterior, planted, mesh, 1):
+            check_sent(traced, posterior)
+
+
 # --- compiling for TPUs
 
 
@@ -262,11 +303,8 @@ def test_devices_send_each_other_nothing_but_gradients(name, num_chains):
     target = machine("tpu:v5e:2x2")
     mesh = mesh_of(target, num_chains)
     assert mesh.shape["data"] == 4 // num_chains
-    largest = 4 * (posterior.num_weights + 8)
     for traced in phases(posterior, METHODS[name].build(posterior), mesh, num_chains):
-        for found in collectives_in(traced.lower().compile().as_text()):
-            if found.depth:
-                assert found.kind == "all-reduce" and found.num_bytes <= 2 * largest
+        check_sent(traced, posterior)
 
 
 @with_tpu_compiler

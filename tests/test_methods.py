@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -44,7 +45,7 @@ def built(name, posterior):
     return description.build(posterior, **description.complete(options, OF_RUN | {"thin": 0}))
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", some_quick(METHODS, ("descent", "hmc", "sgld")))
 def test_a_resumed_run_equals_an_uninterrupted_one_and_is_what_the_method_says(
     name, posterior, tmp_path
 ):
@@ -132,6 +133,7 @@ def random_walk(tmp_path, monkeypatch):
     del METHODS["random_walk"]
 
 
+@pytest.mark.thorough
 def test_a_new_method_is_one_file(random_walk, capsys):
     few = ["--scale", "0.05", "--num-chains", "2", "--num-warmup", "3", "--hidden", "2"]
     few += ["--no-progress"]

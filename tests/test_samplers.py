@@ -125,6 +125,7 @@ def small_network(data, std=1.0, **tempering):
     return bnn.condition(bnn.models.regressor(net, bnn.priors.normal(std), 0.3), data, **tempering)
 
 
+@pytest.mark.thorough
 def test_energy_error_of_leapfrog_falls_as_the_square_of_the_step(float64, network_data):
     posterior = small_network(network_data)
     keys = jax.random.split(jax.random.key(0), 50)

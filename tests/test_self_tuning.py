@@ -326,6 +326,7 @@ def test_a_chain_lost_along_the_path_of_swag_is_brought_back():
     assert info["diverging"] and np.isfinite(state.moments.mean["w"]).all()
 
 
+@pytest.mark.thorough
 def test_a_laplace_approximation_is_predicted_with_linearised():
     x = np.linspace(-1, 1, 30)[:, None]
     net = partial(bnn.nets.MLP, 1, (5,), 1)
@@ -411,6 +412,7 @@ def test_a_batch_size_of_no_sense_is_refused_for_methods_that_count_epochs(size)
         run(posterior, bnn.laplace(posterior), batch_size=size)
 
 
+@pytest.mark.thorough
 def test_the_command_searches_for_a_scale_records_it_and_keeps_one_that_is_given(
     searched_priors, tmp_path, monkeypatch, capsys
 ):

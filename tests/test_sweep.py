@@ -238,6 +238,7 @@ def test_chains_that_stand_still_leave_the_panel_of_rhat_readable():
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "1.5", "2+"]
 
 
+@pytest.mark.thorough
 def test_a_sweep_over_the_width_with_random_labels_scores_the_true_ones(tmp_path, capsys):
     words = ["sweep", "hidden", "2", "6", "--on", "test", "--", "descent", "--data", "digits"]
     words += ["--label-noise", "0.3", "--prior-scale", "1", "--num-chains", "1", "--num-warmup"]

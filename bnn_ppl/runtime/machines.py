@@ -43,7 +43,7 @@ _DEVICES = {
     "tpu:v4": _tpu(275e12, 1228 * _GB, 32 * _GB),
     "tpu:v5e": _tpu(197e12, 819 * _GB, 16 * _GB),
     "tpu:v5p": _tpu(459e12, 2765 * _GB, 95 * _GB),
-    "tpu:v6e": _tpu(918e12, 1640 * _GB, 32 * _GB),
+    "tpu:v6e": _tpu(918e12, 1638 * _GB, 32 * _GB),
     "gpu:h200": Device(
         {"highest": 67e12, "high": 494e12, "default": 494e12}, 4800 * _GB, 151397597184
     ),

@@ -1,0 +1,96 @@
+"""Plan the full-batch HMC of Izmailov et al. (2021) on CIFAR-10 for machines that are not here.
+
+    python benchmarks/paper_run.py --devices tpu:v3:16x16      about 5 minutes on 2 idle cores
+    python benchmarks/paper_run.py --devices gpu:h200:8 --gradients 1024
+
+Needs the compiler of the machine (``pip install '.[plan]'`` or ``'.[cuda12]'``). ResNet-20 with
+filter response normalisation under N(0, 1/5) on all 50,000 images, three chains of 50 burn-in
+iterations and 240 draws. The paper takes 70,248 leapfrog steps for each; --gradients plans others:
+1,024 are the most that `hmc` takes at its defaults. Whether so few explore this posterior, nobody
+knows. The program compiled is that of one chain over all devices, or of --num-chains at a time.
+
+Memory is the compiler's. Times and device-days are a roofline: products and convolutions at the
+maker's peak rates by precision, or their arguments and results through the memory, whichever takes
+longer; nothing for communication and other operations. They are bounds from below.
+"""
+
+import argparse
+import time
+from functools import partial
+
+import jax
+import numpy as np
+
+import bnn_ppl as bnn
+from bnn_ppl.data.catalogue import IMAGES
+from bnn_ppl.data.images import blank
+from bnn_ppl.runtime.devices import planned_for
+from bnn_ppl.runtime.machines import Machine, machine
+from bnn_ppl.sampling.plan_ahead import PlanAhead, plan_ahead
+
+CHAINS, BURN_IN, DRAWS = 3, 50, 240
+STEP_SIZE, PRIOR_STD = 1e-5, 0.2**0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", default="tpu:v3:16x16")
+    parser.add_argument("--num-chains", type=int, default=1, help="at a time")
+    parser.add_argument("--gradients", type=int, nargs="+", default=[70_248, 1_024])
+    args = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")  # no other compiler is to look for a device
+    target = machine(args.devices)
+    began = time.perf_counter()
+    plan = planned(target, args.num_chains)
+    minutes = (time.perf_counter() - began) / 60
+    memory = max(phase.memory or 0 for phase in plan.phases) / 1e6
+    fits = "fits" if all(phase.fits for phase in plan.phases) else "does not fit"
+    print(
+        f"{args.devices}, {args.num_chains} at a time: {memory:,.0f} MB a device ({fits}), "
+        f"{plan.flops / 1e9:,.1f} GFLOP and {plan.num_bytes / 1e6:,.0f} MB of products a device "
+        f"and gradient, {sent(plan)}; planned in {minutes:.1f} minutes\n"
+    )
+    print("| machine | products | leapfrog steps a draw | a step | three chains | device-days |")
+    print("|---|---|---:|---:|---:|---:|")
+    for precision, rate in target.device.flops.items():
+        for gradients in args.gradients:
+            print(row(plan, target, precision, rate, gradients, args.num_chains))
+
+
+def planned(target: Machine, num_chains: int) -> PlanAhead:
+    data = blank("cifar10", None, np.dtype("float32"), IMAGES["cifar10"])
+    with planned_for(target.device.memory):
+        net = partial(bnn.nets.ResNet20, (32, 32, 3), 10)
+        model = bnn.models.classifier(net, bnn.priors.normal(PRIOR_STD))
+        posterior = bnn.condition(model, data.train)
+        method = bnn.hmc(posterior, STEP_SIZE, np.pi / 2 * PRIOR_STD, max_num_steps=70_248)
+        lengths = {"num_chains": num_chains, "num_warmup": BURN_IN, "num_draws": DRAWS}
+        return plan_ahead(posterior, method, target, **lengths)
+
+
+def sent(plan: PlanAhead) -> str:
+    """Say what is sent in the loops of the draws."""
+    found = plan.phases[-1].collectives
+    deepest = max((each.depth for each in found), default=0)
+    own = [
+        f"{count} x {each.kind} of {each.num_bytes / 1e3:,.3g} kB"
+        for each, count in found.items()
+        if each.depth and each.depth == deepest
+    ]
+    return " and ".join(own) or "nothing sent in loops"
+
+
+def row(
+    plan: PlanAhead, target: Machine, precision: str, rate: float, gradients: int, num_chains: int
+) -> str:
+    seconds = max(plan.flops / rate, plan.num_bytes / target.device.bandwidth)
+    days = seconds * gradients * (BURN_IN + DRAWS) * CHAINS / num_chains / 86_400
+    devices = plan.chain_rows * plan.data_shards
+    duration = f"{days:,.3g} days" if days >= 1 else f"{24 * days:,.3g} hours"
+    step = f"{1e3 * seconds:,.3g} ms"
+    numbers = f"{gradients:,} | {step} | {duration} | {days * devices:,.3g}"
+    return f"| {devices} {target.name} | {precision} | {numbers} |"
+
+
+if __name__ == "__main__":
+    main()
