@@ -3,6 +3,8 @@
 import re
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -16,7 +18,7 @@ from bnn_ppl.runtime.machines import Machine, mesh_of
 from bnn_ppl.sampling.ahead import prepare_ahead
 from bnn_ppl.sampling.compiled_loop import trace_loop
 from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.start import Phase, Prepared
+from bnn_ppl.sampling.start import Prepared
 
 _NEEDED = re.compile(r"[Uu]sed ([\d.]+)([KMGT]?)|([\d.]+)([KMGT]) exceeds")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -138,11 +140,7 @@ def plan_ahead(
     minibatches = Minibatches(counts.batch_size, bootstrap, method.subsample)
     lengths = num_chains, counts.num_warmup, counts.num_draws, counts.thin
     prepared = prepare_ahead(posterior, method, *lengths, minibatches, mesh)
-    phases = tuple(
-        _compiled(phase, prepared, machine.device.memory)
-        for phase in prepared.phases
-        if prepared.num[phase.name]
-    )
+    phases = _compiled_phases(prepared, machine.device.memory)
     chains_a_device = num_chains // mesh.shape["chain"]
     cost = _gradient(posterior, counts.batch_size)
     share = chains_a_device / mesh.shape["data"]
@@ -175,8 +173,16 @@ def plan_ahead(
     )
 
 
-def _compiled(phase: Phase, prepared: Prepared, memory: int) -> PhaseAhead:
-    lowered = trace_loop(phase, prepared).lower()
+def _compiled_phases(prepared: Prepared, memory: int) -> tuple[PhaseAhead, ...]:
+    """Compile the phases side by side: each takes one core, for a pod some minutes."""
+    phases = [phase for phase in prepared.phases if prepared.num[phase.name]]
+    lowered = [trace_loop(phase, prepared).lower() for phase in phases]
+    with ThreadPoolExecutor(len(phases)) as pool:
+        names = [phase.name for phase in phases]
+        return tuple(pool.map(partial(_compiled, memory), names, lowered))
+
+
+def _compiled(memory: int, name: str, lowered: Any) -> PhaseAhead:
     began = time.perf_counter()
     try:
         program = lowered.compile()
@@ -184,13 +190,13 @@ def _compiled(phase: Phase, prepared: Prepared, memory: int) -> PhaseAhead:
         if "memory" not in str(error):
             raise
         seconds = time.perf_counter() - began
-        return PhaseAhead(phase.name, _needed(str(error)), False, Counter(), seconds)
+        return PhaseAhead(name, _needed(str(error)), False, Counter(), seconds)
     seconds = time.perf_counter() - began
     found = program.memory_analysis()
     parts = ("argument", "output", "temp", "generated_code")
     used = sum(getattr(found, f"{part}_size_in_bytes") for part in parts)
     used -= found.alias_size_in_bytes
-    return PhaseAhead(phase.name, used, used <= memory, collectives_in(program.as_text()), seconds)
+    return PhaseAhead(name, used, used <= memory, collectives_in(program.as_text()), seconds)
 
 
 def _needed(message: str) -> int | None:
