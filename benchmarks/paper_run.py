@@ -63,7 +63,7 @@ def planned(target: Machine, num_chains: int) -> PlanAhead:
         net = partial(bnn.nets.ResNet20, (32, 32, 3), 10)
         model = bnn.models.classifier(net, bnn.priors.normal(PRIOR_STD))
         posterior = bnn.condition(model, data.train)
-        method = bnn.hmc(posterior, STEP_SIZE, np.pi / 2 * PRIOR_STD, max_num_steps=70_248)
+        method = bnn.hmc(posterior, STEP_SIZE, 70_248 * STEP_SIZE, max_num_steps=70_249)
         lengths = {"num_chains": num_chains, "num_warmup": BURN_IN, "num_draws": DRAWS}
         return plan_ahead(posterior, method, target, **lengths)
 

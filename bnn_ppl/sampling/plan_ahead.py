@@ -158,7 +158,7 @@ def plan_ahead(
         mesh.shape["chain"],
         mesh.shape["data"],
         chains_a_device,
-        posterior.microbatch,
+        _at_a_time(posterior, counts.batch_size, mesh.shape["data"]),
         phases,
         device.memory,
         flops,
@@ -171,6 +171,13 @@ def plan_ahead(
         hours * mesh.size / 24,
         disk=counts.num_draws * bytes_of(position),
     )
+
+
+def _at_a_time(posterior: Posterior, batch_size: int | None, shards: int) -> int | None:
+    """Give the rows that a device works on at a time, or None if these are all of its rows."""
+    rows = -(-(batch_size or posterior.num_rows) // shards)
+    small = posterior.microbatch is not None and posterior.microbatch < rows
+    return posterior.microbatch if small else None
 
 
 def _compiled_phases(prepared: Prepared, memory: int) -> tuple[PhaseAhead, ...]:
