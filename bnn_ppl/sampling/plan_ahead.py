@@ -146,7 +146,7 @@ def plan_ahead(
     chains_a_device = num_chains // mesh.shape["chain"]
     cost = _gradient(posterior, counts.batch_size)
     share = chains_a_device / mesh.shape["data"]
-    precision = matmul_precision()
+    precision = matmul_precision(posterior.precision)
     device, flops, num_bytes = machine.device, share * cost.flops, share * cost.num_bytes
     rate = device.flops.get(_level(precision), device.flops["highest"])
     gradient_seconds = max(flops / rate, num_bytes / device.bandwidth)
