@@ -31,12 +31,10 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def precision_restored():
-    """Leave other tests the precision they had, for the command sets it for its process."""
-    names = ("jax_enable_x64", "jax_default_matmul_precision")
-    before = {name: getattr(jax.config, name) for name in names}
+    """Leave other tests the float type they had, for the command sets it for its process."""
+    before = jax.config.jax_enable_x64
     yield
-    for name, value in before.items():
-        jax.config.update(name, value)
+    jax.config.update("jax_enable_x64", before)
 
 
 @pytest.fixture
