@@ -93,14 +93,11 @@ def test_changes_from_an_origin_and_predictions_have_the_precision():
     def probs(values, x):
         return posterior.predictive(values, x).probs
 
-    x = posterior.data[0]
-    for traced in (
-        jax.jit(change).trace(position, posterior.data),
-        jax.jit(probs).trace(values, x),
-    ):
-        assert set(precisions(traced.lower(lowering_platforms=("tpu",)).as_text())) == {
-            ("HIGH", "HIGH")
-        }
+    traced = jax.jit(change).trace(position, posterior.data)
+    predicted = jax.jit(probs).trace(values, posterior.data[0])
+    for each in (traced, predicted):
+        text = each.lower(lowering_platforms=("tpu",)).as_text()
+        assert set(precisions(text)) == {("HIGH", "HIGH")}
 
 
 def test_a_posterior_without_one_follows_jax_when_it_is_traced():
