@@ -9,6 +9,12 @@ import pytest
 from flax import nnx
 
 import bnn_ppl as bnn
+from bnn_ppl.cli.tables import plan_ahead_table
+from bnn_ppl.runtime import machines
+from bnn_ppl.runtime.devices import chain_mesh
+from bnn_ppl.runtime.jaxprs import Cost
+from bnn_ppl.sampling import plan_ahead
+from bnn_ppl.sampling.plan_ahead import roofline
 
 RNG = np.random.default_rng(0)
 CODES = {"highest": "HIGHEST", "tensorfloat32": "HIGH", "bfloat16": "DEFAULT"}  # in StableHLO
@@ -179,3 +185,36 @@ def test_a_run_is_resumed_in_its_precision_alone(tmp_path):
     assert "\n" not in str(refused.value)
     with jax.default_matmul_precision("bfloat16"):
         assert run().posterior.sizes["draw"] == 3
+
+
+# --- what it costs
+
+
+def test_the_roofline_is_that_of_the_precision():
+    tpu, gpu = (machines._DEVICES[name] for name in ("tpu:v5e", "gpu:h200"))
+    rates = {name: 1e15 / roofline(tpu, 1e15, 1.0, name) for name in CODES}
+    assert rates["bfloat16"] == pytest.approx(3 * rates["tensorfloat32"])
+    assert rates["bfloat16"] == pytest.approx(6 * rates["highest"]) == 197e12
+    assert roofline(gpu, 67e12, 1.0, "highest") == pytest.approx(1.0)
+    assert roofline(gpu, 494e12, 1.0, "tensorfloat32") == pytest.approx(1.0)
+    assert {roofline(gpu, 1.0, 4.8e12, name) for name in CODES} == {1.0}  # by the bytes
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "told"),
+    [(1e6, "0.318 ms in tensorfloat32, 0.106 ms in bfloat16"), (1e12, "as long in every")],
+)
+def test_a_plan_says_what_other_precisions_would_take(monkeypatch, num_bytes, told):
+    # Without a compiler for it: the roofline of a gradient is of its cost alone.
+    target = machines.Machine("tpu:v5e:1x1", machines._DEVICES["tpu:v5e"], np.array(jax.devices()))
+    monkeypatch.setattr(plan_ahead, "_gradient", lambda *args: Cost(20.9e9, num_bytes))
+    monkeypatch.setattr(plan_ahead, "mesh_of", lambda machine, num_chains: chain_mesh(num_chains))
+    posterior = mlp(precision="highest")
+    method = bnn.hmc(posterior, 0.1, 0.2)
+    with jax.default_matmul_precision("bfloat16"):
+        found = plan_ahead.plan_ahead(posterior, method, target, num_chains=2, num_warmup=0)
+    assert found.precision == "highest"
+    assert found.gradient_seconds == found.seconds_by_precision["highest"]
+    if num_bytes == 1e6:
+        assert found.gradient_seconds == pytest.approx(20.9e9 / 197e12 * 6)
+    assert told in plan_ahead_table(found)

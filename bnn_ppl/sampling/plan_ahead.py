@@ -3,16 +3,16 @@
 import re
 import time
 from collections import Counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import bytes_of, matmul_precision
+from bnn_ppl.runtime.devices import MatmulPrecision, bytes_of, matmul_precision
 from bnn_ppl.runtime.hlo import Collective, collectives_in
 from bnn_ppl.runtime.jaxprs import Cost, cost_of
-from bnn_ppl.runtime.machines import Machine, mesh_of
+from bnn_ppl.runtime.machines import Device, Machine, mesh_of
 from bnn_ppl.sampling.ahead import prepare_ahead
 from bnn_ppl.sampling.compiled_loop import trace_loop
 from bnn_ppl.sampling.minibatches import Minibatches
@@ -68,9 +68,11 @@ class PlanAhead(NamedTuple):
     flops, num_bytes
         Of one gradient of all chains of a device.
     gradient_seconds
-        The same by the roofline, at the precision of matrix products that is set.
+        The same by the roofline, at the posterior's precision of products.
     precision
         That precision.
+    seconds_by_precision
+        The same at each precision that a posterior can have.
     gradients
         Of a chain in the whole run: at most, where their number is known only when it runs.
     start_steps
@@ -94,6 +96,7 @@ class PlanAhead(NamedTuple):
     num_bytes: float
     gradient_seconds: float
     precision: str
+    seconds_by_precision: dict[str, float]
     gradients: float
     start_steps: int
     hours: float
@@ -148,8 +151,7 @@ def plan_ahead(
     share = chains_a_device / mesh.shape["data"]
     precision = matmul_precision(posterior.precision)
     device, flops, num_bytes = machine.device, share * cost.flops, share * cost.num_bytes
-    rate = device.flops.get(_level(precision), device.flops["highest"])
-    gradient_seconds = max(flops / rate, num_bytes / device.bandwidth)
+    gradient_seconds = roofline(device, flops, num_bytes, precision)
     most = gradients_a_draw or _most_gradients(method)
     a_draw = gradients_a_draw or most * counts.thin
     gradients = counts.num_warmup * most + counts.num_draws * a_draw
@@ -167,6 +169,7 @@ def plan_ahead(
         num_bytes,
         gradient_seconds,
         precision,
+        {each: roofline(device, flops, num_bytes, each) for each in get_args(MatmulPrecision)},
         gradients,
         _start_steps(method) if init is None else 0,
         hours,
@@ -212,6 +215,11 @@ def _gradient(posterior: Posterior, batch_size: int | None) -> Cost:
     position = jax.eval_shape(posterior.init, jax.random.key(0))
     batch = jax.tree.map(batch_of, posterior.data)
     return cost_of(jax.make_jaxpr(jax.grad(posterior.logdensity))(position, batch).jaxpr)
+
+
+def roofline(device: Device, flops: float, num_bytes: float, precision: str) -> float:
+    """Give the least seconds that products take: at the peak rate, or of their bytes if longer."""
+    return max(flops / device.flops[_level(precision)], num_bytes / device.bandwidth)
 
 
 def _level(precision: str) -> str:
