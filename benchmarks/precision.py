@@ -32,7 +32,7 @@ import numpy as np
 import optax
 
 import bnn_ppl as bnn
-from bnn_ppl.runtime.jaxprs import is_product, programs_in
+from bnn_ppl.runtime.jaxprs import equations_in, is_product, programs_in
 
 Tree = Any
 Split = Callable[[jax.Array], list[jax.Array]]
@@ -123,7 +123,7 @@ def interpreted(program: Any, consts: list, split: Split, args: list) -> list:
         elif equation.primitive.name in CALLS:
             called = equation.params["jaxpr" if "jaxpr" in equation.params else "call_jaxpr"]
             out = interpreted(inner[0], getattr(called, "consts", []), split, values)
-        elif any(is_product(each) for program in inner for each in program.eqns):
+        elif any(is_product(each) for program in inner for each in equations_in(program)):
             raise NotImplementedError(f"products within {equation.primitive}")
         else:
             out = equation.primitive.bind(*values, **equation.params)

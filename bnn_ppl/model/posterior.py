@@ -255,16 +255,6 @@ def _conditioned(
     def logdensity(position: Position, batch: Batch) -> Array:
         return total(terms(position, batch), batch)
 
-    def logdensity_from(
-        origin: Position, batch: Batch
-    ) -> tuple[Array, Callable[[Position], Array]]:
-        start = terms(origin, batch)
-
-        def change(position: Position) -> Array:
-            return total(terms(position, batch).less(start), batch)
-
-        return total(start, batch), change
-
     # Callers that compile these pass the data in, or they would be constants of the program.
     @pinned
     def from_prior(key: Array, data: Batch = data) -> Values:
@@ -288,7 +278,7 @@ def _conditioned(
         log_prior=log_prior,
         log_likelihood=log_likelihood,
         logdensity=logdensity,
-        logdensity_from=logdensity_from,
+        logdensity_from=partial(_logdensity_from, terms, total),
         terms=terms,
         total=total,
         constrain=constrain,
@@ -352,6 +342,17 @@ def _terms(model: Callable, microbatch: int | None) -> Callable[[Position, Batch
         return now(position, batch) if active_changes() else once(position, batch)
 
     return terms
+
+
+def _logdensity_from(
+    terms: Callable, total: Callable, origin: Position, batch: Batch
+) -> tuple[Array, Callable[[Position], Array]]:
+    start = terms(origin, batch)
+
+    def change(position: Position) -> Array:
+        return total(terms(position, batch).less(start), batch)
+
+    return total(start, batch), change
 
 
 def _shapes(tree: Any) -> Any:
