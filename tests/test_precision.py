@@ -87,12 +87,21 @@ def test_all_products_of_a_gradient_have_the_precision(make, precision, microbat
         assert set(found) == {(CODES[precision],) * 2}
 
 
+def residual(**options):
+    """Give a posterior of a network of the package, whose convolutions are its own."""
+    x = RNG.normal(size=(5, 8, 8, 1)).astype("f")
+    net = partial(bnn.nets.ResNet, (8, 8, 1), 3, depth=8, widths=(4, 4, 4))
+    model = bnn.models.classifier(net, bnn.priors.normal())
+    return bnn.condition(model, (x, np.arange(5) % 3), **options)
+
+
 def test_changes_from_an_origin_and_predictions_have_the_precision():
-    posterior = convolutional(precision="tensorfloat32")
+    posterior = residual(precision="tensorfloat32")
     position = jax.eval_shape(posterior.init, jax.random.key(0))
 
     def change(position, data):
-        return posterior.logdensity_from(position, data)[1](position)
+        of_position = posterior.logdensity_from(position, data)[1]
+        return jax.value_and_grad(of_position)(position)
 
     values = jax.eval_shape(posterior.constrain, position)
 
@@ -102,8 +111,9 @@ def test_changes_from_an_origin_and_predictions_have_the_precision():
     traced = jax.jit(change).trace(position, posterior.data)
     predicted = jax.jit(probs).trace(values, posterior.data[0])
     for each in (traced, predicted):
-        text = each.lower(lowering_platforms=("tpu",)).as_text()
-        assert set(precisions(text)) == {("HIGH", "HIGH")}
+        for platform in ("cpu", "tpu", "cuda"):
+            text = each.lower(lowering_platforms=(platform,)).as_text()
+            assert set(precisions(text)) == {("HIGH", "HIGH")}
 
 
 def test_a_posterior_without_one_follows_jax_when_it_is_traced():
