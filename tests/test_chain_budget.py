@@ -193,13 +193,11 @@ def test_the_command_writes_the_table_and_the_figure(tmp_path, monkeypatch, caps
     monkeypatch.setattr(cli, "_start_jax", lambda: None)
     monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **options: Figure())
-    before = jax.config.jax_default_matmul_precision
     sizes = ["--num-chains", "2", "--num-warmup", "2", "--num-draws", "4", "--hidden", "3"]
     folder = ["--folder", str(tmp_path), "--no-progress"]
     cli.main(["run", "sgld", "--data", "yacht", "--step-size", "1e-3", *sizes, *folder])
     chains(tmp_path, progress=False)
     run = run_folders.reopen(tmp_path)
-    jax.config.update("jax_default_matmul_precision", before)
     table = pd.read_csv(tmp_path / "chains.csv")
     prediction = bnn.predict(run.posterior, run.draws, run.data.test)
     expected = metrics.rmse(prediction, run.data.test.y, scale=run.data.y_scale)

@@ -14,6 +14,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
+from bnn_ppl.cli import run_folders
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.methods.method import METHODS
 
@@ -31,12 +32,10 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def precision_restored():
-    """Leave other tests the precision they had, for the command sets it for its process."""
-    names = ("jax_enable_x64", "jax_default_matmul_precision")
-    before = {name: getattr(jax.config, name) for name in names}
+    """Leave other tests the float type they had, for the command sets it for its process."""
+    before = jax.config.jax_enable_x64
     yield
-    for name, value in before.items():
-        jax.config.update(name, value)
+    jax.config.update("jax_enable_x64", before)
 
 
 @pytest.fixture
@@ -178,6 +177,17 @@ def test_precision_and_microbatch_reach_the_run(capsys, seen, draws_only):
     assert posterior.microbatch == 50
     words = "got matmul_precision='highest', expected matmul_precision='tensorfloat32'"
     assert words in refused(capsys, "run", "hmc", *SHORT, "--folder", "here")
+
+
+@pytest.mark.thorough
+def test_runs_of_two_precisions_are_opened_together(draws_only):
+    for precision in ("highest", "bfloat16"):
+        options = ["--matmul-precision", precision, "--folder", precision]
+        cli.main(["run", "hmc", *SHORT, *options])
+    assert jax.config.jax_default_matmul_precision is None  # the process is left alone
+    opened = run_folders.reopen_all((Path("highest"), Path("bfloat16")))
+    for precision, run in opened.items():
+        assert run.posterior.precision == run.draws.attrs["matmul_precision"] == precision
 
 
 @pytest.mark.thorough

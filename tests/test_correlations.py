@@ -195,7 +195,6 @@ def run_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("BNN_PPL_DATA", raising=False)
     monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **options: Figure())
-    before = jax.config.jax_default_matmul_precision
 
     def run(*options):
         sizes = ["--num-chains", "2", "--num-warmup", "2", "--num-draws", "4", "--hidden", "3"]
@@ -203,8 +202,7 @@ def run_folder(tmp_path, monkeypatch):
         cli.main(["run", "sgld", "--step-size", "1e-3", *sizes, *folder, *options])
         return tmp_path
 
-    yield run
-    jax.config.update("jax_default_matmul_precision", before)
+    return run
 
 
 @pytest.mark.thorough

@@ -703,6 +703,10 @@ REFUSED_OPTIONS = {
     "microbatch 0": ({"microbatch": 0}, "got microbatch=0, expected a whole number .* 1: leave"),
     "microbatch below 0": ({"microbatch": -5}, "got microbatch=-5, expected a whole number"),
     "microbatch a float": ({"microbatch": 8.0}, "got microbatch=8.0, expected a whole number"),
+    "precision unknown": (
+        {"precision": "low"},
+        "got precision='low', expected one of 'highest', 'tensorfloat32', 'bfloat16': leave it out",
+    ),
 }
 
 

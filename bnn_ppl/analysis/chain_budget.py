@@ -14,7 +14,7 @@ from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.running_average import adder
 from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import matmul_precision
+from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.runtime.progress import Report, reporting
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
 
@@ -114,7 +114,7 @@ def chain_budget(
     weights = weights_of(draws)
     batches = list(_batches(x, y, batch_size))
     with (
-        jax.default_matmul_precision(matmul_precision()),
+        products_in(posterior.precision),
         reporting(progress, len(batches) * all_chains * lengths[-1]) as report,
     ):
         averages = _averages(posterior, sites, weights, lengths, batches, report)

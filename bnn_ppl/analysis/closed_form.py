@@ -20,7 +20,7 @@ from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import innermost
-from bnn_ppl.runtime.devices import matmul_precision
+from bnn_ppl.runtime.devices import products_in
 
 if TYPE_CHECKING:
     import arviz
@@ -94,7 +94,7 @@ def predict_closed_form(
     x, y = rows_to_predict(posterior, data)
     rows = jax.tree.map(lambda leaf: leaf[:1], x)
     position, blocks, factors = _fitted(posterior, draws)
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         of_classes = _of_classes(posterior, position, rows)
         found = jax.jit(partial(_outputs, posterior, blocks))(position, factors, x)
         columns = (_classes if of_classes else _reals)(found, y)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from bnn_ppl.analysis.per_draw import each_output
 from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import matmul_precision
+from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
 
@@ -97,7 +97,7 @@ def function_correlations(
     deviations, done = _NOTHING, 0
     num_rows = len(jax.tree.leaves(x)[0])
     with (
-        jax.default_matmul_precision(matmul_precision()),
+        products_in(posterior.precision),
         reporting(progress, weights.size) as report,
     ):
         for block, share in in_blocks(sites, weights):

@@ -12,7 +12,7 @@ from bnn_ppl.analysis.running_average import adder, dataset_of
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import checked_inputs, rows_to_predict
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import matmul_precision
+from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.storage.inference_data import (
     in_blocks,
     inference_data,
@@ -111,7 +111,7 @@ def _predict(
         raise ValueError(f"got batch_size={batch_size} for {num_rows} rows, expected at least 1")
     add = adder(posterior, keep_each)
     parts, functions, used = [], [], 0
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
             sums, blocks = None, []
@@ -234,7 +234,7 @@ def _map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str
     sites = sites_of(posterior, draws)
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
     parts, first = [], 0
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         for block, weights in in_blocks(sites, np.ones((num_chains, num_draws))):
             parts.append(jax.tree.map(np.asarray, of_block(block, first)))
             first += len(weights)

@@ -13,7 +13,7 @@ from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import innermost
-from bnn_ppl.runtime.devices import matmul_precision
+from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def predict_quantiles(
     size = max(1, _NUMBERS_AT_ONCE // weights.size)
     drawn, solve = compiled(_distributions, posterior), compiled(_quantiles, posterior)
     found = []
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], x)  # noqa: B023
             blocks = [drawn(block, rows) for block, _ in in_blocks(sites, weights)]

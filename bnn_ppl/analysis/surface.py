@@ -20,8 +20,8 @@ from bnn_ppl.runtime.devices import (
     by_row,
     chain_mesh,
     everywhere,
-    matmul_precision,
     over_chains,
+    products_in,
 )
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.storage.inference_data import sites_of
@@ -215,7 +215,7 @@ def _on_devices(
     found: list[dict[str, np.ndarray]] = []
     highest = -math.inf
     with (
-        jax.default_matmul_precision(matmul_precision()),
+        products_in(posterior.precision),
         reporting(progress, num_points) as report,
     ):
         for block in blocks:

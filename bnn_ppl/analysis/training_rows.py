@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 
 from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, probs_or_mean
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import matmul_precision
+from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
 
 _ROWS, _VALUES_OF_Y = 200, 50_000  # at most; a row of y may be an image
@@ -74,7 +74,7 @@ def seen(posterior: Posterior, draws: Any) -> Seen:
     sites = {site: values[:, some] for site, values in sites.items()}
     weights = weights_of(draws)[:, some]
     of_block = compiled(_each, posterior)
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         parts = [
             jax.tree.map(np.asarray, of_block(block, x, y)) for block in _blocks(sites, weights)
         ]

@@ -17,6 +17,7 @@ from bnn_ppl.data.choice import of_classes
 from bnn_ppl.data.encoding import in_words
 from bnn_ppl.data.images import blank as blank_images
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
+from bnn_ppl.runtime.devices import MatmulPrecision
 from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
 from bnn_ppl.studies.label_noise import with_label_noise
 
@@ -106,8 +107,9 @@ class Problem(NamedTuple):
     float64
         Compute in double precision.
     matmul_precision
-        Precision of float32 matrix products on accelerators: "highest" is float32; "tensorfloat32"
-        and "bfloat16" are faster, but too coarse for HMC's energies on large networks.
+        Precision of float32 matrix products and convolutions on accelerators: "highest" is float32;
+        "tensorfloat32" and "bfloat16" are faster, but too coarse for HMC's energies on large
+        networks.
     """
 
     data: str = "yacht"
@@ -149,19 +151,18 @@ class Problem(NamedTuple):
     tempered: Literal["posterior", "likelihood"] = "posterior"
     microbatch: int | None = None
     float64: bool = False
-    matmul_precision: Literal["highest", "tensorfloat32", "bfloat16"] = "highest"
+    matmul_precision: MatmulPrecision = "highest"
 
 
 def conditioned(
     problem: Problem, encoding: bnn.data.Encoding | None = None, *, blank: bool = False
 ) -> tuple[Any, bnn.Posterior]:
-    """Load the data and condition the model, in the precision asked for.
+    """Load the data and condition the model, in single or double precision.
 
     The encoding of a .csv file is that given, if there is one. With `blank`, a set of images that
     is not found is replaced by one of its shapes.
     """
     jax.config.update("jax_enable_x64", problem.float64)
-    jax.config.update("jax_default_matmul_precision", problem.matmul_precision)
     try:
         data = load_data(problem, encoding)
     except FileNotFoundError:
@@ -180,6 +181,7 @@ def _posterior(problem: Problem, data: Any) -> bnn.Posterior:
         temperature=problem.temperature,
         tempered=problem.tempered,
         microbatch=problem.microbatch,
+        precision=problem.matmul_precision,
     )
 
 
@@ -194,7 +196,8 @@ def with_prior_scale(
     train, _ = training_rows(problem, data)
 
     def posterior_at(scale: float) -> bnn.Posterior:
-        return bnn.condition(_model(problem._replace(prior_scale=scale), data), train)
+        model = _model(problem._replace(prior_scale=scale), data)
+        return bnn.condition(model, train, precision=problem.matmul_precision)
 
     if is_searched(posterior):
         print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)

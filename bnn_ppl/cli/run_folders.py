@@ -74,22 +74,21 @@ def _encoding(path: Path, record: Any) -> bnn.data.Encoding | None:
 def reopen_all(
     folders: tuple[Path, ...], data_dir: Path | None = None, on: Scored | None = "test"
 ) -> dict[str, Opened]:
-    """Open runs of the same precision whose rows to score are the same, by name of the folder."""
+    """Open runs of one float type whose rows to score are the same, by name of the folder."""
     check_names([folder.name for folder in folders])
     return on_the_same_rows({folder.name: reopen(folder, data_dir, on) for folder in folders})
 
 
 def on_the_same_rows(runs: dict[str, Opened]) -> dict[str, Opened]:
-    """Give runs back; ValueError unless rows to score, units and precision are the same."""
+    """Give runs back; ValueError unless rows to score, units and float type are the same."""
     first = next(iter(runs.values()))
     for name, run in runs.items():
-        for setting in ("float64", "matmul_precision"):  # JAX has one of each for all
-            got, expected = (getattr(each.problem, setting) for each in (run, first))
-            if got != expected:
-                raise ValueError(
-                    f"got {setting}={got!r} in {name!r}, expected {expected!r} as in the first: "
-                    "compare runs of the same precision"
-                )
+        got, expected = (each.problem.float64 for each in (run, first))
+        if got != expected:  # JAX has one float type for all
+            raise ValueError(
+                f"got float64={got!r} in {name!r}, expected {expected!r} as in the first: compare "
+                "runs of the same float type"
+            )
         if not _same_rows(run.data, first.data):
             hint = " (--on test)" if "held-out" in (run.rows, first.rows) else ""
             raise ValueError(

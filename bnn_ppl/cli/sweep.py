@@ -17,7 +17,7 @@ from bnn_ppl.cli.tables import with_output_names
 
 _ALL_ROWS = (
     *("data", "split", "target", "classes", "only-classes", "image-size", "data-dir"),
-    *("float64", "matmul-precision"),
+    "float64",
 )
 _HELD_OUT = ("held-out", "held-out-seed", "folds", "fold")
 OTHER_ROWS = (*_ALL_ROWS, *_HELD_OUT, "on")

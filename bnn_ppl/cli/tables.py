@@ -1,5 +1,6 @@
 """Tables that the commands print and write."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,6 +123,7 @@ def plan_ahead_table(plan: Any) -> str:
         "",
         f"one gradient        {plan.flops / 1e9:,.4g} GFLOP and {plan.num_bytes / 1e6:,.4g} MB a "
         f"device; at least {plan.gradient_seconds * 1e3:.3g} ms ({plan.precision} products)",
+        f"{'':20}{_other_precisions(plan)}",
         f"the run             {plan.gradients:,.0f} gradients a chain; at least {hours}",
         f"disk                {plan.disk / 1e6:,.1f} MB of draws",
     ]
@@ -131,6 +133,15 @@ def plan_ahead_table(plan: Any) -> str:
         lines += ["", _to_fit(plan)]
     lines.append("\nnothing was run: times are what peak rates allow, without communication")
     return "\n".join(["", *lines])
+
+
+def _other_precisions(plan: Any) -> str:
+    """Say what a gradient would take at other precisions of its products."""
+    others = {p: s for p, s in plan.seconds_by_precision.items() if p != plan.precision}
+    if all(math.isclose(seconds, plan.gradient_seconds) for seconds in others.values()):
+        return "as long in every precision"
+    told = [f"{1e3 * seconds:.3g} ms in {precision}" for precision, seconds in others.items()]
+    return f"{', '.join(told)} (--matmul-precision)"
 
 
 def _sent(collectives: Any) -> list[str]:

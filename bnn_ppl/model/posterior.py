@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any, Literal, NamedTuple
+from functools import cache, partial, wraps
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,7 @@ from bnn_ppl.model.trace import (
     traced,
     unconstrained,
 )
+from bnn_ppl.runtime.devices import MatmulPrecision, products_in
 
 
 class Posterior(NamedTuple):
@@ -99,6 +100,9 @@ class Posterior(NamedTuple):
         ``"posterior"`` or ``"likelihood"``.
     microbatch
         Rows that a device works on at a time; None for all of a batch.
+    precision
+        Of matrix products and convolutions, of its own functions and of whatever is computed with
+        it; None for that of JAX's configuration when they are traced, or else "highest".
     recipe
         How to make it anew with other numbers, if the model has some: see :func:`condition`.
     """
@@ -124,6 +128,7 @@ class Posterior(NamedTuple):
     temperature: float
     tempered: str
     microbatch: int | None
+    precision: MatmulPrecision | None
     recipe: Recipe | None = None
 
     def __repr__(self) -> str:
@@ -139,6 +144,7 @@ def condition(
     temperature: float = 1.0,
     tempered: Literal["posterior", "likelihood"] = "posterior",
     microbatch: int | None = None,
+    precision: MatmulPrecision | None = None,
 ) -> Posterior:
     """Condition a NumPyro model on data.
 
@@ -161,6 +167,16 @@ def condition(
         results of their likelihood would together take more than a quarter of the device's memory
         (host devices share the computer's); then as many rows as take a quarter. Methods that
         intercept layers (taps) see whole batches; only :func:`bnn_ppl.vogn` takes them in chunks.
+    precision
+        Of products and convolutions of float32 on accelerators, here and in all that is done with
+        the posterior (runs, predictions, plans), by JAX's names; a CPU computes in float32 always.
+
+        - ``"highest"``: float32; six passes of bfloat16 on a TPU, no tensor cores on a GPU.
+        - ``"tensorfloat32"``: TF32 on GPUs since Ampere, three passes of bfloat16 on a TPU.
+        - ``"bfloat16"``: one pass of bfloat16 on a TPU, TF32 on a GPU.
+
+        By default as JAX is configured (``jax_default_matmul_precision``), or else "highest". What
+        the others do to the energy errors of HMC is in benchmarks/RESULTS.md.
 
     Returns
     -------
@@ -177,7 +193,7 @@ def condition(
         of a fixed size with `microbatch`, unsampled parameters or mutable state, or its likelihood
         is not one value per row; if y does not have the shape and kind of its distribution; if T is
         not a finite number above 0, or
-        `microbatch` is not a whole number of rows.
+        `microbatch` is not a whole number of rows, or `precision` is none of those above.
 
     Notes
     -----
@@ -190,7 +206,7 @@ def condition(
     :mod:`bnn_ppl.models` are: the parameters of its priors and a noise scale, where these are
     distributions, Partials or numbers themselves.
     """
-    _check_options(temperature, tempered, microbatch)
+    _check_options(temperature, tempered, microbatch, precision)
     check_model(model)
     data = checked_data(data)
     observed = checked_structure(model, data)
@@ -205,7 +221,8 @@ def condition(
 
     def make(numbers: list[Any]) -> Posterior:
         model = with_numbers(numbers)
-        return _conditioned(model, data, observed, float(temperature), tempered, microbatch)
+        tempering = float(temperature), tempered
+        return _conditioned(model, data, observed, *tempering, microbatch, precision)
 
     posterior = make(numbers)
     return posterior._replace(recipe=Recipe(make, posterior, numbers)) if numbers else posterior
@@ -218,13 +235,15 @@ def _conditioned(
     temperature: float,
     tempered: str,
     microbatch: int | None,
+    precision: MatmulPrecision | None,
 ) -> Posterior:
     """Make the posterior of what :func:`condition` has checked."""
     num_rows = len(data[1])
     prior_std, precisions = prior_summary(model, data)
     widening = temperature**0.5 if tempered == "posterior" else 1.0
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
-    terms = _terms(model, microbatch)
+    pinned = partial(_pinned, precision)
+    terms = pinned(_terms(model, microbatch))
     total = partial(_total, temperature, tempered, num_rows)
 
     def log_prior(position: Position) -> Array:
@@ -236,24 +255,17 @@ def _conditioned(
     def logdensity(position: Position, batch: Batch) -> Array:
         return total(terms(position, batch), batch)
 
-    def logdensity_from(
-        origin: Position, batch: Batch
-    ) -> tuple[Array, Callable[[Position], Array]]:
-        start = terms(origin, batch)
-
-        def change(position: Position) -> Array:
-            return total(terms(position, batch).less(start), batch)
-
-        return total(start, batch), change
-
     # Callers that compile these pass the data in, or they would be constants of the program.
+    @pinned
     def from_prior(key: Array, data: Batch = data) -> Values:
         trace = traced(model, *data[:2], key)
         return {site: trace[site]["value"] for site in shapes}
 
+    @pinned
     def constrain(position: Position, data: Batch = data) -> Values:
         return constrained_values(model, position, data)
 
+    @pinned
     def unconstrain(values: Values, data: Batch = data) -> Position:
         return unconstrained(traced(model, *data[:2], data=values))
 
@@ -261,17 +273,17 @@ def _conditioned(
         check_finite(terms(position, data), observed)
 
     return Posterior(
-        init=initialiser(model, data, log_likelihood),
+        init=pinned(initialiser(model, data, log_likelihood)),
         from_prior=from_prior,
         log_prior=log_prior,
         log_likelihood=log_likelihood,
         logdensity=logdensity,
-        logdensity_from=logdensity_from,
+        logdensity_from=partial(_logdensity_from, terms, total),
         terms=terms,
         total=total,
         constrain=constrain,
         unconstrain=unconstrain,
-        predictive=Partial(partial(_predictive, observed, _shapes(data[0])), model),
+        predictive=Partial(partial(_predictive, precision, observed, _shapes(data[0])), model),
         check=check,
         prior_std={site: widening * std for site, std in prior_std.items()},
         precisions=precisions,
@@ -282,10 +294,13 @@ def _conditioned(
         temperature=temperature,
         tempered=tempered,
         microbatch=None if microbatch is None else int(microbatch),
+        precision=precision,
     )
 
 
-def _check_options(temperature: float, tempered: str, microbatch: int | None) -> None:
+def _check_options(
+    temperature: float, tempered: str, microbatch: int | None, precision: str | None
+) -> None:
     if not 0 < temperature < math.inf:
         raise ValueError(f"got temperature={temperature}, expected a finite number above 0")
     if tempered not in ("posterior", "likelihood"):
@@ -295,6 +310,23 @@ def _check_options(temperature: float, tempered: str, microbatch: int | None) ->
             f"got microbatch={microbatch!r}, expected a whole number of rows, at least 1: "
             "leave it out to have one chosen"
         )
+    known = get_args(MatmulPrecision)
+    if precision is not None and precision not in known:
+        raise ValueError(
+            f"got precision={precision!r}, expected one of {', '.join(map(repr, known))}: leave it "
+            "out for that of JAX's configuration"
+        )
+
+
+def _pinned(precision: str | None, function: Callable) -> Callable:
+    """Have a function's products in a precision, wherever it is called or traced."""
+
+    @wraps(function)
+    def pinned(*args: Any, **kwargs: Any) -> Any:
+        with products_in(precision):
+            return function(*args, **kwargs)
+
+    return pinned
 
 
 def _by_row(model: Callable) -> Callable[[Data, Position], Array]:
@@ -312,17 +344,29 @@ def _terms(model: Callable, microbatch: int | None) -> Callable[[Position, Batch
     return terms
 
 
+def _logdensity_from(
+    terms: Callable, total: Callable, origin: Position, batch: Batch
+) -> tuple[Array, Callable[[Position], Array]]:
+    start = terms(origin, batch)
+
+    def change(position: Position) -> Array:
+        return total(terms(position, batch).less(start), batch)
+
+    return total(start, batch), change
+
+
 def _shapes(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
 def _predictive(
-    observed: str, known: Any, model: Callable, values: Values, x: Any
+    precision: str | None, observed: str, known: Any, model: Callable, values: Values, x: Any
 ) -> dist.Distribution:
     def of_inputs(x: Any) -> dist.Distribution:
         return traced(model, x, None, data=values)[observed]["fn"]
 
-    return distribution_at(of_inputs, x, known)
+    with products_in(precision):
+        return distribution_at(of_inputs, x, known)
 
 
 def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from bnn_ppl.model.checks import check_float_inputs, checked_rows
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness.shift import predictions_of, scored
-from bnn_ppl.runtime.devices import matmul_precision
+from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _slope(
 
     def slope(x: np.ndarray, y: np.ndarray) -> Array:
         average = _Average(jnp.full(len(y), -jnp.inf, x.dtype), jnp.zeros_like(x))
-        with jax.default_matmul_precision(matmul_precision()):
+        with products_in(posterior.precision):
             for block, weight in in_blocks(sites, weights):
                 # Waiting keeps blocks from piling up in memory before a slower device.
                 average = jax.block_until_ready(add(average, block, weight.astype(x.dtype), x, y))

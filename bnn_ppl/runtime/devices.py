@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -297,16 +297,26 @@ def num_row_shards(num_rows: int) -> int:
 # --- precision and memory
 
 
-def matmul_precision() -> str:
-    """Precision of matrix products: the one that JAX is configured with, by default "highest".
+MatmulPrecision: TypeAlias = Literal["highest", "tensorfloat32", "bfloat16"]
+
+
+def matmul_precision(chosen: str | None) -> str:
+    """Give the precision of products: that chosen, else JAX's configured one, else "highest".
 
     On GPUs since Ampere and on TPUs, JAX's own default multiplies float32 matrices in TF32 or
     bfloat16, with relative errors of a thousandth: enough to spoil the energy differences that
-    decide whether HMC accepts. ``jax.config.update("jax_default_matmul_precision",
-    "tensorfloat32")`` chooses speed instead; the choice is recorded with the draws.
+    decide whether HMC accepts.
     """
-    chosen: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    return chosen or "highest"
+    configured: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    return chosen or configured or "highest"
+
+
+def products_in(precision: str | None) -> AbstractContextManager:
+    """Within this context, matrix products and convolutions that are traced have a precision.
+
+    None is as for :func:`matmul_precision`; most callers pass a posterior's ``precision``.
+    """
+    return jax.default_matmul_precision(matmul_precision(precision))
 
 
 def bytes_of(tree: Tree) -> int:

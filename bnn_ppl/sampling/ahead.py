@@ -11,8 +11,8 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import (
     chain_sharding,
     copied_sharding,
-    matmul_precision,
     over_chains,
+    products_in,
     shapes_by_row,
     shapes_on,
 )
@@ -50,7 +50,7 @@ def prepare_ahead(
 
     first = functions_at_start(posterior, method)
     states_at = states_over_chains(first, make, minibatches._replace(size=None), mesh)
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         positions = jax.eval_shape(over_chains(position, mesh, 1), chains, key, whole)
         positions = shapes_on(positions, by_chain)
         states, _ = jax.eval_shape(
@@ -65,5 +65,6 @@ def prepare_ahead(
         shapes_on(states, by_chain),
         phases,
         num={"warmup": num_warmup, "draws": num_draws},
+        precision=posterior.precision,
         keys={"warmup": (key, key), "draws": (key, key)},
     )

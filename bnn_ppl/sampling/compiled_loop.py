@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bnn_ppl.model.network import active_changes
-from bnn_ppl.runtime.devices import bytes_of, chain_sharding, matmul_precision, over_chains
+from bnn_ppl.runtime.devices import bytes_of, chain_sharding, over_chains, products_in
 from bnn_ppl.runtime.programs import compiled
 from bnn_ppl.sampling.numbers import Numbers
 from bnn_ppl.sampling.start import Phase, Prepared
@@ -60,7 +60,7 @@ def one_record(prepared: Prepared) -> Records:
 def trace_loop(phase: Phase, prepared: Prepared) -> jax.stages.Traced:
     """Trace a phase's loop; shapes with shardings will do for the arrays of `prepared`."""
     loop = _loop(phase, prepared.mesh, len(prepared.chains), active_changes())
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(prepared.precision):
         return loop.trace(*_arguments(phase, prepared, prepared.states, 0, 1))
 
 

@@ -15,7 +15,7 @@ from bnn_ppl.analysis.training_rows import some_rows
 from bnn_ppl.analysis.verdict import verdict
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import matmul_precision, to_host
+from bnn_ppl.runtime.devices import products_in, to_host
 from bnn_ppl.runtime.programs import compiled_once
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def log_likelihood_at(posterior: Posterior, positions: Tree) -> dict[str, float]
     if jax.process_count() > 1:
         return {}
     average = _average(posterior.constrain, posterior.predictive, active_changes())
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         found = float(average(to_host(positions), posterior.data, some_rows(posterior)))
     return {"start_log_likelihood": found} if np.isfinite(found) else {}
 

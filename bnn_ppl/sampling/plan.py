@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import bytes_of, matmul_precision, memory_limit, over_chains, to_host
+from bnn_ppl.runtime.devices import bytes_of, memory_limit, over_chains, products_in, to_host
 from bnn_ppl.sampling.compiled_loop import CompiledLoop, compile_loop, one_record
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.start import Keep, Prepared, prepare
@@ -193,7 +193,7 @@ def _trial(loop: CompiledLoop, states: Tree, num: int, seconds: float) -> tuple[
 
 def _gradient_seconds(posterior: Posterior, prepared: Prepared) -> float:
     gradient = over_chains(jax.grad(posterior.logdensity), prepared.mesh, num_mapped=1)
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         compiled = jax.jit(gradient).lower(prepared.positions, prepared.data).compile()
     times = []
     for _ in range(10):

@@ -5,16 +5,16 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import bytes_of, matmul_precision
+from bnn_ppl.runtime.devices import MatmulPrecision, bytes_of, matmul_precision
 from bnn_ppl.runtime.hlo import Collective, collectives_in
 from bnn_ppl.runtime.jaxprs import Cost, cost_of
-from bnn_ppl.runtime.machines import Machine, mesh_of
+from bnn_ppl.runtime.machines import Device, Machine, mesh_of
 from bnn_ppl.sampling.ahead import prepare_ahead
 from bnn_ppl.sampling.compiled_loop import trace_loop
 from bnn_ppl.sampling.minibatches import Minibatches
@@ -70,9 +70,11 @@ class PlanAhead(NamedTuple):
     flops, num_bytes
         Of one gradient of all chains of a device.
     gradient_seconds
-        The same by the roofline, at the precision of matrix products that is set.
+        The same by the roofline, at the posterior's precision of products.
     precision
         That precision.
+    seconds_by_precision
+        The same at each precision that a posterior can have.
     gradients
         Of a chain in the whole run: at most, where their number is known only when it runs.
     start_steps
@@ -96,6 +98,7 @@ class PlanAhead(NamedTuple):
     num_bytes: float
     gradient_seconds: float
     precision: str
+    seconds_by_precision: dict[str, float]
     gradients: float
     start_steps: int
     hours: float
@@ -142,12 +145,12 @@ def plan_ahead(
     prepared = prepare_ahead(posterior, method, *lengths, minibatches, mesh)
     phases = _compiled_phases(prepared, machine.device.memory)
     chains_a_device = num_chains // mesh.shape["chain"]
-    cost = _gradient(posterior, counts.batch_size)
-    share = chains_a_device / mesh.shape["data"]
-    precision = matmul_precision()
-    device, flops, num_bytes = machine.device, share * cost.flops, share * cost.num_bytes
-    rate = device.flops.get(_level(precision), device.flops["highest"])
-    gradient_seconds = max(flops / rate, num_bytes / device.bandwidth)
+    rows = -(-(counts.batch_size or posterior.num_rows) // mesh.shape["data"])
+    cost = _gradient(posterior, rows)
+    precision = matmul_precision(posterior.precision)
+    flops, num_bytes = (chains_a_device * number for number in cost)
+    device = machine.device
+    gradient_seconds = roofline(device, flops, num_bytes, precision)
     most = gradients_a_draw or _most_gradients(method)
     a_draw = gradients_a_draw or most * counts.thin
     gradients = counts.num_warmup * most + counts.num_draws * a_draw
@@ -158,26 +161,20 @@ def plan_ahead(
         mesh.shape["chain"],
         mesh.shape["data"],
         chains_a_device,
-        _at_a_time(posterior, counts.batch_size, mesh.shape["data"]),
+        posterior.microbatch if (posterior.microbatch or rows) < rows else None,
         phases,
         device.memory,
         flops,
         num_bytes,
         gradient_seconds,
         precision,
+        {each: roofline(device, flops, num_bytes, each) for each in get_args(MatmulPrecision)},
         gradients,
         _start_steps(method) if init is None else 0,
         hours,
         hours * mesh.size / 24,
         disk=counts.num_draws * bytes_of(position),
     )
-
-
-def _at_a_time(posterior: Posterior, batch_size: int | None, shards: int) -> int | None:
-    """Give the rows that a device works on at a time, or None if these are all of its rows."""
-    rows = -(-(batch_size or posterior.num_rows) // shards)
-    small = posterior.microbatch is not None and posterior.microbatch < rows
-    return posterior.microbatch if small else None
 
 
 def _compiled_phases(prepared: Prepared, memory: int) -> tuple[PhaseAhead, ...]:
@@ -215,16 +212,20 @@ def _needed(message: str) -> int | None:
     return int(float(number) * _UNITS[unit])
 
 
-def _gradient(posterior: Posterior, batch_size: int | None) -> Cost:
-    """Cost of a gradient of one chain over all rows, or over a batch."""
-    size = posterior.num_rows if batch_size is None else batch_size
+def _gradient(posterior: Posterior, num_rows: int) -> Cost:
+    """Cost of a gradient of one chain over the rows of a device."""
 
     def batch_of(leaf: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)
+        return jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype)
 
     position = jax.eval_shape(posterior.init, jax.random.key(0))
     batch = jax.tree.map(batch_of, posterior.data)
     return cost_of(jax.make_jaxpr(jax.grad(posterior.logdensity))(position, batch).jaxpr)
+
+
+def roofline(device: Device, flops: float, num_bytes: float, precision: str) -> float:
+    """Give the least seconds that products take: at the peak rate, or of their bytes if longer."""
+    return max(flops / device.flops[_level(precision)], num_bytes / device.bandwidth)
 
 
 def _level(precision: str) -> str:

@@ -13,7 +13,7 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.shared.held_out_scores import steps_between, with_scores
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import chain_sharding, matmul_precision, to_host
+from bnn_ppl.runtime.devices import chain_sharding, products_in, to_host
 from bnn_ppl.runtime.event_log import check_event_log, event_log
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.processes import agreed
@@ -223,7 +223,7 @@ def run(
         states, done = draw_until(goal, posterior, prepared, done, recorder, interrupted, progress)
     if not done.draws:
         _raise_without_draws(agreed(pressed()), max_minutes)
-    fitted = _fitted(method, states, prepared.mesh) if done.warmup == num_warmup else {}
+    fitted = _fitted(posterior, method, states, prepared.mesh) if done.warmup == num_warmup else {}
     draws = recorder.result(done, fitted)
     if verdict and jax.process_count() == 1:
         with waiting(progress, "judging"):
@@ -259,11 +259,13 @@ def _raise_without_draws(pressed: bool, max_minutes: float | None) -> None:
     )
 
 
-def _fitted(method: Method, states: Tree, mesh: Mesh) -> dict[str, np.ndarray]:
+def _fitted(
+    posterior: Posterior, method: Method, states: Tree, mesh: Mesh
+) -> dict[str, np.ndarray]:
     """Give the parameters of this process's fitted distributions; nothing for a sampler."""
     if method.fitted is None:
         return {}
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         return to_host(_parameters(method.fitted, mesh)(states))
 
 

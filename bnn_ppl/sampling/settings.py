@@ -11,7 +11,7 @@ import numpy as np
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import matmul_precision, to_host
+from bnn_ppl.runtime.devices import matmul_precision, products_in, to_host
 from bnn_ppl.runtime.processes import agreed
 from bnn_ppl.sampling.start import Prepared
 from bnn_ppl.storage.recorder import Layout
@@ -36,7 +36,7 @@ def attributes(
         "temperature": posterior.temperature,
         "tempered": posterior.tempered,
         "seed": np.asarray(jax.random.key_data(key)).tolist(),
-        "matmul_precision": matmul_precision(),
+        "matmul_precision": matmul_precision(posterior.precision),
         "versions": json.dumps({package: version(package) for package in packages}),
         "devices": json.dumps([str(device) for device in prepared.mesh.devices.flat]),
         "mesh": json.dumps(dict(prepared.mesh.shape)),
@@ -87,7 +87,7 @@ def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
         terms = posterior.terms(position, data)
         return terms.log_prior, posterior.total(terms, data)
 
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         prior, density = map(float, jax.jit(both)(position, posterior.data))
     return {"log_prior_at_start": agreed(prior), "log_density_at_start": agreed(density)}
 

@@ -14,7 +14,7 @@ from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_number_of_rows
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
-from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, matmul_precision
+from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, products_in
 from bnn_ppl.sampling.first_states import first_positions, first_states
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.numbers import Make, Numbers, numbers_to_run
@@ -64,6 +64,7 @@ class Prepared(NamedTuple):
     states: Tree
     phases: tuple[Phase, Phase]
     num: dict[str, int]  # iterations of each phase
+    precision: str | None  # of the posterior
     keys: dict[str, tuple[jax.Array, jax.Array]]  # of each phase: for steps, for minibatches
 
 
@@ -92,7 +93,7 @@ def prepare(
         everywhere(jax.random.fold_in(key, i), mesh) for i in range(4)
     )
     chains = by_chain(np.arange(num_chains), mesh)
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         positions = first_positions(init_key, posterior, chains, mesh, init)
     numbers, make = numbers_to_run(posterior, method)
     prepared = Prepared(
@@ -104,6 +105,7 @@ def prepare(
         states=None,
         phases=phases_of(method, posterior, int(thin), minibatches, keep, make),
         num={"warmup": int(num_warmup), "draws": int(num_draws)},
+        precision=posterior.precision,
         keys={"warmup": (warmup_key, batch_key), "draws": (draws_key, batch_key)},
     )
     return with_states(prepared, key, posterior, method, positions)
@@ -116,7 +118,7 @@ def with_states(
     mesh, num_warmup = prepared.mesh, prepared.num["warmup"]
     keys = everywhere(jax.random.fold_in(key, 0), mesh), prepared.keys["warmup"][1]
     all_rows = prepared.phases[1].minibatches._replace(size=None)
-    with jax.default_matmul_precision(matmul_precision()):
+    with products_in(posterior.precision):
         states = first_states(
             posterior,
             method,

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import chain_sharding, everywhere, matmul_precision, over_chains
+from bnn_ppl.runtime.devices import chain_sharding, everywhere, over_chains, products_in
 from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import Report, reporting, waiting
 from bnn_ppl.sampling.loop import advance
@@ -46,7 +46,7 @@ def started(
     with reporting(progress, own.num["warmup"]) as report:
         states, done = advance(own, done, Nowhere(), _as_start(report), interrupted)
     draws = _compiled_draws(start.draw, prepared.mesh)
-    with waiting(progress), jax.default_matmul_precision(matmul_precision()):
+    with waiting(progress), products_in(posterior.precision):
         positions = draws(prepared.chains, states, everywhere(own_key, prepared.mesh))
         prepared = with_states(prepared, key, posterior, method, positions)
     return prepared, done._replace(warmup=0, divergences=0)
