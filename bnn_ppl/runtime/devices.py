@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bnn_ppl.runtime.branches import SIDE_BY_SIDE
 from bnn_ppl.runtime.jaxprs import equations_in
 
 Tree = Any
@@ -244,7 +245,7 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
         if jax.tree.leaves(mapped)[0].shape[0] == 1:
             return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], one(*first))
         if is_accelerator() and not _convolves(one, first):
-            return jax.vmap(one)(*mapped)
+            return jax.vmap(one, axis_name=SIDE_BY_SIDE)(*mapped)
         return jax.lax.map(lambda own: one(*own), mapped)
 
     def all_devices(*args: Any) -> Tree:
