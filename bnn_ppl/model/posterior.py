@@ -35,6 +35,7 @@ from bnn_ppl.model.trace import (
     traced,
     unconstrained,
 )
+from bnn_ppl.runtime.devices import AllRows
 
 
 class Posterior(NamedTuple):
@@ -333,7 +334,11 @@ def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int,
 
 
 def _total(temperature: float, tempered: str, num_rows: int, terms: Terms, batch: Batch) -> Array:
-    size = jnp.sum(batch[2]) if len(batch) == 3 else batch[1].shape[0]  # without the padding
+    size = batch[1].shape[0]
+    if isinstance(batch, AllRows):
+        size = num_rows
+    elif len(batch) == 3:  # a sum over devices
+        size = jnp.sum(batch[2])
     log_likelihood = num_rows / size * jnp.sum(terms.log_likelihood)
     if tempered == "likelihood":
         return terms.log_prior + log_likelihood / temperature + terms.log_jacobian

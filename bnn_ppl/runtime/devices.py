@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -124,6 +124,14 @@ def _rows_of(mesh: Mesh, process: int) -> list[int]:
 # --- onto the devices and back
 
 
+class AllRows(NamedTuple):
+    """All rows and padding, False in the mask: how many rows count is known without a sum."""
+
+    x: Any
+    y: Any
+    mask: Any
+
+
 def chain_sharding(mesh: Mesh) -> NamedSharding:
     """Sharding of arrays with a leading axis of chains."""
     return NamedSharding(mesh, P("chain"))
@@ -145,7 +153,7 @@ def copied_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
-    """Shard the rows of (x, y) over the data axis: a batch (x, y), or (x, y, mask) with padding.
+    """Shard the rows of (x, y) over the data axis: a batch (x, y), or `AllRows` with padding.
 
     If the axis does not divide the rows, copies of the first row are added, False in the mask.
     """
@@ -155,7 +163,7 @@ def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
     if padding:
         index = np.arange(num_rows + padding)
         mask = index < num_rows
-        batch = (*jax.tree.map(lambda leaf: np.asarray(leaf)[index * mask], batch), mask)
+        batch = AllRows(*jax.tree.map(lambda leaf: np.asarray(leaf)[index * mask], batch), mask)
     return _put(batch, NamedSharding(mesh, P("data")))
 
 
@@ -168,7 +176,7 @@ def shapes_by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
 
     batch = jax.tree.map(shape, tuple(data))
     if num_rows > len(data[1]):
-        batch = (*batch, jax.ShapeDtypeStruct((num_rows,), bool))
+        batch = AllRows(*batch, jax.ShapeDtypeStruct((num_rows,), bool))
     return shapes_on(batch, NamedSharding(mesh, P("data")))
 
 
