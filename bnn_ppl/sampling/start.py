@@ -93,7 +93,7 @@ def prepare(
     )
     chains = by_chain(np.arange(num_chains), mesh)
     with jax.default_matmul_precision(matmul_precision()):
-        positions = first_positions(init_key, posterior, chains, mesh, init)
+        positions = first_positions(init_key, posterior, chains, data, mesh, init)
     numbers, make = numbers_to_run(posterior, method)
     prepared = Prepared(
         mesh,
