@@ -24,7 +24,8 @@ def prepared_run(method_name, num_chains=1):
     method = getattr(bnn, method_name)(posterior)
     minibatches = Minibatches(None if method.all_rows else 16, False)
     mesh = chain_mesh(num_chains)
-    return prepare(jax.random.key(0), posterior, method, num_chains, 9, 9, 1, minibatches, mesh=mesh)
+    lengths = num_chains, 9, 9, 1
+    return prepare(jax.random.key(0), posterior, method, *lengths, minibatches, mesh=mesh)
 
 
 @pytest.mark.parametrize("name", ["hmc", "sghmc"])

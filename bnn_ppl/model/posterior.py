@@ -334,7 +334,7 @@ def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int,
 
 
 def _total(temperature: float, tempered: str, num_rows: int, terms: Terms, batch: Batch) -> Array:
-    size = batch[1].shape[0]
+    size: int | Array = batch[1].shape[0]
     if isinstance(batch, AllRows):
         size = num_rows
     elif len(batch) == 3:  # a sum over devices

@@ -163,7 +163,8 @@ def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
     if padding:
         index = np.arange(num_rows + padding)
         mask = index < num_rows
-        batch = AllRows(*jax.tree.map(lambda leaf: np.asarray(leaf)[index * mask], batch), mask)
+        x, y = jax.tree.map(lambda leaf: np.asarray(leaf)[index * mask], batch)
+        batch = AllRows(x, y, mask)
     return _put(batch, NamedSharding(mesh, P("data")))
 
 
@@ -176,7 +177,7 @@ def shapes_by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
 
     batch = jax.tree.map(shape, tuple(data))
     if num_rows > len(data[1]):
-        batch = AllRows(*batch, jax.ShapeDtypeStruct((num_rows,), bool))
+        batch = AllRows(batch[0], batch[1], jax.ShapeDtypeStruct((num_rows,), bool))
     return shapes_on(batch, NamedSharding(mesh, P("data")))
 
 
