@@ -320,6 +320,28 @@ def test_a_plan_of_hmc_for_four_tpus_has_one_sum_a_gradient(capsys):
     assert found.phases[1].fits and found.data_shards == 4
 
 
+def collectives_of_draws(num_rows, mesh):
+    posterior = mlp(num_rows)
+    method = bnn.hmc(posterior, 0.01, 0.05)
+    draws = phases(posterior, method, mesh, num_chains=1)[1]
+    return collectives_in(draws.lower().compile().as_text())
+
+
+def test_padding_costs_no_sum_over_devices():
+    grid = np.array(jax.devices()[:2]).reshape(1, 2)
+    mesh = Mesh(grid, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)
+    assert collectives_of_draws(63, mesh) == collectives_of_draws(64, mesh) != {}
+
+
+@with_tpu_compiler
+def test_padding_costs_no_sum_over_tpus():
+    mesh = mesh_of(machine("tpu:v5e:2x2"), 1)
+    found = collectives_of_draws(62, mesh)
+    assert found == collectives_of_draws(64, mesh)
+    (of_gradient,) = (each for each in found.elements() if each.depth == 2)
+    assert of_gradient.kind == "all-reduce"
+
+
 def test_a_run_of_shapes_pads_rows_as_a_run_does():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))

@@ -26,6 +26,7 @@ from bnn_ppl.methods.shared.mean_field import (
 from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.branches import where_needed
 from bnn_ppl.runtime.checks import check_count
 
 Array = jax.Array
@@ -198,7 +199,7 @@ def noisy_kfac(
         factors, prior = running_mean(beta2, (state.factors, state.prior), tuple(new))
         num_steps = state.num_steps + 1
         due, anew = num_steps % decompose_every == 0, partial(_decomposed, fit)
-        spread = jax.lax.cond(due, anew, lambda *_: state.spread, factors, prior)
+        spread = where_needed(due, anew, lambda *_: state.spread, factors, prior)
         if rate is None:  # not while it is being found
             rate = value_at(1.0 if learning_rate is None else learning_rate, state.num_steps)
         rate = rate / (1 - beta1**num_steps)

@@ -16,6 +16,7 @@ from bnn_ppl.methods.sgld import sgld
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.branches import one_or_other
 from bnn_ppl.runtime.checks import check_count, check_positive
 
 Tree = Any
@@ -166,8 +167,8 @@ def _collecting(
         def collect(_: jax.Array, moments: CollectedMoments) -> CollectedMoments:
             return _with_point(moments, inner.draw(draw_key, chain))
 
-        # A loop that runs once or not at all updates in place. Under vmap over chains, cond would
-        # compute both branches and select between two copies of the deviations at every step.
+        # A loop that runs once or not at all updates in place, also under vmap over chains, where
+        # a branch would select between two copies of the deviations at every step.
         moments = jax.lax.fori_loop(0, due.astype(int), collect, state.moments)
         state = state._replace(inner=chain, moments=moments, num_steps=state.num_steps + 1)
         return state, info
@@ -180,7 +181,7 @@ def _collecting(
         if not tunes_before:
             return inner.warmup(key, state.inner, batch)
         tuning = state.num_steps < state.collect_from
-        return jax.lax.cond(tuning, inner.warmup, inner.step, key, state.inner, batch)
+        return one_or_other(tuning, inner.warmup, inner.step, key, state.inner, batch)
 
     def draw(key: jax.Array, state: SwagState) -> Tree:
         point = inner.draw(key, state.inner)

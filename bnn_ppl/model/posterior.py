@@ -35,7 +35,7 @@ from bnn_ppl.model.trace import (
     traced,
     unconstrained,
 )
-from bnn_ppl.runtime.devices import MatmulPrecision, products_in
+from bnn_ppl.runtime.devices import AllRows, MatmulPrecision, products_in
 
 
 class Posterior(NamedTuple):
@@ -89,7 +89,7 @@ class Posterior(NamedTuple):
     value_shapes
         ``() -> dict``: the shape of each site's value.
     data
-        The pair (x, y) conditioned on.
+        The pair (x, y) conditioned on, on the host: a run sends each device the rows it works on.
     num_rows
         Rows in `data`.
     num_weights
@@ -377,7 +377,11 @@ def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int,
 
 
 def _total(temperature: float, tempered: str, num_rows: int, terms: Terms, batch: Batch) -> Array:
-    size = jnp.sum(batch[2]) if len(batch) == 3 else batch[1].shape[0]  # without the padding
+    size: int | Array = batch[1].shape[0]
+    if isinstance(batch, AllRows):
+        size = num_rows
+    elif len(batch) == 3:  # a sum over devices
+        size = jnp.sum(batch[2])
     log_likelihood = num_rows / size * jnp.sum(terms.log_likelihood)
     if tempered == "likelihood":
         return terms.log_prior + log_likelihood / temperature + terms.log_jacobian

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bnn_ppl.runtime.branches import SIDE_BY_SIDE
 from bnn_ppl.runtime.jaxprs import equations_in
 
 Tree = Any
@@ -123,6 +124,14 @@ def _rows_of(mesh: Mesh, process: int) -> list[int]:
 # --- onto the devices and back
 
 
+class AllRows(NamedTuple):
+    """All rows and padding, False in the mask: how many rows count is known without a sum."""
+
+    x: Any
+    y: Any
+    mask: Any
+
+
 def chain_sharding(mesh: Mesh) -> NamedSharding:
     """Sharding of arrays with a leading axis of chains."""
     return NamedSharding(mesh, P("chain"))
@@ -144,7 +153,7 @@ def copied_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
-    """Shard the rows of (x, y) over the data axis: a batch (x, y), or (x, y, mask) with padding.
+    """Shard the rows of (x, y) over the data axis: a batch (x, y), or `AllRows` with padding.
 
     If the axis does not divide the rows, copies of the first row are added, False in the mask.
     """
@@ -154,7 +163,8 @@ def by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
     if padding:
         index = np.arange(num_rows + padding)
         mask = index < num_rows
-        batch = (*jax.tree.map(lambda leaf: np.asarray(leaf)[index * mask], batch), mask)
+        x, y = jax.tree.map(lambda leaf: np.asarray(leaf)[index * mask], batch)
+        batch = AllRows(x, y, mask)
     return _put(batch, NamedSharding(mesh, P("data")))
 
 
@@ -167,7 +177,7 @@ def shapes_by_row(data: tuple[Any, Any], mesh: Mesh) -> Tree:
 
     batch = jax.tree.map(shape, tuple(data))
     if num_rows > len(data[1]):
-        batch = (*batch, jax.ShapeDtypeStruct((num_rows,), bool))
+        batch = AllRows(batch[0], batch[1], jax.ShapeDtypeStruct((num_rows,), bool))
     return shapes_on(batch, NamedSharding(mesh, P("data")))
 
 
@@ -244,7 +254,7 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
         if jax.tree.leaves(mapped)[0].shape[0] == 1:
             return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], one(*first))
         if is_accelerator() and not _convolves(one, first):
-            return jax.vmap(one)(*mapped)
+            return jax.vmap(one, axis_name=SIDE_BY_SIDE)(*mapped)
         return jax.lax.map(lambda own: one(*own), mapped)
 
     def all_devices(*args: Any) -> Tree:

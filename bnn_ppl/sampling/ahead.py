@@ -42,7 +42,6 @@ def prepare_ahead(
     key = shapes_on(jax.eval_shape(lambda: jax.random.key(0)), copied)
     chains: Any = jax.ShapeDtypeStruct((num_chains,), jnp.result_type(int), sharding=by_chain)
     data = shapes_by_row(posterior.data, mesh)
-    whole = shapes_on(posterior.data, copied)
     numbers = shapes_on([jnp.asarray(number) for number in numbers], copied)
 
     def position(chain: jax.Array, key: jax.Array, data: object) -> object:
@@ -51,7 +50,7 @@ def prepare_ahead(
     first = functions_at_start(posterior, method)
     states_at = states_over_chains(first, make, minibatches._replace(size=None), mesh)
     with products_in(posterior.precision):
-        positions = jax.eval_shape(over_chains(position, mesh, 1), chains, key, whole)
+        positions = jax.eval_shape(over_chains(position, mesh, 1), chains, key, data)
         positions = shapes_on(positions, by_chain)
         states, _ = jax.eval_shape(
             states_at, chains, positions, (key, key), data, jnp.asarray(num_warmup), numbers

@@ -23,8 +23,14 @@ _DRAWS_PER_CHUNK = 512
 _BYTES_PER_CHUNK = 16 * 2**20  # of draws that wait on the devices; more would fragment the memory
 
 
+_PARTS = "temp", "argument", "output"  # of the memory that a program takes
+
+
 class CompiledLoop(NamedTuple):
-    """A phase's loop, whose start and length are given at run time."""
+    """A phase's loop, whose start and length are given at run time.
+
+    New states take the memory of the states given, which are gone once the loop runs.
+    """
 
     run: Callable[[Tree, int, int], tuple[Tree, Records]]  # states, first iteration, how many
     capacity: int  # most iterations of a call
@@ -47,8 +53,8 @@ def compile_loop(
         return program(*_arguments(phase, prepared, states, start, count))
 
     memory = program.memory_analysis()
-    sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
-    return CompiledLoop(run, capacity, sum(getattr(memory, size, 0) for size in sizes))
+    needed = sum(getattr(memory, f"{part}_size_in_bytes", 0) for part in _PARTS)
+    return CompiledLoop(run, capacity, needed - getattr(memory, "alias_size_in_bytes", 0))
 
 
 def one_record(prepared: Prepared) -> Records:
@@ -120,8 +126,12 @@ def _loop(
         return state, buffers
 
     # The states come back as arguments, so their sharding must stay: left to itself, the compiler
-    # might share a state over the data axis.
-    return jax.jit(over_chains(on_chain, mesh, num_mapped=2), out_shardings=chain_sharding(mesh))
+    # might share a state over the data axis. New states take the memory of the old ones.
+    return jax.jit(
+        over_chains(on_chain, mesh, num_mapped=2),
+        donate_argnums=1,
+        out_shardings=chain_sharding(mesh),
+    )
 
 
 def _iterate(

@@ -13,7 +13,7 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import by_chain, chain_sharding, everywhere, over_chains, to_host
+from bnn_ppl.runtime.devices import by_chain, chain_sharding, over_chains, to_host
 from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.numbers import Make, Numbers
@@ -29,14 +29,19 @@ def first_positions(
     key: jax.Array,
     posterior: Posterior,
     chains: jax.Array,
+    data: Tree,
     mesh: Mesh,
     init: "arviz.InferenceData | Mapping[str, Any] | None",
 ) -> Tree:
-    """Give the chains' positions: given, from another run's draws, or the posterior's `init`."""
+    """Give the chains' positions: given, from another run's draws, or the posterior's `init`.
+
+    `data` are the rows as the devices share them: a network's initialisers take their shape alone,
+    and draws from the prior are weighed by a sum over all of them.
+    """
     if init is not None:
         return by_chain(_positions(init, posterior, len(chains)), mesh)
     start = _initial_positions(posterior.init, mesh, active_changes())
-    return start(chains, key, everywhere(posterior.data, mesh))
+    return start(chains, key, data)
 
 
 def first_states(

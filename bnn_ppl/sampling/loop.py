@@ -74,7 +74,8 @@ def _advance_phase(
             done = _counted(done, phase.name, start, counted, seconds)
             if phase.draw is None and start == num and {"done", "n_steps"} <= set(stats):
                 recorder.note(done, _training_ended(stats))
-            unrecorded = done, states, records if phase.name == "draws" else None, count
+            saved = recorder.copied(states)
+            unrecorded = done, saved, records if phase.name == "draws" else None, count
             steps_done = num_steps(done.warmup, done.draws, thin)
             recorder.log(steps_done, kept)
             report(phase.name, steps_done, _shown(done, stats, recorder))

@@ -82,7 +82,7 @@ class Minibatches(NamedTuple):
             chosen = jax.vmap(lambda part, rows: part[rows])(parts, index)
             return chosen.reshape(shards * size, *leaf.shape[1:])
 
-        return order, jax.tree.map(take, data)
+        return order, jax.tree.map(take, tuple(data))
 
     def _sizes(self, data: Tree) -> tuple[int, int, int, int]:
         """Give the number of shards, rows per shard, those kept and steps per epoch."""

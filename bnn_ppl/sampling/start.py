@@ -94,7 +94,7 @@ def prepare(
     )
     chains = by_chain(np.arange(num_chains), mesh)
     with products_in(posterior.precision):
-        positions = first_positions(init_key, posterior, chains, mesh, init)
+        positions = first_positions(init_key, posterior, chains, data, mesh, init)
     numbers, make = numbers_to_run(posterior, method)
     prepared = Prepared(
         mesh,

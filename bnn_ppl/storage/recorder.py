@@ -69,6 +69,9 @@ class Nowhere:
     def note(self, done: Progress, facts: Attributes) -> None:
         """Drop the attributes."""
 
+    def copied(self, states: Tree) -> None:
+        """Copy nothing: states are not saved."""
+
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
         """Drop the records."""
 
@@ -94,6 +97,9 @@ class Memory:
         self._records = jax.tree.map(
             lambda leaf: np.zeros(shape + leaf.shape, leaf.dtype), layout.one_record
         )
+
+    def copied(self, states: Tree) -> None:
+        """Copy nothing: states are not saved."""
 
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
         """Copy the last draws."""
@@ -201,7 +207,7 @@ class Folder:
             if jax.process_index() == 0:
                 remove_warmup(self._path)
             self._forget_fitted()
-            self.record(Progress(), states, None)
+            self.record(Progress(), self.copied(states), None)
             return states, Progress()
         if set(self._header["progress"]) != set(Progress._fields):
             raise damaged(self._path / "state.json", "it does not say what the run has done")
@@ -235,8 +241,12 @@ class Folder:
         """Keep statistics of the warm-up steps from number `first` on, thinned, for `record`."""
         self._warmup = with_steps(self._warmup, first, stats)
 
+    def copied(self, states: Tree) -> Tree:
+        """Copy the states that `record` saves, before the next steps overwrite them."""
+        return jax.tree.map(np.array, to_host(states))
+
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
-        """Write the last draws, let readers see them, and save the state that follows them."""
+        """Write the last draws, let readers see them, and save the `copied` state that follows."""
         with self._storing(done.draws):
             if records is not None and self._writes:
                 zarr_writer.write_draws(self._writer, self._chains, done.draws, records)
@@ -248,9 +258,8 @@ class Folder:
             self._publish(done)
             self._saves += 1
             header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
-            state = to_host(states)
             written = partial(meet, "the state is written")
-            checkpoint.save_state(self._path, header, state, self._writers, written)
+            checkpoint.save_state(self._path, header, states, self._writers, written)
 
     def _write_warmup(self) -> None:
         if self._warmup is not self._warmup_written and self._writes:

@@ -17,6 +17,7 @@ from bnn_ppl.methods.shared.trajectory_length import (
     updated_length,
 )
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.branches import where_needed
 from bnn_ppl.runtime.checks import check_positive
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def adaptive(
             averaging = update_averaging(state.averaging, info["acceptance_rate"])
             state = state._replace(averaging=averaging, step_size=averaged(averaging))
             due = jnp.isin(state.num_warmup + 1, jnp.array(_RESTARTS))
-            state = jax.lax.cond(due, partial(restarted, key, batch), lambda state: state, state)
+            state = where_needed(due, partial(restarted, key, batch), lambda state: state, state)
         if state.moments is not None:
             state = _observed(state, inverse_mass if adapt_mass else None)
         return state._replace(num_warmup=state.num_warmup + 1), info

@@ -11,6 +11,7 @@ import numpy as np
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.checks import checked_rows
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.branches import where_needed
 from bnn_ppl.runtime.checks import check_count
 
 Tree = Any
@@ -37,10 +38,9 @@ def stopped_early(
 ) -> Method:
     """Stop a chain when held-out rows are predicted no better, and draw its best point.
 
-    Where chains run one after the other (on a CPU), a stopped chain computes no more gradients. On
-    an accelerator, where they run under vmap, all chains do the work of all steps and checks, and
-    the results of stopped ones are discarded. The statistics of a stopped chain stay those of its
-    last step.
+    A stopped chain computes no more gradients, unless an accelerator runs it side by side with
+    others (under vmap): these compute them as long as one of them goes on. The statistics of a
+    stopped chain stay those of its last step.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def stopped_early(
 
     def step(key: jax.Array, state: StoppedState, batch: Any) -> tuple[StoppedState, dict]:
         running = state.num_misses < patience
-        state = jax.lax.cond(running, partial(stepped, key), stopped, state, batch)
+        state = where_needed(running, partial(stepped, key), stopped, state, batch)
         done = state.info.get("done", False) | (state.num_misses >= patience)
         return state, state.info | {"done": done}
 
@@ -93,7 +93,7 @@ def stopped_early(
         inner, info = method.step(key, state.inner, batch)
         count = state.num_steps + 1
         state = state._replace(inner=inner, info=info, num_steps=count)
-        return jax.lax.cond(count % check_every == 0, checked, lambda state: state, state)
+        return where_needed(count % check_every == 0, checked, lambda state: state, state)
 
     def stopped(state: StoppedState, batch: Any) -> StoppedState:
         del batch

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.branches import where_needed
 
 Tree = dict[str, Any]
 
@@ -47,4 +48,4 @@ def precisions_drawn(key: jax.Array, posterior: Posterior, position: Tree, due: 
             new[site] = jax.random.loggamma(jax.random.fold_in(key, index), shape) - jnp.log(rate)
         return position | new
 
-    return jax.lax.cond(due, drawn, lambda position: position, position)
+    return where_needed(due, drawn, lambda position: position, position)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.runtime.branches import where_needed
 
 Tree = Any
 Objective = Callable[[dict[str, jax.Array]], jax.Array]
@@ -110,7 +111,7 @@ def step(
         return _observed(state._replace(inner=inner), objective(info)), info
 
     done = _ended(state.pace)
-    state, info = jax.lax.cond(done, lambda state: (state, none), train, state)
+    state, info = where_needed(~done, train, lambda state: (state, none), state)
     return state, info | {"step_size": rate_now(state.pace), "done": _ended(state.pace)}
 
 
@@ -148,9 +149,11 @@ def _observed(state: PacedState, objective: jax.Array) -> PacedState:
         1,
         jnp.where(lost, 2, jnp.where(count == pace.window_end, 3, 0)),
     )
-    return jax.lax.switch(
-        case, (lambda state: state, _trial_ended, _restarted, _window_ended), state
-    )
+
+    def ended(state: PacedState) -> PacedState:
+        return jax.lax.switch(case - 1, (_trial_ended, _restarted, _window_ended), state)
+
+    return where_needed(case > 0, ended, lambda state: state, state)
 
 
 def _trial_ended(state: PacedState) -> PacedState:

@@ -13,6 +13,7 @@ from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import Counts, Method, usual_batch_size
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import likelihood_alone
+from bnn_ppl.runtime.branches import one_or_other, where_needed
 
 Array = jax.Array
 Tree = Any
@@ -119,7 +120,7 @@ def tuned(
 
     def warmup(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
         probing = state.num_steps < state.window_start
-        state, info = jax.lax.cond(probing, probe, adapt, key, state, batch)
+        state, info = one_or_other(probing, probe, adapt, key, state, batch)
         return state._replace(num_steps=state.num_steps + 1), info
 
     def adapt(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
@@ -128,7 +129,7 @@ def tuned(
         state = state._replace(chain=chain, excess=state.excess + info["excess"], worst=worst)
         info = _recorded(info, state.step_size)
         due = state.num_steps + 1 == state.window_end
-        return jax.lax.cond(due, partial(_next_window, most), lambda state: state, state), info
+        return where_needed(due, partial(_next_window, most), lambda state: state, state), info
 
     def probe(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
         point = position(state.chain)

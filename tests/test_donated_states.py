@@ -1,0 +1,98 @@
+"""Chunks of a run: new states take the memory of the old ones, and nothing that is kept is lost."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from test_machines import mesh_for, mlp
+
+import bnn_ppl as bnn
+from bnn_ppl.runtime.devices import bytes_of, chain_mesh
+from bnn_ppl.sampling.ahead import prepare_ahead
+from bnn_ppl.sampling.compiled_loop import compile_loop, trace_loop
+from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.start import prepare
+from bnn_ppl.storage import recorder
+from bnn_ppl.storage.recorder import Folder, Nowhere
+
+ALIAS = re.compile(r"\{(\d+)\}: \((\d+),")
+
+
+def prepared_run(method_name, num_chains=1):
+    posterior = mlp()
+    method = getattr(bnn, method_name)(posterior)
+    minibatches = Minibatches(None if method.all_rows else 16, False)
+    mesh = chain_mesh(num_chains)
+    lengths = num_chains, 9, 9, 1
+    return prepare(jax.random.key(0), posterior, method, *lengths, minibatches, mesh=mesh)
+
+
+@pytest.mark.parametrize("name", ["hmc", "sghmc"])
+def test_every_state_takes_the_memory_of_the_last(name):
+    prepared = prepared_run(name)
+    leaves = len(jax.tree.leaves(prepared.states))
+    for phase in prepared.phases:
+        program = trace_loop(phase, prepared).lower().compile()
+        header = program.as_text().splitlines()[0]
+        reused = {int(output) for output, _ in ALIAS.findall(header)}
+        assert set(range(leaves)) <= reused, "the results begin with the states"
+        memory = program.memory_analysis()
+        assert memory.alias_size_in_bytes >= bytes_of(prepared.states)
+        loop = compile_loop(phase, prepared)
+        assert loop.bytes_per_device < memory.temp_size_in_bytes + (
+            memory.argument_size_in_bytes + memory.output_size_in_bytes
+        )
+
+
+@pytest.mark.parametrize("num_chains", [2, 4])
+def test_states_are_donated_on_accelerators(num_chains):
+    posterior = mlp()
+    method = bnn.sghmc(posterior)
+    sizes = num_chains, 9, 9, 1, Minibatches(16, False), mesh_for("tpu")
+    prepared = prepare_ahead(posterior, method, *sizes)
+    for phase in prepared.phases:
+        text = trace_loop(phase, prepared).lower(lowering_platforms=("tpu",)).as_text()
+        donated = text.count("jax.buffer_donor") + text.count("tf.aliasing_output")
+        assert donated == len(jax.tree.leaves(prepared.states))
+
+
+def test_the_old_states_are_gone_after_a_chunk():
+    prepared = prepared_run("hmc")
+    loop = compile_loop(prepared.phases[0], prepared)
+    states, _ = loop.run(prepared.states, 0, 3)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(prepared.states))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(prepared.positions))
+    loop.run(states, 3, 3)
+
+
+def test_saved_states_are_those_of_their_chunk(monkeypatch, tmp_path):
+    """The next chunk is under way while a state is written: it must not change what is written."""
+    copies, written = [], []
+    save = recorder.checkpoint.save_state
+    copied = Folder.copied
+
+    def copying(self, states):
+        copies.append(jax.tree.map(np.array, states))
+        return copied(self, states)
+
+    def saving(path, header, state, *rest):
+        written.append(jax.tree.map(np.array, state))
+        save(path, header, state, *rest)
+
+    monkeypatch.setattr(Folder, "copied", copying)
+    monkeypatch.setattr(recorder.checkpoint, "save_state", saving)
+    posterior = mlp()
+    options = {"num_warmup": 20, "num_draws": 30, "thin": 1, "progress": False, "verdict": False}
+    bnn.run(jax.random.key(0), posterior, bnn.hmc(posterior), folder=tmp_path / "run", **options)
+    assert len(written) == len(copies) > 3
+    for copy, state in zip(copies, written, strict=True):
+        assert jax.tree.all(jax.tree.map(np.array_equal, copy, state))
+
+
+def test_what_is_saved_shares_no_memory_with_the_devices(tmp_path):
+    prepared = prepared_run("hmc")
+    saved = Folder.copied(object.__new__(Folder), prepared.states)
+    for host, leaf in zip(jax.tree.leaves(saved), jax.tree.leaves(prepared.states), strict=True):
+        assert not np.shares_memory(host, np.asarray(leaf))
+    assert Nowhere().copied(prepared.states) is None

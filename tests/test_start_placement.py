@@ -1,0 +1,86 @@
+"""The start of a run on devices that share the rows: none of them is sent all rows."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.sharding import AxisType, Mesh
+
+import bnn_ppl as bnn
+from bnn_ppl.runtime import devices
+from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.start import prepare
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(61, 4)).astype("f")
+
+
+def network():
+    net = partial(bnn.nets.MLP, 4, (8,), 3)
+    model = bnn.models.classifier(net, bnn.priors.normal())
+    return bnn.condition(model, (X, RNG.integers(0, 3, 61)))
+
+
+def wide_prior():
+    """Give a model whose start is one of 16 draws from the prior, by its likelihood."""
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 3).expand([4]).to_event(1))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+    return bnn.condition(model, (X, (X @ [1.0, -1, 2, 0]).astype("f")))
+
+
+def prepared_on(posterior, shape, method=bnn.hmc):
+    grid = np.array(jax.devices()[: shape[0] * shape[1]]).reshape(shape)
+    mesh = Mesh(grid, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)
+    lengths = 2, 5, 5, 1
+    key = jax.random.key(3)
+    return prepare(key, posterior, method(posterior), *lengths, Minibatches(None, False), mesh=mesh)
+
+
+@pytest.mark.parametrize("make", [network, wide_prior])
+def test_no_device_is_sent_all_rows(make, monkeypatch):
+    posterior, sent = make(), []
+    put = devices._put
+
+    def watched(tree, sharding):
+        there = put(tree, sharding)
+        for leaf in jax.tree.leaves(there):
+            sent.extend(shard.data.shape for shard in leaf.addressable_shards)
+        return there
+
+    monkeypatch.setattr(devices, "_put", watched)
+    prepared = prepared_on(posterior, (1, 2))
+    rows = [shape[0] for shape in sent if shape and shape[0] > 4 and shape[1:] in ((4,), ())]
+    assert set(rows) == {31}  # of 61 and one of padding
+    for leaf in jax.tree.leaves(prepared.data):
+        assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {31}
+
+
+@pytest.mark.parametrize("make", [network, wide_prior])
+def test_chains_start_where_they_start_on_one_device(make):
+    posterior = make()
+    alone = prepared_on(posterior, (1, 1)).positions
+    for shape in ((1, 2), (2, 1)):
+        found = prepared_on(posterior, shape).positions
+        jax.tree.map(np.testing.assert_array_equal, found, alone)
+
+
+def test_conditioning_and_the_start_leave_all_rows_on_no_device():
+    before = {id(array) for array in jax.live_arrays()}
+    posterior = network()
+    prepared = prepared_on(posterior, (1, 2))
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(posterior.data))
+    shapes = {
+        shard.data.shape
+        for array in jax.live_arrays()
+        if id(array) not in before and not jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+        for shard in array.addressable_shards
+    }
+    assert {(31, 4), (31,)} <= shapes and not {(61, 4), (61,), (62, 4), (62,)} & shapes
+    assert prepared.data[0].shape == (62, 4)
