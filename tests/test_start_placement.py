@@ -69,18 +69,3 @@ def test_chains_start_where_they_start_on_one_device(make):
     for shape in ((1, 2), (2, 1)):
         found = prepared_on(posterior, shape).positions
         jax.tree.map(np.testing.assert_array_equal, found, alone)
-
-
-def test_conditioning_and_the_start_leave_all_rows_on_no_device():
-    before = {id(array) for array in jax.live_arrays()}
-    posterior = network()
-    prepared = prepared_on(posterior, (1, 2))
-    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(posterior.data))
-    shapes = {
-        shard.data.shape
-        for array in jax.live_arrays()
-        if id(array) not in before and not jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
-        for shard in array.addressable_shards
-    }
-    assert {(31, 4), (31,)} <= shapes and not {(61, 4), (61,), (62, 4), (62,)} & shapes
-    assert prepared.data[0].shape == (62, 4)

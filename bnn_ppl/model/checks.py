@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from bnn_ppl.model.posterior import Posterior
 
 
-def checked_data(data: Any) -> tuple[Any, Any]:
-    """Give rows (x, y) on the host; refuse NaN, infinities and different numbers of rows."""
+def checked_data(data: Any) -> Data:
+    """Give rows (x, y) as arrays; refuse NaN, infinities and different numbers of rows."""
     x, y = _pair(data, "expected a pair (x, y): pass data.train, or a tuple of arrays")
     leaves = jax.tree.leaves(x)
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in [*leaves, y]}
@@ -28,7 +28,7 @@ def checked_data(data: Any) -> tuple[Any, Any]:
         )
     for name, array in [*(("x", leaf) for leaf in leaves), ("y", y)]:
         _refuse_nonfinite(name, np.asarray(array))
-    return jax.tree.map(_on_host, x), _on_host(y)
+    return jax.tree.map(_as_array, x), _as_array(y)
 
 
 def checked_rows(posterior: "Posterior", data: Any) -> Data:
@@ -44,13 +44,13 @@ def checked_rows(posterior: "Posterior", data: Any) -> Data:
                 f"got {name} with rows of {', '.join(got)}, expected {', '.join(expected)} as in "
                 "the data conditioned on: prepare both in the same way"
             )
-    return jax.tree.map(jnp.asarray, rows)
+    return rows
 
 
 def check_float_inputs(x: Any) -> None:
     """Refuse inputs that have no gradient."""
-    if not isinstance(x, Array | np.ndarray) or x.dtype.kind != "f":
-        kind = x.dtype if isinstance(x, Array | np.ndarray) else type(x).__name__
+    if not isinstance(x, Array) or x.dtype.kind != "f":
+        kind = x.dtype if isinstance(x, Array) else type(x).__name__
         raise ValueError(f"got x of {kind}, expected an array of floats: others have no gradient")
 
 
@@ -198,13 +198,6 @@ def _refuse_nonfinite(name: str, array: np.ndarray) -> None:
             f"got NaN or infinite values in {bad.size} of {len(array)} rows of {name} "
             f"(first rows {bad[:5].tolist()}), expected finite numbers: drop or impute them"
         )
-
-
-def _on_host(array: Any) -> np.ndarray:
-    """Give an array in the types that devices compute in, without sending it to one."""
-    array = np.asarray(array)
-    dtype = float if array.dtype.kind == "f" else array.dtype
-    return array.astype(jax.dtypes.canonicalize_dtype(dtype), copy=False)
 
 
 def _as_array(array: Any) -> Array:

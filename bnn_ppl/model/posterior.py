@@ -89,7 +89,7 @@ class Posterior(NamedTuple):
     value_shapes
         ``() -> dict``: the shape of each site's value.
     data
-        The pair (x, y) conditioned on, on the host: a run sends each device the rows it works on.
+        The pair (x, y) conditioned on.
     num_rows
         Rows in `data`.
     num_weights
