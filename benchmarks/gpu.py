@@ -13,6 +13,8 @@ chains      784-256-256-256-10 on 160 images (MNIST-160): leapfrog steps per sec
 precision   the same network, HMC with 1,000 leapfrog steps: matrix products in bfloat16, TF32 or
             float32, energies always in float32; acceptance against speed.
 plan        memory and time as planned and as measured (predicted.py).
+repeat      a run of SGHMC on a convolutional network and its repetition: do the draws agree bit for
+            bit, as they do on a CPU, and do they with XLA's deterministic operations?
 cifar10     four networks by descent and SGHMC from them, all 50,000 images, compared with the
             published predictions of HMC (docs/comparison.md); where these and the images are.
 """
@@ -23,6 +25,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +57,7 @@ def main() -> None:
         "chains": chains,
         "precision": precision,
         "plan": plan,
+        "repeat": repeat,
         "cifar10": cifar10,
     }
     parser.add_argument("--only", nargs="+", choices=list(parts), default=list(parts))
@@ -208,6 +212,29 @@ def precision(args: argparse.Namespace) -> None:
 def plan(args: argparse.Namespace) -> None:
     file = Path(__file__).with_name("predicted.py")
     say_all_of([sys.executable, str(file), "--num-images", str(args.num_images)])
+
+
+def repeat(args: argparse.Namespace) -> None:
+    command = (
+        "run sghmc --data digits --subset 256 --net resnet20 --num-chains 2 --prior-scale 1 "
+        "--step-size 1e-5 --num-warmup 20 --num-draws 20 --thin 1"
+    )
+    words = [sys.executable, "-m", "bnn_ppl", *command.split(), "--no-progress", "--folder"]
+    for flags in ("", "--xla_gpu_deterministic_ops=true"):
+        say(f"$ XLA_FLAGS={flags} bnn-ppl {command}, twice")
+        with tempfile.TemporaryDirectory() as folder:
+            draws = []
+            for name in ("first", "second"):
+                run = Path(folder) / name
+                environment = os.environ | {"XLA_FLAGS": flags}
+                subprocess.run(
+                    [*words, str(run)], env=environment, check=True, stdout=subprocess.DEVNULL
+                )
+                draws.append(bnn.diagnostics.load(run).posterior)
+            first, second = draws
+            sizes = {site: float(np.abs(first[site] - second[site]).max()) for site in first}
+            same = all(np.array_equal(first[site], second[site]) for site in first)
+            say(f"bit for bit: {same}; largest difference of a weight: {max(sizes.values()):.3g}")
 
 
 def cifar10(args: argparse.Namespace) -> None:
