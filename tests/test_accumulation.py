@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from marks import some_quick
 
 import bnn_ppl as bnn
 
@@ -30,7 +31,7 @@ def stepped(build, microbatch):
     return step(key, state, posterior.data), memory
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", some_quick(METHODS, ("vogn",)))
 def test_a_step_in_chunks_is_that_of_the_whole_batch_in_less_memory(name):
     with jax.enable_x64(True):
         expected, whole = stepped(METHODS[name], None)

@@ -189,6 +189,7 @@ def test_trees_give_the_answers_of_the_installed_arviz(posterior, method, tmp_pa
         np.testing.assert_array_equal(again["posterior"][site], values)
 
 
+@pytest.mark.thorough
 def test_an_estimator_predicts_from_a_tree(arviz_1):
     pytest.importorskip("sklearn")
     from bnn_ppl.estimators import BayesianRegressor

@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.sharding import AxisType, Mesh
+from marks import some_quick
 from test_machines import mesh_for, mlp, phases
 
 import bnn_ppl as bnn
@@ -179,7 +180,7 @@ def hierarchical():
     return bnn.condition(model, (x, rng.integers(0, 3, 32)))
 
 
-@pytest.mark.parametrize("name", ["hmc", "sghmc", "swag", "noisy_kfac"])
+@pytest.mark.parametrize("name", some_quick(("hmc", "sghmc", "swag", "noisy_kfac"), ("sghmc",)))
 def test_branches_of_some_methods_stay_branches(name):
     posterior = mlp()
     check_branches_stay(posterior, METHODS[name].build(posterior))
@@ -192,6 +193,7 @@ def test_branches_of_every_method_stay_branches(name):
     check_branches_stay(posterior, METHODS[name].build(posterior))
 
 
+@pytest.mark.thorough
 def test_gibbs_draws_stay_in_a_branch():
     posterior = hierarchical()
     check_branches_stay(posterior, bnn.sghmc(posterior, 1e-3, gibbs_every=5))

@@ -126,6 +126,7 @@ def test_more_draws_extend_the_run_and_fewer_are_refused(capsys, draws_only):
     assert "expected at least the 7 draws" in refused(capsys, "run", "hmc", *SHORT)
 
 
+@pytest.mark.thorough
 def test_a_named_folder_refuses_other_settings(capsys, draws_only):
     same = ["run", "hmc", *SHORT, "--folder", "here"]
     cli.main(same)
@@ -325,6 +326,7 @@ def test_descent_is_an_ensemble_of_chains(capsys):
     assert "between_median" in out and "rhat" not in out
 
 
+@pytest.mark.thorough
 def test_descent_by_sgd_with_a_cosine_stops_early_by_rows_held_out(capsys, draws_only):
     options = ["--optimizer", "sgd", "--learning-rate", "0.02", "--rate-schedule", "cosine"]
     stopping = ["--held-out", "0.2", "--check-every", "5", "--patience", "1"]
@@ -556,6 +558,7 @@ def test_problem_survives_the_folder(tmp_path):
     assert (problem["prior"], problem["prior_scale"], problem["hidden"]) == ("laplace", 0.5, [4])
 
 
+@pytest.mark.thorough
 def test_a_killed_run_is_summarised_and_goes_on(monkeypatch, capsys, draws_only):
     """The folder says what is learnt before the first draw."""
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas
 import pytest
 import xarray
+from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -180,7 +181,7 @@ def fish(num_rows):
     return pandas.DataFrame({"length": x[:, 0], "weight": x[:, 1], "kind": KINDS[kind]})
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+@pytest.mark.parametrize("suffix", some_quick((".csv", ".npz"), (".csv",)))
 @pytest.mark.filterwarnings("ignore:.*as classes")
 def test_classes_keep_their_names_in_all_that_is_printed_and_written(suffix, folder, capsys):
     rows, here = fish(240), f"fish{suffix[1:]}"
@@ -295,6 +296,7 @@ def test_laplace_predicts_linearised_in_closed_form_or_sampled(folder, capsys):
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_the_likelihood_alone_is_tempered_and_older_runs_are_of_the_posterior(folder, capsys):
     options = ["--data", "train.csv", "--target", "price", "--temperature", "0.5"]
     with pytest.MonkeyPatch.context() as patch:

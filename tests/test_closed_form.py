@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from marks import some_quick
 from scipy.special import expit, softmax
 from scipy.stats import multivariate_normal, norm
 from targets import NOISE, linear_regression
@@ -71,7 +72,7 @@ def moments_by_draws(posterior, draws, name):
     return functions.posterior[name].values[0]
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", some_quick(STRUCTURES, ("last_layer",)))
 def test_its_moments_are_those_of_draws_of_the_linearised_network(structure):
     net = partial(bnn.nets.MLP, 3, (4,), 1)
     posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal()), (X, REAL))
@@ -86,6 +87,7 @@ def test_its_moments_are_those_of_draws_of_the_linearised_network(structure):
     np.testing.assert_allclose(found["variance"] - found["epistemic_variance"], known**2)
 
 
+@pytest.mark.thorough
 def test_a_convolution_has_its_moments_too():
     class Convolution(nnx.Module):
         def __init__(self, *, rngs):
@@ -152,6 +154,7 @@ def test_it_is_near_monte_carlo_and_nearer_than_two_simpler_forms(num_classes, m
     assert near < most and near < 0.8 * min(point, alone)
 
 
+@pytest.mark.thorough
 def test_of_a_network_it_is_near_the_average_of_its_linearised_draws():
     net = partial(bnn.nets.MLP, 3, (4,), 3)
     posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.normal()), (X, LABELS))

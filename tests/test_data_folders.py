@@ -328,6 +328,7 @@ def test_classes_without_training_rows():
         data.load("digits", subset=2, only_classes=range(10))
 
 
+@pytest.mark.thorough
 def test_the_classes_left_out_are_out_of_distribution(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests

@@ -69,6 +69,7 @@ def test_the_schedule_of_the_learning_rate_is_recorded(posterior):
     assert bnn.descent(posterior, optax.sgd(0.1)).settings["learning_rate"] != 1e-3
 
 
+@pytest.mark.thorough
 def test_the_average_is_that_of_the_points_from_a_step_on(posterior):
     last = sample(posterior, bnn.descent(posterior), num_warmup=3, num_draws=5)
     averaging = bnn.descent(posterior, average_from=16)
@@ -79,7 +80,9 @@ def test_the_average_is_that_of_the_points_from_a_step_on(posterior):
     np.testing.assert_allclose(mean.posterior["w"][:, -1], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("batch_size", "num_steps"), [(None, 400), (4, 3000)])
+@pytest.mark.parametrize(
+    ("batch_size", "num_steps"), [(None, 400), pytest.param(4, 3000, marks=pytest.mark.thorough)]
+)
 def test_on_a_share_of_the_rows_it_finds_the_mode_given_these_alone(batch_size, num_steps):
     """A prior as strong as the data: weighed as for all rows, the mode would be elsewhere."""
     x, y = np.eye(10), np.linspace(1.0, 2.0, 10)  # row i is all that is known of weight i
@@ -143,6 +146,7 @@ def test_a_step_on_adversarial_inputs_is_the_one_written_by_hand(temperature):
     assert info["n_steps"] == 2 and method.settings["fgsm_epsilon"] == epsilon
 
 
+@pytest.mark.thorough
 def test_training_on_adversarial_inputs_withstands_them():
     """One input separates the classes by much, many others by little that an attack takes away."""
     rng = np.random.default_rng(0)

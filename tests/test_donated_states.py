@@ -5,6 +5,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from marks import some_quick
 from test_machines import mesh_for, mlp
 
 import bnn_ppl as bnn
@@ -28,7 +29,7 @@ def prepared_run(method_name, num_chains=1):
     return prepare(jax.random.key(0), posterior, method, *lengths, minibatches, mesh=mesh)
 
 
-@pytest.mark.parametrize("name", ["hmc", "sghmc"])
+@pytest.mark.parametrize("name", some_quick(("hmc", "sghmc"), ("sghmc",)))
 def test_every_state_takes_the_memory_of_the_last(name):
     prepared = prepared_run(name)
     leaves = len(jax.tree.leaves(prepared.states))

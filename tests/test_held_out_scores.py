@@ -71,6 +71,7 @@ def test_fitted_distributions_are_scored_by_an_average(name):
         assert min(others) - margin < nll[chain, -1] < max(others) + margin
 
 
+@pytest.mark.thorough
 def test_swag_is_scored_before_it_has_collected_points_too(tmp_path):
     posterior, held = regression()
     method = bnn.swag(posterior, bnn.descent(posterior, learning_rate=0.03), collect_from=20)

@@ -162,6 +162,7 @@ def moves(draws):
     return (np.diff(draws.sample_stats.lp.values) != 0).mean()
 
 
+@pytest.mark.thorough
 def test_a_far_start_is_left_by_accepting_all_proposals_in_warm_up(far):
     plain, burnt_in = from_far(far), from_far(far, num_unadjusted=20)
     assert moves(plain) == 0 and (plain.sample_stats.acceptance_rate == 0).all()

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import some_quick
 
 import bnn_ppl as bnn
 
@@ -38,7 +39,7 @@ def states(build, **options):
     return seen
 
 
-@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize("name", some_quick(BUILDS, ("ivon",)))
 def test_a_constant_weight_is_a_tempered_likelihood_but_for_the_density_reported(name):
     build, scaled = BUILDS[name]
     with jax.enable_x64(True):
@@ -51,7 +52,7 @@ def test_a_constant_weight_is_a_tempered_likelihood_but_for_the_density_reported
             assert abs(lp - other_lp) > 1
 
 
-@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize("name", some_quick(BUILDS, ("ivon",)))
 def test_a_weight_of_1_is_none_and_one_that_rises_changes_the_steps(name):
     build = partial(BUILDS[name][0], learning_rate=RATE)
     with jax.enable_x64(True):

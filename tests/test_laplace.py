@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 from interrupts import press_ctrl_c
 from jax.flatten_util import ravel_pytree
+from marks import some_quick
 from numpyro import handlers
 from scipy.optimize import minimize_scalar
 from scipy.special import softmax
@@ -812,7 +813,7 @@ def run(posterior, method, position, **options):
     return bnn.run(jax.random.key(0), posterior, method, init=init, progress=False, **options)
 
 
-@pytest.mark.parametrize("structure", ["diagonal", "kronecker", "full"])
+@pytest.mark.parametrize("structure", some_quick(("diagonal", "kronecker", "full"), ("kronecker",)))
 def test_draws_have_the_covariance_about_the_position(structure):
     mean, expected = exact()
     if structure == "diagonal":
@@ -869,6 +870,7 @@ def test_the_last_layer_alone_is_drawn_and_its_evidence_is_exact():
         assert (moves.std(0) > 0).all()
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_is_bit_identical(tmp_path):
     posterior = learnt_noise()
     position = position_of(posterior)

@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -72,7 +73,7 @@ def check_text(text):
     assert "callback" not in text and "infeed" not in text, "a transfer to the host"
 
 
-@pytest.mark.parametrize("name", ["hmc", "sghmc", "laplace"])
+@pytest.mark.parametrize("name", some_quick(("hmc", "sghmc", "laplace"), ("sghmc",)))
 def test_some_methods_lower_for_accelerators(name):
     posterior = mlp()
     for text in lowered(posterior, getattr(bnn, name)(posterior)):
@@ -267,7 +268,7 @@ def rows_over_two():
     return Mesh(devices, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)
 
 
-@pytest.mark.parametrize("name", ["hmc", "sghmc"])
+@pytest.mark.parametrize("name", some_quick(("hmc", "sghmc"), ("sghmc",)))
 def test_devices_that_share_rows_send_gradients(name):
     posterior = mlp()
     for traced in phases(posterior, METHODS[name].build(posterior), rows_over_two(), 1):
@@ -327,6 +328,7 @@ def collectives_of_draws(num_rows, mesh):
     return collectives_in(draws.lower().compile().as_text())
 
 
+@pytest.mark.thorough
 def test_padding_costs_no_sum_over_devices():
     grid = np.array(jax.devices()[:2]).reshape(1, 2)
     mesh = Mesh(grid, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)

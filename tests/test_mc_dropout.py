@@ -102,6 +102,7 @@ class Convolutions(nnx.Module):
         return self.dense(nnx.relu(self.conv(x)).reshape(len(x), -1))
 
 
+@pytest.mark.thorough
 def test_convolutions_leave_out_channels():
     posterior = bnn.condition(bnn.models.classifier(Convolutions, bnn.priors.normal(1.0)), IMAGES)
     method = bnn.mc_dropout(posterior, rate={"net.conv": 0.5})

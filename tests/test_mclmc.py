@@ -92,6 +92,7 @@ def test_length_stays_about_the_root_of_the_dimension_in_standard_units(gaussian
     np.testing.assert_allclose(last_length(draws), 10.0, rtol=0.4)
 
 
+@pytest.mark.thorough
 def test_a_short_warm_up_leaves_the_length(gaussian):
     draws = sample(gaussian, bnn.mclmc(gaussian), num_warmup=500, num_draws=1)
     np.testing.assert_allclose(last_length(draws), 10.0, rtol=1e-6)

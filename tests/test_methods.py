@@ -45,7 +45,7 @@ def built(name, posterior):
     return description.build(posterior, **description.complete(options, OF_RUN | {"thin": 0}))
 
 
-@pytest.mark.parametrize("name", some_quick(METHODS, ("descent", "hmc", "sgld")))
+@pytest.mark.parametrize("name", some_quick(METHODS, ("descent", "hmc")))
 def test_a_resumed_run_equals_an_uninterrupted_one_and_is_what_the_method_says(
     name, posterior, tmp_path
 ):

@@ -139,6 +139,7 @@ def test_the_fitted_guide_has_the_same_bound_in_numpyro(prior, noise):
     assert abs(found - float(theirs.mean())) < 5 * error
 
 
+@pytest.mark.thorough
 def test_the_guide_predicts_in_numpyro_and_is_refused_where_nothing_was_fitted():
     model, posterior = small_net(bnn.priors.normal(0.7))
     draws = fit(posterior, bnn.mfvi(posterior), num_warmup=5)

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
+from marks import some_quick
 from numpyro import handlers
 from numpyro.infer import HMC, MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
@@ -108,6 +109,7 @@ def test_several_outputs_are_one_event_with_the_density_of_scipy(noise, covarian
     np.testing.assert_allclose(sites["y"]["fn"].log_prob(TWO), expected, rtol=2e-4, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_correlated_noise_is_learnt_and_predicted():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 2)).astype(np.float32)
@@ -184,7 +186,9 @@ def test_numpyro_samples_it_with_nuts_and_predicts(name):
     assert np.isfinite(predicted).all()
 
 
-@pytest.mark.parametrize("name", ["classifier", "learnt noise", "heteroscedastic"])
+@pytest.mark.parametrize(
+    "name", some_quick(("classifier", "learnt noise", "heteroscedastic"), ("classifier",))
+)
 def test_numpyro_fits_it_with_svi(name):
     build, y, others = MODELS[name]
     model = build(hidden=())

@@ -270,6 +270,7 @@ class Convolutions(nnx.Module):
         return self.out(x.mean((1, 2)))
 
 
+@pytest.mark.thorough
 def test_convolutions_have_factors_and_grouped_ones_independent_weights():
     images = RNG.normal(size=(8, 5, 5, 2)), np.arange(8) % 2
     model = bnn.models.classifier(Convolutions, bnn.priors.normal())

@@ -180,6 +180,7 @@ def test_methods_that_multiply_matrices_of_their_own(compiled):
     assert len(found) > 20 and set(found) == {("HIGH", "HIGH")}
 
 
+@pytest.mark.thorough
 def test_a_run_is_resumed_in_its_precision_alone(tmp_path):
     def run(**options):
         posterior = mlp(7, **options)._replace(data=mlp_data)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.methods import method
@@ -35,7 +36,7 @@ def posterior(prior, noise=None):
     return bnn.condition(bnn.models.regressor(NET, prior, noise), (X, Y))
 
 
-@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("name", some_quick(PRIORS, ("normal", "hierarchical")))
 @pytest.mark.parametrize("noise", [0.5, None])
 def test_a_posterior_of_another_prior_is_the_same_one_of_other_numbers(name, noise):
     prior, one, other = PRIORS[name]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from marks import some_quick
 from test_sgmcmc import sample
 
 import bnn_ppl as bnn
@@ -76,7 +77,7 @@ def test_groups_without_rows_count_for_nothing():
     assert float(mean(jax.random.key(0), (y, y + 1))) == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", some_quick(METHODS, ("ivon",)))
 def test_the_gradient_is_the_mean_of_the_groups_gradients_at_their_own_draws(name):
     make, gradient_of = METHODS[name]
     batch = tuple(leaf[:8] for leaf in POSTERIOR.data)
@@ -127,7 +128,9 @@ def test_more_groups_mean_less_noise_of_the_weights(name):
     assert spread[1] < spread[0] / 3
 
 
-@pytest.mark.parametrize("estimator", ["weights", "local_reparametrisation", "flipout"])
+@pytest.mark.parametrize(
+    "estimator", some_quick(("weights", "local_reparametrisation", "flipout"), ("flipout",))
+)
 def test_without_noise_groups_of_rows_add_up_to_the_batch(estimator):
     posterior, moved = conditioned(bnn.priors.normal(0.7)), []
     for num_groups in (1, 5):
@@ -138,7 +141,7 @@ def test_without_noise_groups_of_rows_add_up_to_the_batch(estimator):
         np.testing.assert_allclose(moved[1][site], values, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["vogn", "mfvi"])
+@pytest.mark.parametrize("name", some_quick(("vogn", "mfvi"), ("mfvi",)))
 def test_groups_of_rows_over_devices_are_those_of_one_device(name):
     """31 rows on two devices: one of them is padding."""
     make, _ = METHODS[name]

@@ -73,6 +73,7 @@ def test_a_budget_that_is_too_small_is_said_and_the_rate_falls_within_it(regress
     )
 
 
+@pytest.mark.thorough
 def test_the_rate_taken_is_the_best_of_those_tried():
     posterior, _, _ = stiff()
     method = bnn.descent(posterior)
@@ -106,6 +107,7 @@ def test_training_recovers_from_rates_at_which_it_is_not_finite():
     np.testing.assert_allclose(np.exp(20 * draws.posterior["w"].values), 3, rtol=0.05)
 
 
+@pytest.mark.thorough
 def test_members_of_an_anchored_ensemble_spread_as_the_prior_where_there_are_no_data():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 2).expand([40]).to_event(1))
@@ -285,6 +287,7 @@ def test_temperatures_are_averaged_over_the_steps_of_a_draw():
 # --- starts
 
 
+@pytest.mark.thorough
 def test_sgld_starts_from_draws_of_sgnht():
     posterior, mean, covariance = stiff()
     draws = run(posterior, bnn.sgld(posterior), num_chains=60, num_warmup=300, num_draws=1)
@@ -341,6 +344,7 @@ def test_a_laplace_approximation_is_predicted_with_linearised():
     assert for_prediction(posterior, draws) is posterior
 
 
+@pytest.mark.thorough
 def test_laplace_finds_its_mode():
     net = partial(bnn.nets.MLP, 2, (), 1)
     rng = np.random.default_rng(0)
@@ -366,6 +370,7 @@ def test_a_start_is_not_sought_where_it_is_given(regression):
 # --- the prior
 
 
+@pytest.mark.thorough
 def test_the_scale_of_a_prior_maximises_the_evidence():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 20))

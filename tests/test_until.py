@@ -269,6 +269,7 @@ def test_the_command_line_draws_until_it_is_good(tmp_path, monkeypatch, capsys):
         assert "rhat" in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
+@pytest.mark.thorough
 def test_the_estimators_draw_until_it_is_good(monkeypatch):
     estimators = pytest.importorskip("bnn_ppl.estimators")
     x = 10 + 5 * np.linspace(-1, 1, 20)[:, None]

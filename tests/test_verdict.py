@@ -353,6 +353,7 @@ def awful(posterior):
     )
 
 
+@pytest.mark.thorough
 def test_the_command_prints_it_once_draws_it_and_ends_with_its_status(
     capsys, monkeypatch, tmp_path, verdicts
 ):

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from flax import nnx
+from marks import some_quick
 from scipy.optimize import brentq
 from scipy.stats import norm
 from targets import NOISE, PRIOR_SDS, linear_regression
@@ -107,7 +108,7 @@ def looped(posterior, position, batch):
     return jax.tree.map(lambda *gradients: np.mean(np.square(gradients), 0), *rows)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some_quick(CASES, ("mlp", "convolutions")))
 def test_mean_squares_are_those_of_a_loop_over_the_rows(name):
     *case, layers = CASES[name]
     with jax.enable_x64(True):
@@ -141,7 +142,9 @@ def test_padding_counts_for_nothing_and_rows_may_be_taken_some_at_a_time(name, m
 
 
 @pytest.mark.parametrize("num_padding", [0, 3])
-@pytest.mark.parametrize("name", ["convolutions", "layer norm", "learnt precisions"])
+@pytest.mark.parametrize(
+    "name", some_quick(("convolutions", "layer norm", "learnt precisions"), ("convolutions",))
+)
 def test_chunks_of_a_batch_equal_the_whole(name, num_padding):
     *case, _ = CASES[name]
     with jax.enable_x64(True):
@@ -286,6 +289,7 @@ def test_damping_is_added_to_the_squares():
     np.testing.assert_allclose(fitted(draws, "scale"), [precision**-0.5] * 2, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_precision_may_start_at_the_curvature_of_the_first_batch():
     """The first step is at the means and has no noise; the running mean begins after it."""
     with jax.enable_x64(True):
