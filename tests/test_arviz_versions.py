@@ -174,6 +174,7 @@ def answers(posterior, method, draws):
     }
 
 
+@pytest.mark.thorough
 def test_trees_give_the_answers_of_the_installed_arviz(posterior, method, tmp_path, request):
     draws = short(posterior, method, folder=tmp_path / "run")
     expected = answers(posterior, method, draws)

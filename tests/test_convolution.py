@@ -106,6 +106,7 @@ class Grouped(nnx.Module):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPUs")
+@pytest.mark.thorough
 def test_gradients_inside_a_loop_find_the_fast_routine():
     posterior = images(partial(bnn.nets.LeNet5, (28, 28, 1), 10))
     gradient = jax.grad(posterior.logdensity)

@@ -41,6 +41,7 @@ def flat(images):
     return np.asarray(images, float).reshape(len(images), -1)
 
 
+@pytest.mark.thorough
 def test_a_linear_networks_prior_correlates_by_the_angle(found):
     x, versions, table, _ = found
     assert table[["corruption", "severity"]].apply(tuple, axis=1).tolist() == [

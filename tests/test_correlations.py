@@ -60,6 +60,7 @@ def outputs_of(draws):
 # --- draws from the prior
 
 
+@pytest.mark.thorough
 def test_prior_draws_have_the_form_of_a_run_and_predict_takes_them():
     posterior = classification()
     draws = prior_draws(KEY, posterior, 5, num_chains=2)

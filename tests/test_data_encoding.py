@@ -185,6 +185,7 @@ def test_what_is_for_tables_alone_is_refused_elsewhere(tmp_path):
         data.load("mine.tsv")
 
 
+@pytest.mark.thorough
 def test_a_run_keeps_its_encoding(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests
     monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")

@@ -344,6 +344,7 @@ def test_the_classes_left_out_are_out_of_distribution(tmp_path, monkeypatch, cap
     assert "got --against other-classes for runs on all classes" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_the_command_line_trains_on_a_folder_but_not_on_masks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_start_jax", lambda: None)

@@ -10,6 +10,7 @@ from bnn_ppl.data.toys import drawn_function, noise_sd
 GP = ["gp-1d", "gp-1d-heteroscedastic"]
 
 
+@pytest.mark.thorough
 def test_functions_have_the_kernel_of_the_gaussian_process():
     x = np.array([-5.0, -1.0, 0.0, 0.5, 3.0, 5.0])
     random = np.random.RandomState(0)

@@ -46,7 +46,7 @@ def test_every_state_takes_the_memory_of_the_last(name):
         )
 
 
-@pytest.mark.parametrize("num_chains", [2, 4])
+@pytest.mark.parametrize("num_chains", [2, pytest.param(4, marks=pytest.mark.thorough)])
 def test_states_are_donated_on_accelerators(num_chains):
     posterior = mlp()
     method = bnn.sghmc(posterior)
@@ -67,6 +67,7 @@ def test_the_old_states_are_gone_after_a_chunk():
     loop.run(states, 3, 3)
 
 
+@pytest.mark.thorough
 def test_saved_states_are_those_of_their_chunk(monkeypatch, tmp_path):
     """The next chunk is under way while a state is written: it must not change what is written."""
     copies, written = [], []

@@ -153,6 +153,7 @@ def test_weights_of_many_inputs_have_the_standard_deviation_asked_for(num_inputs
 
 
 @pytest.mark.parametrize("prior", [priors.empcov, lambda x: priors.sum_filter()])
+@pytest.mark.thorough
 def test_a_posterior_samples_with_it(prior, inputs):
     net = partial(bnn.nets.MLP, 4, (3,), 1)
     model = bnn.models.regressor(net, prior(inputs), 0.5)

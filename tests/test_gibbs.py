@@ -53,6 +53,7 @@ def test_the_marginal_is_that_of_nuts(posterior):
         np.testing.assert_allclose(a.values.std((0, 1)) / sd, 1, atol=0.1)
 
 
+@pytest.mark.thorough
 def test_between_draws_precisions_rest(posterior):
     draws = sample(posterior, bnn.sgld(posterior, 1e-4, gibbs_every=4), num_draws=9, thin=1)
     precision = draws.posterior["w.precision"].values[0]

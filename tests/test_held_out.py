@@ -113,6 +113,7 @@ def test_the_run_says_which_rows_it_held_out_and_a_run_of_old_held_out_the_last(
     np.testing.assert_array_equal(run.posterior.data[1], DATA.train.y[:-55])
 
 
+@pytest.mark.thorough
 def test_the_table_and_the_figure_of_a_run_are_of_the_rows_held_out(capsys, monkeypatch):
     seen = []
     drawn = bnn.plots.report
@@ -137,6 +138,7 @@ def test_the_table_and_the_figure_of_a_run_are_of_the_rows_held_out(capsys, monk
         assert title == f"descent on yacht, split 0, {rows} rows"
 
 
+@pytest.mark.thorough
 def test_runs_are_compared_on_the_same_rows_held_out_or_on_the_test_rows(capsys):
     err = refused(capsys, "compare", "share", "fold")
     assert "56 held-out rows, expected the held-out rows" in err and "(--on test)" in err
@@ -188,6 +190,7 @@ def test_plan_takes_what_run_takes(capsys, monkeypatch):
     assert (planned[1][1]["thin"], planned[1][1]["num_warmup"]) == (20, 10)
 
 
+@pytest.mark.thorough
 def test_a_plan_starts_where_the_run_would():
     _, posterior = conditioned(Problem(hidden=(4,), prior_scale=1.0))
     method = bnn.sgld(posterior, step_size=1e-7)

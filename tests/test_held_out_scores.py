@@ -33,7 +33,7 @@ def run(posterior, method, **options):
     return bnn.run(jax.random.key(1), posterior, method, progress=False, **options)
 
 
-@pytest.mark.parametrize("problem", [regression, classes])
+@pytest.mark.parametrize("problem", [regression, pytest.param(classes, marks=pytest.mark.thorough)])
 def test_the_last_score_is_that_of_the_point_drawn(problem):
     posterior, held = problem()
     method = bnn.descent(posterior, learning_rate=0.03)
@@ -111,6 +111,7 @@ def test_one_without_the_other_is_refused():
         run(posterior, bnn.descent(posterior), score_every=5, held_out=(X[:, :1], Y))
 
 
+@pytest.mark.thorough
 def test_the_command_line_scores_the_rows_held_out(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_start_jax", lambda: None)

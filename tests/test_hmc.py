@@ -175,6 +175,7 @@ def test_a_far_start_is_left_by_accepting_all_proposals_in_warm_up(far):
     np.testing.assert_array_equal(tested.sample_stats.lp, from_far(far, 0).sample_stats.lp)
 
 
+@pytest.mark.thorough
 def test_draws_without_a_test_all_move(far):
     draws = from_far(far, adjusted=False)
     assert moves(draws) == 1

@@ -70,6 +70,7 @@ def test_a_logistic_regression_is_fitted_as_nuts_samples_it():
     assert_close_to_nuts(posterior, draws)
 
 
+@pytest.mark.thorough
 def test_a_constrained_site_and_its_prior_are_fitted_exactly():
     """The log-density of u = log(rate) is (a + n) u - (b + sum y) exp(u).
 

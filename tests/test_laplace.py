@@ -701,6 +701,7 @@ def test_other_priors_count_by_their_second_derivative_where_it_is_not_negative(
     assert float(state.prior.precision["noise"]) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_prior_counts_by_its_diagonal_where_it_correlates_weights():
     covariance = np.array([[1.0, 0.9], [0.9, 1.0]])
 
@@ -766,6 +767,7 @@ def test_a_learnt_noise_has_the_fisher_information_of_its_logarithm():
 # --- batches
 
 
+@pytest.mark.thorough
 def test_the_batches_of_an_epoch_are_the_whole():
     posterior = classifier("positions", temperature=0.5)
     position = position_of(posterior)
@@ -926,6 +928,7 @@ def test_a_linearised_network_is_the_tangent_at_the_values():
     assert np.abs(got - jax.jit(logits)(values)).max() > 0.1
 
 
+@pytest.mark.thorough
 def test_it_is_linearised_about_the_fitted_mean_or_the_only_draw():
     posterior = learnt_noise()
     position = position_of(posterior)

@@ -161,6 +161,7 @@ def test_chains_of_a_device_run_side_by_side_unless_they_convolve():
 # --- what is planned
 
 
+@pytest.mark.thorough
 def test_the_cost_of_a_gradient_is_the_compilers():
     for make in (mlp, convolutional):
         with planned_for(10**12):

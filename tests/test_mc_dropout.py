@@ -51,6 +51,7 @@ def test_the_optimum_on_a_linear_model_is_ridge_regression_by_the_rate():
     np.testing.assert_allclose(found, exact, atol=0.02)
 
 
+@pytest.mark.thorough
 def test_a_draw_leaves_out_whole_inputs_and_scales_the_rest():
     posterior = linear()
     method = bnn.mc_dropout(posterior, rate={"net.layers.0": 0.25})
@@ -62,6 +63,7 @@ def test_a_draw_leaves_out_whole_inputs_and_scales_the_rest():
     np.testing.assert_allclose(spread, draws.fitted[f"{KERNEL}.scale"][0], rtol=0.1)
 
 
+@pytest.mark.thorough
 def test_the_mean_over_masks_of_a_linear_network_is_the_deterministic_one():
     posterior = linear()
     method = bnn.mc_dropout(posterior, rate={"net.layers.0": 0.5})

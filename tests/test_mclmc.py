@@ -104,6 +104,7 @@ def test_a_given_length_and_mass_carry_nothing_along(gaussian):
     assert isinstance(state, MCLMCState) and state.trail is None and state.moments is None
 
 
+@pytest.mark.thorough
 def test_warm_up_keeps_a_start_inside_the_typical_set():
     # The first step is too long by a factor of 25; a start that it lost would take hundreds of
     # transitions to come back.

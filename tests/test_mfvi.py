@@ -88,6 +88,7 @@ def test_the_optimum_at_a_weight_is_that_of_a_likelihood_at_its_inverse(weight):
     np.testing.assert_allclose(fitted["weights.scale"][0], sds, rtol=0.05)
 
 
+@pytest.mark.thorough
 def test_a_step_descends_the_bound_at_the_weight_of_its_count():
     _, posterior = small_net(bnn.priors.laplace(0.7))  # whose expectation is estimated at a draw
     sgd, seen = optax.sgd(1.0), []
@@ -232,6 +233,7 @@ def test_layers_that_rows_do_not_go_through_one_by_one_are_drawn_once_for_a_batc
     np.testing.assert_allclose(plain, local, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_start_at_a_point_estimate_is_where_the_means_begin():
     _, posterior = small_net(bnn.priors.normal(0.7))
     point = fit(posterior, bnn.descent(posterior), num_warmup=5, num_draws=1)

@@ -276,6 +276,7 @@ def test_a_function_that_builds_no_network_is_refused(model):
 
 
 @pytest.mark.filterwarnings("ignore:More chains:UserWarning")
+@pytest.mark.thorough
 def test_arviz_reads_numpyros_draws_of_a_network_again_and_again():
     mcmc = MCMC(
         HMC(regressor(0.4, hidden=()), num_steps=1, adapt_step_size=False),

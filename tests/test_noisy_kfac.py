@@ -86,6 +86,7 @@ def test_under_a_wide_prior_both_splits_are_the_exact_posterior():
         np.testing.assert_allclose(moments(draws)[1], exact, rtol=0.02, atol=0.002 * exact.max())
 
 
+@pytest.mark.thorough
 def test_where_priors_differ_mean_and_covariance_are_the_exact_ones():
     """Kernel and bias have other priors: the factors are those in units of their deviations."""
     prior = {"net.layers.0.kernel": dist.Normal(0, 0.5), "net.layers.0.bias": dist.Normal(0.3, 2.0)}
@@ -182,6 +183,7 @@ def test_steps_are_those_of_the_paper_written_out_in_numpy(deterministic):
                 np.testing.assert_allclose(found[i], means[i], rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.thorough
 def test_between_decompositions_the_covariance_stays():
     posterior = classes()
     method = noisy_kfac(posterior, 0.1, decompose_every=3)
@@ -196,6 +198,7 @@ def test_between_decompositions_the_covariance_stays():
     assert (seen[2] != seen[1]).any() and (seen[5] != seen[4]).any()
 
 
+@pytest.mark.thorough
 def test_other_sites_are_stepped_by_their_squared_gradients():
     """The noise of a regression has no layer: a Newton step by its mean square, as in vogn."""
     model = bnn.models.regressor(LINEAR, bnn.priors.normal(PRIOR_STD), dist.LogNormal(0.2, 0.6))
@@ -236,6 +239,7 @@ def test_labels_sampled_have_the_moments_of_the_exact_quadrature(distribution, y
         np.testing.assert_allclose(found, exact, atol=0.12)
 
 
+@pytest.mark.thorough
 def test_one_step_of_kfac_is_newtons_where_factors_are_exact():
     posterior = linear()
     options = {"labels": "gauss_newton", "beta1": 0.0, "beta2": 0.0, "prior_split": "exact"}
@@ -248,6 +252,7 @@ def test_one_step_of_kfac_is_newtons_where_factors_are_exact():
     assert draws.attrs["draws_from"] == "point" and "fitted" not in draws
 
 
+@pytest.mark.thorough
 def test_kfac_finds_its_own_rate():
     posterior = linear()
     draws = sample(posterior, noisy_kfac(posterior, deterministic=True), num_warmup=4000, thin=0)
@@ -315,6 +320,7 @@ def test_an_interrupted_run_is_bit_identical(tmp_path):
     assert (whole.sample_stats["n_steps"] == 2 * 2).all()
 
 
+@pytest.mark.thorough
 def test_draws_have_the_covariance_recorded():
     posterior = linear()
     options = {"num_warmup": 60, "num_draws": 20_000, "thin": 0}

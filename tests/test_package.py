@@ -75,6 +75,7 @@ assert len(jax.devices("cpu")) == 3
 
 
 @pytest.mark.parametrize("first, shown", [("os", True), ("bnn_ppl", False)])
+@pytest.mark.thorough
 def test_one_warning_of_arviz_is_silenced_and_no_other(first, shown, tmp_path):
     script = f"""
 import {first}, warnings, arviz

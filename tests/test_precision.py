@@ -95,6 +95,7 @@ def residual(**options):
     return bnn.condition(model, (x, np.arange(5) % 3), **options)
 
 
+@pytest.mark.thorough
 def test_changes_from_an_origin_and_predictions_have_the_precision():
     posterior = residual(precision="tensorfloat32")
     position = jax.eval_shape(posterior.init, jax.random.key(0))

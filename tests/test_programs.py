@@ -36,7 +36,7 @@ def posterior(prior, noise=None):
     return bnn.condition(bnn.models.regressor(NET, prior, noise), (X, Y))
 
 
-@pytest.mark.parametrize("name", some_quick(PRIORS, ("normal", "hierarchical")))
+@pytest.mark.parametrize("name", some_quick(PRIORS, ("normal", "mixture")))
 @pytest.mark.parametrize("noise", [0.5, None])
 def test_a_posterior_of_another_prior_is_the_same_one_of_other_numbers(name, noise):
     prior, one, other = PRIORS[name]
@@ -72,6 +72,7 @@ def test_a_method_within_a_method_is_made_anew(monkeypatch):
     assert make(other).logdensity is other.logdensity
 
 
+@pytest.mark.thorough
 def test_a_number_that_decides_about_the_program_stays_in_it():
     first = posterior(bnn.priors.normal())
     fixed = bnn.hmc(first, step_size=0.1)  # as many steps as fit in a length from the prior

@@ -105,6 +105,7 @@ def test_the_fitted_distribution_is_taken_for_the_draws():
     assert list(means) == [KERNEL, BIAS]  # the kernel from its draws, for nothing was fitted to it
 
 
+@pytest.mark.thorough
 def test_draws_in_a_folder_have_the_same_moments(posterior, tmp_path):
     options = {"num_draws": 6, "thin": 2, "num_chains": 2, "progress": False}
     for_both = jax.random.key(0), posterior, bnn.sgld(posterior, 0.01)

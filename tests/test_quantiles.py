@@ -67,6 +67,7 @@ def test_of_one_gaussian_they_are_its_own():
     np.testing.assert_allclose(found, [law.ppf(level) for level in LEVELS], atol=1e-9)
 
 
+@pytest.mark.thorough
 def test_each_of_several_outputs_has_its_own():
     model = bnn.models.regressor(
         partial(bnn.nets.MLP, 3, (), 2), bnn.priors.normal(), num_outputs=2, covariance="full"

@@ -526,6 +526,7 @@ def test_a_start_whose_terms_only_overflow_together_is_refused():
         short(posterior, bnn.hmc(posterior, 0.1, 0.1))
 
 
+@pytest.mark.thorough
 def test_a_change_of_networks_is_seen_by_the_next_run():
     net = partial(bnn.nets.MLP, 1, (), 1)
     posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 1.0), (X, Y))

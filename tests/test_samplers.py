@@ -203,6 +203,7 @@ def test_thin_is_the_number_of_transitions_a_draw(thin):
     assert (draws.sample_stats.n_steps == 10 * thin).all()
 
 
+@pytest.mark.thorough
 def test_jitter_frees_a_direction_whose_half_period_is_the_trajectory():
     posterior = bnn.condition(gaussian_model, (np.zeros((1, 1)), np.zeros(1)))
     start = draws_of_arrays({"posterior": {"w": np.array([[-1.5], [-0.8], [0.8], [1.5]])}})

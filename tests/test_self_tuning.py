@@ -246,6 +246,7 @@ def test_options_that_need_a_step_size_are_refused_without_one(name):
         getattr(bnn, name)(posterior, preconditioner=bnn.preconditioners.rmsprop())
 
 
+@pytest.mark.thorough
 def test_cycles_start_at_the_step_size_found():
     posterior, _, _ = stiff()
     method = bnn.schedules.in_cycles(bnn.sgld(posterior), 10, 80)
@@ -297,6 +298,7 @@ def test_sgld_starts_from_draws_of_sgnht():
     np.testing.assert_allclose(spread, 1, atol=0.3)
 
 
+@pytest.mark.thorough
 def test_swag_needs_no_inner_method():
     posterior, mean, covariance = stiff()
     fitted = run(posterior, bnn.swag(posterior), num_warmup=2000, num_draws=2).fitted

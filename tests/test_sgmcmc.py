@@ -161,6 +161,7 @@ def test_clipping_is_that_of_a_loop_over_the_norms():
     assert acted[1099] and not acted[:1000].any() and 0 < acted[1000:].mean() < 0.2
 
 
+@pytest.mark.thorough
 def test_a_run_says_how_often_it_clipped(posterior):
     method = bnn.sghmc(posterior, 0.01, clip=0.01)
     options = {"num_draws": 500, "thin": 4, "num_warmup": 1000, "init": start()}

@@ -152,6 +152,7 @@ def test_chains_side_by_side_collect_each_at_its_own_steps(posterior):
 # --- in a run
 
 
+@pytest.mark.thorough
 def test_it_averages_what_descent_passes_through_once_an_epoch(posterior):
     inner = bnn.descent(posterior, optax.sgd(0.1))
     options = {"batch_size": 4, "num_draws": 1, "thin": 0}  # three batches an epoch
@@ -218,6 +219,7 @@ def test_each_argument_makes_another_run(posterior, change):
     assert other != swag(posterior, inner).settings
 
 
+@pytest.mark.thorough
 def test_a_short_tuning_along_sgld_still_finds_steps_that_move(posterior):
     method = bnn.swag(posterior, collect_from=100, collect_every=5)
     draws = sample(posterior, method, num_warmup=300, num_draws=2, batch_size=3, thin=0)

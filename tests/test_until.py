@@ -241,6 +241,7 @@ def test_ess_alone_needs_one_chain(posterior):
     assert draws.attrs["until_met"] == 1
 
 
+@pytest.mark.thorough
 def test_the_command_line_draws_until_it_is_good(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = [

@@ -310,6 +310,7 @@ def test_no_failure_to_judge_loses_the_draws(posterior, verdicts):
     assert draws.attrs["verdict"].startswith("not judged: got draws of slope, expected noise")
 
 
+@pytest.mark.thorough
 def test_run_records_how_training_ended(posterior, tmp_path, verdicts):
     long = short(posterior, bnn.descent(posterior), num_warmup=20_000, num_draws=1, thin=0)
     assert long.attrs["training_ended"] == 1
@@ -390,6 +391,7 @@ def test_the_command_prints_it_once_draws_it_and_ends_with_its_status(
     assert capsys.readouterr().out.startswith(text)
 
 
+@pytest.mark.thorough
 def test_an_estimator_warns(verdicts):
     pytest.importorskip("sklearn")
     from sklearn.exceptions import ConvergenceWarning

@@ -280,6 +280,7 @@ def test_a_newton_step_lands_on_the_priors_mean_where_the_data_say_nothing():
     np.testing.assert_allclose(fitted(draws, "scale"), 2.0 * 0.1**0.5, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_damping_is_added_to_the_squares():
     model, (x, y) = absolute_errors()
     posterior = bnn.condition(model, (x, y))
@@ -319,6 +320,7 @@ def test_the_precision_may_start_at_the_curvature_of_the_first_batch():
         vogn(posterior, init_std="first")
 
 
+@pytest.mark.thorough
 def test_from_the_curvature_it_finds_its_rate_and_the_same_fit():
     model, (x, y) = absolute_errors()
     posterior = bnn.condition(model, (x, y))

@@ -70,6 +70,7 @@ def test_laplace_of_weighted_rows_is_that_of_repeated_rows(structure, curvature)
 
 
 @pytest.mark.parametrize("classes", [False, True])
+@pytest.mark.thorough
 def test_squared_gradients_of_weighted_rows_are_those_of_repeated_rows(classes):
     weighted, repeated, position = pair(classes)
     found, expected = (row_gradients(each)(position, each.data) for each in (weighted, repeated))
