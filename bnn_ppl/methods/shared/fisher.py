@@ -138,7 +138,7 @@ def kronecker_factors(rows: Evaluated, name: str) -> tuple[Array, Array]:
     a, g = rows.inputs[name], rows.gradients[name]
     a *= jnp.sqrt(rows.counts)[:, None, None]
     g *= jnp.sqrt(rows.weights / g.shape[2])[..., None, None]
-    return _gram(a.reshape(-1, a.shape[-1])), _gram(g.reshape(-1, g.shape[-1]))
+    return _gram(a), _gram(g)
 
 
 def squares_of_layer(rows: Evaluated, name: str) -> Array:
@@ -165,13 +165,20 @@ def products_of_sites(posterior: Posterior, rows: Evaluated, sites: list[str]) -
 
     def products(x: Tree, labels: Array, weights: Array) -> Array:
         gradients = ravel(jax.vmap(gradient)(x, labels)) * jnp.sqrt(weights)[..., None]
-        return _gram(gradients.reshape(-1, gradients.shape[-1]))
+        return _gram(gradients)
 
     return _summed(products, rows, sites)
 
 
-def _gram(matrix: Array) -> Array:
-    return matrix.T @ matrix
+def _gram(array: Array) -> Array:
+    """Sum the outer products of the vectors along the last axis.
+
+    Without a reshape to a matrix, for which devices that share the rows would gather them. Axes of
+    one are left out: a CPU's product of two axes takes longer.
+    """
+    array = jnp.squeeze(array, [i for i, size in enumerate(array.shape[:-1]) if size == 1])
+    others = tuple(range(array.ndim - 1))
+    return jnp.tensordot(array, array, (others, others))
 
 
 def _gradient_of_row(posterior: Posterior, position: Tree, sites: list[str]) -> Callable:
