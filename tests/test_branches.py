@@ -137,6 +137,7 @@ def test_rows_held_out_are_evaluated_at_checks_alone(way, seen):
     assert draws.attrs["gradient_evaluations"] == 2 * 300
 
 
+@pytest.mark.thorough
 def test_the_search_for_a_step_size_runs_at_restarts_alone(way, seen):
     posterior, _ = watched(seen)
     method = bnn.hmc(posterior, trajectory_length=1e-6)  # a step at a time

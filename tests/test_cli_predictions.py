@@ -7,7 +7,6 @@ import numpy as np
 import pandas
 import pytest
 import xarray
-from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -181,7 +180,8 @@ def fish(num_rows):
     return pandas.DataFrame({"length": x[:, 0], "weight": x[:, 1], "kind": KINDS[kind]})
 
 
-@pytest.mark.parametrize("suffix", some_quick((".csv", ".npz"), (".csv",)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
 @pytest.mark.filterwarnings("ignore:.*as classes")
 def test_classes_keep_their_names_in_all_that_is_printed_and_written(suffix, folder, capsys):
     rows, here = fish(240), f"fish{suffix[1:]}"

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from marks import some_quick
 from scipy.special import expit, softmax
 from scipy.stats import multivariate_normal, norm
 from targets import NOISE, linear_regression
@@ -72,7 +71,8 @@ def moments_by_draws(posterior, draws, name):
     return functions.posterior[name].values[0]
 
 
-@pytest.mark.parametrize("structure", some_quick(STRUCTURES, ("last_layer",)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("structure", STRUCTURES)
 def test_its_moments_are_those_of_draws_of_the_linearised_network(structure):
     net = partial(bnn.nets.MLP, 3, (4,), 1)
     posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal()), (X, REAL))

@@ -182,6 +182,7 @@ def test_image_pixels_round_trip():
     assert loaded.train.y.tolist() == data.load("mnist", subset=160).train.y[:9].tolist()
 
 
+@pytest.mark.thorough
 @needs_folder
 @pytest.mark.parametrize(
     "name, labels, mean", [("mnist", [5, 0, 4, 1, 9], 0), ("fashion-mnist", [9, 0, 0, 3, 0], 0)]

@@ -175,6 +175,7 @@ def test_cifar10_of_the_folder_is_in_the_standard_order(cifar10):
     assert data.out_of_distribution("cifar100", cifar10, data_dir=FOLDER).shape == (1000, 32, 32, 3)
 
 
+@pytest.mark.thorough
 @needs_folder
 def test_the_published_hmc_predictions_fit_the_standard_order(cifar10):
     probs, order = data.hmc_reference("cifar10", data_dir=FOLDER)

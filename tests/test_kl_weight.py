@@ -52,7 +52,8 @@ def test_a_constant_weight_is_a_tempered_likelihood_but_for_the_density_reported
             assert abs(lp - other_lp) > 1
 
 
-@pytest.mark.parametrize("name", some_quick(BUILDS, ("ivon",)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", BUILDS)
 def test_a_weight_of_1_is_none_and_one_that_rises_changes_the_steps(name):
     build = partial(BUILDS[name][0], learning_rate=RATE)
     with jax.enable_x64(True):

@@ -845,6 +845,7 @@ def test_layers_and_other_sites_are_drawn_independently():
     assert_covariance(np.reshape(draws, (2, 4000, -1)), expected)
 
 
+@pytest.mark.thorough
 def test_the_last_layer_alone_is_drawn_and_its_evidence_is_exact():
     net = partial(bnn.nets.MLP, 3, (4,), 1, activation=jnp.tanh)
     posterior = bnn.condition(

@@ -8,7 +8,6 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
-from marks import some_quick
 from numpyro import handlers
 from numpyro.infer import HMC, MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
@@ -186,9 +185,8 @@ def test_numpyro_samples_it_with_nuts_and_predicts(name):
     assert np.isfinite(predicted).all()
 
 
-@pytest.mark.parametrize(
-    "name", some_quick(("classifier", "learnt noise", "heteroscedastic"), ("classifier",))
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["classifier", "learnt noise", "heteroscedastic"])
 def test_numpyro_fits_it_with_svi(name):
     build, y, others = MODELS[name]
     model = build(hidden=())

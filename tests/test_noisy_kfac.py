@@ -134,6 +134,7 @@ def layers_of(position):
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_steps_are_those_of_the_paper_written_out_in_numpy(deterministic):
     """Running means, the split by pi, both dampings, momentum; A and S inverted one by one."""

@@ -128,9 +128,8 @@ def test_more_groups_mean_less_noise_of_the_weights(name):
     assert spread[1] < spread[0] / 3
 
 
-@pytest.mark.parametrize(
-    "estimator", some_quick(("weights", "local_reparametrisation", "flipout"), ("flipout",))
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("estimator", ["weights", "local_reparametrisation", "flipout"])
 def test_without_noise_groups_of_rows_add_up_to_the_batch(estimator):
     posterior, moved = conditioned(bnn.priors.normal(0.7)), []
     for num_groups in (1, 5):

@@ -306,6 +306,7 @@ def test_swag_needs_no_inner_method():
     assert (np.abs(fitted["w.loc"] - mean) < 3 * np.sqrt(np.diag(covariance))).all()
 
 
+@pytest.mark.thorough
 def test_a_plan_counts_the_steps_of_the_methods_that_a_run_starts_from():
     posterior, _, _ = stiff()
     method = bnn.sgld(posterior)

@@ -389,6 +389,7 @@ def own_network():
     )
 
 
+@pytest.mark.thorough
 def test_a_network_of_ones_own_has_its_evidence_in_full(digits, tmp_path):
     """For logits linear in the weights the Gauss-Newton matrix is the Hessian."""
     options = {"num_epochs": 2, "batch_size": 32, "folder": tmp_path, "progress": False}

@@ -104,6 +104,7 @@ def test_values_are_scored_on_rows_held_out_over_splits_folds_and_seeds(tmp_path
     assert f"{table['rmse'][0]:.4g} ± {table['rmse_se'][0]:.2g}" in out
 
 
+@pytest.mark.thorough
 def test_a_fifth_is_held_out_unless_said_and_the_test_rows_stay_unseen(tmp_path, monkeypatch):
     seen = []
     predict = bnn.cli.run.predict_with_functions

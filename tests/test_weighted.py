@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.shared.per_example_gradients import row_gradients
@@ -52,9 +51,8 @@ def test_the_density_and_its_gradient_are_those_of_repeated_rows(classes):
     assert change(position) == 0
 
 
-@pytest.mark.parametrize(
-    "structure", some_quick(("diagonal", "kronecker", "last_layer", "full"), ("last_layer",))
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("structure", ["diagonal", "kronecker", "last_layer", "full"])
 @pytest.mark.parametrize("curvature", ["gauss_newton", "empirical"])
 def test_laplace_of_weighted_rows_is_that_of_repeated_rows(structure, curvature):
     weighted, repeated, position = pair(classes=True)
