@@ -1,6 +1,6 @@
 """Measure full-batch sampling on an accelerator: rates, chains, precision, plans, a real run.
 
-    make gpu                              all of it, about 25 minutes on a GPU, into RESULTS.md
+    make gpu                              all of it, meant for 25 minutes, into RESULTS.md
     python benchmarks/gpu.py --only gradient chains
     python benchmarks/gpu.py --only gradient --num-images 64 --matrix 512      a quick check
 
