@@ -1,6 +1,6 @@
 """Plan the full-batch HMC of Izmailov et al. (2021) on CIFAR-10 for machines that are not here.
 
-    python benchmarks/paper_run.py --devices tpu:v3:16x16      about 3 minutes on 2 idle cores
+    python benchmarks/paper_run.py --devices tpu:v3:16x16      about 2 minutes on 2 idle cores
     python benchmarks/paper_run.py --devices gpu:h200:8 --num-chains 8
 
 Needs the compiler of the machine (``pip install '.[plan]'`` or ``'.[cuda12]'``). ResNet-20 with
