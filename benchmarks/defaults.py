@@ -13,6 +13,7 @@ yacht, energy and digits need BNN_PPL_DATA.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def main() -> None:
         "--methods", nargs="+", default=FULL_BATCH + sorted(set(METHODS) - set(FULL_BATCH))
     )
     parser.add_argument("--splits", type=int, default=5, help="of the tables; one of the others")
+    parser.add_argument("--first-split", type=int, default=0)
     parser.add_argument("--results", type=Path, default=Path("runs/defaults.csv"))
     parser.add_argument("--table", action="store_true", help="show the results so far and stop")
     parser.add_argument("--step-sizes", action="store_true", help="compare step sizes and stop")
@@ -68,7 +70,9 @@ def main() -> None:
 def start(name: str, method: str, args: argparse.Namespace) -> None:
     """Run the splits that are left in a process of its own, as a user's would be."""
     tabular = name not in ("digits", "mnist", "imdb")
-    splits = [k for k in range(args.splits if tabular else 1) if not done(args, name, method, k)]
+    first = args.first_split if tabular else 0
+    splits = range(first, first + (args.splits if tabular else 1))
+    splits = [k for k in splits if not done(args, name, method, k)]
     if splits:
         one = ["--one", name, method, ",".join(map(str, splits)), "--results", str(args.results)]
         more = ["--step-sizes"] if args.step_sizes else []
@@ -78,11 +82,11 @@ def start(name: str, method: str, args: argparse.Namespace) -> None:
 def run_splits(name: str, method: str, splits: list[int], args: argparse.Namespace) -> None:
     jax.config.update("jax_num_cpu_devices", os.cpu_count())
     for split in splits:
-        data, posterior, seconds = problem(name, split)
+        data, posterior, found = problem(name, split, args)
         if args.step_sizes:
             sweep(name, method, data, posterior)
             continue
-        row = {"data": name, "split": split, "method": method, "seconds_for_scale": seconds}
+        row = {"data": name, "split": split, "method": method} | found
         row |= evaluate(data, posterior, method)
         pandas.DataFrame([row]).reindex(columns=COLUMNS).to_csv(
             args.results, mode="a", header=not args.results.exists(), index=False
@@ -90,21 +94,31 @@ def run_splits(name: str, method: str, splits: list[int], args: argparse.Namespa
         print({key: value for key, value in row.items() if value == value}, flush=True)
 
 
-def problem(name: str, split: int) -> tuple[Any, bnn.Posterior, float]:
+def problem(
+    name: str, split: int, args: argparse.Namespace
+) -> tuple[Any, bnn.Posterior, dict[str, float]]:
+    """Load a problem; its prior scale, the same for all methods, is found once and kept."""
+    known = args.results.with_suffix(".scales.json")
+    scales = json.loads(known.read_text()) if known.exists() else {}
+    found = scales.get(f"{name} {split}", {})
     began = time.perf_counter()
-    chosen = Problem(data=name, split=split, **DATA[name])
+    chosen = Problem(data=name, split=split, **DATA[name], prior_scale=found.get("prior_scale"))
     data, posterior = conditioned(chosen)
-    _, posterior = with_prior_scale(chosen, data, posterior)
-    return data, posterior, time.perf_counter() - began
+    if not found:
+        chosen, posterior = with_prior_scale(chosen, data, posterior)
+        seconds = time.perf_counter() - began
+        found = {"prior_scale": chosen.prior_scale, "seconds_for_scale": seconds}
+        known.write_text(json.dumps(scales | {f"{name} {split}": found}, indent=1))
+    return data, posterior, found
 
 
 def evaluate(data: Any, posterior: bnn.Posterior, name: str) -> dict[str, Any]:
     method = METHODS[name].build(posterior)
-    began = time.perf_counter()
+    began, cpu_before = time.perf_counter(), time.process_time()
     draws = bnn.run(
         jax.random.key(0), posterior, method, num_chains=method.counts.num_chains, progress=False
     )
-    seconds = time.perf_counter() - began
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_before
     prediction = bnn.predict(for_prediction(posterior, draws), draws, data.test)
     scores = bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale)
     stats = draws.get("sample_stats", {})
@@ -113,13 +127,14 @@ def evaluate(data: Any, posterior: bnn.Posterior, name: str) -> dict[str, Any]:
         **{name: float(stats[name].mean()) for name in TEMPERATURES if name in stats},
         "step_size": float(stats["step_size"][:, -1].mean()) if "step_size" in stats else np.nan,
         "seconds": seconds,
+        "cpu_seconds": cpu,
         "converged": draws.attrs.get("converged", np.nan),
         "verdict": draws.attrs.get("verdict", ""),
     }
 
 
 COLUMNS = ["data", "split", "method", *SCORES, *TEMPERATURES, "step_size", "seconds"]
-COLUMNS += ["seconds_for_scale", "converged", "verdict"]
+COLUMNS += ["cpu_seconds", "prior_scale", "seconds_for_scale", "converged", "verdict"]
 
 
 def done(args: argparse.Namespace, name: str, method: str, split: int) -> bool:
@@ -134,7 +149,7 @@ def show(rows: pandas.DataFrame) -> None:
     best = rows[rows.method.isin(FULL_BATCH)].groupby(["data", "split"]).rmse.min()
     pairs = pandas.MultiIndex.from_frame(rows[["data", "split"]])
     rows = rows.assign(ratio=rows.rmse.to_numpy() / best.reindex(pairs).to_numpy())
-    numbers = ["rmse", "ratio", *SCORES[1:], *TEMPERATURES, "seconds", "converged"]
+    numbers = ["rmse", "ratio", *SCORES[1:], *TEMPERATURES, "seconds", "cpu_seconds", "converged"]
     table = rows.groupby(["data", "method"], sort=False)[numbers].mean()
     table.insert(0, "splits", rows.groupby(["data", "method"], sort=False).size())
     print(table.round(3).dropna(axis=1, how="all").to_markdown(floatfmt=".3g"))

@@ -215,3 +215,26 @@ def test_draws_without_a_test_have_the_bias_of_leapfrog():
 def test_a_number_of_steps_without_a_test_is_whole(far):
     with pytest.raises(ValueError, match="got num_unadjusted=-1"):
         bnn.hmc(far, 0.01, num_unadjusted=-1)
+
+
+def test_runs_are_shorter_where_a_gradient_costs_more():
+    def linear(num_rows, num_weights):
+        def model(x, y=None):
+            w = numpyro.sample("w", dist.Normal(0, 1).expand([num_weights]).to_event(1))
+            with numpyro.plate("data", len(x)):
+                numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+        x = np.zeros((num_rows, num_weights), np.float32)
+        return bnn.condition(model, (x, x[:, 0]))
+
+    small, medium, large = linear(300, 400), linear(2_000, 500), linear(9_000, 300)
+    assert [bnn.hmc(p).settings["max_num_steps"] for p in (small, medium, large)] == [
+        1000,
+        536,
+        200,
+    ]
+    assert [bnn.hmc(p).counts.num_draws for p in (small, medium, large)] == [1000, 536, 200]
+    assert [bnn.nuts(p).settings["max_num_doublings"] for p in (small, medium, large)] == [10, 9, 8]
+    assert bnn.adjusted_mclmc(large).settings["max_num_steps"] == 200
+    # A step size that is given is for trajectories of a given length.
+    assert bnn.hmc(large, 0.01).settings["max_num_steps"] == 1000

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.method import Method, describe
-from bnn_ppl.methods.shared.adaptation import Mass, adaptive, initial_mass
+from bnn_ppl.methods.shared.adaptation import Mass, adaptive, affordable_steps, initial_mass
 from bnn_ppl.methods.shared.integrators import check_sphere, isokinetic_mclachlan
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -26,7 +26,7 @@ def adjusted_mclmc(
     *,
     mass: Mass | None = None,
     target_acceptance: float = 0.9,
-    max_num_steps: int = 1000,
+    max_num_steps: int | None = None,
 ) -> Method:
     r"""Metropolis-adjusted microcanonical Monte Carlo (adjusted MCLMC).
 
@@ -55,7 +55,8 @@ def adjusted_mclmc(
     target_acceptance
         Target acceptance rate of dual averaging.
     max_num_steps
-        Maximum number of steps per transition; longer trajectories are truncated.
+        Maximum number of steps per transition; longer trajectories are truncated. By default 1,000,
+        and fewer, down to 200, where rows times weights exceed 500,000.
 
     Raises
     ------
@@ -73,6 +74,7 @@ def adjusted_mclmc(
     length = quarter_period if trajectory_length is None else trajectory_length
     check_sphere(num_weights)
     check_positive("trajectory_length", length)
+    max_num_steps = affordable_steps(posterior) if max_num_steps is None else max_num_steps
     check_count("max_num_steps", max_num_steps)
 
     def transition(

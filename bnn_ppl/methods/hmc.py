@@ -13,6 +13,7 @@ from bnn_ppl.methods.method import SAMPLED, Method, describe
 from bnn_ppl.methods.shared.adaptation import (
     Mass,
     adaptive,
+    affordable_steps,
     drawn_momentum,
     euclidean,
     initial_mass,
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
     from blackjax.mcmc.hmc import HMCInfo, HMCState
     from blackjax.mcmc.integrators import IntegratorState
 
+_MOST_STEPS = 1000  # of given length
+
 
 @describe(
     gives="exact draws",
     cost="gradients on all rows, tens to thousands per draw",
     bias="none once the chains have converged",
+    length="300 warm-up steps, 1,000 draws (down to 200 of many rows times weights)",
     counts=SAMPLED._replace(num_draws=1000),
 )
 def hmc(
@@ -41,7 +45,7 @@ def hmc(
     *,
     mass: Mass | None = None,
     target_acceptance: float = 0.8,
-    max_num_steps: int = 1000,
+    max_num_steps: int | None = None,
     jitter: float | None = None,
     num_unadjusted: int = 0,
     adjusted: bool = True,
@@ -80,7 +84,8 @@ def hmc(
         Target acceptance rate of dual averaging.
     max_num_steps
         Maximum number of leapfrog steps per transition. With step_size=None longer trajectories
-        are truncated, also after warm-up; a fixed step size that needs more is refused.
+        are truncated, also after warm-up; a fixed step size that needs more is refused. By default
+        1,000; with step_size=None fewer, down to 200, where rows times weights exceed 500,000.
     jitter
         Relative half-width of the uniform distribution of integration times: 0.3 draws each
         transition's from 0.7 to 1.3 times `trajectory_length`. With a constant time, a direction
@@ -118,6 +123,9 @@ def hmc(
     length = _quarter_period(posterior, mass) if trajectory_length is None else trajectory_length
     adapts_length = step_size is trajectory_length is None
     jitter = (0.3 if step_size is None else 0.0) if jitter is None else jitter
+    affordable = affordable_steps(posterior)
+    if max_num_steps is None:
+        max_num_steps = affordable if step_size is None else _MOST_STEPS
     _check(step_size, length, max_num_steps, jitter)
     check_count("num_unadjusted", num_unadjusted, least=0)
     untested = {"num_unadjusted": num_unadjusted} if num_unadjusted else {}
@@ -159,7 +167,7 @@ def hmc(
         }
         return new, stats, None if adapted is None else _end(info, steps * step_size_now)
 
-    return adaptive(
+    method = adaptive(
         posterior,
         kernels.init,
         transition,
@@ -181,6 +189,8 @@ def hmc(
         },
         unadjusted=unadjusted if untested else None,
     )
+    # As many draws as steps of a trajectory are affordable: 200 to 1,000.
+    return method._replace(counts=SAMPLED._replace(num_draws=affordable))
 
 
 def _trajectory(num_steps: jax.Array | int) -> Callable:

@@ -36,6 +36,11 @@ _RESTARTS = (16, 48, 130, 330, 700)
 _MASS_DELAY = 20
 
 
+# Most steps of a trajectory, and rows times weights of all of them: the default runs on a table of
+# 10,000 rows are to end within minutes on two cores.
+_MOST_STEPS, _CHEAP_TRAJECTORY = (200, 1000), 2**29
+
+
 class AdaptiveState(NamedTuple):
     """A chain and the state of its adaptation."""
 
@@ -189,6 +194,15 @@ def adaptive(
     return Method(
         init, step, _draw, warmup, settings, logdensity=posterior.logdensity, all_rows=True
     )
+
+
+def affordable_steps(posterior: Posterior) -> int:
+    """Give the default limit of the steps of a trajectory: 1,000, down to 200 where they cost more.
+
+    They cost what the rows times the weights of their gradients do.
+    """
+    affordable = _CHEAP_TRAJECTORY // (posterior.num_rows * posterior.num_weights)
+    return min(max(affordable, _MOST_STEPS[0]), _MOST_STEPS[1])
 
 
 def _draw(key: Array, state: AdaptiveState) -> Tree:
