@@ -91,8 +91,8 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
     .. math:: \sum_s \sigma_s^{-2} \langle \bar w^{(1)}_s, \bar w^{(c)}_s \rangle,
 
     a linear assignment, until none of them changes; the best of 20 starts is taken. The means are
-    over draws, and :math:`\sigma_s` is the prior's standard deviation of site s. One renaming serves
-    all draws of a chain. With several hidden layers the optimum that is found is a local one.
+    over draws, and :math:`\sigma_s` is the prior's standard deviation of site s. One renaming
+    serves all draws of a chain. With several hidden layers the optimum found is a local one.
 
     Parameters
     ----------
