@@ -18,7 +18,15 @@ from bnn_ppl.runtime import starting  # noqa: F401 (first: it answers Ctrl-C)
 
 # isort: split
 from bnn_ppl import data, nets, plots, studies
-from bnn_ppl.analysis import conformal, correlations, diagnostics, metrics, pruning, surface
+from bnn_ppl.analysis import (
+    conformal,
+    correlations,
+    diagnostics,
+    metrics,
+    pruning,
+    surface,
+    symmetry,
+)
 from bnn_ppl.analysis.chain_budget import chain_budget
 from bnn_ppl.analysis.closed_form import predict_closed_form
 from bnn_ppl.analysis.compare import compare
@@ -51,7 +59,7 @@ warnings.filterwarnings(
 # Public modules can be imported by their public names, wherever their files are.
 for _module in (
     *(adversarial, augmentation, conformal, correlations, corruptions, diagnostics, metrics),
-    *(models, preconditioners, priors, pruning, schedules, shift, surface),
+    *(models, preconditioners, priors, pruning, schedules, shift, surface, symmetry),
 ):
     sys.modules[f"bnn_ppl.{_module.__name__.rsplit('.', 1)[1]}"] = _module
 
@@ -94,6 +102,7 @@ __all__ = [
     "shift",
     "studies",
     "surface",
+    "symmetry",
     "verdict",
 ]
 __all__.sort()

@@ -24,7 +24,12 @@ from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.sampling.judged import judged
 
 
-def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | None = None) -> None:
+def summary(
+    folder: Annotated[Path, tyro.conf.Positional],
+    *,
+    matched: bool = False,
+    data_dir: Path | None = None,
+) -> None:
     """Summarise a run: its verdict and settings, and R-hat and ESS in function and weight space.
 
     The weights of a network need not mix, since permuting hidden units leaves the function
@@ -34,11 +39,16 @@ def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
     ----------
     folder
         Folder of a run.
+    matched
+        Match the hidden units of the chains first, so that chains whose weights differ in the names
+        of units alone agree.
     data_dir
         Folder with the data set, if it has moved since the run.
     """
     run = reopen(folder, data_dir)
     draws = run.draws
+    if matched:
+        draws = bnn.symmetry.matched(run.posterior, draws)
     if "verdict" not in draws.attrs:  # still running, or killed
         draws.attrs |= judged(run.posterior, draws)
     print(f"{draws.attrs['verdict']}\n")
@@ -48,7 +58,7 @@ def summary(folder: Annotated[Path, tyro.conf.Positional], *, data_dir: Path | N
     functions = bnn.function_draws(run.predicting, draws, run.data.test.x)
     print("\nfunctions at the test rows, and weights")
     print(bnn.diagnostics.summary(draws, functions).to_string(float_format="{:.4g}".format))
-    print("\nweights, layer by layer")
+    print(f"\nweights, layer by layer{', units matched' if matched else ''}")
     print(bnn.diagnostics.weights(draws).to_string(float_format="{:.4g}".format))
 
 

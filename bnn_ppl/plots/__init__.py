@@ -26,11 +26,13 @@ from bnn_ppl.plots.robustness import (
 from bnn_ppl.plots.samples import sample_maps
 from bnn_ppl.plots.studies import continual, label_noise
 from bnn_ppl.plots.surface import posterior_surface
+from bnn_ppl.plots.symmetry import barriers
 from bnn_ppl.plots.warmup import warmup_objective, warmup_rates, warmup_scores
 from bnn_ppl.plots.weights import pruning, weights
 
 __all__ = [
     "adversarial",
+    "barriers",
     "chain_budget",
     "comparison",
     "continual",
