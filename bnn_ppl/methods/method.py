@@ -129,6 +129,8 @@ class Method(NamedTuple):
         ``fitted``. Recorded with the draws.
     subsample
         Share of the rows that each chain sees, its own, drawn at random without replacement.
+    symmetric_batches
+        Whether every other epoch goes through the batches of the one before in reverse order.
     """
 
     init: Callable[..., Any]
@@ -147,6 +149,7 @@ class Method(NamedTuple):
     counts: Counts = Counts()
     recipe: Recipe | None = None
     subsample: float = 1.0
+    symmetric_batches: bool = False
 
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:
