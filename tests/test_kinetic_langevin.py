@@ -86,7 +86,7 @@ def test_stationary_variance_is_that_of_the_discrete_law(scheme):
 
 @pytest.mark.statistical
 def test_bias_falls_as_the_square_of_the_step_size():
-    """In proportion to it, as that of other samplers, where an epoch is longer than 1 / friction."""
+    """In proportion to it, as for other samplers, where an epoch is longer than 1 / friction."""
 
     def slope(num_rows):
         posterior, mean = gaussian(num_rows, 12.0)
