@@ -12,6 +12,7 @@ from bnn_ppl.methods.csgld import csgld as csgld
 from bnn_ppl.methods.descent import descent as descent
 from bnn_ppl.methods.hmc import hmc as hmc
 from bnn_ppl.methods.ivon import ivon as ivon
+from bnn_ppl.methods.kinetic_langevin import kinetic_langevin as kinetic_langevin
 from bnn_ppl.methods.laplace import laplace as laplace
 from bnn_ppl.methods.mc_dropout import mc_dropout as mc_dropout
 from bnn_ppl.methods.mclmc import mclmc as mclmc
@@ -21,5 +22,6 @@ from bnn_ppl.methods.nuts import nuts as nuts
 from bnn_ppl.methods.sghmc import sghmc as sghmc
 from bnn_ppl.methods.sgld import sgld as sgld
 from bnn_ppl.methods.sgnht import sgnht as sgnht
+from bnn_ppl.methods.svgd import svgd as svgd
 from bnn_ppl.methods.swag import swag as swag
 from bnn_ppl.methods.vogn import vogn as vogn

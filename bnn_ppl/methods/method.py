@@ -27,6 +27,7 @@ DrawsFrom: TypeAlias = Literal[
     "low_rank_gaussian",
     "structured_gaussian",
     "dropout",
+    "particles",
 ]
 
 
@@ -124,11 +125,13 @@ class Method(NamedTuple):
         Whether draws are biased unless warm-up has tuned the method.
     draws_from
         Source of a chain's draws: the states of a "chain"; an optimiser's last "point", its
-        "best_point" or the "average" of its points; or a fitted distribution. "gaussian" means
-        independent Gaussians, with parameters ``<site>.loc`` and ``<site>.scale`` in the group
-        ``fitted``. Recorded with the draws.
+        "best_point" or the "average" of its points; "particles"; or a fitted distribution.
+        "gaussian" means independent Gaussians, with parameters ``<site>.loc`` and
+        ``<site>.scale`` in the group ``fitted``. Recorded with the draws.
     subsample
         Share of the rows that each chain sees, its own, drawn at random without replacement.
+    symmetric_batches
+        Whether every other epoch goes through the batches of the one before in reverse order.
     """
 
     init: Callable[..., Any]
@@ -147,6 +150,7 @@ class Method(NamedTuple):
     counts: Counts = Counts()
     recipe: Recipe | None = None
     subsample: float = 1.0
+    symmetric_batches: bool = False
 
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:

@@ -22,6 +22,7 @@ class Minibatches(NamedTuple):
     size: int | None  # rows per batch; None for all
     bootstrap: bool  # each chain sees a bootstrap sample of the rows
     subsample: float = 1.0  # share of the rows that each chain sees, drawn without replacement
+    symmetric: bool = False  # every other epoch is the one before it, backwards
 
     def check(self, num_rows: int, shards: int) -> None:
         """Refuse a batch size that does not fit the rows or the devices that share them."""
@@ -50,16 +51,22 @@ class Minibatches(NamedTuple):
         if self.size is None and not self.bootstrap and self.subsample == 1:
             return ()
         shards, rows, kept, steps = self._sizes(data)
+        epoch = count // steps
+        size = None if self.size is None else self.size // shards
+        sweep = epoch // 2 if self.symmetric else epoch
 
         def of_shard(shard: jax.Array) -> jax.Array:
-            epoch_key = jax.random.fold_in(jax.random.fold_in(key, shard), count // steps)
+            epoch_key = jax.random.fold_in(jax.random.fold_in(key, shard), sweep)
             own_key = jax.random.fold_in(key, shards + shard)
             chosen = jnp.arange(rows)
             if self.bootstrap:
                 chosen = jax.random.randint(own_key, (rows,), 0, rows)
             elif kept < rows:
                 chosen = jax.random.permutation(own_key, rows)[:kept]
-            return _shuffled(epoch_key, chosen)
+            order = _shuffled(epoch_key, chosen)
+            if not self.symmetric:
+                return order
+            return jnp.where(epoch % 2, _backwards(order, kept if size is None else size), order)
 
         return jax.vmap(of_shard)(jnp.arange(shards))
 
@@ -91,6 +98,13 @@ class Minibatches(NamedTuple):
         rows = num_rows // shards
         kept = rows_of_share(self.subsample, rows)
         return shards, rows, kept, 1 if self.size is None else kept // (self.size // shards)
+
+
+def _backwards(order: jax.Array, size: int) -> jax.Array:
+    """Reverse the order of the batches; the rows of each, and those left over, stay."""
+    used = len(order) // size * size
+    batches = order[:used].reshape(-1, size)
+    return jnp.concatenate([batches[::-1].ravel(), order[used:]])
 
 
 def _shuffled(key: jax.Array, rows: jax.Array) -> jax.Array:

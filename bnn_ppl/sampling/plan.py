@@ -107,7 +107,7 @@ def plan(
     num_warmup, num_draws, thin, size, *_ = counts
     began = time.perf_counter()
     lengths = num_chains, num_warmup, num_draws, thin
-    minibatches = Minibatches(size, bootstrap, method.subsample)
+    minibatches = Minibatches(size, bootstrap, method.subsample, method.symmetric_batches)
     prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
     loops = [compile_loop(phase, prepared) for phase in prepared.phases]
     compile_seconds = time.perf_counter() - began

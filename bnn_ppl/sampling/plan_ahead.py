@@ -140,7 +140,9 @@ def plan_ahead(
     given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
     counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
     mesh = mesh_of(machine, num_chains)
-    minibatches = Minibatches(counts.batch_size, bootstrap, method.subsample)
+    minibatches = Minibatches(
+        counts.batch_size, bootstrap, method.subsample, method.symmetric_batches
+    )
     lengths = num_chains, counts.num_warmup, counts.num_draws, counts.thin
     prepared = prepare_ahead(posterior, method, *lengths, minibatches, mesh)
     phases = _compiled_phases(prepared, machine.device.memory)

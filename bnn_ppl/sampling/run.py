@@ -192,7 +192,7 @@ def run(
     method = _scored(method, posterior, score_every, held_out, size)
     goal = goal_of(posterior, until, num_chains, num_draws, thin)
     num_draws = first_look(goal, num_draws, header)
-    minibatches = Minibatches(size, bootstrap, method.subsample)
+    minibatches = Minibatches(size, bootstrap, method.subsample, method.symmetric_batches)
     lengths = num_chains, num_warmup, num_draws, thin
     recorder: Memory | Folder
     with waiting(progress):

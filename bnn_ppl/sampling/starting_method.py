@@ -56,7 +56,9 @@ def prepared_start(
     key: jax.Array, posterior: Posterior, start: Method, prepared: Prepared
 ) -> Prepared:
     """Prepare the warm-up of a starting method for the chains of a run."""
-    minibatches = prepared.phases[1].minibatches._replace(size=start.counts.batch_size)
+    minibatches = prepared.phases[1].minibatches._replace(
+        size=start.counts.batch_size, symmetric=start.symmetric_batches
+    )
     num_warmup = min(start.counts.num_warmup, MOST_STEPS)
     lengths = len(prepared.chains), num_warmup, 1, 0
     own = prepare(key, posterior, start, *lengths, minibatches, mesh=prepared.mesh)
