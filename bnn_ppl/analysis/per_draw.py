@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
+from bnn_ppl.model.features import at_inputs
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import numbers_of
@@ -17,6 +18,11 @@ from bnn_ppl.runtime.programs import compiled_once
 Array = jax.Array
 Tree = Any
 Predictive: TypeAlias = Callable[[Tree, Tree], dist.Distribution]  # of values and x
+
+
+def of_draws(predictive: Predictive, block: Tree, x: Tree) -> Callable[[Tree], dist.Distribution]:
+    """Predict x with each draw of a block; what x alone decides is computed here, once."""
+    return at_inputs(predictive, jax.tree.map(lambda leaf: leaf[0], block), x)
 
 
 def probs_or_mean(predictive: dist.Distribution) -> tuple[str, Array]:

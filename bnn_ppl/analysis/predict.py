@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, probs_or_mean, row_dims
+from bnn_ppl.analysis.per_draw import (
+    Array,
+    Predictive,
+    Tree,
+    compiled,
+    of_draws,
+    probs_or_mean,
+    row_dims,
+)
 from bnn_ppl.analysis.running_average import adder, dataset_of
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import checked_inputs, rows_to_predict
@@ -244,8 +252,10 @@ def _map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str
 
 
 def _centers(predictive: Predictive, block: Tree, x: Tree) -> dict[str, Array]:
+    at = of_draws(predictive, block, x)
+
     def one(values: Tree) -> dict[str, Array]:
-        return dict([probs_or_mean(predictive(values, x))])
+        return dict([probs_or_mean(at(values))])
 
     return jax.lax.map(one, block)
 
@@ -253,9 +263,11 @@ def _centers(predictive: Predictive, block: Tree, x: Tree) -> dict[str, Array]:
 def _drawn(
     predictive: Predictive, block: Tree, key: Array, first: Array, x: Tree, y: Array
 ) -> dict[str, Array]:
+    at = of_draws(predictive, block, x)
+
     def one(numbered: tuple[Array, Tree]) -> dict[str, Array]:
         number, values = numbered
-        distribution = predictive(values, x)
+        distribution = at(values)
         log_prob = distribution.log_prob(y)
         return {
             "drawn": distribution.sample(jax.random.fold_in(key, number)),

@@ -15,6 +15,7 @@ from bnn_ppl.analysis.per_draw import (
     Tree,
     compiled,
     entropy_of_outputs,
+    of_draws,
     probs_or_mean,
     row_dims,
 )
@@ -53,8 +54,10 @@ def _add(
     y: Array | None,
     keep_each: bool = False,
 ) -> tuple[Sums, dict[str, Array]]:
+    at = of_draws(predictive, block, x)
+
     def of_draw(values: Tree, weight: Array) -> tuple[Sums, dict[str, Array]]:
-        distribution = predictive(values, x)
+        distribution = at(values)
         each = dict([probs_or_mean(distribution)]) if keep_each else {}
         return _of_draw(distribution, weight, y), each
 

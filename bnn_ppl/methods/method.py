@@ -129,6 +129,9 @@ class Method(NamedTuple):
         ``fitted``. Recorded with the draws.
     subsample
         Share of the rows that each chain sees, its own, drawn at random without replacement.
+    raw_rows
+        Whether it reads the layers of networks or changes inputs, and so has no use for features of
+        x that are computed once (:mod:`bnn_ppl.model.features`).
     """
 
     init: Callable[..., Any]
@@ -147,6 +150,7 @@ class Method(NamedTuple):
     counts: Counts = Counts()
     recipe: Recipe | None = None
     subsample: float = 1.0
+    raw_rows: bool = False
 
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:
