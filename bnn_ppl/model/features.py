@@ -46,7 +46,7 @@ class Features(NamedTuple):
     """
 
     x: Tree
-    arrays: list[Array]
+    arrays: list[Any]
     places: tuple[int, ...]
     digest: str
 
@@ -174,8 +174,8 @@ def fixed_part(
         return None
     results, by_row = program.early_results, set()
     for result, same in zip(results, other.early_results, strict=True):
-        shapes = (result.aval.shape, same.aval.shape)  # type: ignore[attr-defined]
-        if shapes == ((num_rows, *shapes[0][1:]), (num_rows + 1, *shapes[0][1:])):
+        first, second = _shape_of(result).shape, _shape_of(same).shape
+        if first[:1] == (num_rows,) and second == (num_rows + 1, *first[1:]):
             by_row.add(result)
     kept = _kept(program, by_row)
     if not kept:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +116,7 @@ def _of_inputs(
     trace = traced(model, x, y, substitute_fn=_constrained(position, log_jacobians.__setitem__))
     log_priors = {site: _summands(trace[site]) for site in position}
     rows = _by_row(trace)
-    if not active_changes() and _exceeds(len(rows), microbatch):  # a tap sees all rows at once
+    if not active_changes() and _is_fewer(microbatch, len(rows)):  # a tap sees all rows at once
         # The rows just traced are then not used, and the compiler drops them.
         values = {site: trace[site]["value"] for site in position}
         rows = by_chunk(lambda x, y: _by_row(traced(model, x, y, data=values)), microbatch, x, y)
@@ -142,17 +142,18 @@ def _of_features(
         found = of_all((position, data[1]), data[0].x) if found is None else found
         return found.log_likelihood
 
-    if terms is None or not _exceeds(len(y), microbatch):
+    if terms is None or not _is_fewer(microbatch, len(y)):
         return terms
     if automatic:
         microbatch = fitting_microbatch(rows_of, (x, y), position)
-    if _exceeds(len(y), microbatch):
+    if _is_fewer(microbatch, len(y)):
         rows = by_chunk(lambda x, y: rows_of((x, y), position), microbatch, x, y)
         terms = terms._replace(log_likelihood=rows)
     return terms
 
 
-def _exceeds(num_rows: int, microbatch: int | None) -> bool:
+def _is_fewer(microbatch: int | None, num_rows: int) -> TypeGuard[int]:
+    """Whether a device is to work on fewer rows at a time than it has."""
     return microbatch is not None and num_rows // num_row_shards(num_rows) > microbatch
 
 
