@@ -9,16 +9,20 @@ with features computed once, and of the package on the images themselves.
 
 import sys
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from flax import nnx
-from timing import compare, seconds_a_step
+from timing import best_seconds, compare
 
 import bnn_ppl as bnn
 from bnn_ppl.model.features import rows_with_features
+from bnn_ppl.sampling.compiled_loop import compile_loop
+from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.start import prepare
 
 NUM_STEPS = 10  # leapfrogs of a transition
 
@@ -28,20 +32,21 @@ def measure(num_rows: int) -> dict[str, float]:
     train = bnn.data.load("cifar10", subset=num_rows).train
     data = train.x, train.y
     posterior = head_of_resnet(data)
-    position = posterior.init(jax.random.key(0))
+    method = bnn.hmc(posterior, step_size=1e-3, trajectory_length=1e-3 * NUM_STEPS)
     began = time.perf_counter()
     rows = rows_with_features(posterior)
     taken = time.perf_counter() - began
     print(f"features of {num_rows} images: {taken:.1f} s, compiling included", file=sys.stderr)
-    (features,) = rows[0].arrays
+    position = posterior.init(jax.random.key(0))
     programs = {
-        "bare loop on features": (bare(features, data[1]), position),
-        "HMC, features computed once": (transition(posterior, rows), position),
+        "bare loop on features": (bare(rows[0].arrays[0], data[1], position), 2_000),
+        "HMC, features computed once": (draws(posterior, method), 200),
+        "HMC, all layers": (draws(posterior, method._replace(raw_rows=True)), 2),
     }
-    steps_a_call = dict.fromkeys(programs, NUM_STEPS) | {"bare loop on features": 1}
-    found = seconds_a_step(programs, 2_000, steps_a_call)
-    programs = {"HMC, all layers": (transition(posterior, posterior.data), position)}
-    return found | seconds_a_step(programs, NUM_STEPS, {"HMC, all layers": NUM_STEPS})
+    return {
+        name: best_seconds(partial(call, count)) / count / (NUM_STEPS if "HMC" in name else 1)
+        for name, (call, count) in programs.items()
+    }
 
 
 class Backbone(bnn.nets.ResNet20):
@@ -67,31 +72,32 @@ def head_of_resnet(data):
     return bnn.condition(model, data)
 
 
-def bare(features, y):
-    """Make one leapfrog step of logistic regression on features."""
+def bare(features, y, position):
+    """Make a loop of gradient steps of logistic regression on features."""
 
-    def density(position):
+    def density(position, features, y):
         logits = features @ position["head.kernel"] + position["head.bias"]
         prior = sum(-0.5 * jnp.sum((w / 0.3) ** 2) for w in jax.tree.leaves(position))
-        rows = jnp.arange(len(y))
-        return prior + jnp.sum(jax.nn.log_softmax(logits)[rows, y])
+        return prior + jnp.sum(jax.nn.log_softmax(logits)[jnp.arange(len(y)), y])
 
-    def step(key, i, position):
-        gradient = jax.grad(density)(position)
-        return jax.tree.map(lambda w, g: w + 1e-6 * g, position, gradient)
+    @partial(jax.jit, static_argnums=0)
+    def loop(count, position, features, y):
+        def step(i, position):
+            gradient = jax.grad(density)(position, features, y)
+            return jax.tree.map(lambda w, g: w + 1e-6 * g, position, gradient)
 
-    return step
+        return jax.lax.fori_loop(0, count, step, position)
+
+    return lambda count: loop(count, position, jnp.asarray(features), jnp.asarray(y))
 
 
-def transition(posterior, rows):
-    """Make an HMC transition of ten leapfrogs, on rows."""
-    method = bnn.hmc(posterior, step_size=1e-3, trajectory_length=1e-3 * NUM_STEPS)
-
-    def step(key, i, position):
-        state = method.init(key, position, rows)
-        return method.draw(key, method.step(key, state, rows)[0])
-
-    return step
+def draws(posterior, method):
+    """Make the loop over draws that a run of the method compiles."""
+    counts = 1, 0, 1_000, 1  # chains, warm-up, draws, steps between draws
+    prepared = prepare(jax.random.key(0), posterior, method, *counts, Minibatches(None, False))
+    loop = compile_loop(prepared.phases[1], prepared)
+    # The loop takes the memory of the states that it is given.
+    return lambda count: loop.run(jax.tree.map(jnp.copy, prepared.states), 0, count)
 
 
 if __name__ == "__main__":
