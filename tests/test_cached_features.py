@@ -12,6 +12,7 @@ from flax import nnx
 from jax.sharding import AxisType
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.per_draw import known_of
 from bnn_ppl.analysis.running_average import _add
 from bnn_ppl.model import features
 from bnn_ppl.model.features import Features, at_inputs, raw_inputs, rows_with_features
@@ -353,10 +354,6 @@ def prepared(posterior, method, size=None, **options):
     return prepare(jax.random.key(0), posterior, method, 1, 3, 4, 1, Minibatches(size, False))
 
 
-def convolutions(program):
-    return [e for e in equations_in(program) if e.primitive.name == "conv_general_dilated"]
-
-
 @pytest.mark.parametrize("name", ["hmc", "descent"])
 def test_the_loop_of_a_run_has_the_head_alone(name):
     """Also where the prior's numbers are arguments of the program, as the ready-made models'."""
@@ -454,7 +451,9 @@ def test_plans_count_the_head_alone(posterior):
 
 
 @pytest.mark.parametrize("kind", X)
-def test_predictions_are_those_of_all_layers(kind):
+@pytest.mark.parametrize("draws_a_block", [3, 100])
+def test_predictions_are_those_of_all_layers(kind, draws_a_block, monkeypatch):
+    monkeypatch.setattr("bnn_ppl.storage.inference_data._BYTES_A_BLOCK", draws_a_block * 18 * 4)
     posterior = conditioned(kind)
     some = draws(posterior, hmc(posterior))
     x = RNG.normal(size=(4, *X[kind].shape[1:])).astype("f")
@@ -471,14 +470,22 @@ def test_predictions_are_those_of_all_layers(kind):
     np.testing.assert_allclose(functions.reshape(8, 4, 3), each, atol=1e-5)
 
 
+def convolutions(program):
+    return [e for e in equations_in(program) if e.primitive.name == "conv_general_dilated"]
+
+
 def test_fixed_layers_see_each_row_once_for_all_draws():
     posterior = conditioned("convolutional")
     block = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), position_of(posterior))
     args = None, block, jnp.ones(3), X["convolutional"], Y
-    program = jax.make_jaxpr(partial(_add, posterior.predictive))(*args).jaxpr
+    known = known_of(posterior, block, X["convolutional"])
+    add = partial(_add, posterior.predictive)
+    program = jax.make_jaxpr(add)(*args).jaxpr
     loops = [e for e in equations_in(program) if e.primitive.name == "scan"]
     inside = [c for loop in loops for body in programs_in(loop) for c in convolutions(body)]
     assert len(convolutions(program)) == 2 and not inside
+    compiled = jax.jit(add).lower(*args, known).compile().as_text()
+    assert " convolution(" not in compiled, "one program for all blocks of draws does them"
 
 
 def test_results_that_are_no_trees_are_left_as_they_are():

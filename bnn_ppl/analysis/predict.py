@@ -12,6 +12,7 @@ from bnn_ppl.analysis.per_draw import (
     Predictive,
     Tree,
     compiled,
+    known_of,
     of_draws,
     probs_or_mean,
     row_dims,
@@ -122,10 +123,12 @@ def _predict(
     with products_in(posterior.precision):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
-            sums, blocks = None, []
+            sums, blocks, known = None, [], None
             for block, weights in in_blocks(sites, all_weights):
                 # Waiting keeps blocks from piling up in memory in front of a slow device.
-                sums, each = jax.block_until_ready(add(sums, block, weights, *rows))
+                if sums is None:
+                    known = known_of(posterior, block, rows[0])
+                sums, each = jax.block_until_ready(add(sums, block, weights, *rows, known))
                 blocks.append(jax.tree.map(np.asarray, each))
                 used += len(weights)
                 report(used)
@@ -172,7 +175,14 @@ def function_draws(
     check_arguments(posterior=posterior, draws=draws)
     x = checked_inputs(posterior, x)
     centers = compiled(_centers, posterior)
-    functions = _map_draws(lambda block, _: centers(block, x), posterior, draws)
+    known: list[Array] | None = None
+
+    def of_block(block: Tree, first: int) -> dict[str, Array]:
+        nonlocal known
+        known = known_of(posterior, block, x) if first == 0 else known
+        return centers(block, x, known)
+
+    functions = _map_draws(of_block, posterior, draws)
     return _as_draws(functions, draws)
 
 
@@ -251,8 +261,10 @@ def _map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str
     )
 
 
-def _centers(predictive: Predictive, block: Tree, x: Tree) -> dict[str, Array]:
-    at = of_draws(predictive, block, x)
+def _centers(
+    predictive: Predictive, block: Tree, x: Tree, known: list[Array] | None
+) -> dict[str, Array]:
+    at = of_draws(predictive, block, x, known)
 
     def one(values: Tree) -> dict[str, Array]:
         return dict([probs_or_mean(at(values))])

@@ -224,7 +224,10 @@ def with_features(
 
 
 def at_inputs(
-    function: Callable[[Tree, Tree], Tree], values: Tree, x: Tree
+    function: Callable[[Tree, Tree], Tree],
+    values: Tree,
+    x: Tree,
+    known: list[Array] | None = None,
 ) -> Callable[[Tree], Tree]:
     """Give ``function(values, x)`` as a function of the values, for use in a loop over them.
 
@@ -238,20 +241,15 @@ def at_inputs(
         Some values, or their shapes.
     x
         Inputs.
+    known
+        What follows from x, from :func:`known_of_inputs`, if it has been computed before.
     """
-
-    def plain(values: Tree) -> Tree:
-        return function(values, x)
-
-    try:
-        program = program_of(function, values, x)
-    except TypeError:  # a result that is no tree of arrays
-        return plain
-    kept = [result for result in program.crossing() if program.flops([result])]
-    if not kept or not _small(bytes_of([_shape_of(result) for result in kept]), bytes_of(x)):
-        return plain
+    program, kept = _split(function, values, x)
+    if program is None:
+        return lambda values: function(values, x)
     given = dict(zip(program.now, jax.tree.leaves(x), strict=True))
-    given |= dict(zip(kept, program.evaluate(given, kept), strict=True))
+    found = program.evaluate(given, kept) if known is None else known
+    given |= dict(zip(kept, found, strict=True))
 
     def at(values: Tree) -> Tree:
         own = dict(zip(program.later, jax.tree.leaves(values), strict=True))
@@ -259,6 +257,27 @@ def at_inputs(
         return jax.tree.unflatten(program.result, results)
 
     return at
+
+
+def known_of_inputs(function: Callable[[Tree, Tree], Tree], values: Tree, x: Tree) -> list[Array]:
+    """Compute what of ``function(values, x)`` follows from x alone, for :func:`at_inputs`."""
+    program, kept = _split(function, values, x)
+    if program is None:
+        return []
+    return program.evaluate(dict(zip(program.now, jax.tree.leaves(x), strict=True)), kept)
+
+
+def _split(
+    function: Callable[[Tree, Tree], Tree], values: Tree, x: Tree
+) -> tuple[Program | None, list[Var]]:
+    """Give the program and what to keep of what follows from x; None where that is nothing."""
+    try:
+        program = program_of(function, values, x)
+    except TypeError:  # a result that is no tree of arrays
+        return None, []
+    kept = [result for result in program.crossing() if program.flops([result])]
+    small = _small(bytes_of([_shape_of(result) for result in kept]), bytes_of(x))
+    return (program, kept) if kept and small else (None, [])
 
 
 def _small(num_bytes: int, of_inputs: int, num_shards: int = 1) -> bool:
