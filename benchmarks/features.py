@@ -39,13 +39,13 @@ def measure(num_rows: int) -> dict[str, float]:
     print(f"features of {num_rows} images: {taken:.1f} s, compiling included", file=sys.stderr)
     position = posterior.init(jax.random.key(0))
     programs = {
-        "bare loop on features": (bare(rows[0].arrays[0], data[1], position), 2_000),
-        "HMC, features computed once": (draws(posterior, method), 200),
-        "HMC, all layers": (draws(posterior, method._replace(raw_rows=True)), 2),
+        "bare loop on features": (bare(rows[0].arrays[0], data[1], position), 2_000, 5, 2_000),
+        "HMC, features computed once": (draws(posterior, method), 200, 5, 200 * NUM_STEPS),
+        "HMC, all layers": (draws(posterior, method._replace(raw_rows=True)), 1, 1, NUM_STEPS),
     }
     return {
-        name: best_seconds(partial(call, count)) / count / (NUM_STEPS if "HMC" in name else 1)
-        for name, (call, count) in programs.items()
+        name: best_seconds(partial(call, count), rounds) / gradients
+        for name, (call, count, rounds, gradients) in programs.items()
     }
 
 

@@ -14,6 +14,7 @@ from jax.sharding import AxisType
 import bnn_ppl as bnn
 from bnn_ppl.analysis.per_draw import known_of
 from bnn_ppl.analysis.running_average import _add
+from bnn_ppl.estimators import BayesianClassifier
 from bnn_ppl.model import features
 from bnn_ppl.model.features import Features, at_inputs, raw_inputs, rows_with_features
 from bnn_ppl.runtime.devices import AllRows
@@ -445,6 +446,25 @@ def test_plans_count_the_head_alone(posterior):
         for method in (bnn.hmc(posterior), raw(bnn.hmc(posterior)))
     )
     assert cached == flops(posterior, rows_with_features(posterior)) < other / 10
+
+
+@pytest.mark.thorough
+def test_estimators_sample_the_head_alone():
+    x = RNG.normal(size=(60, 6))
+    backbone = BACKBONES["dense"]
+
+    class Network(nnx.Module):
+        def __init__(self, rngs):
+            self.head = nnx.Linear(5, 2, rngs=rngs)
+
+        def __call__(self, x):
+            return self.head(backbone(x))
+
+    options = {"num_chains": 1, "num_warmup": 50, "num_draws": 50, "progress": False}
+    found = BayesianClassifier("hmc", net=Network, prior=bnn.priors.normal(3.0), **options)
+    found.fit(x, backbone(x)[:, 0] > 0)
+    assert found.draws_.attrs["cached_features"] == 5
+    assert found.score(x, backbone(x)[:, 0] > 0) > 0.9
 
 
 # --- predictions
