@@ -12,7 +12,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
-from bnn_ppl.analysis.per_draw import each_output
+from bnn_ppl.analysis.per_draw import each_output, of_draws
 from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
@@ -92,7 +92,8 @@ def function_correlations(
 
     @jax.jit
     def outputs(block: Any) -> jax.Array:
-        return jax.lax.map(lambda values: _outputs(posterior.predictive(values, x))[chosen], block)
+        at = of_draws(posterior.predictive, block, x)
+        return jax.lax.map(lambda values: _outputs(at(values))[chosen], block)
 
     deviations, done = _NOTHING, 0
     num_rows = len(jax.tree.leaves(x)[0])

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
+from bnn_ppl.model.features import at_inputs, known_of_inputs, worthwhile_part
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import numbers_of
@@ -17,6 +18,27 @@ from bnn_ppl.runtime.programs import compiled_once
 Array = jax.Array
 Tree = Any
 Predictive: TypeAlias = Callable[[Tree, Tree], dist.Distribution]  # of values and x
+
+
+def of_draws(
+    predictive: Predictive, block: Tree, x: Tree, known: list[Array] | None = None
+) -> Callable[[Tree], dist.Distribution]:
+    """Predict x with each draw of a block.
+
+    What x alone decides is computed here, once, unless it is known from :func:`known_of`.
+    """
+    return at_inputs(predictive, jax.tree.map(lambda leaf: leaf[0], block), x, known)
+
+
+def known_of(posterior: Posterior, block: Tree, x: Tree) -> list[Array] | None:
+    """Compute for all blocks of draws, if that pays, what x alone decides."""
+    if worthwhile_part(posterior) is None:
+        return None
+    return compiled(_known, posterior)(block, x)
+
+
+def _known(predictive: Predictive, block: Tree, x: Tree) -> list[Array]:
+    return known_of_inputs(predictive, jax.tree.map(lambda leaf: leaf[0], block), x)
 
 
 def probs_or_mean(predictive: dist.Distribution) -> tuple[str, Array]:

@@ -7,7 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, probs_or_mean, row_dims
+from bnn_ppl.analysis.per_draw import (
+    Array,
+    Predictive,
+    Tree,
+    compiled,
+    known_of,
+    of_draws,
+    probs_or_mean,
+    row_dims,
+)
 from bnn_ppl.analysis.running_average import adder, dataset_of
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import checked_inputs, rows_to_predict
@@ -114,10 +123,12 @@ def _predict(
     with products_in(posterior.precision):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
-            sums, blocks = None, []
+            sums, blocks, known = None, [], None
             for block, weights in in_blocks(sites, all_weights):
                 # Waiting keeps blocks from piling up in memory in front of a slow device.
-                sums, each = jax.block_until_ready(add(sums, block, weights, *rows))
+                if sums is None:
+                    known = known_of(posterior, block, rows[0])
+                sums, each = jax.block_until_ready(add(sums, block, weights, *rows, known))
                 blocks.append(jax.tree.map(np.asarray, each))
                 used += len(weights)
                 report(used)
@@ -164,7 +175,14 @@ def function_draws(
     check_arguments(posterior=posterior, draws=draws)
     x = checked_inputs(posterior, x)
     centers = compiled(_centers, posterior)
-    functions = _map_draws(lambda block, _: centers(block, x), posterior, draws)
+    known: list[Array] | None = None
+
+    def of_block(block: Tree, first: int) -> dict[str, Array]:
+        nonlocal known
+        known = known_of(posterior, block, x) if first == 0 else known
+        return centers(block, x, known)
+
+    functions = _map_draws(of_block, posterior, draws)
     return _as_draws(functions, draws)
 
 
@@ -243,9 +261,13 @@ def _map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str
     )
 
 
-def _centers(predictive: Predictive, block: Tree, x: Tree) -> dict[str, Array]:
+def _centers(
+    predictive: Predictive, block: Tree, x: Tree, known: list[Array] | None
+) -> dict[str, Array]:
+    at = of_draws(predictive, block, x, known)
+
     def one(values: Tree) -> dict[str, Array]:
-        return dict([probs_or_mean(predictive(values, x))])
+        return dict([probs_or_mean(at(values))])
 
     return jax.lax.map(one, block)
 
@@ -253,9 +275,11 @@ def _centers(predictive: Predictive, block: Tree, x: Tree) -> dict[str, Array]:
 def _drawn(
     predictive: Predictive, block: Tree, key: Array, first: Array, x: Tree, y: Array
 ) -> dict[str, Array]:
+    at = of_draws(predictive, block, x)
+
     def one(numbered: tuple[Array, Tree]) -> dict[str, Array]:
         number, values = numbered
-        distribution = predictive(values, x)
+        distribution = at(values)
         log_prob = distribution.log_prob(y)
         return {
             "drawn": distribution.sample(jax.random.fold_in(key, number)),

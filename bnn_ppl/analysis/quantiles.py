@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, each_output
+from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, each_output, of_draws
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
@@ -86,7 +86,8 @@ def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
 
 
 def _distributions(predictive: Predictive, block: Tree, x: Tree) -> dist.Distribution:
-    return jax.lax.map(lambda values: _with_cdf(predictive(values, x)), block)
+    at = of_draws(predictive, block, x)
+    return jax.lax.map(lambda values: _with_cdf(at(values)), block)
 
 
 def _with_cdf(predictive: dist.Distribution) -> dist.Distribution:

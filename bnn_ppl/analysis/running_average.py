@@ -15,6 +15,7 @@ from bnn_ppl.analysis.per_draw import (
     Tree,
     compiled,
     entropy_of_outputs,
+    of_draws,
     probs_or_mean,
     row_dims,
 )
@@ -36,10 +37,10 @@ class Sums(NamedTuple):
 
 
 def adder(posterior: Posterior, keep_each: bool = False) -> Callable[..., tuple]:
-    """Give ``sums, block, weights, x, y -> sums, each`` that adds a block of draws.
+    """Give ``sums, block, weights, x, y, known=None -> sums, each`` that adds a block of draws.
 
-    Start with None for sums. ``each`` is the prediction of each draw of the block, as in
-    :func:`bnn_ppl.function_draws`, if `keep_each`; otherwise empty.
+    Start with None for sums; `known` is from :func:`per_draw.known_of`. ``each`` is what each draw
+    of the block predicts, as in :func:`bnn_ppl.function_draws`, if `keep_each`; otherwise empty.
     """
     return compiled(_add_keeping if keep_each else _add, posterior)
 
@@ -51,10 +52,13 @@ def _add(
     weights: Array,
     x: Tree,
     y: Array | None,
+    known: list[Array] | None = None,
     keep_each: bool = False,
 ) -> tuple[Sums, dict[str, Array]]:
+    at = of_draws(predictive, block, x, known)
+
     def of_draw(values: Tree, weight: Array) -> tuple[Sums, dict[str, Array]]:
-        distribution = predictive(values, x)
+        distribution = at(values)
         each = dict([probs_or_mean(distribution)]) if keep_each else {}
         return _of_draw(distribution, weight, y), each
 

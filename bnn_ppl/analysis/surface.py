@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from bnn_ppl.analysis.plane import grid_lines, shares_of_corners, triangle_of
+from bnn_ppl.model.features import rows_with_features
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Batch, Position
 from bnn_ppl.runtime.checks import check_count
@@ -211,7 +212,10 @@ def _on_devices(
     # The last block is filled up with repeated points.
     blocks = np.resize(shares.astype(jnp.result_type(float)), (num_blocks, num_at_once, 2))
     values_at = jax.jit(over_chains(_values_at(posterior), mesh, num_mapped=1))
-    shared = everywhere(positions, mesh), by_row(posterior.data, mesh)
+    shared = (
+        everywhere(positions, mesh),
+        by_row(rows_with_features(posterior, mesh.shape["data"]), mesh),
+    )
     found: list[dict[str, np.ndarray]] = []
     highest = -math.inf
     with (

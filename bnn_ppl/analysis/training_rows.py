@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from scipy.special import logsumexp
 
-from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, probs_or_mean
+from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, of_draws, probs_or_mean
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
@@ -121,8 +121,10 @@ def _blocks(sites: dict[str, Any], weights: np.ndarray) -> Any:
 
 
 def _each(predictive: Predictive, block: Tree, x: Tree, y: Array) -> tuple[dict[str, Array], Array]:
+    at = of_draws(predictive, block, x)
+
     def one(values: Tree) -> tuple[dict[str, Array], Array]:
-        distribution = predictive(values, x)
+        distribution = at(values)
         log_prob = distribution.log_prob(y)
         try:
             return dict([probs_or_mean(distribution)]), log_prob

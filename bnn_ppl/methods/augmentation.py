@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.model.features import raw_inputs
 
 Tree = Any
 Augmentation = Callable[[jax.Array, Any], Any]  # key, x -> x
@@ -43,11 +44,12 @@ def augmented(method: Method, augmentation: Augmentation) -> Method:
         def augmented_step(key: jax.Array, state: Tree, batch: Any) -> tuple[Tree, dict]:
             key, augmentation_key = jax.random.split(key)
             x, *rest = batch
-            return step(key, state, (augmentation(augmentation_key, x), *rest))
+            return step(key, state, (augmentation(augmentation_key, raw_inputs(x)), *rest))
 
         return augmented_step
 
     return method._replace(
+        raw_rows=True,
         step=on_augmented(method.step),
         warmup=None if method.warmup is None else on_augmented(method.warmup),
         settings={**method.settings, "augmentation": _named(augmentation)},

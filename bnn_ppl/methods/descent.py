@@ -159,6 +159,7 @@ def descent(
         logdensity=posterior.logdensity,
         draws_from="point" if average_from is None else "average",
         subsample=float(subsample),
+        raw_rows=bool(fgsm_epsilon),
     )
     if finds_rate:
         method = self_paced(method, step, objective)

@@ -128,6 +128,7 @@ def mc_dropout(
         fitted=fitted,
         logdensity=posterior.logdensity,
         draws_from="dropout",
+        raw_rows=True,
     )
     if not finds_rate:
         return method

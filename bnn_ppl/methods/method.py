@@ -132,6 +132,9 @@ class Method(NamedTuple):
         Share of the rows that each chain sees, its own, drawn at random without replacement.
     symmetric_batches
         Whether every other epoch goes through the batches of the one before in reverse order.
+    raw_rows
+        Whether it reads the layers of networks or changes inputs, and so has no use for features of
+        x that are computed once (:mod:`bnn_ppl.model.features`).
     """
 
     init: Callable[..., Any]
@@ -151,6 +154,7 @@ class Method(NamedTuple):
     recipe: Recipe | None = None
     subsample: float = 1.0
     symmetric_batches: bool = False
+    raw_rows: bool = False
 
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:

@@ -189,6 +189,7 @@ def mfvi(
         fitted=fitted,
         logdensity=posterior.logdensity,
         draws_from="gaussian",
+        raw_rows=estimator != "weights",
     )
     if not finds_rate:
         return method

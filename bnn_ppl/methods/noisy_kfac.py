@@ -235,6 +235,7 @@ def noisy_kfac(
         fitted=None if deterministic else parameters,
         logdensity=posterior.logdensity,
         draws_from="point" if deterministic else "structured_gaussian",
+        raw_rows=True,
     )
     if not finds_rate:
         return method

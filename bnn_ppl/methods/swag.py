@@ -213,6 +213,7 @@ def _collecting(
         draws_from="low_rank_gaussian" if rank else "gaussian",
         begin=begin,
         subsample=inner.subsample,
+        raw_rows=inner.raw_rows,
     )
 
 

@@ -213,6 +213,7 @@ def vogn(
         fitted=lambda state: fitted(state.loc, state.precision, state.num_steps),
         logdensity=posterior.logdensity,
         draws_from="gaussian",
+        raw_rows=True,
     )
     if not finds_rate:
         return method

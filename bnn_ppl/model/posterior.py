@@ -17,6 +17,7 @@ from bnn_ppl.model.checks import (
     checked_data,
     distribution_at,
 )
+from bnn_ppl.model.features import FixedPart, fixed_part
 from bnn_ppl.model.initial import initialiser, start
 from bnn_ppl.model.microbatch import fitting_microbatch
 from bnn_ppl.model.network import active_changes
@@ -32,6 +33,7 @@ from bnn_ppl.model.trace import (
     Values,
     constrained_values,
     evaluated,
+    terms_of,
     traced,
     unconstrained,
 )
@@ -103,6 +105,9 @@ class Posterior(NamedTuple):
     precision
         Of matrix products and convolutions, of its own functions and of whatever is computed with
         it; None for that of JAX's configuration when they are traced, or else "highest".
+    fixed_part
+        ``() -> FixedPart or None``: what its likelihood needs of x alone, where that is worth being
+        computed once. Such :class:`bnn_ppl.model.features.Features` may stand for x in batches.
     recipe
         How to make it anew with other numbers, if the model has some: see :func:`condition`.
     """
@@ -129,6 +134,7 @@ class Posterior(NamedTuple):
     tempered: str
     microbatch: int | None
     precision: MatmulPrecision | None
+    fixed_part: Callable[[], FixedPart | None]
     recipe: Recipe | None = None
 
     def __repr__(self) -> str:
@@ -212,6 +218,7 @@ def condition(
     observed = checked_structure(model, data)
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
     by_row = _by_row(model)
+    automatic = microbatch is None
     if microbatch is None:
         microbatch = fitting_microbatch(by_row, data, shapes)
     if microbatch is not None and microbatch < len(data[1]):
@@ -222,7 +229,7 @@ def condition(
     def make(numbers: list[Any]) -> Posterior:
         model = with_numbers(numbers)
         tempering = float(temperature), tempered
-        return _conditioned(model, data, observed, *tempering, microbatch, precision)
+        return _conditioned(model, data, observed, *tempering, microbatch, automatic, precision)
 
     posterior = make(numbers)
     return posterior._replace(recipe=Recipe(make, posterior, numbers)) if numbers else posterior
@@ -235,6 +242,7 @@ def _conditioned(
     temperature: float,
     tempered: str,
     microbatch: int | None,
+    automatic: bool,
     precision: MatmulPrecision | None,
 ) -> Posterior:
     """Make the posterior of what :func:`condition` has checked."""
@@ -243,7 +251,7 @@ def _conditioned(
     widening = temperature**0.5 if tempered == "posterior" else 1.0
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
     pinned = partial(_pinned, precision)
-    terms = pinned(_terms(model, microbatch))
+    terms = pinned(_terms(model, microbatch, automatic))
     total = partial(_total, temperature, tempered, num_rows)
 
     def log_prior(position: Position) -> Array:
@@ -295,6 +303,7 @@ def _conditioned(
         tempered=tempered,
         microbatch=None if microbatch is None else int(microbatch),
         precision=precision,
+        fixed_part=cache(pinned(partial(fixed_part, partial(terms_of, model), shapes, data))),
     )
 
 
@@ -333,8 +342,10 @@ def _by_row(model: Callable) -> Callable[[Data, Position], Array]:
     return lambda data, position: evaluated(model, None, position, data).log_likelihood
 
 
-def _terms(model: Callable, microbatch: int | None) -> Callable[[Position, Batch], Terms]:
-    now = partial(evaluated, model, microbatch)
+def _terms(
+    model: Callable, microbatch: int | None, automatic: bool
+) -> Callable[[Position, Batch], Terms]:
+    now = partial(evaluated, model, microbatch, automatic=automatic)
     once = jax.jit(now)  # traced once for all that is compiled from it
 
     def terms(position: Position, batch: Batch) -> Terms:

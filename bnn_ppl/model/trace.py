@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ from numpyro.distributions import ExpandedDistribution, biject_to
 from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
-from bnn_ppl.model.microbatch import by_chunk
+from bnn_ppl.model.features import Features, raw_inputs, with_features
+from bnn_ppl.model.microbatch import by_chunk, fitting_microbatch
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.runtime.devices import num_row_shards
 
@@ -79,27 +81,85 @@ def likelihood_alone(log_likelihood: Array) -> Terms:
     return Terms({}, {}, log_likelihood, {})
 
 
-def evaluated(model: Callable, microbatch: int | None, position: Position, batch: Batch) -> Terms:
-    """Evaluate the terms of the log-density, `microbatch` rows at a time."""
+def evaluated(
+    model: Callable,
+    microbatch: int | None,
+    position: Position,
+    batch: Batch,
+    *,
+    automatic: bool = False,
+) -> Terms:
+    """Evaluate the terms of the log-density, `microbatch` rows at a time.
+
+    If that number was chosen automatically, for rows of x, another is chosen for their features.
+    """
     x, y, *mask = batch
+    terms = None
+    if isinstance(x, Features) and not active_changes():  # a tap sees the layers of all of x
+        terms = _of_features(model, microbatch, automatic, position, x, y)
+    if terms is None:
+        terms = _of_inputs(model, microbatch, position, raw_inputs(x), y)
+    if mask:
+        terms = terms._replace(log_likelihood=jnp.where(mask[0], terms.log_likelihood, 0.0))
+    return terms
+
+
+def terms_of(model: Callable, later: tuple[Position, Array], x: Any) -> Terms:
+    """Evaluate the terms at (position, y) and x, in the form of :mod:`bnn_ppl.model.features`."""
+    return _of_inputs(model, None, later[0], x, later[1])
+
+
+def _of_inputs(
+    model: Callable, microbatch: int | None, position: Position, x: Any, y: Array
+) -> Terms:
     log_jacobians: dict[str, Array] = {}
     trace = traced(model, x, y, substitute_fn=_constrained(position, log_jacobians.__setitem__))
     log_priors = {site: _summands(trace[site]) for site in position}
     rows = _by_row(trace)
-    if active_changes():  # a tap sees all rows at once
-        microbatch = None
-    if microbatch is not None and len(rows) // num_row_shards(len(rows)) > microbatch:
+    if not active_changes() and _is_fewer(microbatch, len(rows)):  # a tap sees all rows at once
         # The rows just traced are then not used, and the compiler drops them.
         values = {site: trace[site]["value"] for site in position}
         rows = by_chunk(lambda x, y: _by_row(traced(model, x, y, data=values)), microbatch, x, y)
-    rows = jnp.where(mask[0], rows, 0.0) if mask else rows
     normals = {site: _normal(trace[site]) for site in position}
     known = {site: normal for site, normal in normals.items() if normal is not None}
     return Terms(log_priors, log_jacobians, rows, known, _row_scale(trace))
 
 
+def _of_features(
+    model: Callable,
+    microbatch: int | None,
+    automatic: bool,
+    position: Position,
+    x: Features,
+    y: Array,
+) -> Terms | None:
+    of_all = partial(terms_of, model)
+    terms = with_features(of_all, position, y, x)
+
+    def rows_of(data: tuple[Features, Array], position: Position) -> Array:
+        found = with_features(of_all, position, data[1], data[0])
+        # A program for very few rows can be another one.
+        found = of_all((position, data[1]), data[0].x) if found is None else found
+        return found.log_likelihood
+
+    if terms is None or not _is_fewer(microbatch, len(y)):
+        return terms
+    if automatic:
+        microbatch = fitting_microbatch(rows_of, (x, y), position)
+    if _is_fewer(microbatch, len(y)):
+        rows = by_chunk(lambda x, y: rows_of((x, y), position), microbatch, x, y)
+        terms = terms._replace(log_likelihood=rows)
+    return terms
+
+
+def _is_fewer(microbatch: int | None, num_rows: int) -> TypeGuard[int]:
+    """Whether a device is to work on fewer rows at a time than it has."""
+    return microbatch is not None and num_rows // num_row_shards(num_rows) > microbatch
+
+
 def traced(model: Callable, x: Any, y: Any, key: Array | None = None, **substituted: Any) -> dict:
     """Run the model and give its sites by name."""
+    x = raw_inputs(x)
     if key is None and y is None:
         key = jax.random.key(0)  # the observed site is then sampled; its value is never used
     if key is not None:

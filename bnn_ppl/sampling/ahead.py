@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.model.features import worthwhile_part
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import (
     chain_sharding,
@@ -41,7 +42,9 @@ def prepare_ahead(
     by_chain, copied = chain_sharding(mesh), copied_sharding(mesh)
     key = shapes_on(jax.eval_shape(lambda: jax.random.key(0)), copied)
     chains: Any = jax.ShapeDtypeStruct((num_chains,), jnp.result_type(int), sharding=by_chain)
-    data = shapes_by_row(posterior.data, mesh)
+    part = None if method.raw_rows else worthwhile_part(posterior, mesh.shape["data"])
+    rows = posterior.data if part is None else (part.of_shapes(), posterior.data[1])
+    data = shapes_by_row(rows, mesh)
     numbers = shapes_on([jnp.asarray(number) for number in numbers], copied)
 
     def position(chain: jax.Array, key: jax.Array, data: object) -> object:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.analysis.linearised import for_prediction
+from bnn_ppl.analysis.per_draw import of_draws
 from bnn_ppl.analysis.training_rows import some_rows
 from bnn_ppl.analysis.verdict import verdict
 from bnn_ppl.model.network import active_changes
@@ -68,9 +69,8 @@ def _average(
     changes: tuple,  # part of the cache's key alone: tracing reads the active changes
 ) -> Callable:
     def average(positions: Tree, data: Tree, rows: Tree) -> jax.Array:
-        def at(position: Tree) -> jax.Array:
-            return jnp.mean(predictive(constrain(position, data), rows[0]).log_prob(rows[1]))
-
-        return jnp.mean(jax.lax.map(at, positions))
+        values = jax.lax.map(lambda position: constrain(position, data), positions)
+        at = of_draws(predictive, values, rows[0])
+        return jnp.mean(jax.lax.map(lambda own: jnp.mean(at(own).log_prob(rows[1])), values))
 
     return compiled_once(average)

@@ -148,7 +148,7 @@ def plan_ahead(
     phases = _compiled_phases(prepared, machine.device.memory)
     chains_a_device = num_chains // mesh.shape["chain"]
     rows = -(-(counts.batch_size or posterior.num_rows) // mesh.shape["data"])
-    cost = _gradient(posterior, rows)
+    cost = _gradient(posterior, prepared.data, rows)
     precision = matmul_precision(posterior.precision)
     flops, num_bytes = (chains_a_device * number for number in cost)
     device = machine.device
@@ -214,14 +214,14 @@ def _needed(message: str) -> int | None:
     return int(float(number) * _UNITS[unit])
 
 
-def _gradient(posterior: Posterior, num_rows: int) -> Cost:
-    """Cost of a gradient of one chain over the rows of a device."""
+def _gradient(posterior: Posterior, data: Any, num_rows: int) -> Cost:
+    """Cost of a gradient of one chain over so many rows like those of the run."""
 
     def batch_of(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype)
 
     position = jax.eval_shape(posterior.init, jax.random.key(0))
-    batch = jax.tree.map(batch_of, posterior.data)
+    batch = jax.tree.map(batch_of, tuple(data[:2]))
     return cost_of(jax.make_jaxpr(jax.grad(posterior.logdensity))(position, batch).jaxpr)
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.model.features import Features
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import matmul_precision, products_in, to_host
 from bnn_ppl.runtime.processes import agreed
@@ -26,7 +27,8 @@ def attributes(
 ) -> dict[str, Any]:
     """Give the attributes of the draws that are known before the first step."""
     packages = ("bnn_ppl", "jax", "numpyro", "blackjax", "flax")
-    draws = prepared.phases[1]
+    draws, x = prepared.phases[1], prepared.data[0]
+    cached = sum(array.size for array in x.arrays) if isinstance(x, Features) else 0
     return {
         "inference_library": "bnn_ppl",
         "inference_library_version": version("bnn_ppl"),
@@ -44,6 +46,7 @@ def attributes(
         "thin": draws.thin,
         "batch_size": draws.minibatches.size or "all",
         "bootstrap": int(draws.minibatches.bootstrap),
+        **({"cached_features": cached // len(prepared.data[1])} if cached else {}),  # a row
     }
 
 

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_number_of_rows
+from bnn_ppl.model.features import rows_with_features
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, products_in
@@ -80,12 +81,20 @@ def prepare(
     init: "arviz.InferenceData | Mapping[str, Any] | None" = None,
     keep: Keep | None = None,
     mesh: Mesh | None = None,
+    data: Tree = None,
 ) -> Prepared:
-    """Check the arguments, which are those of :func:`run`, and start the chains."""
+    """Check the arguments, which are those of :func:`run`, and start the chains.
+
+    `data` are the rows as another method's run has them on the mesh; by default they are placed
+    there, with the features of the fixed part of the model if the method can use these.
+    """
     check_arguments(key=key, posterior=posterior, method=method)
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     mesh = chain_mesh(num_chains, mesh)
-    data = by_row(posterior.data, mesh)
+    if data is None:
+        shards = mesh.shape["data"]
+        rows = posterior.data if method.raw_rows else rows_with_features(posterior, shards)
+        data = by_row(rows, mesh)
     minibatches.check(posterior.num_rows, mesh.shape["data"])
     _check_method(method, posterior, num_warmup, minibatches)
     _check_plates(posterior, minibatches.size, len(data[1]))

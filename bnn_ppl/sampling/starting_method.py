@@ -8,6 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.model.features import Features
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import chain_sharding, everywhere, over_chains, products_in
 from bnn_ppl.runtime.programs import compiled_once
@@ -61,7 +62,10 @@ def prepared_start(
     )
     num_warmup = min(start.counts.num_warmup, MOST_STEPS)
     lengths = len(prepared.chains), num_warmup, 1, 0
-    own = prepare(key, posterior, start, *lengths, minibatches, mesh=prepared.mesh)
+    # Features serve any method; rows without, of one that has no use for them, serve its like.
+    shared = start.raw_rows or isinstance(prepared.data[0], Features)
+    rows = prepared.data if shared else None
+    own = prepare(key, posterior, start, *lengths, minibatches, mesh=prepared.mesh, data=rows)
     # The chain of a sample of the rows keeps to it.
     keys = {name: (keys[0], prepared.keys[name][1]) for name, keys in own.keys.items()}
     return own._replace(keys=keys, num=own.num | {"draws": 0})

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.model.checks import check_float_inputs
+from bnn_ppl.model.features import raw_inputs
 from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
@@ -54,6 +55,7 @@ def with_adversarial_rows(
 
     def both(position: Tree, anchor: Any, batch: Any) -> tuple[jax.Array, Tree]:
         x, *rest = batch
+        x = raw_inputs(x)
         clean, (gradient, slope) = jax.value_and_grad(of_inputs, (0, 1))(position, x, anchor, rest)
         moved = x + epsilon * jnp.sign(slope)
         adversarial, other = jax.value_and_grad(of_inputs)(position, moved, anchor, rest)

@@ -131,4 +131,5 @@ def stopped_early(
         draws_from="best_point",
         begin=begin,
         subsample=method.subsample,
+        raw_rows=method.raw_rows,
     )

@@ -1,0 +1,296 @@
+"""Features of the fixed part: what the likelihood of a row needs of x alone, computed once.
+
+Where the first layers of a network have fixed weights, or a model transforms its inputs, part of
+the likelihood is the same for all positions. :func:`fixed_part` finds it in the traced program, and
+:class:`Features`, its results by row, then stand for x in a batch.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import Var
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from bnn_ppl.model.network import active_changes
+from bnn_ppl.runtime.devices import bytes_of, memory_limit, products_in
+from bnn_ppl.runtime.program_parts import Program, program_of
+from bnn_ppl.runtime.programs import compiled_once
+
+if TYPE_CHECKING:
+    from bnn_ppl.model.posterior import Posterior
+
+Array = jax.Array
+Tree = Any
+
+_MOST_BYTES = 4  # as a multiple of the inputs', or
+_MEMORY_SHARE = 1 / 4  # of a device
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["x", "arrays"], meta_fields=["places", "digest"]
+)
+class Features(NamedTuple):
+    """Rows of x with what is computed of them.
+
+    Attributes
+    ----------
+    x
+        The inputs, a tree of arrays (rows, ...): for what is asked of a model besides its terms.
+    arrays
+        The features, each (rows, ...).
+    places, digest
+        Which results of which program they are: see :class:`FixedPart`.
+    """
+
+    x: Tree
+    arrays: list[Any]
+    places: tuple[int, ...]
+    digest: str
+
+
+def rows_with_features(posterior: "Posterior", num_shards: int = 1) -> tuple[Tree, Array]:
+    """Give the rows of a posterior with features in place of x, where these pay.
+
+    They are computed here, chunk by chunk, as NumPy arrays; `num_shards` devices share the rows.
+    """
+    x, y = posterior.data
+    part = worthwhile_part(posterior, num_shards)
+    if part is None:
+        return x, y
+    with products_in(posterior.precision):
+        return part.of(x, posterior.microbatch), y
+
+
+def worthwhile_part(posterior: "Posterior", num_shards: int = 1) -> "FixedPart | None":
+    """Give the part of a posterior's likelihood of which features pay, if there is one."""
+    part = None if active_changes() else posterior.fixed_part()
+    return None if part is None or not part.pays(num_shards) else part
+
+
+def raw_inputs(x: Tree) -> Tree:
+    """Give the inputs themselves, whether features stand for them or not."""
+    return x.x if isinstance(x, Features) else x
+
+
+class FixedPart(NamedTuple):
+    """The part of a function ``(position, y), x -> result`` that follows from x alone.
+
+    Attributes
+    ----------
+    function
+        The function.
+    position, y, x
+        Shapes of its arguments.
+    places
+        What of the part to keep: numbers among the results of its equations, in order.
+    digest
+        Of those equations: for other numbers of rows they are the same.
+    shapes
+        Of what is kept of x.
+    """
+
+    function: Callable[[Tree, Tree], Tree]
+    position: Tree
+    y: jax.ShapeDtypeStruct
+    x: Tree
+    places: tuple[int, ...]
+    digest: str
+    shapes: list[jax.ShapeDtypeStruct]
+
+    def pays(self, num_shards: int = 1) -> bool:
+        """Whether the features are small enough, where so many devices share the rows."""
+        return _small(bytes_of(self.shapes), bytes_of(self.x), num_shards)
+
+    def of_shapes(self) -> Features:
+        """Give shapes in place of all features."""
+        return Features(self.x, self.shapes, self.places, self.digest)
+
+    def of(self, x: Tree, most: int | None) -> Features:
+        """Compute the features of rows x on the devices of this process, `most` rows on each."""
+        num_rows, devices = len(jax.tree.leaves(x)[0]), jax.local_devices()
+        num_chunks = -(-num_rows // (len(devices) * (most or num_rows)))
+        size = -(-num_rows // (len(devices) * num_chunks)) * len(devices)
+        mesh = Mesh(np.array(devices), ("row",), axis_types=(AxisType.Auto,))
+        compute = self._compiled(size, NamedSharding(mesh, PartitionSpec()))
+        rows, parts = jax.tree.map(np.asarray, x), []
+        for start in range(0, num_rows, size):
+            index = np.minimum(np.arange(start, start + size), num_rows - 1)
+            chunk = jax.tree.map(lambda leaf: leaf[index], rows)  # noqa: B023
+            chunk = jax.device_put(chunk, NamedSharding(mesh, PartitionSpec("row")))
+            parts.append([np.asarray(array) for array in compute(chunk)])
+        arrays = [np.concatenate(each)[:num_rows] for each in zip(*parts, strict=True)]
+        return Features(x, arrays, self.places, self.digest)
+
+    def _compiled(self, size: int, everywhere: NamedSharding) -> Callable[[Tree], list[Array]]:
+        y, x = (_with_rows(shapes, size) for shapes in (self.y, self.x))
+        program = program_of(self.function, (self.position, y), x)
+        # As arguments: constants of weights would be part of what is compiled, and of its text.
+        constants = jax.device_put(list(program.constants.values()), everywhere)
+
+        def compute(constants: list[Any], x: Tree) -> list[Array]:
+            known = dict(zip(program.constants, constants, strict=True))
+            given = dict(zip(program.now, jax.tree.leaves(x), strict=True))
+            results = program.early_results
+            kept = [results[place] for place in self.places]
+            return program._replace(constants=known).evaluate(given, kept)
+
+        return partial(compiled_once(compute), constants)
+
+
+def fixed_part(
+    function: Callable[[Tree, Tree], Tree], position: Tree, data: tuple[Tree, Array]
+) -> FixedPart | None:
+    """Find the part of ``function((position, y), x)`` that follows from x alone, by row.
+
+    Parameters
+    ----------
+    function
+        Whose results are the same, row by row, for any rows.
+    position
+        Shapes of the position.
+    data
+        Rows (x, y), or their shapes.
+
+    Returns
+    -------
+    FixedPart or None
+        None if there is nothing to gain: no product or convolution of what does not depend on the
+        position, or none whose results have one entry for each row.
+    """
+    num_rows = len(data[1])
+    x, y = _with_rows(data, num_rows)
+    program = program_of(function, (position, y), x)
+    if num_rows == 1 or not program.flops(program.crossing()):
+        return None
+    more_x, more_y = _with_rows(data, num_rows + 1)
+    try:
+        other = program_of(function, (position, more_y), more_x)
+    except (TypeError, ValueError):  # a model for one number of rows
+        return None
+    if other.digest != program.digest:
+        return None
+    results, by_row = program.early_results, set()
+    for result, same in zip(results, other.early_results, strict=True):
+        first, second = _shape_of(result).shape, _shape_of(same).shape
+        if first[:1] == (num_rows,) and second == (num_rows + 1, *first[1:]):
+            by_row.add(result)
+    kept = _kept(program, by_row)
+    if not kept:
+        return None
+    places = tuple(place for place, result in enumerate(results) if result in kept)
+    shapes = [_shape_of(results[place]) for place in places]
+    return FixedPart(function, position, y, x, places, program.digest, shapes)
+
+
+def _kept(program: Program, by_row: set[Var]) -> set[Var]:
+    """Choose what to keep: the last results by row that products lead to."""
+    made_by = {result: e for e in program.early for result in e.outvars}
+    kept, seen, left = set(), set(), program.crossing()
+    while left:
+        result = left.pop()
+        if result in seen or result not in made_by or not program.flops([result]):
+            continue
+        seen.add(result)
+        if result in by_row:
+            kept.add(result)
+        else:
+            left += [v for v in made_by[result].invars if isinstance(v, Var)]
+    return kept
+
+
+def with_features(
+    function: Callable[[Tree, Tree], Tree], position: Tree, y: Array, features: Features
+) -> Tree | None:
+    """Evaluate ``function((position, y), x)`` from the features of x.
+
+    None where the function, traced for these rows or on these devices, is not as it was when the
+    features were computed: then only x itself will do.
+    """
+    program = program_of(function, (position, y), features.x)
+    if program.digest != features.digest:
+        return None
+    results = program.early_results
+    kept = [results[place] for place in features.places]
+    shapes = [_shape_of(result) for result in kept]
+    if [(s.shape, s.dtype) for s in shapes] != [(a.shape, a.dtype) for a in features.arrays]:
+        return None
+    given = dict(zip(program.later, jax.tree.leaves((position, y)), strict=True))
+    given |= dict(zip(program.now, jax.tree.leaves(features.x), strict=True))
+    given |= dict(zip(kept, features.arrays, strict=True))
+    return jax.tree.unflatten(program.result, program.evaluate(given, program.jaxpr.outvars))
+
+
+def at_inputs(
+    function: Callable[[Tree, Tree], Tree],
+    values: Tree,
+    x: Tree,
+    known: list[Array] | None = None,
+) -> Callable[[Tree], Tree]:
+    """Give ``function(values, x)`` as a function of the values, for use in a loop over them.
+
+    What follows from x alone is computed here, once, unless it takes too much memory.
+
+    Parameters
+    ----------
+    function
+        Its result is a tree of arrays, such as a NumPyro distribution.
+    values
+        Some values, or their shapes.
+    x
+        Inputs.
+    known
+        What follows from x, from :func:`known_of_inputs`, if it has been computed before.
+    """
+    program, kept = _split(function, values, x)
+    if program is None:
+        return lambda values: function(values, x)
+    given = dict(zip(program.now, jax.tree.leaves(x), strict=True))
+    found = program.evaluate(given, kept) if known is None else known
+    given |= dict(zip(kept, found, strict=True))
+
+    def at(values: Tree) -> Tree:
+        own = dict(zip(program.later, jax.tree.leaves(values), strict=True))
+        results = program.evaluate(given | own, program.jaxpr.outvars)
+        return jax.tree.unflatten(program.result, results)
+
+    return at
+
+
+def known_of_inputs(function: Callable[[Tree, Tree], Tree], values: Tree, x: Tree) -> list[Array]:
+    """Compute what of ``function(values, x)`` follows from x alone, for :func:`at_inputs`."""
+    program, kept = _split(function, values, x)
+    if program is None:
+        return []
+    return program.evaluate(dict(zip(program.now, jax.tree.leaves(x), strict=True)), kept)
+
+
+def _split(
+    function: Callable[[Tree, Tree], Tree], values: Tree, x: Tree
+) -> tuple[Program | None, list[Var]]:
+    """Give the program and what to keep of what follows from x; None where that is nothing."""
+    try:
+        program = program_of(function, values, x)
+    except TypeError:  # a result that is no tree of arrays
+        return None, []
+    kept = [result for result in program.crossing() if program.flops([result])]
+    small = _small(bytes_of([_shape_of(result) for result in kept]), bytes_of(x))
+    return (program, kept) if kept and small else (None, [])
+
+
+def _small(num_bytes: int, of_inputs: int, num_shards: int = 1) -> bool:
+    limit = memory_limit()
+    fits = limit is not None and num_bytes / num_shards <= _MEMORY_SHARE * limit
+    return fits or num_bytes <= _MOST_BYTES * of_inputs
+
+
+def _with_rows(tree: Tree, num_rows: int) -> Tree:
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype), tree
+    )
+
+
+def _shape_of(variable: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
