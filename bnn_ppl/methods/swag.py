@@ -247,6 +247,7 @@ def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict
     length="a mode, the tuning of sgld, 100 points of its path, 100 draws",
     kind="fit",
     stochastic_gradients=True,
+    takes_batch_statistics=True,
     counts=FITTED,
     complete=_half_of_warmup,
 )

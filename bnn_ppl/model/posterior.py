@@ -11,6 +11,8 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
+from bnn_ppl.model.batch_norm import statistics_found
+from bnn_ppl.model.batch_statistics import BatchStatistics, Layers, batch_statistics, layers_of
 from bnn_ppl.model.checks import (
     check_finite,
     check_number_of_rows,
@@ -105,6 +107,10 @@ class Posterior(NamedTuple):
         it; None for that of JAX's configuration when they are traced, or else "highest".
     recipe
         How to make it anew with other numbers, if the model has some: see :func:`condition`.
+    batch_statistics
+        Of networks with batch normalisation in train mode: their layers, whose statistics are those
+        of the batch in the densities above, and of the training rows in `predictive`. None
+        for all other models.
     """
 
     init: Callable[..., Position]
@@ -130,6 +136,7 @@ class Posterior(NamedTuple):
     microbatch: int | None
     precision: MatmulPrecision | None
     recipe: Recipe | None = None
+    batch_statistics: BatchStatistics | None = None
 
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
@@ -209,10 +216,17 @@ def condition(
     _check_options(temperature, tempered, microbatch, precision)
     check_model(model)
     data = checked_data(data)
-    observed = checked_structure(model, data)
+    with statistics_found() as found:
+        observed = checked_structure(model, data)
+    layers = layers_of(tuple(found), data[0])
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
     by_row = _by_row(model)
-    if microbatch is None:
+    if layers is not None and microbatch is not None:
+        raise ValueError(
+            f"got microbatch={microbatch} with the BatchNorm {layers.names[0]} in train mode, expected "
+            "none, as chunks would have statistics of their own: use a smaller batch_size"
+        )
+    if microbatch is None and layers is None:
         microbatch = fitting_microbatch(by_row, data, shapes)
     if microbatch is not None and microbatch < len(data[1]):
         got = f"microbatch={microbatch} rows"
@@ -222,7 +236,7 @@ def condition(
     def make(numbers: list[Any]) -> Posterior:
         model = with_numbers(numbers)
         tempering = float(temperature), tempered
-        return _conditioned(model, data, observed, *tempering, microbatch, precision)
+        return _conditioned(model, data, observed, layers, *tempering, microbatch, precision)
 
     posterior = make(numbers)
     return posterior._replace(recipe=Recipe(make, posterior, numbers)) if numbers else posterior
@@ -232,6 +246,7 @@ def _conditioned(
     model: Callable,
     data: Data,
     observed: str,
+    layers: Layers | None,
     temperature: float,
     tempered: str,
     microbatch: int | None,
@@ -245,6 +260,11 @@ def _conditioned(
     pinned = partial(_pinned, precision)
     terms = pinned(_terms(model, microbatch))
     total = partial(_total, temperature, tempered, num_rows)
+
+    predictive = Partial(partial(_predictive, precision, observed, _shapes(data[0])), model)
+    statistics = None
+    if layers is not None:
+        statistics, predictive = batch_statistics(model, predictive, layers, data[0], precision)
 
     def log_prior(position: Position) -> Array:
         return terms(position, data).log_prior
@@ -283,7 +303,7 @@ def _conditioned(
         total=total,
         constrain=constrain,
         unconstrain=unconstrain,
-        predictive=Partial(partial(_predictive, precision, observed, _shapes(data[0])), model),
+        predictive=predictive,
         check=check,
         prior_std={site: widening * std for site, std in prior_std.items()},
         precisions=precisions,
@@ -295,6 +315,7 @@ def _conditioned(
         tempered=tempered,
         microbatch=None if microbatch is None else int(microbatch),
         precision=precision,
+        batch_statistics=statistics,
     )
 
 

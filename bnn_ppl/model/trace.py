@@ -12,6 +12,7 @@ from numpyro.distributions import ExpandedDistribution, biject_to
 from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
+from bnn_ppl.model.batch_norm import counted_rows
 from bnn_ppl.model.microbatch import by_chunk
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.runtime.devices import num_row_shards
@@ -83,7 +84,8 @@ def evaluated(model: Callable, microbatch: int | None, position: Position, batch
     """Evaluate the terms of the log-density, `microbatch` rows at a time."""
     x, y, *mask = batch
     log_jacobians: dict[str, Array] = {}
-    trace = traced(model, x, y, substitute_fn=_constrained(position, log_jacobians.__setitem__))
+    with counted_rows(mask[0] if mask else None):
+        trace = traced(model, x, y, substitute_fn=_constrained(position, log_jacobians.__setitem__))
     log_priors = {site: _summands(trace[site]) for site in position}
     rows = _by_row(trace)
     if active_changes():  # a tap sees all rows at once
