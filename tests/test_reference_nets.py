@@ -120,7 +120,7 @@ COUNTS = {
         convolutions(VGG_16) + 2 * (512**2 + 512) + 5130,
     ),
     "VGG-16 normalised": (
-        partial(nets.VGG16, CIFAR, 10, normalised=True),
+        partial(nets.VGG16, CIFAR, 10, norm="filter_response"),
         15_245_130 + 3 * sum(n for _, _, n in VGG_16),
     ),
     "VGG-19 without hidden layers": (
@@ -482,7 +482,7 @@ SMALL = {
     "competition, cnn": (partial(nets.CompetitionCNN, (16, 17, 2), 3), competition_cnn),
     "vgg": (partial(nets.VGG, (32, 64, 1), 3, depth=11, width=3), vgg),
     "vgg normalised": (
-        partial(nets.VGG, (32, 33, 1), 3, depth=13, width=2, hidden=(), normalised=True),
+        partial(nets.VGG, (32, 33, 1), 3, depth=13, width=2, hidden=(), norm="filter_response"),
         vgg,
     ),
     "lenet5": (partial(nets.LeNet5, (16, 23, 2), 3, widths=(4, 5), hidden=(9, 8)), lenet5),

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from bnn_ppl.analysis import metrics
-from bnn_ppl.analysis.running_average import adder
 from bnn_ppl.analysis.recomputed import sites_to_predict
+from bnn_ppl.analysis.running_average import adder
 from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in

@@ -22,7 +22,8 @@ class _Source(NamedTuple):
     found: dict[str, list[Statistics]] | None = None  # of a batch, by name, are noted here
 
 
-_SOURCE: ContextVar[_Source] = ContextVar("source", default=_Source())
+_OF_THE_BATCH = _Source()
+_SOURCE: ContextVar[_Source] = ContextVar("source", default=_OF_THE_BATCH)
 
 
 @contextmanager

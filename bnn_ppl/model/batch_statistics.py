@@ -111,11 +111,12 @@ def _predictive(
 def _recomputed(
     layers: tuple[str, ...], precision: str | None, model: Callable, x: Any, values: Values
 ) -> Values:
-    r"""Pool the statistics of the batches of one pass over the rows (Izmailov et al., 2018, sec. 3).
+    r"""Pool the statistics of the batches of one pass over the rows.
 
-    In the pass each layer normalises by its batch, as in training. Of batches of :math:`n_b` values
-    with means :math:`m_b` and variances :math:`v_b`, the mean is :math:`m = \sum n_b m_b / n` and
-    the variance :math:`\sum n_b (v_b + (m_b - m)^2) / n`: those of all values together.
+    As for stochastic weight averaging (Izmailov et al., 2018, section 3.2); each layer normalises
+    by its batch, as in training. Of batches of :math:`n_b` values with means :math:`m_b` and
+    variances :math:`v_b`, the mean is :math:`m = \sum n_b m_b / n` and the variance
+    :math:`\sum n_b (v_b + (m_b - m)^2) / n`: those of all values together.
     """
     index, counted = _batches(_order(x))
 

@@ -223,8 +223,8 @@ def condition(
     by_row = _by_row(model)
     if layers is not None and microbatch is not None:
         raise ValueError(
-            f"got microbatch={microbatch} with the BatchNorm {layers.names[0]} in train mode, expected "
-            "none, as chunks would have statistics of their own: use a smaller batch_size"
+            f"got microbatch={microbatch} with the BatchNorm {layers.names[0]} in train mode, "
+            "expected none, as chunks have statistics of their own: use a smaller batch_size"
         )
     if microbatch is None and layers is None:
         microbatch = fitting_microbatch(by_row, data, shapes)
@@ -261,7 +261,8 @@ def _conditioned(
     terms = pinned(_terms(model, microbatch))
     total = partial(_total, temperature, tempered, num_rows)
 
-    predictive = Partial(partial(_predictive, precision, observed, _shapes(data[0])), model)
+    of_model = partial(_predictive, precision, observed, _shapes(data[0]))
+    predictive: Callable = Partial(of_model, model)
     statistics = None
     if layers is not None:
         statistics, predictive = batch_statistics(model, predictive, layers, data[0], precision)
