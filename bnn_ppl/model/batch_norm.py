@@ -48,6 +48,11 @@ def statistics_found() -> Iterator[dict[str, list[Statistics]]]:
         yield found
 
 
+def of_the_batch() -> bool:
+    """Say whether networks that are built now have the statistics of their batch, noted nowhere."""
+    return _SOURCE.get() is _OF_THE_BATCH
+
+
 @contextmanager
 def _replaced(**fields: Any) -> Iterator[None]:
     token = _SOURCE.set(_SOURCE.get()._replace(**fields))

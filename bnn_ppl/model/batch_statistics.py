@@ -86,6 +86,15 @@ def judged_values(posterior: "Posterior", values: Values) -> Values:
     return values | posterior.batch_statistics.of_some_rows(values)
 
 
+def statistics_of_batch(posterior: "Posterior", position: Any, batch: Any) -> Values | None:
+    """Give the statistics of a batch at a position; None for a model that has none."""
+    if posterior.batch_statistics is None:
+        return None
+    with statistics_found() as found:
+        posterior.log_likelihood(position, batch)
+    return _by_name({layer: _pooled(parts) for layer, parts in found.items()})
+
+
 def few_rows(posterior: "Posterior", rows: Any) -> Any:
     """Take a batch of the rows where all together would have to be in memory at once.
 
@@ -136,10 +145,14 @@ def _recomputed(
         first = jax.eval_shape(of_batch, jax.tree.map(lambda leaf: leaf[0], batches))
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), first)
         total, _ = jax.lax.scan(add, nothing, batches)
+    return _by_name(total)
+
+
+def _by_name(statistics: dict[str, Statistics]) -> Values:
     return {
         name: value
-        for layer in layers
-        for name, value in zip(names_of(layer), total[layer][1:], strict=True)
+        for layer, (_, *mean_and_var) in statistics.items()
+        for name, value in zip(names_of(layer), mean_and_var, strict=True)
     }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
-from bnn_ppl.model.batch_norm import statistics_found
+from bnn_ppl.model.batch_norm import of_the_batch, statistics_found
 from bnn_ppl.model.batch_statistics import BatchStatistics, Layers, batch_statistics, layers_of
 from bnn_ppl.model.checks import (
     check_finite,
@@ -361,7 +361,8 @@ def _terms(model: Callable, microbatch: int | None) -> Callable[[Position, Batch
 
     def terms(position: Position, batch: Batch) -> Terms:
         # Code that changes networks may also record values of theirs, in this very trace.
-        return now(position, batch) if active_changes() else once(position, batch)
+        as_is = not active_changes() and of_the_batch()
+        return once(position, batch) if as_is else now(position, batch)
 
     return terms
 
