@@ -12,7 +12,9 @@ from flax import linen, nnx
 from marks import some_quick
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.correlations import function_correlations
 from bnn_ppl.analysis.recomputed import sites_to_predict
+from bnn_ppl.methods.augmentation import augmented
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime.devices import by_row, chain_mesh
 
@@ -240,8 +242,8 @@ def test_attacks_and_correlations_predict_with_them_too(posterior, draws):
     moved = bnn.adversarial.fgsm(posterior, draws, (X[:9], Y[:9]), 0.1)
     alone = bnn.adversarial.fgsm(posterior, draws, (X[4:5], Y[4:5]), 0.1)
     np.testing.assert_allclose(moved[4:5], alone, atol=1e-6)
-    rho = bnn.diagnostics.function_correlations(posterior, draws, X[:9])
-    few = bnn.diagnostics.function_correlations(posterior, draws, X[4:6])
+    rho = function_correlations(posterior, draws, X[:9])
+    few = function_correlations(posterior, draws, X[4:6])
     np.testing.assert_allclose(rho[4:6, 4:6], few, atol=1e-4)
 
 
@@ -286,8 +288,8 @@ def test_augmentation_scores_and_early_stopping_run(posterior):
     def flipped(key, x):
         return jnp.where(jax.random.bernoulli(key, shape=(len(x), 1)), x, -x)
 
-    method = bnn.augmented(
-        bnn.descent(posterior, learning_rate=0.02, held_out=(X[:1], Y[:1]), check_every=10), flipped
+    method = augmented(
+        bnn.descent(posterior, learning_rate=0.02, held_out=(X[:3], Y[:3]), check_every=10), flipped
     )
     draws = bnn.run(
         jax.random.key(0), posterior, method, num_warmup=30, batch_size=50, progress=False,

@@ -57,21 +57,29 @@ class Layers(NamedTuple):
     some_rows: Any
 
 
-def layers_of(names: tuple[str, ...], x: Any) -> Layers | None:
-    """Give the layers of these names; None if there are none."""
+def layers_of(names: tuple[str, ...], x: Any, microbatch: int | None) -> Layers | None:
+    """Give the layers of these names, None if there are none; refuse chunks of rows with them."""
     if not names:
         return None
+    if microbatch is not None:
+        raise ValueError(
+            f"got microbatch={microbatch} with the BatchNorm {names[0]} in train mode, expected "
+            "none, as chunks have statistics of their own: use a smaller batch_size"
+        )
     some = _order(x)[:_SOME_ROWS]
     return Layers(names, jax.tree.map(lambda leaf: leaf[some], x))
 
 
 def batch_statistics(
-    model: Callable, predictive: Callable, layers: Layers, x: Any, precision: str | None
-) -> tuple[BatchStatistics, Callable[[Values, Any], dist.Distribution]]:
+    model: Callable, predictive: Callable, layers: Layers | None, x: Any, precision: str | None
+) -> tuple[BatchStatistics | None, Callable[[Values, Any], dist.Distribution]]:
     """Give the statistics of a model over its training inputs, and its predictive distribution.
 
-    `predictive` is that of the model as it stands, which normalises by the rows to be predicted.
+    `predictive` is that of the model as it stands, which normalises by the rows to be predicted:
+    without layers that do so, it is the one.
     """
+    if layers is None:
+        return None, predictive
     given = Partial(_given, predictive)
     recomputed = partial(_recomputed, layers.names, precision)
     of_draw, of_some = (Partial(recomputed, model, rows) for rows in (x, layers.some_rows))

@@ -108,9 +108,8 @@ class Posterior(NamedTuple):
     recipe
         How to make it anew with other numbers, if the model has some: see :func:`condition`.
     batch_statistics
-        Of networks with batch normalisation in train mode: their layers, whose statistics are those
-        of the batch in the densities above, and of the training rows in `predictive`. None
-        for all other models.
+        Of networks with batch normalisation in train mode: the statistics of the training rows, by
+        which `predictive` normalises, in place of those of the batch. None for other models.
     """
 
     init: Callable[..., Position]
@@ -218,14 +217,9 @@ def condition(
     data = checked_data(data)
     with statistics_found() as found:
         observed = checked_structure(model, data)
-    layers = layers_of(tuple(found), data[0])
+    layers = layers_of(tuple(found), data[0], microbatch)
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
     by_row = _by_row(model)
-    if layers is not None and microbatch is not None:
-        raise ValueError(
-            f"got microbatch={microbatch} with the BatchNorm {layers.names[0]} in train mode, "
-            "expected none, as chunks have statistics of their own: use a smaller batch_size"
-        )
     if microbatch is None and layers is None:
         microbatch = fitting_microbatch(by_row, data, shapes)
     if microbatch is not None and microbatch < len(data[1]):
@@ -261,11 +255,8 @@ def _conditioned(
     terms = pinned(_terms(model, microbatch))
     total = partial(_total, temperature, tempered, num_rows)
 
-    of_model = partial(_predictive, precision, observed, _shapes(data[0]))
-    predictive: Callable = Partial(of_model, model)
-    statistics = None
-    if layers is not None:
-        statistics, predictive = batch_statistics(model, predictive, layers, data[0], precision)
+    of_model = Partial(partial(_predictive, precision, observed, _shapes(data[0])), model)
+    statistics, predictive = batch_statistics(model, of_model, layers, data[0], precision)
 
     def log_prior(position: Position) -> Array:
         return terms(position, data).log_prior
