@@ -12,8 +12,10 @@ from flax import linen, nnx
 from marks import some_quick
 
 import bnn_ppl as bnn
+from bnn_ppl import cli
 from bnn_ppl.analysis.correlations import function_correlations
 from bnn_ppl.analysis.recomputed import sites_to_predict
+from bnn_ppl.cli.networks import refuse_norm
 from bnn_ppl.methods.augmentation import augmented
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime.devices import by_row, chain_mesh
@@ -390,9 +392,39 @@ def test_a_linen_network_in_train_mode_is_refused():
         conditioned(net)
 
 
+def test_a_network_without_a_choice_of_norm_is_refused():
+    with pytest.raises(ValueError, match="got --norm batch with --net mlp, expected --net vgg16, "):
+        refuse_norm("mlp", "batch")
+
+
+@pytest.mark.thorough
+def test_swag_continues_a_descent_from_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)
+    net = ["--data", "mnist", "--subset", "40", "--net", "preresnet20", "--norm", "batch"]
+    some = ["--batch-size", "20", "--learning-rate", "0.01", "--num-chains", "1", "--no-progress"]
+    cli.main(["run", "descent", *net, *some, "--num-warmup", "3", "--folder", "points"])
+    more = ["--num-warmup", "4", "--num-draws", "2", "--rank", "2", "--collect-every", "1"]
+    cli.main(["run", "swag", *net, *some, *more, "--init", "points", "--folder", "swag"])
+    cli.main(["compare", "points", "swag", "--no-progress"])
+    assert "271994 unknowns" in capsys.readouterr().out.replace(",", "")
+
+
 def test_an_unknown_normalisation_is_refused():
     with pytest.raises(ValueError, match="got norm='layer', expected one of 'filter_response', 'b"):
         bnn.nets.PreResNet((8, 8, 1), 2, norm="layer", rngs=nnx.Rngs(0))
+
+
+def test_a_layer_without_scale_and_bias_has_no_sites():
+    bare = partial(nnx.BatchNorm, use_scale=False, use_bias=False)
+    posterior = conditioned(partial(Net, norm=bare))
+    assert len(posterior.prior_std) == 4 and posterior.batch_statistics.layers == ("net.norm",)
+    values = posterior.from_prior(jax.random.key(2))
+    h = hidden(values, X)
+    scaled = values | {"net.norm.scale": 1.0, "net.norm.bias": 0.0}
+    expected = log_probs(scaled, X, Y, h.mean(0), h.var(0))
+    got = posterior.log_likelihood(values, (X, Y))
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_prior_may_name_its_scale_and_bias():
