@@ -120,7 +120,7 @@ COUNTS = {
         convolutions(VGG_16) + 2 * (512**2 + 512) + 5130,
     ),
     "VGG-16 normalised": (
-        partial(nets.VGG16, CIFAR, 10, normalised=True),
+        partial(nets.VGG16, CIFAR, 10, norm="filter_response"),
         15_245_130 + 3 * sum(n for _, _, n in VGG_16),
     ),
     "VGG-19 without hidden layers": (
@@ -128,6 +128,27 @@ COUNTS = {
         convolutions([*VGG_16, (3, 256, 256), (3, 512, 512), (3, 512, 512)]) + 5130,
     ),
     "LeNet5": (partial(nets.LeNet5, CIFAR, 10), 62_006),
+    # Published counts, of networks with batch normalisation.
+    "VGG-16-BN": (
+        partial(nets.VGG16, CIFAR, 10, norm="batch"),
+        15_245_130 + 2 * sum(n for _, _, n in VGG_16),
+    ),
+    "PreResNet-20-BN": (partial(nets.PreResNet, CIFAR, 10, norm="batch"), 272_282),
+    "ResNet-18-BN": (partial(nets.ResNet18, CIFAR, 10, norm="batch"), 11_173_962),
+    "WRN-28-10-BN": (partial(nets.WideResNet, CIFAR, 10, norm="batch"), 36_479_194),
+    "ResNet-50-BN": (partial(nets.ResNet50, (224, 224, 3), 1000, norm="batch"), 25_557_032),
+    # The published 269,722, whose shortcuts have no weights, and theirs: 1x1 convolutions, norms.
+    "ResNet-20-BN": (
+        partial(nets.ResNet20, CIFAR, 10, norm="batch"),
+        269_722 + 16 * 32 + 32 * 64 + 2 * (32 + 64),
+    ),
+    **{
+        f"FC-DenseNet{depth}-BN": (
+            partial(nets.Tiramisu, CIFAR, 11, depth=depth, norm="batch"),
+            tiramisu(*shape, per_channel=2),
+        )
+        for depth, shape in TIRAMISU.items()
+    },
     "LeNetCaffe": (partial(nets.LeNetCaffe, (28, 28, 1), 10), 431_080),
     "small U-Net": (
         partial(nets.UNet, CIFAR, 2),
@@ -148,7 +169,7 @@ COUNTS = {
 def test_number_of_parameters(case):
     factory, expected = COUNTS[case]
     module = nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
-    assert sum(w.size for w in jax.tree.leaves(nnx.state(module))) == expected
+    assert sum(w.size for w in jax.tree.leaves(nnx.state(module, nnx.Param))) == expected
 
 
 @pytest.mark.parametrize(("depth", "millions"), [(67, 3.5), (103, 9.4)])
@@ -258,6 +279,8 @@ def dense(layer, x):
 
 
 def normalised(layer, x):
+    if isinstance(layer, nnx.BatchNorm):
+        return normalised_by_batch(layer, x)
     gamma, beta, tau = (weight(layer, name) for name in ("gamma", "beta", "tau"))
     out = np.empty_like(x)
     for row in range(x.shape[0]):
@@ -265,6 +288,15 @@ def normalised(layer, x):
             image = x[row, :, :, c]
             scaled = image / np.sqrt((image**2).sum() / image.size + 1e-6)
             out[row, :, :, c] = np.maximum(gamma[c] * scaled + beta[c], tau[c])
+    return out
+
+
+def normalised_by_batch(layer, x):
+    scale, bias, out = weight(layer, "scale"), weight(layer, "bias"), np.empty_like(x)
+    for c in range(x.shape[-1]):
+        values = x[..., c]
+        apart = values - values.sum() / values.size
+        out[..., c] = scale[c] * apart / np.sqrt((apart**2).sum() / values.size + 1e-5) + bias[c]
     return out
 
 
@@ -482,7 +514,7 @@ SMALL = {
     "competition, cnn": (partial(nets.CompetitionCNN, (16, 17, 2), 3), competition_cnn),
     "vgg": (partial(nets.VGG, (32, 64, 1), 3, depth=11, width=3), vgg),
     "vgg normalised": (
-        partial(nets.VGG, (32, 33, 1), 3, depth=13, width=2, hidden=(), normalised=True),
+        partial(nets.VGG, (32, 33, 1), 3, depth=13, width=2, hidden=(), norm="filter_response"),
         vgg,
     ),
     "lenet5": (partial(nets.LeNet5, (16, 23, 2), 3, widths=(4, 5), hidden=(9, 8)), lenet5),
@@ -496,6 +528,34 @@ SMALL = {
         unet,
     ),
 }
+# Their rows depend on each other.
+BY_BATCH = {
+    "resnet": (
+        partial(nets.ResNet, (5, 4, 2), 3, depth=6, widths=(4, 5), norm="batch"),
+        partial(resnet, act=relu, strides=(1, 2)),
+    ),
+    "preresnet": (
+        partial(nets.PreResNet, (6, 4, 2), 3, depth=6, widths=(4, 5), norm="batch"),
+        partial(preresnet, act=relu, strides=(1, 2)),
+    ),
+    "tiramisu": (
+        partial(
+            nets.Tiramisu,
+            (4, 5, 2),
+            3,
+            blocks=(1,),
+            bottleneck=1,
+            growth=2,
+            stem_width=3,
+            norm="batch",
+        ),
+        fc_densenet,
+    ),
+    "vgg": (
+        partial(nets.VGG, (32, 33, 1), 3, depth=11, width=2, hidden=(), norm="batch"),
+        vgg,
+    ),
+}
 
 
 def inputs(factory, num_rows, seed=0):
@@ -506,13 +566,16 @@ def inputs(factory, num_rows, seed=0):
     return rng.normal(size=(num_rows, *shape))
 
 
+GAINS = "gamma", "scale"
+
+
 def random_weights(name, shape):
     """Weights that keep a signal on its way, with biases and normalisations that do something."""
     rng = np.random.default_rng([len(name), *shape])
     noise = rng.normal(size=shape)
     if len(shape) > 1:
         return noise * np.sqrt(2 / np.prod(shape[:-1]))
-    return 0.2 * np.abs(noise) if name.endswith("tau") else 0.2 * noise + name.endswith("gamma")
+    return 0.2 * np.abs(noise) if name.endswith("tau") else 0.2 * noise + name.endswith(GAINS)
 
 
 def filled(factory, dtype):
@@ -537,6 +600,15 @@ def test_network_equals_a_numpy_pass(case):
         module = filled(factory, np.float64)
         x = inputs(factory, 3)
         np.testing.assert_allclose(forward(module, x), oracle(module, x), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", BY_BATCH)
+def test_network_with_batch_normalisation_equals_a_numpy_pass(case):
+    factory, oracle = BY_BATCH[case]
+    with jax.enable_x64(True):
+        module = filled(factory, np.float64)
+        x = inputs(factory, 3)
+        np.testing.assert_allclose(forward(module, x), oracle(module, x), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 4, 6), (3, 1, 1, 6), (1, 1, 7, 6)])

@@ -49,9 +49,15 @@ def linearised(
     Raises
     ------
     ValueError
-        If a site is missing or has another shape, or there are several chains or, without a fitted
+        If a site is missing or has another shape, the network has batch normalisation in train
+        mode, or there are several chains or, without a fitted
         distribution, several draws.
     """
+    if posterior.batch_statistics is not None:
+        raise ValueError(
+            f"got the BatchNorm {posterior.batch_statistics.layers[0]} in train mode to linearise, "
+            "expected fixed statistics: pass a trained network after .eval()"
+        )
     centre = _checked(posterior, _values(posterior, values))
     # Only this function is captured, not the posterior: `predict` caches programs by it, and the
     # cache must not keep the data alive.

@@ -78,9 +78,15 @@ def row_dims(num_axes: int) -> tuple[str, ...]:
 
 
 def compiled(function: Callable, posterior: Posterior) -> Callable:
-    """Compile ``function(posterior.predictive, ...)``, once for posteriors of the same program."""
-    numbers, _ = numbers_of(posterior.predictive)
-    return partial(_compiled(function, posterior.predictive, active_changes()), numbers)
+    """Compile ``function(posterior.predictive, ...)``, once for posteriors of the same program.
+
+    Values that it predicts with must hold their statistics: see :mod:`bnn_ppl.analysis.recomputed`.
+    """
+    predictive = posterior.predictive
+    if posterior.batch_statistics is not None:
+        predictive = posterior.batch_statistics.predictive
+    numbers, _ = numbers_of(predictive)
+    return partial(_compiled(function, predictive, active_changes()), numbers)
 
 
 @lru_cache(maxsize=8)

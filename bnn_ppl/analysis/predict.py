@@ -17,6 +17,7 @@ from bnn_ppl.analysis.per_draw import (
     probs_or_mean,
     row_dims,
 )
+from bnn_ppl.analysis.recomputed import sites_to_predict
 from bnn_ppl.analysis.running_average import adder, dataset_of
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import checked_inputs, rows_to_predict
@@ -25,7 +26,6 @@ from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.storage.inference_data import (
     in_blocks,
     inference_data,
-    sites_of,
     weights_of,
     with_groups,
 )
@@ -110,7 +110,7 @@ def _predict(
     """Go through rows and draws once; give the average, and each draw's prediction if kept."""
     check_arguments(posterior=posterior, draws=draws)
     x, y = rows_to_predict(posterior, data)
-    sites = sites_of(posterior, draws)
+    sites = sites_to_predict(posterior, draws)
     all_weights = weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
     size = num_rows if batch_size is None else batch_size
@@ -249,7 +249,7 @@ def _as_draws(functions: dict[str, np.ndarray], draws: Any) -> "arviz.InferenceD
 
 def _map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
     """Apply a function of a block of draws and the first one's number to all; join by chain."""
-    sites = sites_of(posterior, draws)
+    sites = sites_to_predict(posterior, draws)
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
     parts, first = [], 0
     with products_in(posterior.precision):

@@ -9,12 +9,13 @@ import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, each_output, of_draws
+from bnn_ppl.analysis.recomputed import sites_to_predict
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import innermost
 from bnn_ppl.runtime.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
+from bnn_ppl.storage.inference_data import in_blocks, weights_of
 
 if TYPE_CHECKING:
     import arviz
@@ -63,7 +64,7 @@ def predict_quantiles(
     check_arguments(posterior=posterior, draws=draws)
     levels = check_levels(quantiles)
     x = checked_inputs(posterior, x)
-    sites, weights = sites_of(posterior, draws), weights_of(draws)
+    sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
     size = max(1, _NUMBERS_AT_ONCE // weights.size)
     drawn, solve = compiled(_distributions, posterior), compiled(_quantiles, posterior)

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, of_draws, probs_or_mean
+from bnn_ppl.analysis.recomputed import sites_to_judge
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
@@ -76,7 +77,8 @@ def seen(posterior: Posterior, draws: Any) -> Seen:
     of_block = compiled(_each, posterior)
     with products_in(posterior.precision):
         parts = [
-            jax.tree.map(np.asarray, of_block(block, x, y)) for block in _blocks(sites, weights)
+            jax.tree.map(np.asarray, of_block(block, x, y))
+            for block in _blocks(sites_to_judge(posterior, sites), weights)
         ]
     each, log_prob = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
     ((kind, center),) = each.items()

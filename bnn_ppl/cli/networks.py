@@ -46,6 +46,7 @@ NETS: dict[str, Callable] = {
     "competition_lenet": bnn.nets.CompetitionLeNet,
     "competition_cnn": bnn.nets.CompetitionCNN,
 }
+NORMALISED = ("vgg16", "resnet20", "resnet18", "resnet50", "preresnet20", "wide_resnet")
 # The kernel that sees the inputs, in one net or another.
 FIRST_KERNELS = (
     "layers.0.kernel",
@@ -65,6 +66,7 @@ def network(problem: "Problem", data: Any, num_outputs: int) -> Callable:
             "on it in Python, as examples/camvid.py does"
         )
     refuse_width(problem.net, problem.width)
+    refuse_norm(problem.net, problem.norm)
     if problem.net == "mlp":
         return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)
     axes, kind = (1, "tokens") if problem.net == "cnn_lstm" else (3, "images")
@@ -72,8 +74,9 @@ def network(problem: "Problem", data: Any, num_outputs: int) -> Callable:
         raise ValueError(
             f"got --net {problem.net} for {problem.data}, expected {kind}: use --net mlp"
         )
-    width = {} if problem.width is None else {"width": problem.width}
-    return partial(NETS[problem.net], row_shape, num_outputs, **width)
+    options = {"width": problem.width, "norm": problem.norm}
+    given = {name: value for name, value in options.items() if value is not None}
+    return partial(NETS[problem.net], row_shape, num_outputs, **given)
 
 
 def refuse_hidden(net: str, hidden: tuple[int, ...], usual: tuple[int, ...]) -> None:
@@ -88,6 +91,14 @@ def refuse_width(net: str, width: int | None) -> None:
         raise ValueError(
             f"got --width {width} with --net {net}, expected 1 or more with --net resnet18 or vgg16"
             " (for an mlp: --hidden): drop it"
+        )
+
+
+def refuse_norm(net: str, norm: str | None) -> None:
+    """Refuse a kind of normalisation for a network that has no choice of it."""
+    if norm is not None and net not in NORMALISED:
+        raise ValueError(
+            f"got --norm {norm} with --net {net}, expected --net {', '.join(NORMALISED)}: drop it"
         )
 
 

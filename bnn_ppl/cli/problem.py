@@ -64,6 +64,9 @@ class Problem(NamedTuple):
         Width of each hidden layer of the mlp.
     width
         Channels of the first stage of resnet18 and vgg16 (by default 64), the others in proportion.
+    norm
+        Normalisation of the residual networks and vgg16: "filter_response" (of each image by
+        itself; by default, but vgg16 has none) or "batch", for methods that train on minibatches.
     prior
         Prior family of the weights. Two treat the first layer otherwise: "empcov" gives it the
         covariance of the training inputs, "sum_filter" filters whose weights sum to about 0.
@@ -125,6 +128,7 @@ class Problem(NamedTuple):
     net: Net = "mlp"
     hidden: tuple[int, ...] = (50,)
     width: int | None = None
+    norm: Literal["filter_response", "batch"] | None = None
     prior: Literal[
         "fan_in",
         "normal",

@@ -36,6 +36,7 @@ class DescentState(NamedTuple):
     length="until it stops improving (at most 100,000 steps)",
     kind="fit",
     stochastic_gradients=True,
+    takes_batch_statistics=True,
     counts=FITTED._replace(num_draws=1),
 )
 def descent(

@@ -193,6 +193,10 @@ class Description(NamedTuple):
         Whether each step uses the gradient on a minibatch.
     trained_once
         Whether steps after warm-up change nothing, so that a longer run means a longer warm-up.
+    takes_batch_statistics
+        Whether it runs on networks with batch normalisation in train mode, where rows depend on
+        each other: methods that train on minibatches can, those of a density that is a product over
+        rows, or of gradients row by row, cannot.
     counts
         Default length of a run: ``SAMPLED`` or ``FITTED``, or one adapted from them. The methods
         that it builds have it, unless they have their own, with the usual batch size where they
@@ -211,6 +215,7 @@ class Description(NamedTuple):
     kind: Literal["sampler", "fit"] = "sampler"
     stochastic_gradients: bool = False
     trained_once: bool = False
+    takes_batch_statistics: bool = False
     counts: Counts = SAMPLED
     complete: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]] = (
         lambda options, running: options
@@ -249,6 +254,17 @@ def _for_posterior(posterior: Any, option: Any) -> Any:
     return option if recipe is None else recipe.make(posterior)
 
 
+def _refuse_batch_statistics(name: str, posterior: Any) -> None:
+    statistics = getattr(posterior, "batch_statistics", None)
+    if statistics is not None:
+        able = sorted(each.name for each in METHODS.values() if each.takes_batch_statistics)
+        raise ValueError(
+            f"got the BatchNorm {statistics.layers[0]} in train mode for {name}, which needs rows "
+            "that do not depend on each other: train by one of "
+            f"{', '.join(able)}; or pass a trained network after .eval(), with fixed statistics"
+        )
+
+
 def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build], _Build]:
     """Register the decorated function, which builds a Method from a posterior, as a method.
 
@@ -273,6 +289,8 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
 
         @wraps(build)
         def built(posterior: Any, *args: Any, **options: Any) -> Method:
+            if not description.get("takes_batch_statistics"):
+                _refuse_batch_statistics(name or build.__name__, posterior)
             method = build(posterior, *args, **options)._replace(recipe=None)
             if method.counts == Counts():
                 size = None

@@ -29,6 +29,7 @@ class ThermostatState(NamedTuple):
     bias="first order in the step size, plus gradient noise",
     length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
     stochastic_gradients=True,
+    takes_batch_statistics=True,
 )
 def sgnht(
     posterior: Posterior, step_size: float | Schedule | None = None, *, friction: float = 0.01

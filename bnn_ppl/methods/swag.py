@@ -80,8 +80,8 @@ def swag(
             batch_size=128)
 
     Several chains are MultiSWAG (Wilson & Izmailov, 2020), a mixture of Gaussians. The locations in
-    the group ``fitted`` are stochastic weight averages (SWA; Izmailov et al., 2018). Networks here
-    keep no batch statistics, so there are none to recompute.
+    the group ``fitted`` are stochastic weight averages (SWA; Izmailov et al., 2018). Statistics
+    of batch normalisation are recomputed for each draw where it predicts, on the training rows.
 
     Parameters
     ----------
@@ -248,6 +248,7 @@ def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict
     length="a mode, the tuning of sgld, 100 points of its path, 100 draws",
     kind="fit",
     stochastic_gradients=True,
+    takes_batch_statistics=True,
     counts=FITTED,
     complete=_half_of_warmup,
 )

@@ -48,6 +48,7 @@ class VognState(NamedTuple):
     length="a mode, then until it stops improving (at most 100,000 steps), 100 draws",
     kind="fit",
     stochastic_gradients=True,
+    takes_batch_statistics=True,
     trained_once=True,
     counts=FITTED,
 )

@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 from flax import linen, nnx
 from jax.lax import conv_general_dilated
 
+from bnn_ppl.model.batch_norm import check_state, keep_no_averages
 from bnn_ppl.nets.convolution import convolution
 from bnn_ppl.runtime.devices import is_accelerator
 
@@ -96,13 +97,20 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     TypeError
         If `net` is not a factory or an ``nnx.Module``, or `prior` gives no distribution.
     ValueError
-        If the dict prior misses a parameter or names an unknown one, or if the network keeps state
-        that is not a weight (batch statistics) or draws noise of its own (dropout).
+        If the dict prior misses a parameter or names an unknown one, or if the network draws noise
+        of its own (dropout) or has state that is neither a weight nor the statistics of an
+        ``nnx.BatchNorm``, or is in eval mode with those of a new network.
+
+    Notes
+    -----
+    An ``nnx.BatchNorm`` in eval mode normalises by the statistics that the network came with. One
+    in train mode normalises by those of the batch, and in predictions by those of the training
+    rows, recomputed for each draw; methods whose density must be a product over rows refuse it.
     """
     module = _build(net)
     _refuse_stochastic_layers(module)
     graph, weights, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
-    _refuse_state(rest)
+    check_state(module, rest)
     variables = {".".join([name, *map(str, path)]): (path, leaf) for path, leaf in _flat(weights)}
     choose = _per_site(prior, list(variables))
     sampled = [
@@ -111,6 +119,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     ]
     network: Any = nnx.merge(graph, nnx.from_flat_state(sampled), rest)
     _use_our_convolution(network)
+    keep_no_averages(name, network)
     for change in active_changes():
         network = change(name, network)
     return network
@@ -178,16 +187,6 @@ def _refuse_stochastic_layers(module: nnx.Module) -> None:
             raise ValueError(
                 f"got an active Dropout at {'.'.join(map(str, path))}, expected a deterministic "
                 "network: weights are sampled already, so remove it or call .eval()"
-            )
-
-
-def _refuse_state(rest: nnx.State) -> None:
-    for path, variable in _flat(rest):
-        if not isinstance(variable, nnx.RngState):
-            raise ValueError(
-                f"got {type(variable).__name__} at {'.'.join(map(str, path))}, expected a network "
-                "whose only state is weights: batch statistics make rows dependent; use LayerNorm, "
-                "GroupNorm or filter response normalisation"
             )
 
 

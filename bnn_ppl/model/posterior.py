@@ -11,6 +11,8 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
+from bnn_ppl.model.batch_norm import of_the_batch, statistics_found
+from bnn_ppl.model.batch_statistics import BatchStatistics, Layers, batch_statistics, layers_of
 from bnn_ppl.model.checks import (
     check_finite,
     check_number_of_rows,
@@ -110,6 +112,9 @@ class Posterior(NamedTuple):
         computed once. Such :class:`bnn_ppl.model.features.Features` may stand for x in batches.
     recipe
         How to make it anew with other numbers, if the model has some: see :func:`condition`.
+    batch_statistics
+        Of networks with batch normalisation in train mode: the statistics of the training rows, by
+        which `predictive` normalises, in place of those of the batch. None for other models.
     """
 
     init: Callable[..., Position]
@@ -136,6 +141,7 @@ class Posterior(NamedTuple):
     precision: MatmulPrecision | None
     fixed_part: Callable[[], FixedPart | None]
     recipe: Recipe | None = None
+    batch_statistics: BatchStatistics | None = None
 
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
@@ -215,11 +221,13 @@ def condition(
     _check_options(temperature, tempered, microbatch, precision)
     check_model(model)
     data = checked_data(data)
-    observed = checked_structure(model, data)
+    with statistics_found() as found:
+        observed = checked_structure(model, data)
+    layers = layers_of(tuple(found), data[0], microbatch)
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
     by_row = _by_row(model)
     automatic = microbatch is None
-    if microbatch is None:
+    if microbatch is None and layers is None:
         microbatch = fitting_microbatch(by_row, data, shapes)
     if microbatch is not None and microbatch < len(data[1]):
         got = f"microbatch={microbatch} rows"
@@ -229,7 +237,8 @@ def condition(
     def make(numbers: list[Any]) -> Posterior:
         model = with_numbers(numbers)
         tempering = float(temperature), tempered
-        return _conditioned(model, data, observed, *tempering, microbatch, automatic, precision)
+        of_rows = model, data, observed, layers
+        return _conditioned(*of_rows, *tempering, microbatch, automatic, precision)
 
     posterior = make(numbers)
     return posterior._replace(recipe=Recipe(make, posterior, numbers)) if numbers else posterior
@@ -239,6 +248,7 @@ def _conditioned(
     model: Callable,
     data: Data,
     observed: str,
+    layers: Layers | None,
     temperature: float,
     tempered: str,
     microbatch: int | None,
@@ -253,6 +263,9 @@ def _conditioned(
     pinned = partial(_pinned, precision)
     terms = pinned(_terms(model, microbatch, automatic))
     total = partial(_total, temperature, tempered, num_rows)
+
+    of_model = Partial(partial(_predictive, precision, observed, _shapes(data[0])), model)
+    statistics, predictive = batch_statistics(model, of_model, layers, data[0], precision)
 
     def log_prior(position: Position) -> Array:
         return terms(position, data).log_prior
@@ -291,7 +304,7 @@ def _conditioned(
         total=total,
         constrain=constrain,
         unconstrain=unconstrain,
-        predictive=Partial(partial(_predictive, precision, observed, _shapes(data[0])), model),
+        predictive=predictive,
         check=check,
         prior_std={site: widening * std for site, std in prior_std.items()},
         precisions=precisions,
@@ -303,7 +316,10 @@ def _conditioned(
         tempered=tempered,
         microbatch=None if microbatch is None else int(microbatch),
         precision=precision,
-        fixed_part=cache(pinned(partial(fixed_part, partial(terms_of, model), shapes, data))),
+        fixed_part=cache(pinned(partial(fixed_part, partial(terms_of, model), shapes, data)))
+        if layers is None
+        else lambda: None,  # what a batch's statistics have gone into is not a row's own
+        batch_statistics=statistics,
     )
 
 
@@ -350,7 +366,8 @@ def _terms(
 
     def terms(position: Position, batch: Batch) -> Terms:
         # Code that changes networks may also record values of theirs, in this very trace.
-        return now(position, batch) if active_changes() else once(position, batch)
+        as_is = not active_changes() and of_the_batch()
+        return once(position, batch) if as_is else now(position, batch)
 
     return terms
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from flax import nnx
+from flax.errors import ModifyScopeVariableError
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
 from bnn_ppl.model.trace import (
@@ -52,7 +53,13 @@ def checked_structure(model: Callable, data: Data) -> str:
         if observed[0]["value"] is y:  # as it is, and not a function of it
             found["likelihood"] = observed[0]["fn"]
 
-    jax.eval_shape(inspect, x, y)
+    try:
+        jax.eval_shape(inspect, x, y)
+    except ModifyScopeVariableError as error:
+        raise ValueError(
+            "got a linen network that updates its statistics when called, expected fixed ones: "
+            "build it with use_running_average=True, or with flax.nnx.BatchNorm"
+        ) from error
     _refuse_numbers(found["name"], y, found.get("likelihood"))
     if found["shape"][:1] != y.shape[:1]:
         raise ValueError(

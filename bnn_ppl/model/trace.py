@@ -13,6 +13,7 @@ from numpyro.distributions import ExpandedDistribution, biject_to
 from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
+from bnn_ppl.model.batch_norm import counted_rows
 from bnn_ppl.model.features import Features, raw_inputs, with_features
 from bnn_ppl.model.microbatch import by_chunk, fitting_microbatch
 from bnn_ppl.model.network import active_changes
@@ -98,7 +99,8 @@ def evaluated(
     if isinstance(x, Features) and not active_changes():  # a tap sees the layers of all of x
         terms = _of_features(model, microbatch, automatic, position, x, y)
     if terms is None:
-        terms = _of_inputs(model, microbatch, position, raw_inputs(x), y)
+        with counted_rows(mask[0] if mask else None):
+            terms = _of_inputs(model, microbatch, position, raw_inputs(x), y)
     if mask:
         terms = terms._replace(log_likelihood=jnp.where(mask[0], terms.log_likelihood, 0.0))
     return terms

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.layers import NormalisedConv, he_normal
+from bnn_ppl.nets.layers import Norm, NormalisedConv, he_normal
 
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -20,14 +20,14 @@ class BottleneckResNet(nnx.Module):
     """Residual network of bottleneck blocks, for images of about 224 pixels a side.
 
     He et al. (2016), "Deep Residual Learning for Image Recognition", table 1, with filter response
-    normalisation: a 7x7 convolution of stride 2 and a 3x3 max-pooling of stride 2; a stage of
-    blocks for each of `num_blocks`, of 1, 2, 4, ... times `width` channels, where all stages but
-    the first begin with stride 2; the mean over pixels; a dense layer. A block is a 1x1 convolution
-    to the channels of its stage, a 3x3 one, and a 1x1 one to 4 times as many, each normalised; x is
-    added, in the first block of a stage through a 1x1 convolution and a normalisation. The stride
-    is that of the 3x3 convolution, as in Goyal et al. (2017), "Accurate, Large Minibatch SGD",
-    section 5.1. Convolutions pad with zeros to the same size, have no biases, and start He-normal
-    (truncated, by fan-in). Images are halved five times.
+    or, as there, batch normalisation: a 7x7 convolution of stride 2 and a 3x3 max-pooling of stride
+    2; a stage of blocks for each of `num_blocks`, of 1, 2, 4, ... times `width` channels, where all
+    stages but the first begin with stride 2; the mean over pixels; a dense layer. A block is a 1x1
+    convolution to the channels of its stage, a 3x3 one, and a 1x1 one to 4 times as many, each
+    normalised; x is added, in the first block of a stage through a 1x1 convolution and a
+    normalisation. The stride is that of the 3x3 convolution, as in Goyal et al. (2017), "Accurate,
+    Large Minibatch SGD", section 5.1. Convolutions pad with zeros to the same size, have no biases,
+    and start He-normal (truncated, by fan-in). Images are halved five times.
 
     Parameters
     ----------
@@ -42,6 +42,9 @@ class BottleneckResNet(nnx.Module):
         Channels of the first convolution, and of the 3x3 ones in the first stage.
     activation
         ReLU by default.
+    norm
+        Normalisation: "filter_response", or "batch", of the batch in training and of the training
+        rows in predictions.
     rngs
         Source of the initial weights.
     """
@@ -54,9 +57,10 @@ class BottleneckResNet(nnx.Module):
         num_blocks: Sequence[int] = (3, 4, 6, 3),
         width: int = 64,
         activation: Activation = nnx.relu,
+        norm: Norm = "filter_response",
         rngs: nnx.Rngs,
     ):
-        options: dict[str, Any] = {"use_bias": False, "rngs": rngs}
+        options: dict[str, Any] = {"use_bias": False, "norm": norm, "rngs": rngs}
         self.stem = NormalisedConv(image_shape[-1], width, 7, 2, **options)
         self.activation = activation
         blocks, channels = [], width
@@ -89,7 +93,8 @@ class BottleneckResNet(nnx.Module):
 class ResNet50(BottleneckResNet):
     """The :class:`BottleneckResNet` of 50 layers with weights: 3, 4, 6 and 3 blocks.
 
-    25,583,592 parameters for 224x224x3, 1000 classes, as for images of any size.
+    25,583,592 parameters for 224x224x3, 1000 classes, as for images of any size; 25,557,032 with
+    batch normalisation.
 
     Parameters
     ----------
@@ -99,6 +104,9 @@ class ResNet50(BottleneckResNet):
         Number of outputs.
     activation
         ReLU by default.
+    norm
+        Normalisation: "filter_response", or "batch", of the batch in training and of the training
+        rows in predictions.
     rngs
         Source of the initial weights.
     """
@@ -109,9 +117,10 @@ class ResNet50(BottleneckResNet):
         num_classes: int,
         *,
         activation: Activation = nnx.relu,
+        norm: Norm = "filter_response",
         rngs: nnx.Rngs,
     ):
-        super().__init__(image_shape, num_classes, activation=activation, rngs=rngs)
+        super().__init__(image_shape, num_classes, activation=activation, norm=norm, rngs=rngs)
 
 
 class _Bottleneck(nnx.Module):

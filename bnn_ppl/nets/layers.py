@@ -1,11 +1,13 @@
 """Layers that networks share: normalisation, convolutions and stages of them, pooling."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+Norm: TypeAlias = Literal["filter_response", "batch"]
 
 he_normal = nnx.initializers.he_normal()  # truncated, by fan-in
 
@@ -44,8 +46,27 @@ class FilterResponseNorm(nnx.Module):
         return jnp.maximum(scaled + self.beta[...], self.tau[...])
 
 
+def norm_layer(norm: Norm, num_channels: int, *, rngs: nnx.Rngs) -> nnx.Module:
+    """Make a layer of a kind of normalisation; batch normalisation is in train mode.
+
+    Batch normalisation (Ioffe & Szegedy, 2015) has PyTorch's defaults: 1e-5 is added to the
+    variance, scales start at 1, biases at 0, and running averages, where a training loop keeps
+    them, move by a tenth.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind.
+    """
+    if norm == "filter_response":
+        return FilterResponseNorm(num_channels)
+    if norm == "batch":
+        return nnx.BatchNorm(num_channels, momentum=0.9, epsilon=1e-5, rngs=rngs)
+    raise ValueError(f"got norm={norm!r}, expected one of {', '.join(map(repr, get_args(Norm)))}")
+
+
 class NormalisedConv(nnx.Module):
-    """A square convolution, then filter response normalisation.
+    """A square convolution, then a normalisation.
 
     Parameters
     ----------
@@ -53,15 +74,27 @@ class NormalisedConv(nnx.Module):
         Channels of the input and of the output.
     size, strides
         Pixels a side of the kernel, and from one output to the next.
+    norm
+        Kind of normalisation.
+    rngs
+        Source of the initial weights.
     **options
-        Of ``flax.nnx.Conv``; `rngs` among them.
+        Of ``flax.nnx.Conv``.
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, size: int, strides: int, **options: Any
+        self,
+        in_channels: int,
+        out_channels: int,
+        size: int,
+        strides: int,
+        *,
+        norm: Norm = "filter_response",
+        rngs: nnx.Rngs,
+        **options: Any,
     ):
-        self.conv = square_conv(in_channels, out_channels, size, strides, **options)
-        self.norm = FilterResponseNorm(out_channels)
+        self.conv = square_conv(in_channels, out_channels, size, strides, rngs=rngs, **options)
+        self.norm = norm_layer(norm, out_channels, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map (rows, height, width, in_channels) to as many rows, of out_channels."""
@@ -88,21 +121,23 @@ class ConvStage(nnx.Module):
         Channels of each convolution.
     number
         Number of convolutions.
-    normalised
-        Whether filter response normalisation stands between each convolution and its ReLU.
+    norm
+        Normalisation between each convolution and its ReLU; None for none.
     rngs
         Source of the initial weights.
     """
 
     def __init__(
-        self, in_channels: int, width: int, number: int, *, normalised: bool, rngs: nnx.Rngs
+        self, in_channels: int, width: int, number: int, *, norm: Norm | None, rngs: nnx.Rngs
     ):
         start = nnx.initializers.he_normal()
         self.convolutions = nnx.List(
             nnx.Conv(in_channels if i == 0 else width, width, (3, 3), kernel_init=start, rngs=rngs)
             for i in range(number)
         )
-        self.norms = nnx.List(FilterResponseNorm(width) for _ in range(number if normalised else 0))
+        self.norms = nnx.List(
+            [] if norm is None else [norm_layer(norm, width, rngs=rngs) for _ in range(number)]
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map (rows, height, width, in_channels) to (rows, height, width, width of the stage)."""

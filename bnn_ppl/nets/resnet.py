@@ -1,4 +1,4 @@
-"""Residual networks with filter response normalisation in place of batch normalisation."""
+"""Residual networks with filter response or batch normalisation."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.layers import FilterResponseNorm, NormalisedConv, he_normal, square_conv
+from bnn_ppl.nets.layers import Norm, NormalisedConv, he_normal, norm_layer, square_conv
 
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -35,8 +35,12 @@ class ResNet(nnx.Module):
         Channels of each stage.
     activation
         ReLU by default.
+    norm
+        Normalisation: "filter_response", or "batch", of the batch in training and of the training
+        rows in predictions.
     use_bias
-        Whether convolutions have biases.
+        Whether convolutions have biases; by default not with batch normalisation, which would
+        subtract them again.
     rngs
         Source of the initial weights.
 
@@ -54,10 +58,12 @@ class ResNet(nnx.Module):
         depth: int = 20,
         widths: Sequence[int] = (16, 32, 64),
         activation: Activation = nnx.relu,
-        use_bias: bool = True,
+        norm: Norm = "filter_response",
+        use_bias: bool | None = None,
         rngs: nnx.Rngs,
     ):
-        options: dict[str, Any] = {"use_bias": use_bias, "rngs": rngs}
+        use_bias = norm != "batch" if use_bias is None else use_bias
+        options: dict[str, Any] = {"use_bias": use_bias, "norm": norm, "rngs": rngs}
         self.stem = NormalisedConv(image_shape[-1], widths[0], 3, 1, **options)
         options["activation"] = activation
         self.blocks = _blocks(_Block, depth, (widths[0], *widths), **options)
@@ -75,7 +81,8 @@ class ResNet(nnx.Module):
 class ResNet20(ResNet):
     """The ResNet of Izmailov et al. (2021) on CIFAR-10: 274,042 parameters for 32x32x3, 10 classes.
 
-    ResNet-20-FRN; with swish, by default, or with ReLU: ``activation=flax.nnx.relu``.
+    ResNet-20-FRN; with swish, by default, or with ReLU: ``activation=flax.nnx.relu``. With batch
+    normalisation, 272,474 parameters.
 
     Parameters
     ----------
@@ -85,6 +92,9 @@ class ResNet20(ResNet):
         Number of outputs.
     activation
         Swish by default.
+    norm
+        Normalisation: "filter_response", or "batch", of the batch in training and of the training
+        rows in predictions.
     rngs
         Source of the initial weights.
     """
@@ -95,17 +105,18 @@ class ResNet20(ResNet):
         num_classes: int,
         *,
         activation: Activation = nnx.swish,
+        norm: Norm = "filter_response",
         rngs: nnx.Rngs,
     ):
-        super().__init__(image_shape, num_classes, activation=activation, rngs=rngs)
+        super().__init__(image_shape, num_classes, activation=activation, norm=norm, rngs=rngs)
 
 
 class ResNet18(ResNet):
     """Wide and shallow: stages of 64, 128, 256 and 512 channels, two blocks each.
 
     As in Osawa et al. (2019), "Practical Deep Learning with Bayesian Principles", for images of 32
-    pixels a side, with filter response normalisation: 11,178,762 parameters for 32x32x3, 10
-    classes. Convolutions have no biases.
+    pixels a side: for 32x32x3, 10 classes 11,178,762 parameters with filter response
+    normalisation, 11,173,962 with theirs of the batch. Convolutions have no biases.
 
     Parameters
     ----------
@@ -119,6 +130,9 @@ class ResNet18(ResNet):
         normalisation.
     activation
         ReLU by default.
+    norm
+        Normalisation: "filter_response", or "batch", of the batch in training and of the training
+        rows in predictions.
     rngs
         Source of the initial weights.
     """
@@ -130,6 +144,7 @@ class ResNet18(ResNet):
         *,
         width: int = 64,
         activation: Activation = nnx.relu,
+        norm: Norm = "filter_response",
         rngs: nnx.Rngs,
     ):
         super().__init__(
@@ -138,6 +153,7 @@ class ResNet18(ResNet):
             depth=18,
             widths=(width, 2 * width, 4 * width, 8 * width),
             activation=activation,
+            norm=norm,
             use_bias=False,
             rngs=rngs,
         )
@@ -147,8 +163,9 @@ class PreResNet(nnx.Module):
     """Residual network whose blocks normalise and activate before they convolve.
 
     He et al. (2016), "Identity Mappings in Deep Residual Networks"; as in Wilson & Izmailov (2020),
-    "Bayesian Deep Learning and a Probabilistic Perspective of Generalization", with filter response
-    normalisation: 272,970 parameters at depth 20 for 32x32x3, 10 classes. As :class:`ResNet`, but a
+    "Bayesian Deep Learning and a Probabilistic Perspective of Generalization": at depth 20 for
+    32x32x3, 10 classes 272,970 parameters with filter response normalisation, 272,282 with theirs
+    of the batch. As :class:`ResNet`, but a
     block is ``x + conv(act(norm(conv(act(norm(x))))))``, its shortcut at stride 2 a 1x1 convolution
     of x alone; the first convolution is bare, and a normalisation and activation come before the
     mean over pixels. Convolutions have no biases.
@@ -167,6 +184,9 @@ class PreResNet(nnx.Module):
         Channels of the first convolution; by default those of the first stage.
     activation
         ReLU by default.
+    norm
+        Normalisation: "filter_response", or "batch", of the batch in training and of the training
+        rows in predictions.
     rngs
         Source of the initial weights.
 
@@ -185,14 +205,15 @@ class PreResNet(nnx.Module):
         widths: Sequence[int] = (16, 32, 64),
         stem_width: int | None = None,
         activation: Activation = nnx.relu,
+        norm: Norm = "filter_response",
         rngs: nnx.Rngs,
     ):
         options: dict[str, Any] = {"use_bias": False, "rngs": rngs}
         stem_width = widths[0] if stem_width is None else stem_width
         self.stem = square_conv(image_shape[-1], stem_width, 3, 1, **options)
-        options["activation"] = activation
+        options |= {"activation": activation, "norm": norm}
         self.blocks = _blocks(_PreBlock, depth, (stem_width, *widths), **options)
-        self.norm = FilterResponseNorm(widths[-1])
+        self.norm = norm_layer(norm, widths[-1], rngs=rngs)
         self.output = nnx.Linear(widths[-1], num_classes, kernel_init=he_normal, rngs=rngs)
         self.activation = activation
 
@@ -205,11 +226,12 @@ class PreResNet(nnx.Module):
 
 
 class WideResNet(PreResNet):
-    """Pre-activation network of few, wide layers: 36,488,170 parameters for 32x32x3, 10 classes.
+    """Pre-activation network of few, wide layers: 36.5 million parameters for 32x32x3, 10 classes.
 
     WRN-28-10 of Zagoruyko & Komodakis (2016), "Wide Residual Networks", table 1, as in Wilson &
     Izmailov (2020), "Bayesian Deep Learning and a Probabilistic Perspective of Generalization",
-    with filter response normalisation and without dropout. A :class:`PreResNet` of three stages of
+    without dropout: 36,488,170 parameters with filter response normalisation, 36,479,194 with
+    theirs of the batch. A :class:`PreResNet` of three stages of
     16, 32 and 64 channels, times `factor`, after a first convolution of 16 channels.
 
     Parameters
@@ -225,6 +247,9 @@ class WideResNet(PreResNet):
         How many times wider the stages are than those of a :class:`PreResNet`.
     activation
         ReLU by default.
+    norm
+        Normalisation: "filter_response", or "batch", of the batch in training and of the training
+        rows in predictions.
     rngs
         Source of the initial weights.
 
@@ -242,6 +267,7 @@ class WideResNet(PreResNet):
         depth: int = 28,
         factor: int = 10,
         activation: Activation = nnx.relu,
+        norm: Norm = "filter_response",
         rngs: nnx.Rngs,
     ):
         if depth <= 4 or (depth - 4) % 6:
@@ -255,6 +281,7 @@ class WideResNet(PreResNet):
             widths=(16 * factor, 32 * factor, 64 * factor),
             stem_width=16,
             activation=activation,
+            norm=norm,
             rngs=rngs,
         )
 
@@ -308,11 +335,12 @@ class _PreBlock(nnx.Module):
         strides: int,
         *,
         activation: Activation,
+        norm: Norm,
         **options: Any,
     ):
-        self.first_norm = FilterResponseNorm(in_channels)
+        self.first_norm = norm_layer(norm, in_channels, rngs=options["rngs"])
         self.first = square_conv(in_channels, out_channels, 3, strides, **options)
-        self.second_norm = FilterResponseNorm(out_channels)
+        self.second_norm = norm_layer(norm, out_channels, rngs=options["rngs"])
         self.second = square_conv(out_channels, out_channels, 3, 1, **options)
         self.widens = strides > 1 or in_channels != out_channels
         if self.widens:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bnn_ppl.nets.layers import FilterResponseNorm, max_pool, square_conv
+from bnn_ppl.nets.layers import Norm, max_pool, norm_layer, square_conv
 
 _DEPTHS = {  # layers in the blocks on the way down, in the bottleneck, and growth
     57: ((4, 4, 4, 4, 4), 4, 12),
@@ -20,8 +20,8 @@ class Tiramisu(nnx.Module):
     """Classifier of pixels: dense blocks at coarser and coarser scales and back.
 
     FC-DenseNet of Jégou et al. (2017), "The One Hundred Layers Tiramisu", tables 1 and 2, as in
-    Wilson & Izmailov (2020), with filter response normalisation (Singh & Krishnan, 2020) in place
-    of batch normalisation, and without dropout. A layer is normalisation, ReLU and a 3x3
+    Wilson & Izmailov (2020), with filter response normalisation (Singh & Krishnan, 2020) or, as
+    there, batch normalisation, and without dropout. A layer is normalisation, ReLU and a 3x3
     convolution of `growth` channels, and sees its block's input and all layers before it; on the
     way down a block passes on all of these, and a transition normalises, convolves 1x1 and
     max-pools by 2; on the way up a block passes on its layers alone, but for the last, through a
@@ -48,6 +48,9 @@ class Tiramisu(nnx.Module):
         Channels of each layer.
     stem_width
         Channels of the first convolution.
+    norm
+        Normalisation: "filter_response", or "batch", of the batch in training and of the training
+        rows in predictions.
     rngs
         Source of the initial weights.
 
@@ -67,6 +70,7 @@ class Tiramisu(nnx.Module):
         bottleneck: int | None = None,
         growth: int | None = None,
         stem_width: int = 48,
+        norm: Norm = "filter_response",
         rngs: nnx.Rngs,
     ):
         if depth not in _DEPTHS:
@@ -80,7 +84,7 @@ class Tiramisu(nnx.Module):
                 f"got images of {image_shape[0]}x{image_shape[1]}, expected at least "
                 f"{2 ** len(blocks)} pixels a side for {len(blocks)} blocks"
             )
-        block = partial(_DenseBlock, growth=growth, rngs=rngs)
+        block = partial(_DenseBlock, growth=growth, norm=norm, rngs=rngs)
         self.stem = square_conv(image_shape[2], stem_width, 3, 1, rngs=rngs)
         width, down, passed = stem_width, [], []
         for number in blocks:
@@ -88,7 +92,7 @@ class Tiramisu(nnx.Module):
             width += number * growth
             passed.append(width)
         self.down = nnx.List(down)
-        self.pools = nnx.List(_TransitionDown(width, rngs=rngs) for width in passed)
+        self.pools = nnx.List(_TransitionDown(width, norm=norm, rngs=rngs) for width in passed)
         self.bottleneck = block(width, bottleneck)
         up, widen, last = [], [], bottleneck * growth
         for number, beside in zip(reversed(blocks), reversed(passed), strict=True):
@@ -117,9 +121,9 @@ class Tiramisu(nnx.Module):
 
 
 class _DenseBlock(nnx.Module):
-    def __init__(self, in_channels: int, number: int, *, growth: int, rngs: nnx.Rngs):
+    def __init__(self, in_channels: int, number: int, *, growth: int, norm: Norm, rngs: nnx.Rngs):
         widths = [in_channels + layer * growth for layer in range(number)]
-        self.norms = nnx.List(FilterResponseNorm(width) for width in widths)
+        self.norms = nnx.List(norm_layer(norm, width, rngs=rngs) for width in widths)
         self.convolutions = nnx.List(
             square_conv(width, growth, 3, 1, rngs=rngs) for width in widths
         )
@@ -134,8 +138,8 @@ class _DenseBlock(nnx.Module):
 
 
 class _TransitionDown(nnx.Module):
-    def __init__(self, width: int, *, rngs: nnx.Rngs):
-        self.norm = FilterResponseNorm(width)
+    def __init__(self, width: int, *, norm: Norm, rngs: nnx.Rngs):
+        self.norm = norm_layer(norm, width, rngs=rngs)
         self.conv = square_conv(width, width, 1, 1, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bnn_ppl.nets.layers import ConvStage, max_pool
+from bnn_ppl.nets.layers import ConvStage, Norm, max_pool
 
 
 class UNet(nnx.Module):
@@ -57,7 +57,8 @@ class UNet(nnx.Module):
                 f"got images of {height}x{breadth}, expected sides that are multiples of "
                 f"{coarsest} for {len(widths)} widths: crop or pad them"
             )
-        stage = partial(ConvStage, number=2, normalised=normalised, rngs=rngs)
+        norm: Norm | None = "filter_response" if normalised else None
+        stage = partial(ConvStage, number=2, norm=norm, rngs=rngs)
         self.down = nnx.List(stage(m, n) for m, n in pairwise([channels, *widths]))
         upwards = list(pairwise(reversed(widths)))
         self.widen = nnx.List(_conv(m, n, 2, rngs=rngs) for m, n in upwards)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.layers import ConvStage, max_pool
+from bnn_ppl.nets.layers import ConvStage, Norm, max_pool
 from bnn_ppl.nets.mlp import MLP
 
 _CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -33,8 +33,8 @@ class VGG(nnx.Module):
     hidden
         Widths of the dense layers before the last; by default two of ``8 width``. ``()`` is the
         VGG of Osawa et al. (2019), "Practical Deep Learning with Bayesian Principles".
-    normalised
-        Whether to apply filter response normalisation between each convolution and its ReLU.
+    norm
+        Normalisation between each convolution and its ReLU: "filter_response", "batch" or None.
     rngs
         Source of the initial weights.
 
@@ -52,7 +52,7 @@ class VGG(nnx.Module):
         depth: int = 16,
         width: int = 64,
         hidden: Sequence[int] | None = None,
-        normalised: bool = False,
+        norm: Norm | None = None,
         rngs: nnx.Rngs,
     ):
         height, breadth, channels = image_shape
@@ -67,7 +67,7 @@ class VGG(nnx.Module):
         stages = []
         for number, times in zip(_CONVOLUTIONS[depth], _WIDENING, strict=True):
             wider = times * width
-            stages.append(ConvStage(channels, wider, number, normalised=normalised, rngs=rngs))
+            stages.append(ConvStage(channels, wider, number, norm=norm, rngs=rngs))
             channels = wider
         self.stages = nnx.List(stages)
         flat = channels * (height // 32) * (breadth // 32)
@@ -84,7 +84,8 @@ class VGG(nnx.Module):
 class VGG16(VGG):
     """The :class:`VGG` of depth 16 and, by default, width 64.
 
-    15,245,130 parameters for 32x32x3, 10 classes; with normalisation 15,257,802.
+    15,245,130 parameters for 32x32x3, 10 classes; 15,257,802 with filter response normalisation,
+    15,253,578 with batch normalisation.
 
     Parameters
     ----------
@@ -94,8 +95,8 @@ class VGG16(VGG):
         Number of outputs.
     width
         Channels of the first stage.
-    normalised
-        Whether to apply filter response normalisation between each convolution and its ReLU.
+    norm
+        Normalisation between each convolution and its ReLU: "filter_response", "batch" or None.
     rngs
         Source of the initial weights.
     """
@@ -106,9 +107,7 @@ class VGG16(VGG):
         num_classes: int,
         *,
         width: int = 64,
-        normalised: bool = False,
+        norm: Norm | None = None,
         rngs: nnx.Rngs,
     ):
-        super().__init__(
-            image_shape, num_classes, depth=16, width=width, normalised=normalised, rngs=rngs
-        )
+        super().__init__(image_shape, num_classes, depth=16, width=width, norm=norm, rngs=rngs)

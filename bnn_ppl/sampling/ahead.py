@@ -17,7 +17,11 @@ from bnn_ppl.runtime.devices import (
     shapes_by_row,
     shapes_on,
 )
-from bnn_ppl.sampling.first_states import functions_at_start, states_over_chains
+from bnn_ppl.sampling.first_states import (
+    batches_at_start,
+    functions_at_start,
+    states_over_chains,
+)
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.numbers import numbers_to_run
 from bnn_ppl.sampling.start import Prepared, phases_of
@@ -51,7 +55,7 @@ def prepare_ahead(
         return posterior.init(jax.random.fold_in(key, chain), data)
 
     first = functions_at_start(posterior, method)
-    states_at = states_over_chains(first, make, minibatches._replace(size=None), mesh)
+    states_at = states_over_chains(first, make, batches_at_start(posterior, minibatches), mesh)
     with products_in(posterior.precision):
         positions = jax.eval_shape(over_chains(position, mesh, 1), chains, key, data)
         positions = shapes_on(positions, by_chain)

@@ -51,7 +51,7 @@ def first_states(
     positions: Tree,
     keys: tuple[jax.Array, jax.Array],
     data: Tree,
-    all_rows: Minibatches,
+    batches: Minibatches,
     num_warmup: int,
     mesh: Mesh,
     numbers: Numbers,
@@ -59,10 +59,18 @@ def first_states(
 ) -> Tree:
     """Give the chains' states by the method's `init`; refuse a density that is not finite."""
     first = functions_at_start(posterior, method)
-    start = _compiled_states(first, make, all_rows, mesh, active_changes())
+    start = _compiled_states(first, make, batches, mesh, active_changes())
     states, finite = start(chains, positions, keys, data, np.asarray(num_warmup), numbers)
     _check_finite(posterior, positions, to_host(finite))
     return states
+
+
+def batches_at_start(posterior: Posterior, minibatches: Minibatches) -> Minibatches:
+    """Give the rows that the first states see: all, but a batch where rows share their statistics.
+
+    These cannot be worked on in chunks, and all together might not fit in memory.
+    """
+    return minibatches if posterior.batch_statistics else minibatches._replace(size=None)
 
 
 def functions_at_start(
@@ -148,24 +156,24 @@ def _initial_positions(
 def _compiled_states(
     first: tuple[Callable, Callable | None, Callable],
     make: Make | None,
-    all_rows: Minibatches,
+    batches: Minibatches,
     mesh: Mesh,
     changes: tuple,  # part of the cache's key alone: tracing reads the active changes
 ) -> Callable:
     """Compile :func:`states_over_chains`."""
-    mapped = states_over_chains(first, make, all_rows, mesh)
+    mapped = states_over_chains(first, make, batches, mesh)
     return compiled_once(mapped, out_shardings=chain_sharding(mesh))
 
 
 def states_over_chains(
     first: tuple[Callable, Callable | None, Callable],
     make: Make | None,
-    all_rows: Minibatches,
+    batches: Minibatches,
     mesh: Mesh,
 ) -> Callable:
     """Map a method's `init` over chains, and whether the log-density is finite there.
 
-    Both see all rows, or all rows of the chain's sample of them. `first` are the functions of
+    Both see the first of the batches (:func:`batches_at_start`). `first` are the functions of
     :func:`functions_at_start`; the arguments are chains, positions, keys, data, the number of
     warm-up iterations and the numbers that `make` takes.
     """
@@ -181,7 +189,7 @@ def states_over_chains(
         init, begin, logdensity = first if make is None else functions_at_start(*make(numbers))
         own_key = jax.random.fold_in(jax.random.fold_in(keys[0], 1), chain)
         batch_key = jax.random.fold_in(keys[1], chain)
-        _, batch = all_rows.next(all_rows.order(batch_key, 0, data), batch_key, 0, data)
+        _, batch = batches.next(batches.order(batch_key, 0, data), batch_key, 0, data)
         state = init(own_key, position, batch)
         state = state if begin is None else begin(state, num_warmup)
         return state, jnp.isfinite(logdensity(position, batch))

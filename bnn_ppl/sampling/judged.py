@@ -56,7 +56,10 @@ def log_likelihood_at(posterior: Posterior, positions: Tree) -> dict[str, float]
     """
     if jax.process_count() > 1:
         return {}
-    average = _average(posterior.constrain, posterior.predictive, active_changes())
+    statistics = posterior.batch_statistics
+    completed = None if statistics is None else statistics.of_some_rows
+    predictive = posterior.predictive if statistics is None else statistics.predictive
+    average = _average(posterior.constrain, completed, predictive, active_changes())
     with products_in(posterior.precision):
         found = float(average(to_host(positions), posterior.data, some_rows(posterior)))
     return {"start_log_likelihood": found} if np.isfinite(found) else {}
@@ -65,11 +68,16 @@ def log_likelihood_at(posterior: Posterior, positions: Tree) -> dict[str, float]
 @lru_cache(maxsize=2)
 def _average(
     constrain: Callable,
+    completed: Callable | None,  # values to statistics that predictions need besides
     predictive: Callable,
     changes: tuple,  # part of the cache's key alone: tracing reads the active changes
 ) -> Callable:
     def average(positions: Tree, data: Tree, rows: Tree) -> jax.Array:
-        values = jax.lax.map(lambda position: constrain(position, data), positions)
+        def complete(position: Tree) -> Tree:
+            values = constrain(position, data)
+            return values | ({} if completed is None else completed(values))
+
+        values = jax.lax.map(complete, positions)
         at = of_draws(predictive, values, rows[0])
         return jnp.mean(jax.lax.map(lambda own: jnp.mean(at(own).log_prob(rows[1])), values))
 

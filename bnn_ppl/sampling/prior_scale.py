@@ -20,9 +20,11 @@ MOST_SEARCHED = 5e9  # rows times weights up to which a search takes minutes, no
 
 
 def is_searched(posterior: Posterior) -> bool:
-    """Whether the scale is searched for: where that is quick, and one process has all chains."""
+    """Whether the scale is searched for: where that is quick and possible."""
     quick = posterior.num_rows * posterior.num_weights <= MOST_SEARCHED
-    return quick and jax.process_count() == 1
+    # The Laplace approximation refuses statistics of the batch.
+    possible = jax.process_count() == 1 and posterior.batch_statistics is None
+    return quick and possible
 
 
 def scale_or_usual(posterior_at: Callable[[float], Posterior], usual: float) -> float:

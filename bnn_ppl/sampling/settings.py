@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.model.batch_statistics import few_rows
 from bnn_ppl.model.features import Features
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import matmul_precision, products_in, to_host
@@ -91,7 +92,8 @@ def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
         return terms.log_prior, posterior.total(terms, data)
 
     with products_in(posterior.precision):
-        prior, density = map(float, jax.jit(both)(position, posterior.data))
+        rows = few_rows(posterior, posterior.data)
+        prior, density = map(float, jax.jit(both)(position, rows))
     return {"log_prior_at_start": agreed(prior), "log_density_at_start": agreed(density)}
 
 

@@ -16,7 +16,7 @@ from bnn_ppl.model.features import rows_with_features
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, products_in
-from bnn_ppl.sampling.first_states import first_positions, first_states
+from bnn_ppl.sampling.first_states import batches_at_start, first_positions, first_states
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.numbers import Make, Numbers, numbers_to_run
 
@@ -97,6 +97,7 @@ def prepare(
         data = by_row(rows, mesh)
     minibatches.check(posterior.num_rows, mesh.shape["data"])
     _check_method(method, posterior, num_warmup, minibatches)
+    _check_batch_statistics(posterior, minibatches.size)
     _check_plates(posterior, minibatches.size, len(data[1]))
     init_key, warmup_key, draws_key, batch_key = (
         everywhere(jax.random.fold_in(key, i), mesh) for i in range(4)
@@ -126,7 +127,7 @@ def with_states(
     """Give a run the method's first states at `positions`."""
     mesh, num_warmup = prepared.mesh, prepared.num["warmup"]
     keys = everywhere(jax.random.fold_in(key, 0), mesh), prepared.keys["warmup"][1]
-    all_rows = prepared.phases[1].minibatches._replace(size=None)
+    batches = batches_at_start(posterior, prepared.phases[1].minibatches)
     with products_in(posterior.precision):
         states = first_states(
             posterior,
@@ -135,7 +136,7 @@ def with_states(
             positions,
             keys,
             prepared.data,
-            all_rows,
+            batches,
             num_warmup,
             mesh,
             prepared.numbers,
@@ -209,6 +210,14 @@ def _check_method(
         raise ValueError(
             f"got batch_size={minibatches.size} for {name}, whose steps compare the log-densities "
             "of all rows: leave batch_size out, or use sgld or sghmc; microbatch= saves memory"
+        )
+
+
+def _check_batch_statistics(posterior: Posterior, size: int | None) -> None:
+    if posterior.batch_statistics is not None and size == 1:
+        raise ValueError(
+            f"got batch_size=1 with the BatchNorm {posterior.batch_statistics.layers[0]} in train "
+            "mode, expected at least 2 rows, whose mean and variance it takes: use a larger one"
         )
 
 

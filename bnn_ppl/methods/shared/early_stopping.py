@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.model.batch_statistics import judged_values
 from bnn_ppl.model.checks import checked_rows
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.branches import where_needed
@@ -102,7 +103,7 @@ def stopped_early(
 
     def checked(state: StoppedState) -> StoppedState:
         point = method.draw(jax.random.key(0), state.inner)
-        log_likelihood = jnp.sum(posterior.log_likelihood(point, rows))
+        log_likelihood = jnp.sum(_log_likelihood(posterior, point, rows))
         better = log_likelihood > state.log_likelihood
         best = jax.tree.map(partial(jnp.where, better), point, state.best)
         return state._replace(
@@ -133,3 +134,10 @@ def stopped_early(
         subsample=method.subsample,
         raw_rows=method.raw_rows,
     )
+
+
+def _log_likelihood(posterior: Posterior, point: Tree, rows: tuple[Any, Any]) -> jax.Array:
+    if posterior.batch_statistics is None:
+        return posterior.log_likelihood(point, rows)
+    values = judged_values(posterior, posterior.constrain(point, rows))
+    return posterior.predictive(values, rows[0]).log_prob(rows[1])

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.model.batch_statistics import judged_values
 from bnn_ppl.model.checks import checked_rows
 from bnn_ppl.model.posterior import Posterior
 
@@ -153,7 +154,8 @@ def _by_row(
     x, y = rows
 
     def one(position: Tree) -> tuple[jax.Array, jax.Array]:
-        predictive = posterior.predictive(posterior.constrain(position, batch), x)
+        values = judged_values(posterior, posterior.constrain(position, batch))
+        predictive = posterior.predictive(values, x)
         log_prob = predictive.log_prob(y).reshape(len(y), -1).sum(1)
         probs: Any = getattr(predictive, "probs", None)
         of_classes = probs is not None and probs.ndim == y.ndim + 1

@@ -12,6 +12,8 @@ from jax.extend.core import get_opaque_trace_state
 
 from bnn_ppl.methods.shared.kl_weight import likelihood_weighted
 from bnn_ppl.methods.shared.layers import Layer, tapped
+from bnn_ppl.model.batch_norm import statistics_given
+from bnn_ppl.model.batch_statistics import statistics_of_batch
 from bnn_ppl.model.checks import check_number_of_rows
 from bnn_ppl.model.microbatch import in_chunks
 from bnn_ppl.model.posterior import Posterior
@@ -70,7 +72,8 @@ def row_gradients(posterior: Posterior) -> Callable[..., RowGradients]:
     row i is :math:`a_i g_i^\top` and the mean square :math:`(a^2)^\top g^2 / n` (Goodfellow, 2015,
     arXiv:1510.01799). Where the weights act on a row several times (pixels, time steps), its
     gradient is the layer's vector-Jacobian product, which sums over these before it is squared. All
-    other sites, and layers that are not called as layers, are differentiated row by row.
+    other sites, and layers that are not called as layers, are differentiated row by row; those of
+    a network with batch normalisation with the statistics of the batch held.
 
     Parameters
     ----------
@@ -210,11 +213,19 @@ def _sums_of_products(layer: RowLayer, weights: Tree, inputs: Array, slopes: Arr
 def _sums_of_others(
     posterior: Posterior, position: Position, batch: Batch, roots: Array, sites: set[str]
 ) -> Position:
+    def log_likelihood(own: Position, one_row: Batch) -> Array:
+        if statistics is None:
+            return posterior.log_likelihood(position | own, one_row)[0]
+        with statistics_given(statistics):
+            return posterior.log_likelihood(position | own, one_row)[0]
+
     def gradient(row: tuple[Batch, Array]) -> Position:
         one_row = jax.tree.map(lambda leaf: leaf[None], row[0])
-        whole = jax.grad(lambda own: posterior.log_likelihood(position | own, one_row)[0])(own)
+        whole = jax.grad(log_likelihood)(own, one_row)
         return jax.tree.map(lambda leaf: leaf * row[1], whole)
 
+    # A row alone has no statistics: those of its batch are held.
+    statistics = statistics_of_batch(posterior, position, batch)
     own = {site: position[site] for site in position if site in sites}
     return _sums_of_squares(gradient, (batch, roots), own) if own else {}
 

@@ -1,0 +1,84 @@
+"""Draws with the statistics of their batch normalisation, computed once for all predictions."""
+
+import weakref
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from bnn_ppl.model.network import active_changes
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.recipe import numbers_of
+from bnn_ppl.runtime.devices import products_in
+from bnn_ppl.runtime.programs import compiled_once
+from bnn_ppl.storage.inference_data import in_blocks, sites_of
+
+if TYPE_CHECKING:
+    import xarray
+
+Sites = dict[str, "xarray.DataArray"]
+
+# The last few: of several runs whose predictions at many shifts of the inputs are compared.
+_NUM_KEPT = 8
+_kept: list[tuple[weakref.ref, weakref.ref, Sites]] = []
+
+
+def sites_to_predict(posterior: Posterior, draws: Any) -> Sites:
+    """Give the sites of draws, as ``sites_of`` does, with the statistics that predictions need.
+
+    Networks with batch normalisation in train mode need those of the training rows: a pass over
+    these for each draw, taken once for the same `draws`. All others need none.
+    """
+    sites = sites_of(posterior, draws)
+    if posterior.batch_statistics is None:
+        return sites
+    for of_draws, predictive, statistics in _kept:
+        if of_draws() is draws and predictive() is posterior.predictive:
+            return sites | statistics
+    found = _statistics(posterior.batch_statistics.of_draw, posterior, sites)
+    _kept.append((weakref.ref(draws), weakref.ref(posterior.predictive), found))
+    del _kept[:-_NUM_KEPT]
+    return sites | found
+
+
+def sites_to_judge(posterior: Posterior, sites: Sites) -> Sites:
+    """Add to some draws the statistics of some training rows, where predictions need any."""
+    if posterior.batch_statistics is None:
+        return sites
+    return sites | _statistics(posterior.batch_statistics.of_some_rows, posterior, sites)
+
+
+def _statistics(of_draw: Callable, posterior: Posterior, sites: Sites) -> Sites:
+    """Compute statistics (chain, draw, channel) by the name of the layer and "mean" or "var"."""
+    import xarray
+
+    num_chains, num_draws = next(iter(sites.values())).shape[:2]
+    numbers, _ = numbers_of(of_draw)
+    of_block = _of_block(of_draw, active_changes())
+    with products_in(posterior.precision):
+        parts = [
+            jax.tree.map(np.asarray, of_block(numbers, block))
+            for block, _ in in_blocks(sites, np.ones((num_chains, num_draws)))
+        ]
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    return {
+        name: xarray.DataArray(
+            leaf.reshape(num_chains, num_draws, -1), dims=("chain", "draw", f"{name}_channel")
+        )
+        for name, leaf in joined.items()
+    }
+
+
+@lru_cache(maxsize=1)  # it keeps the training rows
+def _of_block(
+    of_draw: Callable,
+    changes: tuple,  # part of the cache's key alone: tracing reads the active changes
+) -> Callable:
+    _, with_numbers = numbers_of(of_draw)
+
+    def of_block(numbers: list[Any], block: Any) -> dict[str, jax.Array]:
+        return jax.lax.map(with_numbers(numbers), block)
+
+    return compiled_once(of_block)
