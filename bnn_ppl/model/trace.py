@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from numpyro.primitives import Messenger
 
 from bnn_ppl.model.microbatch import by_chunk
 from bnn_ppl.model.network import active_changes
-from bnn_ppl.runtime.devices import num_row_shards
+from bnn_ppl.runtime.devices import num_row_shards, products_in
 
 Array = jax.Array
 Position = dict[str, Array]
@@ -108,6 +109,17 @@ def traced(model: Callable, x: Any, y: Any, key: Array | None = None, **substitu
         model = handlers.substitute(model, **substituted)
     with _Isolated():
         return handlers.trace(model).get_trace(x, y)
+
+
+def in_precision(precision: str | None, function: Callable) -> Callable:
+    """Have a function's products in a precision, wherever it is called or traced."""
+
+    @wraps(function)
+    def pinned(*args: Any, **kwargs: Any) -> Any:
+        with products_in(precision):
+            return function(*args, **kwargs)
+
+    return pinned
 
 
 class _Isolated(Messenger):

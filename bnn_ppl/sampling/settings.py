@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.model.points import digest_of
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import matmul_precision, products_in, to_host
 from bnn_ppl.runtime.processes import agreed
@@ -67,6 +68,7 @@ def settings_to_resume(
         **{name: attrs[name] for name in ("tempered", "matmul_precision")},
         "precision": jnp.zeros(()).dtype.name,
         "data": data.hexdigest()[:16],
+        **({"points": digest_of(posterior.held)} if posterior.held else {}),
         "recorded": {
             name: [leaf.dtype.name, *leaf.shape]
             for name, leaf in layout.one_record["posterior"].items()
