@@ -11,7 +11,7 @@ from numpyro.distributions import Distribution
 from bnn_ppl.model.network import changed_networks
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Values
-from bnn_ppl.storage.inference_data import sites_of
+from bnn_ppl.storage.inference_data import sites_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -52,6 +52,8 @@ def linearised(
         If a site is missing or has another shape, or there are several chains or, without a fitted
         distribution, several draws.
     """
+    if hasattr(values, "posterior"):
+        posterior = with_points_of(values, posterior)
     centre = _checked(posterior, _values(posterior, values))
     # Only this function is captured, not the posterior: `predict` caches programs by it, and the
     # cache must not keep the data alive.

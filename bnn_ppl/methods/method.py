@@ -252,14 +252,21 @@ def _maker(build: Callable[..., Method], args: tuple, options: dict[str, Any]) -
     return make
 
 
+def before_points(posterior: Any) -> Any:
+    """Hold the points of a posterior at 0, in the place of their values before these are known."""
+    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
+    return posterior.hold(
+        {site: np.zeros(shapes[site].shape, shapes[site].dtype) for site in posterior.points}
+    )
+
+
 def _before_points(
     build: Callable[..., Method], posterior: Any, args: tuple, options: dict[str, Any]
 ) -> Method:
-    """Build a method as for the posterior with its points held, but at 0: `run` builds it anew."""
+    """Build a method as for the posterior with its points held, which `run` builds anew."""
     make = _maker(build, args, options)
-    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
-    zeros = {site: np.zeros(shapes[site].shape, shapes[site].dtype) for site in posterior.points}
-    method = make(posterior.hold(zeros))._replace(logdensity=posterior.logdensity, recipe=None)
+    method = make(before_points(posterior))
+    method = method._replace(logdensity=posterior.logdensity, recipe=None)
     return method._replace(recipe=Recipe(make, method))
 
 

@@ -253,7 +253,8 @@ def _made(model: Callable, given: Conditions, held: Values) -> Posterior:
     hold = holding(partial(_made, model, given), {} if held else given.points)
 
     def make(numbers: list[Any]) -> Posterior:
-        return _conditioned(*with_numbers(numbers), given)._replace(hold=hold)
+        model, held = with_numbers(numbers)
+        return _conditioned(model, held, given)._replace(hold=hold)
 
     posterior = make(numbers)
     return posterior._replace(recipe=Recipe(make, posterior, numbers)) if numbers else posterior

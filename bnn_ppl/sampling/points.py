@@ -134,7 +134,7 @@ def _with_points(
     if done.warmup < prepared.num["warmup"]:
         if pressed():
             raise KeyboardInterrupt
-        raise TimeoutError("got max_minutes that passed while the points were fitted, expected more")
+        raise TimeoutError("got too few max_minutes to fit the points, expected more: give more")
     with products_in(posterior.precision):
         state = jax.tree.map(lambda leaf: leaf[0], to_host(states))
         found = method.draw(key, state)

@@ -151,9 +151,10 @@ def run(
     arviz.InferenceData
         Groups ``posterior`` (chain, draw, ...), ``sample_stats`` under ArviZ's names,
         ``warmup_sample_stats`` (chain, step) of at most 1,000 steps of warm-up, spread evenly,
-        ``observed_data``, ``constant_data`` with the points of the network and, for a method that fits a distribution, ``fitted``, its parameters
-        (chain, ...); attributes say how it was run, among them ``verdict`` and ``converged``, 1 or
-        0, and, if `until` is given, ``until``, as JSON, and ``until_met``, 1 or 0. With `folder`,
+        ``observed_data``; where weights are held as points, ``constant_data``, their values; and,
+        for a method that fits a distribution, ``fitted``, its parameters (chain, ...). Attributes
+        say how it was run, among them ``verdict`` and ``converged``, 1 or 0, and, if `until` is
+        given, ``until``, as JSON, and ``until_met``, 1 or 0. With `folder`,
         values are read when used.
 
     Raises

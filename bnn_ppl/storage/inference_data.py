@@ -76,7 +76,7 @@ def with_points_of(draws: Any, posterior: Posterior) -> Posterior:
     """Give the posterior that draws are of: its points held at the values recorded with them."""
     if not posterior.points:
         return posterior
-    found = draws["constant_data"] if "constant_data" in draws else {}
+    found = draws["constant_data"] if "constant_data" in draws else {}  # noqa: SIM401
     missing = [site for site in posterior.points if site not in found]
     if missing:
         raise ValueError(

@@ -51,7 +51,7 @@ def read_constants(folder: str | Path) -> dict[str, np.ndarray]:
     import xarray
 
     found = _arrays(Path(folder) / DRAWS, read_metadata(folder), "constant_data")
-    return {name: array.values for name, array in xarray.Dataset(found).items()}
+    return {str(name): array.values for name, array in xarray.Dataset(found).items()}
 
 
 def count_draws(folder: str | Path) -> int:
