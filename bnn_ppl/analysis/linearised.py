@@ -91,7 +91,8 @@ def _linearised_about(centre: Values) -> Callable[[str, nnx.Module], Callable]:
             for path, leaf in nnx.to_flat_state(weights)
         }
         own = {site: leaf[...] for site, (_, leaf) in variables.items()}
-        at = {site: jnp.asarray(centre[site], leaf.dtype) for site, leaf in own.items()}
+        # Weights that are held are where they are.
+        at = {site: jnp.asarray(centre.get(site, leaf), leaf.dtype) for site, leaf in own.items()}
 
         def network(*args: Any, **kwargs: Any) -> Any:
             def outputs(tensors: Values) -> Any:
