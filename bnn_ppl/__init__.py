@@ -45,6 +45,7 @@ from bnn_ppl.model.posterior import Posterior, condition
 from bnn_ppl.robustness import adversarial, corruptions, shift
 from bnn_ppl.runtime.programs import cache_compiled_programs
 from bnn_ppl.sampling.plan import plan
+from bnn_ppl.sampling.points import fit_points
 from bnn_ppl.sampling.prior_scale import prior_scale
 from bnn_ppl.sampling.run import run
 
@@ -79,6 +80,7 @@ __all__ = [
     "corruptions",
     "data",
     "diagnostics",
+    "fit_points",
     "function_draws",
     "guide",
     "linearised",

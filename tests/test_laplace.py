@@ -563,7 +563,7 @@ def test_patches_times_the_kernel_are_the_convolution(name):
     options = CONVOLUTIONS[name]
     layer = nnx.Conv(2, 4, param_dtype=float, rngs=nnx.Rngs(0), **options)
     images = RNG.normal(size=(3, 6, 5, 2) if name != "in one dimension" else (3, 2, 7, 2))
-    inputs = inputs_of(layer, jnp.asarray(images))
+    inputs = inputs_of(layer, jnp.asarray(images), layer.bias is not None)
     kernel = layer.kernel[...].reshape(-1, 4)
     if layer.bias is not None:
         layer.bias[...] = jnp.arange(4.0)

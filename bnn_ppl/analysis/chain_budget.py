@@ -17,7 +17,7 @@ from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.runtime.progress import Report, reporting
-from bnn_ppl.storage.inference_data import in_blocks, weights_of
+from bnn_ppl.storage.inference_data import in_blocks, weights_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -106,6 +106,7 @@ def chain_budget(
     if y is None or y.ndim != 1:
         got = "no y" if y is None else f"y of shape {y.shape}"
         raise ValueError(f"got {got}, expected one number per row to score against: pass (x, y)")
+    posterior = with_points_of(draws, posterior)
     sites = sites_to_predict(posterior, draws)
     all_chains, all_draws = next(iter(sites.values())).shape[:2]
     chains = _numbers("num_chains", num_chains, all_chains, _EVERY_NUMBER)

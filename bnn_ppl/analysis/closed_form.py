@@ -21,6 +21,7 @@ from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import innermost
 from bnn_ppl.runtime.devices import products_in
+from bnn_ppl.storage.inference_data import with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -91,6 +92,7 @@ def predict_closed_form(
         classes, one to a row, or as :func:`bnn_ppl.predict`.
     """
     check_arguments(posterior=posterior, draws=draws)
+    posterior = with_points_of(draws, posterior)
     x, y = rows_to_predict(posterior, data)
     rows = jax.tree.map(lambda leaf: leaf[:1], x)
     position, blocks, factors = _fitted(posterior, draws)

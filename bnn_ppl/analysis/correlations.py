@@ -18,7 +18,7 @@ from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.runtime.progress import reporting
-from bnn_ppl.storage.inference_data import in_blocks, weights_of
+from bnn_ppl.storage.inference_data import in_blocks, weights_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -85,6 +85,7 @@ def function_correlations(
         If the draws lack a site, there are fewer than 2 of them, or the output does not exist.
     """
     x, _ = rows_to_predict(posterior, (x, None))
+    posterior = with_points_of(draws, posterior)
     sites = sites_to_predict(posterior, draws)
     weights = weights_of(draws)
     if weights.size < 2:

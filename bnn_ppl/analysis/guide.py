@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.storage.inference_data import with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -47,6 +48,7 @@ def guide(
             f"got draws of {method}, which fits no independent Gaussians, expected those of mfvi, "
             "vogn or ivon: use the draws themselves"
         )
+    posterior = with_points_of(draws, posterior)
     fitted = draws["fitted"].isel(chain=chain)
     gaussians = {
         site: [jnp.asarray(fitted[f"{site}.{part}"].values) for part in ("loc", "scale")]

@@ -11,7 +11,7 @@ from numpyro.distributions import Distribution
 from bnn_ppl.model.network import changed_networks
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Values
-from bnn_ppl.storage.inference_data import sites_of
+from bnn_ppl.storage.inference_data import sites_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -53,6 +53,8 @@ def linearised(
         mode, or there are several chains or, without a fitted
         distribution, several draws.
     """
+    if hasattr(values, "posterior"):
+        posterior = with_points_of(values, posterior)
     if posterior.batch_statistics is not None:
         raise ValueError(
             f"got the BatchNorm {posterior.batch_statistics.layers[0]} in train mode to linearise, "
@@ -95,7 +97,8 @@ def _linearised_about(centre: Values) -> Callable[[str, nnx.Module], Callable]:
             for path, leaf in nnx.to_flat_state(weights)
         }
         own = {site: leaf[...] for site, (_, leaf) in variables.items()}
-        at = {site: jnp.asarray(centre[site], leaf.dtype) for site, leaf in own.items()}
+        # Weights that are held are where they are.
+        at = {site: jnp.asarray(centre.get(site, leaf), leaf.dtype) for site, leaf in own.items()}
 
         def network(*args: Any, **kwargs: Any) -> Any:
             def outputs(tensors: Values) -> Any:

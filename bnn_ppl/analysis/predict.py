@@ -28,6 +28,7 @@ from bnn_ppl.storage.inference_data import (
     inference_data,
     weights_of,
     with_groups,
+    with_points_of,
 )
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def _predict(
 ) -> tuple["xarray.Dataset", dict[str, np.ndarray]]:
     """Go through rows and draws once; give the average, and each draw's prediction if kept."""
     check_arguments(posterior=posterior, draws=draws)
+    posterior = with_points_of(draws, posterior)
     x, y = rows_to_predict(posterior, data)
     sites = sites_to_predict(posterior, draws)
     all_weights = weights_of(draws)
@@ -173,6 +175,7 @@ def function_draws(
         As :func:`predict`.
     """
     check_arguments(posterior=posterior, draws=draws)
+    posterior = with_points_of(draws, posterior)
     x = checked_inputs(posterior, x)
     centers = compiled(_centers, posterior)
     known: list[Array] | None = None
@@ -225,6 +228,7 @@ def predictive_draws(
     import xarray
 
     check_arguments(key=key, posterior=posterior, draws=draws)
+    posterior = with_points_of(draws, posterior)
     x, y = rows_to_predict(posterior, posterior.data if data is None else data)
     if y is None:
         raise ValueError("got no y, expected the rows' y, to evaluate their log-likelihood")

@@ -15,7 +15,7 @@ from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import innermost
 from bnn_ppl.runtime.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, weights_of
+from bnn_ppl.storage.inference_data import in_blocks, weights_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -62,6 +62,7 @@ def predict_quantiles(
         function in NumPyro, or as :func:`bnn_ppl.predict`.
     """
     check_arguments(posterior=posterior, draws=draws)
+    posterior = with_points_of(draws, posterior)
     levels = check_levels(quantiles)
     x = checked_inputs(posterior, x)
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)

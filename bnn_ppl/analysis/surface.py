@@ -25,7 +25,7 @@ from bnn_ppl.runtime.devices import (
     products_in,
 )
 from bnn_ppl.runtime.progress import reporting
-from bnn_ppl.storage.inference_data import sites_of
+from bnn_ppl.storage.inference_data import sites_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -162,12 +162,15 @@ def corner(
     ValueError
         If that draw does not exist, or the draws lack a site.
     """
-    sites = sites_of(posterior, draws)
+    held = with_points_of(draws, posterior)
+    sites = sites_of(held, draws)
     for name, number in (("chain", chain), ("draw", draw)):
         count = draws["posterior"].sizes[name]
         if not -count <= number < count:
             raise ValueError(f"got {name} {number}, expected one from {-count} to {count - 1}")
     values = {site: jnp.asarray(found[chain, draw].values) for site, found in sites.items()}
+    # A posterior with points has them among its sites: those held are the same at each corner.
+    values |= {site: held.held[site] for site in posterior.points}
     return jax.jit(posterior.unconstrain)(values, posterior.data)
 
 

@@ -10,7 +10,7 @@ from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, of_draw
 from bnn_ppl.analysis.recomputed import sites_to_judge
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of
+from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of, with_points_of
 
 _ROWS, _VALUES_OF_Y = 200, 50_000  # at most; a row of y may be an image
 _DRAWS_A_CHAIN, _DRAWS_IN_ALL = 100, (400, 2_000)  # few chains give more draws each, many fewer
@@ -68,6 +68,7 @@ def spread(rows: Tree, most: int) -> Tree:
 def seen(posterior: Posterior, draws: Any) -> Seen:
     """Predict some training rows with draws spread evenly over the chains."""
     x, y = some_rows(posterior)
+    posterior = with_points_of(draws, posterior)
     sites = sites_of(posterior, draws)
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
     every = _stride(sites, num_chains, num_draws)

@@ -20,6 +20,7 @@ from bnn_ppl.analysis.training_rows import seen
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.storage.inference_data import with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -81,6 +82,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     bias, that is part of the text.
     """
     check_arguments(posterior=posterior, draws=draws)
+    posterior = with_points_of(draws, posterior)
     sample = seen(posterior, draws)
     sampled = draws.attrs.get("draws_from", "chain") == "chain" and draws.attrs.get("thin", 1) > 0
     rhat, ess = mixing(sample) if sampled or len(sample.center) > 1 else (np.nan, np.nan)

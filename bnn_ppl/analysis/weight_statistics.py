@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.storage.inference_data import draws_of, in_blocks, sites_of, weights_of
+from bnn_ppl.storage.inference_data import draws_of, in_blocks, sites_of, weights_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -175,6 +175,7 @@ def _divergence(mean: np.ndarray, sd: np.ndarray, prior_sd: float) -> np.ndarray
 
 def real_sites(posterior: Posterior, draws: "arviz.InferenceData") -> list[str]:
     """Sites supported on all real numbers: those that unconstraining leaves unchanged."""
+    posterior = with_points_of(draws, posterior)
     sites = sites_of(posterior, draws)
     values = {site: jnp.asarray(found[0, 0].values, float) for site, found in sites.items()}
     one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.data)

@@ -12,6 +12,7 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.signatures import Options, hints_of
 from bnn_ppl.methods.method import Description, described_methods, rows_of_share
 from bnn_ppl.methods.schedules import Schedule
+from bnn_ppl.model.recipe import Recipe
 
 _LENGTHS = ("num_warmup", "num_draws", "thin", "batch_size")
 
@@ -69,6 +70,20 @@ def built_method(
     chosen: Chosen, training: Training, running: Options, posterior: bnn.Posterior, held_out: Any
 ) -> bnn.Method:
     """Build a method with what `training` asks for; refuse options that it does not use."""
+    method = _built_method(chosen, training, running, posterior, held_out)
+    if not posterior.points:
+        return method
+
+    def make(held: bnn.Posterior) -> bnn.Method:
+        return _built_method(chosen, training, running, held, held_out)
+
+    method = method._replace(recipe=None)
+    return method._replace(recipe=Recipe(make, method))
+
+
+def _built_method(
+    chosen: Chosen, training: Training, running: Options, posterior: bnn.Posterior, held_out: Any
+) -> bnn.Method:
     options = chosen.method.complete(dict(chosen.options), running)
     hints = hints_of(chosen.method.build)
     rate = "learning_rate" if chosen.method.kind == "fit" else "step_size"

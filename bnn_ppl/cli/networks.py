@@ -5,9 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from flax import nnx
-
 import bnn_ppl as bnn
+from bnn_ppl.cli.partly import weight_shapes
 
 if TYPE_CHECKING:
     from bnn_ppl.cli.problem import Problem
@@ -109,7 +108,6 @@ def first_kernel(problem: "Problem", net: Callable) -> tuple[str, tuple[int, ...
             f"got --prior {problem.prior} with --net cnn_lstm, expected inputs that are numbers, "
             "not tokens: use another prior"
         )
-    weights = nnx.state(nnx.eval_shape(lambda: net(rngs=nnx.Rngs(0))), nnx.Param)
-    shapes = {".".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(weights)}
+    shapes = weight_shapes(net)
     site = next(name for name in FIRST_KERNELS if name in shapes)
     return f"net.{site}", shapes[site]

@@ -12,6 +12,7 @@ import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.networks import Net, first_kernel, network, refuse_hidden
+from bnn_ppl.cli.partly import partly, refuse_unused_others, unknowns
 from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.choice import of_classes
 from bnn_ppl.data.encoding import in_words
@@ -82,6 +83,11 @@ class Problem(NamedTuple):
     prior_power
         Of generalised_normal, with density exp(-|w / s|^power): 2 is normal and 1 Laplace; by
         default 1.5.
+    bayesian
+        Weights that are random, by names or patterns such as "layers.1.*"; by default all.
+    others
+        The weights that --bayesian does not name: "point" trains them together with all others,
+        before the run, and then holds them.
     noise
         Noise of a regression: "learnt", "heteroscedastic", or a known standard deviation in units
         of the standardised y.
@@ -145,6 +151,8 @@ class Problem(NamedTuple):
     ] = "fan_in"
     prior_scale: float | None = None
     prior_power: float | None = None
+    bayesian: tuple[str, ...] | None = None
+    others: Literal["fixed", "point"] = "point"
     noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
     covariance: Literal["diagonal", "full"] = "diagonal"
     held_out: float = 0.0
@@ -220,6 +228,7 @@ def refuse_unused(problem: Problem, data: Any) -> None:
             f"got --covariance full for {problem.data}, expected it of several outputs: drop it"
         )
     refuse_hidden(problem.net, problem.hidden, Problem().hidden)
+    refuse_unused_others(problem)
     if problem.prior_power is not None and problem.prior != "generalised_normal":
         raise ValueError(
             f"got --prior-power with --prior {problem.prior}, expected generalised_normal: drop it"
@@ -295,14 +304,24 @@ def _taken(rows: Any, chosen: Any) -> Any:
 
 
 def _model(problem: Problem, data: Any) -> Callable:
+    net = _network(problem, data)
+    prior = partly(problem, net, _prior(problem, data, net))
     if data.num_classes is not None:
-        net = network(problem, data, data.num_classes)
-        return bnn.models.classifier(net, _prior(problem, data, net))
-    num_outputs = math.prod(data.train.y.shape[1:])
-    net = network(problem, data, num_outputs * (2 if problem.noise == "heteroscedastic" else 1))
+        return bnn.models.classifier(net, prior)
     noise = None if problem.noise == "learnt" else problem.noise
-    more: dict[str, Any] = {"num_outputs": num_outputs, "covariance": problem.covariance}
-    return bnn.models.regressor(net, _prior(problem, data, net), noise, **more)
+    more: dict[str, Any] = {"num_outputs": _num_outputs(data), "covariance": problem.covariance}
+    return bnn.models.regressor(net, prior, noise, **more)
+
+
+def _network(problem: Problem, data: Any) -> Any:
+    if data.num_classes is not None:
+        return network(problem, data, data.num_classes)
+    parameters = 2 if problem.noise == "heteroscedastic" else 1
+    return network(problem, data, _num_outputs(data) * parameters)
+
+
+def _num_outputs(data: Any) -> int:
+    return math.prod(data.train.y.shape[1:])
 
 
 def _prior(problem: Problem, data: Any, net: Callable) -> Any:
@@ -342,7 +361,8 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
             f"data   {problem.data}, split {problem.split} ({data.source}): {posterior.num_rows} "
             f"training{apart} and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             *([f"input  {columns}"] if columns else []),
-            f"model  {problem.net} {hidden} with {posterior.num_weights} unknowns, "
+            f"model  {problem.net} {hidden} with "
+            f"{unknowns(problem, _network(problem, data), posterior)}, "
             f"{prior} prior, T = {posterior.temperature:g}{of}",
         ]
     )

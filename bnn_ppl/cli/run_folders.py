@@ -47,9 +47,9 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows
     problem = Problem(**settings)
     chosen = None if problem.only_classes is None else tuple(problem.only_classes)
-    problem = problem._replace(
-        hidden=tuple(problem.hidden), only_classes=chosen, data_dir=data_dir or problem.data_dir
-    )
+    random = None if problem.bayesian is None else tuple(problem.bayesian)
+    problem = problem._replace(hidden=tuple(problem.hidden), only_classes=chosen, bayesian=random)
+    problem = problem._replace(data_dir=data_dir or problem.data_dir)
     data, posterior = conditioned(problem, _encoding(path, record))
     data, rows = scored(problem, data, on)
     return Opened(folder, problem, data, posterior, rows)

@@ -71,8 +71,9 @@ def mc_dropout(
         training ends by itself (as :func:`bnn_ppl.descent`).
     rate
         Dropout rate p, the probability that an input of a layer is dropped: a number, for all
-        layers but the first, whose inputs are the data; or a dict by layer ("net.layers.1"), with 0
-        for those not named.
+        layers but the first of the network, whose inputs are the data; or a dict by layer
+        ("net.layers.1"), with 0 for those not named. In a partly Bayesian network the inputs of
+        kernels that are random are dropped, and of no others.
 
     Raises
     ------
@@ -138,13 +139,18 @@ def mc_dropout(
 
 def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str, float]:
     """Dropout rates by layer, without the layers whose rate is 0."""
-    names = list(row_layers(posterior))
+    layers = row_layers(posterior)
+    names = [name for name, layer in layers.items() if "kernel" in layer.sites]
     if not names:
         raise ValueError(
             "got a model that calls no nnx.Linear or nnx.Conv with unconstrained weights on "
             "(rows, ...), expected at least one, to drop its inputs: use another method"
         )
-    rates = dict(rate) if isinstance(rate, Mapping) else dict.fromkeys(names[1:], rate)
+    rates = (
+        dict(rate)
+        if isinstance(rate, Mapping)
+        else dict.fromkeys([name for name in names if name != next(iter(layers))], rate)
+    )
     for name, share in rates.items():
         if name not in names:
             raise ValueError(f"got a rate for {name!r}, expected one of {', '.join(names)}")

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bnn_ppl.model.recipe import Recipe, recipe_of
 
@@ -265,6 +266,34 @@ def _refuse_batch_statistics(name: str, posterior: Any) -> None:
         )
 
 
+def _maker(build: Callable[..., Method], args: tuple, options: dict[str, Any]) -> Callable:
+    """Give the function that builds a method with these options for another posterior."""
+
+    def make(other: Any) -> Method:
+        anew = partial(_for_posterior, other)
+        return build(other, *map(anew, args), **{k: anew(v) for k, v in options.items()})
+
+    return make
+
+
+def before_points(posterior: Any) -> Any:
+    """Hold the points of a posterior at 0, in the place of their values before these are known."""
+    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
+    return posterior.hold(
+        {site: np.zeros(shapes[site].shape, shapes[site].dtype) for site in posterior.points}
+    )
+
+
+def _before_points(
+    build: Callable[..., Method], posterior: Any, args: tuple, options: dict[str, Any]
+) -> Method:
+    """Build a method as for the posterior with its points held, which `run` builds anew."""
+    make = _maker(build, args, options)
+    method = make(before_points(posterior))
+    method = method._replace(logdensity=posterior.logdensity, recipe=None)
+    return method._replace(recipe=Recipe(make, method))
+
+
 def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build], _Build]:
     """Register the decorated function, which builds a Method from a posterior, as a method.
 
@@ -291,6 +320,8 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
         def built(posterior: Any, *args: Any, **options: Any) -> Method:
             if not description.get("takes_batch_statistics"):
                 _refuse_batch_statistics(name or build.__name__, posterior)
+            if getattr(posterior, "points", ()):
+                return _before_points(built, posterior, args, options)
             method = build(posterior, *args, **options)._replace(recipe=None)
             if method.counts == Counts():
                 size = None
@@ -299,11 +330,7 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
                     size = usual_batch_size(num_rows, posterior.num_weights)
                 method = method._replace(counts=counts._replace(batch_size=size))
 
-            def make(other: Any) -> Method:
-                anew = partial(_for_posterior, other)
-                return built(other, *map(anew, args), **{k: anew(v) for k, v in options.items()})
-
-            return method._replace(recipe=Recipe(make, method))
+            return method._replace(recipe=Recipe(_maker(built, args, options), method))
 
         usual = f"{counts.num_warmup:,} warm-up steps, {counts.num_draws:,} draws"
         told = {"length": usual} | description

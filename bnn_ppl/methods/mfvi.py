@@ -1,6 +1,7 @@
 """Mean-field variational inference: Bayes by backprop, local reparametrisation, flipout."""
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -13,7 +14,7 @@ from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, named, value_at
 from bnn_ppl.methods.shared.kl_weight import check_kl_weight
 from bnn_ppl.methods.shared.layers import Layer, Tap, tapped, with_weights
-from bnn_ppl.methods.shared.per_example_gradients import row_layers
+from bnn_ppl.methods.shared.per_example_gradients import Layers, row_layers
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.row_groups import over_groups
 from bnn_ppl.methods.shared.self_paced import self_paced
@@ -122,7 +123,7 @@ def mfvi(
     _check(estimator, init_std, num_samples, num_groups)
     finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
     weighs = check_kl_weight(kl_weight, finds_rate)
-    layers = set() if estimator == "weights" else set(row_layers(posterior))
+    layers = {} if estimator == "weights" else row_layers(posterior)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> MeanFieldState:
         del key, batch
@@ -232,24 +233,35 @@ def _entropy(log_std: Tree) -> jax.Array:
 # --- averaging over q layer by layer
 
 
-def _noise_tap(key: jax.Array, estimator: str, layers: set[str], mean: Tree, std: Tree) -> Tap:
+def _noise_tap(key: jax.Array, estimator: str, layers: Layers, mean: Tree, std: Tree) -> Tap:
     """Make a tap that gives, row by row, draws under q of the outputs of the named layers."""
     seen: list[str] = []
 
     def tap(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:
-        if name not in layers:
+        if name not in layers or not layers[name].sites:
             return layer(inputs)
         seen.append(name)
         own_key = jax.random.fold_in(key, len(seen))
-        kernel, bias = f"{name}.kernel", f"{name}.bias" if layer.bias is not None else None
-        center = with_weights(layer, mean[kernel], mean[bias] if bias else None)
-        deviations = std[kernel], std[bias] if bias else None
+        center = with_weights(layer, *_weights(name, layer, mean, held=lambda own: own))
+        deviations = _weights(name, layer, std, held=jnp.zeros_like)
         dense = isinstance(layer, nnx.Linear) and inputs.ndim == 2
         local = dense and estimator == "local_reparametrisation"
         noise = _local_noise if local else _flipped_noise
         return center(inputs) + noise(own_key, layer, deviations, inputs)
 
     return tap
+
+
+def _weights(
+    name: str, layer: Layer, values: Tree, held: Callable[[jax.Array], jax.Array]
+) -> tuple[jax.Array, jax.Array | None]:
+    """Give kernel and bias by their sites' values, and held ones by a function of themselves."""
+
+    def one(part: str, weight: nnx.Param) -> jax.Array:
+        return values[f"{name}.{part}"] if f"{name}.{part}" in values else held(weight[...])
+
+    bias: Any = layer.bias
+    return one("kernel", layer.kernel), None if bias is None else one("bias", bias)
 
 
 def _local_noise(key: jax.Array, layer: Layer, std: Tree, inputs: jax.Array) -> jax.Array:

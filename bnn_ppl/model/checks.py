@@ -1,8 +1,9 @@
 """Check rows (x, y): to condition on, like those conditioned on, or to predict."""
 
+import math
 import reprlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,31 @@ import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl.model.trace import Array, Data, Terms
+from bnn_ppl.runtime.devices import MatmulPrecision
 
 if TYPE_CHECKING:
     from bnn_ppl.model.posterior import Posterior
+
+
+def check_options(
+    temperature: float, tempered: str, microbatch: int | None, precision: str | None
+) -> None:
+    """Refuse options of :func:`bnn_ppl.condition` that are out of range."""
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"got temperature={temperature}, expected a finite number above 0")
+    if tempered not in ("posterior", "likelihood"):
+        raise ValueError(f"got tempered={tempered!r}, expected 'posterior' or 'likelihood'")
+    if microbatch is not None and not (isinstance(microbatch, int | np.integer) and microbatch > 0):
+        raise ValueError(
+            f"got microbatch={microbatch!r}, expected a whole number of rows, at least 1: "
+            "leave it out to have one chosen"
+        )
+    known = get_args(MatmulPrecision)
+    if precision is not None and precision not in known:
+        raise ValueError(
+            f"got precision={precision!r}, expected one of {', '.join(map(repr, known))}: leave it "
+            "out for that of JAX's configuration"
+        )
 
 
 def checked_data(data: Any) -> Data:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from flax import nnx
 from jax.tree_util import Partial
 from numpyro.primitives import Messenger
 
@@ -36,13 +37,13 @@ def classifier(net: Any, prior: Prior) -> Model:
         pixels of a row are one event.
     """
 
-    def model(prior: Prior, x: jax.Array, y: jax.Array | None = None) -> None:
-        logits = random_network("net", net, prior)(x)
+    def model(ready: Any, prior: Prior, x: jax.Array, y: jax.Array | None = None) -> None:
+        logits = random_network("net", net if ready is None else ready, prior)(x)
         with numpyro.plate("data", logits.shape[0]):
             labels = dist.Categorical(logits=logits).to_event(logits.ndim - 2)
             numpyro.sample("y", labels, obs=y)
 
-    return Partial(model, prior)  # whose numbers are arguments of what is compiled from it
+    return Partial(model, _ready(net), prior)  # whose numbers are arguments of compiled programs
 
 
 def regressor(
@@ -91,9 +92,12 @@ def regressor(
     _check_noise(noise, num_outputs, covariance)
     heteroscedastic = isinstance(noise, str)
 
-    def model(prior: Prior, noise: Any, x: jax.Array, y: jax.Array | None = None) -> None:
+    def model(
+        ready: Any, prior: Prior, noise: Any, x: jax.Array, y: jax.Array | None = None
+    ) -> None:
         expected = (1 + heteroscedastic) * num_outputs
-        output = _outputs(random_network("net", net, prior)(x), expected)
+        network = random_network("net", net if ready is None else ready, prior)
+        output = _outputs(network(x), expected)
         mean = output[:, :num_outputs]
         if heteroscedastic:
             std = jax.nn.softplus(output[:, num_outputs:])
@@ -106,7 +110,12 @@ def regressor(
         with numpyro.plate("data", len(output)):
             numpyro.sample("y", likelihood, obs=y)
 
-    return Partial(model, prior, noise)
+    return Partial(model, _ready(net), prior, noise)
+
+
+def _ready(net: Any) -> nnx.Module | None:
+    """Give a ready network, whose weights are then numbers of the model; None for a factory."""
+    return net if isinstance(net, nnx.Module) else None
 
 
 def _gaussian(mean: jax.Array, std: jax.Array, covariance: str) -> dist.Distribution:

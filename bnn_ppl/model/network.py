@@ -1,26 +1,20 @@
-"""Random networks: a Flax network whose every weight is a NumPyro sample site."""
+"""Random networks: a Flax network whose weights are NumPyro sample sites."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
 from typing import Any, TypeAlias
 
 import jax
 import numpyro
-import numpyro.distributions as dist
 from flax import linen, nnx
 from jax.lax import conv_general_dilated
 
 from bnn_ppl.model.batch_norm import check_state, keep_no_averages
+from bnn_ppl.model.site_priors import POINT, Prior, SitePrior, flat_prior, prior_by_site
 from bnn_ppl.nets.convolution import convolution
 from bnn_ppl.runtime.devices import is_accelerator
-
-Prior: TypeAlias = (
-    dist.Distribution | Mapping[str, dist.Distribution] | Callable[..., dist.Distribution]
-)
 
 Change: TypeAlias = Callable[[str, nnx.Module], Any]
 
@@ -66,9 +60,9 @@ def active_changes() -> tuple[Change, ...]:
 
 
 def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior: Prior) -> Any:
-    """Put a prior on every weight of a network; call inside a NumPyro model.
+    """Put a prior on the weights of a network; call inside a NumPyro model.
 
-    Each parameter becomes one sample site named by its path in the module, for example
+    Each parameter with a prior becomes one sample site named by its path in the module, for example
     ``net.layers.0.kernel``. The module is returned with the sampled weights in it, so it is called
     like any other: ``f = random_network("net", net, prior); f(x)``.
 
@@ -82,10 +76,16 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
         the posterior is first run). Linen modules, Equinox modules and functions of a tree of
         weights go through :func:`bnn_ppl.nets.from_linen`, ``from_equinox``, ``from_function``.
     prior
-        A distribution for each weight; or a dict from site name to distribution that names every
-        parameter; or a function ``(site_name, shape) -> distribution``, which may itself sample
-        (a scale shared by the tensor, say). A distribution without batch shape is independent over
-        the weights; its event dimensions, if any, are the parameter's last ones.
+        A distribution for each weight; or a function ``(site_name, shape) -> distribution``, which
+        may itself sample (a scale shared by the tensor, say); or a dict of these by site, whose
+        keys are names or shell patterns (``"net.layers.1.*"``, ``"*"``), with or without the
+        network's name in front: a name comes before all patterns, and of several patterns the first
+        counts. A distribution without batch shape is independent over the weights; its event
+        dimensions, if any, are the parameter's last ones.
+
+        In place of a distribution may stand ``"fixed"``, for weights that stay as they are in a
+        ready module and are no sites, or ``"point"``, for weights that are optimised together with
+        all others before a run, under a flat prior, and then held: :func:`bnn_ppl.fit_points`.
 
     Returns
     -------
@@ -97,9 +97,10 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     TypeError
         If `net` is not a factory or an ``nnx.Module``, or `prior` gives no distribution.
     ValueError
-        If the dict prior misses a parameter or names an unknown one, or if the network draws noise
-        of its own (dropout) or has state that is neither a weight nor the statistics of an
-        ``nnx.BatchNorm``, or is in eval mode with those of a new network.
+        If the dict prior misses a parameter or has a key that fits none; if a word is neither
+        ``"fixed"`` nor ``"point"``, or weights of a factory are to be fixed; or if the network
+        draws noise of its own (dropout) or has state that is neither a weight nor the statistics
+        of an ``nnx.BatchNorm``, or is in eval mode with those of a new network.
 
     Notes
     -----
@@ -112,12 +113,16 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     graph, weights, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
     check_state(module, rest)
     variables = {".".join([name, *map(str, path)]): (path, leaf) for path, leaf in _flat(weights)}
-    choose = _per_site(prior, list(variables))
-    sampled = [
-        (path, leaf.replace(_sample(site, leaf[...], choose)))
-        for site, (path, leaf) in variables.items()
-    ]
-    network: Any = nnx.merge(graph, nnx.from_flat_state(sampled), rest)
+    choose = prior_by_site(prior, name, list(variables))
+    chosen = []
+    for site, (path, leaf) in variables.items():
+        own = choose(site, leaf.shape)
+        if own == "fixed":
+            _check_given(net, site)
+        else:
+            leaf = leaf.replace(_sample(site, leaf[...], own))
+        chosen.append((path, leaf))
+    network: Any = nnx.merge(graph, nnx.from_flat_state(chosen), rest)
     _use_our_convolution(network)
     keep_no_averages(name, network)
     for change in active_changes():
@@ -190,66 +195,19 @@ def _refuse_stochastic_layers(module: nnx.Module) -> None:
             )
 
 
-def _per_site(prior: Prior, sites: list[str]) -> Callable[[str, tuple], dist.Distribution]:
-    if isinstance(prior, dist.Distribution):
-        return lambda site, shape: prior
-    if callable(prior):
-        _check_takes_sites(prior)
-        _check_has_site(prior, sites)
-        return prior
-    if not isinstance(prior, Mapping):
-        raise _not_a_prior(prior, "bnn_ppl.priors.normal(0.3), a dict by site name or a function")
-    for unknown in [site for site in prior if site not in sites]:
-        close = difflib.get_close_matches(unknown, sites, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"the sites are {', '.join(sites)}"
-        raise ValueError(f"got a prior for {unknown!r}, expected a parameter of the net: {hint}")
-    missing = [site for site in sites if site not in prior]
-    if missing:
+def _check_given(net: Any, site: str) -> None:
+    """Refuse to fix weights that are new each time."""
+    if not isinstance(net, nnx.Module):
         raise ValueError(
-            f"got a prior that misses {', '.join(missing)}, expected one for every parameter: "
-            "add them, or use a function (site_name, shape) -> distribution"
-        )
-    return lambda site, shape: prior[site]
-
-
-def _check_takes_sites(prior: Callable) -> None:
-    """Refuse a class or function that was meant to be called, such as ``priors.normal``."""
-    function = prior.func if isinstance(prior, partial) else prior
-    name = getattr(function, "__name__", type(function).__name__)
-    try:
-        inspect.signature(prior).bind("site", ())
-        takes_sites = not isinstance(prior, type)
-    except ValueError:  # no signature to read
-        return
-    except TypeError:
-        takes_sites = False
-    if not takes_sites:
-        raise TypeError(
-            f"got {name} as prior, expected a distribution or a function (site_name, shape) -> "
-            f"distribution: call it, as in {name}(...)"
+            f"got 'fixed' for {site!r} of a factory, which makes new weights for each key, "
+            "expected given ones: pass a ready module, such as net(rngs=nnx.Rngs(0))"
         )
 
 
-def _check_has_site(prior: Callable, sites: list[str]) -> None:
-    """Refuse a prior of one kernel, such as ``priors.empcov``, for a network without it."""
-    site = getattr(prior, "site", None)
-    if site is not None and site not in sites:
-        raise ValueError(
-            f"got a prior for {site!r}, expected a parameter of the net: the sites are "
-            f"{', '.join(sites)}; pass one as site="
-        )
-
-
-def _not_a_prior(got: Any, use: str) -> TypeError:
-    return TypeError(f"got a {type(got).__name__} as prior, expected a distribution: use {use}")
-
-
-def _sample(site: str, initial: jax.Array, choose: Callable) -> jax.Array:
+def _sample(site: str, initial: jax.Array, prior: SitePrior) -> jax.Array:
     """Sample one parameter; its initial value travels along for ``Posterior.init``."""
-    chosen = choose(site, initial.shape)
-    if not isinstance(chosen, dist.Distribution):
-        raise _not_a_prior(chosen, f"a numpyro Distribution for {site!r}")
-    batch_shape = initial.shape[: initial.ndim - chosen.event_dim]
-    return numpyro.sample(
-        site, chosen.expand(batch_shape).to_event(), infer={"initial_value": InitialValue(initial)}
-    )
+    infer: dict[str, Any] = {"initial_value": InitialValue(initial)}
+    if isinstance(prior, str):
+        prior, infer = flat_prior(), infer | {POINT: True}
+    batch_shape = initial.shape[: initial.ndim - prior.event_dim]
+    return numpyro.sample(site, prior.expand(batch_shape).to_event(), infer=infer)

@@ -1,13 +1,11 @@
 """Condition a NumPyro model on data: pure functions over unconstrained positions."""
 
-import math
-from collections.abc import Callable
-from functools import cache, partial, wraps
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
@@ -16,6 +14,7 @@ from bnn_ppl.model.batch_statistics import BatchStatistics, Layers, batch_statis
 from bnn_ppl.model.checks import (
     check_finite,
     check_number_of_rows,
+    check_options,
     checked_data,
     distribution_at,
 )
@@ -23,6 +22,7 @@ from bnn_ppl.model.features import FixedPart, fixed_part
 from bnn_ppl.model.initial import initialiser, start
 from bnn_ppl.model.microbatch import fitting_microbatch
 from bnn_ppl.model.network import active_changes
+from bnn_ppl.model.points import holding, point_shapes, with_points_held
 from bnn_ppl.model.prior_summary import Precision, prior_summary
 from bnn_ppl.model.recipe import Recipe, numbers_of
 from bnn_ppl.model.structure import check_model, checked_structure
@@ -35,6 +35,7 @@ from bnn_ppl.model.trace import (
     Values,
     constrained_values,
     evaluated,
+    in_precision,
     terms_of,
     traced,
     unconstrained,
@@ -110,6 +111,13 @@ class Posterior(NamedTuple):
     fixed_part
         ``() -> FixedPart or None``: what its likelihood needs of x alone, where that is worth being
         computed once. Such :class:`bnn_ppl.model.features.Features` may stand for x in batches.
+    points
+        Names of the point sites that are not held yet; until then they are sites like any other,
+        with a flat prior. :func:`bnn_ppl.fit_points` holds them, as does :func:`bnn_ppl.run`.
+    held
+        Dict from point site to the value at which it is held.
+    hold
+        ``values -> Posterior``: the posterior of the other sites, with all points held.
     recipe
         How to make it anew with other numbers, if the model has some: see :func:`condition`.
     batch_statistics
@@ -140,13 +148,31 @@ class Posterior(NamedTuple):
     microbatch: int | None
     precision: MatmulPrecision | None
     fixed_part: Callable[[], FixedPart | None]
+    points: tuple[str, ...]
+    held: Values
+    hold: Callable[[Mapping[str, Any]], "Posterior"]
     recipe: Recipe | None = None
     batch_statistics: BatchStatistics | None = None
 
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
         sizes = f"{self.num_rows} rows, {self.num_weights} unknowns in {len(self.prior_std)} sites"
+        sizes += f", {len(self.points)} of them points" if self.points else ""
         return f"Posterior({sizes}, T = {self.temperature:g})"
+
+
+class Conditions(NamedTuple):
+    """What :func:`condition` has checked."""
+
+    data: Data
+    observed: str
+    points: dict[str, tuple[int, ...]]  # shapes
+    temperature: float
+    tempered: str
+    microbatch: int | None
+    automatic: bool  # whether that was chosen here
+    precision: MatmulPrecision | None
+    layers: Layers | None  # that normalise by their batch
 
 
 def condition(
@@ -218,7 +244,7 @@ def condition(
     :mod:`bnn_ppl.models` are: the parameters of its priors and a noise scale, where these are
     distributions, Partials or numbers themselves.
     """
-    _check_options(temperature, tempered, microbatch, precision)
+    check_options(temperature, tempered, microbatch, precision)
     check_model(model)
     data = checked_data(data)
     with statistics_found() as found:
@@ -232,40 +258,41 @@ def condition(
     if microbatch is not None and microbatch < len(data[1]):
         got = f"microbatch={microbatch} rows"
         check_number_of_rows(lambda w, rows: by_row(rows, w), shapes, data, microbatch, got)
-    numbers, with_numbers = numbers_of(model)
+    points = point_shapes(model, data)
+    tempering = float(temperature), tempered
+    given = Conditions(data, observed, points, *tempering, microbatch, automatic, precision, layers)
+    return _made(model, given, {})
+
+
+def _made(model: Callable, given: Conditions, held: Values) -> Posterior:
+    """Make the posterior with all points held, or with none."""
+    numbers, with_numbers = numbers_of((model, held))
+    hold = holding(partial(_made, model, given), {} if held else given.points)
 
     def make(numbers: list[Any]) -> Posterior:
-        model = with_numbers(numbers)
-        tempering = float(temperature), tempered
-        of_rows = model, data, observed, layers
-        return _conditioned(*of_rows, *tempering, microbatch, automatic, precision)
+        model, held = with_numbers(numbers)
+        return _conditioned(model, held, given)._replace(hold=hold)
 
     posterior = make(numbers)
     return posterior._replace(recipe=Recipe(make, posterior, numbers)) if numbers else posterior
 
 
-def _conditioned(
-    model: Callable,
-    data: Data,
-    observed: str,
-    layers: Layers | None,
-    temperature: float,
-    tempered: str,
-    microbatch: int | None,
-    automatic: bool,
-    precision: MatmulPrecision | None,
-) -> Posterior:
+def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
     """Make the posterior of what :func:`condition` has checked."""
+    data, temperature, precision = given.data, given.temperature, given.precision
+    if held:
+        model = Partial(with_points_held, dict(held), model)
     num_rows = len(data[1])
     prior_std, precisions = prior_summary(model, data)
-    widening = temperature**0.5 if tempered == "posterior" else 1.0
+    widening = temperature**0.5 if given.tempered == "posterior" else 1.0
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
-    pinned = partial(_pinned, precision)
-    terms = pinned(_terms(model, microbatch, automatic))
-    total = partial(_total, temperature, tempered, num_rows)
+    pinned = partial(in_precision, precision)
+    terms = pinned(_terms(model, given.microbatch, given.automatic))
+    total = partial(_total, temperature, given.tempered, num_rows)
 
-    of_model = Partial(partial(_predictive, precision, observed, _shapes(data[0])), model)
-    statistics, predictive = batch_statistics(model, of_model, layers, data[0], precision)
+    known = _shapes(data[0])
+    of_model = Partial(partial(_predictive, precision, given.observed, known), model)
+    statistics, predictive = batch_statistics(model, of_model, given.layers, data[0], precision)
 
     def log_prior(position: Position) -> Array:
         return terms(position, data).log_prior
@@ -291,7 +318,7 @@ def _conditioned(
         return unconstrained(traced(model, *data[:2], data=values))
 
     def check(position: Position) -> None:
-        check_finite(terms(position, data), observed)
+        check_finite(terms(position, data), given.observed)
 
     return Posterior(
         init=pinned(initialiser(model, data, log_likelihood)),
@@ -313,45 +340,17 @@ def _conditioned(
         num_rows=num_rows,
         num_weights=sum(leaf.size for leaf in shapes.values()),
         temperature=temperature,
-        tempered=tempered,
-        microbatch=None if microbatch is None else int(microbatch),
+        tempered=given.tempered,
+        microbatch=None if given.microbatch is None else int(given.microbatch),
         precision=precision,
         fixed_part=cache(pinned(partial(fixed_part, partial(terms_of, model), shapes, data)))
-        if layers is None
+        if given.layers is None
         else lambda: None,  # what a batch's statistics have gone into is not a row's own
         batch_statistics=statistics,
+        points=() if held else tuple(given.points),
+        held=dict(held),
+        hold=holding(None, {}),
     )
-
-
-def _check_options(
-    temperature: float, tempered: str, microbatch: int | None, precision: str | None
-) -> None:
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"got temperature={temperature}, expected a finite number above 0")
-    if tempered not in ("posterior", "likelihood"):
-        raise ValueError(f"got tempered={tempered!r}, expected 'posterior' or 'likelihood'")
-    if microbatch is not None and not (isinstance(microbatch, int | np.integer) and microbatch > 0):
-        raise ValueError(
-            f"got microbatch={microbatch!r}, expected a whole number of rows, at least 1: "
-            "leave it out to have one chosen"
-        )
-    known = get_args(MatmulPrecision)
-    if precision is not None and precision not in known:
-        raise ValueError(
-            f"got precision={precision!r}, expected one of {', '.join(map(repr, known))}: leave it "
-            "out for that of JAX's configuration"
-        )
-
-
-def _pinned(precision: str | None, function: Callable) -> Callable:
-    """Have a function's products in a precision, wherever it is called or traced."""
-
-    @wraps(function)
-    def pinned(*args: Any, **kwargs: Any) -> Any:
-        with products_in(precision):
-            return function(*args, **kwargs)
-
-    return pinned
 
 
 def _by_row(model: Callable) -> Callable[[Data, Position], Array]:

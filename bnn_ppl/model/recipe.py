@@ -5,6 +5,7 @@ it would be compiled again. Therefore programs are traced with a posterior and a
 made anew, from the program's arguments.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ def numbers_of(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     Functions have none, unless they are a ``jax.tree_util.Partial``; NumPyro's distributions have
     their parameters. Nor has what a compiled program makes of its own arguments.
     """
-    leaves, structure = jax.tree.flatten(tree)
+    leaves, structure = jax.tree.flatten(_in_order(tree))
     known = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
     places = [i for i, leaf in enumerate(leaves) if known and _is_real(leaf)]
 
@@ -45,6 +46,20 @@ def numbers_of(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         return jax.tree.unflatten(structure, [new.get(i, leaf) for i, leaf in enumerate(leaves)])
 
     return [leaves[i] for i in places], with_numbers
+
+
+def _in_order(tree: Any) -> Any:
+    """Keep the order of dicts, of which the first pattern of a prior may count: JAX sorts them."""
+
+    def is_dict(node: Any) -> bool:
+        return type(node) is dict
+
+    def in_order(node: Any) -> Any:
+        if not is_dict(node):
+            return node
+        return OrderedDict((name, _in_order(value)) for name, value in node.items())
+
+    return jax.tree.map(in_order, tree, is_leaf=is_dict)
 
 
 def _is_real(leaf: Any) -> bool:

@@ -12,6 +12,7 @@ from flax import nnx
 from flax.errors import ModifyScopeVariableError
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
+from bnn_ppl.model.site_priors import POINT
 from bnn_ppl.model.trace import (
     Array,
     Data,
@@ -47,6 +48,7 @@ def checked_structure(model: Callable, data: Data) -> str:
             _refuse_site(site)
         latent, observed = latent_sites(trace), observed_sites(trace)
         _refuse_count([site["name"] for site in latent], [site["name"] for site in observed])
+        _refuse_points_alone(latent)
         _refuse_observed(observed[0])
         found["name"] = observed[0]["name"]
         found["shape"] = jnp.shape(log_prob(observed[0]))
@@ -110,7 +112,15 @@ def _refuse_count(latent: list[str], observed: list[str]) -> None:
     if not latent:
         raise ValueError(
             "got a model without latent sites, expected at least one: without it there is no "
-            "posterior"
+            "posterior; leave some weights random if all are fixed"
+        )
+
+
+def _refuse_points_alone(latent: list[dict]) -> None:
+    if all(site["infer"].get(POINT) for site in latent):
+        raise ValueError(
+            "got a model whose only latent sites are points, expected at least one random site: "
+            "give some weights a distribution; for all weights at one point use descent"
         )
 
 

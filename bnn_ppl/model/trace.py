@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeGuard
 
 import jax
@@ -17,7 +17,7 @@ from bnn_ppl.model.batch_norm import counted_rows
 from bnn_ppl.model.features import Features, raw_inputs, with_features
 from bnn_ppl.model.microbatch import by_chunk, fitting_microbatch
 from bnn_ppl.model.network import active_changes
-from bnn_ppl.runtime.devices import num_row_shards
+from bnn_ppl.runtime.devices import num_row_shards, products_in
 
 Array = jax.Array
 Position = dict[str, Array]
@@ -170,6 +170,17 @@ def traced(model: Callable, x: Any, y: Any, key: Array | None = None, **substitu
         model = handlers.substitute(model, **substituted)
     with _Isolated():
         return handlers.trace(model).get_trace(x, y)
+
+
+def in_precision(precision: str | None, function: Callable) -> Callable:
+    """Have a function's products in a precision, wherever it is called or traced."""
+
+    @wraps(function)
+    def pinned(*args: Any, **kwargs: Any) -> Any:
+        with products_in(precision):
+            return function(*args, **kwargs)
+
+    return pinned
 
 
 class _Isolated(Messenger):

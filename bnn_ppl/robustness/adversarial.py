@@ -13,7 +13,7 @@ from bnn_ppl.model.checks import check_float_inputs, checked_rows
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness.shift import predictions_of, scored
 from bnn_ppl.runtime.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, weights_of
+from bnn_ppl.storage.inference_data import in_blocks, weights_of, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -180,6 +180,7 @@ def _slope(
     posterior: Posterior, draws: "arviz.InferenceData"
 ) -> Callable[[np.ndarray, np.ndarray], Array]:
     """Make the function of rows (x, y) that gives the gradient by x of their log density."""
+    posterior = with_points_of(draws, posterior)
     sites = sites_to_predict(posterior, draws)
     weights = weights_of(draws)
     add = _adder(posterior)

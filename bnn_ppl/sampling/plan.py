@@ -14,6 +14,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import bytes_of, memory_limit, over_chains, products_in, to_host
 from bnn_ppl.sampling.compiled_loop import CompiledLoop, compile_loop, one_record
 from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.points import maker_of, prepared_points
 from bnn_ppl.sampling.start import Keep, Prepared, prepare
 from bnn_ppl.sampling.starting_method import prepared_start
 
@@ -102,6 +103,12 @@ def plan(
         As :func:`bnn_ppl.run`.
     """
     check_arguments(key=key, posterior=posterior, method=method)
+    of_points = _Cost(0.0, 0.0)
+    if posterior.points:
+        of_points = _cost_of_points(key, posterior, trial_seconds / 4)
+        make = maker_of(posterior, method)
+        posterior = _with_first_points(key, posterior)
+        method = make(posterior)
     given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
     counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
     num_warmup, num_draws, thin, size, *_ = counts
@@ -125,6 +132,8 @@ def plan(
             cost = _cost_of_start(key, posterior, start, prepared, trial_seconds / 4)
             seconds += cost.seconds
             gradients = None if gradients is None else gradients + cost.gradients
+    seconds += of_points.seconds
+    gradients = None if gradients is None else gradients + of_points.gradients
     draws = num_chains * num_draws * bytes_of(one_record(prepared))
     return Plan(
         compile_seconds=compile_seconds,
@@ -162,6 +171,22 @@ def _cost_of_start(
     rest = (own.num["warmup"] - tried.steps) * tried.late_seconds
     gradients = len(own.chains) * own.num["warmup"] * (tried.late_gradients or 0)
     return _Cost(compiling + tried.seconds + rest, gradients)
+
+
+def _cost_of_points(key: jax.Array, posterior: Posterior, trial_seconds: float) -> _Cost:
+    """Try the training of the points of a network, which comes before the run."""
+    began = time.perf_counter()
+    _, own = prepared_points(key, posterior)
+    loop = compile_loop(own.phases[0], own)
+    compiling = time.perf_counter() - began
+    tried, _ = _trial(loop, own.states, own.num["warmup"], trial_seconds)
+    rest = (own.num["warmup"] - tried.steps) * tried.late_seconds
+    return _Cost(compiling + tried.seconds + rest, own.num["warmup"] * (tried.late_gradients or 0))
+
+
+def _with_first_points(key: jax.Array, posterior: Posterior) -> Posterior:
+    first = jax.jit(posterior.init)(key, posterior.data)
+    return posterior.hold({site: first[site] for site in posterior.points})
 
 
 class _Tried(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.method import Method, before_points
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import MatmulPrecision, bytes_of, matmul_precision
 from bnn_ppl.runtime.hlo import Collective, collectives_in
@@ -18,6 +18,7 @@ from bnn_ppl.runtime.machines import Device, Machine, mesh_of
 from bnn_ppl.sampling.ahead import prepare_ahead
 from bnn_ppl.sampling.compiled_loop import trace_loop
 from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.points import maker_of
 from bnn_ppl.sampling.start import Prepared
 
 _NEEDED = re.compile(r"[Uu]sed ([\d.]+)([KMGT]?)|([\d.]+)([KMGT]) exceeds")
@@ -137,6 +138,10 @@ def plan_ahead(
     -------
     PlanAhead
     """
+    if posterior.points:  # their values do not matter: nothing is computed
+        make = maker_of(posterior, method)
+        posterior = before_points(posterior)
+        method = make(posterior)
     given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
     counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
     mesh = mesh_of(machine, num_chains)

@@ -11,6 +11,7 @@ from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.laplace import laplace
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
+from bnn_ppl.sampling.points import fit_points
 from bnn_ppl.sampling.run import run
 
 _NUM_CHAINS, _NUM_STEPS = 2, 5_000
@@ -53,7 +54,8 @@ def prior_scale(
     precision that maximises the log evidence of a Kronecker-factored Laplace approximation there
     (MacKay, 1992; for networks Immer et al., 2021), a geometric mean over two modes. The changes
     shrink geometrically; those after the last round are extrapolated (Aitken's method). Only
-    training rows are used, and all of them: none need be held out.
+    training rows are used, and all of them: none need be held out. Points of a partly Bayesian
+    network are fitted anew in each round, and the evidence is that of the rest given them.
 
     Parameters
     ----------
@@ -82,7 +84,7 @@ def prior_scale(
     check_count("num_rounds", num_rounds)
     log_scale, modes, changes = math.log(start), None, [0.0]
     for round_key in jax.random.split(key, num_rounds):
-        posterior = posterior_at(math.exp(log_scale))
+        posterior = fit_points(round_key, posterior_at(math.exp(log_scale)), progress=False)
         modes = _run(round_key, posterior, descent(posterior), modes, num_warmup=_NUM_STEPS)
         evidence = laplace(posterior, prior_precision="marginal_likelihood")
         found = _run(round_key, posterior, evidence, modes, num_draws=1)

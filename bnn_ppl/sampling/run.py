@@ -22,6 +22,7 @@ from bnn_ppl.runtime.progress import waiting
 from bnn_ppl.sampling.compiled_loop import one_record
 from bnn_ppl.sampling.judged import judged, log_likelihood_at, tell
 from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.points import points_held
 from bnn_ppl.sampling.settings import attributes, settings_to_resume
 from bnn_ppl.sampling.start import Keep, prepare
 from bnn_ppl.sampling.starting_method import started
@@ -78,7 +79,9 @@ def run(
     posterior
         From :func:`bnn_ppl.condition`.
     method
-        From :func:`bnn_ppl.hmc` or another method, built with this posterior.
+        From :func:`bnn_ppl.hmc` or another method, built with this posterior. If that has points,
+        they are fitted first, as by :func:`bnn_ppl.fit_points`, and the method is built anew for
+        the rest.
     num_chains
         Independent chains.
     num_warmup
@@ -148,9 +151,10 @@ def run(
     arviz.InferenceData
         Groups ``posterior`` (chain, draw, ...), ``sample_stats`` under ArviZ's names,
         ``warmup_sample_stats`` (chain, step) of at most 1,000 steps of warm-up, spread evenly,
-        ``observed_data`` and, for a method that fits a distribution, ``fitted``, its parameters
-        (chain, ...); attributes say how it was run, among them ``verdict`` and ``converged``, 1 or
-        0, and, if `until` is given, ``until``, as JSON, and ``until_met``, 1 or 0. With `folder`,
+        ``observed_data``; where weights are held as points, ``constant_data``, their values; and,
+        for a method that fits a distribution, ``fitted``, its parameters (chain, ...). Attributes
+        say how it was run, among them ``verdict`` and ``converged``, 1 or 0, and, if `until` is
+        given, ``until``, as JSON, and ``until_met``, 1 or 0. With `folder`,
         values are read when used.
 
     Raises
@@ -186,6 +190,7 @@ def run(
     # Refuses a folder that is not a run's before any work.
     header = None if folder is None else checkpoint.read_header(folder)
     check_arguments(key=key, posterior=posterior, method=method)
+    posterior, method = points_held(key, posterior, method, folder, progress, end)
     given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
     counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
     num_warmup, num_draws, thin, size, *_ = counts
@@ -203,6 +208,7 @@ def run(
             int(num_draws),
             np.asarray(posterior.data[1]),
             attributes(key, posterior, method, prepared),
+            to_host(posterior.held),
         )
         check_recorded(goal, posterior, layout)
         if folder is None:

@@ -12,6 +12,7 @@ import numpy as np
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.batch_statistics import few_rows
 from bnn_ppl.model.features import Features
+from bnn_ppl.model.points import digest_of
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import matmul_precision, products_in, to_host
 from bnn_ppl.runtime.processes import agreed
@@ -71,6 +72,7 @@ def settings_to_resume(
         **{name: attrs[name] for name in ("tempered", "matmul_precision")},
         "precision": jnp.zeros(()).dtype.name,
         "data": data.hexdigest()[:16],
+        **({"points": digest_of(posterior.held)} if posterior.held else {}),
         "recorded": {
             name: [leaf.dtype.name, *leaf.shape]
             for name, leaf in layout.one_record["posterior"].items()

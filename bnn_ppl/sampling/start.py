@@ -182,6 +182,16 @@ def phases_of(
 # --- checks
 
 
+def check_built_with(posterior: Posterior, method: Method) -> None:
+    """Refuse a method that was built with another posterior."""
+    name = method.settings.get("method", "this method")
+    if method.logdensity not in (None, posterior.logdensity):
+        raise ValueError(
+            f"got {name} built with another posterior, expected one built with the posterior given "
+            f"to run: {name}(posterior, ...)"
+        )
+
+
 def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
         check_count(name, count, least=1 if name in ("num_chains", "num_draws") else 0)
@@ -190,12 +200,8 @@ def _check_counts(**counts: int) -> None:
 def _check_method(
     method: Method, posterior: Posterior, num_warmup: int, minibatches: Minibatches
 ) -> None:
+    check_built_with(posterior, method)
     name = method.settings.get("method", "this method")
-    if method.logdensity not in (None, posterior.logdensity):
-        raise ValueError(
-            f"got {name} built with another posterior, expected one built with the posterior given "
-            f"to run: {name}(posterior, ...)"
-        )
     if method.finish is not None and not num_warmup:
         raise ValueError(
             f"{name} fits a distribution during warm-up: set num_warmup > 0 (got 0); its draws "

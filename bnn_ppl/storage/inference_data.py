@@ -47,12 +47,43 @@ def with_groups(draws: "arviz.InferenceData", **groups: "xarray.Dataset") -> "ar
     return draws_of_groups(groups_of(draws) | groups, draws.attrs)
 
 
+def with_constants(
+    draws: "arviz.InferenceData", constants: dict[str, np.ndarray]
+) -> "arviz.InferenceData":
+    """Add the values at which points are held, if there are any: the group ``constant_data``."""
+    import xarray
+
+    if not constants:
+        return draws
+    arrays = {name: (_dims(name, np.ndim(a)), a) for name, a in constants.items()}
+    return with_groups(draws, constant_data=xarray.Dataset(arrays))
+
+
 def by_chain(arrays: dict[str, np.ndarray]) -> "xarray.Dataset":
     """Make a dataset of arrays (chain, ...)."""
     import xarray
 
-    dims = {name: [f"{name}_dim_{i}" for i in range(np.ndim(a) - 1)] for name, a in arrays.items()}
-    return xarray.Dataset({name: (["chain", *dims[name]], a) for name, a in arrays.items()})
+    return xarray.Dataset(
+        {name: (["chain", *_dims(name, np.ndim(a) - 1)], a) for name, a in arrays.items()}
+    )
+
+
+def _dims(name: str, count: int) -> list[str]:
+    return [f"{name}_dim_{i}" for i in range(count)]
+
+
+def with_points_of(draws: Any, posterior: Posterior) -> Posterior:
+    """Give the posterior that draws are of: its points held at the values recorded with them."""
+    if not posterior.points:
+        return posterior
+    found = draws["constant_data"] if "constant_data" in draws else {}  # noqa: SIM401
+    missing = [site for site in posterior.points if site not in found]
+    if missing:
+        raise ValueError(
+            f"got draws without the values of the points {', '.join(missing)}, expected them in "
+            "the group constant_data: use draws that run gave for this posterior"
+        )
+    return posterior.hold({site: found[site].values for site in posterior.points})
 
 
 def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:

@@ -18,7 +18,7 @@ from bnn_ppl.runtime.processes import all_or_none, meet, on_all
 from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
 from bnn_ppl.storage.files import JSON, damaged
 from bnn_ppl.storage.fitted import remove_fitted, write_fitted
-from bnn_ppl.storage.inference_data import inference_data, with_groups
+from bnn_ppl.storage.inference_data import inference_data, with_constants, with_groups
 from bnn_ppl.storage.warmup import (
     GROUP,
     NO_STATS,
@@ -58,6 +58,7 @@ class Layout(NamedTuple):
     num_draws: int
     y: np.ndarray
     attrs: Attributes  # known before the first step
+    constants: dict[str, np.ndarray] = {}  # noqa: RUF012 (never changed)
 
 
 class Nowhere:
@@ -140,6 +141,7 @@ class Memory:
         draws = inference_data(
             records["posterior"], records["sample_stats"], self._layout.y, attrs, fitted
         )
+        draws = with_constants(draws, self._layout.constants)
         warmup = warmup_dataset(self._warmup)
         return draws if warmup is None else with_groups(draws, **{GROUP: warmup})
 
@@ -198,7 +200,12 @@ class Folder:
                 "both or neither: copy it too, or name another folder"
             )
         zarr_writer.create_empty(
-            path, layout.one_record, layout.num_chains, layout.num_draws, layout.y
+            path,
+            layout.one_record,
+            layout.num_chains,
+            layout.num_draws,
+            layout.y,
+            layout.constants,
         )
 
     def resume(self, states: Tree) -> tuple[Tree, Progress]:

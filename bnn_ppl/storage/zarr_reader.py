@@ -46,6 +46,14 @@ def open_draws(folder: str | Path) -> "arviz.InferenceData":
     return draws_of_groups(datasets, metadata["attributes"])
 
 
+def read_constants(folder: str | Path) -> dict[str, np.ndarray]:
+    """Read the values at which a run holds the points of its network; none where it has none."""
+    import xarray
+
+    found = _arrays(Path(folder) / DRAWS, read_metadata(folder), "constant_data")
+    return {str(name): array.values for name, array in xarray.Dataset(found).items()}
+
+
 def count_draws(folder: str | Path) -> int:
     """Count the draws in a folder; 0 where there are none yet."""
     return num_draws_of(read_metadata(folder)) if (Path(folder) / DRAWS).exists() else 0

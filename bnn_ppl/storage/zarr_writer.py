@@ -1,6 +1,7 @@
 """Writing a run's draws to disk as they come.
 
-``folder/draws.zarr`` has the groups posterior, sample_stats and observed_data; any Zarr reader
+``folder/draws.zarr`` has the groups posterior, sample_stats and observed_data, and constant_data
+where weights are held; any Zarr reader
 opens it. Arrays are laid out for the whole run, uncompressed. The number of draws is stored in one
 place, the consolidated metadata in draws.zarr/zarr.json. It is replaced in one instant, after the
 draws are written, so readers see whole draws only, whenever the run was killed. (A reader told to
@@ -23,7 +24,7 @@ import jax
 import numpy as np
 
 from bnn_ppl.storage.files import DRAWS, JSON, replace_file
-from bnn_ppl.storage.inference_data import inference_data
+from bnn_ppl.storage.inference_data import inference_data, with_constants
 from bnn_ppl.storage.zarr_reader import nodes, num_draws_of, read_metadata
 
 if TYPE_CHECKING:
@@ -44,7 +45,12 @@ class ZarrWriter(NamedTuple):
 
 
 def create_empty(
-    folder: str | Path, one_record: Records, num_chains: int, num_draws: int, y: np.ndarray
+    folder: str | Path,
+    one_record: Records,
+    num_chains: int,
+    num_draws: int,
+    y: np.ndarray,
+    constants: dict[str, np.ndarray] | None = None,
 ) -> None:
     """Make ``draws.zarr`` without draws, laid out for `num_draws` records like the one given.
 
@@ -65,6 +71,7 @@ def create_empty(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # ArviZ warns of more chains than draws
         draws = inference_data(empty["posterior"], empty["sample_stats"], y, {})
+    draws = with_constants(draws, constants or {})
     root = zarr.create_group(unfinished, zarr_format=3, overwrite=True)
     for name in draws:
         group = root.create_group(name, attributes=dict(draws[name].attrs))

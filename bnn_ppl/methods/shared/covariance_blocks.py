@@ -331,6 +331,7 @@ def blocks_of(
         return [_joint(posterior, list(position), position, scaled)]
     if structure == "last_layer":
         return [_joint(posterior, sites_of(*list(layers.items())[-1]), position, scaled)]
+    layers = {name: call for name, call in layers.items() if call.has_kernel}
     if structure == "diagonal":
         dense = {name: call for name, call in layers.items() if call.num_positions == 1}
         return [_diagonal(posterior, dense, list(position), scaled)]

@@ -108,7 +108,7 @@ def _through_layers(
             outputs = layer(arrived)
             if name not in probes:
                 return outputs
-            inputs[name] = inputs_of(layer, arrived)
+            inputs[name] = inputs_of(layer, arrived, layers[name].has_bias)
             return outputs + probes[name].reshape(outputs.shape).astype(outputs.dtype)
 
         with tapped(tap):

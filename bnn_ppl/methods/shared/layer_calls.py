@@ -17,16 +17,18 @@ class LayerCall(NamedTuple):
     """A dense or convolutional layer as the network calls it."""
 
     kernel_shape: tuple[int, ...]
-    has_bias: bool
+    has_bias: bool  # among the sites; a bias that is held adds nothing to learn
     num_positions: int  # outputs per row: 1 for a dense layer on (rows, features)
     has_factors: bool  # whether it is a product of the kernel and the inputs, or patches of them
+    has_kernel: bool = True  # among the sites
 
 
 def called_layers(posterior: Posterior, position: Tree, batch: Any) -> dict[str, LayerCall]:
     """List dense and convolutional layers by name, in the order of their calls, by tracing.
 
-    Layers with constrained weights (say, positive ones) are left out: their weights are not the
-    position's own values, so gradients by outputs do not give those by the position.
+    Layers without weights among the sites are left out, and those with constrained weights (say,
+    positive ones): these are not the position's own values, so gradients by outputs do not give
+    those by the position.
 
     Raises
     ------
@@ -46,7 +48,9 @@ def called_layers(posterior: Posterior, position: Tree, batch: Any) -> dict[str,
         kernel_shape = layer.kernel.shape
         num_positions = outputs.size // (num_rows * kernel_shape[-1])
         has_factors = not (isinstance(layer, nnx.Conv) and _unsupported(layer))
-        calls[name] = LayerCall(kernel_shape, layer.bias is not None, num_positions, has_factors)
+        own = [layer.bias is not None and f"{name}.bias" in position, f"{name}.kernel" in position]
+        if any(own):
+            calls[name] = LayerCall(kernel_shape, own[0], num_positions, has_factors, own[1])
         return outputs
 
     # A new function: JAX caches traces by function, and a cached one would not call the tap.
@@ -57,12 +61,16 @@ def called_layers(posterior: Posterior, position: Tree, batch: Any) -> dict[str,
 
 
 def sites_of(name: str, call: LayerCall) -> list[str]:
-    """Sites of a layer's weights."""
-    return [f"{name}.kernel", *([f"{name}.bias"] if call.has_bias else [])]
+    """Names of the sites among a layer's weights."""
+    parts = {"kernel": call.has_kernel, "bias": call.has_bias}
+    return [f"{name}.{part}" for part, is_site in parts.items() if is_site]
 
 
 def by_site(name: str, call: LayerCall, matrix: Array) -> dict[str, Array]:
-    """Split a matrix (inputs of the layer and 1 for a bias, outputs) into the layer's sites."""
+    """Split a matrix (inputs of the layer and 1 for a bias, outputs) into the layer's sites.
+
+    Its kernel must be one of them.
+    """
     num_inputs = len(matrix) - call.has_bias
     parts = [matrix[:num_inputs].reshape(call.kernel_shape), *matrix[num_inputs:]]
     return dict(zip(sites_of(name, call), parts, strict=True))
@@ -79,12 +87,12 @@ def _unchanged_sites(posterior: Posterior, position: Tree, batch: Any) -> set[st
     return found
 
 
-def inputs_of(layer: Layer, inputs: Array) -> Array:
+def inputs_of(layer: Layer, inputs: Array, has_bias: bool) -> Array:
     """Arrange what a layer's kernel multiplies, and 1 for a bias, as (rows, positions, n)."""
     rows = len(inputs)
     flat = _patches(layer, inputs) if isinstance(layer, nnx.Conv) else inputs
     flat = flat.reshape(rows, -1, flat.shape[-1])
-    ones = jnp.ones((*flat.shape[:2], int(layer.bias is not None)), flat.dtype)
+    ones = jnp.ones((*flat.shape[:2], int(has_bias)), flat.dtype)
     return jnp.concatenate([flat, ones], -1)
 
 

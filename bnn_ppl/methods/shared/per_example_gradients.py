@@ -51,10 +51,11 @@ class RowGradients(NamedTuple):
 
 
 class RowLayer(NamedTuple):
-    """A layer that acts on each row separately and whose weights are sites."""
+    """A layer that acts on each row separately and whose weights are sites, or held."""
 
     graph: Any  # the layer without its weights
-    sites: dict[str, str]  # of its weights, by "kernel" and "bias"
+    sites: dict[str, str]  # of its weights, by "kernel" and "bias"; empty if all are held
+    all_sites: bool  # whether none of its weights is held
     is_dense: bool
     inputs: tuple[int, ...]  # shape, rows first
     outputs: tuple[int, ...]
@@ -92,7 +93,16 @@ def row_gradients(posterior: Posterior) -> Callable[..., RowGradients]:
     ValueError
         If the network calls a layer twice.
     """
-    return partial(_row_gradients, posterior, row_layers(posterior))
+    layers = {name: layer for name, layer in row_layers(posterior).items() if _is_quick(layer)}
+    return partial(_row_gradients, posterior, layers)
+
+
+def _is_quick(layer: RowLayer) -> bool:
+    """Whether its squares follow from inputs and slopes: kernel and bias are sites, or it is dense.
+
+    Other weights beside held ones are differentiated row by row.
+    """
+    return bool(layer.sites) and (layer.is_dense or layer.all_sites)
 
 
 def _row_gradients(
@@ -256,6 +266,8 @@ def _sums_of_squares(gradient: Callable[[Tree], Tree], rows: Tree, weights: Tree
 def row_layers(posterior: Posterior) -> Layers:
     """List layers that act on each row separately and whose weights are the position's own values.
 
+    Held weights may be among them.
+
     The first axis of their inputs and outputs is that of the rows, and grows with their number.
 
     Raises
@@ -297,7 +309,8 @@ def _called_layers(posterior: Posterior, shapes: Position, num_rows: int) -> Lay
             if sites is not None and get_opaque_trace_state(convention="nnx") == outside:
                 dense = isinstance(layer, nnx.Linear) and inputs.ndim == 2
                 sizes = inputs.shape, outputs.shape, outputs.dtype
-                layers[name] = RowLayer(nnx.graphdef(layer), sites, dense, *sizes)
+                whole = len(sites) == 1 + (layer.bias is not None)
+                layers[name] = RowLayer(nnx.graphdef(layer), sites, whole, dense, *sizes)
             return outputs
 
         with tapped(note):
@@ -311,11 +324,12 @@ def _called_layers(posterior: Posterior, shapes: Position, num_rows: int) -> Lay
 
 
 def _sites(name: str, layer: Layer, position: Position) -> dict[str, str] | None:
-    """Sites of a layer's weights; None if the weights are not the position's own values.
+    """Sites of a layer's weights that are not held; None if one is not the position's own value.
 
     That is so if a site is constrained, or the model transforms the weights that it samples.
     """
     weights: dict[str, Any] = {"kernel": layer.kernel, "bias": layer.bias}
     sites = {part: f"{name}.{part}" for part, weight in weights.items() if weight is not None}
-    own = all(position.get(site) is weights[part][...] for part, site in sites.items())
+    sites = {part: site for part, site in sites.items() if site in position}
+    own = all(position[site] is weights[part][...] for part, site in sites.items())
     return sites if own else None

@@ -1,0 +1,184 @@
+"""Points of a partly Bayesian network: optimised together with all other sites, then held."""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.method import Method
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.recipe import Recipe, recipe_of
+from bnn_ppl.runtime.devices import products_in, to_host
+from bnn_ppl.runtime.interrupts import interrupts
+from bnn_ppl.runtime.progress import Report, reporting, waiting
+from bnn_ppl.sampling.loop import advance
+from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.start import Prepared, check_built_with, prepare
+from bnn_ppl.sampling.starting_method import MOST_STEPS
+from bnn_ppl.storage import checkpoint
+from bnn_ppl.storage.recorder import Nowhere, Progress
+from bnn_ppl.storage.zarr_reader import read_constants
+
+_OWN_KEY = 6  # of the key given; `run` has those below
+
+
+def fit_points(
+    key: jax.Array,
+    posterior: Posterior,
+    *,
+    folder: str | Path | None = None,
+    progress: bool | Literal["json"] = True,
+) -> Posterior:
+    """Fit the points of a partly Bayesian network, and give the posterior of its other sites.
+
+    All sites together are moved to a mode of the (tempered) log posterior density, under a flat
+    prior for the points, by :func:`bnn_ppl.descent`: one chain, at a rate that it finds, until the
+    objective has stopped improving. The points are then held there; the others are random again,
+    and chains start them anew (Sharma et al., 2023, section 3; Daxberger et al., 2021).
+    :func:`bnn_ppl.run` does this by itself, with the same result for the same key::
+
+        held = fit_points(key, posterior)
+        draws = run(key, held, nuts(held))
+
+    Parameters
+    ----------
+    key
+        From ``jax.random.key``.
+    posterior
+        From :func:`bnn_ppl.condition`, of a model with the prior ``"point"`` for some weights.
+        Without points, or with all held, it is given back.
+    folder
+        Folder of a run: if one has begun there, its points are read instead.
+    progress
+        As for :func:`bnn_ppl.run`.
+
+    Returns
+    -------
+    Posterior
+        With the points held: ``held`` has their values, and no other site is changed.
+
+    Raises
+    ------
+    TypeError
+        If key or posterior are of another type.
+    ValueError
+        If the log-density is not finite at the start or at the end, the folder's points are those
+        of another model, or several processes run.
+    """
+    check_arguments(key=key, posterior=posterior)
+    return _with_points(key, posterior, folder, progress, float("inf"))
+
+
+def points_held(
+    key: jax.Array,
+    posterior: Posterior,
+    method: Method,
+    folder: str | Path | None,
+    progress: bool | Literal["json"],
+    end: float,
+) -> tuple[Posterior, Method]:
+    """Give what a run with points runs: the posterior that holds them, and the method for it."""
+    if not posterior.points:
+        return posterior, method
+    make = maker_of(posterior, method)
+    held = _with_points(key, posterior, folder, progress, end)
+    return held, make(held)
+
+
+def maker_of(posterior: Posterior, method: Method) -> Callable[[Posterior], Method]:
+    """Give the function that builds a method, of a posterior with points, for another one."""
+    check_built_with(posterior, method)
+    recipe = recipe_of(method)
+    if recipe is None:
+        raise ValueError(
+            "got a method that was changed after it was built, and a posterior with points, "
+            "expected them held: build it with the posterior that fit_points(key, posterior) gives"
+        )
+    return recipe.make
+
+
+def prepared_points(key: jax.Array, posterior: Posterior) -> tuple[Method, Prepared]:
+    """Prepare the one chain that fits the points: its method, and the run before its first step."""
+    joint = _jointly(posterior)
+    method = descent(joint)
+    minibatches = Minibatches(method.counts.batch_size, False, 1.0)
+    num_warmup = min(method.counts.num_warmup, MOST_STEPS)
+    own_key = jax.random.fold_in(key, _OWN_KEY)
+    return method, prepare(own_key, joint, method, 1, num_warmup, 1, 0, minibatches)
+
+
+def _with_points(
+    key: jax.Array, posterior: Posterior, folder: str | Path | None, progress: Any, end: float
+) -> Posterior:
+    if not posterior.points:
+        return posterior
+    if folder is not None and checkpoint.read_header(folder) is not None:
+        return posterior.hold(_recorded(posterior, folder))
+    if jax.process_count() > 1:
+        raise ValueError(
+            "got points to fit in several processes, expected them held: fit them in one, by "
+            "fit_points, and hold the same values in each, by posterior.hold(values)"
+        )
+    with waiting(progress):
+        method, prepared = prepared_points(key, posterior)
+    prepared = prepared._replace(num=prepared.num | {"draws": 0})
+    with interrupts(progress) as pressed, reporting(progress, prepared.num["warmup"]) as report:
+        late = lambda: pressed() or time.monotonic() >= end  # noqa: E731
+        states, done = advance(prepared, Progress(), Nowhere(), _of_points(report), late)
+    if done.warmup < prepared.num["warmup"]:
+        if pressed():
+            raise KeyboardInterrupt
+        raise TimeoutError("got too few max_minutes to fit the points, expected more: give more")
+    with products_in(posterior.precision):
+        state = jax.tree.map(lambda leaf: leaf[0], to_host(states))
+        found = method.draw(key, state)
+    return posterior.hold(_finite({site: np.asarray(found[site]) for site in posterior.points}))
+
+
+def _recorded(posterior: Posterior, folder: str | Path) -> Mapping[str, np.ndarray]:
+    found = read_constants(folder)
+    if set(found) != set(posterior.points):
+        raise checkpoint.OtherRunError(
+            f"got points {', '.join(posterior.points)}, expected {', '.join(found) or 'none'} as "
+            f"in the run that {str(folder)!r} holds: resume it with its model, or name another "
+            "folder"
+        )
+    return found
+
+
+def _finite(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    wrong = [site for site, value in values.items() if not np.isfinite(value).all()]
+    if wrong:
+        raise ValueError(
+            f"got points that are not finite after training, {', '.join(wrong)}, expected a mode: "
+            "rescale the data, or give these weights a prior and fit them by descent"
+        )
+    return values
+
+
+def _jointly(posterior: Posterior) -> Posterior:
+    """Give the posterior of all sites, the points among them, as methods take it."""
+    recipe = recipe_of(posterior)
+    joint = posterior._replace(points=(), recipe=None)
+    if recipe is None:
+        return joint
+    return joint._replace(recipe=Recipe(partial(_made_jointly, recipe.make), joint, recipe.numbers))
+
+
+def _made_jointly(make: Callable[[Any], Posterior], numbers: Any) -> Posterior:
+    return make(numbers)._replace(points=())
+
+
+def _of_points(report: Report) -> Report:
+    """Tell this training from the run's own."""
+
+    def of_points(phase: str, done: int, facts: dict[str, Any]) -> None:
+        report("points" if phase == "warmup" else phase, done, facts)
+
+    return of_points
