@@ -143,8 +143,10 @@ def _both(counted: Array | None, mask: Array | None, x: Array, name: str) -> Arr
 # --- what state a network may have
 
 
-def check_state(module: nnx.Module, state: nnx.State) -> None:
+def check_state(module: nnx.Module, state: nnx.State, *, ready: bool) -> None:
     """Refuse state that is neither weights nor statistics, and statistics of nothing.
+
+    A `ready` network is given with its statistics, in the place of its factory.
 
     Raises
     ------
@@ -166,7 +168,7 @@ def check_state(module: nnx.Module, state: nnx.State) -> None:
                 f"got {type(variable).__name__} at {name}, expected a network whose only state is "
                 "weights, and the statistics of flax.nnx.BatchNorm: make it without other state"
             )
-    if fixed and all(map(_unseen, fixed.values())):
+    if fixed and all(_unseen(values, ready) for values in fixed.values()):
         raise ValueError(
             f"got statistics of no rows at {next(iter(fixed))}, those of a new network in eval "
             "mode, expected given ones: pass a trained network, not its factory; or, for an "
@@ -174,9 +176,13 @@ def check_state(module: nnx.Module, state: nnx.State) -> None:
         )
 
 
-def _unseen(statistics: Array) -> bool:
-    """Say whether a mean or variance is that of a new layer; what a factory computes is."""
+def _unseen(statistics: Array, ready: bool) -> bool:
+    """Say whether a mean or variance is that of a new layer; what a factory computes is.
+
+    Those of a ready network are arguments of what is compiled, and were seen when it was
+    conditioned.
+    """
     if isinstance(statistics, jax.core.Tracer):
-        return True
+        return not ready
     values = np.unique(np.asarray(statistics))
     return len(values) == 1 and values[0] in (0, 1)

@@ -111,7 +111,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     module = _build(net)
     _refuse_stochastic_layers(module)
     graph, weights, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
-    check_state(module, rest)
+    check_state(module, rest, ready=isinstance(net, nnx.Module))
     variables = {".".join([name, *map(str, path)]): (path, leaf) for path, leaf in _flat(weights)}
     choose = prior_by_site(prior, name, list(variables))
     chosen = []
