@@ -166,6 +166,7 @@ def test_chunks_bound_the_rows_computed_at_once(monkeypatch):
     monkeypatch.setattr(features.jax, "device_put", noting)
     (array,) = rows_with_features(posterior)[0].arrays
     assert set(shapes) == {(8, 6)}, "4 rows on each of two devices"
+    assert len(shapes) == 5, "chunks of 30 rows, and one to see whether rows are independent"
     np.testing.assert_allclose(array, BACKBONES["dense"](X["dense"]), atol=1e-6)
 
 
@@ -182,6 +183,15 @@ def test_a_number_of_rows_that_was_not_given_is_chosen_for_the_head(monkeypatch)
         assert chunks(posterior, posterior.data)
     assert chunks(given, rows_with_features(given))
     assert not chunks(chosen, rows_with_features(chosen))
+
+
+def test_rows_that_depend_on_each_other_are_left_as_they_are():
+    def standardised(x):
+        return BACKBONES["dense"]((x - x.mean(0)) / x.std(0))
+
+    for microbatch, cached in ((4, False), (None, True)):
+        posterior = bnn.condition(on_head(standardised), (X["dense"], Y), microbatch=microbatch)
+        assert isinstance(rows_with_features(posterior)[0], Features) == cached
 
 
 def test_other_functions_take_rows_with_features(posterior):
