@@ -26,6 +26,7 @@ METHOD_PAGES = {
     if path.stem not in ("index", "combinations")
 }
 PROGRAMS = ["index.md", "diagnosis.md", "your_own.md", "methods/combinations.md"] + [
+    pytest.param("partly_bayesian.md", marks=pytest.mark.thorough),
     pytest.param(name, marks=pytest.mark.slow)
     for name, page in METHOD_PAGES.items()
     if "```python\n" in page
