@@ -25,11 +25,15 @@ METHOD_PAGES = {
     for path in sorted(PAGES.glob("*.md"))
     if path.stem not in ("index", "combinations")
 }
-PROGRAMS = ["index.md", "diagnosis.md", "your_own.md", "methods/combinations.md"] + [
-    pytest.param(name, marks=pytest.mark.slow)
-    for name, page in METHOD_PAGES.items()
-    if "```python\n" in page
-]
+PROGRAMS = (
+    ["index.md", "diagnosis.md", "your_own.md", "methods/combinations.md"]
+    + [pytest.param("partly_bayesian.md", marks=pytest.mark.thorough)]
+    + [
+        pytest.param(name, marks=pytest.mark.slow)
+        for name, page in METHOD_PAGES.items()
+        if "```python\n" in page
+    ]
+)
 COUNTS = {"minibatches.md": 12, "distributions.md": 8, "methods/combinations.md": 7} | {
     name: 1 for name, page in METHOD_PAGES.items() if "```sh\n" in page
 }

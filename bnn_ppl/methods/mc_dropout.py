@@ -146,11 +146,8 @@ def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str,
             "got a model that calls no nnx.Linear or nnx.Conv with unconstrained weights on "
             "(rows, ...), expected at least one, to drop its inputs: use another method"
         )
-    rates = (
-        dict(rate)
-        if isinstance(rate, Mapping)
-        else dict.fromkeys([name for name in names if name != next(iter(layers))], rate)
-    )
+    inner = [name for name in names if name != next(iter(layers))]
+    rates = dict(rate) if isinstance(rate, Mapping) else dict.fromkeys(inner, rate)
     for name, share in rates.items():
         if name not in names:
             raise ValueError(f"got a rate for {name!r}, expected one of {', '.join(names)}")

@@ -208,7 +208,7 @@ def run(
             int(num_draws),
             np.asarray(posterior.data[1]),
             attributes(key, posterior, method, prepared),
-            to_host(posterior.held),
+            {site: np.asarray(value) for site, value in posterior.held.items()},
         )
         check_recorded(goal, posterior, layout)
         if folder is None:

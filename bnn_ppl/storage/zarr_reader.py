@@ -72,7 +72,10 @@ def nodes(metadata: JSON) -> dict[str, JSON]:
 def _arrays(path: Path, metadata: JSON, group: str) -> dict[str, tuple]:
     """Give the dimensions and the array, unread, of each variable of a group."""
     return {
-        name.removeprefix(f"{group}/"): (node["dimension_names"], _array_on_disk(path / name, node))
+        name.removeprefix(f"{group}/"): (
+            node.get("dimension_names", ()),
+            _array_on_disk(path / name, node),
+        )
         for name, node in nodes(metadata).items()
         if "shape" in node and name.startswith(f"{group}/")
     }
@@ -108,7 +111,9 @@ def _check_chunks(path: Path, node: JSON) -> None:
     shape, chunk = node["shape"], grid["configuration"]["chunk_shape"]
     if dtype not in DTYPES or len(codecs) != 1 or codecs[0] not in _CODECS:
         raise damaged(path, f"dtype {dtype!r}, codecs {codecs!r}")
-    if grid["name"] != "regular" or not len(shape) == len(chunk) == len(node["dimension_names"]):
+    if grid["name"] != "regular" or not len(shape) == len(chunk) == len(
+        node.get("dimension_names", ())
+    ):
         raise damaged(path, f"shape {shape!r} in chunks {chunk!r}")
     counts = [-(-n // length) for n, length in zip(shape, chunk, strict=True)]
     found = sum(len(files) for _, _, files in os.walk(path / "c"))

@@ -188,7 +188,7 @@ def _create_array(group: Any, name: str, array: "xarray.Variable", num_draws: in
         config={"write_empty_chunks": True},  # or chunks of zeros would seem to be missing
     )
     if "draw" not in array.dims:
-        created[:] = array.values
+        created[...] = array.values
 
 
 def _chunks(array: "xarray.Variable", num_draws: int) -> list[int]:
