@@ -39,6 +39,7 @@ from bnn_ppl.runtime.programs import cache_compiled_programs
 from bnn_ppl.sampling.plan import plan
 from bnn_ppl.sampling.prior_scale import prior_scale
 from bnn_ppl.sampling.run import run
+from bnn_ppl.sampling.subspace import subspace
 
 __version__ = "0.1.0"
 
@@ -93,6 +94,7 @@ __all__ = [
     "schedules",
     "shift",
     "studies",
+    "subspace",
     "surface",
     "verdict",
 ]

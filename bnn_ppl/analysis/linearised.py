@@ -52,7 +52,7 @@ def linearised(
         If a site is missing or has another shape, or there are several chains or, without a fitted
         distribution, several draws.
     """
-    centre = _checked(posterior, _values(posterior, values))
+    centre = _checked(posterior.whole, _values(posterior.whole, values))
     # Only this function is captured, not the posterior: `predict` caches programs by it, and the
     # cache must not keep the data alive.
     of_network = posterior.predictive
@@ -67,12 +67,12 @@ def linearised(
 def for_prediction(
     posterior: Posterior, draws: "arviz.InferenceData", predictive: str | None = None
 ) -> Posterior:
-    """Linearise for draws of a single Laplace approximation; others predict as they are.
+    """Linearise for draws of a single Laplace approximation of all weights; others predict as are.
 
     With `predictive` "linearised" other draws are refused; with "sampled" nothing is linearised.
     """
     method, num_chains = draws.attrs.get("method"), draws["posterior"].sizes["chain"]
-    single = method == "laplace" and num_chains == 1
+    single = method == "laplace" and num_chains == 1 and "subspace" not in draws.attrs
     if predictive not in (None, "sampled") and not single:
         raise ValueError(
             f"got predictive={predictive!r} for {method} with {num_chains} chains, expected "

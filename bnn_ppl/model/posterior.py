@@ -1,7 +1,7 @@
 """Condition a NumPyro model on data: pure functions over unconstrained positions."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial, wraps
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -36,6 +36,13 @@ from bnn_ppl.model.trace import (
     unconstrained,
 )
 from bnn_ppl.runtime.devices import AllRows, MatmulPrecision, products_in
+
+
+class Subspace(NamedTuple):
+    """What a posterior that :func:`bnn_ppl.subspace` gives is a part of."""
+
+    whole: "Posterior"
+    settings: Mapping[str, Any]  # recorded with its draws
 
 
 class Posterior(NamedTuple):
@@ -105,6 +112,9 @@ class Posterior(NamedTuple):
         it; None for that of JAX's configuration when they are traced, or else "highest".
     recipe
         How to make it anew with other numbers, if the model has some: see :func:`condition`.
+    subspace
+        What it is a part of, for one that :func:`bnn_ppl.subspace` gives: its position is then not
+        of the sites of the model, whose values `constrain` gives all the same.
     """
 
     init: Callable[..., Position]
@@ -130,10 +140,19 @@ class Posterior(NamedTuple):
     microbatch: int | None
     precision: MatmulPrecision | None
     recipe: Recipe | None = None
+    subspace: Subspace | None = None
+
+    @property
+    def whole(self) -> "Posterior":
+        """The posterior of all sites: itself, unless it is restricted to a subspace."""
+        return self if self.subspace is None else self.subspace.whole
 
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
         sizes = f"{self.num_rows} rows, {self.num_weights} unknowns in {len(self.prior_std)} sites"
+        if self.subspace is not None:
+            of_all = f"a subspace of {self.whole.num_weights} unknowns"
+            sizes = f"{self.num_rows} rows, {self.num_weights} coordinates in {of_all}"
         return f"Posterior({sizes}, T = {self.temperature:g})"
 
 
