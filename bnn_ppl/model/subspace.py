@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 
 from bnn_ppl.model.posterior import Posterior, Subspace
 from bnn_ppl.model.recipe import Recipe, recipe_of
@@ -54,7 +55,7 @@ def restricted(
         )
     recipe = recipe_of(posterior)
     of_model = [] if recipe is None else list(recipe.numbers)
-    leaves, structure = jax.tree.flatten(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), plane))
+    leaves, structure = jax.tree.flatten(plane)
 
     def make(numbers: list[Any]) -> Posterior:
         whole = posterior if recipe is None else recipe.make(numbers[: len(of_model)])
@@ -72,15 +73,17 @@ def _restricted(
     rank = len(jax.tree.leaves(plane.directions)[0])
 
     def terms(position: Position, batch: Batch) -> Terms:
-        # Not even where all weights have Gaussian priors are the coordinates independent.
-        found = whole.terms(plane.at(position[SITE]), batch)._replace(normals={})
+        z = position[SITE]
+        found = whole.terms(plane.at(z), batch)
         if prior_std is None:
-            return found
-        log_prior = jax.scipy.stats.norm.logpdf(position[SITE], scale=prior_std)
-        normal = jnp.zeros(()), jnp.asarray(prior_std, float)
-        return found._replace(
-            log_priors={SITE: log_prior}, log_jacobians={}, normals={SITE: normal}
-        )
+            # The coordinates are not independent, not even where the weights are.
+            log_prior, log_jacobian = map(_summands, (found.log_priors, found.log_jacobians))
+            normals = {}
+        else:
+            log_prior, log_jacobian = dist.Normal(0.0, prior_std).log_prob(z), jnp.zeros_like(z)
+            normals = {SITE: (jnp.zeros(()), jnp.asarray(prior_std, float))}
+        by_site = {SITE: log_prior}, {SITE: log_jacobian}
+        return Terms(*by_site, found.log_likelihood, normals, found.row_scale)
 
     def logdensity(position: Position, batch: Batch) -> Array:
         return whole.total(terms(position, batch), batch)
@@ -142,6 +145,10 @@ def _prior_std(whole: Posterior, plane: Plane, prior_std: float | None) -> Array
         for site, along in plane.directions.items()
     }
     return _sum(precisions) ** -0.5
+
+
+def _summands(by_site: dict[str, Array]) -> Array:
+    return jnp.concatenate([jnp.ravel(summands) for summands in by_site.values()])
 
 
 def _rows(directions: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Inference in a subspace of the weights: spanned by a path, random, or holding a curve of modes."""
+"""Inference in a subspace of the weights: along a path, random, or through a curve of modes."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -74,8 +74,8 @@ def subspace(
           :math:`v_2 = w_{1/2} - \hat w` to the middle of the curve.
     prior_std
         Standard deviation s of a prior :math:`z \sim N(0, s^2 I)` that replaces the model's, as in
-        the paper. By default the prior is the model's own: the density of z is that of w, restricted
-        to the subspace, and its draws are those of the posterior given that w lies there.
+        the paper. By default the prior is the model's own: the density of z is that of w, and the
+        draws are those of the posterior given that w lies in the subspace.
     key
         Of the random directions, or of training the bend; by default ``jax.random.key(0)``.
 
@@ -91,7 +91,7 @@ def subspace(
         If posterior or draws are of another type.
     ValueError
         If the draws lack a site or are of another model, all are equal, or span fewer directions
-        than `rank`; if there are not two chains for a curve, or the curve is a straight line; if a
+        than `rank`; if there are not two chains for a curve, or it joins them straight; if a
         number is out of range, or the posterior is itself restricted or has a site named z.
 
     Notes
@@ -194,9 +194,14 @@ def _through_curve(key: Array, posterior: Posterior, draws: Any) -> Plane:
         )
     ends, shapes = _flat(_positions(posterior, draws, slice(0, 2), slice(-1, None)))
     centre, along = ends.mean(0), (ends[0] - ends[1]) / 2
-    bend, _ = _flat(_trained_bend(key, posterior, _by_site(ends, shapes)))
+    if not np.linalg.norm(along) > _LEAST_SPREAD * np.linalg.norm(ends[0]):
+        raise ValueError(
+            "got two points that are equal, expected those of two chains: choose others, as by "
+            "draws.isel(chain=[0, 2])"
+        )
+    bend, _ = _flat(_trained_bend(key, posterior, _by_site(jnp.asarray(ends, float), shapes)))
     middle = (bend[0] - centre) / 2  # of the curve, where the bend has half the weight
-    height = middle - (middle @ along) / max(along @ along, 1e-300) * along
+    height = middle - (middle @ along) / (along @ along) * along
     if np.linalg.norm(height) <= _LEAST_SPREAD * np.linalg.norm(along):
         raise ValueError(
             "got two points that a straight line joins best, expected two modes: choose other "
@@ -214,36 +219,34 @@ def _flat(points: dict[str, np.ndarray]) -> tuple[np.ndarray, Shapes]:
     return np.concatenate(flat, 1), {site: leaf.shape[1:] for site, leaf in points.items()}
 
 
-def _by_site(flat: np.ndarray, shapes: Shapes) -> dict[str, np.ndarray]:
+def _by_site(flat: Any, shapes: Shapes) -> dict[str, Any]:
     """Give arrays (..., *shape) by site of vectors (..., unknowns)."""
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])[:-1]
-    parts = np.split(flat, ends, axis=-1)
+    parts = jnp.split(flat, ends, axis=-1)
     pairs = zip(shapes.items(), parts, strict=True)
     return {site: part.reshape(flat.shape[:-1] + shape) for (site, shape), part in pairs}
 
 
 def _plane(centre: np.ndarray, directions: np.ndarray, shapes: Shapes) -> Plane:
-    return Plane(*(_by_site(part, shapes) for part in (centre, directions)))
+    parts = jnp.asarray(centre, float), jnp.asarray(directions, float)
+    return Plane(*(_by_site(part, shapes) for part in parts))
 
 
 # --- the bend of a curve
 
 
-def _trained_bend(
-    key: Array, posterior: Posterior, ends: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def _trained_bend(key: Array, posterior: Posterior, ends: Position) -> dict[str, np.ndarray]:
     """Maximise the log-density along the curve over its bend, from the middle of the two ends."""
-    along = _along_curve(posterior, jax.tree.map(lambda leaf: jnp.asarray(leaf, float), ends))
-    start = {site: leaf.mean(0) for site, leaf in ends.items()}
-    quiet: dict[str, Any] = {"progress": False, "verdict": False}
-    found = run(key, along, descent(along), init=start, **quiet)
+    along = _along_curve(posterior, ends)
+    middle = {site: leaf.mean(0) for site, leaf in ends.items()}
+    found = run(key, along, descent(along), init=middle, progress=False, verdict=False)
     return _positions(posterior, found, slice(0, 1), slice(-1, None))
 
 
 def _along_curve(posterior: Posterior, ends: Position) -> Posterior:
     """Give a posterior of the bend, whose log-density is the average along the curve."""
-    nodes, shares = np.polynomial.legendre.leggauss(_CURVE_POINTS)
-    times, shares = jnp.asarray((1 + nodes) / 2, float), jnp.asarray(shares / 2, float)
+    nodes, widths = np.polynomial.legendre.leggauss(_CURVE_POINTS)
+    times, shares = jnp.asarray((1 + nodes) / 2, float), jnp.asarray(widths / 2, float)
 
     def point(time: Array, bend: Position) -> Position:
         weights = (1 - time) ** 2, time**2, 2 * time * (1 - time)
