@@ -48,6 +48,7 @@ from bnn_ppl.sampling.plan import plan
 from bnn_ppl.sampling.points import fit_points
 from bnn_ppl.sampling.prior_scale import prior_scale
 from bnn_ppl.sampling.run import run
+from bnn_ppl.sampling.subspace import subspace
 
 __version__ = "0.1.0"
 
@@ -103,6 +104,7 @@ __all__ = [
     "schedules",
     "shift",
     "studies",
+    "subspace",
     "surface",
     "symmetry",
     "verdict",

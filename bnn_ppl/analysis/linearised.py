@@ -60,7 +60,7 @@ def linearised(
             f"got the BatchNorm {posterior.batch_statistics.layers[0]} in train mode to linearise, "
             "expected fixed statistics: pass a trained network after .eval()"
         )
-    centre = _checked(posterior, _values(posterior, values))
+    centre = _checked(posterior.whole, _values(posterior.whole, values))
     # Only this function is captured, not the posterior: `predict` caches programs by it, and the
     # cache must not keep the data alive.
     of_network = posterior.predictive
@@ -75,12 +75,12 @@ def linearised(
 def for_prediction(
     posterior: Posterior, draws: "arviz.InferenceData", predictive: str | None = None
 ) -> Posterior:
-    """Linearise for draws of a single Laplace approximation; others predict as they are.
+    """Linearise for draws of a single Laplace approximation of all weights; others predict as are.
 
     With `predictive` "linearised" other draws are refused; with "sampled" nothing is linearised.
     """
     method, num_chains = draws.attrs.get("method"), draws["posterior"].sizes["chain"]
-    single = method == "laplace" and num_chains == 1
+    single = method == "laplace" and num_chains == 1 and "subspace" not in draws.attrs
     if predictive not in (None, "sampled") and not single:
         raise ValueError(
             f"got predictive={predictive!r} for {method} with {num_chains} chains, expected "

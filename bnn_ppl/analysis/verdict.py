@@ -82,7 +82,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     bias, that is part of the text.
     """
     check_arguments(posterior=posterior, draws=draws)
-    posterior = with_points_of(draws, posterior)
+    posterior = with_points_of(draws, posterior.whole)
     sample = seen(posterior, draws)
     sampled = draws.attrs.get("draws_from", "chain") == "chain" and draws.attrs.get("thin", 1) > 0
     rhat, ess = mixing(sample) if sampled or len(sample.center) > 1 else (np.nan, np.nan)

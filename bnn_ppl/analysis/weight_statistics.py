@@ -82,7 +82,7 @@ def divergence_from_prior(posterior: Posterior, draws: "arviz.InferenceData") ->
     .. math:: \mathrm{KL}(N(m, s^2) \| N(0, \sigma^2)) =
         \log \frac \sigma s + \frac{s^2 + m^2}{2 \sigma^2} - \frac 1 2
 
-    with m and s from `moments` and :math:`\sigma` the site's ``posterior.prior_std``: exact
+    with m and s from `moments` and :math:`\sigma` the site's ``prior_std``: exact
     if posterior and prior are independent normal distributions and the prior's mean is 0.
 
     Parameters
@@ -105,7 +105,7 @@ def divergence_from_prior(posterior: Posterior, draws: "arviz.InferenceData") ->
     """
     means, sds = _spread(draws)
     return {
-        site: _divergence(means[site], sds[site], float(posterior.prior_std[site]))
+        site: _divergence(means[site], sds[site], float(posterior.whole.prior_std[site]))
         for site in real_sites(posterior, draws)
     }
 
@@ -179,5 +179,5 @@ def real_sites(posterior: Posterior, draws: "arviz.InferenceData") -> list[str]:
     sites = sites_of(posterior, draws)
     values = {site: jnp.asarray(found[0, 0].values, float) for site, found in sites.items()}
     one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.data)
-    position = jax.jit(posterior.unconstrain)(values, one_row)
+    position = jax.jit(posterior.whole.unconstrain)(values, one_row)
     return [site for site in sites if np.array_equal(position[site], values[site])]

@@ -10,6 +10,7 @@ still be able to set the number of CPU devices.
 from bnn_ppl.methods.adjusted_mclmc import adjusted_mclmc as adjusted_mclmc
 from bnn_ppl.methods.csgld import csgld as csgld
 from bnn_ppl.methods.descent import descent as descent
+from bnn_ppl.methods.elliptical_slice import elliptical_slice as elliptical_slice
 from bnn_ppl.methods.hmc import hmc as hmc
 from bnn_ppl.methods.ivon import ivon as ivon
 from bnn_ppl.methods.kinetic_langevin import kinetic_langevin as kinetic_langevin

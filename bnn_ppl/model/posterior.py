@@ -43,6 +43,13 @@ from bnn_ppl.model.trace import (
 from bnn_ppl.runtime.devices import AllRows, MatmulPrecision, products_in
 
 
+class Subspace(NamedTuple):
+    """What a posterior that :func:`bnn_ppl.subspace` gives is a part of."""
+
+    whole: "Posterior"
+    settings: Mapping[str, Any]  # recorded with its draws
+
+
 class Posterior(NamedTuple):
     """A model conditioned on data. Build it with :func:`condition`.
 
@@ -123,6 +130,9 @@ class Posterior(NamedTuple):
     batch_statistics
         Of networks with batch normalisation in train mode: the statistics of the training rows, by
         which `predictive` normalises, in place of those of the batch. None for other models.
+    subspace
+        What it is a part of, for one that :func:`bnn_ppl.subspace` gives: its position is then not
+        of the sites of the model, whose values `constrain` gives all the same.
     """
 
     init: Callable[..., Position]
@@ -153,11 +163,20 @@ class Posterior(NamedTuple):
     hold: Callable[[Mapping[str, Any]], "Posterior"]
     recipe: Recipe | None = None
     batch_statistics: BatchStatistics | None = None
+    subspace: Subspace | None = None
+
+    @property
+    def whole(self) -> "Posterior":
+        """The posterior of all sites: itself, unless it is restricted to a subspace."""
+        return self if self.subspace is None else self.subspace.whole
 
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
         sizes = f"{self.num_rows} rows, {self.num_weights} unknowns in {len(self.prior_std)} sites"
         sizes += f", {len(self.points)} of them points" if self.points else ""
+        if self.subspace is not None:
+            of_all = f"a subspace of {self.whole.num_weights} unknowns"
+            sizes = f"{self.num_rows} rows, {self.num_weights} coordinates in {of_all}"
         return f"Posterior({sizes}, T = {self.temperature:g})"
 
 

@@ -118,7 +118,7 @@ def _repeated(position: Mapping[str, Any], posterior: Posterior, num_chains: int
 
 def _positions_from(draws: "arviz.InferenceData", posterior: Posterior, num_chains: int) -> Tree:
     """Take the last draw of each chain, or draws spread over another number of chains."""
-    sites = draws_of(draws, list(posterior.prior_std))
+    sites = draws_of(draws, list(posterior.whole.prior_std))
     have, length = next(iter(sites.values())).shape[:2]
     if have == num_chains:
         chosen = {site: values[:, -1].values for site, values in sites.items()}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -35,6 +36,7 @@ def attributes(
         "inference_library": "bnn_ppl",
         "inference_library_version": version("bnn_ppl"),
         "method": method.settings.get("method", "own"),
+        **_of_subspace(posterior, json.dumps),
         "draws_from": method.draws_from,
         "settings": json.dumps(dict(method.settings), default=_plain),
         "temperature": posterior.temperature,
@@ -65,6 +67,7 @@ def settings_to_resume(
     attrs = layout.attrs
     exact = {
         **method.settings,
+        **_of_subspace(posterior, dict),
         "sampler_generation": _GENERATION,
         "num_chains": layout.num_chains,
         **{name: attrs[name] for name in ("num_warmup", "thin", "seed", "temperature")},
@@ -81,6 +84,10 @@ def settings_to_resume(
     first = jax.tree.map(lambda leaf: leaf[0], to_host(prepared.positions))
     settings = {"exact": exact, "approximate": _at_the_start(posterior, first)}
     return json.loads(json.dumps(settings, default=_plain))
+
+
+def _of_subspace(posterior: Posterior, written: Callable[[Any], Any]) -> dict[str, Any]:
+    return {} if posterior.subspace is None else {"subspace": written(posterior.subspace.settings)}
 
 
 def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:

@@ -101,7 +101,7 @@ def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:
 
 def sites_of(posterior: Posterior, draws: Any) -> dict[str, "xarray.DataArray"]:
     """Give arrays (chain, draw, ...) of the posterior's sites, unread; refuse draws of another."""
-    found = draws_of(draws, list(posterior.prior_std))
+    found = draws_of(draws, list(posterior.whole.prior_std))
     for site, shape in posterior.value_shapes().items():
         if found[site].shape[2:] != shape:
             raise ValueError(

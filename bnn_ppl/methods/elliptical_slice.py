@@ -1,0 +1,73 @@
+"""Elliptical slice sampling."""
+
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from bnn_ppl.methods.method import SAMPLED, Method, describe, step_info
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import Array, Batch, Position
+
+
+@describe(
+    gives="exact draws, for a few unknowns",
+    cost="values on all rows, no gradients, a few per step",
+    bias="none once the chains have converged",
+    counts=SAMPLED._replace(num_draws=1000, thin=10),
+)
+def elliptical_slice(posterior: Posterior) -> Method:
+    r"""Elliptical slice sampling: slices along ellipses through the position and a Gaussian draw.
+
+    With :math:`\nu \sim N(0, \Sigma)`, where :math:`\Sigma` has the prior's variances, an angle
+    :math:`\theta` is drawn uniformly, and drawn again from an ever smaller bracket until the point
+
+    .. math:: w' = w \cos\theta + \nu \sin\theta
+
+    lies on the slice, :math:`\pi(w') / N(w'; 0, \Sigma) > u\, \pi(w) / N(w; 0, \Sigma)` with u
+    uniform on (0, 1) (Murray, Adams & MacKay, 2010; the kernel is BlackJAX's). There is nothing to
+    tune. Any density :math:`\pi` is sampled exactly (Nishihara, Murray & Adams, 2014), but only
+    where the prior is Gaussian with mean 0 is the ratio the likelihood, for which it is meant: few
+    unknowns, whose prior is about as wide as their posterior, as in a subspace
+    (:func:`bnn_ppl.subspace`).
+
+    Parameters
+    ----------
+    posterior
+        Posterior to sample.
+    """
+    check_arguments(posterior=posterior)
+    from blackjax.mcmc import elliptical_slice as kernels
+
+    def standardised(position: Position) -> Position:
+        return {site: w / posterior.prior_std[site] for site, w in position.items()}
+
+    def log_normal(position: Position) -> Array:
+        return -0.5 * optax.tree.norm(standardised(position), squared=True)
+
+    def log_ratio(position: Position, batch: Batch) -> Array:
+        ratio = posterior.logdensity(position, batch) - log_normal(position)
+        return jnp.nan_to_num(ratio, nan=-jnp.inf)  # the kernel would accept what is not a number
+
+    def init(key: Array, position: Position, batch: Batch) -> kernels.EllipSliceState:
+        del key
+        return kernels.init(position, lambda w: log_ratio(w, batch))
+
+    def step(
+        key: Array, state: kernels.EllipSliceState, batch: Batch
+    ) -> tuple[kernels.EllipSliceState, dict[str, Array]]:
+        stds = {s: jnp.full_like(w, posterior.prior_std[s]) for s, w in state.position.items()}
+        variances = ravel_pytree(stds)[0] ** 2
+        kernel = kernels.build_kernel(variances, jnp.zeros_like(variances))
+        state, info = kernel(key, state, lambda w: log_ratio(w, batch))
+        lp = state.logdensity + log_normal(state.position)
+        return state, step_info(lp, info.subiter)
+
+    def draw(key: Array, state: kernels.EllipSliceState) -> Position:
+        del key
+        return state.position
+
+    settings = {"method": "elliptical_slice"}
+    return Method(
+        init, step, draw, settings=settings, logdensity=posterior.logdensity, all_rows=True
+    )
