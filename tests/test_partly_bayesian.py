@@ -303,6 +303,19 @@ def test_points_are_at_the_joint_mode_and_the_rest_is_conditional(flat, held):
         assert change == pytest.approx(-0.5 * precision * away**2, rel=1e-3)
 
 
+@pytest.mark.thorough
+def test_points_with_a_prior_are_at_the_joint_mode_under_it():
+    prior = {"kernel": bnn.priors.point(bnn.priors.normal(0.3)), "bias": PRIOR}
+    posterior = conditioned(partial(nnx.Linear, 3, 1), prior)
+    assert posterior.points == ("net.kernel",)
+    held = bnn.fit_points(jax.random.key(3), posterior, progress=False)
+    design = np.concatenate([X, np.ones((len(X), 1))], 1)
+    precisions = np.diag([1 / 0.3**2] * 3 + [1 / 0.7**2])
+    slopes = np.linalg.solve(design.T @ design / STD**2 + precisions, design.T @ Y / STD**2)[:3]
+    np.testing.assert_allclose(held.held["net.kernel"][:, 0], slopes, atol=1e-3)
+    assert set(held.prior_std) == {"net.bias"}
+
+
 def test_a_run_fits_the_points_by_itself(flat, held):
     method = partial(bnn.hmc, step_size=0.05, trajectory_length=0.2)
     draws = run(flat, method(flat))

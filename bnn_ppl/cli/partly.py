@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from bnn_ppl.cli.problem import Problem
 
 
+# Families that need no other sites, which would be left without weights once these are held.
+_OF_THEIR_OWN = ("fan_in", "normal", "laplace", "logistic", "student_t", "generalised_normal")
+
+
 def partly(problem: "Problem", net: Any, prior: Any) -> Any:
     """Give the prior to the weights that are to be random; the others are fixed or points."""
     if problem.bayesian is None:
@@ -20,7 +24,9 @@ def partly(problem: "Problem", net: Any, prior: Any) -> Any:
             "got --others fixed for a network of new weights, expected trained ones: "
             "--others point trains them"
         )
-    return dict.fromkeys(problem.bayesian, prior) | {"*": problem.others}
+    point = bnn.priors.point(prior) if problem.prior in _OF_THEIR_OWN else "point"
+    others = "fixed" if problem.others == "fixed" else point
+    return dict.fromkeys(problem.bayesian, prior) | {"*": others}
 
 
 def refuse_unused_others(problem: "Problem") -> None:

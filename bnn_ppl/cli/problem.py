@@ -87,7 +87,7 @@ class Problem(NamedTuple):
         Weights that are random, by names or patterns such as "layers.1.*"; by default all.
     others
         The weights that --bayesian does not name: "point" trains them together with all others,
-        before the run, and then holds them.
+        before the run and under the same prior, and then holds them.
     noise
         Noise of a regression: "learnt", "heteroscedastic", or a known standard deviation in units
         of the standardised y.

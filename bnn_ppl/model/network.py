@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 
 import jax
 import numpyro
+import numpyro.distributions as dist
 from flax import linen, nnx
 from jax.lax import conv_general_dilated
 
 from bnn_ppl.model.batch_norm import check_state, keep_no_averages
-from bnn_ppl.model.site_priors import POINT, Prior, SitePrior, flat_prior, prior_by_site
+from bnn_ppl.model.site_priors import POINT, Point, Prior, prior_by_site
 from bnn_ppl.nets.convolution import convolution
 from bnn_ppl.runtime.devices import is_accelerator
 
@@ -84,8 +85,9 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
         dimensions, if any, are the parameter's last ones.
 
         In place of a distribution may stand ``"fixed"``, for weights that stay as they are in a
-        ready module and are no sites, or ``"point"``, for weights that are optimised together with
-        all others before a run, under a flat prior, and then held: :func:`bnn_ppl.fit_points`.
+        ready module and are no sites, or ``priors.point(prior)``, for weights that are optimised
+        together with all others before a run and then held: :func:`bnn_ppl.fit_points`.
+        ``"point"`` is that under a flat prior.
 
     Returns
     -------
@@ -117,7 +119,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     chosen = []
     for site, (path, leaf) in variables.items():
         own = choose(site, leaf.shape)
-        if own == "fixed":
+        if isinstance(own, str):  # "fixed"
             _check_given(net, site)
         else:
             leaf = leaf.replace(_sample(site, leaf[...], own))
@@ -204,10 +206,10 @@ def _check_given(net: Any, site: str) -> None:
         )
 
 
-def _sample(site: str, initial: jax.Array, prior: SitePrior) -> jax.Array:
+def _sample(site: str, initial: jax.Array, prior: dist.Distribution | Point) -> jax.Array:
     """Sample one parameter; its initial value travels along for ``Posterior.init``."""
     infer: dict[str, Any] = {"initial_value": InitialValue(initial)}
-    if isinstance(prior, str):
-        prior, infer = flat_prior(), infer | {POINT: True}
+    if isinstance(prior, Point):
+        prior, infer = prior.prior, infer | {POINT: True}
     batch_shape = initial.shape[: initial.ndim - prior.event_dim]
     return numpyro.sample(site, prior.expand(batch_shape).to_event(), infer=infer)

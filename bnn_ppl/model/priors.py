@@ -20,6 +20,7 @@ from bnn_ppl.model.first_layer_priors import sum_filter as sum_filter
 from bnn_ppl.model.prior_distributions import GeneralisedNormal, positive
 from bnn_ppl.model.prior_from_draws import from_draws as from_draws
 from bnn_ppl.model.prior_summary import sample_precision
+from bnn_ppl.model.site_priors import Point
 
 SitePrior = Callable[[str, tuple[int, ...]], dist.Distribution]
 
@@ -157,3 +158,12 @@ def noise(floor: float = 0.03, scale: float = 1.0) -> dist.Distribution:
     noise towards 0, and the posterior becomes too narrow for any step size.
     """
     return dist.TruncatedNormal(0.0, positive("scale", scale), low=positive("floor", floor))
+
+
+def point(prior: dist.Distribution | SitePrior) -> Point:
+    """Have weights optimised under a prior, together with all others, and then held.
+
+    For a part of a network, as in ``{"head.*": normal(), "*": point(normal())}``. The word
+    ``"point"`` stands for a flat prior, under which the scale of such weights is free.
+    """
+    return Point(prior)

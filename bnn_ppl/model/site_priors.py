@@ -5,26 +5,32 @@ import inspect
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpyro.distributions as dist
-
-Number: TypeAlias = Literal["fixed", "point"]
-SitePrior: TypeAlias = dist.Distribution | Number
-Prior: TypeAlias = SitePrior | Mapping[str, Any] | Callable[..., Any]
 
 POINT = "point"  # a key of the dict `infer` of a site that is optimised and then held
 
 
+class Point(NamedTuple):
+    """Weights that are optimised under a prior and then held; see :func:`bnn_ppl.priors.point`."""
+
+    prior: Any  # a distribution, or a function (site, shape) -> distribution
+
+
+SitePrior: TypeAlias = dist.Distribution | Literal["fixed"] | Point
+Prior: TypeAlias = SitePrior | Literal["point"] | Mapping[str, Any] | Callable[..., Any]
+
+
 def flat_prior() -> dist.Distribution:
-    """Give the prior of a point: a density of 1 everywhere."""
+    """Give the prior of a point without another: a density of 1 everywhere."""
     return dist.ImproperUniform(dist.constraints.real, (), ())
 
 
 def prior_by_site(
     prior: Prior, name: str, sites: list[str]
 ) -> Callable[[str, tuple[int, ...]], SitePrior]:
-    """Give ``site, shape -> distribution, "fixed" or "point"`` for the network `name`.
+    """Give ``site, shape -> distribution, Point or "fixed"`` for the network `name`.
 
     Raises
     ------
@@ -37,18 +43,21 @@ def prior_by_site(
         entries = _by_pattern(prior, name, sites)
         return lambda site, shape: _at_site(entries[site], site, shape)
     if not isinstance(prior, str):
-        _check_one(prior, sites, "bnn_ppl.priors.normal(0.3), a dict by site name or a function")
+        use = "bnn_ppl.priors.normal(0.3), a dict by site name or a function"
+        _check_one(prior.prior if isinstance(prior, Point) else prior, sites, use)
     return lambda site, shape: _at_site(prior, site, shape)
 
 
 def _by_pattern(prior: Mapping[str, Any], name: str, sites: list[str]) -> dict[str, Any]:
     """Give the entry of each site: that of its name, else of the first pattern that fits it."""
     matched = {key: [site for site in sites if _fits(key, name, site)] for key in prior}
-    for key, own in matched.items():
-        if not own:
+    for key, fitting in matched.items():
+        if not fitting:
             raise _fits_nothing(key, sites)
-        if not isinstance(prior[key], str):
-            _check_one(prior[key], sites, f"a numpyro Distribution for {key!r}")
+        own = prior[key]
+        if not isinstance(own, str):
+            one = own.prior if isinstance(own, Point) else own
+            _check_one(one, sites, f"a numpyro Distribution for {key!r}")
     found: dict[str, Any] = {}
     for key in sorted(matched, key=_is_pattern):  # names first; the order is kept otherwise
         for site in matched[key]:
@@ -81,8 +90,12 @@ def _fits_nothing(key: str, sites: list[str]) -> ValueError:
 def _at_site(chosen: Any, site: str, shape: tuple[int, ...]) -> SitePrior:
     if callable(chosen) and not isinstance(chosen, dist.Distribution):
         chosen = chosen(site, shape)
+    if isinstance(chosen, Point):
+        return Point(_at_site(chosen.prior, site, shape))
+    if chosen == "point":
+        return Point(flat_prior())
     if isinstance(chosen, str):
-        if chosen not in get_args(Number):
+        if chosen != "fixed":
             raise ValueError(
                 f"got {chosen!r} as prior of {site!r}, expected 'fixed', 'point' or a distribution"
             )

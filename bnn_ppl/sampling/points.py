@@ -37,9 +37,9 @@ def fit_points(
 ) -> Posterior:
     """Fit the points of a partly Bayesian network, and give the posterior of its other sites.
 
-    All sites together are moved to a mode of the (tempered) log posterior density, under a flat
-    prior for the points, by :func:`bnn_ppl.descent`: one chain, at a rate that it finds, until the
-    objective has stopped improving. The points are then held there; the others are random again,
+    All sites together are moved to a mode of the (tempered) log posterior density, under the prior
+    of the points (a flat one, if they have none), by :func:`bnn_ppl.descent`: one chain, at a rate
+    that it finds, until the objective has stopped improving. The points are then held there; the others are random again,
     and chains start them anew (Sharma et al., 2023, section 3; Daxberger et al., 2021).
     :func:`bnn_ppl.run` does this by itself, with the same result for the same key::
 
@@ -51,7 +51,7 @@ def fit_points(
     key
         From ``jax.random.key``.
     posterior
-        From :func:`bnn_ppl.condition`, of a model with the prior ``"point"`` for some weights.
+        From :func:`bnn_ppl.condition`, of a model with points among its weights.
         Without points, or with all held, it is given back.
     folder
         Folder of a run: if one has begun there, its points are read instead.
