@@ -25,6 +25,7 @@ from bnn_ppl.cli.run import plan_command, run_command
 from bnn_ppl.cli.score import score
 from bnn_ppl.cli.signatures import first_positional, flags_of, flowing
 from bnn_ppl.cli.studies import continual, label_noise
+from bnn_ppl.cli.subspace import InSubspace
 from bnn_ppl.cli.sweep import sweep_command
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime.devices import one_device_a_core
@@ -80,7 +81,7 @@ def _parse(arguments: list[str], repeated: list[str]) -> Any:
     for command in commands:
         command.__doc__ = flowing(command.__doc__)
         app.command(command)
-    for options in (Problem, Training):
+    for options in (Problem, Training, InSubspace):
         options.__doc__ = flowing(options.__doc__)
     _check_words(arguments, commands)
     return app.cli(

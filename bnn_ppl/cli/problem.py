@@ -333,12 +333,14 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     held_out = len(data.train.y) - posterior.num_rows
     apart = f", {held_out} held-out" if held_out else ""
     of = " of the likelihood" if posterior.tempered == "likelihood" else ""
+    if posterior.subspace is not None:
+        of += ", in a subspace of rank {rank} ({kind})".format(**posterior.subspace.settings)
     return "\n".join(
         [
             f"data   {problem.data}, split {problem.split} ({data.source}): {posterior.num_rows} "
             f"training{apart} and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             *([f"input  {columns}"] if columns else []),
-            f"model  {problem.net} {hidden} with {posterior.num_weights} unknowns, "
+            f"model  {problem.net} {hidden} with {posterior.whole.num_weights} unknowns, "
             f"{prior} prior, T = {posterior.temperature:g}{of}",
         ]
     )

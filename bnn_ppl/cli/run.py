@@ -30,6 +30,7 @@ from bnn_ppl.cli.problem import (
 from bnn_ppl.cli.results import num_draws, predicting
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
+from bnn_ppl.cli.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.tables import plan_ahead_table, plan_table, results_table
 from bnn_ppl.methods.method import Description, described_methods
 from bnn_ppl.runtime.devices import planned_for
@@ -58,6 +59,7 @@ def run_command() -> Callable[..., Any]:
         method: Any,
         problem: Problem,
         training: Training,
+        inside: InSubspace,
         running: Any,
         *,
         seed: int = 0,
@@ -85,6 +87,8 @@ def run_command() -> Callable[..., Any]:
             Data and model.
         training
             Training on minibatches.
+        inside
+            Sampling in a subspace.
         running
             Length of the run and number of chains: by default four chains (fits with --init: as
             many as that run), and the method's own counts, which `bnn-ppl run METHOD --help` says.
@@ -121,7 +125,9 @@ def run_command() -> Callable[..., Any]:
         if init is not None:
             running = running | {"init": bnn.diagnostics.load(init)}
         lengths = num_warmup_epochs, num_epochs
-        converged, both = _run(method, problem, training, running, seed, folder, lengths, on)
+        converged, both = _run(
+            method, problem, training, inside, running, seed, folder, lengths, on
+        )
         if strict and not converged:
             sys.exit(1)
         return both
@@ -137,6 +143,7 @@ def plan_command() -> Callable[..., None]:
         method: Any,
         problem: Problem,
         training: Training,
+        inside: InSubspace,
         running: Any,
         *,
         seed: int = 0,
@@ -166,6 +173,8 @@ def plan_command() -> Callable[..., None]:
             Data and model.
         training
             Training on minibatches.
+        inside
+            Sampling in a subspace.
         running
             Length of the run and number of chains, by default as for `bnn-ppl run`.
         seed
@@ -200,9 +209,11 @@ def plan_command() -> Callable[..., None]:
         if init is not None:
             running = running | {"init": bnn.diagnostics.load(init)}
         with nullcontext() if target is None else planned_for(target.device.memory):
+            problem = problem_inside(inside, problem)
             data, posterior = conditioned(problem, blank=target is not None)
             refuse_unused(problem, data)
             scored(problem, data, on)  # refuses
+            problem, posterior = posterior_inside(inside, problem, data, posterior)
             running = in_steps(method, running, posterior, num_warmup_epochs, num_epochs)
             print(describe(problem, data, posterior), flush=True)
             held_out = training_rows(problem, data)[1]
@@ -281,6 +292,7 @@ def _run(
     method: Chosen,
     problem: Problem,
     training: Training,
+    inside: InSubspace,
     running: Options,
     seed: int,
     folder: Path | None,
@@ -293,9 +305,11 @@ def _run(
     """
     name = method.name
     check_event_log(running["log_to"])
+    problem = problem_inside(inside, problem)
     data, posterior = conditioned(problem)
     refuse_unused(problem, data)
     of_rows, rows = scored(problem, data, on)
+    problem, posterior = posterior_inside(inside, problem, data, posterior)
     running = in_steps(method, running, posterior, *epochs)
     held_out = training_rows(problem, data)[1]
     built_method(method, training, running, posterior, held_out)  # refuses, before any work
@@ -312,6 +326,7 @@ def _run(
     settings = settings_of(problem, data)
     if folder is None:
         name_of_run = f"{Path(problem.data).stem}-{problem.split}-{name}"
+        name_of_run += "" if inside.subspace is None else "-subspace"
         folder, draws = _sample_in_free_folder(sample, settings, name_of_run)
     else:
         draws = _sample(sample, settings, folder)
