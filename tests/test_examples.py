@@ -72,6 +72,10 @@ CASES = {
         | {"batch_size": 10, "methods": ("hmc", "ensemble", "cyclical sghmc")},
         ("hmc accuracy", "ensemble agreement", "cyclical sghmc total_variation", "hmc seconds"),
     ),
+    "subspace": Case(
+        {"hidden": (3,), "num_warmup": 10, "num_draws": 4, "num_chains": 2, "num_path": 12, "rank": 2},
+        ("principal components error", "plane of a curve width at data", "all weights error"),
+    ),
     "one_dimensional_regression": Case(
         HMC | {"hidden": (3,), "num_members": 2, "num_steps": 20},
         ("HMC error", "ensemble width in gaps", "MultiSWAG width at data", "mean-field error"),

@@ -1,5 +1,7 @@
 """Posteriors in a subspace, against closed forms; and their draws, as draws of the model."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,8 @@ from stats import assert_covariance, assert_means
 from targets import NOISE, linear_regression
 
 import bnn_ppl as bnn
+from bnn_ppl.cli.problem import Problem
+from bnn_ppl.cli.subspace import InSubspace, problem_inside
 from bnn_ppl.model.recipe import recipe_of
 from bnn_ppl.sampling.numbers import numbers_to_run
 from bnn_ppl.storage.inference_data import inference_data
@@ -268,6 +272,22 @@ def test_equal_ends_of_a_curve_are_refused(linear):
     twice = as_draws(weights=np.repeat(path.posterior["weights"].values[:, :1], 2, 0))
     with pytest.raises(ValueError, match="two points that are equal"):
         bnn.subspace(posterior, twice, kind="curve")
+
+
+# --- the command line
+
+
+def test_the_command_line_takes_the_prior_of_the_path_and_refuses_other_rows(tmp_path):
+    chosen = InSubspace(subspace=tmp_path)
+    assert problem_inside(chosen, Problem()) == Problem()  # a run made in Python
+    record = Problem(prior_scale=0.7)._asdict()
+    (tmp_path / "problem.json").write_text(json.dumps(record))
+    assert problem_inside(chosen, Problem(temperature=0.1)).prior_scale == 0.7
+    assert problem_inside(chosen, Problem(prior="laplace")).prior_scale is None
+    with pytest.raises(ValueError, match="got --split 1 in a subspace of .*, which has 0"):
+        problem_inside(chosen, Problem(split=1))
+    with pytest.raises(ValueError, match="without --subspace"):
+        problem_inside(InSubspace(subspace_rank=3), Problem())
 
 
 # --- refusals

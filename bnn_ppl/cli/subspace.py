@@ -50,7 +50,7 @@ def problem_inside(chosen: InSubspace, problem: Problem) -> Problem:
         return problem
     path = json.loads(file.read_text())
     mine = json.loads(json.dumps(problem._asdict(), default=str))
-    for name in set(path) & set(mine) - _FREE:
+    for name in sorted(set(path) & set(mine) - _FREE):
         if path[name] != mine[name]:
             raise ValueError(
                 f"got --{name.replace('_', '-')} {mine[name]} in a subspace of {chosen.subspace}, "

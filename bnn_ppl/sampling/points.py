@@ -39,8 +39,9 @@ def fit_points(
 
     All sites together are moved to a mode of the (tempered) log posterior density, under the prior
     of the points (a flat one, if they have none), by :func:`bnn_ppl.descent`: one chain, at a rate
-    that it finds, until the objective has stopped improving. The points are then held there; the others are random again,
-    and chains start them anew (Sharma et al., 2023, section 3; Daxberger et al., 2021).
+    that it finds, until the objective has stopped improving. The points are then held there; the
+    others are random again, and chains start them anew (Sharma et al., 2023, section 3; Daxberger
+    et al., 2021).
     :func:`bnn_ppl.run` does this by itself, with the same result for the same key::
 
         held = fit_points(key, posterior)
