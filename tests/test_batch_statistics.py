@@ -401,7 +401,7 @@ def test_a_network_without_a_choice_of_norm_is_refused():
 def test_swag_continues_a_descent_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_start_jax", lambda: None)
-    net = ["--data", "mnist", "--subset", "40", "--net", "preresnet20", "--norm", "batch"]
+    net = ["--data", "digits", "--subset", "40", "--net", "preresnet20", "--norm", "batch"]
     some = ["--batch-size", "20", "--learning-rate", "0.01", "--num-chains", "1", "--no-progress"]
     cli.main(["run", "descent", *net, *some, "--num-warmup", "3", "--folder", "points"])
     more = ["--num-warmup", "4", "--num-draws", "2", "--rank", "2", "--collect-every", "1"]
