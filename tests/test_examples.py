@@ -73,7 +73,8 @@ CASES = {
         ("hmc accuracy", "ensemble agreement", "cyclical sghmc total_variation", "hmc seconds"),
     ),
     "subspace": Case(
-        {"hidden": (3,), "num_warmup": 10, "num_draws": 4, "num_chains": 2, "num_path": 12, "rank": 2},
+        {"hidden": (3,), "num_warmup": 10, "num_draws": 4, "num_chains": 2}
+        | {"num_path": 12, "rank": 2},
         ("principal components error", "plane of a curve width at data", "all weights error"),
     ),
     "one_dimensional_regression": Case(
