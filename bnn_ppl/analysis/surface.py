@@ -167,7 +167,7 @@ def corner(
         if not -count <= number < count:
             raise ValueError(f"got {name} {number}, expected one from {-count} to {count - 1}")
     values = {site: jnp.asarray(found[chain, draw].values) for site, found in sites.items()}
-    return jax.jit(posterior.unconstrain)(values, posterior.data)
+    return jax.jit(posterior.unconstrain)(values, posterior.examples)
 
 
 # --- corners

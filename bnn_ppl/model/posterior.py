@@ -11,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
+from bnn_ppl.data.streams import Stream
 from bnn_ppl.model.checks import (
     check_finite,
     check_number_of_rows,
@@ -22,7 +23,7 @@ from bnn_ppl.model.microbatch import fitting_microbatch
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.prior_summary import Precision, prior_summary
 from bnn_ppl.model.recipe import Recipe, numbers_of
-from bnn_ppl.model.structure import check_model, checked_structure
+from bnn_ppl.model.structure import check_classes, check_model, checked_structure
 from bnn_ppl.model.trace import (
     Array,
     Batch,
@@ -89,7 +90,10 @@ class Posterior(NamedTuple):
     value_shapes
         ``() -> dict``: the shape of each site's value.
     data
-        The pair (x, y) conditioned on.
+        The pair (x, y) conditioned on, or the stream of rows.
+    examples
+        Rows (x, y) in memory: all of `data`, or at most 1,024 of a stream, spread evenly. Where
+        the functions above have ``data=data``, they take these.
     num_rows
         Rows in `data`.
     num_weights
@@ -122,7 +126,8 @@ class Posterior(NamedTuple):
     prior_std: dict[str, Array]
     precisions: dict[str, Precision]
     value_shapes: Callable[[], dict[str, tuple[int, ...]]]
-    data: Data
+    data: Data | Stream
+    examples: Data
     num_rows: int
     num_weights: int
     temperature: float
@@ -154,7 +159,8 @@ def condition(
         ``model(x, y=None)`` with exactly one observed site, whose rows are conditionally
         independent given the other sites. With or without a network.
     data
-        A pair ``(x, y)``: y an array (rows, ...), x an array or a tree of arrays (rows, ...).
+        A pair ``(x, y)``: y an array (rows, ...), x an array or a tree of arrays (rows, ...). Or
+        rows that stay on disk, from :func:`bnn_ppl.data.stream`.
     temperature
         T > 0. Below 1 a cold, above 1 a warm posterior.
     tempered
@@ -208,8 +214,12 @@ def condition(
     """
     _check_options(temperature, tempered, microbatch, precision)
     check_model(model)
-    data = checked_data(data)
+    source = data
+    data = checked_data(source.examples if isinstance(source, Stream) else source)
     observed = checked_structure(model, data)
+    if isinstance(source, Stream):
+        check_classes(model, source, data)
+    rows = source if isinstance(source, Stream) else data
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
     by_row = _by_row(model)
     if microbatch is None:
@@ -222,7 +232,7 @@ def condition(
     def make(numbers: list[Any]) -> Posterior:
         model = with_numbers(numbers)
         tempering = float(temperature), tempered
-        return _conditioned(model, data, observed, *tempering, microbatch, precision)
+        return _conditioned(model, rows, data, observed, *tempering, microbatch, precision)
 
     posterior = make(numbers)
     return posterior._replace(recipe=Recipe(make, posterior, numbers)) if numbers else posterior
@@ -230,6 +240,7 @@ def condition(
 
 def _conditioned(
     model: Callable,
+    rows: Data | Stream,
     data: Data,
     observed: str,
     temperature: float,
@@ -238,7 +249,7 @@ def _conditioned(
     precision: MatmulPrecision | None,
 ) -> Posterior:
     """Make the posterior of what :func:`condition` has checked."""
-    num_rows = len(data[1])
+    num_rows = rows.num_rows if isinstance(rows, Stream) else len(rows[1])
     prior_std, precisions = prior_summary(model, data)
     widening = temperature**0.5 if tempered == "posterior" else 1.0
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
@@ -288,7 +299,8 @@ def _conditioned(
         prior_std={site: widening * std for site, std in prior_std.items()},
         precisions=precisions,
         value_shapes=cache(partial(_value_shapes, constrain, shapes)),
-        data=data,
+        data=rows,
+        examples=data,
         num_rows=num_rows,
         num_weights=sum(leaf.size for leaf in shapes.values()),
         temperature=temperature,

@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 from flax import nnx
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
+from bnn_ppl.data.streams import Stream
 from bnn_ppl.model.trace import (
     Array,
     Data,
@@ -61,6 +62,17 @@ def checked_structure(model: Callable, data: Data) -> str:
             "latent sites; put the site in numpyro.plate('data', len(x))"
         )
     return found["name"]
+
+
+def check_classes(model: Callable, stream: Stream, data: Data) -> None:
+    """Refuse numbers in a stream's y outside a discrete support, which one pass over y finds.
+
+    `data` are rows of it in memory. Of a source that holds x and y together only these are known.
+    """
+    ends = stream.ends_of_y() if data[1].dtype.kind in "iu" else None
+    if ends is not None:
+        x = jax.tree.map(lambda leaf: jnp.repeat(leaf[:1], 2, axis=0), data[0])
+        checked_structure(model, (x, jnp.asarray(np.stack(ends), data[1].dtype)))
 
 
 def _refuse_site(site: dict) -> None:

@@ -41,7 +41,7 @@ def prepare_ahead(
     by_chain, copied = chain_sharding(mesh), copied_sharding(mesh)
     key = shapes_on(jax.eval_shape(lambda: jax.random.key(0)), copied)
     chains: Any = jax.ShapeDtypeStruct((num_chains,), jnp.result_type(int), sharding=by_chain)
-    data = shapes_by_row(posterior.data, mesh)
+    data = shapes_by_row(posterior.examples, mesh)
     numbers = shapes_on([jnp.asarray(number) for number in numbers], copied)
 
     def position(chain: jax.Array, key: jax.Array, data: object) -> object:

@@ -57,7 +57,7 @@ def log_likelihood_at(posterior: Posterior, positions: Tree) -> dict[str, float]
         return {}
     average = _average(posterior.constrain, posterior.predictive, active_changes())
     with products_in(posterior.precision):
-        found = float(average(to_host(positions), posterior.data, some_rows(posterior)))
+        found = float(average(to_host(positions), posterior.examples, some_rows(posterior)))
     return {"start_log_likelihood": found} if np.isfinite(found) else {}
 
 

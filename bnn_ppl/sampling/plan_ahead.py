@@ -219,7 +219,7 @@ def _gradient(posterior: Posterior, num_rows: int) -> Cost:
         return jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype)
 
     position = jax.eval_shape(posterior.init, jax.random.key(0))
-    batch = jax.tree.map(batch_of, posterior.data)
+    batch = jax.tree.map(batch_of, posterior.examples)
     return cost_of(jax.make_jaxpr(jax.grad(posterior.logdensity))(position, batch).jaxpr)
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bnn_ppl.data.streams import Stream
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import matmul_precision, products_in, to_host
@@ -54,9 +55,6 @@ def settings_to_resume(
 
     Floating-point numbers that were computed are approximate, since other devices round otherwise.
     """
-    data = hashlib.sha256()
-    for leaf in jax.tree.leaves(posterior.data):
-        data.update(np.ascontiguousarray(leaf).tobytes())
     attrs = layout.attrs
     exact = {
         **method.settings,
@@ -66,7 +64,7 @@ def settings_to_resume(
         **{name: attrs[name] for name in ("batch_size", "bootstrap")},
         **{name: attrs[name] for name in ("tempered", "matmul_precision")},
         "precision": jnp.zeros(()).dtype.name,
-        "data": data.hexdigest()[:16],
+        "data": _fingerprint(posterior.data),
         "recorded": {
             name: [leaf.dtype.name, *leaf.shape]
             for name, leaf in layout.one_record["posterior"].items()
@@ -75,6 +73,15 @@ def settings_to_resume(
     first = jax.tree.map(lambda leaf: leaf[0], to_host(prepared.positions))
     settings = {"exact": exact, "approximate": _at_the_start(posterior, first)}
     return json.loads(json.dumps(settings, default=_plain))
+
+
+def _fingerprint(data: Any) -> str:
+    if isinstance(data, Stream):
+        return data.fingerprint()
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves(data):
+        found.update(np.ascontiguousarray(leaf).tobytes())
+    return found.hexdigest()[:16]
 
 
 def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
@@ -88,7 +95,7 @@ def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
         return terms.log_prior, posterior.total(terms, data)
 
     with products_in(posterior.precision):
-        prior, density = map(float, jax.jit(both)(position, posterior.data))
+        prior, density = map(float, jax.jit(both)(position, posterior.examples))
     return {"log_prior_at_start": agreed(prior), "log_density_at_start": agreed(density)}
 
 

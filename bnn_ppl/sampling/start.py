@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from bnn_ppl.data.streams import Stream
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_number_of_rows
@@ -66,6 +67,7 @@ class Prepared(NamedTuple):
     num: dict[str, int]  # iterations of each phase
     precision: str | None  # of the posterior
     keys: dict[str, tuple[jax.Array, jax.Array]]  # of each phase: for steps, for minibatches
+    stream: Stream | None = None  # of rows, of which `data` are examples
 
 
 def prepare(
@@ -85,7 +87,8 @@ def prepare(
     check_arguments(key=key, posterior=posterior, method=method)
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     mesh = chain_mesh(num_chains, mesh)
-    data = by_row(posterior.data, mesh)
+    stream = posterior.data if isinstance(posterior.data, Stream) else None
+    data = by_row(_divisible(posterior, mesh), mesh)
     minibatches.check(posterior.num_rows, mesh.shape["data"])
     _check_method(method, posterior, num_warmup, minibatches)
     _check_plates(posterior, minibatches.size, len(data[1]))
@@ -107,8 +110,17 @@ def prepare(
         num={"warmup": int(num_warmup), "draws": int(num_draws)},
         precision=posterior.precision,
         keys={"warmup": (warmup_key, batch_key), "draws": (draws_key, batch_key)},
+        stream=stream,
     )
     return with_states(prepared, key, posterior, method, positions)
+
+
+def _divisible(posterior: Posterior, mesh: Mesh) -> Tree:
+    """Give the rows that are placed on devices; of a stream, examples that they share evenly."""
+    if not isinstance(posterior.data, Stream):
+        return posterior.data
+    num_rows = len(posterior.examples[1]) // mesh.shape["data"] * mesh.shape["data"]
+    return jax.tree.map(lambda leaf: leaf[: max(1, num_rows)], posterior.examples)
 
 
 def with_states(
@@ -210,4 +222,4 @@ def _check_plates(posterior: Posterior, size: int | None, num_padded: int) -> No
         return
     got = f"batch_size={size}" if size else f"{num_padded} rows, padded for the devices,"
     position = jax.eval_shape(posterior.init, jax.random.key(0))
-    check_number_of_rows(posterior.log_likelihood, position, posterior.data, rows, got)
+    check_number_of_rows(posterior.log_likelihood, position, posterior.examples, rows, got)

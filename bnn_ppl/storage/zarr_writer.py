@@ -44,7 +44,11 @@ class ZarrWriter(NamedTuple):
 
 
 def create_empty(
-    folder: str | Path, one_record: Records, num_chains: int, num_draws: int, y: np.ndarray
+    folder: str | Path,
+    one_record: Records,
+    num_chains: int,
+    num_draws: int,
+    y: np.ndarray | None,
 ) -> None:
     """Make ``draws.zarr`` without draws, laid out for `num_draws` records like the one given.
 
