@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bnn_ppl.data.streams import Stream
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.batch_statistics import few_rows
 from bnn_ppl.model.features import Features
@@ -59,9 +60,6 @@ def settings_to_resume(
 
     Floating-point numbers that were computed are approximate, since other devices round otherwise.
     """
-    data = hashlib.sha256()
-    for leaf in jax.tree.leaves(posterior.data):
-        data.update(np.ascontiguousarray(leaf).tobytes())
     attrs = layout.attrs
     exact = {
         **method.settings,
@@ -71,7 +69,7 @@ def settings_to_resume(
         **{name: attrs[name] for name in ("batch_size", "bootstrap")},
         **{name: attrs[name] for name in ("tempered", "matmul_precision")},
         "precision": jnp.zeros(()).dtype.name,
-        "data": data.hexdigest()[:16],
+        "data": _fingerprint(posterior.data),
         **({"points": digest_of(posterior.held)} if posterior.held else {}),
         "recorded": {
             name: [leaf.dtype.name, *leaf.shape]
@@ -81,6 +79,15 @@ def settings_to_resume(
     first = jax.tree.map(lambda leaf: leaf[0], to_host(prepared.positions))
     settings = {"exact": exact, "approximate": _at_the_start(posterior, first)}
     return json.loads(json.dumps(settings, default=_plain))
+
+
+def _fingerprint(data: Any) -> str:
+    if isinstance(data, Stream):
+        return data.fingerprint()
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves(data):
+        found.update(np.ascontiguousarray(leaf).tobytes())
+    return found.hexdigest()[:16]
 
 
 def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
@@ -94,7 +101,7 @@ def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
         return terms.log_prior, posterior.total(terms, data)
 
     with products_in(posterior.precision):
-        rows = few_rows(posterior, posterior.data)
+        rows = few_rows(posterior, posterior.examples)
         prior, density = map(float, jax.jit(both)(position, rows))
     return {"log_prior_at_start": agreed(prior), "log_density_at_start": agreed(density)}
 
