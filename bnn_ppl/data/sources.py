@@ -48,13 +48,16 @@ def source_of(rows: Any, name: str) -> Source:
     """
     if isinstance(rows, str | os.PathLike):
         rows = _opened(Path(rows))
-    by_number = hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
+    # Zarr's arrays have a shape, but no length.
+    by_number = hasattr(rows, "__getitem__") and (
+        hasattr(rows, "__len__") or hasattr(rows, "shape")
+    )
     if isinstance(rows, list | tuple | dict) or not by_number:
         raise TypeError(
             f"got {name} of type {type(rows).__name__}, expected a .npy file, an array or a source "
             "with __len__ and __getitem__: save it by numpy.save, and give the path"
         )
-    if not len(rows):
+    if not (rows.shape[0] if hasattr(rows, "shape") else len(rows)):
         raise ValueError(f"got {name} without rows, expected at least one")
     if not hasattr(rows, "dtype"):
         return _of_elements(rows)
@@ -66,8 +69,8 @@ def source_of(rows: Any, name: str) -> Source:
         rows = np.asarray(rows)
         return Source(len(rows), rows.__getitem__, 1)
     chunks = getattr(rows, "chunks", None)
-    block = min(chunks[0] if chunks else _block(rows), len(rows))
-    return Source(len(rows), partial(_by_runs, rows), block, chunked=bool(chunks))
+    block = min(chunks[0] if chunks else _block(rows), rows.shape[0])
+    return Source(rows.shape[0], partial(_by_runs, rows), block, chunked=bool(chunks))
 
 
 def _opened(path: Path) -> np.ndarray:

@@ -47,13 +47,11 @@ def compile_loop(
     """
     traced = trace_loop(phase, prepared)
     program = compiled(traced, _arguments(phase, prepared, prepared.states, 0, 1), announce)
-    buffers = jax.tree.leaves(traced.out_info[1])
-    capacity = buffers[0].shape[1] if buffers else _DRAWS_PER_CHUNK
 
     def run(states: Tree, start: int, count: int) -> tuple[Tree, Records]:
         return program(*_arguments(phase, prepared, states, start, count))
 
-    return CompiledLoop(run, capacity, bytes_a_device(program))
+    return CompiledLoop(run, capacity_of(traced.out_info[1]), bytes_a_device(program))
 
 
 def bytes_a_device(program: jax.stages.Compiled) -> int:
@@ -191,6 +189,12 @@ def empty_buffers(record: Records, num_chains: int) -> Records:
     bytes_per_draw = num_chains * bytes_of(record)
     capacity = max(1, min(_DRAWS_PER_CHUNK, _BYTES_PER_CHUNK // max(1, bytes_per_draw)))
     return jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), record)
+
+
+def capacity_of(buffers: Records) -> int:
+    """Give the most iterations of a call, for buffers (chain, iteration, ...)."""
+    leaves = jax.tree.leaves(buffers)
+    return leaves[0].shape[1] if leaves else _DRAWS_PER_CHUNK
 
 
 def check_record(values: Any) -> None:

@@ -19,6 +19,7 @@ from bnn_ppl.runtime.programs import compiled
 from bnn_ppl.sampling.compiled_loop import (
     CompiledLoop,
     bytes_a_device,
+    capacity_of,
     check_record,
     compile_loop,
     empty_buffers,
@@ -82,8 +83,7 @@ def _streamed(phase: Phase, prepared: Prepared, announce: Callable[[], None]) ->
         assert carried is not None
         return states, carried[1]
 
-    capacity = jax.tree.leaves(carried[1])
-    return CompiledLoop(run, capacity[0].shape[1] if capacity else 1, bytes_a_device(step))
+    return CompiledLoop(run, capacity_of(carried[1]), bytes_a_device(step))
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
