@@ -33,7 +33,7 @@ def sites_on_bounds(posterior: Posterior, sites: dict[str, Any]) -> list[tuple[s
     last = {site: np.asarray(values[-1, -1]) for site, values in sites.items()}
     functions = posterior.constrain, posterior.unconstrain
     ends = jax.tree.map(
-        np.asarray, _ends(functions, positive, active_changes())(last, posterior.data)
+        np.asarray, _ends(functions, positive, active_changes())(last, posterior.examples)
     )
     found = []
     for number, site in enumerate(positive):

@@ -122,7 +122,7 @@ def _fitted(posterior: Posterior, draws: Any) -> tuple[Tree, list[Block], list[A
         str(name): jnp.asarray(values.values[0], float) for name, values in draws["fitted"].items()
     }
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
-    few = jax.tree.map(lambda leaf: leaf[:2], posterior.data)
+    few = jax.tree.map(lambda leaf: leaf[:2], posterior.examples)
     structure = json.loads(draws.attrs["settings"])["structure"]
     layers = called_layers(posterior, shapes, few)
     blocks = blocks_of(posterior, structure, layers, shapes, set())

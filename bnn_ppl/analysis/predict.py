@@ -1,6 +1,7 @@
 """Predictions averaged over draws; each draw's own, for diagnosis; draws of y, for ArviZ."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,7 +19,8 @@ from bnn_ppl.analysis.per_draw import (
     row_dims,
 )
 from bnn_ppl.analysis.recomputed import sites_to_predict
-from bnn_ppl.analysis.running_average import adder, dataset_of
+from bnn_ppl.analysis.rows_in_parts import rows_of, written
+from bnn_ppl.analysis.running_average import Sums, adder, dataset_of
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import checked_inputs, rows_to_predict
 from bnn_ppl.model.posterior import Posterior
@@ -42,6 +44,7 @@ def predict(
     data: Any,
     *,
     batch_size: int | None = None,
+    folder: str | Path | None = None,
 ) -> "xarray.Dataset":
     """Bayesian model average: the mixture over draws of the observed site's distribution.
 
@@ -56,15 +59,20 @@ def predict(
         From :func:`bnn_ppl.run`, or any InferenceData with the model's sites. Draws have equal
         weights unless ``sample_stats`` holds ``log_weight``; chains always have.
     data
-        A pair (x, y) or (x, None). y is in the units of training.
+        A pair (x, y) or (x, None), or rows on disk, from :func:`bnn_ppl.data.stream`. y is in the
+        units of training.
     batch_size
-        Rows at a time; all at once by default.
+        Rows at a time; all at once by default, 1,024 of a stream.
+    folder
+        A new Zarr folder, such as "x.zarr", to write the result to, a chunk for each
+        `batch_size` rows, where it does not fit in memory. It appears once it is complete.
 
     Returns
     -------
     xarray.Dataset
-        By row, for classification: ``probs`` (row, class), summing to 1. For regression: ``mean``,
-        ``variance`` (total), ``epistemic_variance`` (of the mean over draws). For both, in nats:
+        With `folder`, values are read when used. By row, for classification: ``probs`` (row,
+        class), summing to 1. For regression: ``mean``, ``variance`` (total),
+        ``epistemic_variance`` (of the mean over draws). For both, in nats:
         ``entropy`` of the average (for regression, of the Gaussian with its mean and variance),
         ``expected_entropy`` of a draw (NaN where the distribution has no closed form), their
         difference ``mutual_information``, and, if y is given, ``log_prob``, the log of the average
@@ -79,8 +87,17 @@ def predict(
     ValueError
         If the draws lack a site, x and y differ in length, x or y differ in structure, shape or
         dtype from the training data, or `batch_size` is below 1.
+    FileExistsError
+        If `folder` exists.
     """
-    return _predict(posterior, draws, data, batch_size, keep_each=False)[0]
+    if folder is None:
+        return _predict(posterior, draws, data, batch_size, keep_each=False)[0]
+    import xarray
+
+    with written(folder) as write:
+        for part, has_y in _averages(posterior, draws, data, batch_size):
+            write(dataset_of([part], has_y))
+    return xarray.open_zarr(folder, chunks=None)
 
 
 def predict_with_functions(
@@ -109,23 +126,41 @@ def _predict(
     report: Callable[[int], None] = lambda num_draws: None,
 ) -> tuple["xarray.Dataset", dict[str, np.ndarray]]:
     """Go through rows and draws once; give the average, and each draw's prediction if kept."""
+    functions: list[dict[str, np.ndarray]] = []
+    kept = functions if keep_each else None
+    found = list(_averages(posterior, draws, data, batch_size, kept, report))
+    by_chain = {}
+    if keep_each:
+        of_chains = weights_of(draws).shape
+        by_chain = jax.tree.map(
+            lambda leaf: leaf.reshape(*of_chains, *leaf.shape[1:]), _joined(functions, axis=1)
+        )
+    return dataset_of([part for part, _ in found], found[0][1]), by_chain
+
+
+def _averages(
+    posterior: Posterior,
+    draws: Any,
+    data: Any,
+    batch_size: int | None,
+    kept: list[dict[str, np.ndarray]] | None = None,
+    report: Callable[[int], None] = lambda num_draws: None,
+) -> Iterator[tuple[Sums, bool]]:
+    """Give the average over all draws, part by part of the rows, and whether y is known.
+
+    What each draw predicts of a part is added to `kept`.
+    """
     check_arguments(posterior=posterior, draws=draws)
     posterior = with_points_of(draws, posterior)
-    x, y = rows_to_predict(posterior, data)
+    num_rows, size, part = rows_of(posterior, data, batch_size)
     sites = sites_to_predict(posterior, draws)
     all_weights = weights_of(draws)
-    num_rows = len(jax.tree.leaves(x)[0])
-    size = num_rows if batch_size is None else batch_size
-    if num_rows < 1:
-        raise ValueError("got no rows to predict, expected at least one")
-    if size < 1:
-        raise ValueError(f"got batch_size={batch_size} for {num_rows} rows, expected at least 1")
-    add = adder(posterior, keep_each)
-    parts, functions, used = [], [], 0
-    with products_in(posterior.precision):
-        for start in range(0, num_rows, size):
-            rows = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023
-            sums, blocks, known = None, [], None
+    add = adder(posterior, kept is not None)
+    used = 0
+    for start in range(0, num_rows, size):
+        rows = part(start)
+        sums, blocks, known = None, [], None
+        with products_in(posterior.precision):
             for block, weights in in_blocks(sites, all_weights):
                 # Waiting keeps blocks from piling up in memory in front of a slow device.
                 if sums is None:
@@ -134,12 +169,9 @@ def _predict(
                 blocks.append(jax.tree.map(np.asarray, each))
                 used += len(weights)
                 report(used)
-            parts.append(jax.tree.map(np.asarray, sums))
-            functions.append(_joined(blocks, axis=0))
-    by_chain = jax.tree.map(
-        lambda leaf: leaf.reshape(*all_weights.shape, *leaf.shape[1:]), _joined(functions, axis=1)
-    )
-    return dataset_of(parts, y is not None), by_chain
+        if kept is not None:
+            kept.append(_joined(blocks, axis=0))
+        yield jax.tree.map(np.asarray, sums), rows[1] is not None
 
 
 def _joined(trees: list[Tree], axis: int) -> Tree:

@@ -65,14 +65,14 @@ def prior_draws(
             jnp.arange(num_chains),
         )
     )
-    values = jax.tree.map(np.array, every_chain(posterior.data))
+    values = jax.tree.map(np.array, every_chain(posterior.examples))
     facts = {"method": "prior", "seed": np.asarray(jax.random.key_data(key)).tolist()}
     return inference_data(values, {}, None, facts)
 
 
 def _refuse_improper(posterior: Posterior) -> None:
     try:
-        jax.eval_shape(posterior.from_prior, jax.random.key(0), posterior.data)
+        jax.eval_shape(posterior.from_prior, jax.random.key(0), posterior.examples)
     except NotImplementedError:
         raise ValueError(
             "got a model with a prior that cannot be drawn from, expected proper ones: replace "

@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
 def some_rows(posterior: Posterior) -> tuple[Tree, Array]:
     """Take the same at most 200 training rows each time, spread evenly."""
-    x, y = posterior.data
+    x, y = posterior.examples
     values = max(1, y.size // len(y))
     num_rows = min(len(y), _ROWS, max(1, _VALUES_OF_Y // values))
     return spread((x, y), num_rows)
@@ -91,7 +91,7 @@ def seen(posterior: Posterior, draws: Any) -> Seen:
     return Seen(
         x,
         np.asarray(y),
-        _average(np.asarray(posterior.data[1]), center.shape[-1] if kind == "probs" else None),
+        _average(np.asarray(posterior.examples[1]), center.shape[-1] if kind == "probs" else None),
         kind,
         center.reshape(*weights.shape, *center.shape[1:]),
         log_prob.reshape(*weights.shape, *log_prob.shape[1:]),

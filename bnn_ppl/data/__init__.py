@@ -24,6 +24,7 @@ from bnn_ppl.data.images import test_images
 from bnn_ppl.data.published import HMCReference, hmc_reference, published
 from bnn_ppl.data.reading import Data, DataSet, places
 from bnn_ppl.data.standardise import MeanScale, standardise
+from bnn_ppl.data.streams import Stream, stream
 from bnn_ppl.data.tfds import from_tfds, tfds_test_images
 from bnn_ppl.data.user_files import Target, own
 
@@ -32,11 +33,13 @@ __all__ = [
     "DataSet",
     "Encoding",
     "HMCReference",
+    "Stream",
     "encode",
     "hmc_reference",
     "load",
     "out_of_distribution",
     "published",
+    "stream",
 ]
 
 

@@ -57,10 +57,21 @@ class Layers(NamedTuple):
     some_rows: Any
 
 
-def layers_of(names: tuple[str, ...], x: Any, microbatch: int | None) -> Layers | None:
-    """Give the layers of these names, None if there are none; refuse chunks of rows with them."""
+def layers_of(
+    names: tuple[str, ...], x: Any, microbatch: int | None, *, streamed: bool = False
+) -> Layers | None:
+    """Give the layers of these names, None if there are none.
+
+    Chunks of rows are refused with them, and streams.
+    """
     if not names:
         return None
+    if streamed:
+        raise ValueError(
+            f"got a stream with the BatchNorm {names[0]} in train mode, expected rows in memory, "
+            "over which predictions recompute its statistics: fix these, or use filter response "
+            "normalisation"
+        )
     if microbatch is not None:
         raise ValueError(
             f"got microbatch={microbatch} with the BatchNorm {names[0]} in train mode, expected "

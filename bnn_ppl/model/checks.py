@@ -57,7 +57,7 @@ def checked_data(data: Any) -> Data:
 def checked_rows(posterior: "Posterior", data: Any) -> Data:
     """Give rows (x, y) as arrays; refuse rows unlike those conditioned on."""
     rows = checked_data(data)
-    for name, new, seen in zip("xy", rows, posterior.data, strict=True):
+    for name, new, seen in zip("xy", rows, posterior.examples, strict=True):
         got, expected = (
             [f"{leaf.shape[1:]} {leaf.dtype}" for leaf in jax.tree.leaves(tree)]
             for tree in (new, seen)
@@ -83,7 +83,7 @@ def rows_to_predict(posterior: "Posterior", data: Any) -> tuple[Any, Array | Non
     x = checked_inputs(posterior, x)
     if y is None:
         return x, None
-    seen = posterior.data[1]
+    seen = posterior.examples[1]
     y = jnp.asarray(y, float) if seen.dtype.kind == "f" else _as_array(y)
     expected = (len(jax.tree.leaves(x)[0]), *seen.shape[1:])
     if y.shape != expected:
@@ -100,7 +100,7 @@ def checked_inputs(posterior: "Posterior", x: Any) -> Any:
 
     NaN may stand in inputs: each row has its own prediction.
     """
-    seen = posterior.data[0]
+    seen = posterior.examples[0]
     if jax.tree.structure(x) != jax.tree.structure(seen):  # type: ignore[operator]
         got, expected = (reprlib.repr(jax.tree.map(np.shape, tree)) for tree in (x, seen))
         raise ValueError(
@@ -221,6 +221,18 @@ def _refuse_nonfinite(name: str, array: np.ndarray) -> None:
             f"got NaN or infinite values in {bad.size} of {len(array)} rows of {name} "
             f"(first rows {bad[:5].tolist()}), expected finite numbers: drop or impute them"
         )
+
+
+def refuse_nonfinite_rows(rows: tuple[Any, np.ndarray], numbers: np.ndarray) -> None:
+    """Refuse NaN and infinities in rows of a stream, whose numbers are told."""
+    for name, array in [*(("x", leaf) for leaf in jax.tree.leaves(rows[0])), ("y", rows[1])]:
+        finite = np.isfinite(array)
+        if not finite.all():
+            bad = np.unique(numbers[~finite.reshape(len(numbers), -1).all(1)])
+            raise ValueError(
+                f"got NaN or infinite values in {name} of the stream's rows {bad[:5].tolist()}, "
+                "expected finite numbers: drop or impute them, or give transform="
+            )
 
 
 def _as_array(array: Any) -> Array:

@@ -56,7 +56,7 @@ def rows_with_features(posterior: "Posterior", num_shards: int = 1) -> tuple[Tre
 
     They are computed here, chunk by chunk, as NumPy arrays; `num_shards` devices share the rows.
     """
-    x, y = posterior.data
+    x, y = posterior.examples
     part = worthwhile_part(posterior, num_shards)
     if part is None:
         return x, y

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
+from bnn_ppl.data.streams import Stream
 from bnn_ppl.model.batch_norm import of_the_batch, statistics_found
 from bnn_ppl.model.batch_statistics import BatchStatistics, Layers, batch_statistics, layers_of
 from bnn_ppl.model.checks import (
@@ -25,7 +26,7 @@ from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.points import holding, point_shapes, with_points_held
 from bnn_ppl.model.prior_summary import Precision, prior_summary
 from bnn_ppl.model.recipe import Recipe, numbers_of
-from bnn_ppl.model.structure import check_model, checked_structure
+from bnn_ppl.model.structure import check_classes, check_model, checked_structure
 from bnn_ppl.model.trace import (
     Array,
     Batch,
@@ -101,7 +102,10 @@ class Posterior(NamedTuple):
     value_shapes
         ``() -> dict``: the shape of each site's value.
     data
-        The pair (x, y) conditioned on.
+        The pair (x, y) conditioned on, or the stream of rows.
+    examples
+        Rows (x, y) in memory: all of `data`, or at most 1,024 of a stream, spread evenly. Where
+        the functions above have ``data=data``, they take these.
     num_rows
         Rows in `data`.
     num_weights
@@ -150,7 +154,8 @@ class Posterior(NamedTuple):
     prior_std: dict[str, Array]
     precisions: dict[str, Precision]
     value_shapes: Callable[[], dict[str, tuple[int, ...]]]
-    data: Data
+    data: Data | Stream
+    examples: Data
     num_rows: int
     num_weights: int
     temperature: float
@@ -183,7 +188,8 @@ class Posterior(NamedTuple):
 class Conditions(NamedTuple):
     """What :func:`condition` has checked."""
 
-    data: Data
+    examples: Data  # all rows, unless there is a stream
+    stream: Stream | None
     observed: str
     points: dict[str, tuple[int, ...]]  # shapes
     temperature: float
@@ -211,7 +217,8 @@ def condition(
         ``model(x, y=None)`` with exactly one observed site, whose rows are conditionally
         independent given the other sites. With or without a network.
     data
-        A pair ``(x, y)``: y an array (rows, ...), x an array or a tree of arrays (rows, ...).
+        A pair ``(x, y)``: y an array (rows, ...), x an array or a tree of arrays (rows, ...). Or
+        rows that stay on disk, from :func:`bnn_ppl.data.stream`.
     temperature
         T > 0. Below 1 a cold, above 1 a warm posterior.
     tempered
@@ -265,10 +272,13 @@ def condition(
     """
     check_options(temperature, tempered, microbatch, precision)
     check_model(model)
-    data = checked_data(data)
+    rows, data = data, checked_data(data.examples if isinstance(data, Stream) else data)
     with statistics_found() as found:
         observed = checked_structure(model, data)
-    layers = layers_of(tuple(found), data[0], microbatch)
+    stream = rows if isinstance(rows, Stream) else None
+    if stream is not None:
+        check_classes(model, stream, data)
+    layers = layers_of(tuple(found), data[0], microbatch, streamed=stream is not None)
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
     by_row = _by_row(model)
     automatic = microbatch is None
@@ -278,8 +288,18 @@ def condition(
         got = f"microbatch={microbatch} rows"
         check_number_of_rows(lambda w, rows: by_row(rows, w), shapes, data, microbatch, got)
     points = point_shapes(model, data)
-    tempering = float(temperature), tempered
-    given = Conditions(data, observed, points, *tempering, microbatch, automatic, precision, layers)
+    given = Conditions(
+        examples=data,
+        stream=stream,
+        observed=observed,
+        points=points,
+        temperature=float(temperature),
+        tempered=tempered,
+        microbatch=microbatch,
+        automatic=automatic,
+        precision=precision,
+        layers=layers,
+    )
     return _made(model, given, {})
 
 
@@ -298,10 +318,11 @@ def _made(model: Callable, given: Conditions, held: Values) -> Posterior:
 
 def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
     """Make the posterior of what :func:`condition` has checked."""
-    data, temperature, precision = given.data, given.temperature, given.precision
+    data, temperature, precision = given.examples, given.temperature, given.precision
     if held:
         model = Partial(with_points_held, dict(held), model)
-    num_rows = len(data[1])
+    rows = data if given.stream is None else given.stream
+    num_rows = len(data[1]) if given.stream is None else given.stream.num_rows
     prior_std, precisions = prior_summary(model, data)
     widening = temperature**0.5 if given.tempered == "posterior" else 1.0
     shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
@@ -355,7 +376,8 @@ def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
         prior_std={site: widening * std for site, std in prior_std.items()},
         precisions=precisions,
         value_shapes=cache(partial(_value_shapes, constrain, shapes)),
-        data=data,
+        data=rows,
+        examples=data,
         num_rows=num_rows,
         num_weights=sum(leaf.size for leaf in shapes.values()),
         temperature=temperature,
@@ -363,7 +385,7 @@ def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
         microbatch=None if given.microbatch is None else int(given.microbatch),
         precision=precision,
         fixed_part=cache(pinned(partial(fixed_part, partial(terms_of, model), shapes, data)))
-        if given.layers is None
+        if given.layers is None and given.stream is None
         else lambda: None,  # what a batch's statistics have gone into is not a row's own
         batch_statistics=statistics,
         points=() if held else tuple(given.points),

@@ -12,6 +12,7 @@ from flax import nnx
 from flax.errors import ModifyScopeVariableError
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
+from bnn_ppl.data.streams import Stream
 from bnn_ppl.model.site_priors import POINT
 from bnn_ppl.model.trace import (
     Array,
@@ -70,6 +71,17 @@ def checked_structure(model: Callable, data: Data) -> str:
             "latent sites; put the site in numpyro.plate('data', len(x))"
         )
     return found["name"]
+
+
+def check_classes(model: Callable, stream: Stream, data: Data) -> None:
+    """Refuse numbers in a stream's y outside a discrete support, which one pass over y finds.
+
+    `data` are rows of it in memory. Of a source that holds x and y together only these are known.
+    """
+    ends = stream.ends_of_y() if data[1].dtype.kind in "iu" else None
+    if ends is not None:
+        x = jax.tree.map(lambda leaf: jnp.repeat(leaf[:1], 2, axis=0), data[0])
+        checked_structure(model, (x, jnp.asarray(np.stack(ends), data[1].dtype)))
 
 
 def _refuse_site(site: dict) -> None:

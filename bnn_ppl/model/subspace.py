@@ -96,11 +96,11 @@ def _restricted(
 
         return whole.total(start, batch), change
 
-    def init(key: Array, data: Batch = whole.data) -> Position:
+    def init(key: Array, data: Batch = whole.examples) -> Position:
         del data
         return {SITE: jax.random.normal(key, (rank,))}
 
-    def from_prior(key: Array, data: Batch = whole.data) -> Values:
+    def from_prior(key: Array, data: Batch = whole.examples) -> Values:
         if prior_std is None:
             raise ValueError(
                 "got a subspace with the model's prior, which has no draws of its own there, "
@@ -108,17 +108,17 @@ def _restricted(
             )
         return constrain({SITE: prior_std * jax.random.normal(key, (rank,))}, data)
 
-    def constrain(position: Position, data: Batch = whole.data) -> Values:
+    def constrain(position: Position, data: Batch = whole.examples) -> Values:
         return {**whole.constrain(plane.at(position[SITE]), data), SITE: position[SITE]}
 
-    def unconstrain(values: Values, data: Batch = whole.data) -> Position:
+    def unconstrain(values: Values, data: Batch = whole.examples) -> Position:
         sites = {site: values[site] for site in plane.centre}
         return {SITE: plane.projected(whole.unconstrain(sites, data))}
 
     return whole._replace(
         init=init,
         from_prior=from_prior,
-        log_prior=lambda position: terms(position, whole.data).log_prior,
+        log_prior=lambda position: terms(position, whole.examples).log_prior,
         log_likelihood=lambda position, batch: terms(position, batch).log_likelihood,
         logdensity=logdensity,
         logdensity_from=logdensity_from,

@@ -47,8 +47,8 @@ def prepare_ahead(
     key = shapes_on(jax.eval_shape(lambda: jax.random.key(0)), copied)
     chains: Any = jax.ShapeDtypeStruct((num_chains,), jnp.result_type(int), sharding=by_chain)
     part = None if method.raw_rows else worthwhile_part(posterior, mesh.shape["data"])
-    rows = posterior.data if part is None else (part.of_shapes(), posterior.data[1])
-    data = shapes_by_row(rows, mesh)
+    x, y = posterior.examples
+    data = shapes_by_row((x if part is None else part.of_shapes(), y), mesh)
     numbers = shapes_on([jnp.asarray(number) for number in numbers], copied)
 
     def position(chain: jax.Array, key: jax.Array, data: object) -> object:

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.runtime.devices import bytes_of, chain_sharding, over_chains, products_in
 from bnn_ppl.runtime.programs import compiled
+from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.numbers import Numbers
 from bnn_ppl.sampling.start import Phase, Prepared
 from bnn_ppl.storage.files import DTYPES
@@ -46,21 +47,32 @@ def compile_loop(
     """
     traced = trace_loop(phase, prepared)
     program = compiled(traced, _arguments(phase, prepared, prepared.states, 0, 1), announce)
-    buffers = jax.tree.leaves(traced.out_info[1])
-    capacity = buffers[0].shape[1] if buffers else _DRAWS_PER_CHUNK
 
     def run(states: Tree, start: int, count: int) -> tuple[Tree, Records]:
         return program(*_arguments(phase, prepared, states, start, count))
 
+    return CompiledLoop(run, capacity_of(traced.out_info[1]), bytes_a_device(program))
+
+
+def bytes_a_device(program: jax.stages.Compiled) -> int:
+    """Give the memory that a compiled program takes on a device."""
     memory = program.memory_analysis()
     needed = sum(getattr(memory, f"{part}_size_in_bytes", 0) for part in _PARTS)
-    return CompiledLoop(run, capacity, needed - getattr(memory, "alias_size_in_bytes", 0))
+    return needed - getattr(memory, "alias_size_in_bytes", 0)
 
 
 def one_record(prepared: Prepared) -> Records:
     """Give the shapes and dtypes of what is recorded of one draw of one chain."""
-    buffers = trace_loop(prepared.phases[1], prepared).out_info[1]
+    phase = prepared.phases[1]
+    if prepared.stream is not None:
+        phase = without_batches(phase)
+    buffers = trace_loop(phase, prepared).out_info[1]
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), buffers)
+
+
+def without_batches(phase: Phase) -> Phase:
+    """Give a phase whose steps see all rows, as those of a stream's examples."""
+    return phase._replace(minibatches=Minibatches(None, False))
 
 
 def trace_loop(phase: Phase, prepared: Prepared) -> jax.stages.Traced:
@@ -120,8 +132,8 @@ def _loop(
         order = phase.minibatches.order(batch_key, first_step, data)
         record = jax.eval_shape(iteration, jnp.zeros_like(start), state, order)[2]
         if phase.draw is not None:
-            _check_record(record["posterior"])
-        carry = state, order, _empty_buffers(record, num_chains)
+            check_record(record["posterior"])
+        carry = state, order, empty_buffers(record, num_chains)
         state, _, buffers = jax.lax.fori_loop(0, count, body, carry)
         return state, buffers
 
@@ -172,14 +184,20 @@ def _over_steps(name: str, values: jax.Array) -> jax.Array:
     return values.sum(0) if jnp.issubdtype(values.dtype, jnp.integer) else values[-1]
 
 
-def _empty_buffers(record: Records, num_chains: int) -> Records:
+def empty_buffers(record: Records, num_chains: int) -> Records:
     """Make room for as many draws as may wait on the devices."""
     bytes_per_draw = num_chains * bytes_of(record)
     capacity = max(1, min(_DRAWS_PER_CHUNK, _BYTES_PER_CHUNK // max(1, bytes_per_draw)))
     return jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), record)
 
 
-def _check_record(values: Any) -> None:
+def capacity_of(buffers: Records) -> int:
+    """Give the most iterations of a call, for buffers (chain, iteration, ...)."""
+    leaves = jax.tree.leaves(buffers)
+    return leaves[0].shape[1] if leaves else _DRAWS_PER_CHUNK
+
+
+def check_record(values: Any) -> None:
     """Refuse what neither ArviZ nor a folder can hold, before anything is sampled."""
     if not isinstance(values, dict) or not values:
         raise ValueError(

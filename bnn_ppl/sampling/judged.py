@@ -61,7 +61,7 @@ def log_likelihood_at(posterior: Posterior, positions: Tree) -> dict[str, float]
     predictive = posterior.predictive if statistics is None else statistics.predictive
     average = _average(posterior.constrain, completed, predictive, active_changes())
     with products_in(posterior.precision):
-        found = float(average(to_host(positions), posterior.data, some_rows(posterior)))
+        found = float(average(to_host(positions), posterior.examples, some_rows(posterior)))
     return {"start_log_likelihood": found} if np.isfinite(found) else {}
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from bnn_ppl.runtime.devices import bytes_of, to_host, writers
 from bnn_ppl.runtime.processes import agreed, largest, on_all, summed
 from bnn_ppl.runtime.progress import COMPILING, Report
-from bnn_ppl.sampling.compiled_loop import compile_loop
 from bnn_ppl.sampling.start import Phase, Prepared
+from bnn_ppl.sampling.streamed_loop import loop_of
 from bnn_ppl.storage.recorder import Folder, Memory, Nowhere, Progress
 
 Tree = Any
@@ -50,7 +50,7 @@ def _advance_phase(
     """Iterate in chunks of about half a second; one is recorded while the next is computed."""
     thin = prepared.phases[1].thin
     steps = num_steps(done.warmup, done.draws, thin)
-    loop = compile_loop(phase, prepared, lambda: report(COMPILING, steps, {}))
+    loop = loop_of(phase, prepared, lambda: report(COMPILING, steps, {}))
     num, start, count = prepared.num[phase.name], getattr(done, phase.name), 1
     seconds_copying = bytes_of(states) / prepared.mesh.shape["chain"] / _BYTES_PER_SECOND
     writes = jax.process_index() in writers(prepared.mesh)

@@ -12,11 +12,12 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import bytes_of, memory_limit, over_chains, products_in, to_host
-from bnn_ppl.sampling.compiled_loop import CompiledLoop, compile_loop, one_record
+from bnn_ppl.sampling.compiled_loop import CompiledLoop, one_record
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.points import maker_of, prepared_points
 from bnn_ppl.sampling.start import Keep, Prepared, prepare
 from bnn_ppl.sampling.starting_method import prepared_start
+from bnn_ppl.sampling.streamed_loop import loop_of
 
 if TYPE_CHECKING:
     import arviz
@@ -116,7 +117,7 @@ def plan(
     lengths = num_chains, num_warmup, num_draws, thin
     minibatches = Minibatches(size, bootstrap, method.subsample, method.symmetric_batches)
     prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
-    loops = [compile_loop(phase, prepared) for phase in prepared.phases]
+    loops = [loop_of(phase, prepared) for phase in prepared.phases]
     compile_seconds = time.perf_counter() - began
     gradient_seconds = _gradient_seconds(posterior, prepared)
     warming, states = _trial(loops[0], prepared.states, num_warmup, trial_seconds)
@@ -165,7 +166,7 @@ def _cost_of_start(
     """Try the warm-up of a method that the chains start from."""
     began = time.perf_counter()
     own = prepared_start(key, posterior, start, prepared)
-    loop = compile_loop(own.phases[0], own)
+    loop = loop_of(own.phases[0], own)
     compiling = time.perf_counter() - began
     tried, _ = _trial(loop, own.states, own.num["warmup"], trial_seconds)
     rest = (own.num["warmup"] - tried.steps) * tried.late_seconds
@@ -177,7 +178,7 @@ def _cost_of_points(key: jax.Array, posterior: Posterior, trial_seconds: float) 
     """Try the training of the points of a network, which comes before the run."""
     began = time.perf_counter()
     _, own = prepared_points(key, posterior)
-    loop = compile_loop(own.phases[0], own)
+    loop = loop_of(own.phases[0], own)
     compiling = time.perf_counter() - began
     tried, _ = _trial(loop, own.states, own.num["warmup"], trial_seconds)
     rest = (own.num["warmup"] - tried.steps) * tried.late_seconds
@@ -185,7 +186,7 @@ def _cost_of_points(key: jax.Array, posterior: Posterior, trial_seconds: float) 
 
 
 def _with_first_points(key: jax.Array, posterior: Posterior) -> Posterior:
-    first = jax.jit(posterior.init)(key, posterior.data)
+    first = jax.jit(posterior.init)(key, posterior.examples)
     return posterior.hold({site: first[site] for site in posterior.points})
 
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from bnn_ppl.data.streams import Stream
 from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.shared.held_out_scores import steps_between, with_scores
 from bnn_ppl.model.arguments import check_arguments
@@ -206,7 +207,7 @@ def run(
             one_record(prepared),
             int(num_chains),
             int(num_draws),
-            np.asarray(posterior.data[1]),
+            None if isinstance(posterior.data, Stream) else np.asarray(posterior.data[1]),
             attributes(key, posterior, method, prepared),
             {site: np.asarray(value) for site, value in posterior.held.items()},
         )

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bnn_ppl.data.streams import Stream
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.batch_statistics import few_rows
 from bnn_ppl.model.features import Features
@@ -61,9 +62,6 @@ def settings_to_resume(
 
     Floating-point numbers that were computed are approximate, since other devices round otherwise.
     """
-    data = hashlib.sha256()
-    for leaf in jax.tree.leaves(posterior.data):
-        data.update(np.ascontiguousarray(leaf).tobytes())
     attrs = layout.attrs
     exact = {
         **method.settings,
@@ -74,7 +72,7 @@ def settings_to_resume(
         **{name: attrs[name] for name in ("batch_size", "bootstrap")},
         **{name: attrs[name] for name in ("tempered", "matmul_precision")},
         "precision": jnp.zeros(()).dtype.name,
-        "data": data.hexdigest()[:16],
+        "data": _fingerprint(posterior.data),
         **({"points": digest_of(posterior.held)} if posterior.held else {}),
         "recorded": {
             name: [leaf.dtype.name, *leaf.shape]
@@ -90,6 +88,15 @@ def _of_subspace(posterior: Posterior, written: Callable[[Any], Any]) -> dict[st
     return {} if posterior.subspace is None else {"subspace": written(posterior.subspace.settings)}
 
 
+def _fingerprint(data: Any) -> str:
+    if isinstance(data, Stream):
+        return data.fingerprint()
+    found = hashlib.sha256()
+    for leaf in jax.tree.leaves(data):
+        found.update(np.ascontiguousarray(leaf).tobytes())
+    return found.hexdigest()[:16]
+
+
 def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
     """Evaluate the model at a position, so that a changed prior or likelihood shows.
 
@@ -101,7 +108,7 @@ def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
         return terms.log_prior, posterior.total(terms, data)
 
     with products_in(posterior.precision):
-        rows = few_rows(posterior, posterior.data)
+        rows = few_rows(posterior, posterior.examples)
         prior, density = map(float, jax.jit(both)(position, rows))
     return {"log_prior_at_start": agreed(prior), "log_density_at_start": agreed(density)}
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from bnn_ppl.data.streams import Stream
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_number_of_rows
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Tree = Any
 Keep = Callable[[dict[str, jax.Array]], Tree]
+
+_SHORT = 2048  # rows of a stream that may be a batch: as few as methods take all of by default
 
 
 class Phase(NamedTuple):
@@ -67,6 +70,7 @@ class Prepared(NamedTuple):
     num: dict[str, int]  # iterations of each phase
     precision: str | None  # of the posterior
     keys: dict[str, tuple[jax.Array, jax.Array]]  # of each phase: for steps, for minibatches
+    stream: Stream | None = None  # of rows, of which `data` are examples
 
 
 def prepare(
@@ -91,10 +95,11 @@ def prepare(
     check_arguments(key=key, posterior=posterior, method=method)
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     mesh = chain_mesh(num_chains, mesh)
+    stream = posterior.data if isinstance(posterior.data, Stream) else None
+    if stream is not None:
+        minibatches = _of_stream(stream, method, minibatches)
     if data is None:
-        shards = mesh.shape["data"]
-        rows = posterior.data if method.raw_rows else rows_with_features(posterior, shards)
-        data = by_row(rows, mesh)
+        data = by_row(_rows(posterior, method, mesh.shape["data"]), mesh)
     minibatches.check(posterior.num_rows, mesh.shape["data"])
     _check_method(method, posterior, num_warmup, minibatches)
     _check_batch_statistics(posterior, minibatches.size)
@@ -117,8 +122,33 @@ def prepare(
         num={"warmup": int(num_warmup), "draws": int(num_draws)},
         precision=posterior.precision,
         keys={"warmup": (warmup_key, batch_key), "draws": (draws_key, batch_key)},
+        stream=stream,
     )
     return with_states(prepared, key, posterior, method, positions)
+
+
+def _rows(posterior: Posterior, method: Method, shards: int) -> Tree:
+    """Give the rows that are placed on devices; of a stream, examples that they share evenly."""
+    if not isinstance(posterior.data, Stream):
+        return posterior.data if method.raw_rows else rows_with_features(posterior, shards)
+    num_rows = max(1, len(posterior.examples[1]) // shards * shards)
+    return jax.tree.map(lambda leaf: leaf[:num_rows], posterior.examples)
+
+
+def _of_stream(stream: Stream, method: Method, minibatches: Minibatches) -> Minibatches:
+    """Refuse methods that need all rows; the rows of a short stream are a batch by themselves."""
+    name = method.settings.get("method", "this method")
+    if method.all_rows:
+        raise ValueError(
+            f"got a stream for {name}, whose steps compare the log-densities of all rows, expected "
+            "rows in memory: use sgld or sghmc, or fit the rows in memory"
+        )
+    if minibatches.size is None and stream.num_rows > _SHORT:
+        raise ValueError(
+            f"got batch_size='all' for {name} on a stream of {stream.num_rows} rows, expected "
+            "minibatches: give batch_size=1024, or leave it out where the method takes some"
+        )
+    return minibatches._replace(size=minibatches.size or stream.num_rows)
 
 
 def with_states(
@@ -234,4 +264,4 @@ def _check_plates(posterior: Posterior, size: int | None, num_padded: int) -> No
         return
     got = f"batch_size={size}" if size else f"{num_padded} rows, padded for the devices,"
     position = jax.eval_shape(posterior.init, jax.random.key(0))
-    check_number_of_rows(posterior.log_likelihood, position, posterior.data, rows, got)
+    check_number_of_rows(posterior.log_likelihood, position, posterior.examples, rows, got)

@@ -143,7 +143,7 @@ def _positions(
     values = {site: found[chains, draws_of_each].values for site, found in sites.items()}
     points = {site: jnp.asarray(v.reshape(-1, *v.shape[2:]), float) for site, v in values.items()}
     with products_in(posterior.precision):
-        found = jax.jit(jax.vmap(posterior.unconstrain, (0, None)))(points, posterior.data)
+        found = jax.jit(jax.vmap(posterior.unconstrain, (0, None)))(points, posterior.examples)
     return {site: np.asarray(points, np.float64) for site, points in found.items()}
 
 
@@ -269,7 +269,7 @@ def _along_curve(posterior: Posterior, ends: Position) -> Posterior:
 
     return posterior._replace(
         terms=terms,
-        log_prior=lambda bend: terms(bend, posterior.data).log_prior,
+        log_prior=lambda bend: terms(bend, posterior.examples).log_prior,
         log_likelihood=lambda bend, batch: terms(bend, batch).log_likelihood,
         logdensity=logdensity,
         recipe=None,

@@ -56,7 +56,7 @@ class Layout(NamedTuple):
     one_record: Records  # shapes and dtypes, by group and name
     num_chains: int
     num_draws: int
-    y: np.ndarray
+    y: np.ndarray | None  # None of a stream
     attrs: Attributes  # known before the first step
     constants: dict[str, np.ndarray] = {}  # noqa: RUF012 (never changed)
 

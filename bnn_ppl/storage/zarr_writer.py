@@ -49,7 +49,7 @@ def create_empty(
     one_record: Records,
     num_chains: int,
     num_draws: int,
-    y: np.ndarray,
+    y: np.ndarray | None,
     constants: dict[str, np.ndarray] | None = None,
 ) -> None:
     """Make ``draws.zarr`` without draws, laid out for `num_draws` records like the one given.

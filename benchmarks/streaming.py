@@ -1,0 +1,143 @@
+"""Rows on disk against rows in memory: memory, and steps a second, of SGHMC and an ensemble.
+
+    python benchmarks/streaming.py    # 1, 4 and 20 million rows: 4 GB in --folder
+    python benchmarks/streaming.py --millions 1 --methods sghmc
+
+Each case runs in a process of its own, on a table of float32 with 50 columns and y that is made up
+and deleted at the end. Reported are the steps a second of all chains together, at batches of 1,024
+rows, and the largest resident memory of the process (``ru_maxrss``), beside that of a process that
+runs 1,024 rows in memory: JAX, this package and the compiled programs.
+"""
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+COLUMNS, BATCH, PART = 50, 1024, 100_000
+
+
+def make(folder: Path, num_rows: int) -> None:
+    """Write a table part by part: y is a smooth function of 10 columns, and noise."""
+    rng = np.random.default_rng(0)
+    open_file = partial(np.lib.format.open_memmap, mode="w+", dtype=np.float32)
+    x = open_file(folder / "x.npy", shape=(num_rows, COLUMNS))
+    y = open_file(folder / "y.npy", shape=(num_rows,))
+    weights = rng.normal(size=(10, 3)) / 10**0.5
+    for start in range(0, num_rows, PART):
+        part = rng.normal(size=(PART, COLUMNS)).astype(np.float32)
+        x[start : start + PART] = part
+        y[start : start + PART] = np.sin(part[:, :10] @ weights).sum(1) + 0.3 * rng.normal(
+            size=PART
+        )
+
+
+def one(folder: Path, rows: str, method: str, seconds: float, hidden: list[int]) -> None:
+    """Run one case for about so many seconds, and print what was measured."""
+    import jax
+
+    from bnn_ppl.runtime.devices import one_device_a_core
+
+    one_device_a_core()
+    import bnn_ppl as bnn
+
+    data = bnn.data.stream(folder)
+    if rows != "streamed":
+        chosen = slice(BATCH * 3 if rows == "few" else None)
+        data = tuple(np.load(folder / f"{name}.npy")[chosen] for name in "xy")
+    net = partial(bnn.nets.MLP, COLUMNS, tuple(hidden), 1)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(1.4), 0.3), data)
+    built = bnn.sghmc(posterior, step_size=1e-6)
+    if method == "ensemble":
+        built = bnn.descent(posterior, learning_rate=1e-3)
+    options = {"num_chains": 2, "batch_size": BATCH, "progress": False, "verdict": False}
+    thin = 100 if method == "sghmc" else 0
+
+    def timed(num: int) -> float:
+        lengths = {"num_warmup": 0, "num_draws": num, "thin": thin}
+        if not thin:
+            lengths = {"num_warmup": num, "num_draws": 1, "thin": 0}
+        draws = bnn.run(jax.random.key(0), posterior, built, **lengths, **options)
+        return draws.attrs["sampling_time"]
+
+    few = 5 if thin else 500
+    timed(few)  # compiles
+    began = time.perf_counter()
+    timed(few)
+    rate = few / (time.perf_counter() - began)
+    num = max(few, int(rate * seconds))
+    took = timed(num)
+    steps = num * max(1, thin) * options["num_chains"] / took
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    print(json.dumps({"steps_a_second": steps, "peak_MB": peak, "steps": num * max(1, thin)}))
+
+
+def measured(folder: Path, *case: str) -> dict:
+    """Run one case in a process of its own."""
+    command = [sys.executable, __file__, "--one", str(folder), *case]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise RuntimeError(found.stderr[-2000:])
+    return json.loads(found.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Run all cases, and print a table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--millions", type=int, nargs="+", default=[1, 4, 20])
+    parser.add_argument("--methods", nargs="+", default=["sghmc", "ensemble"])
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--hidden", type=int, nargs="+", default=[50, 50])
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--one", nargs="+")
+    options = parser.parse_args()
+    if options.one:
+        folder, rows, method, seconds, *hidden = options.one
+        one(Path(folder), rows, method, float(seconds), [int(width) for width in hidden])
+        return
+    print("| method | rows | where | steps/s | peak MB | above few rows | of in-memory speed |")
+    print("|---|---|---|---|---|---|---|")
+    few: dict[str, dict] = {}
+    fast: dict[str, float] = {}
+    for millions in options.millions:
+        folder = Path(tempfile.mkdtemp(prefix="streaming_", dir=options.folder))
+        try:
+            make(folder, millions * 10**6)
+            for method in options.methods * options.repeats:
+                widths = [str(width) for width in options.hidden]
+                case = method, str(options.seconds), *widths
+                if method not in few:
+                    few[method] = measured(folder, "few", *case)
+                    tell(method, 3 * BATCH, "memory", few[method], few, None)
+                if millions == 1:
+                    found = measured(folder, "memory", *case)
+                    fast[method] = found["steps_a_second"]
+                    tell(method, 10**6, "memory", found, few, fast)
+                found = measured(folder, "streamed", *case)
+                tell(method, millions * 10**6, "disk", found, few, fast)
+        finally:
+            shutil.rmtree(folder)
+
+
+def tell(method, rows, where, found, few, fast) -> None:
+    """Print a row of the table."""
+    above = found["peak_MB"] - few[method]["peak_MB"]
+    share = f"{found['steps_a_second'] / fast[method]:.0%}" if fast and method in fast else ""
+    print(
+        f"| {method} | {rows:,} | {where} | {found['steps_a_second']:,.0f} "
+        f"| {found['peak_MB']:,.0f} | {above:,.0f} | {share} |",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
