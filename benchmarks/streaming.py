@@ -55,7 +55,7 @@ def one(folder: Path, rows: str, method: str, seconds: float, hidden: list[int])
         data = tuple(np.load(folder / f"{name}.npy")[chosen] for name in "xy")
     net = partial(bnn.nets.MLP, COLUMNS, tuple(hidden), 1)
     posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(1.4), 0.3), data)
-    built = bnn.sghmc(posterior, step_size=1e-6)
+    built = bnn.sghmc(posterior, step_size=1e-3 / posterior.num_rows)
     if method == "ensemble":
         built = bnn.descent(posterior, learning_rate=1e-3)
     options = {"num_chains": 2, "batch_size": BATCH, "progress": False, "verdict": False}
