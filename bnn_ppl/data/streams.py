@@ -53,13 +53,14 @@ class Stream:
     def read(self, rows: np.ndarray) -> tuple[Any, np.ndarray]:
         """Read rows of x and y by their numbers (rows,), in any order; each may come again."""
         rows = np.asarray(rows, np.int64)
-        order = np.argsort(rows, kind="stable")
+        order = np.argsort(rows)
         ordered, back = rows[order], np.empty_like(order)
         back[order] = np.arange(len(order))
         found = jax.tree.map(lambda source: source.read(ordered), self._sources, is_leaf=_is_source)
         x, y = self._convert(found)
-        in_order = (order[1:] > order[:-1]).all()
-        return (x, y) if in_order else jax.tree.map(lambda leaf: leaf[back], (x, y))
+        if (order[1:] > order[:-1]).all():
+            return x, y
+        return jax.tree.map(lambda leaf: np.take(leaf, back, axis=0), (x, y))
 
     @cached_property
     def examples(self) -> tuple[Any, np.ndarray]:
