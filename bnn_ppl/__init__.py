@@ -40,8 +40,9 @@ from bnn_ppl.methods import *  # noqa: F403 (each method by its name)
 from bnn_ppl.methods import augmentation, preconditioners, schedules
 from bnn_ppl.methods.method import METHODS, Method
 from bnn_ppl.model import models, priors
+from bnn_ppl.model.conditioning import condition
 from bnn_ppl.model.network import random_network
-from bnn_ppl.model.posterior import Posterior, condition
+from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness import adversarial, corruptions, shift
 from bnn_ppl.runtime.programs import cache_compiled_programs
 from bnn_ppl.sampling.plan import plan

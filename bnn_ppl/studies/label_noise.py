@@ -14,8 +14,8 @@ from bnn_ppl.data import Data, DataSet
 from bnn_ppl.methods import descent, laplace
 from bnn_ppl.methods.laplace import Structure
 from bnn_ppl.model import models, priors
+from bnn_ppl.model.conditioning import condition
 from bnn_ppl.model.network import Prior as WeightPrior
-from bnn_ppl.model.posterior import condition
 from bnn_ppl.runtime.checks import check_count, check_positive, check_seed
 from bnn_ppl.studies.sparse_process import Prior, laplace_fit, latent_means, prior_at
 from bnn_ppl.studies.training import Training, check_study, fit, rate
