@@ -1,6 +1,7 @@
 """Weights of a trained network, loaded by name from a state or a file, and saved."""
 
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -53,7 +54,12 @@ class WeightMatch(NamedTuple):
 
 
 def load_weights(
-    net: Net, source: Any, *, rename: Rename | None = None, strict: bool = True
+    net: Net,
+    source: Any,
+    *,
+    rename: Rename | None = None,
+    strict: bool = True,
+    new: str | Sequence[str] = (),
 ) -> nnx.Module:
     """Make a network with the weights of a trained one, matched by name.
 
@@ -75,6 +81,9 @@ def load_weights(
     strict
         Whether each weight must be in both, in the same shape. If not, those that are are loaded,
         and the others stay as new, or as the module has them.
+    new
+        Shell patterns of weights of the network that stay as new, whatever the source has: those of
+        a head for other classes, such as "output.*".
 
     Returns
     -------
@@ -84,7 +93,7 @@ def load_weights(
     ------
     ValueError
         If weights are missing, of another shape or, in the source, too many, or two have one name;
-        if none match, strict or not.
+        if none match, strict or not; if a pattern of `new` or a key of `rename` fits nothing.
 
     Notes
     -----
@@ -98,7 +107,7 @@ def load_weights(
     module = nnx.clone(net) if isinstance(net, nnx.Module) else net(rngs=nnx.Rngs(0))
     arrays = read_weights(source)
     own = _own(module)
-    match = _match(own, arrays, rename)
+    match = _without(_match(own, arrays, rename), _matching(new, own))
     if strict or not match.loaded:
         _refuse(match, len(own), len(arrays))
     for weight, name in match.loaded.items():
@@ -153,6 +162,29 @@ def _own(module: nnx.Module) -> dict[str, Any]:
 
 
 # --- matching
+
+
+def _matching(new: str | Sequence[str], own: Mapping[str, Any]) -> set[str]:
+    """Give the weights that the patterns name; refuse a pattern of none."""
+    found = set()
+    for pattern in (new,) if isinstance(new, str) else new:
+        fits = {weight for weight in own if fnmatchcase(weight, pattern)}
+        if not fits:
+            raise ValueError(
+                f"got new weights {pattern!r}, expected a pattern of weights of the network: "
+                f"{few(list(own))}"
+            )
+        found |= fits
+    return found
+
+
+def _without(match: WeightMatch, new: set[str]) -> WeightMatch:
+    return WeightMatch(
+        {weight: name for weight, name in match.loaded.items() if weight not in new},
+        tuple(weight for weight in match.missing if weight not in new),
+        match.extra,
+        {weight: shapes for weight, shapes in match.wrong_shape.items() if weight not in new},
+    )
 
 
 def _match(own: Mapping[str, Any], arrays: Arrays, rename: Rename | None) -> WeightMatch:
