@@ -92,9 +92,7 @@ def head(data, net, scale: float | None) -> None:
 
 def short_run(data, net, scale: float) -> float:
     posterior = conditioned(data, net, {"output.*": bnn.priors.normal(scale), "*": "fixed"})
-    draws = bnn.run(
-        jax.random.key(1), posterior, bnn.nuts(posterior), num_warmup=100, num_draws=50
-    )
+    draws = bnn.run(jax.random.key(1), posterior, bnn.nuts(posterior), num_warmup=100, num_draws=50)
     held_out = held_out_rows(data)
     return bnn.metrics.nll(bnn.predict(posterior, draws, held_out), held_out[1])
 

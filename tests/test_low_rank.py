@@ -61,7 +61,10 @@ def test_a_dense_layer_adds_the_scaled_product():
 
 
 def test_a_convolution_adds_a_kernel_of_low_rank():
-    plain, x = Convolution(rngs=nnx.Rngs(1)), np.ones((2, 5, 5, 2), np.float32) * X[:2, :1, None, None]
+    plain, x = (
+        Convolution(rngs=nnx.Rngs(1)),
+        np.ones((2, 5, 5, 2), np.float32) * X[:2, :1, None, None],
+    )
     adapted = bnn.nets.low_rank(plain, 2)
     b = jax.random.normal(jax.random.key(0), (2, 5))
     adapted.conv.lora_b.kernel[...] = b
@@ -126,7 +129,9 @@ def test_laplace_on_adapters_alone_has_the_exact_curvature(structure):
     jacobian = jax.jacobian(outputs)(start)
     jacobian = np.concatenate([np.reshape(jacobian[n], (6, -1)) for n in names], 1)
     precision = jacobian.T @ jacobian / 0.25 + np.eye(jacobian.shape[1])
-    found = np.concatenate([np.reshape(draws.posterior[n].values[0], (4_000, -1)) for n in names], 1)
+    found = np.concatenate(
+        [np.reshape(draws.posterior[n].values[0], (4_000, -1)) for n in names], 1
+    )
     if structure == "full":
         expected = np.diag(np.linalg.inv(precision))
     elif structure == "diagonal":
@@ -140,7 +145,5 @@ def test_rank_one_of_a_linear_layer_samples_and_keeps_the_rest():
     posterior, _ = posterior_of_adapters(linear=True)
     assert isinstance(Normal(0, 1), Normal)
     method = bnn.hmc(posterior, step_size=0.05, trajectory_length=0.2)
-    draws = bnn.run(
-        jax.random.key(0), posterior, method, num_warmup=5, num_draws=5, progress=False
-    )
+    draws = bnn.run(jax.random.key(0), posterior, method, num_warmup=5, num_draws=5, progress=False)
     assert set(draws.posterior) == {"net.layers.0.lora_a.kernel", "net.layers.0.lora_b.kernel"}

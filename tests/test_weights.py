@@ -146,7 +146,9 @@ def test_parts_stay_new_where_asked():
         other = source | {"layers.1.kernel": np.zeros((4, 7)), "layers.1.bias": np.zeros(7)}
         loaded = flat(bnn.nets.load_weights(NET, other, **options))
         for name in LAYERS:
-            np.testing.assert_array_equal(loaded[name], (source if "0" in name else flat(start))[name])
+            np.testing.assert_array_equal(
+                loaded[name], (source if "0" in name else flat(start))[name]
+            )
     left = bnn.nets.load_weights(NET, source | {"a.b": np.zeros(1)}, rename={"a": None})
     assert equal(left, trained())
 

@@ -51,9 +51,7 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
     problem = problem._replace(hidden=tuple(problem.hidden), only_classes=chosen, bayesian=random)
     new = None if problem.new is None else tuple(problem.new)
     weights = None if problem.weights is None else Path(problem.weights)
-    problem = problem._replace(
-        data_dir=data_dir or problem.data_dir, weights=weights, new=new
-    )
+    problem = problem._replace(data_dir=data_dir or problem.data_dir, weights=weights, new=new)
     data, posterior = conditioned(problem, _encoding(path, record))
     data, rows = scored(problem, data, on)
     return Opened(folder, problem, data, posterior, rows)
