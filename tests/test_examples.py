@@ -24,6 +24,11 @@ class Case(NamedTuple):
 
 
 CASES = {
+    "adapt": Case(
+        {"subset": 40, "num_new": 10, "hidden": (4,), "num_steps": 5, "num_warmup": 3}
+        | {"num_draws": 3, "num_chains": 2},
+        ("Bayesian head accuracy", "mode of the head nll", "trained anew ece"),
+    ),
     "camvid": Case(
         {"image_size": 6, "blocks": (1,), "num_steps": 2, "num_collected": 2, "num_draws": 2}
         | {"batch_size": 2, "void": 2},

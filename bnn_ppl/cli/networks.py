@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.partly import weight_shapes
+from bnn_ppl.cli.trained import with_weights
 
 if TYPE_CHECKING:
     from bnn_ppl.cli.problem import Problem
@@ -56,8 +57,15 @@ FIRST_KERNELS = (
 )
 
 
-def network(problem: "Problem", data: Any, num_outputs: int) -> Callable:
-    """Give the factory of the network, for the inputs of these data."""
+def network(problem: "Problem", data: Any, num_outputs: int) -> Any:
+    """Give the network for the inputs of these data: a factory, or ready, with given weights."""
+    factory = _factory(problem, data, num_outputs)
+    if problem.weights is None:
+        return factory
+    return with_weights(factory, problem.weights, problem.new or ())
+
+
+def _factory(problem: "Problem", data: Any, num_outputs: int) -> partial:
     row_shape = data.train.x.shape[1:]
     if data.num_classes is not None and data.train.y.ndim > 1:
         raise ValueError(

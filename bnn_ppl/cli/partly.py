@@ -22,7 +22,7 @@ def partly(problem: "Problem", net: Any, prior: Any) -> Any:
     if problem.others == "fixed" and not isinstance(net, nnx.Module):
         raise ValueError(
             "got --others fixed for a network of new weights, expected trained ones: "
-            "--others point trains them"
+            "give them by --weights, or train them by --others point"
         )
     point = bnn.priors.point(prior) if problem.prior in _OF_THEIR_OWN else "point"
     others = "fixed" if problem.others == "fixed" else point

@@ -13,6 +13,7 @@ import numpy as np
 import bnn_ppl as bnn
 from bnn_ppl.cli.networks import Net, first_kernel, network, refuse_hidden
 from bnn_ppl.cli.partly import partly, refuse_unused_others, unknowns
+from bnn_ppl.cli.trained import refuse_unused_new
 from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.choice import of_classes
 from bnn_ppl.data.encoding import in_words
@@ -85,9 +86,16 @@ class Problem(NamedTuple):
         default 1.5.
     bayesian
         Weights that are random, by names or patterns such as "layers.1.*"; by default all.
+    weights
+        Trained weights to start from, or to keep: a .safetensors file, an orbax checkpoint, or the
+        folder of a run of the same network (the last draw of its first chain).
+    new
+        Names or patterns of weights that stay new all the same, such as "output.*" for other
+        classes than those of --weights.
     others
         The weights that --bayesian does not name: "point" trains them together with all others,
-        before the run and under the same prior, and then holds them.
+        before the run and under the same prior, and then holds them; "fixed" keeps those of
+        --weights.
     noise
         Noise of a regression: "learnt", "heteroscedastic", or a known standard deviation in units
         of the standardised y.
@@ -152,6 +160,8 @@ class Problem(NamedTuple):
     prior_scale: float | None = None
     prior_power: float | None = None
     bayesian: tuple[str, ...] | None = None
+    weights: Path | None = None
+    new: tuple[str, ...] | None = None
     others: Literal["fixed", "point"] = "point"
     noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
     covariance: Literal["diagonal", "full"] = "diagonal"
@@ -175,6 +185,7 @@ def conditioned(
     is not found is replaced by one of its shapes.
     """
     jax.config.update("jax_enable_x64", problem.float64)
+    refuse_unused_new(problem)
     try:
         data = load_data(problem, encoding)
     except FileNotFoundError:

@@ -49,7 +49,9 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
     chosen = None if problem.only_classes is None else tuple(problem.only_classes)
     random = None if problem.bayesian is None else tuple(problem.bayesian)
     problem = problem._replace(hidden=tuple(problem.hidden), only_classes=chosen, bayesian=random)
-    problem = problem._replace(data_dir=data_dir or problem.data_dir)
+    new = None if problem.new is None else tuple(problem.new)
+    weights = None if problem.weights is None else Path(problem.weights)
+    problem = problem._replace(data_dir=data_dir or problem.data_dir, weights=weights, new=new)
     data, posterior = conditioned(problem, _encoding(path, record))
     data, rows = scored(problem, data, on)
     return Opened(folder, problem, data, posterior, rows)
@@ -57,7 +59,11 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
 
 def settings_of(problem: Problem, data: Any) -> Options:
     """Give what is written in ``problem.json``, from which `reopen` makes the same problem."""
-    settings = problem._asdict() | {"data_dir": problem.data_dir and str(problem.data_dir)}
+    paths = {
+        "data_dir": problem.data_dir and str(problem.data_dir),
+        "weights": problem.weights and str(problem.weights.absolute()),
+    }
+    settings = problem._asdict() | paths
     return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
 
 

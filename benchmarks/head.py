@@ -1,0 +1,143 @@
+"""A trained ResNet-20 made partly Bayesian: its head by NUTS, its last block, adapters.
+
+    python benchmarks/head.py train --folder runs/resnet20
+    python benchmarks/head.py head --folder runs/resnet20
+
+The network is trained on the first 5,000 images of CIFAR-10, with crops and flips. Then, on the
+same images, the others of its weights fixed: NUTS on the head, SGHMC on the last block with the
+head, and Laplace's approximation, linearised, of rank-4 adapters in these. The temperature of the
+trained network, and the scale of the head's prior, are chosen on the next 1,000 training images.
+Each prints scores on the 10,000 test images.
+"""
+
+import argparse
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from scipy.optimize import minimize_scalar
+
+import bnn_ppl as bnn
+
+NUM_TRAIN, NUM_HELD_OUT, RANK = 5_000, 1_000, 4
+BATCH, EPOCHS, RATE = 64, 30, 2e-3
+SCALES = (0.03, 0.1, 0.3, 1.0)  # of the head's prior
+LAST = ("blocks.8.*", "output.*")
+NET = partial(bnn.nets.ResNet20, (32, 32, 3), 10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    steps = {"train": train, "trained": trained, "head": head, "block": block, "lora": adapters}
+    parser.add_argument("step", choices=list(steps))
+    parser.add_argument("--folder", type=Path, default=Path("runs/resnet20"))
+    parser.add_argument("--scale", type=float, help="of the prior of head and block, if known")
+    args = parser.parse_args()
+    data = bnn.data.load("cifar10", subset=20_480)
+    if args.step == "train":
+        return train(data, args.folder)
+    net = bnn.nets.load_weights(NET, args.folder)
+    return steps[args.step](data, net, args.scale)
+
+
+def train(data, folder: Path) -> None:
+    posterior = conditioned(data, NET, bnn.priors.normal(0.5))
+    num_steps = EPOCHS * (NUM_TRAIN // BATCH)
+    rate = optax.cosine_onecycle_schedule(num_steps, RATE)
+    method = bnn.augmentation.augmented(
+        bnn.descent(posterior, learning_rate=rate), bnn.augmentation.crop_and_flip
+    )
+    sizes = {"num_warmup": num_steps, "batch_size": BATCH, "num_draws": 1, "thin": 0}
+    bnn.run(jax.random.key(0), posterior, method, folder=folder, **sizes)
+
+
+def trained(data, net, _) -> None:
+    logits, held_out = outputs(net, data.test.x), outputs(net, held_out_rows(data)[0])
+    y = np.asarray(held_out_rows(data)[1])
+
+    def loss(log_temperature: float) -> float:
+        logs = jax.nn.log_softmax(held_out / np.exp(log_temperature))
+        return -float(logs[np.arange(len(y)), y].mean())
+
+    temperature = float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
+    train_logits = outputs(net, data.train.x[:NUM_TRAIN])
+    print("accuracy in training", np.mean(train_logits.argmax(1) == data.train.y[:NUM_TRAIN]))
+    report("trained network", {"probs": jax.nn.softmax(logits)}, data.test.y)
+    report(f"at temperature {temperature:.2f}", {"probs": jax.nn.softmax(logits / temperature)},
+           data.test.y)  # fmt: skip
+
+
+def head(data, net, scale: float | None) -> None:
+    """NUTS, with the scale that does best on the held-out images after a short run."""
+    if scale is None:
+        losses = {s: short_run(data, net, s) for s in SCALES}
+        print("NLL held out, by scale of the prior:", losses, flush=True)
+        scale = min(losses, key=losses.get)
+    posterior = conditioned(data, net, {"output.*": bnn.priors.normal(scale), "*": "fixed"})
+    began = time.perf_counter()
+    method = bnn.nuts(posterior)
+    draws = bnn.run(
+        jax.random.key(0), posterior, method, num_chains=4, num_warmup=200, num_draws=200
+    )
+    minutes = (time.perf_counter() - began) / 60
+    functions = bnn.function_draws(posterior, draws, data.test.x[:200])
+    rhat = np.quantile(bnn.diagnostics.rhat(np.asarray(functions["mean"])), 0.95)
+    print(f"NUTS on the head, scale {scale}: {minutes:.1f} min, R-hat (95 %) {rhat:.4f}")
+    report("NUTS on the head", bnn.predict(posterior, draws, data.test), data.test.y)
+
+
+def short_run(data, net, scale: float) -> float:
+    posterior = conditioned(data, net, {"output.*": bnn.priors.normal(scale), "*": "fixed"})
+    draws = bnn.run(jax.random.key(1), posterior, bnn.nuts(posterior), num_warmup=100, num_draws=50)
+    held_out = held_out_rows(data)
+    return bnn.metrics.nll(bnn.predict(posterior, draws, held_out), held_out[1])
+
+
+def block(data, net, scale: float | None) -> None:
+    prior = {"output.*": bnn.priors.normal(scale or 0.5), "blocks.8.*": bnn.priors.normal(0.5)}
+    posterior = conditioned(data, net, prior | {"*": "fixed"})
+    began = time.perf_counter()
+    sizes = {"num_warmup": 1_000, "num_draws": 30, "thin": 30, "batch_size": BATCH}
+    draws = bnn.run(jax.random.key(0), posterior, bnn.sghmc(posterior), **sizes)
+    print(f"SGHMC on the last block: {(time.perf_counter() - began) / 60:.1f} min")
+    report("SGHMC on the last block", bnn.predict(posterior, draws, data.test), data.test.y)
+
+
+def adapters(data, net, _) -> None:
+    net = bnn.nets.low_rank(net, RANK, where=("blocks.8.*", "output"))
+    prior = {"*.lora_?.kernel": bnn.priors.normal(0.5), "*": "fixed"}
+    posterior = conditioned(data, net, prior)
+    began = time.perf_counter()
+    method = bnn.laplace(posterior, prior_precision="marginal_likelihood")
+    draws = bnn.run(jax.random.key(0), posterior, method, num_draws=30)
+    print(f"Laplace on rank-4 adapters: {(time.perf_counter() - began) / 60:.1f} min")
+    prediction = bnn.predict(bnn.linearised(posterior, draws), draws, data.test)
+    report("Laplace on rank-4 adapters", prediction, data.test.y)
+
+
+def conditioned(data, net, prior):
+    rows = data.train.x[:NUM_TRAIN], data.train.y[:NUM_TRAIN]
+    return bnn.condition(bnn.models.classifier(net, prior), rows)
+
+
+def held_out_rows(data):
+    chosen = slice(NUM_TRAIN, NUM_TRAIN + NUM_HELD_OUT)
+    return data.train.x[chosen], data.train.y[chosen]
+
+
+def outputs(net, x) -> np.ndarray:
+    call = jax.jit(lambda x: net(x))
+    return np.concatenate([call(jnp.asarray(x[i : i + 500])) for i in range(0, len(x), 500)])
+
+
+def report(name: str, prediction, y) -> None:
+    scores = {s: float(getattr(bnn.metrics, s)(prediction, y)) for s in ("accuracy", "nll", "ece")}
+    print(f"| {name} | " + " | ".join(f"{s:.4f}" for s in scores.values()) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
