@@ -4,7 +4,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
+import jax.numpy as jnp
 from flax import nnx
 
 import bnn_ppl as bnn
@@ -17,7 +17,7 @@ def with_weights(factory: partial, weights: Path, new: tuple[str, ...]) -> nnx.M
     """Build the network with the weights of a file or run, which is read once."""
     changed = weights.stat().st_mtime_ns if weights.exists() else None
     options = tuple(sorted(factory.keywords.items()))
-    of_process = (changed, jax.config.jax_enable_x64)
+    of_process = (changed, jnp.zeros(()).dtype.name)
     try:
         return _loaded(
             factory.func, factory.args, options, weights.absolute(), tuple(new), of_process

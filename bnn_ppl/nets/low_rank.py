@@ -119,7 +119,8 @@ def _places(module: nnx.Module) -> Iterator[_Place]:
     for path, layer in list(nnx.iter_modules(module)):
         name = ".".join(map(str, path))
         if type(layer) in _ADAPTED:
-            yield _Place(name, layer.kernel, partial(_adapt, layer, name))
+            own: Any = layer
+            yield _Place(name, own.kernel, partial(_adapt, layer, name))
         elif isinstance(layer, nnx.bridge.ToNNX):
             for inner, weights in list(_with_kernels(layer)):
                 whole = ".".join([*map(str, path), *inner])
@@ -143,7 +144,8 @@ def _adapt(layer: Any, name: str, rank: int, scale: float, rngs: nnx.Rngs) -> No
         "rngs": rngs,
     }
     inputs, outputs = layer.in_features, layer.out_features
-    if isinstance(layer, nnx.Conv):
+    convolves = isinstance(layer, nnx.Conv)
+    if convolves:
         if layer.feature_group_count != 1 or layer.mask is not None:
             raise ValueError(
                 f"got a convolution with groups or a mask at {name}, expected one without: leave "
