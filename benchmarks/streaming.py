@@ -5,7 +5,7 @@
 
 Each case runs in a process of its own, on a table of float32 with 50 columns and y that is made up
 and deleted at the end. Reported are the steps a second of all chains together, at batches of 1,024
-rows, and the largest resident memory of the process (VmHWM, of Linux), beside that of a process that
+rows, and the largest resident memory of the process (VmHWM of Linux), beside that of a process that
 runs 3,072 rows in memory: JAX, this package and the compiled programs.
 """
 
