@@ -15,6 +15,7 @@ import bnn_ppl as bnn
 from bnn_ppl.data.permutation import permuted, permuted_in_blocks
 from bnn_ppl.runtime.devices import chain_mesh
 from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.plan_ahead import plan_ahead
 from bnn_ppl.sampling.streamed_batches import StreamedBatches
 
 ROWS, COLUMNS, BATCH = 600, 3, 50
@@ -350,6 +351,8 @@ def test_points_are_fitted_on_minibatches_and_fixed_layers_stay(folder):
 
 def test_rows_in_memory_are_asked_for_where_needed(folder):
     posterior = streamed(folder)
+    with pytest.raises(ValueError, match="to plan for another machine"):
+        plan_ahead(posterior, bnn.sgld(posterior, step_size=1e-4), machine=None)
     with pytest.raises(TypeError, match="rows in memory"):
         _, _ = posterior.data
     assert "Stream(600 rows of 16 bytes)" in repr(posterior.data)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 
+from bnn_ppl.data.streams import Stream
 from bnn_ppl.methods.method import Method, before_points
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import MatmulPrecision, bytes_of, matmul_precision
@@ -137,7 +138,17 @@ def plan_ahead(
     Returns
     -------
     PlanAhead
+
+    Raises
+    ------
+    ValueError
+        If the rows are a stream.
     """
+    if isinstance(posterior.data, Stream):
+        raise ValueError(
+            f"got {posterior.data} to plan for another machine, expected rows in memory: condition "
+            "on some of them, as stream.read(numpy.arange(4096)) gives"
+        )
     if posterior.points:  # their values do not matter: nothing is computed
         make = maker_of(posterior, method)
         posterior = before_points(posterior)
