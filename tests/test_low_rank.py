@@ -107,6 +107,7 @@ def posterior_of_adapters(linear=False):
     return bnn.condition(model, (X, X[:, 0] ** 2)), net
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("structure", ["full", "diagonal", "kronecker"])
 def test_laplace_on_adapters_alone_has_the_exact_curvature(structure):
     posterior, net = posterior_of_adapters()
@@ -140,6 +141,7 @@ def test_laplace_on_adapters_alone_has_the_exact_curvature(structure):
     np.testing.assert_allclose(found.var(0), expected, rtol=0.15)
 
 
+@pytest.mark.thorough
 def test_rank_one_of_a_linear_layer_samples_and_keeps_the_rest():
     posterior, _ = posterior_of_adapters(linear=True)
     method = bnn.hmc(posterior, step_size=0.05, trajectory_length=0.2)
