@@ -84,7 +84,7 @@ def head(data, net, scale: float | None) -> None:
     )
     minutes = (time.perf_counter() - began) / 60
     functions = bnn.function_draws(posterior, draws, data.test.x[:200])
-    rhat = np.quantile(bnn.diagnostics.rhat(np.asarray(functions["probs"])), 0.95)
+    rhat = bnn.diagnostics.summary(draws, functions).loc["function", "rhat_95"]
     print(f"NUTS on the head, scale {scale}: {minutes:.1f} min, R-hat (95 %) {rhat:.4f}")
     report("NUTS on the head", bnn.predict(posterior, draws, data.test), data.test.y)
 
