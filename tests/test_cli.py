@@ -99,9 +99,7 @@ def test_run_saves_draws_figure_and_problem_and_prints_one_table(tmp_path, capsy
 def test_running_twice_reads_the_finished_run(tmp_path, monkeypatch, capsys, draws_only):
     cli.main(["run", "hmc", *SHORT])
     before = capsys.readouterr().out
-    monkeypatch.setattr(
-        sys.modules["bnn_ppl.sampling.loop"], "compile_loop", None
-    )  # nothing is stepped
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "loop_of", None)  # nothing is stepped
     cli.main(["run", "hmc", *SHORT])
     assert capsys.readouterr().out == before
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["yacht-0-hmc"]

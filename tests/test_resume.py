@@ -172,9 +172,7 @@ def test_a_finished_run_is_read_and_more_draws_extend_it(posterior, tmp_path):
     expected = sample(posterior, num_draws=20)
     assert_same(sample(posterior, tmp_path / "run"), sample(posterior))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            sys.modules["bnn_ppl.sampling.loop"], "compile_loop", None
-        )  # nothing is stepped
+        patch.setattr(sys.modules["bnn_ppl.sampling.loop"], "loop_of", None)  # nothing is stepped
         again = sample(posterior, tmp_path / "run")
     assert_same(again, sample(posterior))
     assert_same(sample(posterior, tmp_path / "run", num_draws=20), expected)

@@ -147,9 +147,7 @@ def test_a_second_option_makes_pairs_and_a_finished_sweep_is_read_again(tmp_path
         ("normal", 0), ("normal", 1), ("laplace", 0), ("laplace", 1),
     ]  # fmt: skip
     assert table["rmse"].nunique() == 4
-    monkeypatch.setattr(
-        sys.modules["bnn_ppl.sampling.loop"], "compile_loop", None
-    )  # nothing is stepped
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "loop_of", None)  # nothing is stepped
     cli.main(command)
     assert path.read_text() == first
 

@@ -12,6 +12,7 @@ digits, two curves, and 160 training and 2,000 test images of MNIST.
 import os
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -24,7 +25,6 @@ from bnn_ppl.data.images import test_images
 from bnn_ppl.data.published import HMCReference, hmc_reference, published
 from bnn_ppl.data.reading import Data, DataSet, places
 from bnn_ppl.data.standardise import MeanScale, standardise
-from bnn_ppl.data.streams import Stream, stream
 from bnn_ppl.data.tfds import from_tfds, tfds_test_images
 from bnn_ppl.data.user_files import Target, own
 
@@ -41,6 +41,15 @@ __all__ = [
     "published",
     "stream",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import streams, which need JAX, where they are used: loading a set needs NumPy alone."""
+    if name not in ("Stream", "stream"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from bnn_ppl.data import streams
+
+    return getattr(streams, name)
 
 
 def load(
