@@ -25,9 +25,10 @@ class Case(NamedTuple):
 
 CASES = {
     "adapt": Case(
-        {"subset": 40, "num_new": 10, "hidden": (4,), "num_steps": 5, "num_warmup": 3}
-        | {"num_draws": 3, "num_chains": 2},
-        ("Bayesian head accuracy", "mode of the head nll", "trained anew ece"),
+        {"old": "mnist", "new": "mnist", "num_old": 40, "num_new": 10, "num_steps": 3}
+        | {"num_warmup": 3, "num_draws": 3, "num_chains": 2},
+        ("trained anew accuracy", "mode of the head nll", "with a temperature ece")
+        + ("Bayesian head accuracy",),
     ),
     "camvid": Case(
         {"image_size": 6, "blocks": (1,), "num_steps": 2, "num_collected": 2, "num_draws": 2}

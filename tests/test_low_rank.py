@@ -89,6 +89,7 @@ def test_what_does_not_fit_is_refused():
         "got rank=0, expected an integer, 1 or more": {"rank": 0},
         "got rank=1.5, expected an integer": {"rank": 1.5},
         "got rank=3 for layers.1 with a kernel of shape": {"rank": 3},
+        r"got where=\(\) without a pattern": {"rank": 1, "where": ()},
         r"got where='head.\*', which matches no layer": {"rank": 1, "where": "head.*"},
         "got alpha=-1, expected a positive number": {"rank": 1, "alpha": -1},
     }.items():

@@ -139,6 +139,35 @@ def test_what_does_not_fit_is_refused(tmp_path):
     refused(tmp_path / "w.safetensors", "which is damaged or no safetensors file")
 
 
+def test_first_parts_of_names_are_dropped_or_replaced():
+    names = {"layers.1": "model.head"}
+    source = {"step": np.array(3)}
+    for name, array in flat(trained()).items():
+        start, _, last = name.rpartition(".")
+        source[f"{names.get(start, f'model.{start}')}.{last}"] = array
+    rename = {"model": "", "model.head": "layers.1", "step": None}
+    assert equal(bnn.nets.load_weights(NET, source, rename=rename), trained())
+
+
+@pytest.mark.parametrize("value, match", [(np.nan, "not finite"), (np.int8(1), "dtype int8")])
+def test_values_that_are_no_weights_are_refused(value, match):
+    source = flat(trained())
+    wrong = np.full(source["layers.0.bias"].shape, value)
+    refused(source | {"layers.0.bias": wrong}, f"layers.0.bias (of|with values that are) {match}")
+
+
+def test_a_run_of_which_a_part_is_missing_is_not_read_as_zeros(tmp_path):
+    model = bnn.models.regressor(NET, bnn.priors.normal(1.0), "heteroscedastic")
+    posterior = bnn.condition(model, (np.ones((4, 3), np.float32), np.ones(4, np.float32)))
+    method = bnn.descent(posterior, learning_rate=0.01)
+    sizes = {"num_warmup": 1, "num_draws": 1, "thin": 0, "num_chains": 1}
+    bnn.run(jax.random.key(0), posterior, method, folder=tmp_path, progress=False, **sizes)
+    assert len(flat(bnn.nets.load_weights(NET, tmp_path))) == 4
+    array = tmp_path / "draws.zarr" / "posterior" / "net.layers.0.kernel"
+    next(path for path in (array / "c").rglob("*") if path.is_file()).unlink()
+    refused(tmp_path, "a part of net.layers.0.kernel is missing")
+
+
 def test_parts_stay_new_where_asked():
     source = flat(trained())
     start = NET(rngs=nnx.Rngs(0))

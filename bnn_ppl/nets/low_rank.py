@@ -68,6 +68,8 @@ def low_rank(
         raise ValueError(f"got alpha={alpha!r}, expected a positive number: leave it out")
     scale = 1.0 if alpha is None else alpha / rank
     patterns = (where,) if isinstance(where, str) else tuple(where)
+    if not patterns:
+        raise ValueError("got where=() without a pattern, expected one or more: '*' is all layers")
     add = partial(_with_adapters, rank=rank, patterns=patterns, scale=scale)
     if isinstance(net, nnx.Module):
         return add(nnx.clone(net), rngs=nnx.Rngs(0))

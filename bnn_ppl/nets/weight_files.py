@@ -24,7 +24,8 @@ def read_weights(source: Any) -> Arrays:
     TypeError
         If it is none of these.
     ValueError
-        If a folder is neither an orbax checkpoint nor of a run, or a file no .safetensors file.
+        If a folder is neither an orbax checkpoint nor of a run, or a file no .safetensors file, or
+        either is damaged.
     """
     if isinstance(source, Mapping):
         return flat_arrays(source)
@@ -102,16 +103,26 @@ def _read_run(path: Path) -> Arrays:
         raise ValueError(
             f"got the run {str(path)!r} without draws, expected one or more: run it to its end"
         )
-    found = {name: np.asarray(posterior[name][0, -1]) for name in sites}
+    found = {name: np.asarray(_whole(posterior[name], path)[0, -1]) for name in sites}
     if "constant_data" in groups:
-        held = groups["constant_data"]
-        found |= {name: np.asarray(held[name][...]) for name, _ in held.arrays()
-                  if not _is_axis(name)}  # fmt: skip
+        for name, array in groups["constant_data"].arrays():
+            if not _is_axis(name):
+                found[name] = np.asarray(_whole(array, path)[...])
     networks = {name.partition(".")[0] for name in found if "." in name}
     if len(networks) != 1:
         return found
     start = f"{networks.pop()}."
     return {name.removeprefix(start): found[name] for name in found if name.startswith(start)}
+
+
+def _whole(array: Any, path: Path) -> Any:
+    """Refuse an array of which a chunk is missing: Zarr would read it as zeros."""
+    if array.nchunks_initialized < array.nchunks:
+        raise ValueError(
+            f"got the run {str(path)!r}, of which a part of {array.basename} is missing, expected "
+            "all of it: copy the folder again"
+        )
+    return array
 
 
 def _is_axis(name: str) -> bool:

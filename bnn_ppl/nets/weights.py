@@ -77,7 +77,8 @@ def load_weights(
         .safetensors file, or the folder of a run, of which the last draw of chain 0 is taken.
     rename
         Names of the network for those of the source: a dict whose keys are names or the first
-        parts of names ("fc" of "fc.weight"), or a function of each name. None leaves a weight out.
+        parts of names ("fc" of "fc.weight"), or a function of each name. None leaves a weight out,
+        and "" drops the first parts: {"backbone": ""}.
     strict
         Whether each weight must be in both, in the same shape. If not, those that are are loaded,
         and the others stay as new, or as the module has them.
@@ -93,7 +94,8 @@ def load_weights(
     ------
     ValueError
         If weights are missing, of another shape or, in the source, too many, or two have one name;
-        if none match, strict or not; if a pattern of `new` or a key of `rename` fits nothing.
+        if none match, strict or not; if values are not finite, or not floating-point numbers; if
+        a pattern of `new` or a key of `rename` fits nothing.
 
     Notes
     -----
@@ -110,6 +112,7 @@ def load_weights(
     match = _without(_match(own, arrays, rename), _matching(new, own))
     if strict or not match.loaded:
         _refuse(match, len(own), len(arrays))
+    _refuse_values({name: arrays[name] for name in match.loaded.values()})
     for weight, name in match.loaded.items():
         variable = own[weight]
         value = _as_own(weight, name, arrays[name])
@@ -240,7 +243,7 @@ def _renamed(name: str, rename: Rename | None) -> str | None:
         return name
     key = max(keys, key=len)
     new = rename[key]
-    return None if new is None else new + name[len(key) :]
+    return None if new is None else (new + name[len(key) :]).removeprefix(".")
 
 
 def _check_renamed(arrays: Arrays, rename: Rename | None) -> None:
@@ -273,6 +276,18 @@ def _refuse(match: WeightMatch, num_own: int, num_source: int) -> None:
             f"({few(match.extra, 3)}), expected none: leave them out by rename={{name: None}} or "
             "strict=False"
         )
+
+
+def _refuse_values(arrays: Arrays) -> None:
+    """Refuse integers, as of quantised weights, and numbers that are not finite."""
+    for name, array in arrays.items():
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(
+                f"got {name} of dtype {array.dtype}, expected floating-point numbers: convert "
+                "quantised weights first"
+            )
+        if not np.isfinite(array).all():
+            raise ValueError(f"got {name} with values that are not finite, expected numbers")
 
 
 def few(names: Sequence[str], most: int = 8) -> str:
