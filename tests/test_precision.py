@@ -16,13 +16,12 @@ from bnn_ppl.runtime.jaxprs import Cost
 from bnn_ppl.sampling import plan_ahead
 from bnn_ppl.sampling.plan_ahead import roofline
 
-RNG = np.random.default_rng(0)
 CODES = {"highest": "HIGHEST", "tensorfloat32": "HIGH", "bfloat16": "DEFAULT"}  # in StableHLO
 
 
 def mlp(num_rows=23, **options):
     """Give a posterior of a regression."""
-    x = RNG.normal(size=(num_rows, 4)).astype("f")
+    x = np.random.default_rng(0).normal(size=(num_rows, 4)).astype("f")
     net = partial(bnn.nets.MLP, 4, (5,), 1)
     model = bnn.models.regressor(net, bnn.priors.normal(), 0.5)
     return bnn.condition(model, (x, x[:, 0]), **options)
@@ -42,7 +41,7 @@ class Convolutions(nnx.Module):
 
 def convolutional(num_rows=11, **options):
     """Give a posterior of classes, of a network with convolutions."""
-    x = RNG.normal(size=(num_rows, 6, 6, 1)).astype("f")
+    x = np.random.default_rng(0).normal(size=(num_rows, 6, 6, 1)).astype("f")
     model = bnn.models.classifier(Convolutions, bnn.priors.normal())
     return bnn.condition(model, (x, np.arange(num_rows) % 3), **options)
 
@@ -89,7 +88,7 @@ def test_all_products_of_a_gradient_have_the_precision(make, precision, microbat
 
 def residual(**options):
     """Give a posterior of a network of the package, whose convolutions are its own."""
-    x = RNG.normal(size=(5, 8, 8, 1)).astype("f")
+    x = np.random.default_rng(0).normal(size=(5, 8, 8, 1)).astype("f")
     net = partial(bnn.nets.ResNet, (8, 8, 1), 3, depth=8, widths=(4, 4, 4))
     model = bnn.models.classifier(net, bnn.priors.normal())
     return bnn.condition(model, (x, np.arange(5) % 3), **options)
@@ -184,12 +183,11 @@ def test_methods_that_multiply_matrices_of_their_own(compiled):
 @pytest.mark.thorough
 def test_a_run_is_resumed_in_its_precision_alone(tmp_path):
     def run(**options):
-        posterior = mlp(7, **options)._replace(data=mlp_data)
+        posterior = mlp(7, **options)
         method = bnn.sgld(posterior, 1e-3)
         options = {"num_draws": 3, "num_warmup": 2, "folder": tmp_path, "progress": False}
         return bnn.run(jax.random.key(0), posterior, method, **options)
 
-    mlp_data = mlp(7).data
     assert run(precision="bfloat16").attrs["matmul_precision"] == "bfloat16"
     message = "got matmul_precision='highest', expected matmul_precision='bfloat16'"
     with pytest.raises(ValueError, match=message) as refused:

@@ -19,7 +19,7 @@ from bnn_ppl.model.checks import (
     checked_data,
     distribution_at,
 )
-from bnn_ppl.model.features import fixed_part
+from bnn_ppl.model.features import FixedPart, fixed_part
 from bnn_ppl.model.initial import initialiser, start
 from bnn_ppl.model.microbatch import fitting_microbatch
 from bnn_ppl.model.network import active_changes
@@ -244,7 +244,7 @@ def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
         tempered=given.tempered,
         microbatch=None if given.microbatch is None else int(given.microbatch),
         precision=precision,
-        fixed_part=cache(pinned(partial(fixed_part, partial(terms_of, model), shapes, data)))
+        fixed_part=cache(pinned(_finder_of_fixed_part(model, shapes, data)))
         if given.layers is None and given.stream is None
         else lambda: None,  # what a batch's statistics have gone into is not a row's own
         batch_statistics=statistics,
@@ -281,6 +281,19 @@ def _logdensity_from(
         return total(terms(position, batch).less(start), batch)
 
     return total(start, batch), change
+
+
+def _finder_of_fixed_part(
+    model: Callable, shapes: Position, data: Data
+) -> Callable[[], FixedPart | None]:
+    # In the float types of now, whatever those of later: some transforms take no others.
+    double = jax.config.jax_enable_x64
+
+    def find() -> FixedPart | None:
+        with jax.enable_x64(double):
+            return fixed_part(partial(terms_of, model), shapes, data)
+
+    return find
 
 
 def _shapes(tree: Any) -> Any:
