@@ -287,7 +287,7 @@ def _finder_of_fixed_part(
     model: Callable, shapes: Position, data: Data
 ) -> Callable[[], FixedPart | None]:
     # In the float types of now, whatever those of later: some transforms take no others.
-    double = jax.config.jax_enable_x64
+    double = jnp.result_type(float) == jnp.float64
 
     def find() -> FixedPart | None:
         with jax.enable_x64(double):
