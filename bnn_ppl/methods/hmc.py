@@ -120,7 +120,7 @@ def hmc(
     from blackjax.mcmc import hmc as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")
-    length = _quarter_period(posterior, mass) if trajectory_length is None else trajectory_length
+    length = quarter_period(posterior, mass) if trajectory_length is None else trajectory_length
     adapts_length = step_size is trajectory_length is None
     jitter = (0.3 if step_size is None else 0.0) if jitter is None else jitter
     affordable = affordable_steps(posterior)
@@ -138,39 +138,10 @@ def hmc(
         return count < num_unadjusted
 
     constant = _num_steps(length, step_size) if step_size is not None and jitter == 0 else None
-
-    def transition(
-        key: jax.Array,
-        chain: "HMCState",
-        logdensity: Any,
-        step_size_now: jax.Array,
-        inverse_mass: Any,
-        adapted: jax.Array | None,
-        accept: Any = False,
-    ) -> tuple["HMCState", dict, TrajectoryEnd | None]:
-        key, time_key, momentum_key = jax.random.split(key, 3)
-        momentum = drawn_momentum(momentum_key, chain.position, inverse_mass)
-        mean = length if adapted is None else adapted
-        steps = constant or _drawn(time_key, mean, jitter, step_size_now, max_num_steps)
-        kernel = kernels.build_kernel(_trajectory(steps))
-        metric = euclidean(inverse_mass, momentum)
-        new, info = kernel(key, chain, logdensity, step_size_now, metric, 1)
-        if accept is not False:
-            new, info = _accepted(new, info, accept)
-        # The energy of the new state: after a rejection that of the starting point.
-        change = jnp.where(info.is_accepted, info.energy, 0.0)
-        stats = {
-            "acceptance_rate": info.acceptance_rate,
-            "diverging": info.is_divergent,
-            "energy": kinetic_energy(inverse_mass, momentum) + change,
-            "n_steps": steps,
-        }
-        return new, stats, None if adapted is None else _end(info, steps * step_size_now)
-
     method = adaptive(
         posterior,
         kernels.init,
-        transition,
+        transitions(length, jitter, max_num_steps, constant),
         step_size=step_size,
         inverse_mass=initial_mass(posterior.prior_std, mass),
         adapt_mass=mass == "diagonal",
@@ -191,6 +162,47 @@ def hmc(
     )
     # As many draws as steps of a trajectory are affordable: 200 to 1,000.
     return method._replace(counts=SAMPLED._replace(num_draws=affordable))
+
+
+def transitions(
+    length: float, jitter: float, max_num_steps: int, constant: int | None = None
+) -> Callable:
+    """Give the transition of HMC, in the form of :func:`adaptive`.
+
+    `length` is the integration time where none is adapted, `constant` the number of steps if it is
+    always the same.
+    """
+    from blackjax.mcmc import hmc as kernels
+
+    def transition(
+        key: jax.Array,
+        chain: "HMCState",
+        logdensity: Any,
+        step_size: jax.Array,
+        inverse_mass: Any,
+        adapted: jax.Array | None,
+        accept: Any = False,
+    ) -> tuple["HMCState", dict, TrajectoryEnd | None]:
+        key, time_key, momentum_key = jax.random.split(key, 3)
+        momentum = drawn_momentum(momentum_key, chain.position, inverse_mass)
+        mean = length if adapted is None else adapted
+        steps = constant or _drawn(time_key, mean, jitter, step_size, max_num_steps)
+        kernel = kernels.build_kernel(_trajectory(steps))
+        metric = euclidean(inverse_mass, momentum)
+        new, info = kernel(key, chain, logdensity, step_size, metric, 1)
+        if accept is not False:
+            new, info = _accepted(new, info, accept)
+        # The energy of the new state: after a rejection that of the starting point.
+        change = jnp.where(info.is_accepted, info.energy, 0.0)
+        stats = {
+            "acceptance_rate": info.acceptance_rate,
+            "diverging": info.is_divergent,
+            "energy": kinetic_energy(inverse_mass, momentum) + change,
+            "n_steps": steps,
+        }
+        return new, stats, None if adapted is None else _end(info, steps * step_size)
+
+    return transition
 
 
 def _trajectory(num_steps: jax.Array | int) -> Callable:
@@ -227,7 +239,8 @@ def _trajectory(num_steps: jax.Array | int) -> Callable:
     return integrator
 
 
-def _quarter_period(posterior: Posterior, mass: Mass) -> float:
+def quarter_period(posterior: Posterior, mass: Mass) -> float:
+    """Give a quarter period of oscillation in the prior, in units of the mass."""
     if mass != "identity":
         return math.pi / 2
     return math.pi / 2 * float(max(posterior.prior_std.values()))

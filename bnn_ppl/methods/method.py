@@ -136,6 +136,9 @@ class Method(NamedTuple):
     raw_rows
         Whether it reads the layers of networks or changes inputs, and so has no use for features of
         x that are computed once (:mod:`bnn_ppl.model.features`).
+    together
+        Whether all chains take each warm-up step together, since it exchanges something between
+        them (:mod:`bnn_ppl.runtime.between_chains`).
     """
 
     init: Callable[..., Any]
@@ -156,6 +159,7 @@ class Method(NamedTuple):
     subsample: float = 1.0
     symmetric_batches: bool = False
     raw_rows: bool = False
+    together: bool = False
 
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:

@@ -33,7 +33,7 @@ def where_needed(
     Tree
         The result of one of the two.
     """
-    if not _are_side_by_side():
+    if not are_side_by_side():
         return jax.lax.cond(needed, function, cheap, *operands)
     other = cheap(*operands)
 
@@ -52,7 +52,7 @@ def one_or_other(
 
     As :func:`where_needed`, but side by side chains compute either only if one of them needs it.
     """
-    if not _are_side_by_side():
+    if not are_side_by_side():
         return jax.lax.cond(first, function, other, *operands)
 
     def nothing(*operands: Any) -> Tree:
@@ -63,7 +63,8 @@ def one_or_other(
     return where_needed(first, function, rest, *operands)
 
 
-def _are_side_by_side() -> bool:
+def are_side_by_side() -> bool:
+    """Whether what is traced is one of several chains that `vmap` maps on a device."""
     try:
         jax.lax.axis_size(SIDE_BY_SIDE)
     except NameError:  # no such axis where this is traced

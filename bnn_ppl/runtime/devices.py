@@ -233,7 +233,9 @@ def one_device_a_core() -> None:
     jax.config.update("jax_num_cpu_devices", count or 1)
 
 
-def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
+def over_chains(
+    function: Callable, mesh: Mesh, num_mapped: int, *, together: bool = False
+) -> Callable:
     """Map over the leading axis of the first `num_mapped` arguments, the chains; share the rest.
 
     Each device runs its own chains without waiting for the others. Where devices share the rows of
@@ -241,7 +243,8 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
     Several take turns on a CPU, where a chain then stays in cache and takes only its own steps, and
     wherever something convolves: side by side, convolutions with weights of their own become one
     grouped convolution, which takes several times the memory. Otherwise an accelerator, which is
-    fastest when full, runs them side by side by `vmap`.
+    fastest when full, runs them side by side by `vmap`; so does any device where all chains go
+    `together`, which may then take means over each other (:mod:`bnn_ppl.runtime.between_chains`).
     """
 
     def on_device(*args: Any) -> Tree:
@@ -250,6 +253,8 @@ def over_chains(function: Callable, mesh: Mesh, num_mapped: int) -> Callable:
         def one(*own: Any) -> Tree:
             return function(*own, *shared)
 
+        if together:
+            return jax.vmap(one, axis_name=SIDE_BY_SIDE)(*mapped)
         first = jax.tree.map(lambda leaf: leaf[0], mapped)
         if jax.tree.leaves(mapped)[0].shape[0] == 1:
             return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], one(*first))

@@ -140,7 +140,7 @@ def _loop(
     # The states come back as arguments, so their sharding must stay: left to itself, the compiler
     # might share a state over the data axis. New states take the memory of the old ones.
     return jax.jit(
-        over_chains(on_chain, mesh, num_mapped=2),
+        over_chains(on_chain, mesh, num_mapped=2, together=constant.together),
         donate_argnums=1,
         out_shardings=chain_sharding(mesh),
     )

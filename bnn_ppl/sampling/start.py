@@ -46,6 +46,7 @@ class Phase(NamedTuple):
     minibatches: Minibatches
     finish: Callable[[Tree], Tree] | None  # Method.finish, after the last iteration
     make: Make | None  # the posterior and the method anew, of numbers
+    together: bool = False  # Method.together; in warm-up alone
 
     def at(self, numbers: Numbers) -> "Phase":
         """Give this phase of the posterior and the method of other numbers."""
@@ -205,6 +206,7 @@ def phases_of(
         draw=None,
         keep=dict,
         finish=method.finish,
+        together=method.together,
     )
     return warmup, draws
 

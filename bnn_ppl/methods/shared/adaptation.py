@@ -17,6 +17,7 @@ from bnn_ppl.methods.shared.trajectory_length import (
     updated_length,
 )
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.between_chains import least_over_chains, mean_over_chains
 from bnn_ppl.runtime.branches import where_needed
 from bnn_ppl.runtime.checks import check_positive
 
@@ -34,6 +35,8 @@ _RESTARTS = (16, 48, 130, 330, 700)
 
 # Draws before the mass matrix adapts to them: the first ones lie outside the typical set.
 _MASS_DELAY = 20
+
+_LEAST_RATE = 0.01  # of acceptance, that one stuck chain among many does not stop all
 
 
 # Most steps of a trajectory, and rows times weights of all of them: the default runs on a table of
@@ -75,6 +78,7 @@ def adaptive(
     first_length: float | None = None,
     max_num_steps: int = 1,
     unadjusted: Callable[[Array | None], Any] | None = None,
+    together: bool = False,
 ) -> Method:
     """Make a self-tuning method of a Metropolis-adjusted kernel on BlackJAX's states.
 
@@ -110,6 +114,9 @@ def adaptive(
     unadjusted
         Function of the number of a warm-up step, None for a draw, that says whether the transition
         goes without a Metropolis test; the transition is given that as ``accept=``.
+    together
+        Whether all chains adapt together, to one step size, mass matrix and length. What a chain
+        adapts to its own draws then follows the mean over chains.
 
     Raises
     ------
@@ -167,33 +174,40 @@ def adaptive(
         chain, info, _ = move(key, state, batch, state.step_size, length)
         return state._replace(chain=chain), info
 
+    average = mean_over_chains if together else _own
+
     def warmup(key: Array, state: AdaptiveState, batch: Any) -> tuple[AdaptiveState, dict]:
+        if together:  # each chain has looked for a first step size: the least is safe for all
+            shared = least_over_chains((state.step_size, state.averaging))
+            state = state._replace(step_size=shared[0], averaging=shared[1])
         # Dual averaging tries one step size and returns an average of those tried: warm-up uses the
         # former, the draws after it use the latter.
         tunes = state.averaging is not None
         tried = jnp.exp(state.averaging.log_step_size) if tunes else state.step_size
         length = None if state.length is None else jnp.exp(state.length.log_length)
         chain, info, end = move(key, state, batch, tried, length, state.num_warmup)
-        state = state._replace(chain=chain, length=_next_length(state, end, max_num_steps * tried))
+        adapted = _next_length(state, end, max_num_steps * tried, average)
+        state = state._replace(chain=chain, length=adapted)
         if tunes:
-            averaging = update_averaging(state.averaging, info["acceptance_rate"])
+            rate = info["acceptance_rate"]
+            averaging = update_averaging(state.averaging, _shared_rate(rate) if together else rate)
             state = state._replace(averaging=averaging, step_size=averaged(averaging))
             due = jnp.isin(state.num_warmup + 1, jnp.array(_RESTARTS))
             state = where_needed(due, partial(restarted, key, batch), lambda state: state, state)
         if state.moments is not None:
-            state = _observed(state, inverse_mass if adapt_mass else None)
+            state = _observed(state, inverse_mass if adapt_mass else None, average)
         return state._replace(num_warmup=state.num_warmup + 1), info
 
     def restarted(key: Array, batch: Any, state: AdaptiveState) -> AdaptiveState:
         first = first_step_size(key, state.chain, state.inverse_mass, batch)
+        first = least_over_chains(first) if together else first
         # Dual averaging jumps to ten times its start, so that jump is to the step size just found,
         # and a warm-up that ends soon after a restart does not suffer.
         restart = state._replace(step_size=first / 10, averaging=start_averaging(first / 10))
         return jax.tree.map(partial(jnp.where, first > 10 * state.step_size), restart, state)
 
-    return Method(
-        init, step, _draw, warmup, settings, logdensity=posterior.logdensity, all_rows=True
-    )
+    method = Method(init, step, _draw, warmup, settings, logdensity=posterior.logdensity)
+    return method._replace(all_rows=True, together=together)
 
 
 def affordable_steps(posterior: Posterior) -> int:
@@ -210,10 +224,24 @@ def _draw(key: Array, state: AdaptiveState) -> Tree:
     return state.chain.position
 
 
-def _observed(state: AdaptiveState, initial: Tree | None) -> AdaptiveState:
+def _own(tree: Tree) -> Tree:
+    """Give what a chain averages where each adapts for itself."""
+    return tree
+
+
+def _shared_rate(rate: Array) -> Array:
+    """Give the acceptance rate that all chains adapt to: the harmonic mean, below which few are.
+
+    The arithmetic mean would hide that a few chains reject all of their proposals (Hoffman, Radul &
+    Sountsov, 2021, section 3.2).
+    """
+    return 1 / mean_over_chains(1 / jnp.maximum(rate, _LEAST_RATE))
+
+
+def _observed(state: AdaptiveState, initial: Tree | None, average: Callable) -> AdaptiveState:
     """Add the draw to the moments; adapt the inverse mass, unless its initial value is None."""
     assert state.moments is not None
-    moments = updated_moments(state.moments, state.chain.position)
+    moments = updated_moments(state.moments, state.chain.position, average)
     mass = state.inverse_mass if initial is None else estimated_mass(moments, initial)
     return state._replace(moments=moments, inverse_mass=mass)
 
@@ -229,12 +257,12 @@ def _begin_moments(
 
 
 def _next_length(
-    state: AdaptiveState, end: TrajectoryEnd | None, longest: Array
+    state: AdaptiveState, end: TrajectoryEnd | None, longest: Array, average: Callable
 ) -> LengthState | None:
     if state.length is None or end is None or state.moments is None:
         return None
     start, mean = state.chain.position, state.moments.mean
-    return updated_length(state.length, start, end, mean, state.inverse_mass, longest)
+    return updated_length(state.length, start, end, mean, state.inverse_mass, longest, average)
 
 
 def _check(step_size: float | None, target_acceptance: float) -> None:
@@ -313,17 +341,22 @@ def initial_moments(position: Tree, inverse_mass: Tree) -> tuple[RunningMoments,
     return moments, _broadcast(inverse_mass, position)
 
 
-def updated_moments(moments: RunningMoments, position: Tree) -> RunningMoments:
+def updated_moments(
+    moments: RunningMoments, position: Tree, average: Callable[[Tree], Tree] = _own
+) -> RunningMoments:
     """Add a draw, with a weight that grows as the fifth power of its number.
 
     The first half then has 2 % of the weight, and a start far outside the typical set is soon
-    forgotten.
+    forgotten. `average` is the mean over the chains whose draws are added.
     """
     count = moments.num_draws + 1
     share = 6 / (count + 5)
     change = jax.tree.map(jnp.subtract, position, moments.mean)
-    mean = jax.tree.map(lambda m, d: m + share * d, moments.mean, change)
-    variance = jax.tree.map(lambda v, d: (1 - share) * (v + share * d**2), moments.variance, change)
+    step, square = average((change, jax.tree.map(jnp.square, change)))
+    mean = jax.tree.map(lambda m, d: m + share * d, moments.mean, step)
+    variance = jax.tree.map(
+        lambda v, s, d: (1 - share) * v + share * (s - share * d**2), moments.variance, square, step
+    )
     return RunningMoments(count, mean, variance)
 
 

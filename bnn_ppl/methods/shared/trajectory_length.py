@@ -1,6 +1,7 @@
-"""Length of the trajectories of Hamiltonian Monte Carlo, adapted within a chain."""
+"""Length of the trajectories of Hamiltonian Monte Carlo, adapted by one chain or all together."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -54,6 +55,7 @@ def updated_length(
     mean: Tree,
     inverse_mass: Tree,
     longest: Array,
+    average: Callable[[Tree], Tree] = lambda own: own,
 ) -> LengthState:
     """Take a step up the slope of the mean square change of the squared distance.
 
@@ -69,6 +71,8 @@ def updated_length(
         Inverse mass matrix, in units of whose square root they are measured.
     longest
         Longest time that a trajectory can be integrated for.
+    average
+        Mean over the chains that adapt one length.
     """
     before = _squared_distance(start, mean, inverse_mass)
     change = _squared_distance(end.position, mean, inverse_mass) - before
@@ -76,10 +80,12 @@ def updated_length(
     # momentum, so that the inverse mass cancels.
     derivative = end.time * optax.tree.vdot(optax.tree.sub(end.position, mean), end.momentum)
     slope = end.acceptance * change * derivative
+    finite = jnp.isfinite(slope) & (end.acceptance > 0)
+    slope, known = average((jnp.where(finite, slope, 0.0), finite.astype(float)))
     count = state.num_transitions + 1
     number = count - _DELAY  # of the update
     moved = _moved(state, slope, jnp.maximum(number, 1), jnp.log(longest))
-    used = (number > 0) & jnp.isfinite(slope) & (end.acceptance > 0)
+    used = (number > 0) & (known > 0)
     state = jax.tree.map(lambda new, old: jnp.where(used, new, old), moved, state)
     return state._replace(num_transitions=count)
 
