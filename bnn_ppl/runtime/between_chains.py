@@ -23,6 +23,11 @@ def least_over_chains(tree: Tree) -> Tree:
     return _over_chains(jax.lax.pmin, tree)
 
 
+def number_of_chains() -> int:
+    """Count the chains that means are taken over."""
+    return jax.lax.psum(1, _AXES) if are_side_by_side() else 1
+
+
 def _over_chains(reduce: Callable, tree: Tree) -> Tree:
     if not are_side_by_side():
         return tree

@@ -17,7 +17,11 @@ from bnn_ppl.methods.shared.trajectory_length import (
     updated_length,
 )
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.between_chains import least_over_chains, mean_over_chains
+from bnn_ppl.runtime.between_chains import (
+    least_over_chains,
+    mean_over_chains,
+    number_of_chains,
+)
 from bnn_ppl.runtime.branches import where_needed
 from bnn_ppl.runtime.checks import check_positive
 
@@ -242,7 +246,10 @@ def _observed(state: AdaptiveState, initial: Tree | None, average: Callable) -> 
     """Add the draw to the moments; adapt the inverse mass, unless its initial value is None."""
     assert state.moments is not None
     moments = updated_moments(state.moments, state.chain.position, average)
-    mass = state.inverse_mass if initial is None else estimated_mass(moments, initial)
+    num_chains = 1 if average is _own else number_of_chains()
+    mass = state.inverse_mass
+    if initial is not None:
+        mass = estimated_mass(moments, initial, num_chains)
     return state._replace(moments=moments, inverse_mass=mass)
 
 
@@ -337,7 +344,8 @@ def _first_step_size(key: Array, chain: Any, density: Callable, mass: Tree, targ
 
 def initial_moments(position: Tree, inverse_mass: Tree) -> tuple[RunningMoments, Tree]:
     """RunningMoments of no draws yet, and the inverse mass matrix with one entry per weight."""
-    moments = RunningMoments(jnp.zeros(()), position, optax.tree.zeros_like(position))
+    zeros = optax.tree.zeros_like(position)
+    moments = RunningMoments(jnp.zeros(()), zeros, zeros)
     return moments, _broadcast(inverse_mass, position)
 
 
@@ -360,14 +368,13 @@ def updated_moments(
     return RunningMoments(count, mean, variance)
 
 
-def estimated_mass(moments: RunningMoments, initial: Tree) -> Tree:
+def estimated_mass(moments: RunningMoments, initial: Tree, num_chains: int = 1) -> Tree:
     """Shrink the variance towards the initial value, which counts as much as five draws.
 
-    On the log scale, since a posterior is often narrower than its prior by orders of magnitude.
+    Of all those that `num_chains` have given. On the log scale, since a posterior is often narrower than its prior by orders of magnitude.
     """
-    trust = jnp.where(
-        moments.num_draws > _MASS_DELAY, moments.num_draws / (moments.num_draws + 5), 0.0
-    )
+    num_draws = num_chains * moments.num_draws
+    trust = jnp.where(moments.num_draws > _MASS_DELAY, num_draws / (num_draws + 5), 0.0)
 
     def shrunk(variance: Array, first: Array) -> Array:
         known = jnp.where(variance > 0, variance, first)  # it is 0 while every proposal is rejected
