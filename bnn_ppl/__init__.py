@@ -45,6 +45,7 @@ from bnn_ppl.model.network import random_network
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness import adversarial, corruptions, shift
 from bnn_ppl.runtime.programs import cache_compiled_programs
+from bnn_ppl.sampling.gp_prior import gp_prior
 from bnn_ppl.sampling.plan import plan
 from bnn_ppl.sampling.points import fit_points
 from bnn_ppl.sampling.prior_scale import prior_scale
@@ -84,6 +85,7 @@ __all__ = [
     "diagnostics",
     "fit_points",
     "function_draws",
+    "gp_prior",
     "guide",
     "linearised",
     "metrics",

@@ -60,6 +60,10 @@ CASES = {
         HMC | {"hidden": (3,)},
         ("gp-1d network error", "gp-1d exact noise", "gp-1d-heteroscedastic exact width beyond"),
     ),
+    "gp_prior": Case(
+        HMC | {"hidden": (3,), "num_steps": 2},
+        ("usual prior error", "gp_prior nll"),
+    ),
     "imdb_as_in_the_hmc_paper": Case(
         {"subset": 8, "num_test": 6, "embedding_size": 2, "filters": 2, "units": 2}
         | {"batch_size": 4, "num_members": 2, "num_epochs": 1, "num_burnin_epochs": 1}
@@ -145,6 +149,7 @@ SLOW = (
     "corrupted_labels",
     "covariate_shift",
     "gaussian_process",
+    "gp_prior",
     "imdb_as_in_the_hmc_paper",
     "mnist160_hmc",
     "mnist_table",
