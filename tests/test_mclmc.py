@@ -16,7 +16,7 @@ from stats import effective_sample_size
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.mclmc import MCLMCState
-from bnn_ppl.methods.shared.integrators import _momentum_update, isokinetic_mclachlan, langevin_step
+from bnn_ppl.methods.shared.integrators import isokinetic_mclachlan, langevin_step, momentum_update
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 SCALES = np.geomspace(0.1, 1.0, 100)
@@ -243,7 +243,7 @@ def test_kinetic_energy_keeps_its_digits(distance):
     delta = 0.3 * distance * norm / (num_weights - 1)
     projection = direction @ gradient / norm
     expected = (num_weights - 1) * np.log(np.cosh(delta) + projection * np.sinh(delta))
-    update = _momentum_update(jnp.ones(num_weights))
+    update = momentum_update(jnp.ones(num_weights))
     direction, gradient = jnp.asarray(direction, float), jnp.asarray(gradient, float)
     assert direction.dtype == jnp.float32
     *_, change = update(direction, gradient, distance, 0.3)

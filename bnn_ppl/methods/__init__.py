@@ -24,6 +24,7 @@ from bnn_ppl.methods.nuts import nuts as nuts
 from bnn_ppl.methods.sghmc import sghmc as sghmc
 from bnn_ppl.methods.sgld import sgld as sgld
 from bnn_ppl.methods.sgnht import sgnht as sgnht
+from bnn_ppl.methods.smile import smile as smile
 from bnn_ppl.methods.svgd import svgd as svgd
 from bnn_ppl.methods.swag import swag as swag
 from bnn_ppl.methods.vogn import vogn as vogn

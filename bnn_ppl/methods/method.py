@@ -133,6 +133,9 @@ class Method(NamedTuple):
         Share of the rows that each chain sees, its own, drawn at random without replacement.
     symmetric_batches
         Whether every other epoch goes through the batches of the one before in reverse order.
+    independent_batches
+        Whether each batch is drawn anew, with replacement, so that the noise of gradients is white:
+        over an epoch it sums to zero. Rows read from disk come in epochs all the same.
     raw_rows
         Whether it reads the layers of networks or changes inputs, and so has no use for features of
         x that are computed once (:mod:`bnn_ppl.model.features`).
@@ -158,6 +161,7 @@ class Method(NamedTuple):
     recipe: Recipe | None = None
     subsample: float = 1.0
     symmetric_batches: bool = False
+    independent_batches: bool = False
     raw_rows: bool = False
     together: bool = False
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.method import rows_of_share
+from bnn_ppl.methods.method import Method, rows_of_share
 from bnn_ppl.runtime.devices import num_row_shards
 
 Tree = Any
@@ -23,6 +23,7 @@ class Minibatches(NamedTuple):
     bootstrap: bool  # each chain sees a bootstrap sample of the rows
     subsample: float = 1.0  # share of the rows that each chain sees, drawn without replacement
     symmetric: bool = False  # every other epoch is the one before it, backwards
+    independent: bool = False  # there are no epochs: each batch is drawn anew, with replacement
 
     def check(self, num_rows: int, shards: int) -> None:
         """Refuse a batch size that does not fit the rows or the devices that share them."""
@@ -48,9 +49,10 @@ class Minibatches(NamedTuple):
 
     def order(self, key: jax.Array, count: jax.Array | int, data: Tree) -> Tree:
         """Give the order of the rows, (shard, row), in the epoch of step `count`."""
-        if self.size is None and not self.bootstrap and self.subsample == 1:
-            return ()
         shards, rows, kept, steps = self._sizes(data)
+        whole = self.size is None or (self.independent and self.size == rows * shards)
+        if whole and not self.bootstrap and self.subsample == 1:
+            return ()
         epoch = count // steps
         size = None if self.size is None else self.size // shards
         sweep = epoch // 2 if self.symmetric else epoch
@@ -63,6 +65,8 @@ class Minibatches(NamedTuple):
                 chosen = jax.random.randint(own_key, (rows,), 0, rows)
             elif kept < rows:
                 chosen = jax.random.permutation(own_key, rows)[:kept]
+            if self.independent:
+                return chosen
             order = _shuffled(epoch_key, chosen)
             if not self.symmetric:
                 return order
@@ -77,12 +81,18 @@ class Minibatches(NamedTuple):
         if isinstance(order, tuple):
             return order, data
         shards, rows, kept, steps = self._sizes(data)
-        order = jax.lax.cond(
-            count % steps == 0, lambda: self.order(key, count, data), lambda: order
-        )
         size = kept if self.size is None else self.size // shards
-        start = count % steps * size
-        index = jax.lax.dynamic_slice_in_dim(order, start, size, axis=1)
+        if self.independent and self.size is not None:
+            # Of no shard: two for each belong to its order and its sample of the rows.
+            own_key = jax.random.fold_in(jax.random.fold_in(key, 2 * shards), count)
+            places = jax.random.randint(own_key, (shards, size), 0, order.shape[1])
+            index = jnp.take_along_axis(order, places, axis=1)
+        else:
+            order = jax.lax.cond(
+                count % steps == 0, lambda: self.order(key, count, data), lambda: order
+            )
+            start = count % steps * size
+            index = jax.lax.dynamic_slice_in_dim(order, start, size, axis=1)
 
         def take(leaf: jax.Array) -> jax.Array:
             parts = leaf.reshape(shards, rows, *leaf.shape[1:])
@@ -98,6 +108,12 @@ class Minibatches(NamedTuple):
         rows = num_rows // shards
         kept = rows_of_share(self.subsample, rows)
         return shards, rows, kept, 1 if self.size is None else kept // (self.size // shards)
+
+
+def minibatches_for(method: Method, size: int | None, bootstrap: bool) -> Minibatches:
+    """Give the batches that a method takes, of a size."""
+    kinds = method.symmetric_batches, method.independent_batches
+    return Minibatches(size, bootstrap, method.subsample, *kinds)
 
 
 def _backwards(order: jax.Array, size: int) -> jax.Array:

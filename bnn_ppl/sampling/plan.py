@@ -13,7 +13,7 @@ from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import bytes_of, memory_limit, over_chains, products_in, to_host
 from bnn_ppl.sampling.compiled_loop import CompiledLoop, one_record
-from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.minibatches import minibatches_for
 from bnn_ppl.sampling.points import maker_of, prepared_points
 from bnn_ppl.sampling.start import Keep, Prepared, prepare
 from bnn_ppl.sampling.starting_method import prepared_start
@@ -115,7 +115,7 @@ def plan(
     num_warmup, num_draws, thin, size, *_ = counts
     began = time.perf_counter()
     lengths = num_chains, num_warmup, num_draws, thin
-    minibatches = Minibatches(size, bootstrap, method.subsample, method.symmetric_batches)
+    minibatches = minibatches_for(method, size, bootstrap)
     prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
     loops = [loop_of(phase, prepared) for phase in prepared.phases]
     compile_seconds = time.perf_counter() - began

@@ -18,7 +18,7 @@ from bnn_ppl.runtime.jaxprs import Cost, cost_of
 from bnn_ppl.runtime.machines import Device, Machine, mesh_of
 from bnn_ppl.sampling.ahead import prepare_ahead
 from bnn_ppl.sampling.compiled_loop import trace_loop
-from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.minibatches import minibatches_for
 from bnn_ppl.sampling.points import maker_of
 from bnn_ppl.sampling.start import Prepared
 
@@ -156,9 +156,7 @@ def plan_ahead(
     given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
     counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
     mesh = mesh_of(machine, num_chains)
-    minibatches = Minibatches(
-        counts.batch_size, bootstrap, method.subsample, method.symmetric_batches
-    )
+    minibatches = minibatches_for(method, counts.batch_size, bootstrap)
     lengths = num_chains, counts.num_warmup, counts.num_draws, counts.thin
     prepared = prepare_ahead(posterior, method, *lengths, minibatches, mesh)
     phases = _compiled_phases(prepared, machine.device.memory)

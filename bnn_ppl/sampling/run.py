@@ -22,7 +22,7 @@ from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import waiting
 from bnn_ppl.sampling.compiled_loop import one_record
 from bnn_ppl.sampling.judged import judged, log_likelihood_at, tell
-from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.minibatches import minibatches_for
 from bnn_ppl.sampling.points import points_held
 from bnn_ppl.sampling.settings import attributes, settings_to_resume
 from bnn_ppl.sampling.start import Keep, prepare
@@ -198,7 +198,7 @@ def run(
     method = _scored(method, posterior, score_every, held_out, size)
     goal = goal_of(posterior, until, num_chains, num_draws, thin)
     num_draws = first_look(goal, num_draws, header)
-    minibatches = Minibatches(size, bootstrap, method.subsample, method.symmetric_batches)
+    minibatches = minibatches_for(method, size, bootstrap)
     lengths = num_chains, num_warmup, num_draws, thin
     recorder: Memory | Folder
     with waiting(progress):

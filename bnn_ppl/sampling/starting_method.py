@@ -58,7 +58,9 @@ def prepared_start(
 ) -> Prepared:
     """Prepare the warm-up of a starting method for the chains of a run."""
     minibatches = prepared.phases[1].minibatches._replace(
-        size=start.counts.batch_size, symmetric=start.symmetric_batches
+        size=start.counts.batch_size,
+        symmetric=start.symmetric_batches,
+        independent=start.independent_batches,
     )
     num_warmup = min(start.counts.num_warmup, MOST_STEPS)
     lengths = len(prepared.chains), num_warmup, 1, 0

@@ -54,7 +54,7 @@ def langevin_step(
     exponent = jnp.minimum(2 * step_size / length, 50.0)  # beyond, the direction is all noise
     amount = jnp.sqrt(jnp.expm1(exponent) / optax.tree.size(state.momentum))
     noisy = optax.tree.add_scale(moved.momentum, amount, gaussian_like(key, state.momentum))
-    return moved._replace(momentum=_normalised(noisy)), jnp.where(finite, error, 0.0), finite
+    return moved._replace(momentum=normalised(noisy)), jnp.where(finite, error, 0.0), finite
 
 
 def isokinetic_mclachlan(logdensity_fn: Callable, inverse_mass_matrix: Tree) -> Callable:
@@ -68,14 +68,16 @@ def isokinetic_mclachlan(logdensity_fn: Callable, inverse_mass_matrix: Tree) -> 
     from blackjax.mcmc import integrators
 
     return integrators.generalized_two_stage_integrator(
-        _momentum_update(jax.tree.map(jnp.sqrt, inverse_mass_matrix)),
+        momentum_update(jax.tree.map(jnp.sqrt, inverse_mass_matrix)),
         integrators.euclidean_position_update_fn(logdensity_fn),
         integrators.mclachlan_coefficients,
         format_output_fn=integrators.format_isokinetic_state_output,
     )
 
 
-def _momentum_update(scale: Tree) -> Callable:
+def momentum_update(scale: Tree) -> Callable:
+    """Turn the direction by the force: give it, the velocity and the kinetic energy gained."""
+
     def update(
         momentum: Tree,
         logdensity_grad: Tree,
@@ -100,7 +102,7 @@ def _momentum_update(scale: Tree) -> Callable:
         along, kept = along / whole, 2 * zeta / whole
         turned = jax.tree.map(lambda e, u: along * e + kept * u, direction, momentum)
         if dims < _FEW:
-            turned = _normalised(turned)
+            turned = normalised(turned)
         change = (dims - 1) * _log_stretch(delta, projection)
         total = change if kinetic_change is None else kinetic_change + change
         return turned, jax.tree.map(jnp.multiply, turned, scale), total
@@ -119,6 +121,7 @@ def _log_stretch(delta: jax.Array, projection: jax.Array) -> jax.Array:
     return jnp.where(delta < 1, jnp.log1p(growth), delta + jnp.log1p(-shrunk))
 
 
-def _normalised(direction: Tree) -> Tree:
+def normalised(direction: Tree) -> Tree:
+    """Give the direction the length 1."""
     norm = optax.tree.norm(direction)
     return jax.tree.map(lambda u: u / norm, direction)

@@ -42,7 +42,7 @@ class TunedState(NamedTuple):
     step_size: Array
     ceiling: Array  # of the step size: well below the least found unstable
     excess: Array  # sum over the window
-    worst: Array  # greatest kinetic temperature in the window
+    worst: Array  # greatest kinetic temperature, or instability, in the window
     window_start: Array
     window_end: Array
     num_steps: Array
@@ -57,6 +57,7 @@ def tuned(
     settings: dict[str, Any],
     move_after: Move | None = None,
     start: Method | None = None,
+    most: float | None = None,
 ) -> Method:
     """Make a method of a stochastic-gradient kernel that finds its mass and step size in warm-up.
 
@@ -74,7 +75,8 @@ def tuned(
         ``key, position -> chain``.
     move
         ``key, chain, batch, step_size, mass -> chain, info``; info has the
-        ``kinetic_temperature`` and ``excess``, the error that is to average ``EXCESS``.
+        ``kinetic_temperature`` and ``excess``, the error that is to average ``EXCESS``; without a
+        temperature ``instability`` in its place.
     position
         ``chain -> position``.
     first_step_size
@@ -86,7 +88,11 @@ def tuned(
     start
         Method whose warm-up the chains go through first; by default they start at the optima of
         ``descent(posterior, anchored=True)``.
+    most
+        The highest temperature, or instability, of a stable chain; by default that of the
+        temperature of as many weights.
     """
+    most = _highest_temperature(posterior.num_weights) if most is None else most
 
     def init(key: Array, start: Tree, batch: Any) -> TunedState:
         del batch
@@ -97,8 +103,6 @@ def tuned(
         return TunedState(
             chain, chain, ones, zeros, none, jnp.asarray(jnp.inf), none, none, first, end, zero
         )
-
-    most = _highest_temperature(posterior.num_weights)
 
     def begin(state: TunedState, num_warmup: Array) -> TunedState:
         # A short warm-up has fewer probes and shorter windows.
@@ -111,7 +115,7 @@ def tuned(
         chain, info = moved(key, state.chain, batch, state.step_size, state.mass)
         # A chain that is lost is brought back, flagged, and goes on with shorter steps: better than
         # no number ever after.
-        lost = ~(info["kinetic_temperature"] < _LOST * most)
+        lost = ~(_instability(info) < _LOST * most)
         chain = jax.tree.map(partial(jnp.where, lost), state.safe, chain)
         info = _recorded(info | {"diverging": info["diverging"] | lost}, state.step_size)
         step_size = state.step_size / jnp.where(lost, _SHORTER, 1.0)
@@ -125,7 +129,7 @@ def tuned(
 
     def adapt(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
         chain, info = move(key, state.chain, batch, state.step_size, state.mass)
-        worst = jnp.maximum(state.worst, jnp.nan_to_num(info["kinetic_temperature"], nan=jnp.inf))
+        worst = jnp.maximum(state.worst, jnp.nan_to_num(_instability(info), nan=jnp.inf))
         state = state._replace(chain=chain, excess=state.excess + info["excess"], worst=worst)
         info = _recorded(info, state.step_size)
         due = state.num_steps + 1 == state.window_end
@@ -199,19 +203,24 @@ def _mass(posterior: Posterior, mean_squares: Tree, batch: Any) -> Tree:
     }
 
 
-def gradient_variance(posterior: Posterior, mass: Tree, batch: Any) -> Tree:
+def gradient_variance(posterior: Posterior, mass: Tree, batch: Any, replaced: bool = False) -> Tree:
     """Give the variance of a minibatch's gradient, which the Fisher information in the mass tells.
 
-    Rows are drawn without replacement: of all rows it is 0.
+    Of all rows it is 0, and less by that of one batch if they are drawn without replacement.
     """
-    factor = max(_rows_a_row(posterior, batch) - 1, 0.0) / posterior.temperature
+    ratio = _rows_a_row(posterior, batch)
+    factor = (ratio if replaced and ratio > 1 else max(ratio - 1, 0.0)) / posterior.temperature
     return {site: factor * (m - posterior.prior_std[site] ** -2) for site, m in mass.items()}
 
 
+def _instability(info: dict[str, Array]) -> Array:
+    return info["instability" if "instability" in info else "kinetic_temperature"]
+
+
 def _recorded(info: dict[str, Array], step_size: Array) -> dict[str, Array]:
-    return {name: value for name, value in info.items() if name != "excess"} | {
-        "step_size": step_size
-    }
+    hidden = "excess", "instability"
+    shown = {name: value for name, value in info.items() if name not in hidden}
+    return shown | {"step_size": step_size}
 
 
 def _of_one_gradient(info: dict[str, Any]) -> dict[str, Array]:

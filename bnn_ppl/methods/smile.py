@@ -1,0 +1,240 @@
+"""Stochastic microcanonical Langevin dynamics: constant speed, minibatch gradients."""
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bnn_ppl.methods.method import Method, describe, step_info
+from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.shared.integrators import check_sphere, momentum_update, normalised
+from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.methods.shared.tuned_steps import (
+    EXCESS,
+    configurational_temperature,
+    gradient_variance,
+    tuned,
+)
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.checks import check_positive
+
+Array = jax.Array
+Tree = Any
+
+# Relative error of the variances of a Gaussian of many weights, from the step's own law: a sixth of
+# the squared step over sqrt(d), whose energy error squared is d / 16 times the sixth power; and a
+# twelfth of the energy variance of the minibatches' noise, by weight. The mean of the two-thirds
+# power of a normal number is 0.80.
+_OF_ENERGY_ERROR, _OF_NOISE = 16 ** (1 / 3) / 6 / 0.80, 1 / 12
+
+# Change of energy by weight, and standard deviations of it, that a stable chain never reaches.
+_MOST_CHANGE, _MOST_SPREAD = 1.0, 6.0
+
+
+class Chain(NamedTuple):
+    """Position and direction, whose length is 1."""
+
+    position: Tree
+    direction: Tree
+
+
+class SmileState(NamedTuple):
+    """State of a chain of given step size."""
+
+    chain: Chain
+    num_steps: Array  # taken so far
+
+
+@describe(
+    gives="draws",
+    cost="a gradient on a minibatch",
+    bias="second order in the step size, plus gradient noise",
+    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
+    stochastic_gradients=True,
+)
+def smile(
+    posterior: Posterior,
+    step_size: float | Schedule | None = None,
+    *,
+    decoherence_length: float | None = None,
+    precondition: bool = True,
+) -> Method:
+    r"""Stochastic microcanonical Langevin ensembles: :func:`bnn_ppl.mclmc` on minibatches.
+
+    .. math:: dw = S u\, dt, \qquad
+        du = (I - u u^\top) \left(S g / (d - 1)\, dt + \Sigma^{1/2}\, dB\right)
+
+    with u on the unit sphere in d dimensions and g the gradient of the log-density estimated from
+    the minibatch (Sommer, Diao, Robnik, Seljak & Rügamer, 2026). A step drifts by half of
+    :math:`\epsilon`, turns u exactly by the force there, drifts by the other half, and adds noise
+    to u.
+
+    The length of u is fixed, so that noise of the gradients cannot heat the chain, as it does
+    :func:`bnn_ppl.sghmc`: it only turns u. If it is the same in all directions, that is what the
+    injected noise does anyway, and the posterior remains stationary; if it is not, the weights of
+    noisy gradients are too wide. Hence S, the inverse root of each gradient's variance, as the
+    paper preconditions by the gradients' noise; here the prior's precision is added to it, since
+    weights that the data do not determine have none.
+
+    **Biased** to second order in the step size.
+
+    Parameters
+    ----------
+    posterior
+        Posterior to sample, of at least two weights.
+    step_size
+        Length :math:`\epsilon` of a step, a number or a schedule, with S = 1. None: found in
+        warm-up, with S, in units of S (see Notes).
+    decoherence_length
+        Distance L over which the direction decorrelates, in the same units, without the noise of
+        minibatches. None: sqrt(d).
+    precondition
+        Whether S, where it is found, differs between weights, and the injected noise completes that
+        of the minibatches to noise that does not. If not, S is one number.
+
+    Notes
+    -----
+    The chains start at the optima of ``descent(posterior, anchored=True)``. The first steps of
+    warm-up (300, or an eighth) estimate :math:`S^{-2}` there, the diagonal of the prior's precision
+    plus the empirical Fisher information F. In windows of 200, 400, ... steps the step size is then
+    set so that an estimate of the relative error of the variances averages 0.03:
+    :math:`0.53\, |\Delta|^{2/3} / d^{1/3} + \epsilon^2 \bar v / (12 d)`, with :math:`\Delta` the
+    change of energy in a step, on its minibatch, and :math:`\epsilon^2 \bar v` the variance of the
+    energy that a minibatch's noise adds, :math:`\bar v` the mean of :math:`S^2 F N / |B|`.
+    (The paper tunes by the variance of the energy; these two terms and their factors are ours, from
+    the law of the step for a Gaussian of many weights.) A window in which a step changed the energy
+    by more than about d, or to what is not finite, is undone, and a third of its step size not
+    exceeded again; a chain that does so later is brought back to the end of warm-up and goes on
+    with a quarter of the step size. The squared change of energy by weight is recorded in warm-up,
+    as ``energy_error``.
+
+    The injected noise of u has the variance :math:`\nu^2 - (\epsilon S / (d - 1))^2 F N / |B|` per
+    weight, where :math:`\nu^2 = (e^{2 \epsilon / L} - 1) / d` or, if it is larger, the largest of
+    what is subtracted: together with the minibatch's own it is the same in all directions. Each
+    minibatch is drawn anew, with replacement: over an epoch its noise would sum to zero, which is
+    also a bias. (Both are ours.)
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+    check_arguments(posterior=posterior)
+    num_weights = posterior.num_weights
+    check_sphere(num_weights)
+    if decoherence_length is not None:
+        check_positive("decoherence_length", decoherence_length)
+    length = decoherence_length or math.sqrt(num_weights)
+    settings = {"method": "smile", "decoherence_length": decoherence_length}
+
+    def init_chain(key: Array, position: Tree) -> Chain:
+        return Chain(position, normalised(gaussian_like(key, position)))
+
+    if step_size is None:
+        move = partial(_tuned_move, posterior, length, precondition)
+        return tuned(
+            posterior,
+            init_chain,
+            partial(move, True),
+            lambda chain: chain.position,
+            lambda square: jnp.sqrt(12 * EXCESS * num_weights / (1 + square)),
+            settings | {"step_size": None, "precondition": precondition},
+            move_after=partial(move, False),
+            most=_MOST_CHANGE + _MOST_SPREAD * math.sqrt(2 / num_weights),
+        )._replace(independent_batches=True)
+    check_rate("step_size", step_size)
+
+    def init(key: Array, position: Tree, batch: Any) -> SmileState:
+        del batch
+        return SmileState(init_chain(key, position), jnp.zeros((), int))
+
+    def step(key: Array, state: SmileState, batch: Any) -> tuple[SmileState, dict]:
+        size = value_at(step_size, state.num_steps)
+        ones, zeros = (
+            make(state.chain.position) for make in (optax.tree.ones_like, optax.tree.zeros_like)
+        )
+        chain, info, _ = _move(posterior, length, key, state.chain, batch, size, ones, zeros)
+        return SmileState(chain, state.num_steps + 1), info | {"step_size": jnp.asarray(size)}
+
+    return Method(
+        init,
+        step,
+        draw=lambda key, state: state.chain.position,
+        settings=settings | {"step_size": named(step_size)},
+        logdensity=posterior.logdensity,
+        independent_batches=True,
+    )
+
+
+def _tuned_move(
+    posterior: Posterior,
+    length: float,
+    precondition: bool,
+    measured: bool,
+    key: Array,
+    chain: Chain,
+    batch: Any,
+    size: Array,
+    mass: Tree,
+) -> tuple[Chain, dict[str, Array]]:
+    """Take a step in units of S; measure its energy error, if that is wanted."""
+    dims = posterior.num_weights
+    own = gradient_variance(posterior, mass, batch, replaced=True)
+    if not precondition:
+        mean = optax.tree.sum(mass) / dims
+        mass = jax.tree.map(lambda m: jnp.broadcast_to(mean, m.shape), mass)
+    scale = jax.tree.map(lambda m: m**-0.5, mass)
+    own = jax.tree.map(jnp.divide, own, mass)
+    noise = optax.tree.sum(own) / dims
+    known = own if precondition else optax.tree.zeros_like(own)
+    new, info, gained = _move(posterior, length, key, chain, batch, size, scale, known)
+    instability = jnp.abs(gained) / dims
+    if not measured:
+        return new, info | {"instability": instability}
+    before, after = (posterior.logdensity(at.position, batch) for at in (chain, new))
+    error = (gained - after + before) ** 2 / dims
+    bias = _OF_ENERGY_ERROR * error ** (1 / 3) + _OF_NOISE * size**2 * noise / dims
+    return new, info | {
+        "instability": jnp.maximum(instability, jnp.abs(gained - after + before) / dims),
+        "energy_error": error,
+        # In proportion to the step size, as the windows expect it.
+        "excess": jnp.sqrt(EXCESS * bias),
+    }
+
+
+def _move(
+    posterior: Posterior,
+    length: float,
+    key: Array,
+    chain: Chain,
+    batch: Any,
+    size: Array,
+    scale: Tree,
+    own: Tree,
+) -> tuple[Chain, dict[str, Array], Array]:
+    """Take a step; give also the kinetic energy gained. Gradients, scaled, have the noise `own`."""
+    dims = posterior.num_weights
+
+    def drift(position: Tree, direction: Tree) -> Tree:
+        return jax.tree.map(lambda w, s, u: w + size / 2 * s * u, position, scale, direction)
+
+    position = drift(*chain)
+    lp, gradient = jax.value_and_grad(posterior.logdensity)(position, batch)
+    info = step_info(
+        lp, configurational_temperature=configurational_temperature(position, gradient)
+    )
+    direction, _, gained = momentum_update(scale)(chain.direction, gradient, size, 1.0)
+    position = drift(position, direction)
+    # Beyond, the direction is all noise.
+    wanted = jnp.expm1(jnp.minimum(2 * size / length, 50.0)) / dims
+    there = optax.tree.scale((size / (dims - 1)) ** 2, own)
+    wanted = jnp.maximum(wanted, optax.tree.max(there))
+    direction = jax.tree.map(
+        lambda u, v, e: u + jnp.sqrt(wanted - v) * e,
+        *(direction, there, gaussian_like(key, direction)),
+    )
+    return Chain(position, normalised(direction)), info, gained
