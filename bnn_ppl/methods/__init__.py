@@ -25,4 +25,5 @@ from bnn_ppl.methods.sgld import sgld as sgld
 from bnn_ppl.methods.sgnht import sgnht as sgnht
 from bnn_ppl.methods.svgd import svgd as svgd
 from bnn_ppl.methods.swag import swag as swag
+from bnn_ppl.methods.tempered_smc import tempered_smc as tempered_smc
 from bnn_ppl.methods.vogn import vogn as vogn
