@@ -32,6 +32,7 @@ Tree = Any
 _NUM_PARTICLES, _MOST_WARMUP = 500, 2000
 _LENGTH, _JITTER = math.pi / 2, 0.3  # of a trajectory: a quarter period
 _GAIN = 1.0  # of the log step size, per difference of the acceptance rate from its target
+_NUM_HALVINGS = 50  # of what is left of the exponent: a first one may be as small as 1e-10
 _SIDE_BY_SIDE = 2**24  # rows times weights of the particles that are moved at once
 
 
@@ -272,10 +273,9 @@ def _resampled(
     """Raise the exponent as far as the weights allow, and resample by them."""
     from blackjax.smc.ess import ess_solver
     from blackjax.smc.resampling import systematic
-    from blackjax.smc.solver import dichotomy
 
     count, left = len(state.gains), 1 - state.exponent
-    rise = ess_solver(lambda _: state.gains, state.positions, target_ess, left, dichotomy)
+    rise = ess_solver(lambda _: state.gains, state.positions, target_ess, left, _last_above)
     log_weights = rise * state.gains
     total = logsumexp(log_weights)
     chosen = systematic(key, jnp.exp(log_weights - total), count)
@@ -288,6 +288,21 @@ def _resampled(
         log_evidence=state.log_evidence + total - math.log(count),
         inverse_mass=estimated_mass(moments, initial_mass(posterior.prior_std, "diagonal")),
     )
+
+
+def _last_above(function: Callable[[Array], Array], low: float, high: Array) -> Array:
+    """Give the highest point at which a falling function is above 0, by bisection.
+
+    BlackJAX's has branches, of which chains that a device runs side by side would compute all.
+    """
+
+    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        middle = (ends[0] + ends[1]) / 2
+        above = function(middle) > 0
+        return jnp.where(above, middle, ends[0]), jnp.where(above, ends[1], middle)
+
+    found, _ = jax.lax.fori_loop(0, _NUM_HALVINGS, halve, (jnp.full_like(high, low), high))
+    return jnp.where(function(high) > 0, high, found)
 
 
 def _squared_width(positions: Array, squares: Array) -> Array:
