@@ -151,11 +151,13 @@ def test_the_first_exponent_and_evidence_are_those_of_numpy(posterior, first):
 
 
 def test_a_gain_that_is_not_a_number_has_no_weight(posterior, first):
-    gains = first.gains.at[:3].set(jnp.finfo(first.gains.dtype).min)
-    found = _resampled(jax.random.key(1), posterior, first._replace(gains=gains), 0.5)
-    assert 0 < found.exponent < 1
-    kept = np.isin(np.asarray(first.positions["w"]), np.asarray(found.positions["w"]))
-    assert not kept[:3].any() and kept.any()
+    gains = first.gains.at[:10].set(jnp.finfo(first.gains.dtype).min)
+    # No exponent leaves nine tenths of the particles a weight.
+    found = _resampled(jax.random.key(1), posterior, first._replace(gains=gains), 0.9)
+    assert 0 < found.exponent < 1e-9
+    kept = np.isin(np.asarray(first.positions["w"]), np.asarray(found.positions["w"])).all(1)
+    assert (kept == (np.arange(40) >= 10)).all()
+    assert float(found.log_evidence) == pytest.approx(np.log(30 / 40), rel=1e-4)
 
 
 def test_warm_up_stops_at_the_posterior_and_draws_move_a_particle_each(posterior, method, first):

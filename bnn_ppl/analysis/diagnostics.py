@@ -214,7 +214,7 @@ def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
             f"got draws of {method} without log_evidence, expected those of a whole run of "
             "tempered_smc or laplace: run one of these"
         )
-    by_chain = np.asarray(draws.fitted["log_evidence"], float)
+    by_chain = draws["fitted"]["log_evidence"].values.astype(float)
     count = len(by_chain)
     error = by_chain.std(ddof=1) / np.sqrt(count) if count > 1 else np.nan
     return LogEvidence(float(by_chain.mean()), float(error))

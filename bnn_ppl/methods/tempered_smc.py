@@ -249,14 +249,13 @@ def _handed_out(
     positions = jax.tree.map(
         lambda all_, one: all_.at[now].set(one), state.positions, moved.position
     )
-    info = {
-        "acceptance_rate": moved.acceptance_rate,
-        "diverging": moved.diverging,
-        "lp": moved.lp,
-        "n_steps": steps + 1,
-        "step_size": state.step_size,
-        "exponent": state.exponent,
-    }
+    info = step_info(
+        moved.lp,
+        acceptance_rate=moved.acceptance_rate,
+        step_size=state.step_size,
+        exponent=state.exponent,
+    )
+    info |= {"diverging": moved.diverging, "n_steps": steps + 1}
     return state._replace(positions=positions, last=now), info
 
 
@@ -275,13 +274,13 @@ def _resampled(
     from blackjax.smc.resampling import systematic
 
     count, left = len(state.gains), 1 - state.exponent
-    rise = ess_solver(lambda _: state.gains, state.positions, target_ess, left, _last_above)
+    rise = ess_solver(lambda _: state.gains, state.positions, target_ess, left, _first_below)
     log_weights = rise * state.gains
     total = logsumexp(log_weights)
     chosen = systematic(key, jnp.exp(log_weights - total), count)
     positions = jax.tree.map(lambda all_: all_[chosen], state.positions)
     widths = jax.tree.map(_squared_width, positions, state.squares)
-    moments = RunningMoments(jnp.asarray(float(count)), None, widths)
+    moments = RunningMoments(jnp.asarray(float(count)), mean=None, variance=widths)
     return state._replace(
         positions=positions,
         exponent=jnp.where(rise < left, state.exponent + rise, 1.0),
@@ -290,10 +289,11 @@ def _resampled(
     )
 
 
-def _last_above(function: Callable[[Array], Array], low: float, high: Array) -> Array:
-    """Give the highest point at which a falling function is above 0, by bisection.
+def _first_below(function: Callable[[Array], Array], low: float, high: Array) -> Array:
+    """Give the lowest point from which on a falling function is not above 0, by bisection.
 
-    BlackJAX's has branches, of which chains that a device runs side by side would compute all.
+    Above `low`, even if the function falls at once, as where the prior has draws of no likelihood:
+    these are then dropped. BlackJAX's has branches, of which chains side by side would compute all.
     """
 
     def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -301,11 +301,12 @@ def _last_above(function: Callable[[Array], Array], low: float, high: Array) -> 
         above = function(middle) > 0
         return jnp.where(above, middle, ends[0]), jnp.where(above, ends[1], middle)
 
-    found, _ = jax.lax.fori_loop(0, _NUM_HALVINGS, halve, (jnp.full_like(high, low), high))
-    return jnp.where(function(high) > 0, high, found)
+    ends = jnp.full_like(high, low), high
+    return jax.lax.fori_loop(0, _NUM_HALVINGS, halve, ends)[1]
 
 
 def _squared_width(positions: Array, squares: Array) -> Array:
+    """Give the variance of each weight in the Gaussian of least Fisher divergence."""
     variance = positions.var(0)
     width = jnp.sqrt(variance / squares)
     return jnp.where(jnp.isfinite(width), width, variance)
@@ -357,4 +358,4 @@ def _log_ratio(posterior: Posterior, terms: Terms, batch: Any) -> Array:
 def _gain(posterior: Posterior, terms: Terms, batch: Any) -> Array:
     """Give that ratio as a weight, in which what is not a number loses against all others."""
     ratio = _log_ratio(posterior, terms, batch)
-    return jnp.nan_to_num(ratio, nan=-jnp.inf, neginf=jnp.finfo(ratio.dtype).min)
+    return jnp.nan_to_num(ratio, nan=jnp.finfo(ratio.dtype).min)
