@@ -160,6 +160,7 @@ def test_a_gain_that_is_not_a_number_has_no_weight(posterior, first):
     assert float(found.log_evidence) == pytest.approx(np.log(30 / 40), rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_warm_up_stops_at_the_posterior_and_draws_move_a_particle_each(posterior, method, first):
     key, arrived = jax.random.key(2), first._replace(exponent=jnp.ones(()))
     after, info = method.warmup(key, arrived, posterior.data)
