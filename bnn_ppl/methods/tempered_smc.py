@@ -12,17 +12,15 @@ from jax.scipy.special import logsumexp
 from bnn_ppl.methods.method import SAMPLED, Method, describe, step_info
 from bnn_ppl.methods.shared.adaptation import (
     RunningMoments,
-    drawn_momentum,
     estimated_mass,
-    euclidean,
     initial_mass,
     initial_moments,
 )
-from bnn_ppl.methods.shared.leapfrog import drawn_steps, merged_leapfrog
+from bnn_ppl.methods.shared.leapfrog import drawn_steps
+from bnn_ppl.methods.shared.tempering import Kernel, gain, moved, of_all, squared_width
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_proper_priors
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.trace import Terms
 from bnn_ppl.runtime.branches import where_needed
 from bnn_ppl.runtime.checks import check_count
 
@@ -33,7 +31,6 @@ _NUM_PARTICLES, _MOST_WARMUP = 500, 2000
 _LENGTH, _JITTER = math.pi / 2, 0.3  # of a trajectory: a quarter period
 _GAIN = 1.0  # of the log step size, per difference of the acceptance rate from its target
 _NUM_HALVINGS = 50  # of what is left of the exponent: a first one may be as small as 1e-10
-_SIDE_BY_SIDE = 2**24  # rows times weights of the particles that are moved at once
 
 
 class Options(NamedTuple):
@@ -56,17 +53,6 @@ class Population(NamedTuple):
     inverse_mass: Tree
     squares: Tree  # of the gradient, averaged over the particles
     last: Array  # particle that was drawn last
-
-
-class Moved(NamedTuple):
-    """A particle after a trajectory."""
-
-    position: Tree
-    gain: Array
-    lp: Array
-    gradient: Tree
-    acceptance_rate: Array
-    diverging: Array
 
 
 @describe(
@@ -177,10 +163,10 @@ def _from_prior(
 ) -> Population:
     def particle(key: Array) -> tuple[Tree, Array]:
         position = posterior.unconstrain(posterior.from_prior(key, batch), batch)
-        return position, _gain(posterior, posterior.terms(position, batch), batch)
+        return position, gain(posterior, posterior.terms(position, batch), batch)
 
     keys = jax.random.split(key, options.num_particles)
-    positions, gains = _of_all(posterior, particle, keys)
+    positions, gains = of_all(posterior, particle, keys)
     _, mass = initial_moments(position, initial_mass(posterior.prior_std, "diagonal"))
     return Population(
         positions,
@@ -216,23 +202,24 @@ def _annealed(
     # As many for all: none waits for another.
     steps = drawn_steps(time_key, _LENGTH, _JITTER, state.step_size, options.max_num_steps)
     keys = jax.random.split(key, options.num_particles)
-    moved = _of_all(
+    kernel = Kernel(state.exponent, state.step_size, state.inverse_mass, steps)
+    new = of_all(
         posterior,
-        lambda one: _moved(posterior, one[0], one[1], state, steps, batch),
+        lambda one: moved(posterior, one[0], one[1], kernel, batch),
         (keys, state.positions),
     )
-    acceptance = jnp.mean(moved.acceptance_rate)
+    acceptance = jnp.mean(new.acceptance_rate)
     info = step_info(
-        jnp.mean(moved.lp),
+        jnp.mean(new.lp),
         acceptance_rate=acceptance,
         step_size=state.step_size,
         exponent=state.exponent,
     )
     state = state._replace(
-        positions=moved.position,
-        gains=moved.gain,
+        positions=new.position,
+        gains=new.gain,
         step_size=state.step_size * jnp.exp(_GAIN * (acceptance - options.target_acceptance)),
-        squares=jax.tree.map(lambda g: jnp.mean(g**2, 0), moved.gradient),
+        squares=jax.tree.map(lambda g: jnp.mean(g**2, 0), new.gradient),
     )
     return state, info | {"n_steps": options.num_particles * (steps + 1)}
 
@@ -245,25 +232,17 @@ def _handed_out(
     now = (state.last + 1) % options.num_particles
     steps = drawn_steps(time_key, _LENGTH, _JITTER, state.step_size, options.max_num_steps)
     position = jax.tree.map(lambda all_: all_[now], state.positions)
-    moved = _moved(posterior, key, position, state, steps, batch)
-    positions = jax.tree.map(
-        lambda all_, one: all_.at[now].set(one), state.positions, moved.position
-    )
+    kernel = Kernel(state.exponent, state.step_size, state.inverse_mass, steps)
+    new = moved(posterior, key, position, kernel, batch)
+    positions = jax.tree.map(lambda all_, one: all_.at[now].set(one), state.positions, new.position)
     info = step_info(
-        moved.lp,
-        acceptance_rate=moved.acceptance_rate,
+        new.lp,
+        acceptance_rate=new.acceptance_rate,
         step_size=state.step_size,
         exponent=state.exponent,
     )
-    info |= {"diverging": moved.diverging, "n_steps": steps + 1}
+    info |= {"diverging": new.diverging, "n_steps": steps + 1}
     return state._replace(positions=positions, last=now), info
-
-
-def _of_all(posterior: Posterior, function: Callable, particles: Tree) -> Tree:
-    """Map a function over particles, side by side as far as that takes little memory."""
-    block = _SIDE_BY_SIDE // (posterior.num_rows * posterior.num_weights)
-    count = len(jax.tree.leaves(particles)[0])
-    return jax.lax.map(function, particles, batch_size=min(max(block, 1), count))
 
 
 def _resampled(
@@ -279,7 +258,7 @@ def _resampled(
     total = logsumexp(log_weights)
     chosen = systematic(key, jnp.exp(log_weights - total), count)
     positions = jax.tree.map(lambda all_: all_[chosen], state.positions)
-    widths = jax.tree.map(_squared_width, positions, state.squares)
+    widths = jax.tree.map(squared_width, positions, state.squares)
     moments = RunningMoments(jnp.asarray(float(count)), mean=None, variance=widths)
     return state._replace(
         positions=positions,
@@ -303,59 +282,3 @@ def _first_below(function: Callable[[Array], Array], low: float, high: Array) ->
 
     ends = jnp.full_like(high, low), high
     return jax.lax.fori_loop(0, _NUM_HALVINGS, halve, ends)[1]
-
-
-def _squared_width(positions: Array, squares: Array) -> Array:
-    """Give the variance of each weight in the Gaussian of least Fisher divergence."""
-    variance = positions.var(0)
-    width = jnp.sqrt(variance / squares)
-    return jnp.where(jnp.isfinite(width), width, variance)
-
-
-def _moved(
-    posterior: Posterior,
-    key: Array,
-    position: Tree,
-    state: Population,
-    num_steps: Array,
-    batch: Any,
-) -> Moved:
-    """Move a particle by a trajectory that leaves the density of the exponent invariant."""
-    from blackjax.mcmc import hmc as kernels
-
-    start = posterior.terms(position, batch)
-
-    def change(position: Tree) -> Array:
-        # Term by term, as of Posterior.logdensity_from.
-        terms = posterior.terms(position, batch).less(start)
-        log_prior = terms.log_prior + terms.log_jacobian
-        return log_prior + state.exponent * _log_ratio(posterior, terms, batch)
-
-    momentum_key, key = jax.random.split(key)
-    momentum = drawn_momentum(momentum_key, position, state.inverse_mass)
-    metric = euclidean(state.inverse_mass, momentum)
-    kernel = kernels.build_kernel(merged_leapfrog(num_steps))
-    chain = kernels.init(position, change)
-    chain, info = kernel(key, chain, change, state.step_size, metric, 1)
-    terms = posterior.terms(chain.position, batch)
-    return Moved(
-        chain.position,
-        _gain(posterior, terms, batch),
-        posterior.total(terms, batch),
-        chain.logdensity_grad,
-        info.acceptance_rate,
-        info.is_divergent,
-    )
-
-
-def _log_ratio(posterior: Posterior, terms: Terms, batch: Any) -> Array:
-    """Give the log-density of the target less that of the prior: at T = 1 the log-likelihood."""
-    divisor = posterior.temperature if posterior.tempered == "posterior" else 1.0
-    rest = {site: (1 - divisor) * summands for site, summands in terms.log_priors.items()}
-    return posterior.total(terms._replace(log_priors=rest, log_jacobians={}), batch)
-
-
-def _gain(posterior: Posterior, terms: Terms, batch: Any) -> Array:
-    """Give that ratio as a weight, in which what is not a number loses against all others."""
-    ratio = _log_ratio(posterior, terms, batch)
-    return jnp.nan_to_num(ratio, nan=jnp.finfo(ratio.dtype).min)
