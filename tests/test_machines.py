@@ -256,6 +256,11 @@ def test_the_command_says_which_compiler_is_missing(capsys):
 # --- what devices send each other
 
 
+def num_at_once(method):
+    """Particles or replicas that a step moves side by side."""
+    return method.settings.get("num_particles", method.settings.get("num_replicas", 1))
+
+
 def check_sent(traced, posterior, num_particles=1):
     """Within loops, no more than sums as large as two gradients, of each particle."""
     largest = 4 * (posterior.num_weights + 8) * num_particles
@@ -269,12 +274,14 @@ def rows_over_two():
     return Mesh(devices, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)
 
 
-@pytest.mark.parametrize("name", some_quick(("hmc", "sghmc", "tempered_smc"), ("sghmc",)))
+@pytest.mark.parametrize(
+    "name", some_quick(("hmc", "sghmc", "tempered_smc", "parallel_tempering"), ("sghmc",))
+)
 def test_devices_that_share_rows_send_gradients(name):
     posterior = mlp()
     method = METHODS[name].build(posterior)
     for traced in phases(posterior, method, rows_over_two(), 1):
-        check_sent(traced, posterior, method.settings.get("num_particles", 1))
+        check_sent(traced, posterior, num_at_once(method))
 
 
 def test_noise_that_devices_share_is_found():
@@ -308,7 +315,7 @@ def test_devices_send_each_other_nothing_but_gradients(name, num_chains):
     assert mesh.shape["data"] == 4 // num_chains
     method = METHODS[name].build(posterior)
     for traced in phases(posterior, method, mesh, num_chains):
-        check_sent(traced, posterior, method.settings.get("num_particles", 1))
+        check_sent(traced, posterior, num_at_once(method))
 
 
 @with_tpu_compiler

@@ -33,7 +33,11 @@ FAR_FROM_STANDARD = 30.0  # times the scale for which networks' priors and initi
 # Rows for each weight below which a fit takes noise for signal: least squares understates the noise
 # variance by the ratio of weights to rows.
 ROWS_A_WEIGHT = 5
-_MORE_PARTICLES = "more particles (num_particles)"
+# Of methods that have such a statistic, in place of longer runs.
+_ADVICE = {
+    "exponent": "more particles (num_particles)",
+    "swap_rejection_rate": "more draws, or more replicas (num_replicas)",
+}
 _MOST_SCALARS = 1000  # of which R-hat and ESS are computed
 
 
@@ -136,7 +140,8 @@ def mixing(sample: Seen) -> tuple[float, float]:
 
 def of_tempering(draws: Any) -> Iterator[Finding]:
     """Find particles on their way from the prior to the posterior."""
-    if _on_particles(draws) and (reached := float(draws.sample_stats["exponent"].min())) < 1:
+    stats = draws.get("sample_stats", {})
+    if "exponent" in stats and (reached := float(stats["exponent"].min())) < 1:
         yield Finding(
             "tempered",
             f"NOT YET DRAWS OF THE POSTERIOR: warm-up ended after {draws.attrs['num_warmup']:,} "
@@ -145,8 +150,9 @@ def of_tempering(draws: Any) -> Iterator[Finding]:
         )
 
 
-def _on_particles(draws: Any) -> bool:
-    return "exponent" in draws.get("sample_stats", {})
+def _advice(draws: Any, usual: str) -> str:
+    stats = draws.get("sample_stats", {})
+    return next((advice for name, advice in _ADVICE.items() if name in stats), usual)
 
 
 def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Finding]:
@@ -166,9 +172,7 @@ def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Fin
         yield Finding(
             "disagree",
             f"{who} (R-hat of functions {rhat:.3g}, expected at most {MOST_RHAT})",
-            _MORE_PARTICLES
-            if _on_particles(draws)
-            else f"more warm-up and draws, or until={{'rhat': {MOST_RHAT}}}",
+            _advice(draws, f"more warm-up and draws, or until={{'rhat': {MOST_RHAT}}}"),
         )
     # The ESS of some draws tells that of all only if it could have been large enough.
     telling = sample.every == 1 or num_chains * num_draws >= 2 * LEAST_ESS
@@ -177,9 +181,7 @@ def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Fin
         yield Finding(
             "few_independent",
             f"only {ess:.0f} independent draws (ESS of functions, expected {LEAST_ESS})",
-            _MORE_PARTICLES
-            if _on_particles(draws)
-            else "more draws, or more steps between them (thin)",
+            _advice(draws, "more draws, or more steps between them (thin)"),
         )
     yield from _of_temperatures(draws)
 

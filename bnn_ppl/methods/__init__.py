@@ -20,6 +20,7 @@ from bnn_ppl.methods.mclmc import mclmc as mclmc
 from bnn_ppl.methods.mfvi import mfvi as mfvi
 from bnn_ppl.methods.noisy_kfac import noisy_kfac as noisy_kfac
 from bnn_ppl.methods.nuts import nuts as nuts
+from bnn_ppl.methods.parallel_tempering import parallel_tempering as parallel_tempering
 from bnn_ppl.methods.sghmc import sghmc as sghmc
 from bnn_ppl.methods.sgld import sgld as sgld
 from bnn_ppl.methods.sgnht import sgnht as sgnht
