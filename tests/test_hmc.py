@@ -12,8 +12,8 @@ from blackjax.mcmc import hmc as kernels
 from stats import assert_means, effective_sample_size
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.hmc import _trajectory
 from bnn_ppl.methods.shared.adaptation import euclidean
+from bnn_ppl.methods.shared.leapfrog import merged_leapfrog
 from bnn_ppl.methods.shared.trajectory_length import (
     TrajectoryEnd,
     initial_length,
@@ -34,7 +34,7 @@ def test_trajectory_equals_as_many_steps_of_velocity_verlet(num_steps, traced):
         start, key = kernels.init(position, logdensity), jax.random.key(3)
 
         def ours(n):
-            kernel = kernels.build_kernel(_trajectory(n))
+            kernel = kernels.build_kernel(merged_leapfrog(n))
             return kernel(key, start, logdensity, 0.1, euclidean(inverse_mass), 1)
 
         stock = kernels.build_kernel()

@@ -256,9 +256,14 @@ def test_the_command_says_which_compiler_is_missing(capsys):
 # --- what devices send each other
 
 
-def check_sent(traced, posterior):
-    """Within loops, no more than sums as large as two gradients."""
-    largest = 4 * (posterior.num_weights + 8)
+def num_at_once(method):
+    """Particles or replicas that a step moves side by side."""
+    return method.settings.get("num_particles", method.settings.get("num_replicas", 1))
+
+
+def check_sent(traced, posterior, num_particles=1):
+    """Within loops, no more than sums as large as two gradients, of each particle."""
+    largest = 4 * (posterior.num_weights + 8) * num_particles
     for found in collectives_in(traced.lower().compile().as_text()):
         if found.depth:
             assert found.kind == "all-reduce" and found.num_bytes <= 2 * largest
@@ -269,11 +274,14 @@ def rows_over_two():
     return Mesh(devices, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)
 
 
-@pytest.mark.parametrize("name", some_quick(("hmc", "sghmc"), ("sghmc",)))
+@pytest.mark.parametrize(
+    "name", some_quick(("hmc", "sghmc", "tempered_smc", "parallel_tempering"), ("sghmc",))
+)
 def test_devices_that_share_rows_send_gradients(name):
     posterior = mlp()
-    for traced in phases(posterior, METHODS[name].build(posterior), rows_over_two(), 1):
-        check_sent(traced, posterior)
+    method = METHODS[name].build(posterior)
+    for traced in phases(posterior, method, rows_over_two(), 1):
+        check_sent(traced, posterior, num_at_once(method))
 
 
 def test_noise_that_devices_share_is_found():
@@ -305,8 +313,9 @@ def test_devices_send_each_other_nothing_but_gradients(name, num_chains):
     target = machine("tpu:v5e:2x2")
     mesh = mesh_of(target, num_chains)
     assert mesh.shape["data"] == 4 // num_chains
-    for traced in phases(posterior, METHODS[name].build(posterior), mesh, num_chains):
-        check_sent(traced, posterior)
+    method = METHODS[name].build(posterior)
+    for traced in phases(posterior, method, mesh, num_chains):
+        check_sent(traced, posterior, num_at_once(method))
 
 
 @with_tpu_compiler

@@ -29,6 +29,7 @@ PROGRAMS = (
     ["index.md", "diagnosis.md", "your_own.md", "methods/combinations.md"]
     + [pytest.param("partly_bayesian.md", marks=pytest.mark.thorough)]
     + [pytest.param("large_data.md", marks=pytest.mark.thorough)]
+    + [pytest.param("evidence.md", marks=pytest.mark.thorough)]
     + [
         pytest.param(name, marks=pytest.mark.slow)
         for name, page in METHOD_PAGES.items()

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
-__all__ = ["ess", "load", "rhat", "summary", "weights"]
+__all__ = ["LogEvidence", "ess", "load", "log_evidence", "rhat", "summary", "weights"]
 
 BLOCK_VALUES = 2**16  # ranked at once by a thread: its temporaries stay in a core's cache
 
@@ -175,6 +175,49 @@ def summary(
         found = {name: spreads_by_variable(space).values() for name, space in spaces.items()}
         return _table({name: agreement_row(*spreads) for name, spreads in found.items()})
     return _table({name: _summary_row(*_pooled(space)) for name, space in spaces.items()})
+
+
+class LogEvidence(NamedTuple):
+    """Log evidence, and the standard error of that number."""
+
+    mean: float
+    standard_error: float
+
+
+def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
+    """Log evidence of a model: the mean over chains, and its standard error.
+
+    Each chain of ``tempered_smc`` estimates it on its own, without bias on the scale of the
+    evidence, so that the mean of the logarithms is expected to be too low by half their variance.
+    Each chain of ``laplace`` approximates it about its own point; the standard error, of what
+    differs from point to point, says nothing of the error of that approximation.
+
+    Parameters
+    ----------
+    draws : arviz.InferenceData
+        Of ``tempered_smc`` or ``laplace``: the group ``fitted`` has ``log_evidence`` (chain,).
+
+    Returns
+    -------
+    LogEvidence
+        ``mean`` and ``standard_error``, in nats: NaN if a chain has not come to the posterior; the
+        latter also for a single chain.
+
+    Raises
+    ------
+    ValueError
+        If the draws have none.
+    """
+    if "log_evidence" not in getattr(draws, "fitted", {}):
+        method = getattr(draws, "attrs", {}).get("method", "an unknown method")
+        raise ValueError(
+            f"got draws of {method} without log_evidence, expected those of a whole run of "
+            "tempered_smc or laplace: run one of these"
+        )
+    by_chain = draws["fitted"]["log_evidence"].values.astype(float)
+    count = len(by_chain)
+    error = by_chain.std(ddof=1) / np.sqrt(count) if count > 1 else np.nan
+    return LogEvidence(float(by_chain.mean()), float(error))
 
 
 def load(folder: str | os.PathLike[str]) -> arviz.InferenceData:

@@ -33,6 +33,11 @@ FAR_FROM_STANDARD = 30.0  # times the scale for which networks' priors and initi
 # Rows for each weight below which a fit takes noise for signal: least squares understates the noise
 # variance by the ratio of weights to rows.
 ROWS_A_WEIGHT = 5
+# Of methods that have such a statistic, in place of longer runs.
+_ADVICE = {
+    "exponent": "more particles (num_particles)",
+    "swap_rejection_rate": "more draws, or more replicas (num_replicas)",
+}
 _MOST_SCALARS = 1000  # of which R-hat and ESS are computed
 
 
@@ -133,6 +138,23 @@ def mixing(sample: Seen) -> tuple[float, float]:
     return quantile_of_defined(rhat[moving], 0.95), quantile_of_defined(ess[moving], 0.05)
 
 
+def of_tempering(draws: Any) -> Iterator[Finding]:
+    """Find particles on their way from the prior to the posterior."""
+    stats = draws.get("sample_stats", {})
+    if "exponent" in stats and (reached := float(stats["exponent"].min())) < 1:
+        yield Finding(
+            "tempered",
+            f"NOT YET DRAWS OF THE POSTERIOR: warm-up ended after {draws.attrs['num_warmup']:,} "
+            f"steps at an exponent of {reached:.2g}, expected 1",
+            "raise num_warmup",
+        )
+
+
+def _advice(draws: Any, usual: str) -> str:
+    stats = draws.get("sample_stats", {})
+    return next((advice for name, advice in _ADVICE.items() if name in stats), usual)
+
+
 def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Finding]:
     """Find chains of a sampler that disagree, mix slowly or are at another temperature."""
     num_chains, num_draws = sample.center.shape[:2]
@@ -150,7 +172,7 @@ def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Fin
         yield Finding(
             "disagree",
             f"{who} (R-hat of functions {rhat:.3g}, expected at most {MOST_RHAT})",
-            "more warm-up and draws, or draw until it is (until=, --until)",
+            _advice(draws, "more warm-up and draws, or draw until it is (until=, --until)"),
         )
     # The ESS of some draws tells that of all only if it could have been large enough.
     telling = sample.every == 1 or num_chains * num_draws >= 2 * LEAST_ESS
@@ -159,7 +181,7 @@ def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Fin
         yield Finding(
             "few_independent",
             f"only {ess:.0f} independent draws (ESS of functions, expected {LEAST_ESS})",
-            "more draws, or more steps between them (thin)",
+            _advice(draws, "more draws, or more steps between them (thin)"),
         )
     yield from _of_temperatures(draws)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.checks import check_proper_priors
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Data, Values
 from bnn_ppl.runtime.checks import check_count
@@ -57,7 +58,7 @@ def prior_draws(
         own_key = jax.random.fold_in(jax.random.fold_in(key, chain), index)
         return posterior.from_prior(own_key, data)
 
-    _refuse_improper(posterior)
+    check_proper_priors(posterior.from_prior, posterior.examples)
     # The data are an argument: captured, they would become a constant of the program.
     every_chain = jax.jit(
         lambda data: jax.lax.map(
@@ -68,13 +69,3 @@ def prior_draws(
     values = jax.tree.map(np.array, every_chain(posterior.examples))
     facts = {"method": "prior", "seed": np.asarray(jax.random.key_data(key)).tolist()}
     return inference_data(values, {}, None, facts)
-
-
-def _refuse_improper(posterior: Posterior) -> None:
-    try:
-        jax.eval_shape(posterior.from_prior, jax.random.key(0), posterior.examples)
-    except NotImplementedError:
-        raise ValueError(
-            "got a model with a prior that cannot be drawn from, expected proper ones: replace "
-            "ImproperUniform by a distribution"
-        ) from None

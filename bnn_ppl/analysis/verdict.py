@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bnn_ppl.analysis.diagnostics import log_evidence
 from bnn_ppl.analysis.findings import (
     Finding,
     mixing,
@@ -13,6 +14,7 @@ from bnn_ppl.analysis.findings import (
     of_divergences,
     of_few_rows,
     of_fits,
+    of_tempering,
     of_values,
     scale_advice,
 )
@@ -34,6 +36,7 @@ _NOTES = (
 # Often due to data of another scale than the prior's, which is then the first thing to mend.
 _OF_SCALE = ("not_finite", "worse_than_mean", "all_diverge", "divergences", "stuck", "disagree")
 _WORST_FIRST = (
+    "tempered",
     *_OF_SCALE,
     *("few_draws", "temperature", "far_from_start", "unfinished", "few_independent"),
     *_NOTES,
@@ -86,7 +89,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     sample = seen(posterior, draws)
     sampled = draws.attrs.get("draws_from", "chain") == "chain" and draws.attrs.get("thin", 1) > 0
     rhat, ess = mixing(sample) if sampled or len(sample.center) > 1 else (np.nan, np.nan)
-    found = [*of_values(sample, sampled), *of_divergences(draws)]
+    found = [*of_tempering(draws), *of_values(sample, sampled), *of_divergences(draws)]
     if "not_finite" not in {finding.kind for finding in found}:
         found += of_chains(sample, draws, rhat, ess) if sampled else of_fits(sample, draws, rhat)
         found += [] if sampled else of_few_rows(posterior, sample)
@@ -111,7 +114,10 @@ def _in_words(found: list[Finding], good: str | None) -> str:
 def _good_chains(draws: Any, rhat: float, ess: float) -> str:
     bias = _bias(draws)
     bias = f"; bias: {bias}" if bias and not bias.startswith("none") else ""
-    return f"converged: R-hat of functions {rhat:.2f}, {ess:.0f} independent draws{bias}"
+    evidence = ""
+    if "log_evidence" in draws.get("fitted", {}):
+        evidence = "; log evidence {:.2f}, standard error {:.2g}".format(*log_evidence(draws))
+    return f"converged: R-hat of functions {rhat:.2f}, {ess:.0f} independent draws{evidence}{bias}"
 
 
 def _good_fits(draws: Any) -> str:

@@ -55,6 +55,9 @@ def summary(
     for name, value in draws.attrs.items():
         if name != "verdict":
             print(f"{name:28} {value}")
+    if "log_evidence" in getattr(draws, "fitted", {}):
+        mean, error = bnn.diagnostics.log_evidence(draws)
+        print(f"{'log_evidence':28} {mean:.4f}, standard error over chains {error:.2g}")
     functions = bnn.function_draws(run.predicting, draws, run.data.test.x)
     print("\nfunctions at the test rows, and weights")
     print(bnn.diagnostics.summary(draws, functions).to_string(float_format="{:.4g}".format))

@@ -21,10 +21,12 @@ from bnn_ppl.methods.mclmc import mclmc as mclmc
 from bnn_ppl.methods.mfvi import mfvi as mfvi
 from bnn_ppl.methods.noisy_kfac import noisy_kfac as noisy_kfac
 from bnn_ppl.methods.nuts import nuts as nuts
+from bnn_ppl.methods.parallel_tempering import parallel_tempering as parallel_tempering
 from bnn_ppl.methods.sghmc import sghmc as sghmc
 from bnn_ppl.methods.sgld import sgld as sgld
 from bnn_ppl.methods.sgnht import sgnht as sgnht
 from bnn_ppl.methods.smile import smile as smile
 from bnn_ppl.methods.svgd import svgd as svgd
 from bnn_ppl.methods.swag import swag as swag
+from bnn_ppl.methods.tempered_smc import tempered_smc as tempered_smc
 from bnn_ppl.methods.vogn import vogn as vogn

@@ -19,6 +19,7 @@ from bnn_ppl.methods.shared.adaptation import (
     initial_mass,
     kinetic_energy,
 )
+from bnn_ppl.methods.shared.leapfrog import drawn_steps, merged_leapfrog
 from bnn_ppl.methods.shared.trajectory_length import TrajectoryEnd
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -26,7 +27,6 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 
 if TYPE_CHECKING:
     from blackjax.mcmc.hmc import HMCInfo, HMCState
-    from blackjax.mcmc.integrators import IntegratorState
 
 _MOST_STEPS = 1000  # of given length
 
@@ -186,8 +186,8 @@ def transitions(
         key, time_key, momentum_key = jax.random.split(key, 3)
         momentum = drawn_momentum(momentum_key, chain.position, inverse_mass)
         mean = length if adapted is None else adapted
-        steps = constant or _drawn(time_key, mean, jitter, step_size, max_num_steps)
-        kernel = kernels.build_kernel(_trajectory(steps))
+        steps = constant or drawn_steps(time_key, mean, jitter, step_size, max_num_steps)
+        kernel = kernels.build_kernel(merged_leapfrog(steps))
         metric = euclidean(inverse_mass, momentum)
         new, info = kernel(key, chain, logdensity, step_size, metric, 1)
         if accept is not False:
@@ -205,40 +205,6 @@ def transitions(
     return transition
 
 
-def _trajectory(num_steps: jax.Array | int) -> Callable:
-    """BlackJAX integrator of which one step is `num_steps` leapfrog steps.
-
-    Adjacent half steps of the momentum are merged, and the log-density is computed at the end only
-    (Neal, 2011, figure 2), which saves two passes over the weights per step.
-    """
-
-    def integrator(logdensity: Callable, kinetic_energy: Callable) -> Callable:
-        # Under jit, so that the model is traced once for both the loop and the last step.
-        value_and_gradient = jax.jit(jax.value_and_grad(logdensity))
-        velocity = jax.grad(kinetic_energy)
-
-        def drift(position: Any, momentum: Any, step_size: jax.Array) -> Any:
-            return optax.tree.add_scale(position, step_size, velocity(momentum))
-
-        def integrate(state: "IntegratorState", step_size: jax.Array) -> "IntegratorState":
-            def leapfrog(_: Any, phase: tuple[Any, Any]) -> tuple[Any, Any]:
-                position = drift(*phase, step_size)
-                _, gradient = value_and_gradient(position)
-                return position, optax.tree.add_scale(phase[1], step_size, gradient)
-
-            momentum = optax.tree.add_scale(state.momentum, step_size / 2, state.logdensity_grad)
-            phase = state.position, momentum
-            position, momentum = jax.lax.fori_loop(0, num_steps - 1, leapfrog, phase)
-            position = drift(position, momentum, step_size)
-            lp, gradient = value_and_gradient(position)
-            momentum = optax.tree.add_scale(momentum, step_size / 2, gradient)
-            return type(state)(position, momentum, lp, gradient)
-
-        return integrate
-
-    return integrator
-
-
 def quarter_period(posterior: Posterior, mass: Mass) -> float:
     """Give a quarter period of oscillation in the prior, in units of the mass."""
     if mass != "identity":
@@ -250,18 +216,6 @@ def _num_steps(length: float, step_size: float) -> int:
     # Python floats, so double precision in every run; rounded, as 0.07 / 0.01 is
     # 7.000000000000001 and yet 7 steps.
     return math.ceil(round(length / step_size, 6))
-
-
-def _drawn(
-    key: jax.Array,
-    length: jax.Array | float,
-    jitter: float,
-    step_size: jax.Array,
-    max_num_steps: int,
-) -> jax.Array:
-    """Draw the number of steps of a transition."""
-    time = length * (1 + jitter * jax.random.uniform(key, minval=-1.0))
-    return jnp.clip(jnp.ceil(time / step_size), 1, max_num_steps).astype(int)
 
 
 def _accepted(

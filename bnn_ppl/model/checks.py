@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from bnn_ppl.model.trace import Array, Data, Terms
+from bnn_ppl.model.trace import Array, Data, Terms, Values
 from bnn_ppl.runtime.devices import MatmulPrecision
 
 if TYPE_CHECKING:
@@ -238,3 +238,14 @@ def refuse_nonfinite_rows(rows: tuple[Any, np.ndarray], numbers: np.ndarray) -> 
 def _as_array(array: Any) -> Array:
     array = np.asarray(array)
     return jnp.asarray(array, float if array.dtype.kind == "f" else None)
+
+
+def check_proper_priors(from_prior: Callable[..., Values], examples: Data) -> None:
+    """Refuse a model with a prior that cannot be drawn from."""
+    try:
+        jax.eval_shape(from_prior, jax.random.key(0), examples)
+    except NotImplementedError:
+        raise ValueError(
+            "got a model with a prior that cannot be drawn from, expected proper ones: replace "
+            "ImproperUniform by a distribution"
+        ) from None

@@ -1,0 +1,232 @@
+"""Tempered sequential Monte Carlo: evidence and modes against exact ones, and its parts."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy.integrate import quad
+from scipy.optimize import brentq
+from scipy.special import betaln, logsumexp
+from scipy.stats import norm
+from stats import assert_covariance, assert_means
+from targets import linear_regression
+
+import bnn_ppl as bnn
+from bnn_ppl import cli
+from bnn_ppl.methods.tempered_smc import _resampled
+from bnn_ppl.storage.inference_data import inference_data
+
+X = np.linspace(-1, 1, 12, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(w[0] + w[1] * x, 0.5), obs=y)
+
+    return bnn.condition(model, (X, 0.3 + X))
+
+
+@pytest.fixture(scope="module")
+def method(posterior):
+    return bnn.tempered_smc(posterior, num_particles=40)
+
+
+@pytest.fixture(scope="module")
+def first(posterior, method):
+    key = jax.random.key(0)
+    return jax.jit(method.init)(key, posterior.init(key), posterior.data)
+
+
+def sample(posterior, method, **options):
+    options = {"num_chains": 8, "progress": False} | options
+    return bnn.run(jax.random.key(0), posterior, method, **options)
+
+
+def assert_evidence(draws, expected, most_error):
+    mean, error = bnn.diagnostics.log_evidence(draws)
+    assert error < most_error  # a larger one could not tell
+    assert abs(mean - expected) < 5 * error
+
+
+# --- laws
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("temperature", "tempered"),
+    [(1.0, "posterior"), (0.3, "posterior"), (3.0, "posterior"), (0.3, "likelihood")],
+)
+def test_evidence_and_moments_of_a_conjugate_regression_are_exact(temperature, tempered):
+    target = linear_regression(temperature, tempered)
+    posterior = bnn.condition(target.model, target.data, temperature=temperature, tempered=tempered)
+    draws = sample(posterior, bnn.tempered_smc(posterior))
+    mean, covariance = target.means["weights"], target.covariance["weights"]
+    # The integral of a Gaussian, by its peak and its width.
+    peak = posterior.logdensity({"weights": jnp.asarray(mean)}, posterior.data)
+    log_det = np.linalg.slogdet(2 * np.pi * covariance)[1]
+    assert_evidence(draws, float(peak) + log_det / 2, most_error=0.05)
+    assert_means(draws.posterior["weights"].values, mean)
+    assert_covariance(draws.posterior["weights"].values, covariance)
+
+
+@pytest.mark.statistical
+def test_evidence_and_moments_of_a_coin_are_exact():
+    def coin(x, y=None):
+        p = numpyro.sample("p", dist.Beta(2, 5))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Bernoulli(p), obs=y)
+
+    heads, num_rows = 15, 18
+    y = (np.arange(num_rows) < heads).astype(int)
+    posterior = bnn.condition(coin, (np.zeros(num_rows), y))
+    draws = sample(posterior, bnn.tempered_smc(posterior))
+    a, b = 2 + heads, 5 + num_rows - heads
+    assert_evidence(draws, betaln(a, b) - betaln(2, 5), most_error=0.03)
+    p = draws.posterior["p"].values
+    assert_means(p, a / (a + b))
+    assert_means((p - a / (a + b)) ** 2, a * b / (a + b) ** 2 / (a + b + 1))
+
+
+def two_sided(x, y=None):
+    """Two modes of the first weight, far apart, whose weights come from the prior."""
+    w = numpyro.sample("w", dist.Normal(0.5, 2).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(jnp.abs(w[0]) + 0 * x, 0.1), obs=y)
+
+
+def right_mode():
+    """Give the weight of the mode on the right, and the log evidence, by quadrature."""
+
+    def density(w):
+        return norm.pdf(w, 0.5, 2) * norm.pdf(3, abs(w), 0.1)
+
+    left, right = (quad(density, 3 * side - 1, 3 * side + 1)[0] for side in (-1, 1))
+    return right / (left + right), np.log(left + right)
+
+
+@pytest.mark.statistical
+def test_modes_that_hmc_never_leaves_have_their_weights():
+    posterior = bnn.condition(two_sided, (np.zeros(1), np.full(1, 3.0)))
+    stuck = sample(posterior, bnn.hmc(posterior), num_draws=200).posterior["w"].values[..., 0] > 0
+    assert (stuck == stuck[:, :1]).all() and stuck.any() and not stuck.all()
+
+    draws = sample(posterior, bnn.tempered_smc(posterior))
+    shares = (draws.posterior["w"].values[..., 0] > 0).mean(1)
+    error = shares.std(ddof=1) / np.sqrt(len(shares))
+    share, evidence = right_mode()
+    assert error < 0.03
+    assert abs(shares.mean() - share) < 5 * error
+    assert_evidence(draws, evidence, most_error=0.1)
+
+
+# --- parts
+
+
+def test_particles_start_at_the_prior_with_their_likelihood(posterior, first):
+    w = np.asarray(first.positions["w"], float)
+    assert len(np.unique(w, axis=0)) == 40 and np.abs(w.mean(0)).max() < 0.6
+    residuals = 0.3 + X - w[:, :1] - w[:, 1:] * X
+    np.testing.assert_allclose(first.gains, norm.logpdf(residuals, 0, 0.5).sum(1), rtol=1e-4)
+    assert first.exponent == first.log_evidence == 0
+
+
+def test_the_first_exponent_and_evidence_are_those_of_numpy(posterior, first):
+    gains = np.asarray(first.gains, float)
+
+    def excess(exponent):
+        weights = np.exp(exponent * (gains - gains.max()))
+        return weights.sum() ** 2 / (weights**2).sum() / 40 - 0.7
+
+    expected = brentq(excess, 0, 1)
+    found = _resampled(jax.random.key(1), posterior, first, target_ess=0.7)
+    assert float(found.exponent) == pytest.approx(expected, rel=1e-4)
+    evidence = logsumexp(expected * gains) - np.log(40)
+    assert float(found.log_evidence) == pytest.approx(evidence, rel=1e-4)
+    # Systematic: each as often as its share of the weights, rounded up or down.
+    share = 40 * np.exp(expected * gains - logsumexp(expected * gains))
+    times = (found.positions["w"][:, 0] == first.positions["w"][:, :1]).sum(1)
+    assert (np.abs(times - share) < 1).all()
+
+
+def test_a_gain_that_is_not_a_number_has_no_weight(posterior, first):
+    gains = first.gains.at[:10].set(jnp.finfo(first.gains.dtype).min)
+    # No exponent leaves nine tenths of the particles a weight.
+    found = _resampled(jax.random.key(1), posterior, first._replace(gains=gains), 0.9)
+    assert 0 < found.exponent < 1e-9
+    kept = np.isin(np.asarray(first.positions["w"]), np.asarray(found.positions["w"])).all(1)
+    assert (kept == (np.arange(40) >= 10)).all()
+    assert float(found.log_evidence) == pytest.approx(np.log(30 / 40), rel=1e-4)
+
+
+@pytest.mark.thorough
+def test_warm_up_stops_at_the_posterior_and_draws_move_a_particle_each(posterior, method, first):
+    key, arrived = jax.random.key(2), first._replace(exponent=jnp.ones(()))
+    after, info = method.warmup(key, arrived, posterior.data)
+    assert info["done"] and info["n_steps"] == 0
+    jax.tree.map(np.testing.assert_array_equal, after, arrived)
+    state = arrived._replace(last=jnp.asarray(39))
+    for which in (0, 1):
+        before = np.asarray(state.positions["w"])
+        state, info = method.step(key, state, posterior.data)
+        moved = (np.asarray(state.positions["w"]) != before).any(1)
+        assert set(np.flatnonzero(moved)) <= {which} and state.last == which
+        np.testing.assert_array_equal(method.draw(key, state)["w"], state.positions["w"][which])
+
+
+# --- what is said of it
+
+
+@pytest.mark.thorough
+def test_a_run_that_did_not_come_to_the_posterior_says_so(posterior, method, verdicts):
+    early = sample(posterior, method, num_chains=2, num_warmup=2)
+    assert early.attrs["verdict"].startswith("NOT YET DRAWS OF THE POSTERIOR: warm-up ended after")
+    assert "raise num_warmup" in early.attrs["verdict"] and not early.attrs["converged"]
+    assert np.isnan(early.fitted["log_evidence"]).all() and (early.sample_stats.exponent < 1).all()
+    whole = sample(posterior, bnn.tempered_smc(posterior, 200), num_chains=2)
+    assert "; log evidence -" in whole.attrs["verdict"] and whole.attrs["converged"]
+    assert (whole.sample_stats.exponent == 1).all()
+    steps = whole.warmup_sample_stats.exponent.values
+    assert (np.diff(steps) > 0)[np.isfinite(np.diff(steps))].all()
+
+
+def test_the_evidence_is_a_mean_over_chains_with_its_error():
+    given = partial(inference_data, {"w": np.zeros((4, 2))}, {}, None)
+    draws = given({"method": "tempered_smc"}, {"log_evidence": np.array([1.0, 2.0, 3.0, 4.0])})
+    mean, error = bnn.diagnostics.log_evidence(draws)
+    assert mean == 2.5 and error == pytest.approx(np.sqrt(5 / 3 / 4))
+    with pytest.raises(ValueError, match="got draws of hmc without log_evidence, expected"):
+        bnn.diagnostics.log_evidence(given({"method": "hmc"}))
+
+
+@pytest.mark.thorough
+def test_the_summary_prints_the_evidence(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)
+    few = ["--num-particles", "20", "--num-chains", "2", "--hidden", "2", "--no-progress"]
+    cli.main(["run", "tempered_smc", *few, "--folder", "here"])
+    assert bnn.diagnostics.load("here").posterior.sizes["draw"] == 20
+    capsys.readouterr()
+    cli.main(["summary", "here"])
+    assert "standard error over chains" in capsys.readouterr().out
+
+
+def test_what_does_not_fit_is_refused(posterior):
+    with pytest.raises(ValueError, match="got num_particles=1, expected a whole number from 2"):
+        bnn.tempered_smc(posterior, 1)
+    with pytest.raises(ValueError, match=r"got target_ess=1.0, expected a number between 0 and 1"):
+        bnn.tempered_smc(posterior, target_ess=1.0)
+
+    def improper(x, y=None):
+        w = numpyro.sample("w", dist.ImproperUniform(dist.constraints.real, (), ()))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(w + 0 * x, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="a prior that cannot be drawn from, expected proper ones"):
+        bnn.tempered_smc(bnn.condition(improper, (X, X)))
