@@ -1,12 +1,14 @@
-"""Rows on disk against rows in memory: memory, and steps a second, of SGHMC and an ensemble.
+"""Rows on disk against rows in memory: memory and speed of SGHMC, an ensemble and HMC.
 
     python benchmarks/streaming.py    # 1, 4 and 20 million rows: 4 GB in --folder
     python benchmarks/streaming.py --millions 1 --methods sghmc
+    python benchmarks/streaming.py --millions 2 --columns 20 --methods hmc
 
-Each case runs in a process of its own, on a table of float32 with 50 columns and y that is made up
-and deleted at the end. Reported are the steps a second of all chains together, at batches of 1,024
-rows, and the largest resident memory of the process (VmHWM of Linux), beside that of a process that
-runs 3,072 rows in memory: JAX, this package and the compiled programs.
+Each case runs in a process of its own, on a table of float32 with y that is made up and deleted at
+the end. Reported are the steps a second of two chains together, at batches of 1,024 rows, or the
+gradients on all rows a second of one chain of HMC, and the largest resident memory of the process
+(VmHWM of Linux), beside that of a process that runs 3,072 rows in memory: JAX, this package and the
+compiled programs.
 """
 
 import argparse
@@ -21,18 +23,18 @@ from pathlib import Path
 
 import numpy as np
 
-COLUMNS, BATCH, PART = 50, 1024, 100_000
+BATCH, PART = 1024, 100_000
 
 
-def make(folder: Path, num_rows: int) -> None:
+def make(folder: Path, num_rows: int, num_columns: int) -> None:
     """Write a table part by part: y is a smooth function of 10 columns, and noise."""
     rng = np.random.default_rng(0)
     open_file = partial(np.lib.format.open_memmap, mode="w+", dtype=np.float32)
-    x = open_file(folder / "x.npy", shape=(num_rows, COLUMNS))
+    x = open_file(folder / "x.npy", shape=(num_rows, num_columns))
     y = open_file(folder / "y.npy", shape=(num_rows,))
     weights = rng.normal(size=(10, 3)) / 10**0.5
     for start in range(0, num_rows, PART):
-        part = rng.normal(size=(PART, COLUMNS)).astype(np.float32)
+        part = rng.normal(size=(PART, num_columns)).astype(np.float32)
         x[start : start + PART] = part
         y[start : start + PART] = np.sin(part[:, :10] @ weights).sum(1) + 0.3 * rng.normal(
             size=PART
@@ -53,8 +55,12 @@ def one(folder: Path, rows: str, method: str, seconds: float, hidden: list[int])
         chosen = slice(BATCH * 3 if rows == "few" else None)
         files = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in "xy")
         data = tuple(np.array(file[chosen]) for file in files)
-    net = partial(bnn.nets.MLP, COLUMNS, tuple(hidden), 1)
+    num_columns = np.load(folder / "x.npy", mmap_mode="r").shape[1]
+    net = partial(bnn.nets.MLP, num_columns, tuple(hidden), 1)
     posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(1.4), 0.3), data)
+    if method == "hmc":
+        report(*gradients(posterior, seconds))
+        return
     built = bnn.sghmc(posterior, step_size=1e-3 / posterior.num_rows)
     if method == "ensemble":
         built = bnn.descent(posterior, learning_rate=1e-3)
@@ -76,10 +82,33 @@ def one(folder: Path, rows: str, method: str, seconds: float, hidden: list[int])
     num = max(few, int(rate * seconds))
     took = timed(num)
     steps = num * max(1, thin) * options["num_chains"] / took
+    report(steps, num * max(1, thin))
+
+
+def gradients(posterior, seconds: float) -> tuple[float, int]:
+    """Give the gradients a second of a chain of HMC, ten a trajectory, and how many there were."""
+    import jax
+
+    import bnn_ppl as bnn
+
+    method = bnn.hmc(posterior, step_size=1e-6, trajectory_length=1e-5)
+    options = {"num_warmup": 0, "progress": False, "verdict": False}
+
+    def rate(num: int) -> float:
+        draws = bnn.run(jax.random.key(0), posterior, method, num_draws=num, **options)
+        return 10 * num / draws.attrs["sampling_time"]
+
+    rate(1)  # compiles
+    num = max(1, round(seconds * rate(1) / 10))
+    return rate(num), 10 * num
+
+
+def report(steps_a_second: float, steps: int) -> None:
+    """Print what was measured, and the largest resident memory of this process."""
     # Not getrusage's, which begins at that of the process that wrote the table.
     status = Path("/proc/self/status").read_text()
     peak = int(status.split("VmHWM:")[1].split()[0]) / 2**10
-    print(json.dumps({"steps_a_second": steps, "peak_MB": peak, "steps": num * max(1, thin)}))
+    print(json.dumps({"steps_a_second": steps_a_second, "peak_MB": peak, "steps": steps}))
 
 
 def measured(folder: Path, *case: str) -> dict:
@@ -95,6 +124,7 @@ def main() -> None:
     """Run all cases, and print a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--millions", type=int, nargs="+", default=[1, 4, 20])
+    parser.add_argument("--columns", type=int, default=50)
     parser.add_argument("--methods", nargs="+", default=["sghmc", "ensemble"])
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--hidden", type=int, nargs="+", default=[50, 50])
@@ -113,17 +143,17 @@ def main() -> None:
     for millions in options.millions:
         folder = Path(tempfile.mkdtemp(prefix="streaming_", dir=options.folder))
         try:
-            make(folder, millions * 10**6)
+            make(folder, millions * 10**6, options.columns)
             for method in options.methods * options.repeats:
                 widths = [str(width) for width in options.hidden]
                 case = method, str(options.seconds), *widths
                 if method not in few:
                     few[method] = measured(folder, "few", *case)
                     tell(method, 3 * BATCH, "memory", few[method], few, None)
-                if millions == 1:
+                if millions == 1 or method == "hmc":
                     found = measured(folder, "memory", *case)
                     fast[method] = found["steps_a_second"]
-                    tell(method, 10**6, "memory", found, few, fast)
+                    tell(method, millions * 10**6, "memory", found, few, fast)
                 found = measured(folder, "streamed", *case)
                 tell(method, millions * 10**6, "disk", found, few, fast)
         finally:
@@ -135,7 +165,7 @@ def tell(method, rows, where, found, few, fast) -> None:
     above = found["peak_MB"] - few[method]["peak_MB"]
     share = f"{found['steps_a_second'] / fast[method]:.0%}" if fast and method in fast else ""
     print(
-        f"| {method} | {rows:,} | {where} | {found['steps_a_second']:,.0f} "
+        f"| {method} | {rows:,} | {where} | {found['steps_a_second']:,.3g} "
         f"| {found['peak_MB']:,.0f} | {above:,.0f} | {share} |",
         flush=True,
     )

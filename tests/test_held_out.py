@@ -11,7 +11,8 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.cli.problem import Problem, conditioned, scored, training_rows
+from bnn_ppl.cli.problem import Problem, conditioned
+from bnn_ppl.cli.rows import scored, training_rows
 from bnn_ppl.cli.run_folders import reopen
 
 DATA = bnn.data.load("yacht")

@@ -16,7 +16,8 @@ from bnn_ppl.analysis.prior_draws import prior_draws
 from bnn_ppl.analysis.surface import corner
 from bnn_ppl.analysis.surface import corners as corners_of
 from bnn_ppl.analysis.surface import surface as surface_through
-from bnn_ppl.cli.problem import USUAL_SCALE, Scored, conditioned
+from bnn_ppl.cli.problem import USUAL_SCALE, conditioned
+from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, reopen, reopen_all
 from bnn_ppl.plots.surface import posterior_surface
 from bnn_ppl.robustness.correlation_decay import correlation_decay

@@ -10,7 +10,7 @@ import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.predictives import PredictiveForm, predict_in_form, quantiles_in_form
-from bnn_ppl.cli.problem import Scored, rows_held_out, training_rows
+from bnn_ppl.cli.rows import Scored, rows_held_out, training_rows
 from bnn_ppl.cli.run_folders import Opened, reopen
 from bnn_ppl.cli.tables import answers, answers_by_row, scores
 from bnn_ppl.data.new_rows import read_new_rows
@@ -201,6 +201,8 @@ def _rows_to_calibrate(run: Opened, given: str) -> _Calibration:
 def _trained_on(run: Opened, rows: Rows) -> str:
     """Say how many rows are equal to training rows, if any."""
     kept, _ = training_rows(run.problem, run.data)
+    if run.data.stream is not None:  # to look at all of them would take as long as to train
+        return ""
     seen, new = (
         [
             (np.asarray(x).tobytes(), np.asarray(y).tobytes())

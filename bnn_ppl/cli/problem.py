@@ -2,7 +2,6 @@
 
 import math
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,17 +12,15 @@ import numpy as np
 import bnn_ppl as bnn
 from bnn_ppl.cli.networks import Net, first_kernel, network, refuse_hidden
 from bnn_ppl.cli.partly import partly, refuse_unused_others, unknowns
+from bnn_ppl.cli.rows import load_data, num_training, training_rows
 from bnn_ppl.cli.trained import refuse_unused_new
 from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.choice import of_classes
 from bnn_ppl.data.encoding import in_words
 from bnn_ppl.data.images import blank as blank_images
-from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.runtime.devices import MatmulPrecision
 from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
-from bnn_ppl.studies.label_noise import with_label_noise
 
-Scored = Literal["held-out", "test"]  # rows
 USUAL_SCALE = round(math.sqrt(2), 3)
 
 
@@ -35,7 +32,8 @@ class Problem(NamedTuple):
     data
         Data set: a table (yacht and energy ship with the package), images (digits, mnist,
         cifar10), imdb; tfds:NAME of tensorflow-datasets; or of your own a file that ends with .csv
-        (y is the last column) or .npz, or a folder of images, train/CLASS/* and test/CLASS/*.
+        (y is the last column) or .npz, a folder of images, train/CLASS/* and test/CLASS/*, or a
+        folder with x.npy and y.npy (or x.zarr and y.zarr), whose rows stay on disk.
     split
         Number of a published split into training and test rows (UCI), or "seed-3" or "fold-3" for
         others, or "gap-3" to test on the middle third by column 3; for digits and your own files
@@ -246,74 +244,6 @@ def refuse_unused(problem: Problem, data: Any) -> None:
         )
 
 
-def load_data(problem: Problem, encoding: bnn.data.Encoding | None = None) -> Any:
-    """Load the data set that the problem names."""
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
-        data = bnn.data.load(
-            problem.data,
-            split=problem.split,
-            subset=problem.subset,
-            data_dir=problem.data_dir,
-            target=problem.target,
-            classes=problem.classes,
-            impute=problem.impute,
-            encoding=encoding,
-            image_size=problem.image_size,
-            only_classes=problem.only_classes,
-        )
-    if not problem.label_noise:
-        return data
-    if data.num_classes is None:
-        raise ValueError(f"got --label-noise for {problem.data}, expected classes: drop it")
-    y = with_label_noise(data.train.y, problem.label_noise, data.num_classes)
-    return data._replace(train=data.train._replace(y=y))
-
-
-def training_rows(problem: Problem, data: Any) -> tuple[Any, Any]:
-    """Rows to train on, and those that a method may stop early on."""
-    return _parts(problem, data)[:2]
-
-
-def rows_held_out(problem: Problem, data: Any) -> Any | None:
-    """Rows of the training part that are held out to be scored; None if there are none."""
-    return _parts(problem, data)[2]
-
-
-def scored(problem: Problem, data: Any, on: Scored | None = None) -> tuple[Any, str]:
-    """Give the data with the rows to score in the place of the test rows, and what these are.
-
-    By default the rows held out, if there are any.
-    """
-    held_out = rows_held_out(problem, data)
-    if on == "held-out" and held_out is None:
-        raise ValueError(
-            "got --on held-out for a run that has trained on all training rows, expected one that "
-            "holds some out: run it with --held-out 0.2, or leave --on out"
-        )
-    if on == "test" or held_out is None:
-        return data, "test"
-    return data._replace(test=held_out), "held-out"
-
-
-def _parts(problem: Problem, data: Any) -> tuple[Any, Any, Any | None]:
-    """Rows to train on, to stop early on, and to score, if any of them are held out."""
-    kept, scored = data.train, None
-    if problem.folds is not None:
-        rows = fold_of_rows(len(kept.y), problem.folds, problem.fold, problem.held_out_seed)
-        kept, scored = (_taken(data.train, part) for part in rows)
-    elif problem.fold:
-        raise ValueError(f"got --fold {problem.fold} without --folds, expected both, or neither")
-    rows = held_out_rows(len(kept.y), problem.held_out, problem.held_out_seed)
-    if not len(rows[1]):
-        return kept, _taken(kept, rows[1]), scored
-    kept, stopping = (_taken(kept, part) for part in rows)
-    return kept, stopping, stopping if scored is None else scored
-
-
-def _taken(rows: Any, chosen: Any) -> Any:
-    return bnn.data.Data(*(leaf[chosen] for leaf in rows))
-
-
 def _model(problem: Problem, data: Any) -> Callable:
     net = _network(problem, data)
     prior = partly(problem, net, _prior(problem, data, net))
@@ -348,6 +278,7 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
         if problem.prior == "sum_filter":
             return bnn.priors.sum_filter(scale, site=site)
         train, _ = training_rows(problem, data)
+        train = data.train if data.stream is not None else train
         patch = None if problem.net == "mlp" else shape[:2]
         return bnn.priors.empcov(train.x, scale, site=site, patch=patch)
     return getattr(bnn.priors, problem.prior)(scale)
@@ -364,7 +295,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
     prior = f"{problem.prior}({problem.prior_scale or USUAL_SCALE})"
     columns = "" if data.encoding is None else in_words(data.encoding)
-    held_out = len(data.train.y) - posterior.num_rows
+    held_out = num_training(data) - posterior.num_rows
     apart = f", {held_out} held-out" if held_out else ""
     of = " of the likelihood" if posterior.tempered == "likelihood" else ""
     if posterior.subspace is not None:

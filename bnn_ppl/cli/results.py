@@ -16,7 +16,7 @@ from bnn_ppl.analysis.compare_tables import to_latex
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
-from bnn_ppl.cli.problem import Scored
+from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
 from bnn_ppl.cli.tables import with_output_names
 from bnn_ppl.runtime.interrupts import interrupts

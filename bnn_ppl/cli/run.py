@@ -16,18 +16,9 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
-from bnn_ppl.cli.problem import (
-    Problem,
-    Scored,
-    conditioned,
-    describe,
-    refuse_unused,
-    rows_held_out,
-    scored,
-    training_rows,
-    with_prior_scale,
-)
+from bnn_ppl.cli.problem import Problem, conditioned, describe, refuse_unused, with_prior_scale
 from bnn_ppl.cli.results import num_draws, predicting
+from bnn_ppl.cli.rows import Scored, rows_held_out, scored, training_rows
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
 from bnn_ppl.cli.subspace import InSubspace, posterior_inside, problem_inside

@@ -8,7 +8,8 @@ import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.linearised import for_prediction
-from bnn_ppl.cli.problem import Problem, Scored, conditioned, scored
+from bnn_ppl.cli.problem import Problem, conditioned
+from bnn_ppl.cli.rows import Scored, scored
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.data.encoding import from_json, to_json
 

@@ -10,8 +10,8 @@ import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.agreement import are_fits
-from bnn_ppl.cli.problem import Scored
 from bnn_ppl.cli.results import check_published, check_reference, predicted, predicted_elsewhere
+from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, reopen_all
 from bnn_ppl.cli.tables import with_output_names
 

@@ -86,7 +86,8 @@ def load(
         - Texts: "imdb".
         - Any other set of tensorflow-datasets: "tfds:" and its name, see Notes.
         - A file of yours: a path that ends in ``.csv`` or ``.npz``; or a folder of images, which
-          has a folder train; see Notes.
+          has a folder train; or a folder with ``x.npy`` and ``y.npy``, whose rows stay on disk; see
+          Notes.
     split : int or str
         For tables:
 
@@ -202,6 +203,11 @@ def load(
     distributed with SegNet; then y is (rows, height, width), int32. Its class 11, void, is one like
     the others: leave it out of scores by y. Images are standardised by their training rows.
 
+    A folder with x.npy and y.npy, or with Zarr arrays x.zarr and y.zarr: tables or images, as in an
+    ``.npz`` file, which may be larger than memory. A tenth of the rows, at most 10,000, test, drawn
+    without replacement by the seed `split`. The others are ``stream``, and ``train`` has at most
+    1,024 of them; one pass over them finds what standardises all, and the number of classes.
+
     Sets of tensorflow-datasets: the part "train" trains and "test" or else "validation" tests; a
     set with neither is split as a table without published splits. An input is an image or numbers,
     and the target a number: a class if it is whole. Standardised by the training rows.
@@ -217,6 +223,14 @@ def load(
     kind = np.dtype(dtype)
     if kind.kind != "f":
         raise ValueError(f"got dtype={kind.name}, expected floating point; pass np.float32")
+    if kind_of(name) == "streamed":
+        from bnn_ppl.data.streamed_folder import streamed_folder  # needs JAX
+
+        of_table = {"target": target, "impute": impute or None, "encoding": encoding}
+        of_images = {"image_size": image_size, "only_classes": only_classes}
+        hint = "its rows stay on disk as they are"
+        _refuse(name, hint, subset=subset, **of_table, **of_images)
+        return streamed_folder(name, split, kind, classes)
     if kind_of(name) == "file":
         _refuse(name, "it is for folders of images and tfds:", image_size=image_size)
         found = own(name, split, subset, kind, target, classes, impute, encoding)

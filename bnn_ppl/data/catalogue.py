@@ -11,7 +11,7 @@ from typing import Literal
 
 from bnn_ppl.data.image_files import is_folder
 from bnn_ppl.data.images import ImageSet, digits, images
-from bnn_ppl.data.reading import DataSet, Place
+from bnn_ppl.data.reading import DataSet, Place, streamed_files
 from bnn_ppl.data.tables import curve, uci
 from bnn_ppl.data.text import imdb
 from bnn_ppl.data.tfds import PREFIX
@@ -55,13 +55,17 @@ SETS: dict[str, Callable[..., DataSet]] = {
 }
 
 
-def kind_of(name: str) -> Literal["file", "tfds", "folder", "named"]:
+def kind_of(name: str) -> Literal["file", "tfds", "folder", "streamed", "named"]:
     """Tell what a name given to `load` stands for; a known name is never a folder."""
     if is_file(name):
         return "file"
     if name.startswith(PREFIX):
         return "tfds"
-    return "folder" if name not in SETS and is_folder(name) else "named"
+    if name in SETS:
+        return "named"
+    if streamed_files(name) is not None:
+        return "streamed"
+    return "folder" if is_folder(name) else "named"
 
 
 def loader(name: str, where: Sequence[Place]) -> Callable[..., DataSet]:

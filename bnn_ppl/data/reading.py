@@ -10,8 +10,10 @@ import numpy as np
 
 if TYPE_CHECKING:
     from bnn_ppl.data.encoding import Encoding
+    from bnn_ppl.data.streams import Stream
 
 PACKAGE = Path(__file__).parent / "files"
+_STREAMED = ".npy", ".zarr"
 VARIABLE = "BNN_PPL_DATA"
 
 
@@ -56,6 +58,8 @@ class DataSet(NamedTuple):
         became numbers, see `bnn_ppl.data.encoding`.
     classes : tuple of int or None
         The source's numbers of the classes, where only some were chosen, by their new numbers.
+    stream : Stream or None
+        All training rows, where they stay on disk; `train` then has some of them.
     class_names : tuple of str or None
         Names of the classes, by their numbers, where they have names.
     output_names : tuple of str or None
@@ -73,6 +77,7 @@ class DataSet(NamedTuple):
     source: str
     encoding: "Encoding | None" = None
     classes: tuple[int, ...] | None = None
+    stream: "Stream | None" = None
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -198,3 +203,13 @@ def unreadable(path: Path, error: Exception) -> ValueError:
     """Make the error for a file that could not be read, in one line."""
     first = (str(error) or type(error).__name__).splitlines()[0]
     return ValueError(f"{path}: cannot be read ({first}); replace the file")
+
+
+def streamed_files(name: str) -> tuple[Path, Path] | None:
+    """Give the files of x and y in a folder whose rows are to stay on disk; None if it has none."""
+    folder = Path(name).expanduser()
+    for kind in _STREAMED:
+        x, y = folder / f"x{kind}", folder / f"y{kind}"
+        if x.exists() and y.exists():
+            return x, y
+    return None

@@ -42,13 +42,13 @@ class Stream:
         """Give the size, without the rows."""
         return f"Stream({self.num_rows} rows of {self.row_bytes} bytes)"
 
-    def __iter__(self) -> NoReturn:
+    def __iter__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(
             f"got a stream of {self.num_rows} rows, expected rows in memory: give a pair (x, y) of "
             "some of them, as stream.read(numpy.arange(1000)) does"
         )
 
-    __getitem__ = __iter__
+    __getitem__ = __array__ = __iter__
 
     def read(self, rows: np.ndarray) -> tuple[Any, np.ndarray]:
         """Read rows of x and y by their numbers (rows,), in any order; each may come again."""
@@ -163,6 +163,25 @@ def stream(
             f"got block={block!r}, expected a whole number from 1 to {lengths[0]}: leave it out"
         )
     return Stream(tree, convert, _usual_block(sources) if block is None else block)
+
+
+def left_out(rows: Stream, numbers: np.ndarray, transform: Callable) -> Stream:
+    """Make a stream of the rows of another but those of some numbers, which are sorted.
+
+    The other has no transform; this one has that given.
+    """
+    # How many numbers are left out before a row that is kept: those whose own place is at most its.
+    places = numbers - np.arange(len(numbers))
+
+    def kept(source: Source) -> Source:
+        def read(index: np.ndarray) -> Any:
+            return source.read(index + np.searchsorted(places, index, side="right"))
+
+        return source._replace(num_rows=source.num_rows - len(numbers), read=read)
+
+    sources = jax.tree.map(kept, rows._sources, is_leaf=_is_source)
+    block = min(rows.block, rows.num_rows - len(numbers))
+    return Stream(sources, partial(_converted, transform), block)
 
 
 def _usual_block(sources: list[Source]) -> int:

@@ -159,7 +159,7 @@ def _collecting(
     ) -> tuple[SwagState, dict]:
         step_key, draw_key = (jax.random.fold_in(key, i) for i in range(2))
         chain, info = inner_step(step_key, state, batch)
-        epoch = max(1, num_rows // batch[1].shape[0])
+        epoch = 1 if inner.all_rows else max(1, num_rows // batch[1].shape[0])
         every = jnp.where(state.collect_every > 0, state.collect_every, epoch)
         since = state.num_steps - state.collect_from
         due = (since >= 0) & (since % every == 0)

@@ -15,6 +15,7 @@ from bnn_ppl.runtime.devices import MatmulPrecision
 
 if TYPE_CHECKING:
     from bnn_ppl.model.posterior import Posterior
+    from bnn_ppl.model.streamed_rows import Chunks
 
 
 def check_options(
@@ -233,6 +234,16 @@ def refuse_nonfinite_rows(rows: tuple[Any, np.ndarray], numbers: np.ndarray) -> 
                 f"got NaN or infinite values in {name} of the stream's rows {bad[:5].tolist()}, "
                 "expected finite numbers: drop or impute them, or give transform="
             )
+
+
+def refuse_nonfinite_chunks(chunks: "Chunks") -> None:
+    """Refuse NaN and infinities in any row of a stream, in one pass over them.
+
+    Where a compiled program reads them, the error would be one among many lines.
+    """
+    for number in range(chunks.num):
+        numbers, rows = chunks.rows(number)
+        refuse_nonfinite_rows(rows, numbers)
 
 
 def _as_array(array: Any) -> Array:

@@ -21,12 +21,13 @@ from bnn_ppl.model.checks import (
 )
 from bnn_ppl.model.features import FixedPart, fixed_part
 from bnn_ppl.model.initial import initialiser, start
-from bnn_ppl.model.microbatch import fitting_microbatch
+from bnn_ppl.model.microbatch import fitting_microbatch, fitting_rows
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.points import holding, point_shapes, with_points_held
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.prior_summary import prior_summary
 from bnn_ppl.model.recipe import Recipe, numbers_of
+from bnn_ppl.model.streamed_rows import Chunks, StreamedRows
 from bnn_ppl.model.structure import check_classes, check_model, checked_structure
 from bnn_ppl.model.trace import (
     Array,
@@ -50,6 +51,7 @@ class Conditions(NamedTuple):
 
     examples: Data  # all rows, unless there is a stream
     stream: Stream | None
+    chunks: Chunks | None  # of the stream
     observed: str
     points: dict[str, tuple[int, ...]]  # shapes
     temperature: float
@@ -147,10 +149,14 @@ def condition(
     if microbatch is not None and microbatch < len(data[1]):
         got = f"microbatch={microbatch} rows"
         check_number_of_rows(lambda w, rows: by_row(rows, w), shapes, data, microbatch, got)
+    chunks = None
+    if stream is not None:
+        chunks = Chunks(stream, data, microbatch or fitting_rows(by_row, data, shapes))
     points = point_shapes(model, data)
     given = Conditions(
         examples=data,
         stream=stream,
+        chunks=chunks,
         observed=observed,
         points=points,
         temperature=float(temperature),
@@ -218,7 +224,14 @@ def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
         return unconstrained(traced(model, *data[:2], data=values))
 
     def check(position: Position) -> None:
-        check_finite(terms(position, data), given.observed)
+        found = terms(position, data)
+        if given.chunks is not None:
+            rows = [
+                log_likelihood(position, given.chunks.rows(number)[1])
+                for number in range(given.chunks.num)
+            ]
+            found = found._replace(log_likelihood=jnp.concatenate(rows))
+        check_finite(found, given.observed)
 
     return Posterior(
         init=pinned(initialiser(model, data, log_likelihood)),
@@ -238,6 +251,7 @@ def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
         value_shapes=cache(partial(_value_shapes, constrain, shapes)),
         data=rows,
         examples=data,
+        all_rows=data if given.chunks is None else StreamedRows(*data, given.chunks),
         num_rows=num_rows,
         num_weights=sum(leaf.size for leaf in shapes.values()),
         temperature=temperature,
@@ -319,7 +333,7 @@ def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int,
 
 def _total(temperature: float, tempered: str, num_rows: int, terms: Terms, batch: Batch) -> Array:
     size: int | Array = batch[1].shape[0]
-    if isinstance(batch, AllRows):
+    if isinstance(batch, AllRows | StreamedRows):
         size = num_rows
     elif len(batch) == 3:  # a sum over devices
         size = jnp.sum(batch[2])

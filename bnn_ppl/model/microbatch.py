@@ -90,18 +90,22 @@ def by_chunk(function: Callable, most: int, x: Any, y: Array) -> Array:
 
 
 def fitting_microbatch(by_row: Callable, data: tuple[Any, Array], position: Any) -> int | None:
-    """Count the rows whose intermediate results fit in a share of the memory.
+    """Count the rows to work on at a time: None if all of `data` fit, or the memory is unknown.
 
-    None if all of `data` fit, or the memory is unknown. ``by_row(data, position)`` is the
-    log-likelihood of each row.
+    ``by_row(data, position)`` is the log-likelihood of each row.
     """
+    fitting = fitting_rows(by_row, data, position)
+    return None if fitting is None or fitting >= len(data[1]) else fitting
+
+
+def fitting_rows(by_row: Callable, data: tuple[Any, Array], position: Any) -> int | None:
+    """Count the rows whose intermediate results fit in a share of the memory; None if unknown."""
     limit = memory_limit()
     if limit is None:
         return None
     jaxpr = jax.make_jaxpr(by_row)(data, position).jaxpr
     used = _bytes_from(jaxpr, jaxpr.invars[: len(jax.tree.leaves(data))])
-    fitting = _MEMORY_SHARE * limit / max(1, used)
-    return None if fitting >= 1 else max(1, int(fitting * len(data[1])))
+    return max(1, int(_MEMORY_SHARE * limit / max(1, used) * len(data[1])))
 
 
 def _bytes_from(jaxpr: Jaxpr, sources: Iterable[Var]) -> int:

@@ -10,6 +10,7 @@ from bnn_ppl.model.batch_statistics import BatchStatistics
 from bnn_ppl.model.features import FixedPart
 from bnn_ppl.model.prior_summary import Precision
 from bnn_ppl.model.recipe import Recipe
+from bnn_ppl.model.streamed_rows import StreamedRows
 from bnn_ppl.model.trace import Array, Batch, Data, Position, Terms, Values
 from bnn_ppl.runtime.devices import MatmulPrecision
 
@@ -76,6 +77,10 @@ class Posterior(NamedTuple):
     examples
         Rows (x, y) in memory: all of `data`, or at most 1,024 of a stream, spread evenly. Where
         the functions above have ``data=data``, they take these.
+    all_rows
+        The batch of all rows: `data`, or what reads those of a stream chunk by chunk
+        (:class:`bnn_ppl.model.streamed_rows.StreamedRows`), for the log-density and its gradient.
+        ``log_likelihood`` then has the sum of all rows, and what it has been rounded by, (2,).
     num_rows
         Rows in `data`.
     num_weights
@@ -126,6 +131,7 @@ class Posterior(NamedTuple):
     value_shapes: Callable[[], dict[str, tuple[int, ...]]]
     data: Data | Stream
     examples: Data
+    all_rows: Data | StreamedRows
     num_rows: int
     num_weights: int
     temperature: float

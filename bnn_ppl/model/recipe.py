@@ -7,6 +7,7 @@ made anew, from the program's arguments.
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -40,12 +41,19 @@ def numbers_of(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     leaves, structure = jax.tree.flatten(_in_order(tree))
     known = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
     places = [i for i, leaf in enumerate(leaves) if known and _is_real(leaf)]
+    return [leaves[i] for i in places], partial(_replaced, leaves, structure, places)
 
-    def with_numbers(numbers: list[Any]) -> Any:
-        new = dict(zip(places, numbers, strict=True))
-        return jax.tree.unflatten(structure, [new.get(i, leaf) for i, leaf in enumerate(leaves)])
 
-    return [leaves[i] for i in places], with_numbers
+def arrays_of(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """Give the arrays in a tree that :func:`numbers_of` has made, and the same tree of others."""
+    leaves, structure = jax.tree.flatten(tree)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+    return [leaves[i] for i in places], partial(_replaced, leaves, structure, places)
+
+
+def _replaced(leaves: list[Any], structure: Any, places: list[int], values: list[Any]) -> Any:
+    new = dict(zip(places, values, strict=True))
+    return jax.tree.unflatten(structure, [new.get(i, leaf) for i, leaf in enumerate(leaves)])
 
 
 def _in_order(tree: Any) -> Any:

@@ -17,6 +17,8 @@ from bnn_ppl.model.batch_norm import counted_rows
 from bnn_ppl.model.features import Features, raw_inputs, with_features
 from bnn_ppl.model.microbatch import by_chunk, fitting_microbatch
 from bnn_ppl.model.network import active_changes
+from bnn_ppl.model.recipe import arrays_of
+from bnn_ppl.model.streamed_rows import StreamedRows, summed_over_chunks
 from bnn_ppl.runtime.devices import num_row_shards, products_in
 
 Array = jax.Array
@@ -38,7 +40,8 @@ class Terms(NamedTuple):
         Log-determinant of the Jacobian of the map from the position to the constrained value, by
         site: an array of summands.
     log_likelihood
-        Log-likelihood by row, 0 for padding.
+        Log-likelihood by row, 0 for padding. Of a stream's rows, their sum and what it has been
+        rounded by, (2,).
     normals
         Mean and standard deviation of the prior, by site, where it is Gaussian given the other
         sites; they broadcast to the site.
@@ -86,7 +89,7 @@ def evaluated(
     model: Callable,
     microbatch: int | None,
     position: Position,
-    batch: Batch,
+    batch: Batch | StreamedRows,
     *,
     automatic: bool = False,
 ) -> Terms:
@@ -94,6 +97,8 @@ def evaluated(
 
     If that number was chosen automatically, for rows of x, another is chosen for their features.
     """
+    if isinstance(batch, StreamedRows):
+        return _of_stream(model, microbatch, position, batch)
     x, y, *mask = batch
     terms = None
     if isinstance(x, Features) and not active_changes():  # a tap sees the layers of all of x
@@ -104,6 +109,20 @@ def evaluated(
     if mask:
         terms = terms._replace(log_likelihood=jnp.where(mask[0], terms.log_likelihood, 0.0))
     return terms
+
+
+def _of_stream(
+    model: Callable, microbatch: int | None, position: Position, batch: StreamedRows
+) -> Terms:
+    arrays, with_arrays = arrays_of(model)
+
+    def by_row(position: Position, arrays: list[Array], rows: Batch) -> Array:
+        return evaluated(with_arrays(arrays), microbatch, position, rows).log_likelihood
+
+    # The examples' own likelihood is not used, and the compiler drops it.
+    terms = _of_inputs(model, None, position, batch.x, batch.y)
+    rows = summed_over_chunks(by_row, position, arrays, batch.chunks)
+    return terms._replace(log_likelihood=rows, row_scale=None)
 
 
 def terms_of(model: Callable, later: tuple[Position, Array], x: Any) -> Terms:

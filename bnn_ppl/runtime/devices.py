@@ -263,13 +263,15 @@ def over_chains(
         return jax.lax.map(lambda own: one(*own), mapped)
 
     def all_devices(*args: Any) -> Tree:
+        # Callbacks to the host need all axes manual, and one of a single device may be.
+        manual = _AXES if mesh.shape["data"] == 1 else _AXES[:1]
         specs = tuple(P("chain") if i < num_mapped else P() for i in range(len(args)))
         sharded = jax.shard_map(
             on_device,
             mesh=mesh,
             in_specs=specs,
             out_specs=P("chain"),
-            axis_names={"chain"},
+            axis_names=set(manual),
             check_vma=False,  # the data axis is automatic inside; NUTS does not trace with it
         )
         return sharded(*args)

@@ -20,6 +20,7 @@ from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, pr
 from bnn_ppl.sampling.first_states import batches_at_start, first_positions, first_states
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.numbers import Make, Numbers, numbers_to_run
+from bnn_ppl.sampling.rows_of_stream import mesh_of_all_rows, num_at_a_time, rows_of_stream
 
 if TYPE_CHECKING:
     import arviz
@@ -71,7 +72,7 @@ class Prepared(NamedTuple):
     num: dict[str, int]  # iterations of each phase
     precision: str | None  # of the posterior
     keys: dict[str, tuple[jax.Array, jax.Array]]  # of each phase: for steps, for minibatches
-    stream: Stream | None = None  # of rows, of which `data` are examples
+    stream: Stream | None = None  # of minibatches, of whose rows `data` are examples
 
 
 def prepare(
@@ -95,8 +96,11 @@ def prepare(
     """
     check_arguments(key=key, posterior=posterior, method=method)
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
-    mesh = chain_mesh(num_chains, mesh)
     stream = posterior.data if isinstance(posterior.data, Stream) else None
+    if stream is not None and method.all_rows:
+        mesh, stream = mesh_of_all_rows(num_chains, mesh, method), None
+        data = rows_of_stream(posterior, method, minibatches, mesh)
+    mesh = chain_mesh(num_chains, mesh)
     if stream is not None:
         minibatches = _of_stream(stream, method, minibatches)
     if data is None:
@@ -104,7 +108,7 @@ def prepare(
     minibatches.check(posterior.num_rows, mesh.shape["data"])
     _check_method(method, posterior, num_warmup, minibatches)
     _check_batch_statistics(posterior, minibatches.size)
-    _check_plates(posterior, minibatches.size, len(data[1]))
+    _check_plates(posterior, minibatches.size, num_at_a_time(data))
     init_key, warmup_key, draws_key, batch_key = (
         everywhere(jax.random.fold_in(key, i), mesh) for i in range(4)
     )
@@ -137,13 +141,8 @@ def _rows(posterior: Posterior, method: Method, shards: int) -> Tree:
 
 
 def _of_stream(stream: Stream, method: Method, minibatches: Minibatches) -> Minibatches:
-    """Refuse methods that need all rows; the rows of a short stream are a batch by themselves."""
+    """Refuse a long stream as a batch; the rows of a short one are a batch by themselves."""
     name = method.settings.get("method", "this method")
-    if method.all_rows:
-        raise ValueError(
-            f"got a stream for {name}, whose steps compare the log-densities of all rows, expected "
-            "rows in memory: use sgld or sghmc, or fit the rows in memory"
-        )
     if minibatches.size is None and stream.num_rows > _SHORT:
         raise ValueError(
             f"got batch_size='all' for {name} on a stream of {stream.num_rows} rows, expected "

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.features import Features
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.streamed_rows import StreamedRows
 from bnn_ppl.runtime.devices import chain_sharding, everywhere, over_chains, products_in
 from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import Report, reporting, waiting
@@ -66,6 +67,7 @@ def prepared_start(
     lengths = len(prepared.chains), num_warmup, 1, 0
     # Features serve any method; rows without, of one that has no use for them, serve its like.
     shared = start.raw_rows or isinstance(prepared.data[0], Features)
+    shared = shared and not isinstance(prepared.data, StreamedRows)
     rows = prepared.data if shared else None
     own = prepare(key, posterior, start, *lengths, minibatches, mesh=prepared.mesh, data=rows)
     # The chain of a sample of the rows keeps to it.

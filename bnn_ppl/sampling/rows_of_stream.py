@@ -1,0 +1,66 @@
+"""Runs whose every step sees all rows of a stream."""
+
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from bnn_ppl.methods.method import Method
+from bnn_ppl.model.checks import refuse_nonfinite_chunks
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.streamed_rows import StreamedRows
+from bnn_ppl.runtime.devices import chain_mesh, everywhere
+from bnn_ppl.sampling.minibatches import Minibatches
+
+
+def mesh_of_all_rows(num_chains: int, mesh: Mesh | None, method: Method) -> Mesh:
+    """Give a mesh whose devices do not share rows, as each chain reads the chunks for itself.
+
+    Raises
+    ------
+    ValueError
+        If that given has devices that share rows, or there are several processes.
+    """
+    name = method.settings.get("method", "this method")
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"got {jax.process_count()} processes for {name} on a stream, expected one: run it in "
+            "one process, or sgld or sghmc, whose minibatches processes share"
+        )
+    if mesh is None:
+        mesh = chain_mesh(num_chains)
+        return Mesh(mesh.devices[:, :1], mesh.axis_names, axis_types=mesh.axis_types)
+    shards = mesh.shape.get("data", 1)
+    if shards > 1:
+        raise ValueError(
+            f"got a mesh of {shards} devices that share rows for {name} on a stream, expected one "
+            "device for each row of chains: use a mesh of shape (chains, 1)"
+        )
+    return mesh
+
+
+def rows_of_stream(
+    posterior: Posterior, method: Method, minibatches: Minibatches, mesh: Mesh
+) -> StreamedRows:
+    """Give what stands for all rows on the devices; refuse rows that are not finite.
+
+    Raises
+    ------
+    ValueError
+        If batches of some rows are asked for, or a row has NaN or infinite values.
+    """
+    rows = posterior.all_rows
+    assert isinstance(rows, StreamedRows)
+    if minibatches.bootstrap or minibatches.subsample < 1:
+        name = method.settings.get("method", "this method")
+        raise ValueError(
+            f"got a sample of the rows for {name} on a stream, expected all of them: leave "
+            "bootstrap and subsample out, or use minibatches, as of sgld"
+        )
+    refuse_nonfinite_chunks(rows.chunks)
+    return everywhere(rows, mesh)
+
+
+def num_at_a_time(data: Any) -> int:
+    """Give the number of rows, and of padding, that a model is evaluated on at a time."""
+    return data.chunks.size if isinstance(data, StreamedRows) else len(data[1])

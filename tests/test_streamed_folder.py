@@ -1,0 +1,167 @@
+"""A folder of rows that stay on disk: how it is split and standardised, and the commands on it."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+
+import bnn_ppl as bnn
+from bnn_ppl import cli
+from bnn_ppl.data.standardise import by_last_axis, mean_and_scale
+
+ROWS = 3000
+
+
+def table():
+    rng = np.random.default_rng(0)
+    x = np.stack([np.arange(ROWS), rng.normal(1e4, 30, size=ROWS), np.full(ROWS, 7)], axis=1)
+    x = x.astype(np.float32)
+    return x, (5 + np.sin(x[:, 1]) + 0.1 * rng.normal(size=ROWS)).astype(np.float32)
+
+
+def written(folder, x, y, kind="npy"):
+    for name, rows in {"x": x, "y": y}.items():
+        if kind == "npy":
+            np.save(folder / f"{name}.npy", rows)
+        else:
+            chunks = (64, *rows.shape[1:])
+            array = zarr.create_array(
+                str(folder / f"{name}.zarr"), shape=rows.shape, chunks=chunks, dtype=rows.dtype
+            )
+            array[:] = rows
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr("bnn_ppl.data.streamed_folder._PART_BYTES", 2**12)  # 256 rows
+
+
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_all_rows_are_there_once_and_standardised_by_those_that_train(tmp_path, kind):
+    x, y = table()
+    data = bnn.data.load(written(tmp_path, x, y, kind), split=3)
+    train = data.stream.read(np.arange(data.stream.num_rows))
+    assert (data.stream.num_rows, len(data.test.y)) == (2700, 300)
+    kept, tested = (
+        np.rint(part[:, 0] * data.x_scale[0] + data.x_mean[0]).astype(int)
+        for part in (train[0], data.test.x)
+    )
+    np.testing.assert_array_equal(np.sort(np.concatenate([kept, tested])), np.arange(ROWS))
+    assert (np.diff(kept) > 0).all() and (np.diff(tested) > 0).all()
+    expected = by_last_axis(x[kept]), mean_and_scale(y[kept])
+    np.testing.assert_allclose([data.x_mean, data.x_scale], expected[0], rtol=1e-6)
+    np.testing.assert_allclose([data.y_mean, data.y_scale], expected[1], rtol=1e-6)
+    np.testing.assert_allclose(train[0].mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(train[0].std(0), [1, 1, 0], atol=1e-5)
+    np.testing.assert_array_equal(data.train.y, data.stream.examples[1])
+    assert data.num_classes is None
+
+
+def test_whole_numbers_are_classes_and_images_have_channels(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, size=(400, 4, 4), dtype=np.uint8)
+    y = rng.integers(0, 3, size=(400, 1))
+    data = bnn.data.load(written(tmp_path, images, y))
+    train = data.stream.read(np.arange(360))
+    assert data.num_classes == 3 and train[0].shape == (360, 4, 4, 1)
+    assert train[1].dtype == np.int32 and train[1].shape == (360,)
+    pixels = np.rint(train[0] * data.x_scale + data.x_mean).astype(np.uint8)
+    np.testing.assert_allclose(by_last_axis(pixels)[0], data.x_mean, rtol=1e-6)
+    numbers = bnn.data.load(tmp_path, classes=False)
+    assert numbers.num_classes is None and numbers.y_scale > 0.5
+
+
+def test_seeds_choose_other_test_rows(tmp_path):
+    name = written(tmp_path, *table())
+    tests = [bnn.data.load(name, split=split).test.x[:, 0] for split in (0, 0, 1)]
+    np.testing.assert_array_equal(tests[0], tests[1])
+    assert len(np.intersect1d(tests[0], tests[2])) < 100
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    x, y = table()
+    with pytest.raises(ValueError, match="got subset=10"):
+        bnn.data.load(written(tmp_path, x, y), subset=10)
+    for change, match in [
+        ((np.where(np.arange(ROWS) == 2000, np.nan, x.T).T, y), r"in x of rows \[2000\]"),
+        ((x, y.astype(int) - 5), "y of int64 from -2"),
+        ((x[:, 0], y), "got x of shape"),
+        ((x[:1], y[:1]), "got 1 row"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            bnn.data.load(written(tmp_path, *change))
+
+
+def test_estimators_ask_for_rows_in_memory():
+    x, y = table()
+    from bnn_ppl.estimators import BayesianRegressor
+
+    with pytest.raises(TypeError, match="expected rows in memory"):
+        BayesianRegressor().fit(bnn.data.stream(x, y), y)
+
+
+# --- commands
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows").mkdir()
+    return tmp_path
+
+
+SHORT = ["--hidden", "4", "--prior-scale", "1", "--noise", "0.3", "--num-chains", "2"]
+SHORT += ["--num-warmup", "20", "--num-draws", "6", "--no-progress"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", [["sghmc"], ["hmc", "--max-num-steps", "4"]])
+def test_commands_on_a_run(here, method, capsys):
+    written(here / "rows", *table())
+    command = ["run", *method, "--data", "rows", *SHORT, "--folder", "run"]
+    cli.main(command)
+    out = capsys.readouterr().out
+    assert "2700 training and 300 test rows of (3,), regression" in out
+    draws = bnn.diagnostics.load(here / "run")
+    before = {site: draws.posterior[site].values for site in draws.posterior}
+    assert not list((here / "run").glob("x*"))
+    cli.main(command)  # resumes, with nothing to do
+    cli.main(["summary", "run"])
+    cli.main(["predict", "run"])
+    predicted = pd.read_csv(here / "run" / "predictions.csv")
+    assert len(predicted) == 300 and re.search("R-hat|r_hat", capsys.readouterr().out)
+    data = bnn.data.load("rows")
+    observed = data.test.y * data.y_scale + data.y_mean
+    np.testing.assert_allclose(predicted["observed"], observed, rtol=1e-5)
+    command[command.index("--num-draws") + 1] = "9"  # extends it
+    cli.main(command)
+    after = bnn.diagnostics.load(here / "run").posterior
+    for site, values in before.items():
+        np.testing.assert_array_equal(after[site].values[:, :6], values)
+    assert after.sizes["draw"] == 9
+
+
+@pytest.mark.thorough
+def test_class_probabilities_are_scored(here, capsys):
+    x, y = table()
+    written(here / "rows", x, (y > 5).astype(np.int64))
+    short = [*SHORT[:4], *SHORT[6:]]
+    cli.main(["run", "descent", "--data", "rows", *short, "--folder", "run"])
+    assert "2 classes" in capsys.readouterr().out
+    cli.main(["predict", "run"])
+    file = "run/predictions.npz"
+    cli.main(["score", file, "--reference", file])
+    assert re.search(r"agreement +total_variation", capsys.readouterr().out)
+
+
+def test_options_for_rows_in_memory_are_refused(here, capsys):
+    written(here / "rows", *table())
+    for option in (["--held-out", "0.2"], ["--subset", "10"], ["--folds", "5"]):
+        with pytest.raises(SystemExit):
+            cli.main(["run", "sghmc", "--data", "rows", *option, *SHORT])
+        err = capsys.readouterr().err
+        assert f"got {option[0]} for rows, whose rows stay on disk" in err and err.count("\n") == 1
