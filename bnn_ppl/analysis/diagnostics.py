@@ -187,15 +187,17 @@ class LogEvidence(NamedTuple):
 def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
     """Log evidence of a model: the mean over chains, and its standard error.
 
-    Each chain of ``tempered_smc`` estimates it on its own, without bias on the scale of the
-    evidence, so that the mean of the logarithms is expected to be too low by half their variance.
+    Each chain of ``tempered_smc`` and ``parallel_tempering`` estimates it on its own. That of the
+    former has no bias on the scale of the evidence, so that the mean of the logarithms is expected
+    to be too low by half their variance.
     Each chain of ``laplace`` approximates it about its own point; the standard error, of what
     differs from point to point, says nothing of the error of that approximation.
 
     Parameters
     ----------
     draws : arviz.InferenceData
-        Of ``tempered_smc`` or ``laplace``: the group ``fitted`` has ``log_evidence`` (chain,).
+        Of ``tempered_smc``, ``parallel_tempering`` or ``laplace``: the group ``fitted`` has
+        ``log_evidence`` (chain,).
 
     Returns
     -------
@@ -212,7 +214,7 @@ def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
         method = getattr(draws, "attrs", {}).get("method", "an unknown method")
         raise ValueError(
             f"got draws of {method} without log_evidence, expected those of a whole run of "
-            "tempered_smc or laplace: run one of these"
+            "tempered_smc, parallel_tempering or laplace"
         )
     by_chain = draws["fitted"]["log_evidence"].values.astype(float)
     count = len(by_chain)
