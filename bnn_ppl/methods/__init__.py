@@ -8,6 +8,7 @@ still be able to set the number of CPU devices.
 
 # One line per method, imported `as` itself, which marks it as public.
 from bnn_ppl.methods.adjusted_mclmc import adjusted_mclmc as adjusted_mclmc
+from bnn_ppl.methods.amagold import amagold as amagold
 from bnn_ppl.methods.chees import chees as chees
 from bnn_ppl.methods.csgld import csgld as csgld
 from bnn_ppl.methods.descent import descent as descent
