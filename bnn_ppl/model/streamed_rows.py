@@ -36,6 +36,8 @@ class Chunks:
         Of a chunk (x, y): shapes and dtypes.
     """
 
+    read_by_host = True  # which `over_chains` must know
+
     def __init__(self, stream: Stream, examples: Tree, most: int | None) -> None:
         size = max(1, _CHUNK_BYTES // max(1, stream.row_bytes))
         size = min(size, most or size, stream.num_rows)
