@@ -63,7 +63,7 @@ class Chunks:
                     self._ahead[wanted] = self._reader.submit(self._padded, wanted)
                 self._ahead.move_to_end(wanted)
             while len(self._ahead) > self._most_ahead:
-                self._ahead.popitem(last=False)[1].cancel()
+                self._ahead.popitem(last=False)  # not cancelled: another device may wait for it
             found = self._ahead[number]
         try:
             return found.result()
