@@ -90,6 +90,13 @@ def test_programs_that_call_back_are_not_shared():
     assert float(calling(1.0)(0.0)) == 1 and float(calling(2.0)(0.0)) == 2
 
 
+def test_a_program_that_calls_back_is_found_again_by_its_trace():
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    function = jax.jit(lambda x: jax.pure_callback(np.float32, shape, x))
+    first, again = (programs.compiled(function.trace(0.0), (0.0,)) for _ in range(2))
+    assert first is again and float(first(2.5)) == 2.5
+
+
 def test_compiled_programs_are_kept_in_a_folder(tmp_path, monkeypatch):
     name = "jax_compilation_cache_dir"
     before = jax.config.values[name]

@@ -277,8 +277,8 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
         site, shape = first_kernel(problem, net)
         if problem.prior == "sum_filter":
             return bnn.priors.sum_filter(scale, site=site)
-        train, _ = training_rows(problem, data)
-        train = data.train if data.stream is not None else train
+        # Of a stream, some of them.
+        train = data.train if data.stream is not None else training_rows(problem, data)[0]
         patch = None if problem.net == "mlp" else shape[:2]
         return bnn.priors.empcov(train.x, scale, site=site, patch=patch)
     return getattr(bnn.priors, problem.prior)(scale)

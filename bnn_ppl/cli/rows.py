@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from bnn_ppl.cli.problem import Problem
 
 Scored = Literal["held-out", "test"]  # rows
-_OF_MEMORY = "subset target impute image_size only_classes label_noise held_out folds"  # options
+# Options for rows in memory.
+_OF_MEMORY = "subset target impute image_size only_classes label_noise held_out folds fold"
 
 
 def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> Any:

@@ -92,8 +92,8 @@ def _opened(path: Path) -> Any:
 def _in_form(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Give tables (rows, columns) or images with channels, and y of a single output as numbers."""
     if x.ndim not in (2, 3, 4):
-        expected = "(rows, columns), (rows, height, width) or (rows, height, width, channels)"
-        raise ValueError(f"got x of shape (rows, {x.shape[1:]}), expected {expected}: reshape it")
+        expected = "(columns,), (height, width) or (height, width, channels)"
+        raise ValueError(f"got x with rows of {x.shape[1:]}, expected {expected}: reshape it")
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     return with_channel(x) if x.ndim == 3 else x, y
 
@@ -127,7 +127,7 @@ def _looked(rows: Stream, test: np.ndarray, of_classes: bool) -> Looked:
     if ends[0] < 0 or y.ndim > 1 or (y % 1).any():
         raise ValueError(
             f"got y of {y.dtype} from {ends[0]:g}, {y[0].size} a row, expected a class 0, 1, 2, "
-            "...: renumber them, or leave classes out"
+            "...: renumber them, or say classes=False"
         )
     return Looked(of_x.mean_scale(), UNCHANGED, int(ends[1]) + 1)
 

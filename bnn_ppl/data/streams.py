@@ -122,7 +122,8 @@ def stream(
     transform
         ``x, y -> x, y``: applied to arrays (rows, ...) as they are read, for example to standardise
         them; of a source, ``elements -> x, y``, where elements is a tree of arrays (rows, ...). It
-        must treat each row by itself.
+        must treat each row by itself, and compute with NumPy, not JAX, for methods that see all
+        rows at each step.
     block
         Successive rows that are read at a time. An epoch's order permutes these blocks, and then
         the rows within each of many windows of 16 blocks or more (8 MiB or more). By default as

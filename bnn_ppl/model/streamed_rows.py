@@ -36,6 +36,8 @@ class Chunks:
         Of a chunk (x, y): shapes and dtypes.
     """
 
+    read_by_host = True  # which `over_chains` must know
+
     def __init__(self, stream: Stream, examples: Tree, most: int | None) -> None:
         size = max(1, _CHUNK_BYTES // max(1, stream.row_bytes))
         size = min(size, most or size, stream.num_rows)
@@ -61,7 +63,7 @@ class Chunks:
                     self._ahead[wanted] = self._reader.submit(self._padded, wanted)
                 self._ahead.move_to_end(wanted)
             while len(self._ahead) > self._most_ahead:
-                self._ahead.popitem(last=False)[1].cancel()
+                self._ahead.popitem(last=False)  # not cancelled: another device may wait for it
             found = self._ahead[number]
         try:
             return found.result()

@@ -263,8 +263,8 @@ def over_chains(
         return jax.lax.map(lambda own: one(*own), mapped)
 
     def all_devices(*args: Any) -> Tree:
-        # Callbacks to the host need all axes manual, and one of a single device may be.
-        manual = _AXES if mesh.shape["data"] == 1 else _AXES[:1]
+        # Calls of the host need all axes manual: their devices do not share rows.
+        manual = _AXES if _calls_host(args) else _AXES[:1]
         specs = tuple(P("chain") if i < num_mapped else P() for i in range(len(args)))
         sharded = jax.shard_map(
             on_device,
@@ -277,6 +277,15 @@ def over_chains(
         return sharded(*args)
 
     return all_devices
+
+
+def _calls_host(args: tuple) -> bool:
+    """Whether rows among the arguments are read by the host, as what reads them says."""
+
+    def read_by_host(node: Any) -> bool:
+        return getattr(node, "read_by_host", False)
+
+    return any(map(read_by_host, jax.tree.leaves(args, is_leaf=read_by_host)))
 
 
 def _convolves(function: Callable, args: tuple) -> bool:
