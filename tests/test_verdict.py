@@ -119,17 +119,6 @@ def test_chains_that_disagree(posterior):
     assert bnn.verdict(posterior, drifting).text.startswith("the chain has not settled (R-hat of")
 
 
-def test_particles_and_replicas_that_disagree_are_too_few(posterior):
-    slopes = np.array([[1.9], [1.97], [2.03], [2.1]])
-    found = bnn.verdict(posterior, drawn(slopes, stats={"exponent": np.ones((4, 100))}))
-    assert kinds(found)[0] == "disagree" and ": more particles (num_particles)" in found.text
-    replicas = drawn(slopes, stats={"swap_rejection_rate": np.full((4, 100), 0.3)})
-    assert ": more draws, or more replicas" in bnn.verdict(posterior, replicas).text
-    early = bnn.verdict(posterior, drawn(stats={"exponent": np.full((4, 100), 0.5)}, num_warmup=9))
-    assert not early.converged and kinds(early) == ["tempered"]
-    assert "after 9 steps at an exponent of 0.5, expected 1: raise num_warmup" in early.text
-
-
 def test_what_was_met_on_all_draws_is_not_denied_by_some(posterior):
     slopes = np.array([[1.9], [1.97], [2.03], [2.1]])
     met = {"until": json.dumps({"rhat": 1.05}), "until_met": 1}
@@ -413,3 +402,14 @@ def test_an_estimator_warns(verdicts):
     with pytest.warns(ConvergenceWarning) as caught:
         few.fit(X[:50], Y[:50])
     assert str(caught[-1].message) == few.verdict_ == few.draws_.attrs["verdict"]
+
+
+def test_particles_and_replicas_that_disagree_are_too_few(posterior):
+    slopes = np.array([[1.9], [1.97], [2.03], [2.1]])
+    found = bnn.verdict(posterior, drawn(slopes, stats={"exponent": np.ones((4, 100))}))
+    assert kinds(found)[0] == "disagree" and ": more particles (num_particles)" in found.text
+    replicas = drawn(slopes, stats={"swap_rejection_rate": np.full((4, 100), 0.3)})
+    assert ": more draws, or more replicas" in bnn.verdict(posterior, replicas).text
+    early = bnn.verdict(posterior, drawn(stats={"exponent": np.full((4, 100), 0.5)}, num_warmup=9))
+    assert not early.converged and kinds(early) == ["tempered"]
+    assert "after 9 steps at an exponent of 0.5, expected 1: raise num_warmup" in early.text

@@ -189,9 +189,9 @@ def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
 
     Each chain of ``tempered_smc`` and ``parallel_tempering`` estimates it on its own. That of the
     former has no bias on the scale of the evidence, so that the mean of the logarithms is expected
-    to be too low by half their variance.
-    Each chain of ``laplace`` approximates it about its own point; the standard error, of what
-    differs from point to point, says nothing of the error of that approximation.
+    to be too low by half their variance. Each chain of ``laplace`` approximates it about its own
+    point; the standard error, of what differs from point to point, says nothing of the error of
+    that approximation.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ def tempered_smc(
     posterior: Posterior,
     num_particles: int = _NUM_PARTICLES,
     *,
-    target_ess: float = 0.9,
+    target_ess: float = 0.97,
     target_acceptance: float = 0.8,
     max_num_steps: int = 100,
 ) -> Method:
@@ -86,7 +86,7 @@ def tempered_smc(
     - resamples the particles by them, systematically;
     - moves each by a trajectory of Hamiltonian Monte Carlo that leaves :math:`\pi_\beta` invariant
 
-    (Neal, 2001; Del Moral, Doucet & Jasra, 2006; solver, resampling and kernel are BlackJAX's).
+    (Neal, 2001; Del Moral, Doucet & Jasra, 2006; weighing, resampling and kernel are BlackJAX's).
     Warm-up ends at :math:`\beta = 1`. Each later step moves the next particle by a trajectory and
     hands it out. Modes are weighted by the particles that the resampling has left in them, with no
     need for a chain to cross from one to another.
@@ -99,7 +99,7 @@ def tempered_smc(
         K, of each chain: errors fall with its root.
     target_ess
         Share of the particles that the weights of a step are worth: closer to 1 takes more, smaller
-        steps.
+        steps, behind which the particles lag less.
     target_acceptance
         Mean acceptance rate of the particles at which the step size is aimed.
     max_num_steps
