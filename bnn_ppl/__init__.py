@@ -38,6 +38,7 @@ from bnn_ppl.analysis.quantiles import predict_quantiles
 from bnn_ppl.analysis.verdict import Verdict, verdict
 from bnn_ppl.methods import *  # noqa: F403 (each method by its name)
 from bnn_ppl.methods import augmentation, preconditioners, schedules
+from bnn_ppl.methods.control_variates import control_variates
 from bnn_ppl.methods.method import METHODS, Method
 from bnn_ppl.model import models, priors
 from bnn_ppl.model.conditioning import condition
@@ -79,6 +80,7 @@ __all__ = [
     "compare",
     "condition",
     "conformal",
+    "control_variates",
     "correlations",
     "corruptions",
     "data",

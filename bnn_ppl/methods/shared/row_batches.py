@@ -30,12 +30,24 @@ def shuffled_batches(
 
     index = jax.vmap(of_shard, out_axes=1)(jax.random.split(key, shards))
 
-    def take(batch: jax.Array) -> Tree:
-        def of_leaf(leaf: jax.Array) -> jax.Array:
-            parts = leaf.reshape(shards, own, *leaf.shape[1:])
-            chosen = jax.vmap(lambda part, places: part[places])(parts, batch)
-            return chosen.reshape(shards * size, *leaf.shape[1:])
+    return index, lambda batch: _rows_at(rows, batch)
 
-        return jax.tree.map(of_leaf, tuple(rows))
 
-    return index, take
+def random_batch(key: jax.Array, rows: Tree, size: int) -> Tree:
+    """Draw a batch with replacement; devices that share the rows draw from their own."""
+    num_rows = len(jax.tree.leaves(rows)[0])
+    shards = num_row_shards(num_rows)
+    index = jax.random.randint(key, (shards, max(1, size // shards)), 0, num_rows // shards)
+    return _rows_at(rows, index)
+
+
+def _rows_at(rows: Tree, index: jax.Array) -> Tree:
+    """Take the rows at (shard, place)."""
+    shards, size = index.shape
+
+    def of_leaf(leaf: jax.Array) -> jax.Array:
+        parts = leaf.reshape(shards, -1, *leaf.shape[1:])
+        chosen = jax.vmap(lambda part, places: part[places])(parts, index)
+        return chosen.reshape(shards * size, *leaf.shape[1:])
+
+    return jax.tree.map(of_leaf, tuple(rows))

@@ -1,0 +1,148 @@
+"""Minibatch gradients with less noise: their differences from those at a centre."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bnn_ppl.methods.method import Method, usual_batch_size
+from bnn_ppl.methods.shared.row_batches import random_batch
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.recipe import recipe_of
+from bnn_ppl.runtime.branches import where_needed
+from bnn_ppl.runtime.checks import check_count
+
+Tree = Any
+
+_OWN_NOISE = "sghmc", "smile"  # which find their step sizes from the noise of plain minibatches
+
+
+class CentredState(NamedTuple):
+    """State of a method, and the centre of its gradients."""
+
+    inner: Tree
+    centre: Tree
+    slope: Tree  # gradient on all rows at the centre
+    num_steps: jax.Array  # taken so far
+
+
+def control_variates(
+    posterior: Posterior,
+    method: Method,
+    *,
+    batch_size: int | None = None,
+    refresh_every: int | None = None,
+) -> Method:
+    r"""Reduce the noise of a method's minibatch gradients by those at a centre.
+
+    .. math:: \tilde g(w) = \nabla\log\pi(c) + g_B(w) - g_B(c)
+
+    with :math:`g_B` the estimate of the gradient of the log-density from a minibatch. It is
+    unbiased, and its variance falls to 0 as w approaches the centre c, which is the chain's own
+    position of at most an epoch ago (SVRG-LD; Dubey et al., 2016), or with a long `refresh_every`
+    stays at the mode from which the chains start (Baker et al., 2019).
+
+    A step takes two gradients on a minibatch, which is drawn within it from all rows, and with
+    replacement; a refreshment of the centre takes one on all rows.
+
+    Parameters
+    ----------
+    posterior
+        Posterior to sample.
+    method
+        Method built with it that takes minibatches: sgld, sgnht or kinetic_langevin; sghmc or smile
+        with a step size, since they derive from the noise of plain minibatches the one they find.
+    batch_size
+        Rows of a minibatch. None: as many as the method would take, but at most a tenth of all.
+    refresh_every
+        Number of steps between refreshments of the centre. None: an epoch.
+
+    Returns
+    -------
+    Method
+        The same method with other gradients. Run it without ``batch_size=``.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the method or the model cannot have other gradients.
+    """
+    check_arguments(posterior=posterior, method=method)
+    recipe = recipe_of(method)
+    name = method.settings.get("method", "a method")
+    if recipe is None or method.all_rows:
+        raise ValueError(f"got {name}, expected a sampler on minibatches as its builder gives it")
+    if name in _OWN_NOISE and method.settings["step_size"] is None:
+        raise ValueError(f"got {name} without step_size, expected one: its search knows no centre")
+    if posterior.batch_statistics is not None:
+        raise ValueError(
+            "got batch normalisation in train mode, expected rows that do not interact"
+        )
+    if batch_size is None:
+        usual = usual_batch_size(posterior.num_rows, posterior.num_weights)
+        batch_size = min(usual or posterior.num_rows, max(1, posterior.num_rows // 10))
+    check_count("batch_size", batch_size)
+    epoch = -(-posterior.num_rows // batch_size)
+    refresh = epoch if refresh_every is None else refresh_every
+    check_count("refresh_every", refresh)
+
+    def init(key: jax.Array, position: Tree, rows: Any) -> CentredState:
+        zeros = optax.tree.zeros_like(position)
+        return CentredState(method.init(key, position, rows), position, zeros, jnp.zeros((), int))
+
+    def refreshed(state: CentredState, rows: Any) -> CentredState:
+        centre = method.draw(jax.random.key(0), state.inner)
+        return state._replace(centre=centre, slope=jax.grad(posterior.logdensity)(centre, rows))
+
+    def moved(phase: str) -> Callable:
+        def step(key: jax.Array, state: CentredState, rows: Any) -> tuple[CentredState, dict]:
+            own_key, rows_key = jax.random.split(key)
+            due = state.num_steps % refresh == 0
+            state = where_needed(due, refreshed, lambda state, rows: state, state, rows)
+            batch = random_batch(rows_key, rows, batch_size)
+            density = centred(posterior, state.centre, state.slope, batch)
+            inner = recipe.make(posterior._replace(logdensity=density))
+            new, info = (getattr(inner, phase) or inner.step)(own_key, state.inner, batch)
+            gradients = info["n_steps"] + 1 + jnp.where(due, epoch, 0)
+            state = state._replace(inner=new, num_steps=state.num_steps + 1)
+            return state, info | {"n_steps": gradients}
+
+        return step
+
+    def of_inner(function: Callable | None) -> Callable | None:
+        if function is None:
+            return None
+        return lambda state, *more: state._replace(inner=function(state.inner, *more))
+
+    known = {"control_variates": True, "batch_size": batch_size, "refresh_every": refresh_every}
+    return method._replace(
+        init=init,
+        step=moved("step"),
+        draw=lambda key, state: method.draw(key, state.inner),
+        warmup=None if method.warmup is None else moved("warmup"),
+        begin=of_inner(method.begin),
+        finish=of_inner(method.finish),
+        settings={**method.settings, **known},
+        counts=method.counts._replace(batch_size=None),
+        all_rows=True,
+        symmetric_batches=False,
+        independent_batches=False,
+        recipe=None,
+    )
+
+
+def centred(
+    posterior: Posterior, centre: Tree, slope: Tree, batch: Any
+) -> Callable[[Tree, Any], jax.Array]:
+    """Give the log-density on a batch, tilted so that its gradient at the centre is the slope."""
+    at_centre = jax.grad(posterior.logdensity)(centre, batch)
+    tilt = jax.tree.map(jnp.subtract, slope, at_centre)
+
+    def density(position: Tree, batch: Any) -> jax.Array:
+        away = jax.tree.map(jnp.subtract, position, centre)
+        return posterior.logdensity(position, batch) + optax.tree.vdot(tilt, away)
+
+    return density
