@@ -42,7 +42,8 @@ def sgnht(
     with g the gradient of the log-density at the new w, estimated from the minibatch, d the number
     of weights and :math:`\eta \sim N(0, I)` (Ding et al., 2014; BlackJAX's solver). The friction
     :math:`\xi` adapts until the kinetic energy is right, so that gradient noise of unknown variance
-    does not heat the chain. Run it with ``batch_size=``.
+    does not heat the chain. Each minibatch is drawn anew, with replacement: over an epoch without,
+    their noise would sum to 0, and the friction against it make the chain too cold.
 
     **Biased** to first order in the step size.
 
@@ -89,7 +90,8 @@ def sgnht(
         return state.chain.position
 
     settings = {"method": "sgnht", "step_size": named(step_size), "friction": friction}
-    return Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
+    method = Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
+    return method._replace(independent_batches=True)
 
 
 def _self_tuned(
@@ -121,7 +123,7 @@ def _self_tuned(
         excess = size**2 * optax.tree.norm(force, squared=True) / (4 * num_weights)
         return new._replace(position=position), info | {"excess": excess}
 
-    return tuned(
+    method = tuned(
         posterior,
         init,
         move,
@@ -129,3 +131,4 @@ def _self_tuned(
         lambda square: jnp.sqrt(4 * EXCESS / square),
         {"method": "sgnht", "step_size": None, "friction": friction},
     )
+    return method._replace(independent_batches=True)

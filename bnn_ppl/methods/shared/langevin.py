@@ -176,7 +176,7 @@ def _self_tuned(posterior: Posterior, *, momentum: float, name: str) -> Method:
         new, info = langevin_move(posterior, momentum, key, chain, batch, size, mass)
         return SelfTunedChain(*new), info
 
-    return tuned(
+    method = tuned(
         posterior,
         init,
         move,
@@ -185,6 +185,8 @@ def _self_tuned(posterior: Posterior, *, momentum: float, name: str) -> Method:
         {"method": name, "step_size": None, "momentum": momentum},
         start=sgnht(posterior),
     )
+    # The noise that is subtracted must be there: over an epoch that of its minibatches sums to 0.
+    return method._replace(independent_batches=momentum > 0)
 
 
 def langevin_move(
@@ -202,7 +204,7 @@ def langevin_move(
     root = jnp.sqrt(size)
     injected = optax.tree.scale(2 * (1 - momentum), mass)
     if momentum:  # with little friction the minibatch's noise counts (Chen et al., 2014, sec. 3.3)
-        own = gradient_variance(posterior, mass, batch)
+        own = gradient_variance(posterior, mass, batch, replaced=True)
         injected = jax.tree.map(lambda v, o: jnp.maximum(v - size * o, 0.0), injected, own)
     after = jax.tree.map(
         lambda old, g, e, v: momentum * old + root * g + jnp.sqrt(v) * e,
