@@ -954,6 +954,7 @@ def memory_of_gradient(posterior):
     return gradient.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.thorough
 def test_memory_falls_in_proportion_to_the_chunk():
     whole, half, eighth = (memory_of_gradient(wide(m)) for m in (None, 1024, 256))
     assert half < 0.6 * whole
@@ -979,6 +980,7 @@ def test_the_prior_is_computed_once_and_not_in_each_chunk():
     assert len(calls) == 1
 
 
+@pytest.mark.thorough
 def test_chunks_are_chosen_only_where_the_whole_does_not_fit(monkeypatch):
     module = sys.modules["bnn_ppl.model.microbatch"]
     used = memory_of_gradient(wide())

@@ -299,6 +299,7 @@ def test_a_tap_is_seen_and_leaves_nothing_behind():
         np.testing.assert_array_equal(bnn.predict(posterior, draws, (X, None))["probs"], plain)
 
 
+@pytest.mark.thorough
 def test_posteriors_are_not_kept_for_ever():
     posterior, draws, *_ = classes()
     gone = weakref.ref(posterior.predictive)

@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from flax import nnx
+from marks import some_quick
 from scipy.signal import correlate2d
 from scipy.special import expit
 
@@ -165,7 +166,10 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("case", COUNTS)
+SMALL = tuple(name for name in COUNTS if not name.startswith("FC-DenseNet"))
+
+
+@pytest.mark.parametrize("case", some_quick(COUNTS, SMALL))
 def test_number_of_parameters(case):
     factory, expected = COUNTS[case]
     module = nnx.eval_shape(lambda: factory(rngs=nnx.Rngs(0)))
