@@ -12,15 +12,14 @@ import optax
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import SAMPLED, Method, describe
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
-from bnn_ppl.methods.shared.adaptation import (
-    Mass,
+from bnn_ppl.methods.shared.adaptation import Mass, initial_mass
+from bnn_ppl.methods.shared.integrators import check_sphere, langevin_step
+from bnn_ppl.methods.shared.running_moments import (
     RunningMoments,
     estimated_mass,
-    initial_mass,
     initial_moments,
     updated_moments,
 )
-from bnn_ppl.methods.shared.integrators import check_sphere, langevin_step
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_positive

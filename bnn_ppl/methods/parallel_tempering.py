@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.method import SAMPLED, Method, describe, step_info
-from bnn_ppl.methods.shared.adaptation import (
+from bnn_ppl.methods.shared.adaptation import initial_mass
+from bnn_ppl.methods.shared.leapfrog import drawn_steps
+from bnn_ppl.methods.shared.running_moments import (
     RunningMoments,
     estimated_mass,
-    initial_mass,
     initial_moments,
     updated_moments,
 )
-from bnn_ppl.methods.shared.leapfrog import drawn_steps
 from bnn_ppl.methods.shared.tempering import Kernel, Moved, gain, moved, of_all
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_proper_priors

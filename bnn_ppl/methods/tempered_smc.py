@@ -10,13 +10,9 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
 from bnn_ppl.methods.method import SAMPLED, Method, describe, step_info
-from bnn_ppl.methods.shared.adaptation import (
-    RunningMoments,
-    estimated_mass,
-    initial_mass,
-    initial_moments,
-)
+from bnn_ppl.methods.shared.adaptation import initial_mass
 from bnn_ppl.methods.shared.leapfrog import drawn_steps
+from bnn_ppl.methods.shared.running_moments import RunningMoments, estimated_mass, initial_moments
 from bnn_ppl.methods.shared.tempering import Kernel, gain, moved, of_all, squared_width
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_proper_priors

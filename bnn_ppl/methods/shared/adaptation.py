@@ -10,6 +10,12 @@ import optax
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.methods.shared.running_moments import (
+    RunningMoments,
+    estimated_mass,
+    initial_moments,
+    updated_moments,
+)
 from bnn_ppl.methods.shared.trajectory_length import (
     LengthState,
     TrajectoryEnd,
@@ -37,9 +43,6 @@ Tree = Any
 # towards the first step size, would never recover.
 _RESTARTS = (16, 48, 130, 330, 700)
 
-# Draws before the mass matrix adapts to them: the first ones lie outside the typical set.
-_MASS_DELAY = 20
-
 _LEAST_RATE = 0.01  # of acceptance, that one stuck chain among many does not stop all
 
 
@@ -55,17 +58,9 @@ class AdaptiveState(NamedTuple):
     step_size: Array
     inverse_mass: Tree
     averaging: Any  # state of BlackJAX's dual averaging; None for a fixed step size
-    moments: "RunningMoments | None"
+    moments: RunningMoments | None
     length: LengthState | None  # None where it is not adapted
     num_warmup: Array  # warm-up steps taken so far
-
-
-class RunningMoments(NamedTuple):
-    """Running mean and variance of positions, with more weight on recent ones."""
-
-    num_draws: Array
-    mean: Tree
-    variance: Tree
 
 
 def adaptive(
@@ -320,11 +315,6 @@ def euclidean(inverse_mass: Tree, start: Tree | None = None) -> "Metric":
     return Metric(sample_momentum, energy, None, None)  # the other two are not used here
 
 
-def _broadcast(inverse_mass: Tree, position: Tree) -> Tree:
-    """Inverse mass matrix with one entry per weight."""
-    return jax.tree.map(lambda m, leaf: jnp.broadcast_to(m, leaf.shape), inverse_mass, position)
-
-
 def _first_step_size(key: Array, chain: Any, density: Callable, mass: Tree, target: float) -> Array:
     """Double or halve the step size until a single leapfrog step has the target acceptance."""
     from blackjax.adaptation.step_size import find_reasonable_step_size
@@ -340,48 +330,6 @@ def _first_step_size(key: Array, chain: Any, density: Callable, mass: Tree, targ
         return moved
 
     return find_reasonable_step_size(key, with_step_size, chain, 0.1, target)
-
-
-def initial_moments(position: Tree, inverse_mass: Tree) -> tuple[RunningMoments, Tree]:
-    """RunningMoments of no draws yet, and the inverse mass matrix with one entry per weight."""
-    zeros = optax.tree.zeros_like(position)
-    moments = RunningMoments(jnp.zeros(()), zeros, zeros)
-    return moments, _broadcast(inverse_mass, position)
-
-
-def updated_moments(
-    moments: RunningMoments, position: Tree, average: Callable[[Tree], Tree] = _own
-) -> RunningMoments:
-    """Add a draw, with a weight that grows as the fifth power of its number.
-
-    The first half then has 2 % of the weight, and a start far outside the typical set is soon
-    forgotten. `average` is the mean over the chains whose draws are added.
-    """
-    count = moments.num_draws + 1
-    share = 6 / (count + 5)
-    change = jax.tree.map(jnp.subtract, position, moments.mean)
-    step, square = average((change, jax.tree.map(jnp.square, change)))
-    mean = jax.tree.map(lambda m, d: m + share * d, moments.mean, step)
-    variance = jax.tree.map(
-        lambda v, s, d: (1 - share) * v + share * (s - share * d**2), moments.variance, square, step
-    )
-    return RunningMoments(count, mean, variance)
-
-
-def estimated_mass(moments: RunningMoments, initial: Tree, num_chains: int = 1) -> Tree:
-    """Shrink the variance towards the initial value, which counts as much as five draws.
-
-    Of all those that `num_chains` have given. On the log scale, since a posterior is often narrower
-    than its prior by orders of magnitude.
-    """
-    num_draws = num_chains * moments.num_draws
-    trust = jnp.where(moments.num_draws > _MASS_DELAY, num_draws / (num_draws + 5), 0.0)
-
-    def shrunk(variance: Array, first: Array) -> Array:
-        known = jnp.where(variance > 0, variance, first)  # it is 0 while every proposal is rejected
-        return known**trust * first ** (1 - trust)
-
-    return jax.tree.map(shrunk, moments.variance, initial)
 
 
 def initial_mass(prior_std: Tree, mass: str) -> Tree:
