@@ -397,7 +397,7 @@ def test_a_network_without_a_choice_of_norm_is_refused():
         refuse_norm("mlp", "batch")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_swag_continues_a_descent_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_start_jax", lambda: None)
