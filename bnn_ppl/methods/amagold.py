@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.method import Method, describe
+from bnn_ppl.methods.shared.given_steps import with_given_steps
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.row_batches import shuffled_batches
 from bnn_ppl.methods.shared.tuned_steps import EXCESS, tuned
@@ -105,37 +106,17 @@ def amagold(
     def init_chain(key: Array, position: Tree) -> Chain:
         return Chain(position, gaussian_like(key, position))
 
-    if step_size is None:
-        method = tuned(
-            posterior,
-            init_chain,
-            move,
-            lambda chain: chain.position,
-            lambda square: jnp.asarray(posterior.num_weights**-0.25 / num_minibatches),
-            settings | {"step_size": None},
-        )
-        counts = method.counts._replace(thin=20, batch_size=None)
-        return method._replace(counts=counts, all_rows=True)
+    kernel = posterior, init_chain, move, lambda chain: chain.position
+    if step_size is not None:
+        return with_given_steps(*kernel, step_size, settings)._replace(all_rows=True)
 
-    def init(key: Array, position: Tree, batch: Any) -> Chain:
-        del batch
-        return init_chain(key, position)
+    def first_step_size(square: Array) -> Array:
+        del square
+        return jnp.asarray(posterior.num_weights**-0.25 / num_minibatches)
 
-    def step(key: Array, chain: Chain, batch: Any) -> tuple[Chain, dict]:
-        ones = optax.tree.ones_like(chain.position)
-        chain, info = move(key, chain, batch, jnp.asarray(step_size, float), ones)
-        hidden = "excess", "instability"
-        shown = {name: value for name, value in info.items() if name not in hidden}
-        return chain, shown | {"step_size": jnp.asarray(step_size, float)}
-
-    return Method(
-        init,
-        step,
-        draw=lambda key, chain: chain.position,
-        settings=settings | {"step_size": step_size},
-        logdensity=posterior.logdensity,
-        all_rows=True,
-    )
+    method = tuned(*kernel, first_step_size, settings | {"step_size": None})
+    counts = method.counts._replace(thin=20, batch_size=None)
+    return method._replace(counts=counts, all_rows=True)
 
 
 def _trajectory(

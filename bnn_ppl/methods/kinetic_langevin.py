@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.method import Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.schedules import Schedule, check_rate
+from bnn_ppl.methods.shared.given_steps import with_given_steps
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.tuned_steps import EXCESS, configurational_temperature, tuned
 from bnn_ppl.model.arguments import check_arguments
@@ -32,13 +33,6 @@ class Chain(NamedTuple):
 
     position: Tree
     velocity: Tree
-
-
-class KineticState(NamedTuple):
-    """State of a chain of given step size."""
-
-    chain: Chain
-    num_steps: Array  # taken so far
 
 
 @describe(
@@ -102,37 +96,19 @@ def kinetic_langevin(
         raise ValueError(f"got scheme={scheme!r}, expected 'ubu', 'baoab' or 'obabo'")
     move = partial(_move, posterior, scheme, friction)
     settings = {"method": "kinetic_langevin", "friction": friction, "scheme": scheme}
+
+    def init_chain(key: Array, position: Tree) -> Chain:
+        del key
+        return Chain(position, optax.tree.zeros_like(position))
+
+    kernel = posterior, init_chain, move, lambda chain: chain.position
     if step_size is None:
-        return tuned(
-            posterior,
-            lambda key, position: Chain(position, optax.tree.zeros_like(position)),
-            move,
-            lambda chain: chain.position,
-            lambda square: jnp.sqrt(4 * EXCESS / square),
-            settings | {"step_size": None},
-        )._replace(symmetric_batches=True)
-    check_rate("step_size", step_size)
-
-    def init(key: Array, position: Tree, batch: Any) -> KineticState:
-        del key, batch
-        return KineticState(Chain(position, optax.tree.zeros_like(position)), jnp.zeros((), int))
-
-    def step(key: Array, state: KineticState, batch: Any) -> tuple[KineticState, dict]:
-        size = value_at(step_size, state.num_steps)
-        chain, info = move(
-            key, state.chain, batch, size, optax.tree.ones_like(state.chain.position)
-        )
-        info = {name: value for name, value in info.items() if name != "excess"}
-        return KineticState(chain, state.num_steps + 1), info | {"step_size": jnp.asarray(size)}
-
-    return Method(
-        init,
-        step,
-        draw=lambda key, state: state.chain.position,
-        settings=settings | {"step_size": named(step_size)},
-        logdensity=posterior.logdensity,
-        symmetric_batches=True,
-    )
+        unknown = settings | {"step_size": None}
+        method = tuned(*kernel, lambda square: jnp.sqrt(4 * EXCESS / square), unknown)
+    else:
+        check_rate("step_size", step_size)
+        method = with_given_steps(*kernel, step_size, settings)
+    return method._replace(symmetric_batches=True)
 
 
 def _move(

@@ -1,6 +1,5 @@
 """Parallel tempering: replicas from the prior to the posterior that swap their positions."""
 
-import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,24 +8,30 @@ import jax.numpy as jnp
 
 from bnn_ppl.methods.method import SAMPLED, Method, describe, step_info
 from bnn_ppl.methods.shared.adaptation import initial_mass
-from bnn_ppl.methods.shared.leapfrog import drawn_steps
 from bnn_ppl.methods.shared.running_moments import (
     RunningMoments,
     estimated_mass,
     initial_moments,
     updated_moments,
 )
-from bnn_ppl.methods.shared.tempering import Kernel, Moved, gain, moved, of_all
+from bnn_ppl.methods.shared.tempering import (
+    Kernel,
+    Moved,
+    drawn_from_prior,
+    drawn_num_steps,
+    moved,
+    of_all,
+    squared_width,
+)
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_proper_priors
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.checks import check_count
+from bnn_ppl.runtime.checks import check_count, check_share
 
 Array = jax.Array
 Tree = Any
 
 _NUM_REPLICAS, _NUM_WARMUP = 20, 1000
-_LENGTH, _JITTER = math.pi / 2, 0.3  # of a trajectory: a quarter period
 _DELAY = 10.0  # steps, after which the adaptation of the step sizes slows down
 _FIRST_POWER = 5.0  # of the first exponents, as (i / R)^5 (Friel & Pettitt, 2008)
 _ROUNDS = tuple(25 * (2**number - 1) for number in range(1, 20))  # where they end
@@ -115,10 +120,7 @@ def parallel_tempering(
     check_arguments(posterior=posterior)
     check_count("num_replicas", num_replicas, least=2)
     check_count("max_num_steps", max_num_steps)
-    if not 0 < target_acceptance < 1:
-        raise ValueError(
-            f"got target_acceptance={target_acceptance}, expected a number between 0 and 1"
-        )
+    check_share("target_acceptance", target_acceptance)
     check_proper_priors(posterior.from_prior, posterior.examples)
     step = partial(_stepped, posterior, max_num_steps)
 
@@ -148,19 +150,12 @@ def parallel_tempering(
     )
 
 
-def _drawn(posterior: Posterior, batch: Any, key: Array) -> tuple[Tree, Array, Array]:
-    """Draw from the prior: the position, its gain, the log-density of the posterior there."""
-    position = posterior.unconstrain(posterior.from_prior(key, batch), batch)
-    terms = posterior.terms(position, batch)
-    return position, gain(posterior, terms, batch), posterior.total(terms, batch)
-
-
 def _from_prior(
     posterior: Posterior, num_replicas: int, key: Array, position: Tree, batch: Any
 ) -> Replicas:
     del position  # replicas start from the prior, wherever the chain does
     keys = jax.random.split(key, num_replicas)
-    positions, gains, _ = of_all(posterior, partial(_drawn, posterior, batch), keys)
+    positions, gains, _ = of_all(posterior, partial(drawn_from_prior, posterior, batch), keys)
     prior = initial_mass(posterior.prior_std, "diagonal")
     moments, mass = jax.vmap(initial_moments, in_axes=(0, None))(_above(positions), prior)
     pairs = jnp.zeros(num_replicas - 1)
@@ -196,7 +191,7 @@ def _stepped(
     new, num_steps = _moved(posterior, max_num_steps, move_key, state, batch)
     positions, gains, lps = jax.tree.map(
         lambda one, others: jnp.concatenate([one[None], others]),
-        _drawn(posterior, batch, prior_key),
+        drawn_from_prior(posterior, batch, prior_key),
         (new.position, new.gain, new.lp),
     )
     order, rejected = _swaps(swap_key, state, gains)
@@ -229,9 +224,9 @@ def _moved(
     prior = initial_mass(posterior.prior_std, "diagonal")
 
     def kernel(exponent: Array, size: Array, moments: RunningMoments, squares: Tree) -> Kernel:
-        widths = jax.tree.map(lambda v, s: jnp.sqrt(v / s), moments.variance, squares)
+        widths = jax.tree.map(squared_width, moments.variance, squares)
         mass = estimated_mass(moments._replace(variance=widths), prior)
-        steps = drawn_steps(time_key, _LENGTH, _JITTER, size, max_num_steps)
+        steps = drawn_num_steps(time_key, size, max_num_steps)
         return Kernel(exponent, size, mass, steps)
 
     kernels = jax.vmap(kernel)(state.exponents[1:], state.step_sizes, state.moments, state.squares)

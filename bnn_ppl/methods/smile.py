@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.method import Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.schedules import Schedule, check_rate
+from bnn_ppl.methods.shared.given_steps import with_given_steps
 from bnn_ppl.methods.shared.integrators import check_sphere, momentum_update, normalised
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.tuned_steps import (
@@ -40,13 +41,6 @@ class Chain(NamedTuple):
 
     position: Tree
     direction: Tree
-
-
-class SmileState(NamedTuple):
-    """State of a chain of given step size."""
-
-    chain: Chain
-    num_steps: Array  # taken so far
 
 
 @describe(
@@ -136,7 +130,7 @@ def smile(
 
     if step_size is None:
         move = partial(_tuned_move, posterior, length, precondition)
-        return tuned(
+        method = tuned(
             posterior,
             init_chain,
             partial(move, True),
@@ -145,29 +139,27 @@ def smile(
             settings | {"step_size": None, "precondition": precondition},
             move_after=partial(move, False),
             most=_MOST_CHANGE + _MOST_SPREAD * math.sqrt(2 / num_weights),
-        )._replace(independent_batches=True)
-    check_rate("step_size", step_size)
-
-    def init(key: Array, position: Tree, batch: Any) -> SmileState:
-        del batch
-        return SmileState(init_chain(key, position), jnp.zeros((), int))
-
-    def step(key: Array, state: SmileState, batch: Any) -> tuple[SmileState, dict]:
-        size = value_at(step_size, state.num_steps)
-        ones, zeros = (
-            make(state.chain.position) for make in (optax.tree.ones_like, optax.tree.zeros_like)
         )
-        chain, info, _ = _move(posterior, length, key, state.chain, batch, size, ones, zeros)
-        return SmileState(chain, state.num_steps + 1), info | {"step_size": jnp.asarray(size)}
+    else:
+        check_rate("step_size", step_size)
+        move = partial(_given_move, posterior, length)
+        kernel = posterior, init_chain, move, lambda chain: chain.position
+        method = with_given_steps(*kernel, step_size, settings)
+    return method._replace(independent_batches=True)
 
-    return Method(
-        init,
-        step,
-        draw=lambda key, state: state.chain.position,
-        settings=settings | {"step_size": named(step_size)},
-        logdensity=posterior.logdensity,
-        independent_batches=True,
-    )
+
+def _given_move(
+    posterior: Posterior,
+    length: float,
+    key: Array,
+    chain: Chain,
+    batch: Any,
+    size: Array,
+    mass: Tree,
+) -> tuple[Chain, dict[str, Array]]:
+    """Take a step, with all of the noise of u injected."""
+    none = optax.tree.zeros_like(mass)
+    return _move(posterior, length, key, chain, batch, size, mass, none)[:2]
 
 
 def _tuned_move(

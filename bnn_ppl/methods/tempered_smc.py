@@ -11,20 +11,25 @@ from jax.scipy.special import logsumexp
 
 from bnn_ppl.methods.method import SAMPLED, Method, describe, step_info
 from bnn_ppl.methods.shared.adaptation import initial_mass
-from bnn_ppl.methods.shared.leapfrog import drawn_steps
 from bnn_ppl.methods.shared.running_moments import RunningMoments, estimated_mass, initial_moments
-from bnn_ppl.methods.shared.tempering import Kernel, gain, moved, of_all, squared_width
+from bnn_ppl.methods.shared.tempering import (
+    Kernel,
+    drawn_from_prior,
+    drawn_num_steps,
+    moved,
+    of_all,
+    squared_width,
+)
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_proper_priors
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.branches import where_needed
-from bnn_ppl.runtime.checks import check_count
+from bnn_ppl.runtime.checks import check_count, check_share
 
 Array = jax.Array
 Tree = Any
 
 _NUM_PARTICLES, _MOST_WARMUP = 500, 2000
-_LENGTH, _JITTER = math.pi / 2, 0.3  # of a trajectory: a quarter period
 _GAIN = 1.0  # of the log step size, per difference of the acceptance rate from its target
 _NUM_HALVINGS = 50  # of what is left of the exponent: a first one may be as small as 1e-10
 
@@ -127,9 +132,8 @@ def tempered_smc(
     check_arguments(posterior=posterior)
     check_count("num_particles", num_particles, least=2)
     check_count("max_num_steps", max_num_steps)
-    for name, share in {"target_ess": target_ess, "target_acceptance": target_acceptance}.items():
-        if not 0 < share < 1:
-            raise ValueError(f"got {name}={share}, expected a number between 0 and 1")
+    check_share("target_ess", target_ess)
+    check_share("target_acceptance", target_acceptance)
     check_proper_priors(posterior.from_prior, posterior.examples)
     options = Options(num_particles, target_ess, target_acceptance, max_num_steps)
 
@@ -157,12 +161,8 @@ def tempered_smc(
 def _from_prior(
     posterior: Posterior, options: Options, key: Array, position: Tree, batch: Any
 ) -> Population:
-    def particle(key: Array) -> tuple[Tree, Array]:
-        position = posterior.unconstrain(posterior.from_prior(key, batch), batch)
-        return position, gain(posterior, posterior.terms(position, batch), batch)
-
     keys = jax.random.split(key, options.num_particles)
-    positions, gains = of_all(posterior, particle, keys)
+    positions, gains, _ = of_all(posterior, partial(drawn_from_prior, posterior, batch), keys)
     _, mass = initial_moments(position, initial_mass(posterior.prior_std, "diagonal"))
     return Population(
         positions,
@@ -196,7 +196,7 @@ def _annealed(
     choice_key, time_key, key = jax.random.split(key, 3)
     state = _resampled(choice_key, posterior, state, options.target_ess)
     # As many for all: none waits for another.
-    steps = drawn_steps(time_key, _LENGTH, _JITTER, state.step_size, options.max_num_steps)
+    steps = drawn_num_steps(time_key, state.step_size, options.max_num_steps)
     keys = jax.random.split(key, options.num_particles)
     kernel = Kernel(state.exponent, state.step_size, state.inverse_mass, steps)
     new = of_all(
@@ -226,7 +226,7 @@ def _handed_out(
     """Move the next particle, which is then the one to be drawn."""
     time_key, key = jax.random.split(key)
     now = (state.last + 1) % options.num_particles
-    steps = drawn_steps(time_key, _LENGTH, _JITTER, state.step_size, options.max_num_steps)
+    steps = drawn_num_steps(time_key, state.step_size, options.max_num_steps)
     position = jax.tree.map(lambda all_: all_[now], state.positions)
     kernel = Kernel(state.exponent, state.step_size, state.inverse_mass, steps)
     new = moved(posterior, key, position, kernel, batch)
@@ -254,7 +254,8 @@ def _resampled(
     total = logsumexp(log_weights)
     chosen = systematic(key, jnp.exp(log_weights - total), count)
     positions = jax.tree.map(lambda all_: all_[chosen], state.positions)
-    widths = jax.tree.map(squared_width, positions, state.squares)
+    variances = jax.tree.map(lambda all_: all_.var(0), positions)
+    widths = jax.tree.map(squared_width, variances, state.squares)
     moments = RunningMoments(jnp.asarray(float(count)), mean=None, variance=widths)
     return state._replace(
         positions=positions,

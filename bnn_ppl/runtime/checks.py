@@ -21,6 +21,12 @@ def check_positive(name: str, number: Any) -> None:
         raise ValueError(f"got {name}={number!r}, expected a number above 0")
 
 
+def check_share(name: str, share: Any) -> None:
+    """Refuse anything but a number between 0 and 1."""
+    if not 0 < share < 1:
+        raise ValueError(f"got {name}={share}, expected a number between 0 and 1")
+
+
 def check_level(level: Any) -> None:
     """Refuse the probability of an interval that is not between 0 and 1."""
     if not 0 < level < 1:

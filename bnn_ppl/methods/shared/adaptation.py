@@ -29,7 +29,7 @@ from bnn_ppl.runtime.between_chains import (
     number_of_chains,
 )
 from bnn_ppl.runtime.branches import where_needed
-from bnn_ppl.runtime.checks import check_positive
+from bnn_ppl.runtime.checks import check_positive, check_share
 
 if TYPE_CHECKING:
     from blackjax.mcmc.metrics import Metric
@@ -270,10 +270,7 @@ def _next_length(
 def _check(step_size: float | None, target_acceptance: float) -> None:
     if step_size is not None:
         check_positive("step_size", step_size)
-    if not 0 < target_acceptance < 1:
-        raise ValueError(
-            f"got target_acceptance={target_acceptance}, expected a number between 0 and 1"
-        )
+    check_share("target_acceptance", target_acceptance)
 
 
 def drawn_momentum(key: Array, position: Tree, inverse_mass: Tree) -> Tree:

@@ -1,5 +1,6 @@
 """Densities between the prior and the posterior, and trajectories that leave them invariant."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,13 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.shared.adaptation import drawn_momentum, euclidean
-from bnn_ppl.methods.shared.leapfrog import merged_leapfrog
+from bnn_ppl.methods.shared.leapfrog import drawn_steps, merged_leapfrog
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms
 
 Array = jax.Array
 Tree = Any
 
+_LENGTH, _JITTER = math.pi / 2, 0.3  # of a trajectory: a quarter period
 _SIDE_BY_SIDE = 2**24  # rows times weights of the particles that are moved at once
 
 
@@ -42,6 +44,18 @@ def of_all(posterior: Posterior, function: Callable, particles: Tree) -> Tree:
     block = _SIDE_BY_SIDE // (posterior.num_rows * posterior.num_weights)
     count = len(jax.tree.leaves(particles)[0])
     return jax.lax.map(function, particles, batch_size=min(max(block, 1), count))
+
+
+def drawn_from_prior(posterior: Posterior, batch: Any, key: Array) -> tuple[Tree, Array, Array]:
+    """Draw from the prior: the position, its gain, the log-density of the posterior there."""
+    position = posterior.unconstrain(posterior.from_prior(key, batch), batch)
+    terms = posterior.terms(position, batch)
+    return position, gain(posterior, terms, batch), posterior.total(terms, batch)
+
+
+def drawn_num_steps(key: Array, step_size: Array, most: int) -> Array:
+    """Draw the number of leapfrog steps of a trajectory."""
+    return drawn_steps(key, _LENGTH, _JITTER, step_size, most)
 
 
 def moved(posterior: Posterior, key: Array, position: Tree, kernel: Kernel, batch: Any) -> Moved:
@@ -86,8 +100,10 @@ def gain(posterior: Posterior, terms: Terms, batch: Any) -> Array:
     return jnp.nan_to_num(ratio, nan=jnp.finfo(ratio.dtype).min)
 
 
-def squared_width(positions: Array, squares: Array) -> Array:
-    """Give the variance of each weight in the Gaussian of least Fisher divergence."""
-    variance = positions.var(0)
+def squared_width(variance: Array, squares: Array) -> Array:
+    """Give the variance of each weight in the Gaussian of least Fisher divergence.
+
+    From the variance of its values, and the mean square of its gradients.
+    """
     width = jnp.sqrt(variance / squares)
     return jnp.where(jnp.isfinite(width), width, variance)

@@ -117,7 +117,7 @@ def tuned(
         # no number ever after.
         lost = ~(_instability(info) < _LOST * most)
         chain = jax.tree.map(partial(jnp.where, lost), state.safe, chain)
-        info = _recorded(info | {"diverging": info["diverging"] | lost}, state.step_size)
+        info = recorded(info | {"diverging": info["diverging"] | lost}, state.step_size)
         step_size = state.step_size / jnp.where(lost, _SHORTER, 1.0)
         state = state._replace(chain=chain, step_size=step_size, num_steps=state.num_steps + 1)
         return state, info
@@ -131,7 +131,7 @@ def tuned(
         chain, info = move(key, state.chain, batch, state.step_size, state.mass)
         worst = jnp.maximum(state.worst, jnp.nan_to_num(_instability(info), nan=jnp.inf))
         state = state._replace(chain=chain, excess=state.excess + info["excess"], worst=worst)
-        info = _recorded(info, state.step_size)
+        info = recorded(info, state.step_size)
         due = state.num_steps + 1 == state.window_end
         return where_needed(due, partial(_next_window, most), lambda state: state, state), info
 
@@ -143,7 +143,7 @@ def tuned(
         step_size = first_step_size(jnp.asarray(1.0 + _rows_a_row(posterior, batch)))
         info = jax.eval_shape(move, key, state.chain, batch, state.step_size, state.mass)[1]
         state = state._replace(squares=squares, mass=mass, step_size=step_size)
-        return state, _recorded(_of_one_gradient(info), state.step_size)
+        return state, recorded(_of_one_gradient(info), state.step_size)
 
     return Method(
         init,
@@ -217,7 +217,8 @@ def _instability(info: dict[str, Array]) -> Array:
     return info["instability" if "instability" in info else "kinetic_temperature"]
 
 
-def _recorded(info: dict[str, Array], step_size: Array) -> dict[str, Array]:
+def recorded(info: dict[str, Array], step_size: Array) -> dict[str, Array]:
+    """Leave out of a step's info what only the tuning needs, and add the step size."""
     hidden = "excess", "instability"
     shown = {name: value for name, value in info.items() if name not in hidden}
     return shown | {"step_size": step_size}
