@@ -76,7 +76,7 @@ def main(config: Config) -> dict[str, float]:
         ax[1].set_title("posterior", loc="left")
         scores[f"{name} error"] = float(bnn.metrics.rmse(prediction, grid[1]))
         scores[f"{name} nll"] = float(-prediction["log_prob"].mean())
-    print(scores)
+    print({name: round(score, 3) for name, score in scores.items()})
     config.figure.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(config.figure, dpi=150)
     return scores

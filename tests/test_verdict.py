@@ -114,7 +114,8 @@ def test_a_rare_class_may_be_learnt_without_being_predicted():
 def test_chains_that_disagree(posterior):
     found = bnn.verdict(posterior, drawn(np.array([[1.9], [1.97], [2.03], [2.1]])))
     assert not found.converged and kinds(found)[0] == "disagree"
-    assert "expected at most 1.05): more warm-up and draws, or draw until it is" in found.text
+    advice = "more warm-up and draws, or a target to run to (until=, --until)"
+    assert f"expected at most 1.05): {advice}" in found.text
     drifting = drawn(np.linspace(1.9, 2.1, 200), shape=(1, 200))
     assert bnn.verdict(posterior, drifting).text.startswith("the chain has not settled (R-hat of")
 

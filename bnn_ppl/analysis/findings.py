@@ -172,7 +172,7 @@ def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Fin
         yield Finding(
             "disagree",
             f"{who} (R-hat of functions {rhat:.3g}, expected at most {MOST_RHAT})",
-            _advice(draws, "more warm-up and draws, or draw until it is (until=, --until)"),
+            _advice(draws, "more warm-up and draws, or a target to run to (until=, --until)"),
         )
     # The ESS of some draws tells that of all only if it could have been large enough.
     telling = sample.every == 1 or num_chains * num_draws >= 2 * LEAST_ESS

@@ -57,9 +57,8 @@ def chees(
 
     Notes
     -----
-    Estimates from many chains settle in fewer steps: with 64 chains 50 warm-up steps will do. The
-    chains of a device run side by side in warm-up, and wait for the longest trajectory among them;
-    devices exchange these means once a step.
+    Estimates from many chains settle in fewer warm-up steps. There the chains of a device run side
+    by side, each waiting for the longest trajectory; devices exchange the means in each step.
     """
     check_arguments(posterior=posterior)
     from blackjax.mcmc import hmc

@@ -78,9 +78,9 @@ def sghmc(
     -----
     The step size and M are found as by :func:`bnn_ppl.sgld`, but for two things. The injected noise
     is reduced by the minibatch's own, of variance :math:`\epsilon (N / |B|) F / T` with F the
-    Fisher information in M, to no less than 0 (Chen et al., 2014, section 3.3). For that each
-    minibatch is drawn anew, with replacement: over an epoch without, their noise would sum to 0.
-    And the error aimed at includes what a step would add to the kinetic temperature without
+    Fisher information in M, to no less than 0 (Chen et al., 2014, section 3.3). Minibatches are
+    then drawn with replacement, since without it their noise would cancel over an epoch. And the
+    error aimed at includes what a step would add to the kinetic temperature without
     friction, :math:`\epsilon\, g^\top M^{-1} g / (4 d)` in d dimensions, as for
     :func:`bnn_ppl.sgnht`. A momentum nearer to 1 mixes faster where stability, not gradient noise,
     limits the step.

@@ -42,8 +42,8 @@ def sgnht(
     with g the gradient of the log-density at the new w, estimated from the minibatch, d the number
     of weights and :math:`\eta \sim N(0, I)` (Ding et al., 2014; BlackJAX's solver). The friction
     :math:`\xi` adapts until the kinetic energy is right, so that gradient noise of unknown variance
-    does not heat the chain. Each minibatch is drawn anew, with replacement: over an epoch without,
-    their noise would sum to 0, and the friction against it make the chain too cold.
+    does not heat the chain. Minibatches are drawn with replacement: without it, their noise would
+    cancel over an epoch, and the thermostat would leave the chain too cold.
 
     **Biased** to first order in the step size.
 

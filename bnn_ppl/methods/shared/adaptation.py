@@ -173,7 +173,7 @@ def adaptive(
         chain, info, _ = move(key, state, batch, state.step_size, length)
         return state._replace(chain=chain), info
 
-    average = mean_over_chains if together else _own
+    average, num_pooled = (mean_over_chains, number_of_chains) if together else (_own, lambda: 1)
 
     def warmup(key: Array, state: AdaptiveState, batch: Any) -> tuple[AdaptiveState, dict]:
         if together:  # each chain has looked for a first step size: the least is safe for all
@@ -194,7 +194,8 @@ def adaptive(
             due = jnp.isin(state.num_warmup + 1, jnp.array(_RESTARTS))
             state = where_needed(due, partial(restarted, key, batch), lambda state: state, state)
         if state.moments is not None:
-            state = _observed(state, inverse_mass if adapt_mass else None, average)
+            initial = inverse_mass if adapt_mass else None
+            state = _observed(state, initial, average, num_pooled())
         return state._replace(num_warmup=state.num_warmup + 1), info
 
     def restarted(key: Array, batch: Any, state: AdaptiveState) -> AdaptiveState:
@@ -229,7 +230,7 @@ def _own(tree: Tree) -> Tree:
 
 
 def _shared_rate(rate: Array) -> Array:
-    """Give the acceptance rate that all chains adapt to: the harmonic mean, below which few are.
+    """Average the acceptance rates of all chains, by the harmonic mean.
 
     The arithmetic mean would hide that a few chains reject all of their proposals (Hoffman, Radul &
     Sountsov, 2021, section 3.2).
@@ -237,11 +238,12 @@ def _shared_rate(rate: Array) -> Array:
     return 1 / mean_over_chains(1 / jnp.maximum(rate, _LEAST_RATE))
 
 
-def _observed(state: AdaptiveState, initial: Tree | None, average: Callable) -> AdaptiveState:
+def _observed(
+    state: AdaptiveState, initial: Tree | None, average: Callable, num_chains: int
+) -> AdaptiveState:
     """Add the draw to the moments; adapt the inverse mass, unless its initial value is None."""
     assert state.moments is not None
     moments = updated_moments(state.moments, state.chain.position, average)
-    num_chains = 1 if average is _own else number_of_chains()
     mass = state.inverse_mass
     if initial is not None:
         mass = estimated_mass(moments, initial, num_chains)

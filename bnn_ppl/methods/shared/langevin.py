@@ -185,7 +185,7 @@ def _self_tuned(posterior: Posterior, *, momentum: float, name: str) -> Method:
         {"method": name, "step_size": None, "momentum": momentum},
         start=sgnht(posterior),
     )
-    # The noise that is subtracted must be there: over an epoch that of its minibatches sums to 0.
+    # Without replacement the noise that is subtracted would cancel over an epoch.
     return method._replace(independent_batches=momentum > 0)
 
 

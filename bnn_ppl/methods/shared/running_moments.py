@@ -51,8 +51,8 @@ def updated_moments(
 def estimated_mass(moments: RunningMoments, initial: Tree, num_chains: int = 1) -> Tree:
     """Shrink the variance towards the initial value, which counts as much as five draws.
 
-    Of all those that `num_chains` have given. On the log scale, since a posterior is often narrower
-    than its prior by orders of magnitude.
+    Draws count over all of the `num_chains` whose moments these are. On the log scale, since a
+    posterior is often narrower than its prior by orders of magnitude.
     """
     num_draws = num_chains * moments.num_draws
     trust = jnp.where(moments.num_draws > _MASS_DELAY, num_draws / (num_draws + 5), 0.0)
