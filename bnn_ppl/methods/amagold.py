@@ -55,8 +55,8 @@ def amagold(
     with g the gradient of the log-density at that w, estimated from a minibatch, is repeated along
     a trajectory (Zhang, Cooper & De Sa, 2020, algorithm 1). Its end is accepted with probability
 
-    .. math:: \min\Big(1,\; \frac{\pi(w_T)}{\pi(w_0)}
-        \exp\Big({-\frac\epsilon2} \sum_t g_t^\top M^{-1} (r_t + r_{t+1})\Big)\Big)
+    .. math:: \min\left(1,\; \frac{\pi(w_T)}{\pi(w_0)}
+        \exp\left(-\frac\epsilon2 \sum_t g_t^\top M^{-1} (r_t + r_{t+1})\right)\right)
 
     or else the momentum r is reversed at the start. The draws are exact, whatever the noise of the
     gradients, since the update of r is reversible for each minibatch; the log-density of all rows

@@ -70,7 +70,7 @@ def parallel_tempering(
     A chain holds R replicas, of the densities
 
     .. math:: \pi_{\beta_i}(w) \propto p(w)^{1-\beta_i} \, \pi(w)^{\beta_i}, \qquad
-        0 = \beta_1 < \dots < \beta_R = 1,
+        0 = \beta_1 < \ldots < \beta_R = 1,
 
     which at T = 1 are :math:`p(w)\, p(D|w)^{\beta_i}`. A step moves each by a trajectory of
     Hamiltonian Monte Carlo, except the first, which is drawn from the prior. Then neighbours swap

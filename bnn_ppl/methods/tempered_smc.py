@@ -76,7 +76,7 @@ def tempered_smc(
     K particles, drawn from the prior, follow the densities
 
     .. math:: \pi_\beta(w) \propto p(w)^{1-\beta} \, \pi(w)^\beta, \qquad
-        0 = \beta_0 < \beta_1 < \dots = 1,
+        0 = \beta_0 < \beta_1 < \ldots = 1,
 
     which at T = 1 are :math:`p(w)\, p(D|w)^\beta`. Each warm-up step
 

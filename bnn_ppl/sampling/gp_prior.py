@@ -37,7 +37,7 @@ def gp_prior(
 
     One standard deviation for each parameter tensor, all of which together minimise
 
-    .. math:: \mathbb E_{X, v}\; W_2^2\big( v^\top f(X),\; N(0, v^\top K(X, X) v) \big),
+    .. math:: \mathbb E_{X, v}\; W_2^2\left( v^\top f(X),\; N(0, v^\top K(X, X) v) \right),
 
     the squared 2-Wasserstein distance between the network's functions f at inputs X and those of
     the process, in random directions v (sliced, Bonneel et al., 2015): along a direction it is a
