@@ -1,8 +1,9 @@
 """Measure every method at its defaults: accuracy, calibration, temperatures, time, verdict.
 
 The problem is that of ``bnn-ppl run METHOD --data DATA --split K`` with nothing else said, except
-for --hidden, --subset and --net where DATA names them. Each finished run is appended to a CSV file;
-rerun the command to go on. The table compares with the best full-batch sampler on the same split.
+for --hidden, --subset and --net where DATA names them. Each finished run is appended to
+benchmarks/stored/defaults.csv; rerun the command to resume. The table compares with the best
+full-batch sampler on the same split.
 
     python benchmarks/defaults.py
     python benchmarks/defaults.py --data yacht energy --methods descent sghmc --splits 1
@@ -25,6 +26,8 @@ import jax
 import numpy as np
 import pandas
 
+import stored
+
 import bnn_ppl as bnn
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.cli.problem import Problem, conditioned, with_prior_scale
@@ -38,7 +41,7 @@ DATA: dict[str, dict[str, Any]] = {
 }
 FULL_BATCH = ["hmc", "nuts", "adjusted_mclmc"]
 NEAR = ["sgld", "sghmc", "sgnht", "csgld", "mclmc", "descent", "swag"]  # RMSE within 1.15
-SCORES = ["rmse", "nll", "coverage_90", "accuracy", "ece"]
+SCORES = ["rmse", "nll", "gaussian_nll", "coverage_90", "accuracy", "ece"]
 TEMPERATURES = ["kinetic_temperature", "configurational_temperature"]
 
 
@@ -50,7 +53,7 @@ def main() -> None:
     )
     parser.add_argument("--splits", type=int, default=5, help="of the tables; one of the others")
     parser.add_argument("--first-split", type=int, default=0)
-    parser.add_argument("--results", type=Path, default=Path("runs/defaults.csv"))
+    parser.add_argument("--results", type=Path, default=stored.FOLDER / "defaults.csv")
     parser.add_argument("--table", action="store_true", help="show the results so far and stop")
     parser.add_argument("--step-sizes", action="store_true", help="compare step sizes and stop")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # data, method, splits
@@ -88,9 +91,7 @@ def run_splits(name: str, method: str, splits: list[int], args: argparse.Namespa
             continue
         row = {"data": name, "split": split, "method": method} | found
         row |= evaluate(data, posterior, method)
-        pandas.DataFrame([row]).reindex(columns=COLUMNS).to_csv(
-            args.results, mode="a", header=not args.results.exists(), index=False
-        )
+        stored.append(args.results, row, COLUMNS)
         print({key: value for key, value in row.items() if value == value}, flush=True)
 
 
@@ -128,20 +129,32 @@ def evaluate(data: Any, posterior: bnn.Posterior, name: str) -> dict[str, Any]:
         "step_size": float(stats["step_size"][:, -1].mean()) if "step_size" in stats else np.nan,
         "seconds": seconds,
         "cpu_seconds": cpu,
+        "peak_memory_mb": stored.peak_memory_mb(),
+        "gradients": draws.attrs["gradient_evaluations"],
+        **mixing(data, posterior, draws),
         "converged": draws.attrs.get("converged", np.nan),
         "verdict": draws.attrs.get("verdict", ""),
     }
 
 
+def mixing(data: Any, posterior: bnn.Posterior, draws: Any) -> dict[str, float]:
+    """R-hat and ESS of the predictions for 200 test rows; nothing for fits."""
+    if draws.attrs.get("draws_from", "chain") != "chain" or draws.attrs["thin"] == 0:
+        return {}
+    functions = bnn.function_draws(posterior, draws, data.test.x[:200])
+    found = bnn.diagnostics.summary(draws, functions).loc["function"]
+    return {name: float(found[name]) for name in MIXING if name in found}
+
+
+MIXING = ["rhat_median", "rhat_95", "ess_bulk_median", "ess_bulk_min"]
 COLUMNS = ["data", "split", "method", *SCORES, *TEMPERATURES, "step_size", "seconds"]
-COLUMNS += ["cpu_seconds", "prior_scale", "seconds_for_scale", "converged", "verdict"]
+COLUMNS += ["cpu_seconds", "peak_memory_mb", "gradients", *MIXING]
+COLUMNS += ["prior_scale", "seconds_for_scale", "converged", "verdict"]
 
 
 def done(args: argparse.Namespace, name: str, method: str, split: int) -> bool:
-    if args.step_sizes or not args.results.exists():
-        return False
-    rows = pandas.read_csv(args.results)
-    return bool(((rows.data == name) & (rows.method == method) & (rows.split == split)).any())
+    keys = {"data": name, "method": method, "split": split}
+    return not args.step_sizes and stored.done(args.results, **keys)
 
 
 def show(rows: pandas.DataFrame) -> None:
