@@ -25,7 +25,6 @@ from typing import Any
 import jax
 import numpy as np
 import pandas
-
 import stored
 
 import bnn_ppl as bnn
