@@ -14,11 +14,9 @@ yacht, energy and digits need BNN_PPL_DATA.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +24,9 @@ import jax
 import numpy as np
 import pandas
 import stored
+from at_defaults import COLUMNS, SCORES, TEMPERATURES, evaluate, problem, row_of
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.linearised import for_prediction
-from bnn_ppl.cli.problem import Problem, conditioned, with_prior_scale
 from bnn_ppl.methods.method import METHODS
 
 DATA: dict[str, dict[str, Any]] = {
@@ -40,8 +37,6 @@ DATA: dict[str, dict[str, Any]] = {
 }
 FULL_BATCH = ["hmc", "nuts", "adjusted_mclmc"]
 NEAR = ["sgld", "sghmc", "sgnht", "csgld", "mclmc", "descent", "swag"]  # RMSE within 1.15
-SCORES = ["rmse", "nll", "gaussian_nll", "coverage_90", "accuracy", "ece"]
-TEMPERATURES = ["kinetic_temperature", "configurational_temperature"]
 
 
 def main() -> None:
@@ -83,72 +78,15 @@ def start(name: str, method: str, args: argparse.Namespace) -> None:
 
 def run_splits(name: str, method: str, splits: list[int], args: argparse.Namespace) -> None:
     jax.config.update("jax_num_cpu_devices", os.cpu_count())
+    scales = [args.results.with_suffix(".scales.json")]
     for split in splits:
-        data, posterior, found = problem(name, split, args)
         if args.step_sizes:
+            data, posterior, _ = problem(name, split, scales, **DATA[name])
             sweep(name, method, data, posterior)
             continue
-        row = {"data": name, "split": split, "method": method} | found
-        row |= evaluate(data, posterior, method)
+        row = row_of(name, split, method, scales, **DATA[name])
         stored.append(args.results, row, COLUMNS)
         print({key: value for key, value in row.items() if value == value}, flush=True)
-
-
-def problem(
-    name: str, split: int, args: argparse.Namespace
-) -> tuple[Any, bnn.Posterior, dict[str, float]]:
-    """Load a problem; its prior scale, the same for all methods, is found once and kept."""
-    known = args.results.with_suffix(".scales.json")
-    scales = json.loads(known.read_text()) if known.exists() else {}
-    found = scales.get(f"{name} {split}", {})
-    began = time.perf_counter()
-    chosen = Problem(data=name, split=split, **DATA[name], prior_scale=found.get("prior_scale"))
-    data, posterior = conditioned(chosen)
-    if not found:
-        chosen, posterior = with_prior_scale(chosen, data, posterior)
-        seconds = time.perf_counter() - began
-        found = {"prior_scale": chosen.prior_scale, "seconds_for_scale": seconds}
-        known.write_text(json.dumps(scales | {f"{name} {split}": found}, indent=1))
-    return data, posterior, found
-
-
-def evaluate(data: Any, posterior: bnn.Posterior, name: str) -> dict[str, Any]:
-    method = METHODS[name].build(posterior)
-    began, cpu_before = time.perf_counter(), time.process_time()
-    draws = bnn.run(
-        jax.random.key(0), posterior, method, num_chains=method.counts.num_chains, progress=False
-    )
-    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_before
-    prediction = bnn.predict(for_prediction(posterior, draws), draws, data.test)
-    scores = bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale)
-    stats = draws.get("sample_stats", {})
-    return {
-        **{score: float(scores[score]) for score in SCORES if score in scores},
-        **{name: float(stats[name].mean()) for name in TEMPERATURES if name in stats},
-        "step_size": float(stats["step_size"][:, -1].mean()) if "step_size" in stats else np.nan,
-        "seconds": seconds,
-        "cpu_seconds": cpu,
-        "peak_memory_mb": stored.peak_memory_mb(),
-        "gradients": draws.attrs["gradient_evaluations"],
-        **mixing(data, posterior, draws),
-        "converged": draws.attrs.get("converged", np.nan),
-        "verdict": draws.attrs.get("verdict", ""),
-    }
-
-
-def mixing(data: Any, posterior: bnn.Posterior, draws: Any) -> dict[str, float]:
-    """R-hat and ESS of the predictions for 200 test rows; nothing for fits."""
-    if draws.attrs.get("draws_from", "chain") != "chain" or draws.attrs["thin"] == 0:
-        return {}
-    functions = bnn.function_draws(posterior, draws, data.test.x[:200])
-    found = bnn.diagnostics.summary(draws, functions).loc["function"]
-    return {name: float(found[name]) for name in MIXING if name in found}
-
-
-MIXING = ["rhat_median", "rhat_95", "ess_bulk_median", "ess_bulk_min"]
-COLUMNS = ["data", "split", "method", *SCORES, *TEMPERATURES, "step_size", "seconds"]
-COLUMNS += ["cpu_seconds", "peak_memory_mb", "gradients", *MIXING]
-COLUMNS += ["prior_scale", "seconds_for_scale", "converged", "verdict"]
 
 
 def done(args: argparse.Namespace, name: str, method: str, split: int) -> bool:

@@ -1,138 +1,141 @@
-"""Measure HMC compared with MC dropout on the UCI tables.
+"""Measure methods at their defaults on the UCI regression tables, beside published results.
 
-One hidden layer of 50 ReLU units and a learnt noise of at least 0.05 sd of y, on the 20 published
-splits, compared with the published MC-dropout results for the same splits (protocol and network of
-Gal & Ghahramani, their hyper-parameters chosen by grid search). All results in the units of y.
+The 20 splits (protein 5) and the network of Hernandez-Lobato and Adams (2015) and of Gal and
+Ghahramani (2016): one hidden layer of 50 ReLU units (protein 100). Nothing is chosen by hand: each
+run is that of ``bnn-ppl run METHOD --data TABLE --split K``.
 
-    python benchmarks/uci.py --data yacht energy boston
-    python benchmarks/uci.py --data concrete --choose-gain --num-draws 50
-    python benchmarks/uci.py --data concrete --gain 2
+    python benchmarks/uci.py --all --hours 24
+    python benchmarks/uci.py --data yacht boston --methods descent laplace --splits 5
+    python benchmarks/uci.py --gaps
+    python benchmarks/uci.py --table
 
-The second command compares prior scales on training rows alone: a fifth of those of split 0 is
-held out in place of the test rows.
+Split 0 of every table and method is run first, then split 1, small tables before large ones: a run
+that is interrupted has as many splits of each. --gaps tests on the middle third by each column in
+turn (Foong et al., 2019), and on split 0, for the coverage within the data.
 
-Each finished split is appended to a CSV file; rerun the command to resume. Tables other than yacht
-and energy need BNN_PPL_DATA.
+Each finished run is appended to benchmarks/stored/uci.csv or gaps.csv; rerun the command to resume.
+Runs of defaults.py, which are the same, are not repeated. Tables other than yacht and energy need
+BNN_PPL_DATA; kin8nm and wine are run if that folder has uci/kin8nm.npz and uci/wine.npz.
 """
 
 import argparse
 import os
-from functools import partial
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-import pandas
+import stored
+from at_defaults import COLUMNS, row_of
+from uci_tables import GAPS, METHODS, NUM_SPLITS, TABLES, gap_tables, read_gaps, read_splits, tables
 
 import bnn_ppl as bnn
 
-COLUMNS = ["rmse", "nll", "gaussian_nll", "coverage_90"]
+SETTINGS: dict[str, dict[str, Any]] = {"protein": {"hidden": (100,)}}
+
+
+class Run(NamedTuple):
+    """What a process of its own does, as a user's would."""
+
+    data: str
+    split: int | str
+    method: str
+
+    @property
+    def file(self) -> str:
+        """The file that its row is written to."""
+        return "gaps.csv" if isinstance(self.split, str) else "uci.csv"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", default=["yacht", "energy"])
-    parser.add_argument("--splits", type=int, default=20)
-    parser.add_argument("--gain", type=float, default=2**0.5, help="prior scale (fan_in)")
-    parser.add_argument("--choose-gain", action="store_true", help="compare gains and stop")
-    parser.add_argument("--num-chains", type=int, default=4)
-    parser.add_argument("--num-warmup", type=int, default=100)
-    parser.add_argument("--num-draws", type=int, default=200)
-    parser.add_argument("--results", type=Path, default=Path("runs/uci.csv"))
-    args = parser.parse_args()
-    jax.config.update("jax_num_cpu_devices", os.cpu_count())
-    args.results.parent.mkdir(parents=True, exist_ok=True)
-    if args.choose_gain:
-        for name in args.data:
-            compare_gains(name, args)
+    args = arguments()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    if args.one:
+        name, split, method = args.one
+        run_one(Run(name, int(split) if split.isdecimal() else split, method), args.folder)
         return
+    if not args.table:
+        run_all(args)
+    shown = gap_tables(read_gaps(args.folder)) if args.gaps else tables(read_splits(args.folder))
+    print("\n\n".join(shown.values()) or "no results yet")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="all tables that are there")
+    parser.add_argument("--data", nargs="+", choices=list(TABLES), help="default: yacht energy")
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--splits", type=int, default=20, help="how many, or columns with --gaps")
+    parser.add_argument("--first-split", type=int, default=0, help="or the first column")
+    parser.add_argument("--gaps", action="store_true", help=f"gap splits of {' '.join(GAPS)}")
+    parser.add_argument(
+        "--hours", type=float, default=float("inf"), help="begin no run after these"
+    )
+    parser.add_argument("--folder", type=Path, default=stored.FOLDER, help="of the .csv files")
+    parser.add_argument("--table", action="store_true", help="show the results so far and stop")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # data, split, method
+    args = parser.parse_args()
+    wanted = args.data or (TABLES if args.all or args.gaps else ["yacht", "energy"])
+    here = GAPS if args.gaps else TABLES
+    args.data = [name for name in TABLES if name in wanted and name in here]  # small ones first
+    return args
+
+
+def run_all(args: argparse.Namespace) -> None:
+    args.data = [name for name in args.data if is_there(name)]
+    end = time.monotonic() + 3600 * args.hours
+    for run in gap_runs(args) if args.gaps else runs(args):
+        if is_done(run, args.folder):
+            continue
+        if time.monotonic() > end:
+            print(f"{args.hours:g} hours are over", file=sys.stderr)
+            return
+        one = ["--one", run.data, str(run.split), run.method, "--folder", str(args.folder)]
+        done = subprocess.run([sys.executable, __file__, *one], check=False)
+        if done.returncode:
+            print(f"failed: {run.method} on {run.data}, split {run.split}", file=sys.stderr)
+
+
+def runs(args: argparse.Namespace) -> Iterator[Run]:
+    """Give split 0 of every table and method, then split 1 of every, and so on."""
+    for split in range(args.first_split, args.first_split + args.splits):
+        for name in args.data:
+            if split < NUM_SPLITS[name]:
+                yield from (Run(name, split, method) for method in args.methods)
+
+
+def gap_runs(args: argparse.Namespace) -> Iterator[Run]:
+    """Give split 0, for the coverage within the data, and then the gap by each column."""
     for name in args.data:
-        for split in range(args.splits):
-            if not _done(args.results, name, split):
-                data = bnn.data.load(name, split=split)
-                row = {"data": name, "split": split, "gain": args.gain}
-                row |= evaluate(data, split, args.gain, args) | published(name, split)
-                _append(args.results, row)
-                print(_line(row), flush=True)
-    print(table(pandas.read_csv(args.results)).to_string(float_format="{:.3f}".format))
+        yield from (Run(name, 0, method) for method in args.methods)
+    for column in range(args.first_split, args.first_split + args.splits):
+        for name in args.data:
+            if column < GAPS[name]:
+                yield from (Run(name, f"gap-{column}", method) for method in args.methods)
 
 
-def compare_gains(name: str, args: argparse.Namespace) -> None:
-    """Hold out a fifth of the training rows of split 0 and evaluate there."""
-    data = bnn.data.load(name, split=0)
-    rows = np.random.default_rng(0).permutation(len(data.train.y))
-    kept, held = np.split(rows, [len(rows) * 4 // 5])
-    x, y = data.train
-    data = data._replace(train=(x[kept], y[kept]), test=bnn.data.Data(x[held], y[held]))
-    for gain in (1.0, 2**0.5, 2.0):
-        row = evaluate(data, 0, gain, args)
-        print(f"{name} gain {gain:.3f}: rmse {row['rmse']:.3f}, nll {row['nll']:.3f}", flush=True)
-
-
-def evaluate(data, seed: int, gain: float, args: argparse.Namespace) -> dict[str, float]:
-    """Sample with the defaults of ``bnn-ppl run hmc`` and evaluate on the test rows."""
-    net = partial(bnn.nets.MLP, data.test.x.shape[1], (50,), 1)
-    model = bnn.models.regressor(net, bnn.priors.fan_in(gain), bnn.priors.noise(0.05))
-    posterior = bnn.condition(model, data.train)
-    draws = bnn.run(
-        jax.random.key(seed),
-        posterior,
-        bnn.hmc(posterior),
-        num_chains=args.num_chains,
-        num_warmup=args.num_warmup,
-        num_draws=args.num_draws,
-        progress=False,
-    )
-    prediction = bnn.predict(posterior, draws, data.test)
-    scores = bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale, digits=None)
-    mixing = bnn.diagnostics.summary(draws, bnn.function_draws(posterior, draws, data.test.x))
-    return {
-        **{column: float(scores[column]) for column in COLUMNS},
-        "function_rhat_median": float(mixing.loc["function", "rhat_median"]),
-        "function_rhat_95": float(mixing.loc["function", "rhat_95"]),
-        "weight_rhat_median": float(mixing.loc["weights", "rhat_median"]),
-        "weight_rhat_95": float(mixing.loc["weights", "rhat_95"]),
-        "acceptance": float(draws.sample_stats.acceptance_rate.mean()),
-        "divergences": int(draws.sample_stats.diverging.sum()),
-        "gradients": draws.attrs["gradient_evaluations"],
-        "seconds": draws.attrs["sampling_time"],
-    }
-
-
-def published(name: str, split: int) -> dict[str, float]:
-    """Return the published MC-dropout scores of the same split."""
-    row = bnn.data.published(name, split=split)
-    return {"published_rmse": row["rmse"], "published_nll": -row["log_likelihood"]}
-
-
-def table(rows: pandas.DataFrame) -> pandas.DataFrame:
-    """Mean over splits and, for the scores, its standard error."""
-    groups = rows.groupby("data")
-    means = groups.mean().drop(columns="split")
-    means.insert(0, "splits", groups.size())
-    means.insert(2, "rmse_se", groups["rmse"].sem())
-    means.insert(4, "nll_se", groups["nll"].sem())
-    return means.T
-
-
-def _done(path: Path, name: str, split: int) -> bool:
-    if not path.exists():
+def is_there(name: str) -> bool:
+    try:
+        bnn.data.load(name)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"without {name}: {error}", file=sys.stderr)
         return False
-    rows = pandas.read_csv(path)
-    return bool(((rows.data == name) & (rows.split == split)).any())
+    return True
 
 
-def _append(path: Path, row: dict) -> None:
-    pandas.DataFrame([row]).to_csv(path, mode="a", header=not path.exists(), index=False)
+def is_done(run: Run, folder: Path) -> bool:
+    return any(stored.done(folder / file, **run._asdict()) for file in (run.file, "defaults.csv"))
 
 
-def _line(row: dict) -> str:
-    return (
-        f"{row['data']:9} split {row['split']:2}: rmse {row['rmse']:.3f} "
-        f"(published {row['published_rmse']:.3f}), nll {row['nll']:.3f} "
-        f"({row['published_nll']:.3f}), R-hat of functions {row['function_rhat_median']:.3f}, "
-        f"{row['seconds']:.0f} s"
-    )
+def run_one(run: Run, folder: Path) -> None:
+    jax.config.update("jax_num_cpu_devices", os.cpu_count())
+    scales = [folder / "uci.scales.json", folder / "defaults.scales.json"]
+    row = row_of(*run, scales, **SETTINGS.get(run.data, {}))
+    stored.append(folder / run.file, row, COLUMNS)
+    print({key: value for key, value in row.items() if value == value}, flush=True)
 
 
 if __name__ == "__main__":
