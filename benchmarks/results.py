@@ -1,0 +1,312 @@
+"""Write RESULTS.md, docs/results/ and the tables of README.md and docs/ from stored measurements.
+
+    python benchmarks/results.py
+    python benchmarks/results.py --check      exit 1 where a file differs from what this would write
+
+Measurements are CSV files in benchmarks/stored/: rows of runs, each with its day, commit and machine
+(NAME.csv, written by stored.py), or tables as they were printed, whose runs are gone (STUDY/TABLE.csv
+with an entry in STUDY/origin.toml). The words are in benchmarks/studies/, a page a study, where a line
+``<!-- table: STUDY/TABLE -->`` is replaced by the table and its origin. In README.md and docs/ the same
+line begins a table that ``<!-- end of table -->`` ends.
+"""
+
+import argparse
+import csv
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas
+
+ROOT = Path(__file__).resolve().parent.parent
+STORED, STUDIES = ROOT / "benchmarks" / "stored", ROOT / "benchmarks" / "studies"
+PAGES = ROOT / "docs" / "results"
+ORDER = ["defaults", "early", "uci", "samplers", "gradients", "training", "mnist", "airfoil"]
+ORDER += ["comparison", "partly_bayesian", "priors", "large_data", "machines", "precision"]
+ORDER += ["waiting", "exactness"]
+BEGIN, END = "<!-- table: {} -->", "<!-- end of table -->"
+PLACE = re.compile(r"<!-- table: (\S+) -->")
+FILLED = re.compile(rf"<!-- table: (\S+) -->.*?{END}", re.DOTALL)
+Rows = list[list[str]]
+
+# Limits of acceptance for methods at their defaults.
+NEAR = ["sgld", "sghmc", "sgnht", "csgld", "mclmc", "descent", "swag"]
+FULL_BATCH = ["hmc", "nuts", "adjusted_mclmc"]
+RATIO_NEAR, RATIO = 1.15, 1.5  # of the RMSE to that of the best full-batch sampler
+COVERAGE = (0.82, 0.99)  # of intervals meant to hold 90 %
+TEMPERATURE = 0.05  # most that a temperature may differ from 1
+SECONDS = 90  # for a table
+NOT_TABLES = ["digits", "mnist", "imdb"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on differences")
+    args = parser.parse_args()
+    texts, left_out = files()
+    for name, why in left_out.items():
+        print(f"left out: {name} ({why})")
+    old = {path for path in PAGES.glob("*.md") if path not in texts}
+    differ = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+    if args.check and (differ or old):
+        names = ", ".join(sorted(str(path.relative_to(ROOT)) for path in [*differ, *old]))
+        raise SystemExit(f"not as stored, run python benchmarks/results.py: {names}")
+    if not args.check:
+        PAGES.mkdir(exist_ok=True)
+        for path in differ:
+            path.write_text(texts[path])
+        for path in old:
+            path.unlink()
+
+
+def files() -> tuple[dict[Path, str], dict[str, str]]:
+    """Give the text of every file, and of each table that is left out the reason."""
+    tables = Tables()
+    pages = {name: page(name, tables) for name in ORDER}
+    texts = {PAGES / f"{name}.md": text for name, text in pages.items()}
+    texts[PAGES / "index.md"] = index(pages)
+    texts[ROOT / "benchmarks" / "RESULTS.md"] = results(pages, tables)
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
+        if path.parent != PAGES and "build" not in path.relative_to(ROOT).parts:
+            text = path.read_text()
+            texts[path] = FILLED.sub(lambda found: tables.between(found.group(1)), text)
+    return texts, tables.left_out
+
+
+def page(name: str, tables: "Tables") -> str:
+    """Fill the tables of a study into its words."""
+    text = (STUDIES / f"{name}.md").read_text()
+    filled = PLACE.sub(lambda found: tables.with_origin(found.group(1)), text)
+    return f"{NOTE.format(f'benchmarks/studies/{name}.md')}\n\n{filled}"
+
+
+NOTE = "<!-- Written by benchmarks/results.py from benchmarks/stored/ and {}; do not edit. -->"
+
+
+def results(pages: dict[str, str], tables: "Tables") -> str:
+    """Put all studies in one file, their headings a level lower and their links as from there."""
+    first = (STUDIES / "preamble.md").read_text()
+    parts = [PLACE.sub(lambda found: tables.with_origin(found.group(1)), first).strip()]
+    for text in pages.values():
+        lowered = re.sub("^#", "##", text.split("\n\n", 1)[1], flags=re.MULTILINE)
+        parts.append(lowered.strip().replace("](../", "](../docs/"))
+    return "\n\n".join([NOTE.format("benchmarks/studies/"), *parts]) + "\n"
+
+
+def index(pages: dict[str, str]) -> str:
+    """List the studies with their titles and first paragraphs."""
+    lines = [NOTE.format("benchmarks/studies/"), "", "# What was measured", ""]
+    preamble = (STUDIES / "preamble.md").read_text().split("\n\n")
+    lines += [preamble[1].strip(), ""]
+    for name, text in pages.items():
+        _, title, question, *_ = text.split("\n\n")
+        lines.append(f"- [{title.removeprefix('# ')}]({name}.md). {' '.join(question.split())}")
+    return "\n".join([*lines, "", "```{toctree}", ":hidden:", "", *pages, "```", ""])
+
+
+class Tables:
+    """Tables by name: made from rows of runs by a function of ``MADE``, or stored as printed."""
+
+    def __init__(self) -> None:
+        self.left_out: dict[str, str] = {}
+
+    def text(self, name: str) -> str:
+        """Give a table as Markdown, or say that it is left out."""
+        study, _, table = name.partition("/")
+        try:
+            if name in MADE:
+                return MADE[name]()
+            return markdown(cells(STORED / study / f"{table}.csv"))
+        except FileNotFoundError as error:
+            missing = Path(error.filename).relative_to(ROOT)
+            self.left_out[name] = f"{missing} is absent"
+            return f"This table is left out: {missing} is absent."
+
+    def between(self, name: str) -> str:
+        return f"{BEGIN.format(name)}\n\n{self.text(name)}\n\n{END}"
+
+    def with_origin(self, name: str) -> str:
+        """Give a table, and below it what was run, when, where and at which commit."""
+        text = self.text(name)
+        known = name in MADE or name in self.left_out
+        return text if known else f"{text}\n\n{origin(*name.split('/'))}"
+
+
+def origin(study: str, table: str) -> str:
+    """Describe the runs of a stored table."""
+    about = tomllib.loads((STORED / study / "origin.toml").read_text())[table]
+    return f"*{about['command']}; {about['date']}; {about['machine']}; commit {about['commit']}.*"
+
+
+def cells(path: Path) -> Rows:
+    """Read a table as text: cells are shown as they were printed."""
+    with path.open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def markdown(rows: Rows) -> str:
+    """Write rows, the first of which are headings; columns of short numbers go to the right."""
+    head, *body = rows
+
+    def short_number(cell: str) -> bool:
+        return not cell or bool(re.fullmatch(r"[-+.]?\d[\d.,e+-]*( [\w%]{1,2}| ± [\d.]+)?", cell))
+
+    right = [all(short_number(row[k]) for row in body) for k in range(len(head))]
+    rule = ["---:" if right[k] and k else "---" for k in range(len(head))]
+    lines = ["| " + " | ".join(row) + " |" for row in [head, *body]]
+    return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:]])
+
+
+# --- tables made from rows of runs
+
+
+def defaults() -> str:
+    """A table for each data set: every method at its defaults, means over the splits."""
+    rows = default_rows()
+    parts = []
+    for data, of_data in rows.groupby("data", sort=False):
+        means = of_data.groupby("method", sort=False)[list(SHOWN)].mean()
+        means = means.dropna(axis=1, how="all")
+        counts = of_data.groupby("method", sort=False).size()
+        verdicts = of_data.groupby("method", sort=False)["verdict"].apply(beginnings)
+        head = ["method", "splits", *(SHOWN[name] for name in means), "verdict begins"]
+        body = [
+            [method, str(counts[method]), *map(number, means.loc[method]), verdicts[method]]
+            for method in means.index
+        ]
+        parts.append(f"**{data}**\n\n{markdown([head, *body])}")
+    days, places = sorted(set(rows["date"])), sorted(set(rows["machine"]))
+    commits = ", ".join(rows["commit"].astype(str).drop_duplicates())
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    parts.append(f"*`python benchmarks/defaults.py`; {when}; {'; '.join(places)}; {commits}.*")
+    return "\n\n".join(parts)
+
+
+SHOWN = {
+    "rmse": "RMSE",
+    "accuracy": "accuracy",
+    "ratio": "ratio",
+    "nll": "NLL",
+    "ece": "ECE",
+    "coverage_90": "covers",
+    "kinetic_temperature": "kinetic",
+    "configurational_temperature": "config.",
+    "rhat_95": "R-hat",
+    "ess_bulk_median": "ESS",
+    "seconds": "seconds",
+    "cpu_seconds": "CPU s",
+    "peak_memory_mb": "MB",
+}
+
+
+def default_rows() -> pandas.DataFrame:
+    """Read the runs at the defaults; the ratio is to the best full-batch RMSE of the same split."""
+    rows = pandas.read_csv(STORED / "defaults.csv")
+    rows = rows.reindex(columns=[*rows.columns, *(set(SHOWN) - set(rows.columns))])
+    best = rows[rows["method"].isin(FULL_BATCH)].groupby(["data", "split"])["rmse"].min()
+    pairs = pandas.MultiIndex.from_frame(rows[["data", "split"]])
+    return rows.assign(ratio=rows["rmse"].to_numpy() / best.reindex(pairs).to_numpy())
+
+
+def default_ratios() -> str:
+    """Ratios of the RMSE by method and data set, means over the splits."""
+    rows = default_rows().dropna(subset="ratio")
+    table = rows.pivot_table(index="method", columns="data", values="ratio", sort=False)
+    body = [[method, *map(number, table.loc[method])] for method in table.index]
+    return markdown([["method", *table.columns], *body])
+
+
+def default_misses() -> str:
+    """Every limit that the mean over the splits misses."""
+    rows = default_rows()
+    head = ["data", "method", "what", "measured", "limit", "verdict begins"]
+    body = []
+    for (data, method), runs in rows.groupby(["data", "method"], sort=False):
+        for what, value, limit in missed(data, method, runs[list(SHOWN)].mean()):
+            body.append([data, method, what, number(value), limit, beginnings(runs["verdict"])])
+    return markdown([head, *body]) if body else "No limit was missed."
+
+
+def missed(data: str, method: str, means: pandas.Series) -> list[tuple[str, float, str]]:
+    """Give what is beyond its limit, as (what, measured, limit)."""
+    near, (low, high) = RATIO_NEAR if method in NEAR else RATIO, COVERAGE
+    found = []
+    if means["ratio"] > near:
+        found.append(("ratio", means["ratio"], f"at most {near}"))
+    if means["coverage_90"] < low or means["coverage_90"] > high:
+        found.append(("covers", means["coverage_90"], f"{low} to {high}"))
+    for name in ("kinetic_temperature", "configurational_temperature"):
+        if abs(means[name] - 1) > TEMPERATURE:
+            limits = f"{1 - TEMPERATURE} to {1 + TEMPERATURE}"
+            found.append((SHOWN[name], means[name], limits))
+    if data not in NOT_TABLES and means["seconds"] > SECONDS:
+        found.append(("seconds", means["seconds"], f"at most {SECONDS}"))
+    return found
+
+
+def beginnings(verdicts: pandas.Series) -> str:
+    """Give the first words of verdicts, with how many splits where they differ."""
+    words = verdicts.fillna("").str.split("[:(;]", regex=True).str[0].str.strip()
+    counts = words.value_counts()
+    if len(counts) == 1:
+        return str(counts.index[0])
+    return ", ".join(f"{word} ({count})" for word, count in counts.items())
+
+
+def number(value: float) -> str:
+    """Write three digits; nothing for NaN."""
+    if value != value:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+
+
+def gpu() -> str:
+    """A table for each part of gpu.py on each machine: a row a case, the last figure of each."""
+    rows = pandas.read_csv(STORED / "gpu.csv", dtype=str, keep_default_na=False)
+    parts = []
+    for (machine, part), found in rows.groupby(["machine", "part"], sort=False):
+        table = found.pivot_table("value", "case", "quantity", aggfunc="last", sort=False)
+        body = [[case, *table.loc[case].fillna("")] for case in table.index]
+        last = found.iloc[-1]
+        parts.append(f"**{part}**\n\n{markdown([['', *table.columns], *body])}")
+        command = f"python benchmarks/gpu.py --only {part}"
+        parts.append(f"*`{command}`; {last['date']}; {machine}; commit {last['commit']}.*")
+    return "\n\n".join(parts)
+
+
+def in_brief() -> str:
+    """Time of a gradient or step over that of the bare loop, without the ranges."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for name in ("full_batch", "minibatches"):
+        head, *body = cells(STORED / "gradients" / f"{name}.csv")
+        for row in body:
+            package, _, sampler = row[0].partition(" ")
+            if package not in PACKAGES or "," in sampler:
+                continue
+            for size, cell in zip(head[1:], row[1:], strict=True):
+                if "weights" in size:
+                    ratios = found.setdefault((sampler.lower(), size), {})
+                    ratios[package] = cell.split(" ")[0]
+    body = [
+        [sampler, size, *(ratios.get(package, "") for package in PACKAGES)]
+        for (sampler, size), ratios in found.items()
+    ]
+    return markdown([["", "network", *PACKAGES], *body])
+
+
+PACKAGES = ["bnn_ppl", "BlackJAX", "NumPyro"]
+
+# Name of a table: the function that makes it from stored rows. It may read any file in benchmarks/stored/;
+# where that is absent, the table is left out. A table with its origin goes into one string.
+MADE: dict[str, Callable[[], str]] = {
+    "in_brief": in_brief,
+    "defaults": defaults,
+    "defaults/ratios": default_ratios,
+    "defaults/missed": default_misses,
+    "gpu": gpu,
+}
+
+
+if __name__ == "__main__":
+    main()
