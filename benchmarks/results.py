@@ -3,11 +3,11 @@
     python benchmarks/results.py
     python benchmarks/results.py --check      exit 1 where a file differs from what this would write
 
-Measurements are CSV files in benchmarks/stored/: rows of runs, each with its day, commit and machine
-(NAME.csv, written by stored.py), or tables as they were printed, whose runs are gone (STUDY/TABLE.csv
-with an entry in STUDY/origin.toml). The words are in benchmarks/studies/, a page a study, where a line
-``<!-- table: STUDY/TABLE -->`` is replaced by the table and its origin. In README.md and docs/ the same
-line begins a table that ``<!-- end of table -->`` ends.
+Measurements are CSV files in benchmarks/stored/: rows of runs, each with its day, commit and
+machine (NAME.csv, written by stored.py), or tables as they were printed, whose runs are gone
+(STUDY/TABLE.csv with an entry in STUDY/origin.toml). The words are in benchmarks/studies/, a page a
+study, where a line ``<!-- table: STUDY/TABLE -->`` is replaced by the table and its origin. In
+README.md and docs/ the same line begins a table that ``<!-- end of table -->`` ends.
 """
 
 import argparse
@@ -124,6 +124,7 @@ class Tables:
             return f"This table is left out: {missing} is absent."
 
     def between(self, name: str) -> str:
+        """Give a table with the lines that begin and end it."""
         return f"{BEGIN.format(name)}\n\n{self.text(name)}\n\n{END}"
 
     def with_origin(self, name: str) -> str:
@@ -136,7 +137,7 @@ class Tables:
 def origin(study: str, table: str) -> str:
     """Describe the runs of a stored table."""
     about = tomllib.loads((STORED / study / "origin.toml").read_text())[table]
-    return f"*{about['command']}; {about['date']}; {about['machine']}; commit {about['commit']}.*"
+    return f"{about['command']}; {about['date']}; {about['machine']}; commit {about['commit']}"
 
 
 def cells(path: Path) -> Rows:
@@ -154,7 +155,8 @@ def markdown(rows: Rows) -> str:
 
     right = [all(short_number(row[k]) for row in body) for k in range(len(head))]
     rule = ["---:" if right[k] and k else "---" for k in range(len(head))]
-    lines = ["| " + " | ".join(row) + " |" for row in [head, *body]]
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in escaped]
     return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:]])
 
 
@@ -162,7 +164,7 @@ def markdown(rows: Rows) -> str:
 
 
 def defaults() -> str:
-    """A table for each data set: every method at its defaults, means over the splits."""
+    """Give a table for each data set: every method at its defaults, means over the splits."""
     rows = default_rows()
     parts = []
     for data, of_data in rows.groupby("data", sort=False):
@@ -172,14 +174,14 @@ def defaults() -> str:
         verdicts = of_data.groupby("method", sort=False)["verdict"].apply(beginnings)
         head = ["method", "splits", *(SHOWN[name] for name in means), "verdict begins"]
         body = [
-            [method, str(counts[method]), *map(number, means.loc[method]), verdicts[method]]
+            [method, str(counts[method]), *written(means.loc[method]), verdicts[method]]
             for method in means.index
         ]
         parts.append(f"**{data}**\n\n{markdown([head, *body])}")
     days, places = sorted(set(rows["date"])), sorted(set(rows["machine"]))
     commits = ", ".join(rows["commit"].astype(str).drop_duplicates())
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    parts.append(f"*`python benchmarks/defaults.py`; {when}; {'; '.join(places)}; {commits}.*")
+    parts.append(f"`python benchmarks/defaults.py`; {when}; {'; '.join(places)}; commits {commits}")
     return "\n\n".join(parts)
 
 
@@ -218,40 +220,55 @@ def default_ratios() -> str:
 
 
 def default_misses() -> str:
-    """Every limit that the mean over the splits misses."""
+    """List every limit that the mean over the splits misses, below the limits."""
     rows = default_rows()
+    limits = (
+        f"Limits: a ratio of at most {RATIO_NEAR} for {', '.join(NEAR)}, {RATIO} for the others; "
+        f"{percent(COVERAGE[0])} to {percent(COVERAGE[1])} of the test rows in the 90 % intervals; "
+        f"temperatures within {percent(TEMPERATURE)} of 1; {SECONDS} seconds for a table."
+    )
     head = ["data", "method", "what", "measured", "limit", "verdict begins"]
     body = []
     for (data, method), runs in rows.groupby(["data", "method"], sort=False):
         for what, value, limit in missed(data, method, runs[list(SHOWN)].mean()):
-            body.append([data, method, what, number(value), limit, beginnings(runs["verdict"])])
-    return markdown([head, *body]) if body else "No limit was missed."
+            body.append([data, method, what, value, limit, beginnings(runs["verdict"])])
+    return f"{limits}\n\n{markdown([head, *body]) if body else 'None was missed.'}"
 
 
-def missed(data: str, method: str, means: pandas.Series) -> list[tuple[str, float, str]]:
+def missed(data: str, method: str, means: pandas.Series) -> list[tuple[str, str, str]]:
     """Give what is beyond its limit, as (what, measured, limit)."""
     near, (low, high) = RATIO_NEAR if method in NEAR else RATIO, COVERAGE
     found = []
     if means["ratio"] > near:
-        found.append(("ratio", means["ratio"], f"at most {near}"))
+        found.append(("ratio", number(means["ratio"]), f"at most {near}"))
     if means["coverage_90"] < low or means["coverage_90"] > high:
-        found.append(("covers", means["coverage_90"], f"{low} to {high}"))
+        limits = f"{percent(low)} to {percent(high)}"
+        found.append(("covers", percent(means["coverage_90"]), limits))
     for name in ("kinetic_temperature", "configurational_temperature"):
         if abs(means[name] - 1) > TEMPERATURE:
             limits = f"{1 - TEMPERATURE} to {1 + TEMPERATURE}"
-            found.append((SHOWN[name], means[name], limits))
+            found.append((SHOWN[name], number(means[name]), limits))
     if data not in NOT_TABLES and means["seconds"] > SECONDS:
-        found.append(("seconds", means["seconds"], f"at most {SECONDS}"))
+        found.append(("seconds", number(means["seconds"]), f"at most {SECONDS}"))
     return found
 
 
 def beginnings(verdicts: pandas.Series) -> str:
-    """Give the first words of verdicts, with how many splits where they differ."""
-    words = verdicts.fillna("").str.split("[:(;]", regex=True).str[0].str.strip()
+    """Give the first words of verdicts up to a number, and of how many splits where they differ."""
+    words = verdicts.fillna("").str.split(r"[:(;]| by | than |\d", regex=True).str[0].str.strip()
     counts = words.value_counts()
     if len(counts) == 1:
         return str(counts.index[0])
     return ", ".join(f"{word} ({count})" for word, count in counts.items())
+
+
+def written(means: pandas.Series) -> list[str]:
+    coverage = means.index == "coverage_90"
+    return [percent(x) if k else number(x) for x, k in zip(means, coverage, strict=True)]
+
+
+def percent(share: float) -> str:
+    return "" if share != share else f"{100 * share:.3g} %"
 
 
 def number(value: float) -> str:
@@ -262,7 +279,7 @@ def number(value: float) -> str:
 
 
 def gpu() -> str:
-    """A table for each part of gpu.py on each machine: a row a case, the last figure of each."""
+    """Give a table for each machine and part of gpu.py: a row a case, its last figures."""
     rows = pandas.read_csv(STORED / "gpu.csv", dtype=str, keep_default_na=False)
     parts = []
     for (machine, part), found in rows.groupby(["machine", "part"], sort=False):
@@ -271,7 +288,7 @@ def gpu() -> str:
         last = found.iloc[-1]
         parts.append(f"**{part}**\n\n{markdown([['', *table.columns], *body])}")
         command = f"python benchmarks/gpu.py --only {part}"
-        parts.append(f"*`{command}`; {last['date']}; {machine}; commit {last['commit']}.*")
+        parts.append(f"`{command}`; {last['date']}; {machine}; commit {last['commit']}")
     return "\n\n".join(parts)
 
 
@@ -297,8 +314,8 @@ def in_brief() -> str:
 
 PACKAGES = ["bnn_ppl", "BlackJAX", "NumPyro"]
 
-# Name of a table: the function that makes it from stored rows. It may read any file in benchmarks/stored/;
-# where that is absent, the table is left out. A table with its origin goes into one string.
+# Name of a table: the function that makes it, and the line about its origin, from stored rows. It
+# may read any file in benchmarks/stored/; where that is absent, the table is left out.
 MADE: dict[str, Callable[[], str]] = {
     "in_brief": in_brief,
     "defaults": defaults,
