@@ -16,12 +16,13 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED, STUDIES = ROOT / "benchmarks" / "stored", ROOT / "benchmarks" / "studies"
-PAGES = ROOT / "docs" / "results"
+PAGES, FIGURE = ROOT / "docs" / "results", ROOT / "docs" / "figures" / "defaults.png"
 ORDER = ["defaults", "early", "uci", "samplers", "gradients", "training", "mnist", "airfoil"]
 ORDER += ["comparison", "partly_bayesian", "priors", "large_data", "machines", "precision"]
 ORDER += ["waiting", "exactness"]
@@ -47,16 +48,21 @@ def main() -> None:
     texts, left_out = files()
     for name, why in left_out.items():
         print(f"left out: {name} ({why})")
-    old = {path for path in PAGES.glob("*.md") if path not in texts}
-    differ = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
-    if args.check and (differ or old):
-        names = ", ".join(sorted(str(path.relative_to(ROOT)) for path in [*differ, *old]))
+    differ = {path for path, text in texts.items() if not path.exists() or path.read_text() != text}
+    differ |= {path for path in PAGES.glob("*.md") if path not in texts}
+    drawn = "defaults/figure" not in left_out
+    if drawn and not FIGURE.exists():
+        differ.add(FIGURE)
+    if args.check and differ:
+        names = ", ".join(sorted(str(path.relative_to(ROOT)) for path in differ))
         raise SystemExit(f"not as stored, run python benchmarks/results.py: {names}")
-    if not args.check:
-        PAGES.mkdir(exist_ok=True)
-        for path in differ:
+    if drawn and differ & {PAGES / "defaults.md", FIGURE}:
+        draw()
+    PAGES.mkdir(exist_ok=True)
+    for path in differ - {FIGURE}:
+        if path in texts:
             path.write_text(texts[path])
-        for path in old:
+        else:
             path.unlink()
 
 
@@ -116,7 +122,7 @@ class Tables:
         study, _, table = name.partition("/")
         try:
             if name in MADE:
-                return MADE[name]()
+                return MADE[name].function()
             return markdown(cells(STORED / study / f"{table}.csv"))
         except FileNotFoundError as error:
             missing = Path(error.filename).relative_to(ROOT)
@@ -130,14 +136,23 @@ class Tables:
     def with_origin(self, name: str) -> str:
         """Give a table, and below it what was run, when, where and at which commit."""
         text = self.text(name)
-        known = name in MADE or name in self.left_out
-        return text if known else f"{text}\n\n{origin(*name.split('/'))}"
+        known = "" if name in self.left_out else origin(name)
+        return f"{text}\n\n{known}" if known else text
 
 
-def origin(study: str, table: str) -> str:
-    """Describe the runs of a stored table."""
-    about = tomllib.loads((STORED / study / "origin.toml").read_text())[table]
-    return f"{about['command']}; {about['date']}; {about['machine']}; commit {about['commit']}"
+def origin(name: str) -> str:
+    """Say where the runs of a table are from; "" where its other tables say that."""
+    if name not in MADE:
+        study, table = name.split("/")
+        about = tomllib.loads((STORED / study / "origin.toml").read_text())[table]
+        return f"{about['command']}; {about['date']}; {about['machine']}; commit {about['commit']}"
+    if not MADE[name].file:
+        return ""
+    rows = pandas.read_csv(STORED / MADE[name].file, dtype=str)
+    days = sorted(set(rows["date"]))
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    where, commits = ("; ".join(rows[name].unique()) for name in ("machine", "commit"))
+    return f"`{MADE[name].command}`; {when}; {where}; commit {commits.replace('; ', ', ')}"
 
 
 def cells(path: Path) -> Rows:
@@ -178,10 +193,6 @@ def defaults() -> str:
             for method in means.index
         ]
         parts.append(f"**{data}**\n\n{markdown([head, *body])}")
-    days, places = sorted(set(rows["date"])), sorted(set(rows["machine"]))
-    commits = ", ".join(rows["commit"].astype(str).drop_duplicates())
-    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    parts.append(f"`python benchmarks/defaults.py`; {when}; {'; '.join(places)}; commits {commits}")
     return "\n\n".join(parts)
 
 
@@ -217,6 +228,30 @@ def default_ratios() -> str:
     table = rows.pivot_table(index="method", columns="data", values="ratio", sort=False)
     body = [[method, *map(number, table.loc[method])] for method in table.index]
     return markdown([["method", *table.columns], *body])
+
+
+def default_figure() -> str:
+    (STORED / "defaults.csv").stat()  # or the figure is left out
+    return f"![RMSE over that of the best full-batch sampler](../figures/{FIGURE.name})"
+
+
+def draw() -> None:
+    """Draw the ratios of the RMSE: a row a method, a mark a data set."""
+    import matplotlib.pyplot as plt  # it takes a second, and is not needed to check
+
+    rows = default_rows().dropna(subset="ratio")
+    table = rows.pivot_table(index="method", columns="data", values="ratio", sort=False)
+    figure, axes = plt.subplots(figsize=(7, 0.8 + 0.25 * len(table)), layout="constrained")
+    for data, marker in zip(table.columns, "osDv^<>Ph*", strict=False):
+        axes.plot(table[data], table.index, marker, label=data, alpha=0.7)
+    for limit in (1, RATIO_NEAR, RATIO):
+        axes.axvline(limit, color="grey", linewidth=0.7)
+    axes.set(xscale="log", xlabel="RMSE over that of the best full-batch sampler")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.invert_yaxis()
+    axes.legend(fontsize="small")
+    figure.savefig(FIGURE, dpi=120)
 
 
 def default_misses() -> str:
@@ -278,6 +313,21 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
 
 
+def uci() -> str:
+    """Join the tables of uci_tables.py: the data sets, who keeps up with what was published."""
+    (STORED / "uci.csv").stat()  # or the table is left out
+    from uci_tables import read_splits, tables  # it imports the package, which takes seconds
+
+    return "\n\n".join(tables(read_splits()).values())
+
+
+def gaps() -> str:
+    (STORED / "gaps.csv").stat()
+    from uci_tables import gap_tables, read_gaps
+
+    return "\n\n".join(gap_tables(read_gaps()).values())
+
+
 def gpu() -> str:
     """Give a table for each machine and part of gpu.py: a row a case, its last figures."""
     rows = pandas.read_csv(STORED / "gpu.csv", dtype=str, keep_default_na=False)
@@ -285,10 +335,7 @@ def gpu() -> str:
     for (machine, part), found in rows.groupby(["machine", "part"], sort=False):
         table = found.pivot_table("value", "case", "quantity", aggfunc="last", sort=False)
         body = [[case, *table.loc[case].fillna("")] for case in table.index]
-        last = found.iloc[-1]
-        parts.append(f"**{part}**\n\n{markdown([['', *table.columns], *body])}")
-        command = f"python benchmarks/gpu.py --only {part}"
-        parts.append(f"`{command}`; {last['date']}; {machine}; commit {last['commit']}")
+        parts.append(f"**{part}, {machine}**\n\n{markdown([['', *table.columns], *body])}")
     return "\n\n".join(parts)
 
 
@@ -314,14 +361,25 @@ def in_brief() -> str:
 
 PACKAGES = ["bnn_ppl", "BlackJAX", "NumPyro"]
 
-# Name of a table: the function that makes it, and the line about its origin, from stored rows. It
-# may read any file in benchmarks/stored/; where that is absent, the table is left out.
-MADE: dict[str, Callable[[], str]] = {
-    "in_brief": in_brief,
-    "defaults": defaults,
-    "defaults/ratios": default_ratios,
-    "defaults/missed": default_misses,
-    "gpu": gpu,
+
+class Made(NamedTuple):
+    """How a table is made; ``file`` and ``command`` say where its rows are from, "" to leave it."""
+
+    function: Callable[[], str]
+    file: str = ""
+    command: str = ""
+
+
+# The tables by name. A function may read any file; where that is absent, the table is left out.
+MADE = {
+    "in_brief": Made(in_brief),
+    "defaults": Made(defaults, "defaults.csv", "python benchmarks/defaults.py"),
+    "defaults/ratios": Made(default_ratios, "defaults.csv", "python benchmarks/defaults.py"),
+    "defaults/missed": Made(default_misses),
+    "defaults/figure": Made(default_figure),
+    "uci": Made(uci, "uci.csv", "python benchmarks/uci.py --all"),
+    "gaps": Made(gaps, "gaps.csv", "python benchmarks/uci.py --gaps"),
+    "gpu": Made(gpu, "gpu.csv", "python benchmarks/gpu.py"),
 }
 
 

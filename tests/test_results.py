@@ -94,7 +94,9 @@ def test_runs_at_the_defaults_are_averaged_and_held_against_the_limits(copy):
     assert f"| yacht | sgld | covers | 75 % | 82 % to 99 % | {verdicts} |" in page
     assert f"| yacht | sgld | kinetic | 1.10 | 0.95 to 1.05 | {verdicts} |" in page
     assert "| yacht | hmc |" not in page
-    assert "2026-01-02 to 2026-01-03; 2 cores; commits abc" in page
+    assert (copy / "docs/figures/defaults.png").stat().st_size > 0
+    assert "](../figures/defaults.png)" in page and results(copy, "--check").returncode == 0
+    assert "2026-01-02 to 2026-01-03; 2 cores; commit abc" in page
 
 
 def test_every_stored_table_is_shown_and_has_an_origin():
