@@ -21,9 +21,9 @@ check: .venv/ready-dev
 docs: .venv/ready-docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/build
 
-# On a machine with an NVIDIA GPU: all that is to be measured there, added to RESULTS.md.
+# On a machine with an NVIDIA GPU: all that is to be measured there, stored.
 gpu: .venv/ready-gpu
-	$(BIN)/python benchmarks/gpu.py --record benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/gpu.py --record benchmarks/stored/gpu.csv
 
 clean:
 	rm -rf .venv

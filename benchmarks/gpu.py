@@ -1,6 +1,6 @@
 """Measure full-batch sampling on an accelerator: rates, chains, precision, plans, a real run.
 
-    make gpu                              all of it, meant for 25 minutes, into RESULTS.md
+    make gpu                              all of it, meant for 25 minutes, stored in stored/gpu.csv
     python benchmarks/gpu.py --only gradient chains
     python benchmarks/gpu.py --only gradient --num-images 64 --matrix 512      a quick check
 
@@ -20,7 +20,6 @@ cifar10     four networks by descent and SGHMC from them, all 50,000 images, com
 """
 
 import argparse
-import datetime
 import os
 import re
 import subprocess
@@ -32,6 +31,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import stored
 from timing import best_seconds
 
 import bnn_ppl as bnn
@@ -47,7 +47,7 @@ CIFAR10 = (
     "--folder runs/gpu-sghmc",
     "compare runs/gpu-ensemble runs/gpu-sghmc --reference published",
 )
-said: list[str] = []
+found: list[dict[str, str]] = []
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--microbatch", type=int, nargs="+", default=[1_000, 5_000, 10_000])
     parser.add_argument("--matrix", type=int, default=8_192)
     parser.add_argument("--leapfrogs", type=int, default=1_000)
-    parser.add_argument("--record", type=Path, help="file to add what is printed to")
+    parser.add_argument("--record", type=Path, help="CSV file to add what is found to")
     args = parser.parse_args()
     # Some parts run programs of their own, which need their share of the memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -74,24 +74,38 @@ def main() -> None:
     for part in args.only:
         parts[part](args)
         if args.record is not None:  # part by part: a later one may fail
-            with args.record.open("a") as file:
-                file.write(f"\n## {part} on {kind}, {datetime.date.today()}\n\n```\n")
-                file.write("\n".join(said).strip() + "\n```\n")
-            said.clear()
+            record(args.record, part)
+    if args.record is not None:
+        say(f"stored in {args.record}; python benchmarks/results.py makes the tables of it")
 
 
 def say(line: str) -> None:
     print(line, flush=True)
-    said.append(line)
 
 
-def say_all_of(words: list[str]) -> None:
-    """Run a program in a process of its own, and say what it prints."""
+def note(case: str, **figures: object) -> None:
+    """Keep figures of a case, such as acceptance="0.9", until they are stored."""
+    for quantity, value in figures.items():
+        found.append({"case": case, "quantity": quantity.replace("_", " "), "value": str(value)})
+
+
+def record(path: Path, part: str) -> None:
+    """Store what a part found: a row a figure."""
+    for row in found:
+        stored.append(path, {"part": part} | row, ["part", "case", "quantity", "value"])
+    found.clear()
+
+
+def say_all_of(words: list[str]) -> list[str]:
+    """Run a program in a process of its own; say and give what it prints."""
+    lines = []
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
         for line in program.stdout:
             say(line.rstrip())
+            lines.append(line.rstrip())
     if program.returncode:
         raise SystemExit(f"{' '.join(words)} failed: see above")
+    return lines
 
 
 # --- the gradient of ResNet-20 over all images
@@ -112,6 +126,13 @@ def gradient(args: argparse.Namespace) -> None:
                 say(
                     f"{precision:>15}{microbatch:12}{rate:12.0f}{tflops:10.2f}"
                     f"{tflops / fastest:13.3f}    days of the paper's run {days(rate):.1f}"
+                )
+                note(
+                    f"{precision}, microbatch {microbatch}",
+                    images_a_second=f"{rate:.0f}",
+                    TFLOP_a_second=f"{tflops:.2f}",
+                    of_matrices=f"{tflops / fastest:.3f}",
+                    days_of_the_paper=f"{days(rate):.1f}",
                 )
 
 
@@ -171,6 +192,9 @@ def chains(args: argparse.Namespace) -> None:
         us = 1e6 * seconds / num_chains
         launched = kernels_in_loop(compiled.as_text())
         say(f"{num_chains:8}{num_chains / seconds:14.0f}{us:26.1f}{launched:20}")
+        rate = f"{num_chains / seconds:.0f}"
+        us_each = f"{us:.1f}"
+        note(f"{num_chains} chains", leapfrogs_a_second=rate, us_each=us_each, kernels=launched)
 
 
 def kernels_in_loop(program: str) -> int:
@@ -204,6 +228,7 @@ def precision(args: argparse.Namespace) -> None:
         rate = draws.attrs["gradient_evaluations"] / draws.attrs["sampling_time"]
         acceptance = float(draws.sample_stats["acceptance_rate"].mean())
         say(f"{precision:>15}{rate:14.0f}{acceptance:12.3f}")
+        note(precision, leapfrogs_a_second=f"{rate:.0f}", acceptance=f"{acceptance:.3f}")
 
 
 # --- plans, and a real run
@@ -211,7 +236,11 @@ def precision(args: argparse.Namespace) -> None:
 
 def plan(args: argparse.Namespace) -> None:
     file = Path(__file__).with_name("predicted.py")
-    say_all_of([sys.executable, str(file), "--num-images", str(args.num_images)])
+    lines = say_all_of([sys.executable, str(file), "--num-images", str(args.num_images)])
+    head = ["memory planned", "memory of the run", "gradient planned", "gradient", "of the plan"]
+    for line in [line for line in lines if line.startswith("|")][2:]:
+        method, net, *figures = line.strip("| ").split(" | ")
+        note(f"{method}, {net}", **dict(zip(head, figures, strict=True)))
 
 
 def repeat(args: argparse.Namespace) -> None:
@@ -234,7 +263,9 @@ def repeat(args: argparse.Namespace) -> None:
             first, second = draws
             sizes = {site: float(np.abs(first[site] - second[site]).max()) for site in first}
             same = all(np.array_equal(first[site], second[site]) for site in first)
-            say(f"bit for bit: {same}; largest difference of a weight: {max(sizes.values()):.3g}")
+            largest = f"{max(sizes.values()):.3g}"
+            say(f"bit for bit: {same}; largest difference of a weight: {largest}")
+            note(flags or "without flags", bit_for_bit=same, largest_difference=largest)
 
 
 def cifar10(args: argparse.Namespace) -> None:
@@ -242,10 +273,13 @@ def cifar10(args: argparse.Namespace) -> None:
         bnn.data.hmc_reference("cifar10")
     except FileNotFoundError as error:
         say(f"left out: {error}")
+        note("all", left_out=error)
         return
     for command in CIFAR10:
         say(f"$ bnn-ppl {command}")
-        say_all_of([sys.executable, "-m", "bnn_ppl", *command.split()])
+        lines = say_all_of([sys.executable, "-m", "bnn_ppl", *command.split()])
+        for k, line in enumerate(line for line in lines if line):
+            note(f"{' '.join(command.split()[:2])}, line {k + 1}", printed=" ".join(line.split()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,387 @@
+"""Write RESULTS.md, docs/results/ and the tables of README.md and docs/ from stored measurements.
+
+    python benchmarks/results.py
+    python benchmarks/results.py --check      exit 1 where a file differs from what this would write
+
+Measurements are CSV files in benchmarks/stored/: rows of runs, each with its day, commit and
+machine (NAME.csv, written by stored.py), or tables as they were printed, whose runs are gone
+(STUDY/TABLE.csv with an entry in STUDY/origin.toml). The words are in benchmarks/studies/, a page a
+study, where a line ``<!-- table: STUDY/TABLE -->`` is replaced by the table and its origin. In
+README.md and docs/ the same line begins a table that ``<!-- end of table -->`` ends.
+"""
+
+import argparse
+import csv
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas
+
+ROOT = Path(__file__).resolve().parent.parent
+STORED, STUDIES = ROOT / "benchmarks" / "stored", ROOT / "benchmarks" / "studies"
+PAGES, FIGURE = ROOT / "docs" / "results", ROOT / "docs" / "figures" / "defaults.png"
+ORDER = ["defaults", "early", "uci", "samplers", "gradients", "training", "mnist", "airfoil"]
+ORDER += ["comparison", "partly_bayesian", "priors", "large_data", "machines", "precision"]
+ORDER += ["waiting", "exactness"]
+BEGIN, END = "<!-- table: {} -->", "<!-- end of table -->"
+PLACE = re.compile(r"<!-- table: (\S+) -->")
+FILLED = re.compile(rf"<!-- table: (\S+) -->.*?{END}", re.DOTALL)
+Rows = list[list[str]]
+
+# Limits of acceptance for methods at their defaults.
+NEAR = ["sgld", "sghmc", "sgnht", "csgld", "mclmc", "descent", "swag"]
+FULL_BATCH = ["hmc", "nuts", "adjusted_mclmc"]
+RATIO_NEAR, RATIO = 1.15, 1.5  # of the RMSE to that of the best full-batch sampler
+COVERAGE = (0.82, 0.99)  # of intervals meant to hold 90 %
+TEMPERATURE = 0.05  # most that a temperature may differ from 1
+SECONDS = 90  # for a table
+NOT_TABLES = ["digits", "mnist", "imdb"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on differences")
+    args = parser.parse_args()
+    texts, left_out = files()
+    for name, why in left_out.items():
+        print(f"left out: {name} ({why})")
+    differ = {path for path, text in texts.items() if not path.exists() or path.read_text() != text}
+    differ |= {path for path in PAGES.glob("*.md") if path not in texts}
+    drawn = "defaults/figure" not in left_out
+    if drawn and not FIGURE.exists():
+        differ.add(FIGURE)
+    if args.check and differ:
+        names = ", ".join(sorted(str(path.relative_to(ROOT)) for path in differ))
+        raise SystemExit(f"not as stored, run python benchmarks/results.py: {names}")
+    if drawn and differ & {PAGES / "defaults.md", FIGURE}:
+        draw()
+    PAGES.mkdir(exist_ok=True)
+    for path in differ - {FIGURE}:
+        if path in texts:
+            path.write_text(texts[path])
+        else:
+            path.unlink()
+
+
+def files() -> tuple[dict[Path, str], dict[str, str]]:
+    """Give the text of every file, and of each table that is left out the reason."""
+    tables = Tables()
+    pages = {name: page(name, tables) for name in ORDER}
+    texts = {PAGES / f"{name}.md": text for name, text in pages.items()}
+    texts[PAGES / "index.md"] = index(pages)
+    texts[ROOT / "benchmarks" / "RESULTS.md"] = results(pages, tables)
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
+        if path.parent != PAGES and "build" not in path.relative_to(ROOT).parts:
+            text = path.read_text()
+            texts[path] = FILLED.sub(lambda found: tables.between(found.group(1)), text)
+    return texts, tables.left_out
+
+
+def page(name: str, tables: "Tables") -> str:
+    """Fill the tables of a study into its words."""
+    text = (STUDIES / f"{name}.md").read_text()
+    filled = PLACE.sub(lambda found: tables.with_origin(found.group(1)), text)
+    return f"{NOTE.format(f'benchmarks/studies/{name}.md')}\n\n{filled}"
+
+
+NOTE = "<!-- Written by benchmarks/results.py from benchmarks/stored/ and {}; do not edit. -->"
+
+
+def results(pages: dict[str, str], tables: "Tables") -> str:
+    """Put all studies in one file, their headings a level lower and their links as from there."""
+    first = (STUDIES / "preamble.md").read_text()
+    parts = [PLACE.sub(lambda found: tables.with_origin(found.group(1)), first).strip()]
+    for text in pages.values():
+        lowered = re.sub("^#", "##", text.split("\n\n", 1)[1], flags=re.MULTILINE)
+        parts.append(lowered.strip().replace("](../", "](../docs/"))
+    return "\n\n".join([NOTE.format("benchmarks/studies/"), *parts]) + "\n"
+
+
+def index(pages: dict[str, str]) -> str:
+    """List the studies with their titles and first paragraphs."""
+    lines = [NOTE.format("benchmarks/studies/"), "", "# What was measured", ""]
+    preamble = (STUDIES / "preamble.md").read_text().split("\n\n")
+    lines += [preamble[1].strip(), ""]
+    for name, text in pages.items():
+        _, title, question, *_ = text.split("\n\n")
+        lines.append(f"- [{title.removeprefix('# ')}]({name}.md). {' '.join(question.split())}")
+    return "\n".join([*lines, "", "```{toctree}", ":hidden:", "", *pages, "```", ""])
+
+
+class Tables:
+    """Tables by name: made from rows of runs by a function of ``MADE``, or stored as printed."""
+
+    def __init__(self) -> None:
+        self.left_out: dict[str, str] = {}
+
+    def text(self, name: str) -> str:
+        """Give a table as Markdown, or say that it is left out."""
+        study, _, table = name.partition("/")
+        try:
+            if name in MADE:
+                return MADE[name].function()
+            return markdown(cells(STORED / study / f"{table}.csv"))
+        except FileNotFoundError as error:
+            missing = Path(error.filename).relative_to(ROOT)
+            self.left_out[name] = f"{missing} is absent"
+            return f"This table is left out: {missing} is absent."
+
+    def between(self, name: str) -> str:
+        """Give a table with the lines that begin and end it."""
+        return f"{BEGIN.format(name)}\n\n{self.text(name)}\n\n{END}"
+
+    def with_origin(self, name: str) -> str:
+        """Give a table, and below it what was run, when, where and at which commit."""
+        text = self.text(name)
+        known = "" if name in self.left_out else origin(name)
+        return f"{text}\n\n{known}" if known else text
+
+
+def origin(name: str) -> str:
+    """Say where the runs of a table are from; "" where its other tables say that."""
+    if name not in MADE:
+        study, table = name.split("/")
+        about = tomllib.loads((STORED / study / "origin.toml").read_text())[table]
+        return f"{about['command']}; {about['date']}; {about['machine']}; commit {about['commit']}"
+    if not MADE[name].file:
+        return ""
+    rows = pandas.read_csv(STORED / MADE[name].file, dtype=str)
+    days = sorted(set(rows["date"]))
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    where, commits = ("; ".join(rows[name].unique()) for name in ("machine", "commit"))
+    return f"`{MADE[name].command}`; {when}; {where}; commit {commits.replace('; ', ', ')}"
+
+
+def cells(path: Path) -> Rows:
+    """Read a table as text: cells are shown as they were printed."""
+    with path.open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def markdown(rows: Rows) -> str:
+    """Write rows, the first of which are headings; columns of short numbers go to the right."""
+    head, *body = rows
+
+    def short_number(cell: str) -> bool:
+        return not cell or bool(re.fullmatch(r"[-+.]?\d[\d.,e+-]*( [\w%]{1,2}| ± [\d.]+)?", cell))
+
+    right = [all(short_number(row[k]) for row in body) for k in range(len(head))]
+    rule = ["---:" if right[k] and k else "---" for k in range(len(head))]
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in escaped]
+    return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:]])
+
+
+# --- tables made from rows of runs
+
+
+def defaults() -> str:
+    """Give a table for each data set: every method at its defaults, means over the splits."""
+    rows = default_rows()
+    parts = []
+    for data, of_data in rows.groupby("data", sort=False):
+        means = of_data.groupby("method", sort=False)[list(SHOWN)].mean()
+        means = means.dropna(axis=1, how="all")
+        counts = of_data.groupby("method", sort=False).size()
+        verdicts = of_data.groupby("method", sort=False)["verdict"].apply(beginnings)
+        head = ["method", "splits", *(SHOWN[name] for name in means), "verdict begins"]
+        body = [
+            [method, str(counts[method]), *written(means.loc[method]), verdicts[method]]
+            for method in means.index
+        ]
+        parts.append(f"**{data}**\n\n{markdown([head, *body])}")
+    return "\n\n".join(parts)
+
+
+SHOWN = {
+    "rmse": "RMSE",
+    "accuracy": "accuracy",
+    "ratio": "ratio",
+    "nll": "NLL",
+    "ece": "ECE",
+    "coverage_90": "covers",
+    "kinetic_temperature": "kinetic",
+    "configurational_temperature": "config.",
+    "rhat_95": "R-hat",
+    "ess_bulk_median": "ESS",
+    "seconds": "seconds",
+    "cpu_seconds": "CPU s",
+    "peak_memory_mb": "MB",
+}
+
+
+def default_rows() -> pandas.DataFrame:
+    """Read the runs at the defaults; the ratio is to the best full-batch RMSE of the same split."""
+    rows = pandas.read_csv(STORED / "defaults.csv")
+    rows = rows.reindex(columns=[*rows.columns, *(set(SHOWN) - set(rows.columns))])
+    best = rows[rows["method"].isin(FULL_BATCH)].groupby(["data", "split"])["rmse"].min()
+    pairs = pandas.MultiIndex.from_frame(rows[["data", "split"]])
+    return rows.assign(ratio=rows["rmse"].to_numpy() / best.reindex(pairs).to_numpy())
+
+
+def default_ratios() -> str:
+    """Ratios of the RMSE by method and data set, means over the splits."""
+    rows = default_rows().dropna(subset="ratio")
+    table = rows.pivot_table(index="method", columns="data", values="ratio", sort=False)
+    body = [[method, *map(number, table.loc[method])] for method in table.index]
+    return markdown([["method", *table.columns], *body])
+
+
+def default_figure() -> str:
+    (STORED / "defaults.csv").stat()  # or the figure is left out
+    return f"![RMSE over that of the best full-batch sampler](../figures/{FIGURE.name})"
+
+
+def draw() -> None:
+    """Draw the ratios of the RMSE: a row a method, a mark a data set."""
+    import matplotlib.pyplot as plt  # it takes a second, and is not needed to check
+
+    rows = default_rows().dropna(subset="ratio")
+    table = rows.pivot_table(index="method", columns="data", values="ratio", sort=False)
+    figure, axes = plt.subplots(figsize=(7, 0.8 + 0.25 * len(table)), layout="constrained")
+    for data, marker in zip(table.columns, "osDv^<>Ph*", strict=False):
+        axes.plot(table[data], table.index, marker, label=data, alpha=0.7)
+    for limit in (1, RATIO_NEAR, RATIO):
+        axes.axvline(limit, color="grey", linewidth=0.7)
+    axes.set(xscale="log", xlabel="RMSE over that of the best full-batch sampler")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.invert_yaxis()
+    axes.legend(fontsize="small")
+    figure.savefig(FIGURE, dpi=120)
+
+
+def default_misses() -> str:
+    """List every limit that the mean over the splits misses, below the limits."""
+    rows = default_rows()
+    limits = (
+        f"Limits: a ratio of at most {RATIO_NEAR} for {', '.join(NEAR)}, {RATIO} for the others; "
+        f"{percent(COVERAGE[0])} to {percent(COVERAGE[1])} of the test rows in the 90 % intervals; "
+        f"temperatures within {percent(TEMPERATURE)} of 1; {SECONDS} seconds for a table."
+    )
+    head = ["data", "method", "what", "measured", "limit", "verdict begins"]
+    body = []
+    for (data, method), runs in rows.groupby(["data", "method"], sort=False):
+        for what, value, limit in missed(data, method, runs[list(SHOWN)].mean()):
+            body.append([data, method, what, value, limit, beginnings(runs["verdict"])])
+    return f"{limits}\n\n{markdown([head, *body]) if body else 'None was missed.'}"
+
+
+def missed(data: str, method: str, means: pandas.Series) -> list[tuple[str, str, str]]:
+    """Give what is beyond its limit, as (what, measured, limit)."""
+    near, (low, high) = RATIO_NEAR if method in NEAR else RATIO, COVERAGE
+    found = []
+    if means["ratio"] > near:
+        found.append(("ratio", number(means["ratio"]), f"at most {near}"))
+    if means["coverage_90"] < low or means["coverage_90"] > high:
+        limits = f"{percent(low)} to {percent(high)}"
+        found.append(("covers", percent(means["coverage_90"]), limits))
+    for name in ("kinetic_temperature", "configurational_temperature"):
+        if abs(means[name] - 1) > TEMPERATURE:
+            limits = f"{1 - TEMPERATURE} to {1 + TEMPERATURE}"
+            found.append((SHOWN[name], number(means[name]), limits))
+    if data not in NOT_TABLES and means["seconds"] > SECONDS:
+        found.append(("seconds", number(means["seconds"]), f"at most {SECONDS}"))
+    return found
+
+
+def beginnings(verdicts: pandas.Series) -> str:
+    """Give the first words of verdicts up to a number, and of how many splits where they differ."""
+    words = verdicts.fillna("").str.split(r"[:(;]| by | than |\d", regex=True).str[0].str.strip()
+    counts = words.value_counts()
+    if len(counts) == 1:
+        return str(counts.index[0])
+    return ", ".join(f"{word} ({count})" for word, count in counts.items())
+
+
+def written(means: pandas.Series) -> list[str]:
+    coverage = means.index == "coverage_90"
+    return [percent(x) if k else number(x) for x, k in zip(means, coverage, strict=True)]
+
+
+def percent(share: float) -> str:
+    return "" if share != share else f"{100 * share:.3g} %"
+
+
+def number(value: float) -> str:
+    """Write three digits; nothing for NaN."""
+    if value != value:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+
+
+def uci() -> str:
+    """Join the tables of uci_tables.py: the data sets, who keeps up with what was published."""
+    (STORED / "uci.csv").stat()  # or the table is left out
+    from uci_tables import read_splits, tables  # it imports the package, which takes seconds
+
+    return "\n\n".join(tables(read_splits()).values())
+
+
+def gaps() -> str:
+    (STORED / "gaps.csv").stat()
+    from uci_tables import gap_tables, read_gaps
+
+    return "\n\n".join(gap_tables(read_gaps()).values())
+
+
+def gpu() -> str:
+    """Give a table for each machine and part of gpu.py: a row a case, its last figures."""
+    rows = pandas.read_csv(STORED / "gpu.csv", dtype=str, keep_default_na=False)
+    parts = []
+    for (machine, part), found in rows.groupby(["machine", "part"], sort=False):
+        table = found.pivot_table("value", "case", "quantity", aggfunc="last", sort=False)
+        body = [[case, *table.loc[case].fillna("")] for case in table.index]
+        parts.append(f"**{part}, {machine}**\n\n{markdown([['', *table.columns], *body])}")
+    return "\n\n".join(parts)
+
+
+def in_brief() -> str:
+    """Time of a gradient or step over that of the bare loop, without the ranges."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for name in ("full_batch", "minibatches"):
+        head, *body = cells(STORED / "gradients" / f"{name}.csv")
+        for row in body:
+            package, _, sampler = row[0].partition(" ")
+            if package not in PACKAGES or "," in sampler:
+                continue
+            for size, cell in zip(head[1:], row[1:], strict=True):
+                if "weights" in size:
+                    ratios = found.setdefault((sampler.lower(), size), {})
+                    ratios[package] = cell.split(" ")[0]
+    body = [
+        [sampler, size, *(ratios.get(package, "") for package in PACKAGES)]
+        for (sampler, size), ratios in found.items()
+    ]
+    return markdown([["", "network", *PACKAGES], *body])
+
+
+PACKAGES = ["bnn_ppl", "BlackJAX", "NumPyro"]
+
+
+class Made(NamedTuple):
+    """How a table is made; ``file`` and ``command`` say where its rows are from, "" to leave it."""
+
+    function: Callable[[], str]
+    file: str = ""
+    command: str = ""
+
+
+# The tables by name. A function may read any file; where that is absent, the table is left out.
+MADE = {
+    "in_brief": Made(in_brief),
+    "defaults": Made(defaults, "defaults.csv", "python benchmarks/defaults.py"),
+    "defaults/ratios": Made(default_ratios, "defaults.csv", "python benchmarks/defaults.py"),
+    "defaults/missed": Made(default_misses),
+    "defaults/figure": Made(default_figure),
+    "uci": Made(uci, "uci.csv", "python benchmarks/uci.py --all"),
+    "gaps": Made(gaps, "gaps.csv", "python benchmarks/uci.py --gaps"),
+    "gpu": Made(gpu, "gpu.csv", "python benchmarks/gpu.py"),
+}
+
+
+if __name__ == "__main__":
+    main()
