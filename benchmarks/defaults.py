@@ -20,11 +20,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import default_tables
 import jax
 import numpy as np
-import pandas
 import stored
-from at_defaults import COLUMNS, SCORES, TEMPERATURES, evaluate, problem, row_of
+from at_defaults import COLUMNS, SCORES, evaluate, problem, row_of
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
@@ -35,15 +35,15 @@ DATA: dict[str, dict[str, Any]] = {
     "mnist": {"subset": 10_000, "hidden": (200, 200)},
     "imdb": {"subset": 5_000, "net": "cnn_lstm"},
 }
-FULL_BATCH = ["hmc", "nuts", "adjusted_mclmc"]
-NEAR = ["sgld", "sghmc", "sgnht", "csgld", "mclmc", "descent", "swag"]  # RMSE within 1.15
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
     parser.add_argument(
-        "--methods", nargs="+", default=FULL_BATCH + sorted(set(METHODS) - set(FULL_BATCH))
+        "--methods",
+        nargs="+",
+        default=default_tables.FULL_BATCH + sorted(set(METHODS) - set(default_tables.FULL_BATCH)),
     )
     parser.add_argument("--splits", type=int, default=5, help="of the tables; one of the others")
     parser.add_argument("--first-split", type=int, default=0)
@@ -61,7 +61,7 @@ def main() -> None:
         for name in args.data:
             for method in args.methods:
                 start(name, method, args)
-    show(pandas.read_csv(args.results))
+    print(f"{default_tables.defaults(args.results)}\n\n{default_tables.misses(args.results)}")
 
 
 def start(name: str, method: str, args: argparse.Namespace) -> None:
@@ -92,21 +92,6 @@ def run_splits(name: str, method: str, splits: list[int], args: argparse.Namespa
 def done(args: argparse.Namespace, name: str, method: str, split: int) -> bool:
     keys = {"data": name, "method": method, "split": split}
     return not args.step_sizes and stored.done(args.results, **keys)
-
-
-def show(rows: pandas.DataFrame) -> None:
-    """Average over splits; RMSE as a ratio to the best full-batch sampler of the same split."""
-    best = rows[rows.method.isin(FULL_BATCH)].groupby(["data", "split"]).rmse.min()
-    pairs = pandas.MultiIndex.from_frame(rows[["data", "split"]])
-    rows = rows.assign(ratio=rows.rmse.to_numpy() / best.reindex(pairs).to_numpy())
-    numbers = ["rmse", "ratio", *SCORES[1:], *TEMPERATURES, "seconds", "cpu_seconds", "converged"]
-    table = rows.groupby(["data", "method"], sort=False)[numbers].mean()
-    table.insert(0, "splits", rows.groupby(["data", "method"], sort=False).size())
-    print(table.round(3).dropna(axis=1, how="all").to_markdown(floatfmt=".3g"))
-    missed = rows[(rows.ratio > rows.method.map(lambda m: 1.15 if m in NEAR else 1.5))]
-    print("\nmissed, with verdicts:")
-    for row in missed.itertuples():
-        print(f"{row.data} {row.split} {row.method}: {row.ratio:.2f}, {row.verdict}")
 
 
 def sweep(name: str, method: str, data: Any, posterior: bnn.Posterior) -> None:

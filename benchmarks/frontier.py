@@ -7,7 +7,7 @@
 Four chains at the defaults of each method, warm-up and start included; after it as many draws are
 taken as the budget allows. The budget counts passes over the training rows, all chains together: a
 gradient on a minibatch is its share of the rows. A method whose warm-up alone costs more than the
-budget has 10 draws, and its passes say so. The reference is eight times the budget of nuts from
+budget has 10 draws, and its passes say so. The reference is four times the budget of nuts from
 other keys; its own row says how well it mixed. Distances of regressions are 2-Wasserstein, in the
 units of y, those of classifications total variation, both averaged over the test rows. Each
 finished run is appended to benchmarks/stored/frontier.csv; rerun the command to resume. Data sets
@@ -23,12 +23,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import defaults
+import frontier_table
 import jax
-import numpy as np
-import pandas
 import stored
 import xarray
+from at_defaults import MIXING, SCORES, TEMPERATURES, mixing, problem
+from defaults import DATA as SETTINGS
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
@@ -40,14 +40,14 @@ PASSES = 1_000_000
 REFERENCE = "reference"  # the long run of nuts, as a method of the table
 FIRST, MOST = 10, 2_000  # draws: those that tell what a draw costs, and the largest number
 
-COLUMNS = ["data", "split", "method", "passes", "draws", *defaults.SCORES, "distance"]
-COLUMNS += [*defaults.MIXING, *defaults.TEMPERATURES, "seconds", "cpu_seconds", "peak_memory_mb"]
+COLUMNS = ["data", "split", "method", "passes", "draws", *SCORES, "distance"]
+COLUMNS += [*MIXING, *TEMPERATURES, "seconds", "cpu_seconds", "peak_memory_mb"]
 COLUMNS += ["prior_scale", "verdict"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", default=DATA, choices=list(defaults.DATA))
+    parser.add_argument("--data", nargs="+", default=DATA, choices=DATA)
     parser.add_argument("--methods", nargs="+", default=CHAINS)
     parser.add_argument("--passes", type=int, default=PASSES, help="over the training rows")
     parser.add_argument("--results", type=Path, default=stored.FOLDER / "frontier.csv")
@@ -64,16 +64,17 @@ def main() -> None:
                 # A process each, as a user's would be.
                 command = [sys.executable, __file__, *sys.argv[1:], "--one", name, method]
                 subprocess.run(command, check=False)
-    print(table(pandas.read_csv(args.results)))
+    print(frontier_table.table(args.results))
 
 
 def measure(name: str, method: str, args: argparse.Namespace) -> None:
     jax.config.update("jax_num_cpu_devices", os.cpu_count())
-    data, posterior, found = defaults.problem(name, 0, args)
+    scales = [args.results.with_suffix(".scales.json"), stored.FOLDER / "defaults.scales.json"]
+    data, posterior, found = problem(name, 0, scales, **SETTINGS[name])
     of_reference = args.runs / f"{name}.nc"
     is_reference = method == REFERENCE
     built = METHODS["nuts" if is_reference else method].build(posterior)
-    passes = args.passes * (8 if is_reference else 1)
+    passes = args.passes * (4 if is_reference else 1)
     with tempfile.TemporaryDirectory() as folder:
         began, began_cpu = time.perf_counter(), time.process_time()
         draws = run_to(posterior, built, passes, jax.random.key(int(is_reference)), folder)
@@ -90,7 +91,7 @@ def measure(name: str, method: str, args: argparse.Namespace) -> None:
             "draws": draws.posterior.sizes["draw"],
             **scores(data, prediction),
             "distance": distance(data, prediction, xarray.load_dataset(of_reference)),
-            **defaults.mixing(data, posterior, draws),
+            **mixing(data, posterior, draws),
             **temperatures(draws),
             "seconds": seconds,
             "cpu_seconds": cpu,
@@ -135,7 +136,7 @@ def passes_of(draws: Any, posterior: bnn.Posterior) -> float:
 
 def scores(data: Any, prediction: Any) -> dict[str, float]:
     found = bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale)
-    return {name: float(found[name]) for name in defaults.SCORES if name in found}
+    return {name: float(found[name]) for name in SCORES if name in found}
 
 
 def distance(data: Any, prediction: Any, reference: Any) -> float:
@@ -146,15 +147,7 @@ def distance(data: Any, prediction: Any, reference: Any) -> float:
 
 def temperatures(draws: Any) -> dict[str, float]:
     stats = draws.get("sample_stats", {})
-    return {name: float(stats[name].mean()) for name in defaults.TEMPERATURES if name in stats}
-
-
-def table(rows: pandas.DataFrame) -> str:
-    """One line a run, the reference of each data set first."""
-    shown = ["data", "method", "passes", "draws", "rmse", "accuracy", "nll", "distance"]
-    shown += ["rhat_95", "ess_bulk_median", "cpu_seconds"]
-    found = rows[shown].dropna(axis=1, how="all").replace(np.nan, "")
-    return found.to_markdown(index=False, floatfmt=".3g")
+    return {name: float(stats[name].mean()) for name in TEMPERATURES if name in stats}
 
 
 if __name__ == "__main__":

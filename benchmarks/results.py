@@ -11,34 +11,27 @@ README.md and docs/ the same line begins a table that ``<!-- end of table -->`` 
 """
 
 import argparse
-import csv
 import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import default_tables
+import frontier_table
 import pandas
+from default_tables import FIGURE
+from tables import cells, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED, STUDIES = ROOT / "benchmarks" / "stored", ROOT / "benchmarks" / "studies"
-PAGES, FIGURE = ROOT / "docs" / "results", ROOT / "docs" / "figures" / "defaults.png"
+PAGES = ROOT / "docs" / "results"
 ORDER = ["defaults", "early", "uci", "samplers", "gradients", "training", "mnist", "airfoil"]
 ORDER += ["comparison", "partly_bayesian", "priors", "large_data", "machines", "precision"]
 ORDER += ["waiting", "exactness"]
 BEGIN, END = "<!-- table: {} -->", "<!-- end of table -->"
 PLACE = re.compile(r"<!-- table: (\S+) -->")
 FILLED = re.compile(rf"<!-- table: (\S+) -->.*?{END}", re.DOTALL)
-Rows = list[list[str]]
-
-# Limits of acceptance for methods at their defaults.
-NEAR = ["sgld", "sghmc", "sgnht", "csgld", "mclmc", "descent", "swag"]
-FULL_BATCH = ["hmc", "nuts", "adjusted_mclmc"]
-RATIO_NEAR, RATIO = 1.15, 1.5  # of the RMSE to that of the best full-batch sampler
-COVERAGE = (0.82, 0.99)  # of intervals meant to hold 90 %
-TEMPERATURE = 0.05  # most that a temperature may differ from 1
-SECONDS = 90  # for a table
-NOT_TABLES = ["digits", "mnist", "imdb"]
 
 
 def main() -> None:
@@ -57,7 +50,7 @@ def main() -> None:
         names = ", ".join(sorted(str(path.relative_to(ROOT)) for path in differ))
         raise SystemExit(f"not as stored, run python benchmarks/results.py: {names}")
     if drawn and differ & {PAGES / "defaults.md", FIGURE}:
-        draw()
+        default_tables.draw()
     PAGES.mkdir(exist_ok=True)
     for path in differ - {FIGURE}:
         if path in texts:
@@ -155,164 +148,6 @@ def origin(name: str) -> str:
     return f"`{MADE[name].command}`; {when}; {where}; commit {commits.replace('; ', ', ')}"
 
 
-def cells(path: Path) -> Rows:
-    """Read a table as text: cells are shown as they were printed."""
-    with path.open(newline="") as file:
-        return list(csv.reader(file))
-
-
-def markdown(rows: Rows) -> str:
-    """Write rows, the first of which are headings; columns of short numbers go to the right."""
-    head, *body = rows
-
-    def short_number(cell: str) -> bool:
-        return not cell or bool(re.fullmatch(r"[-+.]?\d[\d.,e+-]*( [\w%]{1,2}| ± [\d.]+)?", cell))
-
-    right = [all(short_number(row[k]) for row in body) for k in range(len(head))]
-    rule = ["---:" if right[k] and k else "---" for k in range(len(head))]
-    escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    lines = ["| " + " | ".join(row) + " |" for row in escaped]
-    return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:]])
-
-
-# --- tables made from rows of runs
-
-
-def defaults() -> str:
-    """Give a table for each data set: every method at its defaults, means over the splits."""
-    rows = default_rows()
-    parts = []
-    for data, of_data in rows.groupby("data", sort=False):
-        means = of_data.groupby("method", sort=False)[list(SHOWN)].mean()
-        means = means.dropna(axis=1, how="all")
-        counts = of_data.groupby("method", sort=False).size()
-        verdicts = of_data.groupby("method", sort=False)["verdict"].apply(beginnings)
-        head = ["method", "splits", *(SHOWN[name] for name in means), "verdict begins"]
-        body = [
-            [method, str(counts[method]), *written(means.loc[method]), verdicts[method]]
-            for method in means.index
-        ]
-        parts.append(f"**{data}**\n\n{markdown([head, *body])}")
-    return "\n\n".join(parts)
-
-
-SHOWN = {
-    "rmse": "RMSE",
-    "accuracy": "accuracy",
-    "ratio": "ratio",
-    "nll": "NLL",
-    "ece": "ECE",
-    "coverage_90": "covers",
-    "kinetic_temperature": "kinetic",
-    "configurational_temperature": "config.",
-    "rhat_95": "R-hat",
-    "ess_bulk_median": "ESS",
-    "seconds": "seconds",
-    "cpu_seconds": "CPU s",
-    "peak_memory_mb": "MB",
-}
-
-
-def default_rows() -> pandas.DataFrame:
-    """Read the runs at the defaults; the ratio is to the best full-batch RMSE of the same split."""
-    rows = pandas.read_csv(STORED / "defaults.csv")
-    rows = rows.reindex(columns=[*rows.columns, *(set(SHOWN) - set(rows.columns))])
-    best = rows[rows["method"].isin(FULL_BATCH)].groupby(["data", "split"])["rmse"].min()
-    pairs = pandas.MultiIndex.from_frame(rows[["data", "split"]])
-    return rows.assign(ratio=rows["rmse"].to_numpy() / best.reindex(pairs).to_numpy())
-
-
-def default_ratios() -> str:
-    """Ratios of the RMSE by method and data set, means over the splits."""
-    rows = default_rows().dropna(subset="ratio")
-    table = rows.pivot_table(index="method", columns="data", values="ratio", sort=False)
-    body = [[method, *map(number, table.loc[method])] for method in table.index]
-    return markdown([["method", *table.columns], *body])
-
-
-def default_figure() -> str:
-    (STORED / "defaults.csv").stat()  # or the figure is left out
-    return f"![RMSE over that of the best full-batch sampler](../figures/{FIGURE.name})"
-
-
-def draw() -> None:
-    """Draw the ratios of the RMSE: a row a method, a mark a data set."""
-    import matplotlib.pyplot as plt  # it takes a second, and is not needed to check
-
-    rows = default_rows().dropna(subset="ratio")
-    table = rows.pivot_table(index="method", columns="data", values="ratio", sort=False)
-    figure, axes = plt.subplots(figsize=(7, 0.8 + 0.25 * len(table)), layout="constrained")
-    for data, marker in zip(table.columns, "osDv^<>Ph*", strict=False):
-        axes.plot(table[data], table.index, marker, label=data, alpha=0.7)
-    for limit in (1, RATIO_NEAR, RATIO):
-        axes.axvline(limit, color="grey", linewidth=0.7)
-    axes.set(xscale="log", xlabel="RMSE over that of the best full-batch sampler")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("{x:g}")
-    axes.invert_yaxis()
-    axes.legend(fontsize="small")
-    figure.savefig(FIGURE, dpi=120)
-
-
-def default_misses() -> str:
-    """List every limit that the mean over the splits misses, below the limits."""
-    rows = default_rows()
-    limits = (
-        f"Limits: a ratio of at most {RATIO_NEAR} for {', '.join(NEAR)}, {RATIO} for the others; "
-        f"{percent(COVERAGE[0])} to {percent(COVERAGE[1])} of the test rows in the 90 % intervals; "
-        f"temperatures within {percent(TEMPERATURE)} of 1; {SECONDS} seconds for a table."
-    )
-    head = ["data", "method", "what", "measured", "limit", "verdict begins"]
-    body = []
-    for (data, method), runs in rows.groupby(["data", "method"], sort=False):
-        for what, value, limit in missed(data, method, runs[list(SHOWN)].mean()):
-            body.append([data, method, what, value, limit, beginnings(runs["verdict"])])
-    return f"{limits}\n\n{markdown([head, *body]) if body else 'None was missed.'}"
-
-
-def missed(data: str, method: str, means: pandas.Series) -> list[tuple[str, str, str]]:
-    """Give what is beyond its limit, as (what, measured, limit)."""
-    near, (low, high) = RATIO_NEAR if method in NEAR else RATIO, COVERAGE
-    found = []
-    if means["ratio"] > near:
-        found.append(("ratio", number(means["ratio"]), f"at most {near}"))
-    if means["coverage_90"] < low or means["coverage_90"] > high:
-        limits = f"{percent(low)} to {percent(high)}"
-        found.append(("covers", percent(means["coverage_90"]), limits))
-    for name in ("kinetic_temperature", "configurational_temperature"):
-        if abs(means[name] - 1) > TEMPERATURE:
-            limits = f"{1 - TEMPERATURE} to {1 + TEMPERATURE}"
-            found.append((SHOWN[name], number(means[name]), limits))
-    if data not in NOT_TABLES and means["seconds"] > SECONDS:
-        found.append(("seconds", number(means["seconds"]), f"at most {SECONDS}"))
-    return found
-
-
-def beginnings(verdicts: pandas.Series) -> str:
-    """Give the first words of verdicts up to a number, and of how many splits where they differ."""
-    words = verdicts.fillna("").str.split(r"[:(;]| by | than |\d", regex=True).str[0].str.strip()
-    counts = words.value_counts()
-    if len(counts) == 1:
-        return str(counts.index[0])
-    return ", ".join(f"{word} ({count})" for word, count in counts.items())
-
-
-def written(means: pandas.Series) -> list[str]:
-    coverage = means.index == "coverage_90"
-    return [percent(x) if k else number(x) for x, k in zip(means, coverage, strict=True)]
-
-
-def percent(share: float) -> str:
-    return "" if share != share else f"{100 * share:.3g} %"
-
-
-def number(value: float) -> str:
-    """Write three digits; nothing for NaN."""
-    if value != value:
-        return ""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
-
-
 def uci() -> str:
     """Join the tables of uci_tables.py: the data sets, who keeps up with what was published."""
     (STORED / "uci.csv").stat()  # or the table is left out
@@ -373,11 +208,12 @@ class Made(NamedTuple):
 # The tables by name. A function may read any file; where that is absent, the table is left out.
 MADE = {
     "in_brief": Made(in_brief),
-    "defaults": Made(defaults, "defaults.csv", "python benchmarks/defaults.py"),
-    "defaults/ratios": Made(default_ratios, "defaults.csv", "python benchmarks/defaults.py"),
-    "defaults/missed": Made(default_misses),
-    "defaults/figure": Made(default_figure),
+    "defaults": Made(default_tables.defaults, "defaults.csv", "python benchmarks/defaults.py"),
+    "defaults/ratios": Made(default_tables.ratios, "defaults.csv", "python benchmarks/defaults.py"),
+    "defaults/missed": Made(default_tables.misses),
+    "defaults/figure": Made(default_tables.figure_link),
     "uci": Made(uci, "uci.csv", "python benchmarks/uci.py --all"),
+    "frontier": Made(frontier_table.table, "frontier.csv", "python benchmarks/frontier.py"),
     "gaps": Made(gaps, "gaps.csv", "python benchmarks/uci.py --gaps"),
     "gpu": Made(gpu, "gpu.csv", "python benchmarks/gpu.py"),
 }

@@ -11,6 +11,7 @@ import numpy as np
 import pandas
 import stored
 from scipy import stats
+from tables import markdown
 
 import bnn_ppl as bnn
 
@@ -288,4 +289,5 @@ def _pm(mean: float, error: float, digits: int | None = None) -> str:
 
 
 def _markdown(lines: list[dict[str, Any]]) -> str:
-    return pandas.DataFrame(lines).fillna("").to_markdown(index=False, disable_numparse=True)
+    table = pandas.DataFrame(lines).fillna("")
+    return markdown([list(table.columns), *table.astype(str).values.tolist()])
