@@ -132,7 +132,7 @@ def missed(data: str, method: str, means: pandas.Series) -> list[tuple[str, str,
 
 
 def beginnings(verdicts: pandas.Series) -> str:
-    """Give the first words of verdicts, without numbers, and of how many splits where they differ."""
+    """Give the first words of verdicts, and of how many splits where they differ."""
     words = verdicts.fillna("").str.split(r"[:(;]| by | than ", regex=True).str[0]
     words = words.str.replace(r"\d[\d,.]* ", "", regex=True).str.strip()
     counts = words.value_counts()
