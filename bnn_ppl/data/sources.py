@@ -25,6 +25,8 @@ class Source(NamedTuple):
         Successive rows to be read at a time, for speed.
     size
         Bytes on disk; 0 where unknown.
+    modified
+        When the file was last written, in nanoseconds; 0 where unknown.
     chunked
         Whether less than a block cannot be read, as of Zarr's compressed chunks.
     """
@@ -33,6 +35,7 @@ class Source(NamedTuple):
     read: Callable[[np.ndarray], Any]
     block: int
     size: int = 0
+    modified: int = 0
     chunked: bool = False
 
 
@@ -114,7 +117,9 @@ def _of_file(rows: np.memmap) -> Source:
                 _read_into(file.fileno(), part, offset + int(index[first]) * row_bytes, path)
         return found
 
-    return Source(shape[0], read, min(_block(rows), shape[0]), Path(path).stat().st_size)
+    found = Path(path).stat()
+    block = min(_block(rows), shape[0])
+    return Source(shape[0], read, block, found.st_size, found.st_mtime_ns)
 
 
 def _read_into(file: int, part: memoryview, offset: int, path: str) -> None:

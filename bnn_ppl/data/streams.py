@@ -28,15 +28,20 @@ class Stream:
         Successive rows that are read at a time.
     row_bytes
         Of x and y together.
+    page_row_bytes
+        By these an epoch's order is divided into pages that are read at a time.
     """
 
-    def __init__(self, sources: Any, convert: Callable, block: int) -> None:
+    def __init__(
+        self, sources: Any, convert: Callable, block: int, page_row_bytes: int | None = None
+    ) -> None:
         self._sources = sources  # a tree of sources
         self._convert = convert  # what is read -> x, y
         self.num_rows: int = jax.tree.leaves(sources, is_leaf=_is_source)[0].num_rows
         self.block = block
         first = self.read(np.zeros(1, np.int64))
         self.row_bytes: int = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(first))
+        self.page_row_bytes = page_row_bytes or self.row_bytes
 
     def __repr__(self) -> str:
         """Give the size, without the rows."""
@@ -83,6 +88,10 @@ class Stream:
             parts.append((y.min(0), y.max(0)))
         least, most = zip(*parts, strict=True)
         return np.min(least, axis=0), np.max(most, axis=0)
+
+    def modified(self) -> list[int]:
+        """Give when its files were last written; 0 of what is no .npy file."""
+        return [source.modified for source in jax.tree.leaves(self._sources, is_leaf=_is_source)]
 
     def fingerprint(self) -> str:
         """Give a hash of the number of rows, of the sizes of files and of the examples.
@@ -164,6 +173,11 @@ def stream(
             f"got block={block!r}, expected a whole number from 1 to {lengths[0]}: leave it out"
         )
     return Stream(tree, convert, _usual_block(sources) if block is None else block)
+
+
+def in_order_of(rows: Stream, sources: Any) -> Stream:
+    """Make a stream of a tree (x, y) of sources whose epochs have the order of another's."""
+    return Stream(sources, _as_it_is, rows.block, rows.page_row_bytes)
 
 
 def left_out(rows: Stream, numbers: np.ndarray, transform: Callable) -> Stream:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -27,6 +28,7 @@ from bnn_ppl.model.points import holding, point_shapes, with_points_held
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.prior_summary import prior_summary
 from bnn_ppl.model.recipe import Recipe, numbers_of
+from bnn_ppl.model.stored_features import stored_features
 from bnn_ppl.model.streamed_rows import Chunks, StreamedRows
 from bnn_ppl.model.structure import check_classes, check_model, checked_structure
 from bnn_ppl.model.trace import (
@@ -60,6 +62,7 @@ class Conditions(NamedTuple):
     automatic: bool  # whether that was chosen here
     precision: MatmulPrecision | None
     layers: Layers | None  # that normalise by their batch
+    features: Path | None  # where those of the fixed part are kept
 
 
 def condition(
@@ -70,6 +73,7 @@ def condition(
     tempered: Literal["posterior", "likelihood"] = "posterior",
     microbatch: int | None = None,
     precision: MatmulPrecision | None = None,
+    features: str | Path | None = None,
 ) -> Posterior:
     """Condition a NumPyro model on data.
 
@@ -103,6 +107,11 @@ def condition(
 
         By default as JAX is configured (``jax_default_matmul_precision``), or else "highest". What
         the others do to the energy errors of HMC is in benchmarks/RESULTS.md.
+    features
+        Folder where the outputs of fixed layers are kept, computed by the first run that needs
+        them. Runs then read them in place of the rows of a stream, and rows in memory are not
+        computed again by later processes. Those of other layers, weights or rows are told apart by
+        a digest, and none is deleted.
 
     Returns
     -------
@@ -119,7 +128,8 @@ def condition(
         of a fixed size with `microbatch`, unsampled parameters or mutable state, or its likelihood
         is not one value per row; if y does not have the shape and kind of its distribution; if T is
         not a finite number above 0, or
-        `microbatch` is not a whole number of rows, or `precision` is none of those above.
+        `microbatch` is not a whole number of rows, or `precision` is none of those above; if
+        `features` is given for a model without fixed layers.
 
     Notes
     -----
@@ -165,8 +175,15 @@ def condition(
         automatic=automatic,
         precision=precision,
         layers=layers,
+        features=None if features is None else Path(features),
     )
-    return _made(model, given, {})
+    posterior = _made(model, given, {})
+    if features is not None and not points and posterior.fixed_part() is None:
+        raise ValueError(
+            f"got features={str(features)!r} for a model without fixed layers before the random "
+            "ones, whose outputs could be kept, expected some: leave it out"
+        )
+    return posterior
 
 
 def _made(model: Callable, given: Conditions, held: Values) -> Posterior:
@@ -223,6 +240,13 @@ def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
     def unconstrain(values: Values, data: Batch = data) -> Position:
         return unconstrained(traced(model, *data[:2], data=values))
 
+    def no_part() -> FixedPart | None:
+        return None  # what a batch's statistics have gone into is not a row's own
+
+    find = no_part
+    if given.layers is None:
+        find = cache(pinned(_finder_of_fixed_part(model, shapes, data)))
+
     def check(position: Position) -> None:
         found = terms(position, data)
         if given.chunks is not None:
@@ -258,9 +282,8 @@ def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
         tempered=given.tempered,
         microbatch=None if given.microbatch is None else int(given.microbatch),
         precision=precision,
-        fixed_part=cache(pinned(_finder_of_fixed_part(model, shapes, data)))
-        if given.layers is None and given.stream is None
-        else lambda: None,  # what a batch's statistics have gone into is not a row's own
+        fixed_part=find,
+        stored_features=cache(partial(_stored_features, given, find)),
         batch_statistics=statistics,
         points=() if held else tuple(given.points),
         held=dict(held),
@@ -308,6 +331,14 @@ def _finder_of_fixed_part(
             return fixed_part(partial(terms_of, model), shapes, data)
 
     return find
+
+
+def _stored_features(given: Conditions, find: Callable[[], FixedPart | None]) -> Stream | None:
+    if given.features is None:
+        return None
+    rows = given.examples if given.stream is None else given.stream
+    most = given.microbatch or len(given.examples[1])
+    return stored_features(find(), rows, given.features, most, given.precision)
 
 
 def _shapes(tree: Any) -> Any:

@@ -6,6 +6,7 @@ the likelihood is the same for all positions. :func:`fixed_part` finds it in the
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ from bnn_ppl.runtime.program_parts import Program, program_of
 from bnn_ppl.runtime.programs import compiled_once
 
 if TYPE_CHECKING:
+    from bnn_ppl.data.streams import Stream
     from bnn_ppl.model.posterior import Posterior
 
 Array = jax.Array
@@ -27,6 +29,15 @@ Tree = Any
 
 _MOST_BYTES = 4  # as a multiple of the inputs', or
 _MEMORY_SHARE = 1 / 4  # of a device
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Unread:
+    """A leaf of x that is not read beside its features: only what a row of it is like."""
+
+    shape: tuple[int, ...]
+    dtype: Any
 
 
 @partial(
@@ -39,6 +50,7 @@ class Features(NamedTuple):
     ----------
     x
         The inputs, a tree of arrays (rows, ...): for what is asked of a model besides its terms.
+        Of features from a folder, :class:`Unread` for those that the terms do not need.
     arrays
         The features, each (rows, ...).
     places, digest
@@ -54,12 +66,17 @@ class Features(NamedTuple):
 def rows_with_features(posterior: "Posterior", num_shards: int = 1) -> tuple[Tree, Array]:
     """Give the rows of a posterior with features in place of x, where these pay.
 
-    They are computed here, chunk by chunk, as NumPy arrays; `num_shards` devices share the rows.
+    They are computed here, chunk by chunk, as NumPy arrays, or read from the posterior's folder;
+    `num_shards` devices share the rows.
     """
     x, y = posterior.examples
     part = worthwhile_part(posterior, num_shards)
     if part is None:
         return x, y
+    stored = posterior.stored_features()
+    if stored is not None:
+        found, _ = stored.read(np.arange(len(y)))
+        return found._replace(x=x), y
     with products_in(posterior.precision):
         return part.of(x, posterior.microbatch), y
 
@@ -70,9 +87,28 @@ def worthwhile_part(posterior: "Posterior", num_shards: int = 1) -> "FixedPart |
     return None if part is None or not part.pays(num_shards) else part
 
 
+def stream_with_features(posterior: "Posterior") -> "Stream | None":
+    """Give a posterior's stream with features in place of x; None if they are not to be stored."""
+    return None if active_changes() else posterior.stored_features()
+
+
 def raw_inputs(x: Tree) -> Tree:
-    """Give the inputs themselves, whether features stand for them or not."""
-    return x.x if isinstance(x, Features) else x
+    """Give the inputs themselves, whether features stand for them or not.
+
+    Raises
+    ------
+    ValueError
+        If they have not been read.
+    """
+    if not isinstance(x, Features):
+        return x
+    if any(isinstance(leaf, Unread) for leaf in jax.tree.leaves(x.x, is_leaf=_is_unread)):
+        raise ValueError(
+            "got rows of which only the features were read for a program that needs the inputs, "
+            "expected the program that the features are of: use larger batches, or condition "
+            "without features="
+        )
+    return x.x
 
 
 class FixedPart(NamedTuple):
@@ -114,29 +150,55 @@ class FixedPart(NamedTuple):
         x itself where the rows of a chunk cannot be taken alone: the program for so few is another
         one, or their results depend on the other rows, as of inputs that the model standardises.
         """
-        num_rows, devices = len(jax.tree.leaves(x)[0]), jax.local_devices()
-        num_chunks = -(-num_rows // (len(devices) * (most or num_rows)))
-        size = -(-num_rows // (len(devices) * num_chunks)) * len(devices)
-        mesh = Mesh(np.array(devices), ("row",), axis_types=(AxisType.Auto,))
-        y, shapes = (_with_rows(tree, size) for tree in (self.y, self.x))
-        program = program_of(self.function, (self.position, y), shapes)
-        if program.digest != self.digest:
+        num_rows, num_devices = len(jax.tree.leaves(x)[0]), len(jax.local_devices())
+        num_chunks = -(-num_rows // (num_devices * (most or num_rows)))
+        size = -(-num_rows // (num_devices * num_chunks)) * num_devices
+        compute = self.by_chunk(size)
+        if compute is None:
             return x
-        compute = self._compiled(program, NamedSharding(mesh, PartitionSpec()))
         rows = jax.tree.map(np.asarray, x)
 
         def computed(index: np.ndarray) -> list[np.ndarray]:
-            chunk = jax.tree.map(lambda leaf: leaf[index], rows)
-            chunk = jax.device_put(chunk, NamedSharding(mesh, PartitionSpec("row")))
-            return [np.asarray(array) for array in compute(chunk)]
+            return compute(jax.tree.map(lambda leaf: leaf[index], rows))
 
         numbers = np.minimum(np.arange(num_chunks * size), num_rows - 1).reshape(num_chunks, size)
         parts = [computed(numbers[0])]
-        if num_chunks > 1 and not _same_rows(parts[0], computed(np.append(0, numbers[1, 1:]))):
+        if num_chunks > 1 and not same_first_row(parts[0], computed(np.append(0, numbers[1, 1:]))):
             return x
         parts += [computed(each) for each in numbers[1:]]
         arrays = [np.concatenate(each)[:num_rows] for each in zip(*parts, strict=True)]
         return Features(x, arrays, self.places, self.digest)
+
+    def by_chunk(self, size: int) -> Callable[[Tree], list[np.ndarray]] | None:
+        """Compile what computes the features of `size` rows, on the devices of this process.
+
+        These share the rows. None where the program for so many is another one.
+        """
+        mesh = Mesh(np.array(jax.local_devices()), ("row",), axis_types=(AxisType.Auto,))
+        program = self._program(size)
+        if program.digest != self.digest:
+            return None
+        compute = self._compiled(program, NamedSharding(mesh, PartitionSpec()))
+
+        def computed(rows: Tree) -> list[np.ndarray]:
+            rows = jax.device_put(rows, NamedSharding(mesh, PartitionSpec("row")))
+            return [np.asarray(array) for array in compute(rows)]
+
+        return computed
+
+    def fingerprint(self) -> str:
+        """Hash how features are computed: the program of the fixed part, and its weights."""
+        program = self._program(len(self.y))
+        return program.fingerprint([program.early_results[place] for place in self.places])
+
+    def inputs_read(self) -> list[bool]:
+        """Say which leaves of x the function needs besides the features."""
+        program = self._program(len(self.y))
+        return program.read_beside([program.early_results[place] for place in self.places])
+
+    def _program(self, num_rows: int) -> Program:
+        y, x = (_with_rows(tree, num_rows) for tree in (self.y, self.x))
+        return program_of(self.function, (self.position, y), x)
 
     def _compiled(
         self, program: Program, everywhere: NamedSharding
@@ -154,7 +216,7 @@ class FixedPart(NamedTuple):
         return partial(compiled_once(compute), constants)
 
 
-def _same_rows(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+def same_first_row(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     """Whether the first row of each array is the same, up to rounding, in the other."""
     return all(
         np.allclose(a[0], b[0], rtol=1e-3, atol=1e-3 * np.abs(a).max(initial=0), equal_nan=True)
@@ -231,7 +293,10 @@ def with_features(
     None where the function, traced for these rows or on these devices, is not as it was when the
     features were computed: then only x itself will do.
     """
-    program = program_of(function, (position, y), features.x)
+    leaves = jax.tree.leaves(features.x, is_leaf=_is_unread)
+    x = [_of_rows(leaf, len(y)) if _is_unread(leaf) else leaf for leaf in leaves]
+    tree = jax.tree.structure(features.x, is_leaf=_is_unread)
+    program = program_of(function, (position, y), jax.tree.unflatten(tree, x))
     if program.digest != features.digest:
         return None
     results = program.early_results
@@ -240,7 +305,8 @@ def with_features(
     if [(s.shape, s.dtype) for s in shapes] != [(a.shape, a.dtype) for a in features.arrays]:
         return None
     given = dict(zip(program.later, jax.tree.leaves((position, y)), strict=True))
-    given |= dict(zip(program.now, jax.tree.leaves(features.x), strict=True))
+    inputs = zip(program.now, leaves, strict=True)
+    given |= {variable: leaf for variable, leaf in inputs if not _is_unread(leaf)}
     given |= dict(zip(kept, features.arrays, strict=True))
     return jax.tree.unflatten(program.result, program.evaluate(given, program.jaxpr.outvars))
 
@@ -306,6 +372,14 @@ def _small(num_bytes: int, of_inputs: int, num_shards: int = 1) -> bool:
     limit = memory_limit()
     fits = limit is not None and num_bytes / num_shards <= _MEMORY_SHARE * limit
     return fits or num_bytes <= _MOST_BYTES * of_inputs
+
+
+def _is_unread(leaf: Any) -> bool:
+    return isinstance(leaf, Unread)
+
+
+def _of_rows(row: Unread, num_rows: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((num_rows, *row.shape), row.dtype)
 
 
 def _with_rows(tree: Tree, num_rows: int) -> Tree:

@@ -160,7 +160,7 @@ def _of_features(
     def rows_of(data: tuple[Features, Array], position: Position) -> Array:
         found = with_features(of_all, position, data[1], data[0])
         # A program for very few rows can be another one.
-        found = of_all((position, data[1]), data[0].x) if found is None else found
+        found = of_all((position, data[1]), raw_inputs(data[0])) if found is None else found
         return found.log_likelihood
 
     if terms is None or not _is_fewer(microbatch, len(y)):

@@ -1,11 +1,13 @@
 """A traced program in parts: what follows from some of its arguments, and what is left to do."""
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from bnn_ppl.runtime.jaxprs import cost_of
@@ -59,6 +61,26 @@ class Program(NamedTuple):
     def flops(self, results: Iterable[Var]) -> float:
         """Count the operations of the products and convolutions that lead to some results."""
         return cost_of(self._between([], results)).flops
+
+    def fingerprint(self, results: Iterable[Var]) -> str:
+        """Hash what computes some early results: its equations, and the constants in them.
+
+        Equal in other processes, where the parts of functions are at other addresses.
+        """
+        part = self._between([*self.constants, *self.now], results)
+        found = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", str(part)).encode())
+        for value in (self.constants[v] for v in part.invars if v in self.constants):
+            if jax.dtypes.issubdtype(jax.numpy.result_type(value), jax.dtypes.prng_key):
+                value = jax.random.key_data(value)
+            array = np.asarray(value)
+            found.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+        return found.hexdigest()[:16]
+
+    def read_beside(self, kept: Collection[Var]) -> list[bool]:
+        """Say which leaves of the argument known first the result needs besides early results."""
+        given = [*self.constants, *self.later, *self.now, *kept]
+        used = set(self._between(given, self.jaxpr.outvars).invars)
+        return [variable in used for variable in self.now]
 
     def evaluate(self, given: dict[Var, Any], results: Iterable[Any]) -> list[Any]:
         """Compute results from given variables; what these are computed from is left out."""

@@ -1,5 +1,6 @@
 """Compiled programs found again: in this process by their text, later by the cache of JAX."""
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -41,10 +42,17 @@ def compiled(
     if program is None:
         announce()
         program = lowered.compile()
+        _return_freed_memory()
     _kept[key] = program  # as the last one used
     while len(_kept) > _NUM_KEPT:
         _kept.popitem(last=False)
     return program
+
+
+def _return_freed_memory() -> None:
+    """Give the system what compiling has freed, of which glibc keeps 100 MB and more."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def compiled_once(function: Callable, **options: Any) -> Callable:

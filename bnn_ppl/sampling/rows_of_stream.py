@@ -7,8 +7,10 @@ from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.checks import refuse_nonfinite_chunks
+from bnn_ppl.model.features import stream_with_features
+from bnn_ppl.model.microbatch import fitting_rows
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.streamed_rows import StreamedRows
+from bnn_ppl.model.streamed_rows import Chunks, StreamedRows
 from bnn_ppl.runtime.devices import chain_mesh, everywhere
 from bnn_ppl.sampling.minibatches import Minibatches
 
@@ -44,6 +46,8 @@ def rows_of_stream(
 ) -> StreamedRows:
     """Give what stands for all rows on the devices; refuse rows that are not finite.
 
+    Its chunks have the features of the fixed part in place of x, if the posterior stores these.
+
     Raises
     ------
     ValueError
@@ -57,8 +61,20 @@ def rows_of_stream(
             f"got a sample of the rows for {name} on a stream, expected all of them: leave "
             "bootstrap and subsample out, or use minibatches, as of sgld"
         )
-    refuse_nonfinite_chunks(rows.chunks)
+    features = None if method.raw_rows else stream_with_features(posterior)
+    if features is None:
+        refuse_nonfinite_chunks(rows.chunks)
+    else:  # of finite rows: they were read when these were computed
+        most = _fitting_rows(posterior, features.examples)
+        rows = rows._replace(chunks=Chunks(features, features.examples, most))
     return everywhere(rows, mesh)
+
+
+def _fitting_rows(posterior: Posterior, examples: Any) -> int | None:
+    def by_row(data: Any, position: Any) -> jax.Array:
+        return posterior.log_likelihood(position, data)
+
+    return fitting_rows(by_row, examples, jax.eval_shape(posterior.init, jax.random.key(0)))
 
 
 def num_at_a_time(data: Any) -> int:

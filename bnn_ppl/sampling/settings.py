@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -16,6 +17,7 @@ from bnn_ppl.model.batch_statistics import few_rows
 from bnn_ppl.model.features import Features
 from bnn_ppl.model.points import digest_of
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.streamed_rows import StreamedRows
 from bnn_ppl.runtime.devices import matmul_precision, products_in, to_host
 from bnn_ppl.runtime.processes import agreed
 from bnn_ppl.sampling.start import Prepared
@@ -31,8 +33,7 @@ def attributes(
 ) -> dict[str, Any]:
     """Give the attributes of the draws that are known before the first step."""
     packages = ("bnn_ppl", "jax", "numpyro", "blackjax", "flax")
-    draws, x = prepared.phases[1], prepared.data[0]
-    cached = sum(array.size for array in x.arrays) if isinstance(x, Features) else 0
+    draws, cached = prepared.phases[1], _cached_features(prepared)
     return {
         "inference_library": "bnn_ppl",
         "inference_library_version": version("bnn_ppl"),
@@ -51,8 +52,20 @@ def attributes(
         "thin": draws.thin,
         "batch_size": draws.minibatches.size or "all",
         "bootstrap": int(draws.minibatches.bootstrap),
-        **({"cached_features": cached // len(prepared.data[1])} if cached else {}),  # a row
+        **({"cached_features": cached} if cached else {}),
     }
+
+
+def _cached_features(prepared: Prepared) -> int:
+    """Count the numbers of a row's features, where they stand for the inputs."""
+    x = prepared.data[0]
+    if prepared.stream is not None:
+        x = prepared.stream.examples[0]
+    elif isinstance(prepared.data, StreamedRows):
+        x = prepared.data.chunks.shapes[0]
+    if not isinstance(x, Features):
+        return 0
+    return sum(math.prod(array.shape[1:]) for array in x.arrays)
 
 
 def settings_to_resume(

@@ -13,7 +13,7 @@ from bnn_ppl.data.streams import Stream
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_number_of_rows
-from bnn_ppl.model.features import rows_with_features
+from bnn_ppl.model.features import rows_with_features, stream_with_features
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, products_in
@@ -103,6 +103,7 @@ def prepare(
     mesh = chain_mesh(num_chains, mesh)
     if stream is not None:
         minibatches = _of_stream(stream, method, minibatches)
+        stream = (None if method.raw_rows else stream_with_features(posterior)) or stream
     if data is None:
         data = by_row(_rows(posterior, method, mesh.shape["data"]), mesh)
     minibatches.check(posterior.num_rows, mesh.shape["data"])

@@ -50,7 +50,7 @@ class StreamedBatches:
         )
         self._kept = rows_of_share(minibatches.subsample, stream.num_rows)
         self._epoch = self._kept // self._size  # steps
-        rows = max(_FEWEST_BLOCKS * stream.block, _PAGE_BYTES // max(1, stream.row_bytes))
+        rows = max(_FEWEST_BLOCKS * stream.block, _PAGE_BYTES // max(1, stream.page_row_bytes))
         self._page = max(1, min(self._epoch, rows // self._size))  # steps
         of_step = num_chains * self._size * bytes_of(self._row)
         self.num_steps = max(1, min(_MOST_STEPS, _PIECE_BYTES // max(1, of_step)))  # of a piece

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from bnn_ppl.model.features import Features
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.runtime.devices import chain_sharding, over_chains, products_in, shapes_on
 from bnn_ppl.runtime.programs import compiled
@@ -50,8 +51,9 @@ def loop_of(
 def _streamed(phase: Phase, prepared: Prepared, announce: Callable[[], None]) -> CompiledLoop:
     mesh, num_chains = prepared.mesh, len(prepared.chains)
     assert prepared.stream is not None
-    rows = prepared.stream, prepared.data, phase.minibatches, prepared.keys[phase.name][1]
-    batches = StreamedBatches(*rows, mesh, num_chains)
+    stream, key = prepared.stream, prepared.keys[phase.name][1]
+    examples = stream.examples if isinstance(stream.examples[0], Features) else prepared.data
+    batches = StreamedBatches(stream, examples, phase.minibatches, key, mesh, num_chains)
     program, empty = _loop(phase, mesh, num_chains, active_changes())
     shared = prepared.keys[phase.name], prepared.data, prepared.numbers
 

@@ -21,7 +21,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from bnn_ppl.storage.files import JSON, damaged, read_json, replace_file
+from bnn_ppl.runtime.files import replace_file
+from bnn_ppl.storage.files import JSON, damaged, read_json
 
 try:
     import fcntl

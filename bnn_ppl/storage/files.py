@@ -1,7 +1,6 @@
-"""Files of a run: written whole or not at all, and refused if damaged."""
+"""Files of a run, refused if damaged."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +9,6 @@ JSON = dict[str, Any]
 DRAWS = "draws.zarr"  # in the folder of a run
 DTYPES = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 DTYPES |= {"float16", "float32", "float64"}  # of what can be recorded
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, even if the machine stops."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 def read_json(path: Path) -> JSON:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bnn_ppl.storage.files import damaged, replace_file
+from bnn_ppl.runtime.files import replace_file
+from bnn_ppl.storage.files import damaged
 
 Arrays = dict[str, np.ndarray]
 

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from bnn_ppl.storage.files import DRAWS, JSON, replace_file
+from bnn_ppl.runtime.files import replace_file
+from bnn_ppl.storage.files import DRAWS, JSON
 from bnn_ppl.storage.inference_data import inference_data, with_constants
 from bnn_ppl.storage.zarr_reader import nodes, num_draws_of, read_metadata
 
