@@ -72,8 +72,8 @@ def run_one(peer: str, data: Any, seed: int) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         arrays, prediction = Path(folder, "arrays.npz"), Path(folder, "prediction.npz")
         classes = {"classes": np.asarray(data.num_classes)} if data.num_classes else {}
-        x_train, y_train = data.train
-        np.savez(arrays, x_train=x_train, y_train=y_train, x_test=data.test.x, **classes)
+        x_train, x_test = (part.x.reshape(len(part.x), -1) for part in (data.train, data.test))
+        np.savez(arrays, x_train=x_train, y_train=data.train.y, x_test=x_test, **classes)
         command = [sys.executable, "one_run.py", peer, str(arrays), str(prediction), str(seed)]
         done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
