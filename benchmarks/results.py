@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STORED, STUDIES = ROOT / "benchmarks" / "stored", ROOT / "benchmarks" / "studies"
 PAGES = ROOT / "docs" / "results"
 ORDER = ["defaults", "early", "uci", "samplers", "gradients", "training", "mnist", "airfoil"]
-ORDER += ["comparison", "partly_bayesian", "priors", "large_data", "machines", "precision"]
+ORDER += ["peers", "comparison", "partly_bayesian", "priors", "large_data", "machines", "precision"]
 ORDER += ["waiting", "exactness"]
 BEGIN, END = "<!-- table: {} -->", "<!-- end of table -->"
 PLACE = re.compile(r"<!-- table: (\S+) -->")
@@ -174,6 +174,18 @@ def gpu() -> str:
     return "\n\n".join(parts)
 
 
+def peers() -> str:
+    from peers_table import table
+
+    return table(STORED / "peers.csv")
+
+
+def peers_pairs() -> str:
+    from peers_table import pairs
+
+    return pairs(STORED / "peers.csv")
+
+
 def in_brief() -> str:
     """Time of a gradient or step over that of the bare loop, without the ranges."""
     found: dict[tuple[str, str], dict[str, str]] = {}
@@ -215,6 +227,8 @@ MADE = {
     "uci": Made(uci, "uci.csv", "python benchmarks/uci.py --all"),
     "frontier": Made(frontier_table.table, "frontier.csv", "python benchmarks/frontier.py"),
     "gaps": Made(gaps, "gaps.csv", "python benchmarks/uci.py --gaps"),
+    "peers": Made(peers, "peers.csv", "python benchmarks/peers/run.py"),
+    "peers/pairs": Made(peers_pairs, "peers.csv", "python benchmarks/peers/run.py"),
     "gpu": Made(gpu, "gpu.csv", "python benchmarks/gpu.py"),
 }
 
