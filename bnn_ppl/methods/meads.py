@@ -57,12 +57,10 @@ class _Tuned(NamedTuple):
     gives="exact draws",
     cost="a value and a gradient on all rows",
     bias="none once the chains have converged",
-    length="32 chains, 2,000 warm-up steps, 200 draws 20 steps apart",
-    counts=SAMPLED._replace(num_warmup=2000, thin=20, num_chains=32),
+    length="32 chains, 20,000 warm-up steps, 200 draws 100 steps apart",
+    counts=SAMPLED._replace(num_warmup=20_000, thin=100, num_chains=32),
 )
-def meads(
-    posterior: Posterior, *, num_folds: int = 4, step_size_multiplier: float = 0.5
-) -> Method:
+def meads(posterior: Posterior, *, num_folds: int = 4, step_size_multiplier: float = 0.2) -> Method:
     r"""Generalised Hamiltonian Monte Carlo whose chains adapt together in warm-up (MEADS).
 
     Each transition refreshes a part of the momentum p and of the slice variable u, takes a single
@@ -80,12 +78,12 @@ def meads(
     deviations s of the draws,
 
     .. math:: M^{-1} = s^2, \qquad
-        \epsilon = \min(1, \tfrac12 \lambda(s g)^{-1/2}), \qquad
+        \epsilon = \min(1, c\, \lambda(s g)^{-1/2}), \qquad
         \gamma = \max(\lambda((w - \bar w) / s)^{-1/2}, 1 / (t \epsilon))
 
     in warm-up step t, where :math:`\lambda` of vectors :math:`x_1, \ldots, x_m` is
-    :math:`\frac{m}{m (m - 1)} \sum_{i \ne j} (x_i^\top x_j)^2 / \sum_i \|x_i\|^2`, an estimate of
-    the largest eigenvalue of :math:`E[x x^\top]`.
+    :math:`\sum_{i \ne j} (x_i^\top x_j)^2 / ((m - 1) \sum_i \|x_i\|^2)`, an estimate of the largest
+    eigenvalue of :math:`E[x x^\top]`.
 
     Parameters
     ----------
@@ -96,7 +94,8 @@ def meads(
         steps with the step size and the mass of another one, so that no chain adapts to itself.
         Fewer where they would not be of equal size or of less than four chains.
     step_size_multiplier
-        The factor 1/2 of the step size.
+        The factor c of the step size, 1/2 in the paper. By that half of the steps of a network
+        were rejected, and each rejection turns a chain round.
 
     Raises
     ------
@@ -200,8 +199,9 @@ def _adapted(
     count = least_over_chains(state.num_warmup)  # the same for all, and for the compiler too
     everyone = of_all_chains((position, gradient))
     if num_chains < 2 * _FEWEST:
-        one = jax.tree.map(lambda leaf: leaf[None], (moments.mean, mass))
-        folds = _of_folds(*_divided(everyone, 1), *one, count, multiplier, few=True)
+        positions, gradients = _divided(everyone, 1)
+        mean, variance = jax.tree.map(lambda leaf: leaf[None], (moments.mean, mass))
+        folds = _of_folds(positions, gradients, mean, variance, count, multiplier, few=True)
         fold = jnp.zeros((), int)
     else:
         number = _number_of_folds(num_chains, num_folds)
@@ -232,9 +232,7 @@ def _of_folds(
     multiplier: float,
     few: bool = False,
 ) -> _Tuned:
-    """Give what each fold steps with: positions and gradients (fold, chain, ...), moments (fold,
-    ...).
-    """
+    """Give what each fold steps with, of arrays (fold, chain, ...) and of moments (fold, ...)."""
     std = jax.tree.map(jnp.sqrt, variance)
     scaled = jax.tree.map(lambda g, s: g * s[:, None], gradients, std)
     centred = jax.tree.map(lambda w, m, s: (w - m[:, None]) / s[:, None], positions, mean, std)
