@@ -15,14 +15,10 @@ import pytest
 from blackjax.adaptation.meads_adaptation import maximum_eigenvalue
 from interrupts import press_ctrl_c
 from stats import assert_covariance, assert_means
-from targets import linear_regression
-from test_chees import warmed_up
+from test_chees import POSTERIOR, TARGET, warmed_up
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.meads import _largest_eigenvalue, _number_of_folds, _of_folds
-
-TARGET = linear_regression()
-POSTERIOR = bnn.condition(TARGET.model, TARGET.data)
 
 
 def sample(posterior, method, **options):
@@ -86,12 +82,12 @@ def test_lp_is_the_logdensity_and_the_step_that_of_the_formula():
         ratio = np.exp(lps[1] - lps[0] + 0.5 * np.sum(std**2 * (p**2 - end**2)))
         shifted = (float(state.chain.slice) + 1 + share / 2) % 2 - 1
         assert abs(shifted) < ratio  # accepted
-        np.testing.assert_allclose(new.chain.position["weights"], w, rtol=1e-9)
-        np.testing.assert_allclose(new.chain.momentum["weights"], end * std, rtol=1e-9)
-        np.testing.assert_allclose(new.chain.slice, shifted / ratio, rtol=1e-9)
-        np.testing.assert_allclose(info["lp"], lps[1], rtol=1e-9)
+        np.testing.assert_allclose(new.chain.position["weights"], w, rtol=1e-6)
+        np.testing.assert_allclose(new.chain.momentum["weights"], end * std, rtol=1e-6)
+        np.testing.assert_allclose(new.chain.slice, shifted / ratio, rtol=1e-6)
+        np.testing.assert_allclose(info["lp"], lps[1], rtol=1e-6)
         energy = 0.5 * np.sum(std**2 * end**2) - lps[1]
-        np.testing.assert_allclose(info["energy"], energy, rtol=1e-9)
+        np.testing.assert_allclose(info["energy"], energy, rtol=1e-6)
 
 
 # What is adapted --------------------------------------------------------------------------------
@@ -175,7 +171,6 @@ OVER_FOUR = """
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 4)
 import bnn_ppl as bnn
-from targets import linear_regression
 target = linear_regression()
 posterior = bnn.condition(target.model, target.data)
 options = dict(num_chains=16, num_warmup=30, num_draws=5, thin=1, progress=False, verdict=False)
