@@ -30,6 +30,7 @@ from bnn_ppl.analysis import (
 from bnn_ppl.analysis.chain_budget import chain_budget
 from bnn_ppl.analysis.closed_form import predict_closed_form
 from bnn_ppl.analysis.compare import compare
+from bnn_ppl.analysis.from_numpyro import from_numpyro
 from bnn_ppl.analysis.guide import guide
 from bnn_ppl.analysis.linearised import linearised
 from bnn_ppl.analysis.predict import function_draws, predict, predictive_draws
@@ -86,6 +87,7 @@ __all__ = [
     "data",
     "diagnostics",
     "fit_points",
+    "from_numpyro",
     "function_draws",
     "gp_prior",
     "guide",

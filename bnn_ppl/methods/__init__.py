@@ -19,6 +19,7 @@ from bnn_ppl.methods.kinetic_langevin import kinetic_langevin as kinetic_langevi
 from bnn_ppl.methods.laplace import laplace as laplace
 from bnn_ppl.methods.mc_dropout import mc_dropout as mc_dropout
 from bnn_ppl.methods.mclmc import mclmc as mclmc
+from bnn_ppl.methods.meads import meads as meads
 from bnn_ppl.methods.mfvi import mfvi as mfvi
 from bnn_ppl.methods.noisy_kfac import noisy_kfac as noisy_kfac
 from bnn_ppl.methods.nuts import nuts as nuts
