@@ -6,7 +6,9 @@ import numpy as np
 import pandas
 from scipy.special import logsumexp
 from scipy.stats import norm
+from tables import markdown, number, percent
 
+STORED = Path(__file__).parent / "stored" / "peers.csv"
 BEGIN, END = "# user code", "# end of user code"
 
 # The files of benchmarks/peers/ and the distributions whose versions are recorded.
@@ -72,10 +74,8 @@ def _scores_of_classes(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
     return {name: float(function(probs, y)) for name, function in found.items()}
 
 
-def table(source: Path | pandas.DataFrame) -> str:
+def table(source: Path | pandas.DataFrame = STORED) -> str:
     """Give a table for each data set; its last column says where a peer beats all of ours."""
-    from results import markdown, number, percent
-
     rows = source if isinstance(source, pandas.DataFrame) else pandas.read_csv(source)
     rows = rows.reindex(columns=[*rows.columns, *(set(SHOWN) - set(rows.columns))])
     parts = []
@@ -119,10 +119,8 @@ SAME = {
 }
 
 
-def pairs(source: Path | pandas.DataFrame) -> str:
+def pairs(source: Path | pandas.DataFrame = STORED) -> str:
     """Compare the same method, on the splits that both have: theirs over ours, NLL less ours."""
-    from results import markdown, number
-
     rows = source if isinstance(source, pandas.DataFrame) else pandas.read_csv(source)
     ratios = ["rmse", "cpu_seconds", "peak_memory_mb", "lines"]
     head = ["data", "theirs", "ours", "splits", "NLL less ours"]

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import default_tables
 import frontier_table
 import pandas
+import peers_table
 from default_tables import FIGURE
 from tables import cells, markdown
 
@@ -174,18 +175,6 @@ def gpu() -> str:
     return "\n\n".join(parts)
 
 
-def peers() -> str:
-    from peers_table import table
-
-    return table(STORED / "peers.csv")
-
-
-def peers_pairs() -> str:
-    from peers_table import pairs
-
-    return pairs(STORED / "peers.csv")
-
-
 def in_brief() -> str:
     """Time of a gradient or step over that of the bare loop, without the ranges."""
     found: dict[tuple[str, str], dict[str, str]] = {}
@@ -227,8 +216,8 @@ MADE = {
     "uci": Made(uci, "uci.csv", "python benchmarks/uci.py --all"),
     "frontier": Made(frontier_table.table, "frontier.csv", "python benchmarks/frontier.py"),
     "gaps": Made(gaps, "gaps.csv", "python benchmarks/uci.py --gaps"),
-    "peers": Made(peers, "peers.csv", "python benchmarks/peers/run.py"),
-    "peers/pairs": Made(peers_pairs, "peers.csv", "python benchmarks/peers/run.py"),
+    "peers": Made(peers_table.table, "peers.csv", "python benchmarks/peers/run.py"),
+    "peers/pairs": Made(peers_table.pairs, "peers.csv", "python benchmarks/peers/run.py"),
     "gpu": Made(gpu, "gpu.csv", "python benchmarks/gpu.py"),
 }
 
