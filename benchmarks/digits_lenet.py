@@ -13,7 +13,6 @@ to benchmarks/stored/digits_lenet.csv.
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,10 @@ import numpy as np
 import stored
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.cli.problem import Problem, conditioned
-from bnn_ppl.methods.method import METHODS
 
 PROBLEM = Problem(data="digits", subset=500, net="lenet_small", prior_scale=3.0)
+ARGUMENTS = "--data digits --subset 500 --net lenet_small --prior-scale 3"  # the same
 CHAINS, WARMUP = 4, 300
 SHIPPED = Path(bnn.__file__).parent / "data" / "files" / "digits" / "hmc_lenet.npz"
 
@@ -61,10 +59,7 @@ def keep_reference(posterior: bnn.Posterior, draws: Any, data: bnn.data.DataSet)
     ess = bnn.diagnostics.ess(functions)["probs"].to_numpy()
     chains = functions.posterior["probs"].mean("draw").to_numpy().astype(np.float32)
     about = {
-        "command": "python benchmarks/digits_lenet.py --hmc",
-        "rows": len(data.train.y),
-        "prior": f"{PROBLEM.prior}({PROBLEM.prior_scale:g})",
-        "temperature": PROBLEM.temperature,
+        "problem": ARGUMENTS,
         "num_warmup": WARMUP,
         "num_draws": functions.posterior.sizes["draw"],
         "acceptance": float(draws.sample_stats["acceptance_rate"].mean()),
