@@ -97,9 +97,9 @@ def compare(
         ``attrs["better"]`` says for each column in which one method can be better whether "higher"
         or "lower" is better, or nearest to a given number; ``attrs["reference"]`` is the
         reference's name, None if it has none; ``attrs["reference_scores"]`` holds its own scores
-        by column. ``attrs["noise_floor"]`` holds the distances between two halves of the reference's
-        chains, every second one and the others, if `by_chain` has them: no method can be expected
-        to come much closer than that. Selections of rows and columns keep them.
+        by column. ``attrs["noise_floor"]`` holds the distances between two halves of the
+        reference's chains, every second one and the others, if `by_chain` has them: no method can
+        be expected to come much closer. Selections of rows and columns keep them.
 
     Raises
     ------

@@ -88,9 +88,10 @@ def hmc_reference(
     "cifar10" is that of Izmailov, Vikram, Hoffman and Wilson (2021), "What Are Bayesian Neural
     Network Posteriors Really Like?", as published by Wilson et al. (2022), "Evaluating approximate
     inference in Bayesian deep learning": a ResNet-20 with filter response normalisation and swish,
-    no augmentation, temperature 1, prior variance 1/5. Against the labels they have accuracy 0.9144, NLL 0.2773,
-    Brier score 0.1339 and expected calibration error 0.0522 (20 bins of equal mass).
-    `bnn_ppl.metrics.agreement` and `total_variation` compare another prediction with them.
+    no augmentation, temperature 1, prior variance 1/5. Against the labels they have accuracy
+    0.9144, NLL 0.2773, Brier score 0.1339 and expected calibration error 0.0522 (20 bins of equal
+    mass). `bnn_ppl.metrics.agreement` and `total_variation` compare another prediction
+    with them.
 
     Two ship with the package, for networks that a laptop can sample: "digits-lenet", a LeNet of
     1,898 weights on 500 digits, and "mnist160", 784-256-256-10 on 160 images of MNIST, which is
