@@ -339,7 +339,9 @@ def digits_lenet() -> str:
     body += [["half of its chains against the other", *floor, "", ""]]
     for _, row in rows.iterrows():
         written = [f"{row[score]:.3f} ± {row[f'{score}_se']:.3f}" for score in scores]
-        body.append([f"`{row['method']}`", *written, number(row["seconds"]), str(row["gradients"])])
+        body.append(
+            [f"`{row['method']}`", *written, number(row["seconds"]), f"{row['gradients']:,}"]
+        )
     head = ["", "accuracy", "NLL", "ECE", "agreement", "total variation", "seconds", "gradients"]
     return markdown([head, *body])
 
