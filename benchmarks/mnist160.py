@@ -1,8 +1,8 @@
 """Measure how close cheap methods come to HMC on 160 images of MNIST, 784-256-256-10.
 
 The setting is that of Izmailov et al. (bnn_hmc, README), with prior N(0, 1). The images ship with
-the package, and HMC's predictions for the 2,000 test images are stored with the documentation
-(docs/comparison.md says how it was run). One command fits every approximation and prints the table:
+the package, and so do HMC's predictions for the 2,000 test images (docs/comparison.md says how it
+was run). One command fits every approximation and prints the table:
 
     python benchmarks/mnist160.py
 
@@ -28,8 +28,7 @@ import optax
 import bnn_ppl as bnn
 from bnn_ppl.analysis.compare_tables import to_latex
 
-DOCS = Path(__file__).parent.parent / "docs"
-HMC = DOCS / "mnist160_hmc.npz"
+HMC = Path(bnn.__file__).parent / "data" / "files" / "mnist" / "hmc_160.npz"
 
 
 class Setting(NamedTuple):
@@ -144,7 +143,7 @@ def fit(name: str, posterior: bnn.Posterior, folder: Path) -> Any:
 
 
 def keep_reference(posterior: bnn.Posterior, draws: Any, data: bnn.data.DataSet) -> None:
-    """Write what the documentation stores of HMC: the average prediction of each chain, R-hats."""
+    """Write what ships of HMC: the average prediction of each chain, R-hats."""
     functions = bnn.function_draws(posterior, draws, data.test.x)
     probs = functions.posterior["probs"]
     np.savez_compressed(

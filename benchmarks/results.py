@@ -164,6 +164,24 @@ def gaps() -> str:
     return "\n\n".join(gap_tables(read_gaps()).values())
 
 
+def digits_lenet() -> str:
+    """Give a row a method, scores with their standard errors; first the reference and its floor."""
+    rows = pandas.read_csv(STORED / "digits_lenet.csv")
+    scores = ["accuracy", "nll", "ece", "agreement", "total_variation"]
+    first = rows.iloc[0]
+    own = [*(f"{first[f'hmc_{score}']:.3f}" for score in scores[:3]), "1", "0"]
+    floor = ["", "", "", f"{first['floor_agreement']:.3f}", f"{first['floor_total_variation']:.3f}"]
+    body = [["HMC, the reference", *own, "", ""]]
+    body += [["half of its chains against the other", *floor, "", ""]]
+    for _, row in rows.iterrows():
+        written = [f"{row[score]:.3f} ± {row[f'{score}_se']:.3f}" for score in scores]
+        body.append(
+            [f"`{row['method']}`", *written, number(row["seconds"]), f"{row['gradients']:,}"]
+        )
+    head = ["", "accuracy", "NLL", "ECE", "agreement", "total variation", "seconds", "gradients"]
+    return markdown([head, *body])
+
+
 def gpu() -> str:
     """Give a table for each machine and part of gpu.py: a row a case, its last figures."""
     rows = pandas.read_csv(STORED / "gpu.csv", dtype=str, keep_default_na=False)
@@ -218,6 +236,9 @@ MADE = {
     "gaps": Made(gaps, "gaps.csv", "python benchmarks/uci.py --gaps"),
     "peers": Made(peers_table.table, "peers.csv", "python benchmarks/peers/run.py"),
     "peers/pairs": Made(peers_table.pairs, "peers.csv", "python benchmarks/peers/run.py"),
+    "digits_lenet": Made(
+        digits_lenet, "digits_lenet.csv", "python benchmarks/digits_lenet.py --score"
+    ),
     "gpu": Made(gpu, "gpu.csv", "python benchmarks/gpu.py"),
 }
 

@@ -443,6 +443,27 @@ def test_runs_are_compared_side_by_side(capsys, draws_only):
         assert words in capsys.readouterr().err
 
 
+def test_a_run_is_compared_with_the_reference_for_digits(capsys):
+    cli.main(["run", "descent", *LENET, "--folder", "a"])
+    capsys.readouterr()
+    compare = ["compare", "a", "--reference", "digits-lenet", "--standard-errors", "--no-progress"]
+    cli.main(compare)
+    out = capsys.readouterr().out
+    assert "HMC of the posterior of --data digits --subset 500 --net lenet_small" in out
+    assert "agreement" in out and " ± " in out
+    assert "one half of the reference's chains against the other: agreement 1, total" in out
+    cli.main([*compare, "--latex"])
+    assert r"$\pm$" in capsys.readouterr().out
+    cli.main(["run", "descent", *LENET, "--split", "1", "--folder", "b"])
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "b", "--reference", "digits-lenet"])
+    assert "got --reference digits-lenet for 360 test rows" in capsys.readouterr().err
+
+
+LENET = ["--data", "digits", "--subset", "500", "--net", "lenet_small", "--prior-scale", "3"]
+LENET += ["--num-warmup", "5", "--num-chains", "2", "--no-progress"]
+
+
 @pytest.mark.thorough
 def test_weights_are_pruned_from_the_command_line(capsys, draws_only):
     cli.main(["run", "mfvi", *SMALL, "--folder", "here"])

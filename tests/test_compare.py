@@ -12,7 +12,9 @@ import xarray as xr
 
 from bnn_ppl import condition, diagnostics, function_draws, metrics, run, sgld
 from bnn_ppl.analysis.compare import compare
-from bnn_ppl.analysis.compare_tables import best, to_latex
+from bnn_ppl.analysis.compare_errors import mixture
+from bnn_ppl.analysis.compare_inputs import variables_of
+from bnn_ppl.analysis.compare_tables import best, to_latex, with_errors
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 ROWS, CLASSES = 40, 3
@@ -248,6 +250,107 @@ def test_latex_is_a_booktabs_table_with_the_best_in_bold(labels):
         ]
     )
     assert r"& $0.91436$ & " in to_latex(table, digits=5)
+
+
+# --- standard errors, and the noise of the reference
+
+
+def test_the_bootstrap_error_of_an_accuracy_is_that_of_a_share():
+    rng = np.random.default_rng(3)
+    probs, y = rng.dirichlet(np.ones(3), size=2000), rng.integers(0, 3, size=2000)
+    table = compare({"a": probs}, y, standard_errors=True)
+    assert list(table)[:4] == ["accuracy", "accuracy_se", "nll", "nll_se"]
+    p = table.loc["a", "accuracy"]
+    assert table.loc["a", "accuracy_se"] == pytest.approx(np.sqrt(p * (1 - p) / 2000), rel=0.15)
+    logs = -np.log(probs[np.arange(2000), y])
+    assert table.loc["a", "nll_se"] == pytest.approx(logs.std() / 2000**0.5, rel=0.15)
+    assert set(table.attrs["better"]) == {"accuracy", "nll", "brier", "ece"}
+
+
+def test_the_error_of_an_rmse_is_that_of_the_delta_method(targets):
+    table = compare({"a": regressor(0)}, targets, standard_errors=True)
+    squares = (regressor(0)["mean"].to_numpy() - targets) ** 2
+    expected = squares.std() / ROWS**0.5 / 2 / table.loc["a", "rmse"]
+    assert table.loc["a", "rmse_se"] == pytest.approx(expected, rel=0.2)
+
+
+def test_equal_chains_add_no_error_and_different_ones_do(labels):
+    a, b = classifier(0), classifier(1)
+    rows_alone = compare({"a": a}, labels, b, standard_errors=True)
+    chains = {"a": [a] * 4, "the reference": np.stack([b] * 4)}
+    equal = compare({"a": a}, labels, b, by_chain=chains, standard_errors=True)
+    np.testing.assert_allclose(equal, rows_alone, rtol=1e-9)
+    different = [classifier(2), classifier(3)]
+    found = compare({"a": a}, labels, b, by_chain={"a": different}, standard_errors=True)
+    assert found.loc["a", "nll_se"] > rows_alone.loc["a", "nll_se"]
+    assert found.loc["a", "nll"] == rows_alone.loc["a", "nll"]
+
+
+def test_the_chain_part_is_the_error_of_a_mean_over_chains(labels):
+    # Of one row repeated there is no error over rows, and the Brier score is nearly linear.
+    rng = np.random.default_rng(0)
+    first = 0.6 + 0.001 * rng.normal(size=8)
+    chains = [np.tile([p, 1 - p], (ROWS, 1)) for p in first]
+    y = np.zeros(ROWS, int)
+    whole = np.mean(chains, axis=0)
+    table = compare({"a": whole}, y, by_chain={"a": chains}, standard_errors=True)
+    expected = 4 * (1 - first.mean()) * first.std(ddof=1) / 8**0.5
+    assert table.loc["a", "brier_se"] == pytest.approx(expected, rel=0.3)
+    assert table.loc["a", "accuracy_se"] == 0
+
+
+def test_the_reference_has_no_error_of_its_distance_to_itself(labels):
+    chains = {"a": [classifier(2), classifier(3)]}
+    table = compare({"a": classifier(0)}, labels, "a", by_chain=chains, standard_errors=True)
+    assert table.loc["a", ["agreement_se", "total_variation_se"]].tolist() == [0, 0]
+
+
+def test_the_noise_floor_is_the_distance_between_halves_of_the_reference(labels):
+    a, b = classifier(0), classifier(1)
+    chains = [classifier(seed) for seed in range(4)]
+    floor = compare({"a": a}, labels, b, by_chain={"the reference": chains}).attrs["noise_floor"]
+    halves = (chains[0] + chains[2]) / 2, (chains[1] + chains[3]) / 2
+    assert floor["total_variation"] == pytest.approx(metrics.total_variation(*halves))
+    assert floor["agreement"] == metrics.agreement(*halves)
+    same = compare({"a": a}, labels, "a", by_chain={"a": [a, a]}).attrs["noise_floor"]
+    assert same == {"agreement": 1, "total_variation": 0}
+    assert compare({"a": a}, labels, b).attrs["noise_floor"] == {}
+
+
+def test_chains_of_regressions_are_mixed_with_the_spread_of_their_means(targets):
+    chains = [regressor(0), regressor(1)]
+    means, variances = (np.stack([c[v] for c in chains]) for v in ("mean", "variance"))
+    mixed = mixture([variables_of("a", chain) for chain in chains])
+    np.testing.assert_allclose(mixed["mean"], means.mean(0))
+    second = (variances + means**2).mean(0)
+    np.testing.assert_allclose(mixed["variance"], second - means.mean(0) ** 2)
+    density = np.exp(np.stack([chain["log_prob"] for chain in chains])).mean(0)
+    np.testing.assert_allclose(np.exp(mixed["log_prob"]), density)
+    table = compare(
+        {"a": mixed, "b": regressor(2)},
+        targets,
+        "a",
+        by_chain={"a": chains},
+        standard_errors=True,
+    )
+    assert table.attrs["noise_floor"]["wasserstein_2"] == metrics.wasserstein_2(*chains)
+    assert (table.filter(like="_se").to_numpy() >= 0).all()
+
+
+def test_chains_that_do_not_fit_are_refused(labels):
+    a = classifier(0)
+    with pytest.raises(ValueError, match=r"by_chain, a: got a chain with probs of shape \(39, 3\)"):
+        compare({"a": a}, labels, by_chain={"a": [a, a[1:]]})
+    with pytest.raises(ValueError, match="by_chain: got 'b', expected one of a"):
+        compare({"a": a}, labels, by_chain={"b": [a, a]})
+
+
+def test_latex_and_text_have_standard_errors_beside_the_scores(labels):
+    table = compare({"a": classifier(0)}, labels, standard_errors=True)[["nll", "nll_se"]]
+    value, error = table.loc["a"]
+    assert with_errors(table).loc["a", "nll"] == f"{value:.4g} ± {error:.2g}"
+    assert list(with_errors(table)) == ["nll"]
+    assert rf"$ $\pm$ ${error:.3f}$ \\" in to_latex(table)
 
 
 def test_errors_say_what_was_got_expected_and_what_to_do(labels, targets):

@@ -247,6 +247,22 @@ def test_ten_thousand_other_rows_are_not_the_published_ones(tmp_path):
         data.hmc_reference(data_dir=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name, rows, most", [("digits-lenet", 360, 1.01), ("mnist160", 2000, 1.11)]
+)
+def test_the_references_of_the_package_are_of_its_test_rows(name, rows, most, monkeypatch):
+    monkeypatch.delenv("BNN_PPL_DATA", raising=False)
+    found = data.hmc_reference(name)
+    assert found.probs.shape == (rows, 10) and found.probs_by_chain.shape == (4, rows, 10)
+    np.testing.assert_allclose(found.probs_by_chain.sum(2), 1, rtol=1e-4)
+    np.testing.assert_allclose(found.probs, found.probs_by_chain.mean(0), rtol=1e-5)
+    words = found.about["problem"].split()
+    subset = int(words[words.index("--subset") + 1])
+    loaded = data.load(words[words.index("--data") + 1], subset=subset)
+    np.testing.assert_array_equal(found.y, loaded.test.y[:rows])
+    assert 0.99 < found.about["rhat_median"] <= found.about["rhat_max"] < most
+
+
 def test_a_missing_reference_and_one_of_another_set():
     with pytest.raises(FileNotFoundError) as caught:
         data.hmc_reference()

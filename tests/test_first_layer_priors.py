@@ -214,6 +214,7 @@ def test_refused(case):
 FIRST = {
     "lenet": ("net.convolutions.0.kernel", (5, 5, 3, 6)),
     "lenet5": ("net.convolutions.0.kernel", (5, 5, 3, 6)),
+    "lenet_small": ("net.convolutions.0.kernel", (3, 3, 3, 8)),
     "lenet_caffe": ("net.convolutions.0.kernel", (5, 5, 3, 20)),
     "alexnet": ("net.convolutions.0.kernel", (11, 11, 3, 64)),
     "vgg16": ("net.stages.0.convolutions.0.kernel", (3, 3, 3, 64)),

@@ -24,6 +24,10 @@ COUNTS = {
     "LeNet on MNIST": (partial(nets.LeNet, (28, 28, 1), 10), LENET_28),
     "LeNet on CIFAR": (partial(nets.LeNet, (32, 32, 3), 10), LENET_32),
     "smallest LeNet": (partial(nets.LeNet, (15, 15, 1), 10), LENET_15),
+    "small LeNet on digits": (
+        partial(nets.LeNetSmall, (8, 8, 1), 10),
+        (9 * 1 * 8 + 8) + (9 * 8 * 16 + 16) + (16 * 2 * 2 * 10 + 10),
+    ),
 }
 
 
@@ -111,6 +115,11 @@ def test_lenet_refuses_small_images(shape):
     message = f"got images of {shape[0]}x{shape[1]}, expected at least 15 pixels a side"
     with pytest.raises(ValueError, match=message):
         nets.LeNet(shape, 10, rngs=nnx.Rngs(0))
+
+
+def test_the_small_lenet_refuses_images_of_three_pixels():
+    with pytest.raises(ValueError, match="got images of 8x3, expected at least 4 pixels a side"):
+        nets.LeNetSmall((8, 3, 1), 10, rngs=nnx.Rngs(0))
 
 
 def test_each_call_of_a_linen_factory_starts_elsewhere():

@@ -443,6 +443,12 @@ def lenet5(module, x):
     return mlp(module.dense, x)
 
 
+def lenet_small(module, x):
+    for convolution in module.convolutions:
+        x = np.tanh(convolved(convolution, x, strides=2))
+    return dense(module.output, x.reshape(len(x), -1))
+
+
 def unet(module, x):
     x = stage(module.down[0], x)
     passed = []
@@ -522,6 +528,7 @@ SMALL = {
         vgg,
     ),
     "lenet5": (partial(nets.LeNet5, (16, 23, 2), 3, widths=(4, 5), hidden=(9, 8)), lenet5),
+    "lenet small": (partial(nets.LeNetSmall, (7, 10, 2), 3), lenet_small),
     "tiramisu": (
         partial(nets.Tiramisu, (6, 5, 2), 3, blocks=(1, 2), bottleneck=2, growth=2, stem_width=3),
         fc_densenet,

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from bnn_ppl import cli
+from bnn_ppl import cli, data
 
 RNG = np.random.default_rng(0)
 PROBS, REFERENCE = RNG.dirichlet(np.ones(7), size=(2, 2000))
@@ -53,6 +53,13 @@ def test_a_reference_scores_itself_as_perfect():
     table = scored("reference.csv", "--reference", "reference.csv", "--public", "20")
     assert table.index.tolist() == [("reference.csv", "first 20"), ("reference.csv", "all")]
     assert table.to_numpy().tolist() == [[1, 0], [1, 0]]
+
+
+def test_a_reference_of_the_package_goes_by_its_name():
+    np.savez("mine.npz", probs=data.hmc_reference("digits-lenet").probs_by_chain[0])
+    table = scored("mine.npz", "--reference", "digits-lenet")
+    assert table["agreement"].item() > 0.98
+    assert 0 < table["total_variation"].item() < 0.02
 
 
 def test_samples_get_wasserstein_distances_also_of_a_reference_in_columns():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis import diagnostics, metrics
 from bnn_ppl.analysis.agreement import are_fits
+from bnn_ppl.analysis.compare_errors import Scores, Side, bootstrap_errors, noise_floor, sides
 from bnn_ppl.analysis.compare_inputs import (
     UNNAMED,
     ByMethod,
@@ -40,6 +42,8 @@ def compare(
     draws: dict[str, arviz.InferenceData] | None = None,
     function_rhat: dict[str, Any] | None = None,
     scale: ArrayLike = 1.0,
+    by_chain: Mapping[str, Sequence[Prediction]] | None = None,
+    standard_errors: bool = False,
 ) -> pandas.DataFrame:
     """Score predictions of the same rows in a table with one row per method.
 
@@ -65,6 +69,14 @@ def compare(
         NaN values are left out. Independent draws of a fit have none.
     scale : float or array (outputs,)
         What regression targets were divided by; scores are in original units.
+    by_chain : dict of str to sequence of Dataset or array, optional
+        For some of the predictions, and under "the reference" for a reference that has no row, the
+        same prediction by each chain alone, such as ``[predict(posterior, draws.isel(chain=[k]),
+        test) for k in range(4)]``, or class probabilities (chains, rows, classes).
+    standard_errors : bool
+        Whether to add the standard errors of the scores, by bootstrap: over rows, and where
+        `by_chain` has at least two chains over chains, those of the reference included. 200
+        resamples of the rows and 100 of the chains from a fixed seed.
 
     Returns
     -------
@@ -80,11 +92,14 @@ def compare(
 
         For both ``rhat_median`` and ``rhat_max``; ``seconds`` and ``gradient_evaluations`` of the
         whole run including warm-up, ``num_chains``, and ``num_draws`` per chain. NaN where unknown.
+        With `standard_errors` each score is followed by its own: ``accuracy_se`` and so on.
 
         ``attrs["better"]`` says for each column in which one method can be better whether "higher"
         or "lower" is better, or nearest to a given number; ``attrs["reference"]`` is the
         reference's name, None if it has none; ``attrs["reference_scores"]`` holds its own scores
-        by column. Selections of rows and columns keep them.
+        by column. ``attrs["noise_floor"]`` holds the distances between two halves of the
+        reference's chains, every second one and the others, if `by_chain` has them: no method can
+        be expected to come much closer. Selections of rows and columns keep them.
 
     Raises
     ------
@@ -101,19 +116,33 @@ def compare(
     rhats = _by_method("function_rhat", function_rhat, methods, _rhat)
     costs = _by_method("draws", draws, methods, _cost)
     temperatures, scored = fit_temperatures(validation, methods, y)
+    known = sides(by_chain, everyone)
+    against = None if target is None else known[named or UNNAMED]
+    chosen = np.flatnonzero(scored)
 
-    def scores(name: str, variables: Variables) -> dict[str, float]:
-        variables = rows_of(variables, scored)
+    def scores(name: str, variables: Variables, target: Variables | None, rows: Array) -> Scores:
+        own = rows_of(variables, rows)
         with errors_named(name):
-            found = _scores(variables, y[scored], scale, temperatures.get(name))
-            if target is None:
-                return found
-            return found | _distances(variables, rows_of(target, scored), scale)
+            found = _scores(own, y[rows], scale, temperatures.get(name))
+            return (
+                found if target is None else found | _distances(own, rows_of(target, rows), scale)
+            )
 
-    rows = {name: scores(name, variables) for name, variables in everyone.items()}
+    rows = {name: scores(name, each, target, chosen) for name, each in everyone.items()}
     reference_scores = rows.get(named or UNNAMED, {})
+    if standard_errors:
+        for name in methods:
+            spread = bootstrap_errors(partial(scores, name), known[name], against, chosen)
+            rows[name] |= {f"{score}_se": error for score, error in spread.items()}
     rows = {name: rows[name] | rhats.get(name, {}) | costs.get(name, {}) for name in methods}
-    return table_of(rows, named, reference_scores)
+    table = table_of(rows, named, reference_scores)
+    table.attrs["noise_floor"] = _floor(against, chosen, scale)
+    return table
+
+
+def _floor(against: Side | None, rows: Array, scale: ArrayLike) -> Scores:
+    """Distances between halves of the reference's chains."""
+    return noise_floor(against, lambda p, q: _distances(rows_of(p, rows), rows_of(q, rows), scale))
 
 
 def _by_method(

@@ -25,10 +25,11 @@ def variables_by_method(predictions: Any) -> ByMethod:
             f"got predictions of type {type(predictions).__name__}, expected a dict that is not "
             "empty: name each, as in {'nuts': prediction}"
         )
-    return {name: _variables(name, prediction) for name, prediction in predictions.items()}
+    return {name: variables_of(name, prediction) for name, prediction in predictions.items()}
 
 
-def _variables(name: str, prediction: Any) -> Variables:
+def variables_of(name: str, prediction: Any) -> Variables:
+    """Give the variables of one prediction as arrays."""
     if not isinstance(prediction, Mapping):
         return {"probs": np.asarray(prediction)}
     found = {key: np.asarray(prediction[key]) for key in VARIABLES if key in prediction}
@@ -51,7 +52,7 @@ def reference_variables(reference: Any, methods: ByMethod) -> Variables | None:
                 f"got a method and a reference both called {UNNAMED!r}, expected different names: "
                 "rename the method"
             )
-        return _variables(UNNAMED, reference)
+        return variables_of(UNNAMED, reference)
     check_names("reference", [reference], methods)
     return methods[reference]
 

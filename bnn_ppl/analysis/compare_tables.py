@@ -53,13 +53,32 @@ def table_of(
 
     there = dict.fromkeys(itertools.chain(*rows.values()))
     columns = [column for name in HEADINGS for column in there if _score(column) == name]
+    columns = [each for column in columns for each in (column, f"{column}_se") if each in there]
     table = pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
     table.attrs = {
-        "better": {column: _better(column) for column in columns if column not in NEITHER},
+        "better": {column: _better(column) for column in columns if _is_ranked(column)},
         "reference": reference,
         "reference_scores": reference_scores,
     }
     return table
+
+
+def with_errors(table: pandas.DataFrame) -> pandas.DataFrame:
+    """Write the scores of a table with their standard errors beside them, as text to print."""
+    shown = table.copy()
+    for name in [name for name in table if f"{name}_se" in table]:
+        pairs = zip(table[name], shown.pop(f"{name}_se"), strict=True)
+        shown[name] = [f"{value:.4g} ± {error:.2g}" for value, error in pairs]
+    return shown
+
+
+def _is_ranked(column: str) -> bool:
+    return column not in NEITHER and not column.endswith("_se")
+
+
+def _is_error(column: str, table: pandas.DataFrame) -> bool:
+    """Whether a column holds the standard errors of another one of the table."""
+    return column.endswith("_se") and column.removesuffix("_se") in table
 
 
 def _better(column: str) -> Better:
@@ -112,7 +131,8 @@ def to_latex(table: pandas.DataFrame, *, digits: int = 4) -> str:
         From `compare`, or some of its rows and columns.
     digits : int
         Significant digits of the median of each column; all values of a column have as many
-        decimals. Values that look equal are best together.
+        decimals, and so have standard errors, which follow their values. Values that look equal
+        are best together.
 
     Returns
     -------
@@ -123,11 +143,12 @@ def to_latex(table: pandas.DataFrame, *, digits: int = 4) -> str:
     # the numbers and the bold to format all the same.
     if digits < 1:
         raise ValueError(f"got digits={digits}, expected 1 or more; 4 is usual")
-    cells = {column: _cells(table, column, digits) for column in table}
-    head = ["Method", *(_heading(table, column) for column in table)]
-    body = [[_escaped(name), *(cells[column][name] for column in table)] for name in table.index]
+    columns = [each for each in table if not _is_error(each, table)]
+    cells = {column: _cells(table, column, digits) for column in columns}
+    head = ["Method", *(_heading(table, column) for column in columns)]
+    body = [[_escaped(name), *(cells[column][name] for column in columns)] for name in table.index]
     first, *rest = [" & ".join(row) + r" \\" for row in (head, *body)]
-    begin = rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}"
+    begin = rf"\begin{{tabular}}{{l{'r' * len(columns)}}}"
     lines = [begin, r"\toprule", first, r"\midrule", *rest, r"\bottomrule", r"\end{tabular}"]
     return "\n".join(lines) + "\n"
 
@@ -147,7 +168,13 @@ def _cells(table: pandas.DataFrame, column: str, digits: int) -> dict[str, str]:
     values = table[column].astype(float)
     decimals = 0 if column in COUNTS else _decimals(values.to_numpy(), digits)
     leaders = best(table.assign(**{column: values.round(decimals)}), column)
-    return {name: _number(value, decimals, name in leaders) for name, value in values.items()}
+    found = {name: _number(value, decimals, name in leaders) for name, value in values.items()}
+    if f"{column}_se" not in table:
+        return found
+    errors = table[f"{column}_se"].astype(float)
+    return {
+        name: rf"{found[name]} $\pm$ {_number(errors[name], decimals, False)}" for name in found
+    }
 
 
 def _decimals(values: Array, digits: int) -> int:

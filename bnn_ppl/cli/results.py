@@ -5,23 +5,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.compare_inputs import VARIABLES
-from bnn_ppl.analysis.compare_tables import to_latex
+from bnn_ppl.analysis.compare_tables import HEADINGS, to_latex, with_errors
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
 from bnn_ppl.cli.tables import with_output_names
+from bnn_ppl.data.published import OWN_REFERENCES, HMCChains, OwnReference
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.sampling.judged import judged
+
+PUBLISHED = ("published", *OWN_REFERENCES)
 
 
 def summary(
@@ -106,6 +109,7 @@ def compare(
     reference: str | None = None,
     on: Scored | None = None,
     calibrate: float = 0.0,
+    standard_errors: bool = False,
     latex: bool = False,
     figure: Path = Path("comparison.png"),
     progress: bool = True,
@@ -120,14 +124,18 @@ def compare(
     reference
         Predictions that the others are compared with, for example HMC's: the name of a run's
         folder, an .npz file with "probs" (or "mean" and "variance") of the same rows, or
-        "published" for those of Izmailov et al. (2021) on cifar10's test rows. The table then shows
-        agreement and total variation (classification) or Wasserstein distances (regression).
+        "published" for those of Izmailov et al. (2021) on cifar10's test rows; "digits-lenet" or
+        "mnist160" for HMC's that ship with the package, for runs on the posterior that is then
+        printed. The table shows agreement and total variation (classification) or Wasserstein
+        distances (regression), and below it those between two halves of the reference's chains.
     on
         Rows to score: by default those held out of training if the runs have any (they must be the
         same), otherwise the test rows.
     calibrate
         Fraction of these rows (the first ones) on which each method's probabilities are
         calibrated by a temperature; scores are then of the remaining rows.
+    standard_errors
+        Show the standard error of each score, by bootstrap over rows and chains.
     latex
         Print the table as LaTeX.
     figure
@@ -145,21 +153,57 @@ def compare(
     data = first.data
     draws = {name: run.draws for name, run in runs.items()}
     predictions, functions = predicted(runs, data.test, progress=progress)
+    elsewhere = None if reference in runs else predicted_elsewhere(reference, data, data_dir)
+    by_chain = _by_chain(runs, predictions, functions, standard_errors)
+    if isinstance(elsewhere, HMCChains):
+        by_chain["the reference"] = list(elsewhere.probs_by_chain)
+        elsewhere = elsewhere.probs
     table = bnn.compare(
         predictions,
         data.test.y,
-        reference if reference in runs else predicted_elsewhere(reference, data, data_dir),
+        reference if reference in runs else elsewhere,
         validation=np.arange(round(calibrate * len(data.test.y))) if calibrate else None,
         draws=draws,
         function_rhat={
             name: of_run for name, of_run in functions.items() if of_run.posterior.sizes["draw"] > 1
         },
         scale=data.y_scale,
+        by_chain=by_chain,
+        standard_errors=standard_errors,
     )
     table = with_output_names(table, data, axis=1)
-    print(to_latex(table) if latex else table.to_string(float_format="{:.4g}".format))
+    shown = with_errors(table)
+    print(to_latex(table) if latex else shown.to_string(float_format="{:.4g}".format))
+    if not latex:
+        _print_floor(table)
     bnn.plots.comparison(table).savefig(figure, dpi=150)
     print(f"figure in {figure}")
+
+
+def _by_chain(
+    runs: dict[str, Opened], predictions: dict, functions: dict, also_regressions: bool
+) -> dict[str, list]:
+    """Predictions of each chain: of classes averages of what is known; of regressions anew."""
+    found: dict[str, list] = {}
+    for name, run in runs.items():
+        number = functions[name].posterior.sizes["chain"]
+        if number < 2:
+            continue
+        if "probs" in predictions[name]:
+            probs = functions[name].posterior["probs"].mean("draw").to_numpy()
+            found[name] = list(probs)
+        elif also_regressions:
+            draws = run.draws
+            chains = [draws.isel(chain=[k]) for k in range(number)]
+            found[name] = [bnn.predict(run.predicting, each, run.data.test) for each in chains]
+    return found
+
+
+def _print_floor(table: Any) -> None:
+    floor = table.attrs["noise_floor"]
+    if floor:
+        words = ", ".join(f"{HEADINGS[name].lower()} {value:.4g}" for name, value in floor.items())
+        print(f"one half of the reference's chains against the other: {words}")
 
 
 def _check_comparison(names: list[str], reference: str | None, calibrate: float) -> None:
@@ -172,30 +216,32 @@ def _check_comparison(names: list[str], reference: str | None, calibrate: float)
 
 def check_reference(reference: str | None, names: list[str]) -> None:
     """Refuse a reference that is neither one of these names nor predictions made elsewhere."""
-    elsewhere = reference == "published" or Path(reference or "").suffix == ".npz"
+    elsewhere = reference in PUBLISHED or Path(reference or "").suffix == ".npz"
     if reference is not None and reference not in names and not elsewhere:
         raise ValueError(
             f"got --reference {reference}, expected one of {', '.join(names)}, an .npz file of "
-            "predictions, or published"
+            f"predictions, or {', '.join(PUBLISHED)}"
         )
-    if elsewhere and reference != "published" and not Path(str(reference)).is_file():
+    if elsewhere and reference not in PUBLISHED and not Path(str(reference)).is_file():
         raise FileNotFoundError(f"got --reference {reference}, expected a file that is there")
 
 
 def check_published(reference: str | None, run: Opened) -> None:
     """Refuse to compare published predictions, of test rows, with those of others."""
-    if reference == "published" and run.rows != "test":
+    if reference in PUBLISHED and run.rows != "test":
         raise ValueError(
-            "got --reference published for held-out rows, expected the test rows: use --on test"
+            f"got --reference {reference} for held-out rows, expected the test rows: use --on test"
         )
 
 
 def predicted_elsewhere(
     reference: str | None, data: Any, data_dir: Path | None
-) -> Prediction | None:
+) -> Prediction | HMCChains | None:
     """Read predictions of the rows to score that were made elsewhere."""
     if reference is None:
         return None
+    if reference in OWN_REFERENCES:
+        return _own_reference(reference, data)
     if reference == "published":
         found = bnn.data.hmc_reference(data.name, data_dir=data_dir)
         shuffled = data.source == "tensorflow-datasets"
@@ -205,6 +251,18 @@ def predicted_elsewhere(
             return {name: file[name] for name in VARIABLES if name in file.files}
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise ValueError(f"{reference}: cannot be read ({error}); write it again") from error
+
+
+def _own_reference(reference: str, data: Any) -> HMCChains:
+    """Give HMC's predictions, and say of what; refuse other test rows than those they are of."""
+    found = bnn.data.hmc_reference(cast(OwnReference, reference))
+    if not np.array_equal(found.y, data.test.y):
+        raise ValueError(
+            f"got --reference {reference} for {len(data.test.y)} test rows of {data.name}, "
+            f"expected its {len(found.y)}: compare runs on {found.about['problem']}"
+        )
+    print(f"reference {reference}: HMC of the posterior of {found.about['problem']}")
+    return found
 
 
 def predicted(

@@ -2,13 +2,14 @@
 
 import zipfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.metrics.inputs import SUM_TOLERANCE, Array
+from bnn_ppl.data.published import OWN_REFERENCES, OwnReference
 
 # Rows of the competition's public part, by the shape of its files.
 _PUBLIC = {(50_000, 10): 10_000, (2000, 7): 1000, (256, 1000): 100}
@@ -36,7 +37,8 @@ def score(
         with "probs" or "samples", such as predictions.npz of bnn-ppl predict.
     reference
         Such a file of the same rows, or "published" for HMC's class probabilities of cifar10 by
-        Izmailov et al. (2021). Samples may also be in columns, as in the competition's file.
+        Izmailov et al. (2021), "digits-lenet" or "mnist160" for those that ship with the package.
+        Samples may also be in columns, as in the competition's file.
     public
         Score the first so many rows as well. By default 10000, 1000 or 100 for files of the
         competition's shapes (50000 x 10, 2000 x 7, 256 x 1000).
@@ -68,6 +70,8 @@ def score(
 def _reference(reference: str, data_dir: Path | None) -> Array:
     if reference == "published":
         return np.asarray(bnn.data.hmc_reference("cifar10", data_dir=data_dir).probs)
+    if reference in OWN_REFERENCES:
+        return np.asarray(bnn.data.hmc_reference(cast(OwnReference, reference)).probs)
     return _read(Path(reference))
 
 

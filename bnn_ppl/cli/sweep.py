@@ -10,10 +10,12 @@ import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.agreement import are_fits
+from bnn_ppl.analysis.compare_tables import with_errors
 from bnn_ppl.cli.results import check_published, check_reference, predicted, predicted_elsewhere
 from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, reopen_all
 from bnn_ppl.cli.tables import with_output_names
+from bnn_ppl.data.published import HMCChains
 
 _ALL_ROWS = (
     *("data", "split", "target", "classes", "only-classes", "image-size", "data-dir"),
@@ -98,8 +100,8 @@ def sweep_command(arguments: Sequence[str], run: Callable[[list[str]], Any]) -> 
             Seeds of the run.
         reference
             One of the values (with --by, two separated by a comma) whose predictions the others
-            are compared with; or, with --on test, predictions as of ``compare``: an .npz file or
-            "published".
+            are compared with; or, with --on test, predictions as of ``compare``: an .npz file,
+            "published", "digits-lenet" or "mnist160".
         folder
             Output folder for the runs, sweep.csv and sweep.png; by default runs/sweep-<option>.
         data_dir
@@ -241,6 +243,7 @@ def _table(
     first = next(iter(runs.values()))
     check_published(reference, first)
     elsewhere = None if reference in runs else predicted_elsewhere(reference, first.data, data_dir)
+    elsewhere = elsewhere.probs if isinstance(elsewhere, HMCChains) else elsewhere
     draws = {name: run.draws for name, run in runs.items()}
     predictions, functions = predicted(runs, first.data.test, known)
     table = bnn.compare(
@@ -276,22 +279,14 @@ def _report(tables: list[Any], study: Study, folder: Path) -> None:
         scores = [name for name in runs if name not in (*options, *repeated)]
         runs[[*options, *repeated, *scores]].to_csv(folder / "runs.csv", index=False)
         table = mean_and_error(runs.drop(columns=repeated), options)
-    print(_shown(table).to_string(index=False, float_format="{:.4g}".format))
+    shown = table.dropna(axis="columns", how="all")  # without what no run has
+    print(with_errors(shown).to_string(index=False, float_format="{:.4g}".format))
     table.to_csv(folder / "sweep.csv", index=False)
     bnn.plots.sweep(table, options).savefig(folder / "sweep.png", dpi=150)
     number = len(tables)
     each = f": mean ± standard error of {number} runs" if number > 1 else ""
     print(f"scores on the {study.on} rows{each}")
     print(f"table in {folder / 'sweep.csv'}, figure in {folder / 'sweep.png'}")
-
-
-def _shown(table: Any) -> Any:
-    """Put standard errors beside their means; leave out what no run has."""
-    shown = table.dropna(axis="columns", how="all")
-    for name in [name for name in shown if f"{name}_se" in shown]:
-        pairs = zip(table[name], shown.pop(f"{name}_se"), strict=True)
-        shown[name] = [f"{mean:.4g} ± {error:.2g}" for mean, error in pairs]
-    return shown
 
 
 def mean_and_error(runs: Any, options: list[str]) -> Any:

@@ -22,7 +22,7 @@ from bnn_ppl.data.choice import of_classes
 from bnn_ppl.data.encoding import Encoding, encode, in_words
 from bnn_ppl.data.image_files import folder_test_images, image_folder
 from bnn_ppl.data.images import test_images
-from bnn_ppl.data.published import HMCReference, hmc_reference, published
+from bnn_ppl.data.published import HMCChains, HMCReference, hmc_reference, published
 from bnn_ppl.data.reading import Data, DataSet, places
 from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.tfds import from_tfds, tfds_test_images
@@ -32,6 +32,7 @@ __all__ = [
     "Data",
     "DataSet",
     "Encoding",
+    "HMCChains",
     "HMCReference",
     "Stream",
     "encode",

@@ -2,10 +2,11 @@
 
 import csv
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from bnn_ppl.data.tables import has_published_splits
 _ROWS = 10_000  # test images
 _SHA256 = "f3a6eb5aec1967ec9c91f0f6c10c8cac8052c9b69fb9473c80db8a92e1ce5042"  # of `probs`
 _FILES = ("hmc_reference.npz", "probs.csv")
+OwnReference: TypeAlias = Literal["digits-lenet", "mnist160"]
+OWN_REFERENCES = {"digits-lenet": "digits/hmc_lenet.npz", "mnist160": "mnist/hmc_160.npz"}
+_MNIST160 = "--data mnist --subset 160 --hidden 256 256 --prior normal --prior-scale 1"
 _SOURCE = "https://github.com/izmailovpavel/neurips_bdl_starter_kit"
 
 
@@ -45,31 +49,69 @@ class HMCReference(NamedTuple):
     tfds_order: np.ndarray
 
 
+class HMCChains(NamedTuple):
+    """Predictions of HMC for test rows that ship with the package, chain by chain.
+
+    Attributes
+    ----------
+    probs : numpy.ndarray
+        Shape (rows, classes), float32: the average over the draws of all chains.
+    y : numpy.ndarray
+        Shape (rows,), int: the true classes, with which a user can check the order of the rows.
+    probs_by_chain : numpy.ndarray
+        Shape (chains, rows, classes), float32: the average over the draws of each chain.
+    about : dict
+        How it was run, as far as is known: "problem" (arguments of ``bnn-ppl run``, by which other
+        methods sample the same posterior), numbers of draws and gradients, R-hat and effective
+        sample size of the probabilities.
+    """
+
+    probs: np.ndarray
+    y: np.ndarray
+    probs_by_chain: np.ndarray
+    about: dict[str, Any]
+
+
+@overload
+def hmc_reference(
+    name: OwnReference, *, data_dir: str | os.PathLike[str] | None = None
+) -> HMCChains: ...
+@overload
+def hmc_reference(
+    name: Literal["cifar10"] = "cifar10", *, data_dir: str | os.PathLike[str] | None = None
+) -> HMCReference: ...
 def hmc_reference(
     name: str = "cifar10", *, data_dir: str | os.PathLike[str] | None = None
-) -> HMCReference:
-    """Give the published predictive probabilities of full-batch HMC on the test images.
+) -> HMCReference | HMCChains:
+    """Give the predictive probabilities of full-batch HMC on test images, to compare with.
 
-    Izmailov, Vikram, Hoffman and Wilson (2021), "What Are Bayesian Neural Network Posteriors Really
-    Like?", as published by Wilson et al. (2022), "Evaluating approximate inference in Bayesian deep
-    learning": a ResNet-20 with filter response normalisation and swish, no augmentation,
-    temperature 1, prior variance 1/5. Against the labels they have accuracy 0.9144, NLL 0.2773,
-    Brier score 0.1339 and expected calibration error 0.0522 (20 bins of equal mass).
-    `bnn_ppl.metrics.agreement` and `total_variation` compare another prediction with them.
+    "cifar10" is that of Izmailov, Vikram, Hoffman and Wilson (2021), "What Are Bayesian Neural
+    Network Posteriors Really Like?", as published by Wilson et al. (2022), "Evaluating approximate
+    inference in Bayesian deep learning": a ResNet-20 with filter response normalisation and swish,
+    no augmentation, temperature 1, prior variance 1/5. Against the labels they have accuracy
+    0.9144, NLL 0.2773, Brier score 0.1339 and expected calibration error 0.0522 (20 bins of equal
+    mass). `bnn_ppl.metrics.agreement` and `total_variation` compare another prediction
+    with them.
+
+    Two ship with the package, for networks that a laptop can sample: "digits-lenet", a LeNet of
+    1,898 weights on 500 digits, and "mnist160", 784-256-256-10 on 160 images of MNIST, which is
+    much less well known (``benchmarks/digits_lenet.py``, ``benchmarks/mnist160.py``).
 
     Parameters
     ----------
     name : str
-        "cifar10".
+        "cifar10", "digits-lenet" or "mnist160".
     data_dir : path, optional
         Folder that holds ``cifar10/probs.csv``, which is ``data/cifar10/probs.csv`` of
         https://github.com/izmailovpavel/neurips_bdl_starter_kit as it is, or
         ``cifar10/hmc_reference.npz``, these numbers as arrays ``probs`` and ``tfds_order``;
-        default: the environment variable BNN_PPL_DATA.
+        default: the environment variable BNN_PPL_DATA. The others need none.
 
     Returns
     -------
-    HMCReference
+    HMCReference or HMCChains
+        Of "digits-lenet" and "mnist160" an HMCChains, in the order of ``load("digits").test`` and
+        of the first 2,000 rows of ``load("mnist").test``. Of "cifar10" an HMCReference:
         ``probs`` (10000, 10), in the order of ``load("cifar10").test`` if that was read from files.
         Images from tensorflow-datasets are in another order, so::
 
@@ -87,7 +129,9 @@ def hmc_reference(
     FileNotFoundError
         If no folder has the file.
     """
-    check_name(name, ["cifar10"])
+    check_name(name, ["cifar10", *OWN_REFERENCES])
+    if name in OWN_REFERENCES:
+        return _own_reference(name)
     path = _reference_file(places(data_dir))
     probs, order = _published_order(path) if path.suffix == ".csv" else _arrays(path)
     if len(probs) == _ROWS:  # all; fewer are a user's own
@@ -96,6 +140,24 @@ def hmc_reference(
         source = f"get data/cifar10/probs.csv of {_SOURCE} again"
         require(path, not other, "other numbers", "the published ones", source)
     return HMCReference(probs, order.astype(np.int64))
+
+
+def _own_reference(name: str) -> HMCChains:
+    path = PACKAGE / OWN_REFERENCES[name]
+    if name == "digits-lenet":
+        chains, y, text = read_npz(path, "probs_by_chain", "y", "about")
+        about = json.loads(str(text))
+    else:  # made before labels and settings were kept with it
+        scalars = "num_draws", "acceptance", "seconds", "gradient_evaluations"
+        chains, rhat, *values = read_npz(path, "probs_by_chain", "rhat", *scalars)
+        (y,) = read_npz(PACKAGE / "mnist" / "mnist.npz", "y_test")
+        about = {
+            "problem": _MNIST160,
+            **{key: v.item() for key, v in zip(scalars, values, strict=True)},
+        }
+        defined = rhat[np.isfinite(rhat)].astype(float)
+        about |= {"rhat_median": float(np.median(defined)), "rhat_max": float(defined.max())}
+    return HMCChains(chains.mean(0), y[: chains.shape[1]].astype(np.int32), chains, about)
 
 
 def _reference_file(where: Sequence[Place]) -> Path:

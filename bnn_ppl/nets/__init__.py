@@ -5,7 +5,7 @@ from bnn_ppl.nets.bottleneck import BottleneckResNet, ResNet50
 from bnn_ppl.nets.cnn_lstm import CNNLSTM
 from bnn_ppl.nets.competition import CompetitionAlexNet, CompetitionCNN, CompetitionLeNet
 from bnn_ppl.nets.layers import FilterResponseNorm
-from bnn_ppl.nets.lenet import LeNet, LeNet5, LeNetCaffe
+from bnn_ppl.nets.lenet import LeNet, LeNet5, LeNetCaffe, LeNetSmall
 from bnn_ppl.nets.low_rank import low_rank
 from bnn_ppl.nets.mlp import MLP
 from bnn_ppl.nets.other_libraries import from_equinox, from_function, from_linen
@@ -29,6 +29,7 @@ __all__ = [
     "LeNet",
     "LeNet5",
     "LeNetCaffe",
+    "LeNetSmall",
     "PreResNet",
     "ResNet",
     "ResNet18",

@@ -1,4 +1,4 @@
-"""LeNet in the three versions used in studies of Bayesian networks."""
+"""LeNet in the versions used in studies of Bayesian networks, and a small one."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -154,6 +154,44 @@ class LeNetCaffe(LeNet5):
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, rngs: nnx.Rngs):
         super().__init__(image_shape, num_classes, widths=(20, 50), hidden=(500,), rngs=rngs)
+
+
+class LeNetSmall(nnx.Module):
+    """Two 3x3 convolutions (8, 16) of stride 2, each with tanh, and a dense layer.
+
+    For images as small as 8x8, and a posterior that full-batch HMC samples on a laptop: as in the
+    network of LeCun et al. (1989), "Backpropagation Applied to Handwritten Zip Code Recognition",
+    strides in place of pooling and tanh leave the log-density smooth. 1,898 parameters for 8x8x1,
+    10 classes.
+
+    Parameters
+    ----------
+    image_shape
+        (height, width, channels) of one image; at least 4 pixels a side.
+    num_classes
+        Number of outputs.
+    rngs
+        Source of the initial weights.
+
+    Raises
+    ------
+    ValueError
+        If the images are too small.
+    """
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, rngs: nnx.Rngs):
+        height, width, channels = image_shape
+        if min(height, width) < 4:
+            raise ValueError(f"got images of {height}x{width}, expected at least 4 pixels a side")
+        conv = partial(nnx.Conv, kernel_size=(3, 3), strides=2, padding="SAME", rngs=rngs)
+        self.convolutions = nnx.List([conv(channels, 8), conv(8, 16)])
+        self.output = nnx.Linear(16 * -(-height // 4) * -(-width // 4), num_classes, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map images (rows, height, width, channels) to logits (rows, num_classes)."""
+        for convolution in self.convolutions:
+            x = nnx.tanh(convolution(x))
+        return self.output(x.reshape(x.shape[0], -1))
 
 
 def _pooled(size: int) -> int:

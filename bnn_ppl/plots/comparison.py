@@ -42,7 +42,8 @@ _TOPS = {"rhat_median": 2.0}  # stuck chains may have any R-hat
 def comparison(table: pandas.DataFrame) -> Figure:
     """Methods side by side: a small panel per score, a dot per method, the best one filled.
 
-    A dashed line marks the reference's own score, a dotted one the ideal value. Costs that
+    A dashed line marks the reference's own score, a dotted one the ideal value; bars are standard
+    errors, where the table has them. Costs that
     differ tenfold are on a logarithmic axis. A method without a value has no dot.
 
     Parameters
@@ -134,6 +135,9 @@ def _score_panel(ax: Axes, table: pandas.DataFrame, column: str) -> None:
     filled = table.index.isin(best(table, column))
     for chosen, color in ((~filled, "white"), (filled, BLUE)):
         ax.plot(values[chosen], places[chosen], "o", mfc=color, mec=BLUE, mew=1.5, ms=6.5, zorder=3)
+    if f"{column}_se" in table:
+        errors = table[f"{column}_se"].to_numpy(float)
+        ax.errorbar(values, places, xerr=errors, fmt="none", ecolor=BLUE, elinewidth=1.2)
     for place in places[np.isinf(values)]:
         ax.annotate("infinite", (0.5, place), xycoords=("axes fraction", "data"), **CENTRED)
     goal = table.attrs["better"][column]

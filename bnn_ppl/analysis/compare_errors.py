@@ -1,0 +1,139 @@
+"""Standard errors of the scores of `bnn_ppl.compare`, and the noise of its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from scipy.special import logsumexp
+
+from bnn_ppl.analysis.compare_inputs import ByMethod, Variables, check_names, variables_of
+from bnn_ppl.analysis.metrics.inputs import Array
+
+Scores: TypeAlias = dict[str, float]
+
+_ROW_RESAMPLES = 200
+_CHAIN_RESAMPLES = 100
+_SEED = 0
+
+
+class Side(NamedTuple):
+    """A prediction, and those of its chains where they are known and several."""
+
+    variables: Variables
+    chains: list[Variables]
+
+
+def sides(by_chain: Mapping[str, Sequence[Any]] | None, methods: ByMethod) -> dict[str, Side]:
+    """Give each prediction with its chains, checked to be of the same rows and kind."""
+    check_names("by_chain", by_chain, methods)
+    found = {}
+    for name, variables in methods.items():
+        chains = [variables_of(name, each) for each in (by_chain or {}).get(name, ())]
+        for chain in chains:
+            _check_chain(name, chain, variables)
+        kept = [{key: chain[key] for key in variables if key in chain} for chain in chains]
+        found[name] = Side(variables, kept if len(kept) > 1 else [])
+    return found
+
+
+def _check_chain(name: str, chain: Variables, whole: Variables) -> None:
+    key = "probs" if "probs" in whole else "mean"
+    shape = chain[key].shape if key in chain else None
+    if shape != whole[key].shape:
+        raise ValueError(
+            f"by_chain, {name}: got a chain with {key} of shape {shape}, expected "
+            f"{whole[key].shape} as of the whole prediction: predict the same rows with each chain"
+        )
+
+
+def noise_floor(target: Side | None, distances: Callable[[Variables, Variables], Scores]) -> Scores:
+    """Distances between two halves of the reference's chains, every second one and the others."""
+    if target is None or not target.chains:
+        return {}
+    return distances(mixture(target.chains[::2]), mixture(target.chains[1::2]))
+
+
+def bootstrap_errors(
+    score: Callable[[Variables, Variables | None, Array], Scores],
+    side: Side,
+    target: Side | None,
+    rows: Array,
+) -> Scores:
+    """Bootstrap the scores over rows, the chains of the prediction and those of the reference.
+
+    Parameters
+    ----------
+    score
+        Function of a prediction, the reference and row numbers that gives the scores.
+    side, target
+        The prediction and the reference; the same object where one is the other.
+    rows
+        Numbers of the rows that are scored, (rows,).
+
+    Returns
+    -------
+    dict of str to float
+        The root of the sum of the variances of the parts; NaN where a score is not finite.
+    """
+    rng = np.random.default_rng(_SEED)
+    reference = None if target is None else target.variables
+    over_rows = [
+        score(side.variables, reference, rng.choice(rows, len(rows))) for _ in range(_ROW_RESAMPLES)
+    ]
+    total = _variances(over_rows, 1.0)
+    if side.chains and side is not target:
+        total = _plus(total, _over(side.chains, lambda mixed: score(mixed, reference, rows), rng))
+    elif side.chains:  # at no distance from itself, however few its chains
+        total = _plus(total, _over(side.chains, lambda mixed: score(mixed, None, rows), rng))
+    if target is not None and target.chains and side is not target:
+        by_target = _over(target.chains, lambda mixed: score(side.variables, mixed, rows), rng)
+        total = _plus(total, by_target)
+    total.pop("temperature", None)  # is not of these rows
+    return {name: float(np.sqrt(variance)) for name, variance in total.items()}
+
+
+def mixture(chains: Sequence[Variables]) -> Variables:
+    """Average predictions with equal weights: the variables of the mixture."""
+    found: Variables = {}
+    if "probs" in chains[0]:
+        found["probs"] = np.mean([chain["probs"] for chain in chains], axis=0)
+    else:
+        means, variances = (
+            np.stack([chain[name] for chain in chains]) for name in ("mean", "variance")
+        )
+        # With means about their average: the difference of squares would cancel.
+        found["mean"] = means.mean(0)
+        found["variance"] = variances.mean(0) + means.var(0)
+    if all("log_prob" in chain for chain in chains):
+        logs = np.stack([chain["log_prob"] for chain in chains])
+        found["log_prob"] = logsumexp(logs, axis=0) - np.log(len(chains))
+    return found
+
+
+def _over(
+    chains: Sequence[Variables], score: Callable[[Variables], Scores], rng: np.random.Generator
+) -> Scores:
+    """Variances over resamples of the chains, corrected for how few there are."""
+    count = len(chains)
+    known: dict[tuple[int, ...], Scores] = {}
+    drawn = []
+    for _ in range(_CHAIN_RESAMPLES):
+        chosen = tuple(np.sort(rng.choice(count, count)).tolist())
+        if chosen not in known:  # of four chains there are 35
+            known[chosen] = score(mixture([chains[number] for number in chosen]))
+        drawn.append(known[chosen])
+    return _variances(drawn, count / (count - 1))
+
+
+def _variances(resamples: Sequence[Scores], factor: float) -> Scores:
+    with np.errstate(invalid="ignore"):
+        return {
+            name: factor * float(np.var([each[name] for each in resamples], ddof=1))
+            for name in resamples[0]
+        }
+
+
+def _plus(total: Scores, part: Scores) -> Scores:
+    return {name: variance + part.get(name, 0.0) for name, variance in total.items()}
