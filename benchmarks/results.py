@@ -22,7 +22,7 @@ import frontier_table
 import pandas
 import peers_table
 from default_tables import FIGURE
-from tables import cells, markdown
+from tables import cells, markdown, number
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED, STUDIES = ROOT / "benchmarks" / "stored", ROOT / "benchmarks" / "studies"
