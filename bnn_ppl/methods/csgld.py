@@ -32,7 +32,7 @@ class ContourState(NamedTuple):
     gives="weighted draws",
     cost="a gradient and a value on a minibatch",
     bias="as sgld; a few draws may carry most of the weight",
-    length="an ensemble, 6,500 steps of sgnht and of warm-up, 200 draws 20 to 300 steps apart",
+    length="an ensemble, 6,500 steps of sgnht and of warm-up, 200 draws 20 to 900 steps apart",
     stochastic_gradients=True,
     takes_batch_statistics=True,
 )

@@ -27,7 +27,7 @@ class ThermostatState(NamedTuple):
     gives="draws",
     cost="a gradient on a minibatch",
     bias="first order in the step size, plus gradient noise",
-    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
+    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 900 steps apart",
     stochastic_gradients=True,
     takes_batch_statistics=True,
 )

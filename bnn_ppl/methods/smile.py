@@ -47,7 +47,7 @@ class Chain(NamedTuple):
     gives="draws",
     cost="a gradient on a minibatch",
     bias="second order in the step size, plus gradient noise",
-    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
+    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 900 steps apart",
     stochastic_gradients=True,
 )
 def smile(

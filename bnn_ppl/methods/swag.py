@@ -22,6 +22,7 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 Tree = Any
 
 _NUM_COLLECTED = 100  # points along the path of sgld
+_APART = 60  # steps of sgld, at most; a longer path winds, and weights about its mean fit badly
 _FEWEST_TO_TUNE = 100  # steps of sgld before them
 
 
@@ -91,13 +92,13 @@ def swag(
         Any method whose draw is the point that its steps update, such as :func:`bnn_ppl.descent` at
         a constant learning rate or :func:`bnn_ppl.sgld`. The weights of its draws
         (``log_weight``) are ignored. None: sgld, which tunes itself, from a mode on; 100 points are
-        collected after that, as far apart as its draws are.
+        collected after that, up to 60 steps apart.
     rank
         Number R of deviations stored, each of the size of the weights: at least 2, or 0 for a
         diagonal covariance.
     collect_every
         Number of steps from one collection to the next; by default an epoch, that is, the number
-        of full batches in the rows.
+        of full batches in the rows, or up to 60 steps of sgld.
     collect_from
         First step that collects, counted from 0; by default 0, or the first after the tuning of
         sgld. `inner` should have converged by then, unless ``init=`` of `run` starts it from
@@ -277,8 +278,8 @@ def swag_along_path(
         Number of deviations from the mean that are stored: the rank of the low-rank half of the
         covariance, at least 2; 0 for a diagonal covariance.
     collect_every
-        Number of steps between two collected points; by default an epoch of SGD, or as many steps
-        of sgld as there are between two of its draws.
+        Number of steps between two collected points; by default an epoch of SGD, or up to 60 steps
+        of sgld.
     collect_from
         First step that collects a point; by default the first after the tuning of sgld, half-way
         through warm-up for SGD, or 0 if the run of SGD starts from the draws of another.
@@ -317,7 +318,7 @@ def _along_sgld(
     scale: float,
 ) -> Method:
     inner = sgld(posterior)
-    every = collect_every or inner.counts.thin
+    every = collect_every or min(_APART, inner.counts.thin)
     first = inner.counts.num_warmup if collect_from is None else collect_from
     if first < _FEWEST_TO_TUNE:
         raise ValueError(

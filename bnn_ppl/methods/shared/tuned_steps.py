@@ -24,6 +24,7 @@ EXCESS = 0.03
 
 _NUM_WARMUP = 6_500  # the probes, and five windows
 _CHEAP, _THIN = 2**27, (20, 300)  # rows times weights of the steps from one draw to the next
+_CHEAP_OF_ALL, _THIN_OF_ALL = 2**29, (20, 900)  # of steps on all rows, for which none are gathered
 _PROBES = 300  # gradients from which the mass is estimated
 _WINDOW = 200  # steps over which the temperature is first averaged; each window is twice as long
 _MOST_CHANGE = 2.0  # factor by which a window may change the step size
@@ -160,10 +161,11 @@ def tuned(
 
 
 def _counts(posterior: Posterior) -> Counts:
-    """Give 200 draws as far apart as is cheap: 20 steps, for networks of few weights up to 300."""
+    """Give 200 draws as far apart as is cheap: 20 steps, for few weights and rows up to 900."""
     size = usual_batch_size(posterior.num_rows, posterior.num_weights)
     a_step = (size or posterior.num_rows) * posterior.num_weights
-    thin = min(max(_CHEAP // a_step, _THIN[0]), _THIN[1])
+    cheap, (least, most) = (_CHEAP, _THIN) if size else (_CHEAP_OF_ALL, _THIN_OF_ALL)
+    thin = min(max(cheap // a_step, least), most)
     return Counts(_NUM_WARMUP, num_draws=200, thin=thin, batch_size=size)
 
 
