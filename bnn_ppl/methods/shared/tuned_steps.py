@@ -24,7 +24,7 @@ EXCESS = 0.03
 
 _NUM_WARMUP = 6_500  # the probes, and five windows
 _CHEAP, _THIN = 2**27, (20, 300)  # rows times weights of the steps from one draw to the next
-_CHEAP_OF_ALL, _THIN_OF_ALL = 2**29, (20, 900)  # of steps on all rows, for which none are gathered
+_CHEAP_OF_ALL, _MOST_THIN = 2**29, 900  # all rows times weights of as many steps of small data
 _PROBES = 300  # gradients from which the mass is estimated
 _WINDOW = 200  # steps over which the temperature is first averaged; each window is twice as long
 _MOST_CHANGE = 2.0  # factor by which a window may change the step size
@@ -161,11 +161,12 @@ def tuned(
 
 
 def _counts(posterior: Posterior) -> Counts:
-    """Give 200 draws as far apart as is cheap: 20 steps, for few weights and rows up to 900."""
+    """Give 200 draws as far apart as is cheap: 20 to 300 steps, up to 900 for small data."""
     size = usual_batch_size(posterior.num_rows, posterior.num_weights)
     a_step = (size or posterior.num_rows) * posterior.num_weights
-    cheap, (least, most) = (_CHEAP, _THIN) if size else (_CHEAP_OF_ALL, _THIN_OF_ALL)
-    thin = min(max(cheap // a_step, least), most)
+    thin = min(max(_CHEAP // a_step, _THIN[0]), _THIN[1])
+    of_small = _CHEAP_OF_ALL // (posterior.num_rows * posterior.num_weights)
+    thin = max(thin, min(of_small, _MOST_THIN))
     return Counts(_NUM_WARMUP, num_draws=200, thin=thin, batch_size=size)
 
 
