@@ -22,7 +22,7 @@ def copy(tmp_path):
     """A copy of all that the program reads and writes."""
     shutil.copy(ROOT / "README.md", tmp_path)
     for folder in ("docs", "benchmarks"):
-        left_out = shutil.ignore_patterns("build", "jupyter_execute", "*.png", "*.npz")
+        left_out = shutil.ignore_patterns("build", "jupyter_execute", "*.npz")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=left_out)
     return tmp_path
 
