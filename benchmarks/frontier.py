@@ -64,7 +64,7 @@ def main() -> None:
                 # A process each, as a user's would be.
                 command = [sys.executable, __file__, *sys.argv[1:], "--one", name, method]
                 subprocess.run(command, check=False)
-    print(frontier_table.table(args.results))
+    print(frontier_table.table(args.results) if args.results.exists() else "no results yet")
 
 
 def measure(name: str, method: str, args: argparse.Namespace) -> None:
