@@ -15,8 +15,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -29,12 +29,7 @@ from bnn_ppl.data.streams import Stream, in_order_of, stream
 from bnn_ppl.model.checks import refuse_nonfinite_rows
 from bnn_ppl.model.features import Features, FixedPart, Unread, same_first_row
 from bnn_ppl.runtime.devices import bytes_of, matmul_precision, products_in
-from bnn_ppl.runtime.files import replace_file
-
-try:
-    import fcntl
-except ImportError:  # not on this system
-    fcntl = None  # type: ignore[assignment]
+from bnn_ppl.runtime.files import locked, replace_file
 
 Tree = Any
 
@@ -104,7 +99,8 @@ def stored_features(
     read = part.inputs_read()
     stored = _Stored(folder / digest, _shapes(part, read, rows.num_rows))
     stored.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(stored.folder), products_in(precision):
+    # Another process that computes the same features is waited for.
+    with locked(stored.folder / "lock", wait=True) or nullcontext(), products_in(precision):
         done = stored.num_done(rows.num_rows)
         if done < rows.num_rows:
             _compute(part, read, rows, stored, done, most)
@@ -137,17 +133,6 @@ def _shapes(part: FixedPart, read: list[bool], num_rows: int) -> dict[str, jax.S
         name: jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype)
         for name, leaf in (named | {"y": part.y}).items()
     }
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait for other processes that compute the same features."""
-    if fcntl is None:
-        yield
-        return
-    with (folder / "lock").open("w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        yield
 
 
 def _compute(

@@ -1,7 +1,13 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and locks between processes."""
 
 import os
 from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # not on this system
+    fcntl = None  # type: ignore[assignment]
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -16,3 +22,24 @@ def replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def locked(path: Path, *, wait: bool) -> IO[str] | None:
+    """Open a file that one process at a time can hold, until it is closed or the process ends.
+
+    None on a system without such locks.
+
+    Raises
+    ------
+    BlockingIOError
+        If another process holds it and `wait` is False.
+    """
+    if fcntl is None:
+        return None
+    file = path.open("w")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        file.close()
+        raise BlockingIOError(f"{path} is held by another process") from error
+    return file

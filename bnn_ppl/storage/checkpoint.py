@@ -21,13 +21,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from bnn_ppl.runtime.files import replace_file
+from bnn_ppl.runtime.files import locked, replace_file
 from bnn_ppl.storage.files import JSON, damaged, read_json
-
-try:
-    import fcntl
-except ImportError:  # not on this system
-    fcntl = None  # type: ignore[assignment]
 
 Tree = Any
 
@@ -101,18 +96,13 @@ def _check_header(folder: Path, header: JSON) -> None:
 
 def lock(folder: Path) -> Any:
     """Keep other processes from writing here until the file returned is closed, or ours ends."""
-    if fcntl is None:
-        return None
-    file = (folder / "state.lock").open("w")
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
+        return locked(folder / "state.lock", wait=False)
+    except BlockingIOError as error:
         raise ValueError(
             f"got folder={str(folder)!r}, which another process writes to, expected one at a time: "
             "wait for it, or name another folder"
         ) from error
-    return file
 
 
 def tidy(folder: Path) -> None:
