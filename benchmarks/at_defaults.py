@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import stored
+from memory import peak_memory_mb
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.linearised import for_prediction
@@ -67,7 +67,7 @@ def evaluate(data: Any, posterior: bnn.Posterior, name: str) -> dict[str, Any]:
         "step_size": float(stats["step_size"][:, -1].mean()) if "step_size" in stats else np.nan,
         "seconds": seconds,
         "cpu_seconds": cpu,
-        "peak_memory_mb": stored.peak_memory_mb(),
+        "peak_memory_mb": peak_memory_mb(),
         "gradients": draws.attrs["gradient_evaluations"],
         **mixing(data, posterior, draws),
         "converged": draws.attrs.get("converged", np.nan),

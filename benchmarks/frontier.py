@@ -29,6 +29,7 @@ import stored
 import xarray
 from at_defaults import MIXING, SCORES, TEMPERATURES, mixing, problem
 from defaults import DATA as SETTINGS
+from memory import peak_memory_mb
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
@@ -95,7 +96,7 @@ def measure(name: str, method: str, args: argparse.Namespace) -> None:
             **temperatures(draws),
             "seconds": seconds,
             "cpu_seconds": cpu,
-            "peak_memory_mb": stored.peak_memory_mb(),
+            "peak_memory_mb": peak_memory_mb(),
             "prior_scale": found["prior_scale"],
             "verdict": draws.attrs.get("verdict", ""),
         }

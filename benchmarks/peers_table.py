@@ -11,7 +11,7 @@ from tables import markdown, number, percent
 STORED = Path(__file__).parent / "stored" / "peers.csv"
 BEGIN, END = "# user code", "# end of user code"
 
-# The files of benchmarks/peers/ and the distributions whose versions are recorded.
+# The peers, and the distributions whose versions are recorded.
 PEERS = {
     "ours_hmc": "bnn_ppl",
     "ours_nuts": "bnn_ppl",
@@ -42,6 +42,12 @@ SHOWN = {
     "peak_memory_mb": "MB",
     "lines": "lines",
 }
+
+
+def file_of(peer: str) -> str:
+    """Name the file of benchmarks/peers/: all of our methods but laplace share one."""
+    shared = peer.startswith("ours_") and peer != "ours_laplace"
+    return "ours.py" if shared else f"{peer}.py"
 
 
 def lines_of_code(path: Path) -> int:

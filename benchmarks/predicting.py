@@ -12,10 +12,11 @@ next, and how far peak resident memory rose above that of a process that only ma
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
+
+from memory import peak_memory_mb
 
 WAYS = ("predict", "Predictive", "Predictive, parallel")
 
@@ -94,7 +95,7 @@ def measure(way: str, num_draws: int, num_rows: int) -> dict:
         return float(np.asarray(predictive(_key(1), x)["probs"]).mean(0)[0, 0])
 
     call = ours if way == WAYS[0] else theirs
-    before = peak_MB()
+    before = peak_memory_mb()
     seconds = []
     for _ in range(2):
         began = time.perf_counter()
@@ -103,7 +104,7 @@ def measure(way: str, num_draws: int, num_rows: int) -> dict:
     return {
         "first": seconds[0],
         "next": seconds[1],
-        "rise_MB": peak_MB() - before,
+        "rise_MB": peak_memory_mb() - before,
         "probability": probability,
     }
 
@@ -112,10 +113,6 @@ def _key(seed: int):
     import jax
 
     return jax.random.key(seed)
-
-
-def peak_MB() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

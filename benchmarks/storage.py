@@ -13,7 +13,6 @@ by ArviZ's ``to_netcdf``; and the time to read everything back.
 
 import argparse
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from memory import peak_memory_mb
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import Method
@@ -198,7 +198,7 @@ def rhat(folder: str, num_draws: str) -> dict:
 
 
 def peak() -> dict:
-    return {"peak_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return {"peak_MB": peak_memory_mb()}
 
 
 TASKS = {

@@ -5,7 +5,6 @@
 
 import datetime
 import platform
-import resource
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -54,11 +53,6 @@ def machine() -> str:
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     cores = len(names) or 1
     return f"{cores} cores {names[0] if names else platform.processor()}"
-
-
-def peak_memory_mb() -> float:
-    """Give the largest resident memory of this process so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _commit() -> str:

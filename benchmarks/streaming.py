@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from memory import peak_memory_mb
 
 BATCH, PART = 1024, 100_000
 
@@ -105,9 +106,7 @@ def gradients(posterior, seconds: float) -> tuple[float, int]:
 
 def report(steps_a_second: float, steps: int) -> None:
     """Print what was measured, and the largest resident memory of this process."""
-    # Not getrusage's, which begins at that of the process that wrote the table.
-    status = Path("/proc/self/status").read_text()
-    peak = int(status.split("VmHWM:")[1].split()[0]) / 2**10
+    peak = peak_memory_mb()
     print(json.dumps({"steps_a_second": steps_a_second, "peak_MB": peak, "steps": steps}))
 
 

@@ -1,27 +1,29 @@
 """Run one peer on arrays and measure it, in a process that imports nothing but that peer.
 
-    python one_run.py PEER ARRAYS.npz PREDICTION.npz SEED
+    python one_run.py FILE ARRAYS.npz PREDICTION.npz SEED [METHOD]
 
 The clock begins before the peer is imported and ends with its predictions, compilation included.
 """
 
 import importlib
 import json
-import resource
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from memory import peak_memory_mb
+
 
 def main() -> None:
-    peer, source, target, seed = sys.argv[1:]
+    name, source, target, seed, *method = sys.argv[1:]
     arrays = np.load(source)
     began, began_cpu = time.perf_counter(), time.process_time()
-    module = importlib.import_module(peer)
+    module = importlib.import_module(name)
     run = module.classify if "classes" in arrays else module.predict
-    found = run(arrays["x_train"], arrays["y_train"], arrays["x_test"], int(seed))
+    found = run(arrays["x_train"], arrays["y_train"], arrays["x_test"], int(seed), *method)
     found = {name: np.asarray(values, np.float64) for name, values in found.items()}
     measured = {
         "seconds": time.perf_counter() - began,
@@ -30,15 +32,6 @@ def main() -> None:
     }
     np.savez(target, **found)
     print(json.dumps(measured))
-
-
-def peak_memory_mb() -> float:
-    """Give the largest resident memory; getrusage would count that of the parent process too."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

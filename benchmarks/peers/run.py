@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import stored
-from peers_table import PEERS, lines_of_code, scores, table
+from peers_table import PEERS, file_of, lines_of_code, scores, table
 
 import bnn_ppl as bnn
 
@@ -56,7 +56,7 @@ def run_all(name: str, split: int, args: argparse.Namespace) -> None:
     data = bnn.data.load(name, split=split)
     for peer in args.peers:
         keys = {"data": name, "split": split, "peer": peer}
-        classifies = "def classify" in (HERE / f"{peer}.py").read_text()
+        classifies = "def classify" in (HERE / file_of(peer)).read_text()
         if stored.done(args.results, **keys) or (data.num_classes and not classifies):
             continue
         found = run_one(peer, data, split)
@@ -74,7 +74,9 @@ def run_one(peer: str, data: Any, seed: int) -> dict[str, Any] | None:
         classes = {"classes": np.asarray(data.num_classes)} if data.num_classes else {}
         x_train, x_test = (part.x.reshape(len(part.x), -1) for part in (data.train, data.test))
         np.savez(arrays, x_train=x_train, y_train=data.train.y, x_test=x_test, **classes)
-        command = [sys.executable, "one_run.py", peer, str(arrays), str(prediction), str(seed)]
+        name = Path(file_of(peer)).stem
+        command = [sys.executable, "one_run.py", name, str(arrays), str(prediction), str(seed)]
+        command += [peer.removeprefix("ours_")] if name == "ours" else []
         done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             return None
@@ -83,7 +85,7 @@ def run_one(peer: str, data: Any, seed: int) -> dict[str, Any] | None:
     package = PEERS[peer]
     return {
         "package": f"{package} {version(package)}",
-        "lines": lines_of_code(HERE / f"{peer}.py"),
+        "lines": lines_of_code(HERE / file_of(peer)),
         **scored,
         **measured,
     }
