@@ -459,3 +459,17 @@ def test_the_estimators_search_for_a_scale(searched_priors):
     assert BayesianRegressor(**net, prior_scale=0.7).fit(x, x[:, 0]).prior_scale_ == 0.7
     with pytest.raises(ValueError, match="expected one of them"):
         BayesianRegressor(**net, prior=dist.Normal(), prior_scale=0.7).fit(x, x[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "thin"), [(100, 900), (10_000, 300)], ids=["small data", "many rows"]
+)
+def test_draws_of_small_data_are_further_apart(num_rows, thin):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(num_rows, 2)), rng.normal(size=num_rows)
+    net = partial(bnn.nets.MLP, 2, (100,), 1)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in()), (x, y))
+    assert bnn.sghmc(posterior).counts.thin == bnn.sgld(posterior).counts.thin == thin
+    # swag's path is short: of a long one the mean fits badly.
+    steps = bnn.swag(posterior).counts.num_warmup - bnn.sgld(posterior).counts.num_warmup
+    assert steps == 100 * 60
