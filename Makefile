@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test laws check docs gpu clean
+.PHONY: demo test laws thorough check docs gpu clean
 
 demo: .venv/ready
 	$(BIN)/bnn-ppl run hmc --data yacht
@@ -11,7 +11,11 @@ test: .venv/ready-test
 	$(BIN)/python -m pytest -n auto -m "not statistical and not thorough and not slow"
 
 laws: .venv/ready-test
-	$(BIN)/python -m pytest -n auto -m "(statistical or thorough) and not slow"
+	$(BIN)/python -m pytest -n auto -m "statistical and not slow"
+
+# Whole commands, studies and estimators: half an hour on two cores, before a release.
+thorough: .venv/ready-test
+	$(BIN)/python -m pytest -n auto -m "thorough and not statistical and not slow"
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .
