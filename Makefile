@@ -11,11 +11,11 @@ test: .venv/ready-test
 	$(BIN)/python -m pytest -n auto -m "not statistical and not thorough and not slow"
 
 laws: .venv/ready-test
-	$(BIN)/python -m pytest -n auto -m "statistical and not slow"
+	$(BIN)/python -m pytest -n auto -m "statistical and not thorough and not slow"
 
-# Whole commands, studies and estimators: half an hour on two cores, before a release.
+# Whole commands, studies, estimators and the longest laws: half an hour on two cores, before a release.
 thorough: .venv/ready-test
-	$(BIN)/python -m pytest -n auto -m "thorough and not statistical and not slow"
+	$(BIN)/python -m pytest -n auto -m "thorough and not slow"
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .

@@ -50,6 +50,7 @@ def test_it_is_exact_at_a_step_size_at_which_sghmc_is_not(posterior):
 
 
 @pytest.mark.statistical
+@pytest.mark.thorough
 def test_the_step_size_found_has_the_acceptance_aimed_at(posterior):
     draws = sample(posterior, bnn.amagold(posterior), num_warmup=2_000)
     assert float(draws.sample_stats["acceptance_rate"].mean()) == pytest.approx(0.8, abs=0.1)

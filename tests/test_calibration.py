@@ -101,15 +101,18 @@ def simulations():
     return values, values.pop("y")
 
 
+@pytest.mark.thorough
 def test_ranks_of_the_truth_are_uniform(simulations):
     # Draws differ between machines: once in 2,500 of them a correct sampler fails here.
     assert (p_values(*simulations, scale=1.0) > 1e-4).all()
 
 
+@pytest.mark.thorough
 def test_a_likelihood_counted_twenty_per_cent_too_much_is_caught(simulations):
     assert p_values(*simulations, scale=1.2).min() < 1e-4
 
 
+@pytest.mark.thorough
 def test_run_gives_the_draws_that_were_calibrated(simulations):
     y = simulations[1][0]
     posterior = conditioned(y)

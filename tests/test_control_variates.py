@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.control_variates import centred
+from bnn_ppl.methods.control_variates import CentredState, centred, hessian
 from bnn_ppl.methods.shared.row_batches import random_batch
 
 NUM_ROWS = 60
@@ -41,37 +41,41 @@ def linear():
     return bnn.condition(model, (x, y)), covariance @ x.T @ y, covariance
 
 
-def gradients(posterior, position, centre, size):
+def gradients(posterior, position, centre, size, order=1):
     """The gradients on each minibatch of an epoch, and that on all rows."""
     full = jax.grad(posterior.logdensity)
     slope = full(centre, posterior.data)
+    curvature = None if order == 1 else hessian(posterior, centre, posterior.data)
+    state = CentredState(None, centre, slope, curvature, jnp.zeros((), int))
     x, y = posterior.data
     found = []
     for i in range(0, NUM_ROWS, size):
         batch = x[i : i + size], y[i : i + size]
-        density = centred(posterior, centre, slope, batch)
+        density = centred(posterior, state, batch)
         found.append(jax.grad(density)(position, batch)["w"])
     return np.stack(found), np.asarray(full(position, posterior.data)["w"])
 
 
+@pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("size", [1, 10])
-def test_the_average_over_all_minibatches_is_the_gradient_on_all_rows(size):
+def test_the_average_over_all_minibatches_is_the_gradient_on_all_rows(size, order):
     posterior = logistic()
     position, centre = {"w": jnp.array([1.0, -2.0, 0.5])}, {"w": jnp.array([0.3, 0.2, -0.1])}
-    found, full = gradients(posterior, position, centre, size)
+    found, full = gradients(posterior, position, centre, size, order)
     np.testing.assert_allclose(found.mean(0), full, rtol=1e-5, atol=1e-4)
     assert (found.std(0) > 0.1).all()
 
 
-def test_the_variance_falls_to_zero_at_the_centre():
+@pytest.mark.parametrize("order", [1, 2])
+def test_the_noise_falls_to_zero_at_the_centre_at_the_rate_of_the_order(order):
     posterior, centre = logistic(), {"w": jnp.array([0.3, 0.2, -0.1])}
 
     def spread(distance):
         position = {"w": centre["w"] + distance * jnp.array([1.0, -1.0, 1.0])}
-        return gradients(posterior, position, centre, 5)[0].std(0).max()
+        return gradients(posterior, position, centre, 5, order)[0].std(0).max()
 
     assert spread(0.0) < 1e-4
-    assert spread(0.02) / spread(0.01) == pytest.approx(2, rel=0.05)
+    assert spread(0.1) / spread(0.05) == pytest.approx(2**order, rel=0.1)
     x, y = posterior.data
     plain = [
         jax.grad(posterior.logdensity)(centre, (x[i : i + 5], y[i : i + 5]))["w"]
@@ -94,16 +98,39 @@ def test_sgld_is_nearer_to_the_exact_variances_at_the_same_step():
         return (white**2).mean() - 1
 
     better = inflation(bnn.control_variates(posterior, plain, batch_size=10))
+    best = inflation(bnn.control_variates(posterior, plain, batch_size=10, order=2))
     # The step's own bias is 1 / (1 - 3e-4 * 300 / 2) - 1; Monte Carlo errors are about 0.02.
     assert better == pytest.approx(0.05, abs=0.07)
+    assert best == pytest.approx(0.05, abs=0.05)
     assert inflation(plain, batch_size=10) > 0.5
 
 
+def test_the_second_order_gives_the_log_density_and_the_hessian_of_a_regression():
+    """Its log-density is a parabola: no minibatch differs from all rows, but by a constant."""
+    posterior, mean, covariance = linear()
+    centre = {"w": jnp.asarray(mean) + 0.1}
+    curvature = hessian(posterior, centre, posterior.data)
+    np.testing.assert_allclose(curvature, -np.linalg.inv(covariance), rtol=1e-4, atol=1e-3)
+    slope = jax.grad(posterior.logdensity)(centre, posterior.data)
+    state = CentredState(None, centre, slope, curvature, jnp.zeros((), int))
+    batch = jax.tree.map(lambda rows: rows[:7], posterior.data)
+    density = centred(posterior, state, batch)
+    near, far = {"w": jnp.zeros(3)}, {"w": jnp.array([2.0, -3.0, 1.0])}
+    full = [posterior.logdensity(at, posterior.data) for at in (near, far)]
+    found = [density(at, batch) for at in (near, far)]
+    np.testing.assert_allclose(found[1] - found[0], full[1] - full[0], rtol=1e-4)
+    expected = jax.grad(posterior.logdensity)(far, posterior.data)["w"]
+    np.testing.assert_allclose(jax.grad(density)(far, batch)["w"], expected, rtol=1e-4)
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["sgld", "sgnht", "kinetic_langevin"])
-def test_a_method_that_tunes_itself_resumes(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "order"), [("sgld", 1), ("sgnht", 1), ("kinetic_langevin", 1), ("sgld", 2)]
+)
+def test_a_method_that_tunes_itself_resumes(name, order, tmp_path):
     posterior, _, _ = linear()
-    method = bnn.control_variates(posterior, getattr(bnn, name)(posterior), batch_size=10)
+    method = getattr(bnn, name)(posterior)
+    method = bnn.control_variates(posterior, method, batch_size=10, order=order)
 
     def run(num_draws, **more):
         options = {"num_chains": 2, "num_warmup": 20, "num_draws": num_draws, "thin": 3}
@@ -135,6 +162,9 @@ def test_the_centre_is_refreshed_each_epoch_unless_told():
     assert counts == [5, 2, 2, 5] and away > 0
     counts, away = steps(rare)
     assert counts == [5, 2, 2, 2] and away < 1e-6
+    second = bnn.control_variates(posterior, bnn.sgld(posterior, 1e-4), batch_size=100, order=2)
+    counts, away = steps(second)
+    assert counts == [4 + 3 * 7, 4, 4, 4] and away < 1e-6
 
 
 def test_a_random_batch_draws_every_row_equally():
@@ -144,11 +174,16 @@ def test_a_random_batch_draws_every_row_equally():
     assert (np.abs(counts - 200) < 5 * np.sqrt(200)).all()
 
 
-def test_what_cannot_have_other_gradients_is_refused():
+def test_what_cannot_have_other_gradients_is_refused(monkeypatch):
     posterior, _, _ = linear()
     with pytest.raises(ValueError, match="got hmc, expected a sampler on minibatches"):
         bnn.control_variates(posterior, bnn.hmc(posterior))
     with pytest.raises(ValueError, match="got sghmc without step_size"):
         bnn.control_variates(posterior, bnn.sghmc(posterior))
+    with pytest.raises(ValueError, match="got order=3, expected 1 or 2"):
+        bnn.control_variates(posterior, bnn.sgld(posterior, 1e-3), order=3)
+    monkeypatch.setattr("bnn_ppl.methods.control_variates.MOST_WEIGHTS", 2)
+    with pytest.raises(ValueError, match="got order=2 for 3 weights, expected at most 2"):
+        bnn.control_variates(posterior, bnn.sgld(posterior, 1e-3), order=2)
     with pytest.raises(ValueError, match="got batch_size=0"):
         bnn.control_variates(posterior, bnn.sgld(posterior, 1e-3), batch_size=0)

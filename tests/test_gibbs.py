@@ -38,6 +38,7 @@ def test_a_draw_is_of_the_closed_form(posterior):
 
 
 @pytest.mark.statistical
+@pytest.mark.thorough
 def test_the_marginal_is_that_of_nuts(posterior):
     gibbs = bnn.sghmc(posterior, 2e-4, gibbs_every=5)
     ours = sample(posterior, gibbs, num_warmup=2000, num_draws=4000, thin=20)

@@ -76,6 +76,7 @@ def efficiency(draws):
 
 
 @pytest.mark.statistical
+@pytest.mark.thorough
 def test_adapted_length_is_nearly_as_efficient_as_the_best_of_a_sweep():
     adapted = drawn()
     fixed = {length: efficiency(drawn(length)) for length in (0.75, 1.5, 3.0, 4.5, 6.0)}

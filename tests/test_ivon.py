@@ -92,6 +92,7 @@ def test_a_constrained_site_and_its_prior_are_fitted_exactly():
 
 
 @pytest.mark.statistical
+@pytest.mark.thorough
 def test_a_network_with_learnt_precisions_and_noise_is_fitted():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(31, 5))

@@ -115,6 +115,7 @@ def test_convolutions_leave_out_channels():
 
 
 @pytest.mark.statistical
+@pytest.mark.thorough
 def test_it_learns_real_digits_and_knows_what_it_does_not_know():
     data = bnn.data.load("digits")
     net = partial(bnn.nets.MLP, data.train.x[0].size, (100,), 10)

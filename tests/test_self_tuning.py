@@ -196,6 +196,7 @@ def test_a_step_size_found_unstable_is_not_tried_again():
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", ["sghmc", "sgnht"])
+@pytest.mark.thorough
 def test_an_epoch_of_few_batches_does_not_cool_a_sampler_that_counts_on_their_noise(name):
     # Over an epoch without replacement the noise of the gradients sums to 0. By batches of epochs
     # the variances were 0.55 (sghmc) and 0.8 (sgnht) of the posterior's.

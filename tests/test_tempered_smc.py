@@ -77,6 +77,7 @@ def test_evidence_and_moments_of_a_conjugate_regression_are_exact(temperature, t
 
 
 @pytest.mark.statistical
+@pytest.mark.thorough
 def test_evidence_and_moments_of_a_coin_are_exact():
     def coin(x, y=None):
         p = numpyro.sample("p", dist.Beta(2, 5))

@@ -420,6 +420,7 @@ def test_an_interrupted_run_is_bit_identical(tmp_path):
 
 
 @pytest.mark.statistical
+@pytest.mark.thorough
 def test_a_network_with_learnt_precisions_and_noise_is_fitted_on_padded_rows():
     """Every kind of prior; rows that two devices share are padded."""
     rng = np.random.default_rng(0)

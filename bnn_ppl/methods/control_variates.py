@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from bnn_ppl.methods.method import Method, usual_batch_size
 from bnn_ppl.methods.shared.row_batches import random_batch
@@ -18,6 +19,7 @@ from bnn_ppl.runtime.checks import check_count
 Tree = Any
 
 _OWN_NOISE = "sghmc", "smile"  # which find their step sizes from the noise of plain minibatches
+MOST_WEIGHTS = 5000  # whose Hessian, of 100 MB a chain, is kept with order=2
 
 
 class CentredState(NamedTuple):
@@ -26,6 +28,7 @@ class CentredState(NamedTuple):
     inner: Tree
     centre: Tree
     slope: Tree  # gradient on all rows at the centre
+    curvature: jax.Array | None  # Hessian on all rows there, of raveled weights; order=2
     num_steps: jax.Array  # taken so far
 
 
@@ -35,6 +38,7 @@ def control_variates(
     *,
     batch_size: int | None = None,
     refresh_every: int | None = None,
+    order: int = 1,
 ) -> Method:
     r"""Reduce the noise of a method's minibatch gradients by those at a centre.
 
@@ -45,8 +49,20 @@ def control_variates(
     position of at most an epoch ago (SVRG-LD; Dubey et al., 2016), or with a long `refresh_every`
     stays at the mode from which the chains start (Baker et al., 2019).
 
+    With ``order=2`` the second order of Taylor's expansion about c is taken off too (the proxy of
+    HMCECS; Quiroz et al., 2019; Dang et al., 2019):
+
+    .. math::
+
+        \tilde g(w) = \nabla\log\pi(c) + H(c)(w - c) + g_B(w) - g_B(c) - H_B(c)(w - c)
+
+    with H the Hessian on all rows and :math:`H_B` its estimate from the minibatch. The standard
+    deviation of the noise is then of the order of :math:`|w - c|^2`, and 0 for a linear regression
+    of known noise.
+
     A step takes two gradients on a minibatch, which is drawn within it from all rows, and with
-    replacement; a refreshment of the centre takes one on all rows.
+    replacement; with ``order=2`` four. A refreshment of the centre takes one gradient on all rows;
+    with ``order=2`` two more for each weight.
 
     Parameters
     ----------
@@ -58,7 +74,10 @@ def control_variates(
     batch_size
         Rows of a minibatch. None: as many as the method would take, but at most a tenth of all.
     refresh_every
-        Number of steps between refreshments of the centre. None: an epoch.
+        Number of steps between refreshments of the centre. None: an epoch; with ``order=2`` as many
+        epochs as there are weights, so that refreshments cost less than the steps do.
+    order
+        Order of the expansion about the centre, 1 or 2; 2 for at most 5,000 weights.
 
     Returns
     -------
@@ -85,17 +104,31 @@ def control_variates(
         usual = usual_batch_size(posterior.num_rows, posterior.num_weights)
         batch_size = min(usual or posterior.num_rows, max(1, posterior.num_rows // 10))
     check_count("batch_size", batch_size)
+    if order not in (1, 2):
+        raise ValueError(f"got order={order}, expected 1 or 2")
+    size = posterior.num_weights
+    if order == 2 and size > MOST_WEIGHTS:
+        raise ValueError(
+            f"got order=2 for {size:,} weights, expected at most {MOST_WEIGHTS:,}, whose Hessian "
+            "fits into memory: use order=1"
+        )
     epoch = -(-posterior.num_rows // batch_size)
-    refresh = epoch if refresh_every is None else refresh_every
+    refresh = epoch * (size if order == 2 else 1) if refresh_every is None else refresh_every
     check_count("refresh_every", refresh)
+    cost = {1: (1, epoch), 2: (3, epoch * (1 + 2 * size))}  # gradients at the centre of a step
+    at_centre, at_refreshment = cost[order]
 
     def init(key: jax.Array, position: Tree, rows: Any) -> CentredState:
-        zeros = optax.tree.zeros_like(position)
-        return CentredState(method.init(key, position, rows), position, zeros, jnp.zeros((), int))
+        slope = optax.tree.zeros_like(position)
+        curvature = None if order == 1 else jnp.zeros((size, size), ravel_pytree(slope)[0].dtype)
+        inner = method.init(key, position, rows)
+        return CentredState(inner, position, slope, curvature, jnp.zeros((), int))
 
     def refreshed(state: CentredState, rows: Any) -> CentredState:
         centre = method.draw(jax.random.key(0), state.inner)
-        return state._replace(centre=centre, slope=jax.grad(posterior.logdensity)(centre, rows))
+        slope = jax.grad(posterior.logdensity)(centre, rows)
+        curvature = None if order == 1 else hessian(posterior, centre, rows)
+        return state._replace(centre=centre, slope=slope, curvature=curvature)
 
     def moved(phase: str) -> Callable:
         def step(key: jax.Array, state: CentredState, rows: Any) -> tuple[CentredState, dict]:
@@ -103,10 +136,10 @@ def control_variates(
             due = state.num_steps % refresh == 0
             state = where_needed(due, refreshed, lambda state, rows: state, state, rows)
             batch = random_batch(rows_key, rows, batch_size)
-            density = centred(posterior, state.centre, state.slope, batch)
+            density = centred(posterior, state, batch)
             inner = recipe.make(posterior._replace(logdensity=density))
             new, info = (getattr(inner, phase) or inner.step)(own_key, state.inner, batch)
-            gradients = info["n_steps"] + 1 + jnp.where(due, epoch, 0)
+            gradients = info["n_steps"] + at_centre + jnp.where(due, at_refreshment, 0)
             state = state._replace(inner=new, num_steps=state.num_steps + 1)
             return state, info | {"n_steps": gradients}
 
@@ -118,6 +151,7 @@ def control_variates(
         return lambda state, *more: state._replace(inner=function(state.inner, *more))
 
     known = {"control_variates": True, "batch_size": batch_size, "refresh_every": refresh_every}
+    known["order"] = order
     return method._replace(
         init=init,
         step=moved("step"),
@@ -134,15 +168,43 @@ def control_variates(
     )
 
 
-def centred(
-    posterior: Posterior, centre: Tree, slope: Tree, batch: Any
-) -> Callable[[Tree, Any], jax.Array]:
-    """Give the log-density on a batch, tilted so that its gradient at the centre is the slope."""
+def centred(posterior: Posterior, state: CentredState, batch: Any) -> Callable:
+    """Give the log-density on a batch with the derivatives of that on all rows at the centre."""
+    centre = state.centre
     at_centre = jax.grad(posterior.logdensity)(centre, batch)
-    tilt = jax.tree.map(jnp.subtract, slope, at_centre)
+    tilt = jax.tree.map(jnp.subtract, state.slope, at_centre)
 
     def density(position: Tree, batch: Any) -> jax.Array:
         away = jax.tree.map(jnp.subtract, position, centre)
-        return posterior.logdensity(position, batch) + optax.tree.vdot(tilt, away)
+        found = posterior.logdensity(position, batch) + optax.tree.vdot(tilt, away)
+        if state.curvature is None:
+            return found
+        flat, _ = ravel_pytree(away)
+        of_batch = _hessian_times(posterior, centre, batch, jax.lax.stop_gradient(away))
+        missing = state.curvature @ jax.lax.stop_gradient(flat) - ravel_pytree(of_batch)[0]
+        return found + _quadratic(flat, jax.lax.stop_gradient(missing))
 
     return density
+
+
+def _quadratic(away: jax.Array, curvature_times_away: jax.Array) -> jax.Array:
+    """Half of away' H away, with H away for gradient, which need not be differentiated then."""
+    product = away @ curvature_times_away
+    return product - 0.5 * jax.lax.stop_gradient(product)
+
+
+def hessian(posterior: Posterior, position: Tree, rows: Any) -> jax.Array:
+    """Give the Hessian of the log-density on these rows by raveled weights."""
+    flat, unravel = ravel_pytree(position)
+
+    def column(direction: jax.Array) -> jax.Array:
+        return ravel_pytree(_hessian_times(posterior, position, rows, unravel(direction)))[0]
+
+    return jax.lax.map(column, jnp.eye(len(flat), dtype=flat.dtype), batch_size=8)
+
+
+def _hessian_times(posterior: Posterior, position: Tree, rows: Any, direction: Tree) -> Tree:
+    def slope(position: Tree) -> Tree:
+        return jax.grad(posterior.logdensity)(position, rows)
+
+    return jax.jvp(slope, (position,), (direction,))[1]
