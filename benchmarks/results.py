@@ -182,6 +182,61 @@ def digits_lenet() -> str:
     return markdown([head, *body])
 
 
+def gradient_noise() -> str:
+    """Give a row a data set and order: the noise in units of that of plain minibatches."""
+    rows = pandas.read_csv(STORED / "gradient_noise.csv")
+    noise = rows.pivot_table("noise", ["data", "order"], "at", sort=False)
+    plain = noise.xs(0, level="order")
+    head = ["data", "order", *(f"at {name}" for name in noise.columns)]
+    body = [
+        [
+            data,
+            str(order) if order else "plain",
+            *map(number, noise.loc[data, order] / plain.loc[data]),
+        ]
+        for data, order in noise.index
+    ]
+    return markdown([head, *body])
+
+
+def airfoil_chosen() -> str:
+    """Give a row a setting tried on held-out training rows, the best likelihood first."""
+    rows = _airfoil("held out").query("method == 'mclmc'").sort_values("gaussian_nll")
+    head = ["activation", "prior", "RMSE", "NLL", "R-hat, median / 95 %"]
+    body = [
+        [row["activation"], f"{row['prior']}({row['scale']:g})", *_airfoil_scores(row)]
+        for _, row in rows.iterrows()
+    ]
+    return markdown([head, *body])
+
+
+def airfoil_test() -> str:
+    """Give a row a run on the test rows, and the means over seeds."""
+    rows = _airfoil("test")
+    head = ["", "nets", "seed", "RMSE", "NLL", "R-hat, median / 95 %", "seconds", "CPU s"]
+    body = []
+    for method, found in rows.groupby("method", sort=False):
+        for _, row in found.iterrows():
+            times = number(row["seconds"]), number(row["cpu_seconds"])
+            own = [str(row["num_nets"]), str(row["seed"]), *_airfoil_scores(row), *times]
+            body.append([method, *own])
+        mean = found[["rmse", "gaussian_nll"]].mean()
+        scores = [f"{mean['rmse']:.4f}", f"{mean['gaussian_nll']:.3f}"]
+        body.append([f"{method}, mean", "", "", *scores, "", "", ""])
+    return markdown([head, *body])
+
+
+def _airfoil(rows: str) -> pandas.DataFrame:
+    found = pandas.read_csv(STORED / "airfoil.csv")
+    return found[found["rows"] == rows]
+
+
+def _airfoil_scores(row: pandas.Series) -> list[str]:
+    rhat = f"{row['function_rhat_median']:.2f} / {row['function_rhat_95']:.2f}"
+    known = row["function_rhat_median"] == row["function_rhat_median"]
+    return [f"{row['rmse']:.4f}", f"{row['gaussian_nll']:.3f}", rhat if known else ""]
+
+
 def gpu() -> str:
     """Give a table for each machine and part of gpu.py: a row a case, its last figures."""
     rows = pandas.read_csv(STORED / "gpu.csv", dtype=str, keep_default_na=False)
@@ -238,6 +293,16 @@ MADE = {
     "peers/pairs": Made(peers_table.pairs, "peers.csv", "python benchmarks/peers/run.py"),
     "digits_lenet": Made(
         digits_lenet, "digits_lenet.csv", "python benchmarks/digits_lenet.py --score"
+    ),
+    "airfoil/held_out": Made(
+        airfoil_chosen,
+        "airfoil.csv",
+        "python benchmarks/airfoil.py --choose --seeds 0 --num-nets 4 --methods mclmc "
+        "--num-warmup 36000 --num-draws 240",
+    ),
+    "airfoil/test": Made(airfoil_test, "airfoil.csv", "python benchmarks/airfoil.py"),
+    "gradient_noise": Made(
+        gradient_noise, "gradient_noise.csv", "python benchmarks/gradient_noise.py"
     ),
     "gpu": Made(gpu, "gpu.csv", "python benchmarks/gpu.py"),
 }
