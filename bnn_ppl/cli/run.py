@@ -15,6 +15,7 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.analysis.predict import predict_with_functions
+from bnn_ppl.cli.features import claim, refuse_unused_features
 from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
 from bnn_ppl.cli.problem import Problem, conditioned, describe, refuse_unused, with_prior_scale
 from bnn_ppl.cli.results import num_draws, predicting
@@ -59,6 +60,7 @@ def run_command() -> Callable[..., Any]:
         num_warmup_epochs: float | None = None,
         until: Until = (),
         on: Scored | None = None,
+        features: Path | None = None,
         folder: Path | None = None,
         progress: bool = True,
         json: bool = False,
@@ -98,6 +100,10 @@ def run_command() -> Callable[..., Any]:
         on
             Rows to score: by default those held out of training (--held-out, --folds) if there are
             any, otherwise the test rows.
+        features
+            Folder for the outputs of the fixed layers (--bayesian): computed once, row by row, and
+            then read by this run and by later ones of the same network and data. A folder of
+            another network or other data is refused.
         folder
             Output folder for draws, report.png and problem.json. By default
             runs/<data>-<split>-<method>, with a number if that holds a run with other settings.
@@ -117,7 +123,7 @@ def run_command() -> Callable[..., Any]:
             running = running | {"init": bnn.diagnostics.load(init)}
         lengths = num_warmup_epochs, num_epochs
         converged, both = _run(
-            method, problem, training, inside, running, seed, folder, lengths, on
+            method, problem, training, inside, running, seed, folder, lengths, on, features
         )
         if strict and not converged:
             sys.exit(1)
@@ -146,6 +152,7 @@ def plan_command() -> Callable[..., None]:
         gradients_a_draw: float | None = None,
         until: Until = (),
         on: Scored | None = None,
+        features: Path | None = None,
         folder: Path | None = None,
         progress: bool = True,
         json: bool = False,
@@ -186,7 +193,7 @@ def plan_command() -> Callable[..., None]:
             gives a better estimate.
         until
             As for `bnn-ppl run`; what is planned ends at the first look, after --num-draws.
-        on, folder, progress, json, strict
+        on, features, folder, progress, json, strict
             As for `bnn-ppl run`; without effect here.
         distributed
             As for `bnn-ppl run`.
@@ -289,6 +296,7 @@ def _run(
     folder: Path | None,
     epochs: tuple[float | None, float | None],
     on: Scored | None,
+    features: Path | None,
 ) -> tuple[bool, tuple[Any, Any] | None]:
     """Sample, and report on the first host.
 
@@ -297,14 +305,16 @@ def _run(
     name = method.name
     check_event_log(running["log_to"])
     problem = problem_inside(inside, problem)
-    data, posterior = conditioned(problem)
+    refuse_unused_features(features, problem, inside)
+    data, posterior = conditioned(problem, features=features)
     refuse_unused(problem, data)
     of_rows, rows = scored(problem, data, on)
     problem, posterior = posterior_inside(inside, problem, data, posterior)
     running = in_steps(method, running, posterior, *epochs)
     held_out = training_rows(problem, data)[1]
     built_method(method, training, running, posterior, held_out)  # refuses, before any work
-    problem, posterior = with_prior_scale(problem, data, posterior)
+    claim(features, problem)
+    problem, posterior = with_prior_scale(problem, data, posterior, features)
     built = built_method(method, training, running, posterior, held_out)
     first = jax.process_index() == 0
     if first:

@@ -66,7 +66,7 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
     verdict_ : str
         Whether they have converged, in a line; if not, `fit` warns of it.
     posterior_ : bnn_ppl.Posterior
-        Posterior that was sampled; its x is standardised.
+        Posterior that was sampled; its x is standardised. Its rows are a stream if X is large.
     prior_scale_ : float
         Gain of the default prior, given or found; None for another prior.
     classes_ : numpy.ndarray
@@ -82,7 +82,8 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         """Sample the posterior given X (rows, columns) and labels y (rows,).
 
         With `sample_weight` (rows,), at least 0, each row's log-likelihood is multiplied by its
-        weight: a row of weight 2 counts as two rows, also in the scales of X.
+        weight: a row of weight 2 counts as two rows, also in the scales of X. A NumPy array X of
+        more than 64 MiB, such as a ``numpy.memmap``, is not copied: its rows are read as needed.
 
         Raises
         ------
@@ -161,7 +162,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
     verdict_ : str
         Whether they have converged, in a line; if not, `fit` warns of it.
     posterior_ : bnn_ppl.Posterior
-        Posterior that was sampled; its x and y are standardised.
+        Posterior that was sampled; its x and y are standardised. Its rows are a stream if X is
+        large.
     prior_scale_ : float
         Gain of the default prior, given or found; None for another prior.
     x_mean_, x_scale_ : numpy.ndarray
@@ -228,7 +230,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         """Sample the posterior given X (rows, columns) and y (rows,) or (rows, targets).
 
         With `sample_weight` (rows,), at least 0, each row's log-likelihood is multiplied by its
-        weight: a row of weight 2 counts as two rows, also in the scales of X and y.
+        weight: a row of weight 2 counts as two rows, also in the scales of X and y. A NumPy array X
+        of more than 64 MiB, such as a ``numpy.memmap``, is not copied: its rows are read as needed.
 
         Raises
         ------

@@ -103,8 +103,8 @@ def amagold(
     check_count("num_minibatches", num_minibatches)
     if isinstance(posterior.all_rows, StreamedRows):
         raise ValueError(
-            f"got a stream of {posterior.num_rows} rows for amagold, whose trajectories shuffle all "
-            "rows on the device, expected rows in memory: use sghmc, or hmc for exact draws"
+            f"got a stream of {posterior.num_rows} rows for amagold, whose trajectories shuffle "
+            "all of them on the device, expected rows in memory: use sghmc, or hmc for exact draws"
         )
     move = partial(_trajectory, posterior, friction, num_minibatches)
     settings = {"method": "amagold", "friction": friction, "num_minibatches": num_minibatches}
