@@ -272,8 +272,8 @@ def test_progress_is_told_while_features_are_computed_and_not_again(tmp_path, ca
 def test_a_run_that_is_refused_computes_no_features(tmp_path, monkeypatch):
     starts = counted(monkeypatch)
     posterior = conditioned(tmp_path)
-    with pytest.raises(ValueError, match="num_warmup > 0"):
-        sampled(posterior, bnn.nuts(posterior), num_warmup=0)
+    with pytest.raises(ValueError, match="batch_size=50 for hmc"):
+        sampled(posterior, bnn.hmc(posterior, **FIXED), batch_size=50)
     assert starts == []
 
 
