@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flax import nnx
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -59,3 +60,44 @@ def test_patterns_keep_the_family_of_the_prior():
     _, posterior = conditioned(problem)
     assert posterior.points == ("net.layers.0.kernel",)
     assert float(posterior.prior_std["net.layers.1.kernel"]) == pytest.approx(0.5 / 4**0.5)
+
+
+HEAD = ["--data", "yacht", "--hidden", "4", "3", "--prior-scale", "1", "--noise", "0.3"]
+HEAD += ["--bayesian", "layers.2.*", "--others", "fixed", "--weights", "trained.safetensors"]
+SHORTLY = ["--step-size", "1e-4", "--num-chains", "1", "--num-warmup", "3", "--num-draws", "2"]
+
+
+@pytest.fixture
+def trained():
+    net = bnn.nets.MLP(6, (4, 3), 1, rngs=nnx.Rngs(0))
+    bnn.nets.save_weights(net, "trained.safetensors")
+
+
+def test_features_are_computed_once_for_runs_of_one_network_and_its_data(trained, capsys):
+    run = ["run", "sgld", *HEAD, *SHORTLY, "--features", "kept"]
+    cli.main([*run, "--json", "--folder", "a"])
+    assert '"phase": "features"' in capsys.readouterr().err
+    (folder,) = [path for path in Path("kept").iterdir() if path.is_dir()]
+    written = (folder / "features_0.npy").stat().st_mtime_ns
+    assert np.load(folder / "features_0.npy").shape == (277, 3)
+    cli.main([*run, "--json", "--folder", "b", "--temperature", "0.5"])
+    assert '"phase": "features"' not in capsys.readouterr().err
+    assert (folder / "features_0.npy").stat().st_mtime_ns == written
+    draws = [bnn.diagnostics.load(name) for name in "ab"]
+    assert all(each.attrs["cached_features"] == 3 for each in draws)
+    got = refused(capsys, *run, "--split", "1", "--folder", "c")
+    assert "got --features kept, which has features of --split 0, expected --split 1: name" in got
+    assert "\n" not in got.strip() and not Path("c").exists()
+
+
+def test_a_folder_for_features_that_does_not_fit_is_refused(trained, capsys):
+    run = ["run", "sgld", "--data", "yacht", "--hidden", "4", "3", "--prior-scale", "1"]
+    got = refused(capsys, *run, "--features", "kept")
+    assert "got --features kept without --bayesian, expected both" in got
+    got = refused(capsys, *run, "--features", "kept", "--bayesian", "layers.0.*")
+    assert "without fixed layers" in got
+    Path("other").mkdir()
+    Path("other/notes.txt").touch()
+    got = refused(capsys, "run", "sgld", *HEAD, *SHORTLY, "--features", "other")
+    assert "got --features other, which holds something else" in got
+    assert not Path("kept").exists()

@@ -177,7 +177,7 @@ def test_rows_that_are_not_there_are_refused_in_a_line(arguments, words, capsys)
 def test_plan_takes_what_run_takes(capsys, monkeypatch):
     planned = []
     monkeypatch.setattr(bnn, "plan", lambda *args, **options: planned.append((args, options)))
-    monkeypatch.setattr("bnn_ppl.cli.run.plan_table", lambda plan: "")
+    monkeypatch.setattr("bnn_ppl.cli.plan.plan_table", lambda plan: "")
     words = ["mfvi", "--hidden", "4", "--batch-size", "37", "--num-draws", "3", "--seed", "1"]
     words += ["--num-warmup-epochs", "5", "--init", "all", "--held-out", "0.2", "--on", "test"]
     words += ["--folder", "nowhere", "--no-progress", "--json", "--strict", "--max-minutes", "1"]

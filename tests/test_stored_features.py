@@ -256,6 +256,27 @@ def test_a_killed_computation_goes_on_where_it_was(tmp_path, monkeypatch):
     np.testing.assert_array_equal(found[1], whole[1])
 
 
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_progress_is_told_while_features_are_computed_and_not_again(tmp_path, capsys, in_memory):
+    lines = []
+    for _ in range(2):
+        posterior = conditioned(tmp_path, rows=(X["dense"], Y) if in_memory else None)
+        sampled(posterior, bnn.hmc(posterior, **FIXED), progress="json")
+        told = map(json.loads, capsys.readouterr().err.splitlines())
+        lines.append([line for line in told if line["phase"] == "features"])
+    assert [lines[0][-1][name] for name in ("done", "total")] == [ROWS, ROWS]
+    assert "seconds_left" in lines[0][-1]
+    assert lines[1] == []
+
+
+def test_a_run_that_is_refused_computes_no_features(tmp_path, monkeypatch):
+    starts = counted(monkeypatch)
+    posterior = conditioned(tmp_path)
+    with pytest.raises(ValueError, match="batch_size=50 for hmc"):
+        sampled(posterior, bnn.hmc(posterior, **FIXED), batch_size=50)
+    assert starts == []
+
+
 @pytest.mark.parametrize("damage", ["progress", "missing", "cut short", "another shape"])
 def test_damaged_files_are_computed_again(tmp_path, damage):
     expected = conditioned(tmp_path).stored_features().read(np.arange(ROWS))[0].arrays[0]

@@ -17,11 +17,12 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.analysis import chains, correlations, surface
 from bnn_ppl.cli.detection import ood
 from bnn_ppl.cli.methods import Training
+from bnn_ppl.cli.plan import plan_command
 from bnn_ppl.cli.predictions import predict
 from bnn_ppl.cli.problem import Problem
 from bnn_ppl.cli.results import compare, prune, summary
 from bnn_ppl.cli.robustness import adversarial, corruptions, rotations
-from bnn_ppl.cli.run import plan_command, run_command
+from bnn_ppl.cli.run import run_command
 from bnn_ppl.cli.score import score
 from bnn_ppl.cli.signatures import first_positional, flags_of, flowing
 from bnn_ppl.cli.studies import continual, label_noise

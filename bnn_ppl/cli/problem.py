@@ -175,12 +175,17 @@ class Problem(NamedTuple):
 
 
 def conditioned(
-    problem: Problem, encoding: bnn.data.Encoding | None = None, *, blank: bool = False
+    problem: Problem,
+    encoding: bnn.data.Encoding | None = None,
+    *,
+    blank: bool = False,
+    features: Path | None = None,
 ) -> tuple[Any, bnn.Posterior]:
     """Load the data and condition the model, in single or double precision.
 
     The encoding of a .csv file is that given, if there is one. With `blank`, a set of images that
-    is not found is replaced by one of its shapes.
+    is not found is replaced by one of its shapes. `features` is the folder for those of fixed
+    layers.
     """
     jax.config.update("jax_enable_x64", problem.float64)
     refuse_unused_new(problem)
@@ -192,10 +197,10 @@ def conditioned(
         kind = IMAGES[problem.data]
         data = blank_images(problem.data, problem.subset, np.dtype(float), kind)
         data = data if problem.only_classes is None else of_classes(data, problem.only_classes)
-    return data, _posterior(problem, data)
+    return data, _posterior(problem, data, features)
 
 
-def _posterior(problem: Problem, data: Any) -> bnn.Posterior:
+def _posterior(problem: Problem, data: Any, features: Path | None) -> bnn.Posterior:
     return bnn.condition(
         _model(problem, data),
         training_rows(problem, data)[0],
@@ -203,11 +208,12 @@ def _posterior(problem: Problem, data: Any) -> bnn.Posterior:
         tempered=problem.tempered,
         microbatch=problem.microbatch,
         precision=problem.matmul_precision,
+        features=features,
     )
 
 
 def with_prior_scale(
-    problem: Problem, data: Any, posterior: bnn.Posterior
+    problem: Problem, data: Any, posterior: bnn.Posterior, features: Path | None = None
 ) -> tuple[Problem, bnn.Posterior]:
     """Find the scale of a Gaussian prior from the training rows, unless it is given."""
     if problem.prior_scale is not None:
@@ -215,15 +221,18 @@ def with_prior_scale(
     if problem.prior not in ("fan_in", "normal"):
         return problem._replace(prior_scale=USUAL_SCALE), posterior
     train, _ = training_rows(problem, data)
+    # Points are fitted anew for each scale: their features would fill the folder.
+    while_searching = features if problem.others == "fixed" else None
 
     def posterior_at(scale: float) -> bnn.Posterior:
         model = _model(problem._replace(prior_scale=scale), data)
-        return bnn.condition(model, train, precision=problem.matmul_precision)
+        options: Any = {"precision": problem.matmul_precision, "features": while_searching}
+        return bnn.condition(model, train, **options)
 
     if is_searched(posterior):
         print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)
     problem = problem._replace(prior_scale=scale_or_usual(posterior_at, USUAL_SCALE))
-    return problem, _posterior(problem, data)
+    return problem, _posterior(problem, data, features)
 
 
 def refuse_unused(problem: Problem, data: Any) -> None:

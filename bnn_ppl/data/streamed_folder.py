@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bnn_ppl.data.images import with_channel
+from bnn_ppl.data.moments import merged, moments, parts_of, refuse_nonfinite
 from bnn_ppl.data.permutation import permuted
 from bnn_ppl.data.reading import Data, DataSet, streamed_files
 from bnn_ppl.data.splits import split_number
@@ -14,7 +15,6 @@ from bnn_ppl.data.standardise import UNCHANGED, MeanScale, standardise
 from bnn_ppl.data.streams import Stream, left_out, stream
 
 _TEST_SHARE, _MOST_TEST = 0.1, 10_000
-_PART_BYTES = 2**23  # of rows that are looked at together
 
 
 class Looked(NamedTuple):
@@ -107,18 +107,16 @@ def _prepared(looked: Looked, dtype: np.dtype, x: np.ndarray, y: np.ndarray) -> 
 
 def _looked(rows: Stream, test: np.ndarray, of_classes: bool) -> Looked:
     """Look at the training rows, part by part."""
-    size = -(-max(1, _PART_BYTES // max(1, rows.row_bytes)) // rows.block) * rows.block
     of_x, of_y, ends = None, None, (0, 0)
-    for start in range(0, rows.num_rows, size):
-        numbers = np.arange(start, min(start + size, rows.num_rows))
+    for numbers in parts_of(rows):
         numbers = numbers[~np.isin(numbers, test)]
         if not len(numbers):
             continue
         x, y = _in_form(*rows.read(numbers))
         for part, values in (("x", x), ("y", y)):
-            _refuse_nonfinite(part, values, numbers)
-        of_x = _merged(of_x, _moments(x.reshape(-1, x.shape[-1])))
-        of_y = _merged(of_y, _moments(y))
+            refuse_nonfinite(part, values, numbers)
+        of_x = merged(of_x, moments(x.reshape(-1, x.shape[-1])))
+        of_y = merged(of_y, moments(y))
         ends = min(ends[0], y.min()), max(ends[1], y.max())
     assert of_x is not None and of_y is not None
     if not of_classes:
@@ -130,50 +128,3 @@ def _looked(rows: Stream, test: np.ndarray, of_classes: bool) -> Looked:
             "...: renumber them, or say classes=False"
         )
     return Looked(of_x.mean_scale(), UNCHANGED, int(ends[1]) + 1)
-
-
-class _Moments(NamedTuple):
-    """Number of values, their mean, the sum of squares about it, and their ends, by column."""
-
-    num: int
-    mean: np.ndarray
-    squares: np.ndarray
-    least: np.ndarray
-    most: np.ndarray
-
-    def mean_scale(self) -> MeanScale:
-        """Give mean and standard deviation; of a constant column the value itself and 1."""
-        constant = self.least == self.most
-        std = np.sqrt(self.squares / self.num)
-        return MeanScale(np.where(constant, self.least, self.mean), np.where(constant, 1.0, std))
-
-
-def _moments(values: np.ndarray) -> _Moments:
-    mean = values.mean(axis=0, dtype=np.float64)
-    squares = ((values - mean) ** 2).sum(axis=0)
-    return _Moments(len(values), mean, squares, values.min(axis=0), values.max(axis=0))
-
-
-def _merged(one: _Moments | None, other: _Moments) -> _Moments:
-    """Merge the moments of two sets of values (Chan, Golub & LeVeque, 1983)."""
-    if one is None:
-        return other
-    num = one.num + other.num
-    change = other.mean - one.mean
-    return _Moments(
-        num,
-        one.mean + change * (other.num / num),
-        one.squares + other.squares + change**2 * (one.num * other.num / num),
-        np.minimum(one.least, other.least),
-        np.maximum(one.most, other.most),
-    )
-
-
-def _refuse_nonfinite(part: str, values: np.ndarray, numbers: np.ndarray) -> None:
-    finite = np.isfinite(values)
-    if not finite.all():
-        bad = numbers[~finite.reshape(len(numbers), -1).all(1)]
-        raise ValueError(
-            f"got NaN or infinite values in {part} of rows {bad[:5].tolist()}, expected finite "
-            "numbers: drop or impute them"
-        )

@@ -136,8 +136,8 @@ def stream(
     block
         Successive rows that are read at a time. An epoch's order permutes these blocks, and then
         the rows within each of many windows of 16 blocks or more (8 MiB or more). By default as
-        many as make 16 KiB, or a chunk of a Zarr or HDF5 array; 1 for arrays in memory and for rows
-        of 4 KiB or more, which gives a permutation of single rows.
+        many as make 16 KiB, or a chunk of a Zarr or HDF5 array; 1 where all arrays are in memory
+        and for rows of 4 KiB or more, which gives a permutation of single rows.
 
     Returns
     -------
@@ -201,7 +201,8 @@ def left_out(rows: Stream, numbers: np.ndarray, transform: Callable) -> Stream:
 
 def _usual_block(sources: list[Source]) -> int:
     chunks = [source.block for source in sources if source.chunked]
-    return max(chunks) if chunks else min(source.block for source in sources)
+    in_files = [source.block for source in sources if source.size]  # arrays in memory cost no reads
+    return max(chunks) if chunks else min(in_files or [source.block for source in sources])
 
 
 def _is_source(leaf: Any) -> bool:

@@ -13,12 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.predictives import PredictiveForm
-from bnn_ppl.data.standardise import mean_and_scale, standardise
-from bnn_ppl.estimators.network import BayesianNetwork, checked_weights
+from bnn_ppl.estimators.network import BayesianNetwork
+from bnn_ppl.estimators.rows import checked_rows, numbered
 from bnn_ppl.runtime.checks import check_level
 
 __all__ = ["BayesianClassifier", "BayesianRegressor"]
@@ -67,7 +66,7 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
     verdict_ : str
         Whether they have converged, in a line; if not, `fit` warns of it.
     posterior_ : bnn_ppl.Posterior
-        Posterior that was sampled; its x is standardised.
+        Posterior that was sampled; its x is standardised. Its rows are a stream if X is large.
     prior_scale_ : float
         Gain of the default prior, given or found; None for another prior.
     classes_ : numpy.ndarray
@@ -83,7 +82,8 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         """Sample the posterior given X (rows, columns) and labels y (rows,).
 
         With `sample_weight` (rows,), at least 0, each row's log-likelihood is multiplied by its
-        weight: a row of weight 2 counts as two rows, also in the scales of X.
+        weight: a row of weight 2 counts as two rows, also in the scales of X. A NumPy array X of
+        more than 64 MiB, such as a ``numpy.memmap``, is not copied: its rows are read as needed.
 
         Raises
         ------
@@ -91,18 +91,19 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
             If X or y does not have this shape or is not finite, y has only one class, a weight is
             negative, or an argument is out of range.
         """
-        x, y = validate_data(self, X, y, dtype=np.float64)
-        weights = checked_weights(sample_weight, x)
-        check_classification_targets(y)
-        self.classes_, numbers = np.unique(y, return_inverse=True)
+        rows = checked_rows(self, X, y, sample_weight)
+        check_classification_targets(rows.y)
+        self.classes_, numbers = numbered(rows.y)
         if len(self.classes_) < 2:
             raise ValueError("got y with only one class, expected at least 2 classes")
-        self._sample(x, numbers.astype(np.int32), weights)
+        rows = rows._replace(y=numbers)
+        self._sample(rows, rows.scalings()[0], None)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Predict the probability of each class (rows, classes), averaged over draws."""
-        return self._predicted(X)["probs"].values
+        (probs,) = self._predicted(X, "probs")
+        return probs
 
     def predict(self, X: Any) -> np.ndarray:
         """Predict the most probable label (rows,)."""
@@ -161,7 +162,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
     verdict_ : str
         Whether they have converged, in a line; if not, `fit` warns of it.
     posterior_ : bnn_ppl.Posterior
-        Posterior that was sampled; its x and y are standardised.
+        Posterior that was sampled; its x and y are standardised. Its rows are a stream if X is
+        large.
     prior_scale_ : float
         Gain of the default prior, given or found; None for another prior.
     x_mean_, x_scale_ : numpy.ndarray
@@ -228,7 +230,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         """Sample the posterior given X (rows, columns) and y (rows,) or (rows, targets).
 
         With `sample_weight` (rows,), at least 0, each row's log-likelihood is multiplied by its
-        weight: a row of weight 2 counts as two rows, also in the scales of X and y.
+        weight: a row of weight 2 counts as two rows, also in the scales of X and y. A NumPy array X
+        of more than 64 MiB, such as a ``numpy.memmap``, is not copied: its rows are read as needed.
 
         Raises
         ------
@@ -236,14 +239,12 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             If X or y does not have this shape or is not finite, a weight is negative, or an
             argument is out of range.
         """
-        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True)
-        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-        weights = checked_weights(sample_weight, x)
-        scaling = mean_and_scale(y, weights)
-        one = y.ndim == 1
-        self.y_mean_: Any = float(scaling.mean) if one else scaling.mean
-        self.y_scale_: Any = float(scaling.scale) if one else scaling.scale
-        self._sample(x, standardise(y, scaling, np.dtype(np.float32)), weights)
+        rows = checked_rows(self, X, y, sample_weight, y_numeric=True, multi_output=True)
+        of_x, of_y = rows.scalings()
+        one = rows.y.ndim == 1
+        self.y_mean_: Any = float(of_y.mean) if one else of_y.mean
+        self.y_scale_: Any = float(of_y.scale) if one else of_y.scale
+        self._sample(rows, of_x, of_y)
         return self
 
     def predict(
@@ -274,10 +275,9 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
                 raise ValueError("got return_std and quantiles, expected one of them")
             found = self._in_units(X, np.atleast_1d(quantiles))
             return np.moveaxis(found, 0, -1) if np.ndim(quantiles) else found[0]
-        prediction = self._predicted(X)
-        mean = prediction["mean"].values * self.y_scale_ + self.y_mean_
-        std = np.sqrt(prediction["variance"].values) * self.y_scale_
-        return (mean, std) if return_std else mean
+        mean, variance = self._predicted(X, "mean", "variance")
+        mean = mean * self.y_scale_ + self.y_mean_
+        return (mean, np.sqrt(variance) * self.y_scale_) if return_std else mean
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Predict the ends of the central interval of y, each in its shape, noise included.

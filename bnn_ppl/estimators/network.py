@@ -8,26 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.predictives import PredictiveForm, predict_in_form, quantiles_in_form
-from bnn_ppl.data.standardise import MeanScale, mean_and_scale, standardise
+from bnn_ppl.data.standardise import MeanScale, standardise
+from bnn_ppl.data.streams import Stream
+from bnn_ppl.estimators.rows import Rows, parts_to_predict
 from bnn_ppl.methods.method import METHODS, Counts, Description
 from bnn_ppl.runtime.devices import one_device_a_core
 from bnn_ppl.sampling.prior_scale import scale_or_usual
 from bnn_ppl.storage.arviz_versions import as_dataset
 from bnn_ppl.storage.inference_data import with_groups
-
-if TYPE_CHECKING:
-    import xarray
 
 _USUAL_SCALE = math.sqrt(2)
 
@@ -75,8 +74,10 @@ class BayesianNetwork(BaseEstimator):
         self.progress = progress
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the posterior, whose functions cannot be pickled."""
+        """Leave out the posterior, whose functions cannot be pickled, and rows elsewhere."""
         state = super().__getstate__()
+        if isinstance(state.get("_train"), Stream):
+            state = state | {"_train": state["_train"].examples}
         return {name: value for name, value in state.items() if name != "posterior_"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -85,17 +86,16 @@ class BayesianNetwork(BaseEstimator):
         if hasattr(self, "draws_"):
             self.posterior_ = self._conditioned()
 
-    def _sample(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
+    def _sample(self, rows: Rows, x: MeanScale, y: MeanScale | None) -> None:
+        """Sample the posterior given rows, which are standardised by `x` and `y`."""
         if jax.config.values["jax_num_cpu_devices"] == -1 and "XLA_FLAGS" not in os.environ:
             with suppress(RuntimeError):  # JAX has started, with one device
                 one_device_a_core()
         # Parameters set after a fit apply to the next one, also if this posterior is rebuilt.
         self._as_fitted = SimpleNamespace(**self.get_params(deep=False))
-        self.x_mean_, self.x_scale_ = mean_and_scale(x, weights)
-        inputs = standardise(x, self._x_scaling, np.dtype(np.float32))
-        self._weighted = weights is not None
-        given = inputs if weights is None else (inputs, weights.astype(np.float32))
-        self._train = given, y
+        self.x_mean_, self.x_scale_ = x
+        self._weighted = rows.weights is not None
+        self._train = rows.standardised(x, y)
         self.prior_scale_ = self._scale()
         self.posterior_ = self._conditioned()
         method = self._method()
@@ -193,21 +193,33 @@ class BayesianNetwork(BaseEstimator):
                 return described
         return None
 
-    def _predicted(self, X: Any) -> "xarray.Dataset":
-        return self._with_draws(predict_in_form, X, lambda x: ((x, None),))
+    def _predicted(self, X: Any, *names: str) -> list[np.ndarray]:
+        """Predict these variables of :func:`bnn_ppl.predict`, by row."""
+
+        def of_inputs(posterior: bnn.Posterior, draws: Any, x: Any) -> list[np.ndarray]:
+            prediction = predict_in_form(self.predictive, posterior, draws, (x, None))
+            return [prediction[name].values for name in names]
+
+        return [np.concatenate(parts) for parts in zip(*self._by_part(of_inputs, X), strict=True)]
 
     def _quantiles(self, X: Any, quantiles: np.ndarray) -> np.ndarray:
-        return self._with_draws(quantiles_in_form, X, lambda x: (x, quantiles))
+        def of_inputs(posterior: bnn.Posterior, draws: Any, x: Any) -> np.ndarray:
+            return quantiles_in_form(self.predictive, posterior, draws, x, quantiles)
 
-    def _with_draws(self, function: Callable, X: Any, arguments: Callable) -> Any:
-        """Call a function of the form of prediction, the posterior, its draws and inputs."""
+        return np.concatenate(self._by_part(of_inputs, X), axis=1)
+
+    def _by_part(self, function: Callable, X: Any) -> list[Any]:
+        """Call a function of the posterior, its draws and inputs.
+
+        A large X is taken in parts.
+        """
         check_is_fitted(self)
         # In single precision the last digits of a prediction would depend on the number of rows.
         with jax.enable_x64(True):
             values = as_dataset(self.draws_["posterior"]).astype(float)
             draws = with_groups(self.draws_, posterior=values)
-            given = arguments(self._inputs(X, np.dtype(np.float64)))
-            return function(self.predictive, self.posterior_, draws, *given)
+            parts = (self._inputs(part, np.dtype(np.float64)) for part in parts_to_predict(X))
+            return [function(self.posterior_, draws, x) for x in parts]
 
 
 def _given(estimator: BayesianNetwork, usual: Counts) -> dict[str, Any]:
@@ -215,10 +227,3 @@ def _given(estimator: BayesianNetwork, usual: Counts) -> dict[str, Any]:
     counts = {name: getattr(usual, name) for name in ("num_warmup", "num_draws", "thin")}
     own = {name: getattr(estimator, name) for name in counts}
     return counts | {name: count for name, count in own.items() if count is not None}
-
-
-def checked_weights(sample_weight: Any, x: np.ndarray) -> np.ndarray | None:
-    """Give the weights of the rows as an array; None if there are none."""
-    if sample_weight is None:
-        return None
-    return _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)

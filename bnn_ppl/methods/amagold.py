@@ -14,6 +14,7 @@ from bnn_ppl.methods.shared.row_batches import shuffled_batches
 from bnn_ppl.methods.shared.tuned_steps import EXCESS, tuned
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.streamed_rows import StreamedRows
 from bnn_ppl.runtime.checks import check_count, check_positive
 
 Array = jax.Array
@@ -91,7 +92,7 @@ def amagold(
     Raises
     ------
     ValueError
-        If a number is out of range.
+        If a number is out of range, or the rows are a stream.
     """
     check_arguments(posterior=posterior)
     check_positive("friction", friction)
@@ -100,6 +101,11 @@ def amagold(
     if num_minibatches is None:
         num_minibatches = max(_FEWEST, -(-posterior.num_rows // _MOST_ROWS))
     check_count("num_minibatches", num_minibatches)
+    if isinstance(posterior.all_rows, StreamedRows):
+        raise ValueError(
+            f"got a stream of {posterior.num_rows} rows for amagold, whose trajectories shuffle "
+            "all of them on the device, expected rows in memory: use sghmc, or hmc for exact draws"
+        )
     move = partial(_trajectory, posterior, friction, num_minibatches)
     settings = {"method": "amagold", "friction": friction, "num_minibatches": num_minibatches}
 

@@ -46,6 +46,7 @@ from bnn_ppl.model.trace import (
     unconstrained,
 )
 from bnn_ppl.runtime.devices import AllRows, MatmulPrecision, products_in
+from bnn_ppl.runtime.progress import Show
 
 
 class Conditions(NamedTuple):
@@ -178,12 +179,18 @@ def condition(
         features=None if features is None else Path(features),
     )
     posterior = _made(model, given, {})
-    if features is not None and not points and posterior.fixed_part() is None:
+    if features is not None and _with_any_points(posterior, points).fixed_part() is None:
         raise ValueError(
             f"got features={str(features)!r} for a model without fixed layers before the random "
             "ones, whose outputs could be kept, expected some: leave it out"
         )
     return posterior
+
+
+def _with_any_points(posterior: Posterior, points: dict[str, tuple[int, ...]]) -> Posterior:
+    """Hold the points, if there are some, at values that do not matter."""
+    values = {site: jnp.zeros(shape) for site, shape in points.items()}
+    return posterior.hold(values) if points else posterior
 
 
 def _made(model: Callable, given: Conditions, held: Values) -> Posterior:
@@ -283,7 +290,7 @@ def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
         microbatch=None if given.microbatch is None else int(given.microbatch),
         precision=precision,
         fixed_part=find,
-        stored_features=cache(partial(_stored_features, given, find)),
+        stored_features=_stored_features(given, find),
         batch_statistics=statistics,
         points=() if held else tuple(given.points),
         held=dict(held),
@@ -333,12 +340,20 @@ def _finder_of_fixed_part(
     return find
 
 
-def _stored_features(given: Conditions, find: Callable[[], FixedPart | None]) -> Stream | None:
-    if given.features is None:
-        return None
-    rows = given.examples if given.stream is None else given.stream
-    most = given.microbatch or len(given.examples[1])
-    return stored_features(find(), rows, given.features, most, given.precision)
+def _stored_features(
+    given: Conditions, find: Callable[[], FixedPart | None]
+) -> Callable[..., Stream | None]:
+    found: list[Stream | None] = []  # once
+
+    def stored(progress: Show = False) -> Stream | None:
+        if given.features is not None and not found:
+            rows = given.examples if given.stream is None else given.stream
+            most = given.microbatch or len(given.examples[1])
+            options = given.features, most, given.precision, progress
+            found.append(stored_features(find(), rows, *options))
+        return found[0] if found else None
+
+    return stored
 
 
 def _shapes(tree: Any) -> Any:

@@ -19,6 +19,7 @@ from bnn_ppl.model.network import active_changes
 from bnn_ppl.runtime.devices import bytes_of, memory_limit, products_in
 from bnn_ppl.runtime.program_parts import Program, program_of
 from bnn_ppl.runtime.programs import compiled_once
+from bnn_ppl.runtime.progress import Show
 
 if TYPE_CHECKING:
     from bnn_ppl.data.streams import Stream
@@ -63,17 +64,19 @@ class Features(NamedTuple):
     digest: str
 
 
-def rows_with_features(posterior: "Posterior", num_shards: int = 1) -> tuple[Tree, Array]:
+def rows_with_features(
+    posterior: "Posterior", num_shards: int = 1, progress: Show = False
+) -> tuple[Tree, Array]:
     """Give the rows of a posterior with features in place of x, where these pay.
 
     They are computed here, chunk by chunk, as NumPy arrays, or read from the posterior's folder;
-    `num_shards` devices share the rows.
+    `num_shards` devices share the rows. The progress of filling that folder is shown if asked for.
     """
     x, y = posterior.examples
     part = worthwhile_part(posterior, num_shards)
     if part is None:
         return x, y
-    stored = posterior.stored_features()
+    stored = posterior.stored_features(progress)
     if stored is not None:
         found, _ = stored.read(np.arange(len(y)))
         return found._replace(x=x), y
@@ -87,9 +90,9 @@ def worthwhile_part(posterior: "Posterior", num_shards: int = 1) -> "FixedPart |
     return None if part is None or not part.pays(num_shards) else part
 
 
-def stream_with_features(posterior: "Posterior") -> "Stream | None":
+def stream_with_features(posterior: "Posterior", progress: Show = False) -> "Stream | None":
     """Give a posterior's stream with features in place of x; None if they are not to be stored."""
-    return None if active_changes() else posterior.stored_features()
+    return None if active_changes() else posterior.stored_features(progress)
 
 
 def raw_inputs(x: Tree) -> Tree:

@@ -98,8 +98,9 @@ class Posterior(NamedTuple):
         ``() -> FixedPart or None``: what its likelihood needs of x alone, where that is worth being
         computed once. Such :class:`bnn_ppl.model.features.Features` may stand for x in batches.
     stored_features
-        ``() -> Stream or None``: the rows with these features, of a folder where they are computed
-        if they are not there; None unless :func:`condition` was given one.
+        ``progress=False -> Stream or None``: the rows with these features, of a folder where they
+        are computed if they are not there, and progress is shown if asked for; None unless
+        :func:`condition` was given one.
     points
         Names of the point sites that are not held yet; until then they are sites like any other,
         with a flat prior. :func:`bnn_ppl.fit_points` holds them, as does :func:`bnn_ppl.run`.
@@ -142,7 +143,7 @@ class Posterior(NamedTuple):
     microbatch: int | None
     precision: MatmulPrecision | None
     fixed_part: Callable[[], FixedPart | None]
-    stored_features: Callable[[], Stream | None]
+    stored_features: Callable[..., Stream | None]
     points: tuple[str, ...]
     held: Values
     hold: Callable[[Mapping[str, Any]], "Posterior"]

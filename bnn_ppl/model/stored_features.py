@@ -30,6 +30,7 @@ from bnn_ppl.model.checks import refuse_nonfinite_rows
 from bnn_ppl.model.features import Features, FixedPart, Unread, same_first_row
 from bnn_ppl.runtime.devices import bytes_of, matmul_precision, products_in
 from bnn_ppl.runtime.files import locked, replace_file
+from bnn_ppl.runtime.progress import Report, Show, reporting
 
 Tree = Any
 
@@ -62,7 +63,12 @@ class _Stored(NamedTuple):
 
 
 def stored_features(
-    part: FixedPart | None, data: Any, folder: Path, most: int, precision: str | None
+    part: FixedPart | None,
+    data: Any,
+    folder: Path,
+    most: int,
+    precision: str | None,
+    progress: Show = False,
 ) -> Stream | None:
     """Give rows with features in place of x from a folder, where they are computed if need be.
 
@@ -78,6 +84,8 @@ def stored_features(
         Rows that a device computes at a time.
     precision
         Of products, as of :func:`bnn_ppl.condition`.
+    progress
+        How to show that they are computed, and the time left, as of :func:`bnn_ppl.run`.
 
     Raises
     ------
@@ -103,7 +111,8 @@ def stored_features(
     with locked(stored.folder / "lock", wait=True) or nullcontext(), products_in(precision):
         done = stored.num_done(rows.num_rows)
         if done < rows.num_rows:
-            _compute(part, read, rows, stored, done, most)
+            with reporting(progress, rows.num_rows, done) as report:
+                _compute(part, read, rows, stored, done, most, report)
     sources = {name: source_of(stored.path(name), name) for name in stored.shapes}
     leaves, tree = jax.tree.flatten(part.x)
     x = [
@@ -136,7 +145,13 @@ def _shapes(part: FixedPart, read: list[bool], num_rows: int) -> dict[str, jax.S
 
 
 def _compute(
-    part: FixedPart, read: list[bool], rows: Stream, stored: _Stored, done: int, most: int
+    part: FixedPart,
+    read: list[bool],
+    rows: Stream,
+    stored: _Stored,
+    done: int,
+    most: int,
+    report: Report,
 ) -> None:
     """Compute features from row number `done` on, and write them."""
     num_devices = len(jax.local_devices())
@@ -164,6 +179,7 @@ def _compute(
             if end == rows.num_rows or time.monotonic() - noted > _SECONDS:
                 _note(stored, files.values(), end)
                 noted = time.monotonic()
+            report("features", end, {})
 
 
 def _chunk(part: FixedPart, rows: Stream, size: int, start: int) -> tuple[Tree, np.ndarray]:

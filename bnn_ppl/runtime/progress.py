@@ -12,6 +12,7 @@ from typing import Any, Literal
 import jax
 from tqdm.auto import tqdm
 
+Show = bool | Literal["json"]  # as `progress` of :func:`bnn_ppl.run`
 Facts = dict[str, Any]
 Report = Callable[[str, int, Facts], None]  # phase, total steps done, facts to show
 
@@ -25,7 +26,7 @@ _LONGEST_PHASE = 24
 
 
 @contextmanager
-def reporting(progress: bool | Literal["json"], total: int, done: int = 0) -> Iterator[Report]:
+def reporting(progress: Show, total: int, done: int = 0) -> Iterator[Report]:
     """Give a function that reports the progress of a run of `total` steps.
 
     True shows a bar with the time left, or a line every ten seconds where there is no terminal;
@@ -45,7 +46,7 @@ def reporting(progress: bool | Literal["json"], total: int, done: int = 0) -> It
 
 
 @contextmanager
-def waiting(progress: bool | Literal["json"], what: str = COMPILING) -> Iterator[None]:
+def waiting(progress: Show, what: str = COMPILING) -> Iterator[None]:
     """Show a word in a terminal during work of which no progress is known."""
     if progress is not True or jax.process_index() or not _in_terminal():
         yield

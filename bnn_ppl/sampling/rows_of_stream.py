@@ -12,6 +12,7 @@ from bnn_ppl.model.microbatch import fitting_rows
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.streamed_rows import Chunks, StreamedRows
 from bnn_ppl.runtime.devices import chain_mesh, everywhere
+from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.minibatches import Minibatches
 
 
@@ -42,7 +43,11 @@ def mesh_of_all_rows(num_chains: int, mesh: Mesh | None, method: Method) -> Mesh
 
 
 def rows_of_stream(
-    posterior: Posterior, method: Method, minibatches: Minibatches, mesh: Mesh
+    posterior: Posterior,
+    method: Method,
+    minibatches: Minibatches,
+    mesh: Mesh,
+    progress: Show = False,
 ) -> StreamedRows:
     """Give what stands for all rows on the devices; refuse rows that are not finite.
 
@@ -61,7 +66,7 @@ def rows_of_stream(
             f"got a sample of the rows for {name} on a stream, expected all of them: leave "
             "bootstrap and subsample out, or use minibatches, as of sgld"
         )
-    features = None if method.raw_rows else stream_with_features(posterior)
+    features = None if method.raw_rows else stream_with_features(posterior, progress)
     if features is None:
         refuse_nonfinite_chunks(rows.chunks)
     else:  # of finite rows: they were read when these were computed

@@ -202,7 +202,9 @@ def run(
     lengths = num_chains, num_warmup, num_draws, thin
     recorder: Memory | Folder
     with waiting(progress):
-        prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
+        prepared = prepare(
+            key, posterior, method, *lengths, minibatches, init, keep, mesh, progress=progress
+        )
         layout = Layout(
             one_record(prepared),
             int(num_chains),

@@ -17,6 +17,7 @@ from bnn_ppl.model.features import rows_with_features, stream_with_features
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, products_in
+from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.first_states import batches_at_start, first_positions, first_states
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.numbers import Make, Numbers, numbers_to_run
@@ -88,27 +89,32 @@ def prepare(
     keep: Keep | None = None,
     mesh: Mesh | None = None,
     data: Tree = None,
+    progress: Show = False,
 ) -> Prepared:
     """Check the arguments, which are those of :func:`run`, and start the chains.
 
     `data` are the rows as another method's run has them on the mesh; by default they are placed
-    there, with the features of the fixed part of the model if the method can use these.
+    there, with the features of the fixed part of the model if the method can use these. `progress`
+    is shown of features that are computed into a folder.
     """
     check_arguments(key=key, posterior=posterior, method=method)
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     stream = posterior.data if isinstance(posterior.data, Stream) else None
-    if stream is not None and method.all_rows:
-        mesh, stream = mesh_of_all_rows(num_chains, mesh, method), None
-        data = rows_of_stream(posterior, method, minibatches, mesh)
+    of_all_rows = stream is not None and method.all_rows
+    if of_all_rows:
+        mesh = mesh_of_all_rows(num_chains, mesh, method)
     mesh = chain_mesh(num_chains, mesh)
-    if stream is not None:
+    if stream is not None and not of_all_rows:
         minibatches = _of_stream(stream, method, minibatches)
-        stream = (None if method.raw_rows else stream_with_features(posterior)) or stream
-    if data is None:
-        data = by_row(_rows(posterior, method, mesh.shape["data"]), mesh)
     minibatches.check(posterior.num_rows, mesh.shape["data"])
     _check_method(method, posterior, num_warmup, minibatches)
     _check_batch_statistics(posterior, minibatches.size)
+    if of_all_rows:
+        data, stream = rows_of_stream(posterior, method, minibatches, mesh, progress), None
+    elif stream is not None and not method.raw_rows:
+        stream = stream_with_features(posterior, progress) or stream
+    if data is None:
+        data = by_row(_rows(posterior, method, mesh.shape["data"], progress), mesh)
     _check_plates(posterior, minibatches.size, num_at_a_time(data))
     init_key, warmup_key, draws_key, batch_key = (
         everywhere(jax.random.fold_in(key, i), mesh) for i in range(4)
@@ -133,10 +139,12 @@ def prepare(
     return with_states(prepared, key, posterior, method, positions)
 
 
-def _rows(posterior: Posterior, method: Method, shards: int) -> Tree:
+def _rows(posterior: Posterior, method: Method, shards: int, progress: Show) -> Tree:
     """Give the rows that are placed on devices; of a stream, examples that they share evenly."""
     if not isinstance(posterior.data, Stream):
-        return posterior.data if method.raw_rows else rows_with_features(posterior, shards)
+        if method.raw_rows:
+            return posterior.data
+        return rows_with_features(posterior, shards, progress)
     num_rows = max(1, len(posterior.examples[1]) // shards * shards)
     return jax.tree.map(lambda leaf: leaf[:num_rows], posterior.examples)
 

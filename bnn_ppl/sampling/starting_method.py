@@ -13,7 +13,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.streamed_rows import StreamedRows
 from bnn_ppl.runtime.devices import chain_sharding, everywhere, over_chains, products_in
 from bnn_ppl.runtime.programs import compiled_once
-from bnn_ppl.runtime.progress import Report, reporting, waiting
+from bnn_ppl.runtime.progress import Report, Show, reporting, waiting
 from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.start import Prepared, prepare, with_states
 from bnn_ppl.storage.recorder import Nowhere, Progress
@@ -41,7 +41,7 @@ def started(
     assert start is not None
     own_key = jax.random.fold_in(key, _OWN_KEY)
     with waiting(progress):
-        own = prepared_start(own_key, posterior, start, prepared)
+        own = prepared_start(own_key, posterior, start, prepared, progress)
     done = Progress()
     if start.start is not None:
         own, done = started(own_key, posterior, start, own, interrupted, progress)
@@ -55,7 +55,11 @@ def started(
 
 
 def prepared_start(
-    key: jax.Array, posterior: Posterior, start: Method, prepared: Prepared
+    key: jax.Array,
+    posterior: Posterior,
+    start: Method,
+    prepared: Prepared,
+    progress: Show = False,
 ) -> Prepared:
     """Prepare the warm-up of a starting method for the chains of a run."""
     minibatches = prepared.phases[1].minibatches._replace(
@@ -69,7 +73,16 @@ def prepared_start(
     shared = start.raw_rows or isinstance(prepared.data[0], Features)
     shared = shared and not isinstance(prepared.data, StreamedRows)
     rows = prepared.data if shared else None
-    own = prepare(key, posterior, start, *lengths, minibatches, mesh=prepared.mesh, data=rows)
+    own = prepare(
+        key,
+        posterior,
+        start,
+        *lengths,
+        minibatches,
+        mesh=prepared.mesh,
+        data=rows,
+        progress=progress,
+    )
     # The chain of a sample of the rows keeps to it.
     keys = {name: (keys[0], prepared.keys[name][1]) for name, keys in own.keys.items()}
     return own._replace(keys=keys, num=own.num | {"draws": 0})

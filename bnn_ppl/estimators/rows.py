@@ -1,0 +1,151 @@
+"""The rows that an estimator is fitted to: checked and standardised, large ones part by part."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from bnn_ppl.data.moments import merged, moments, parts_of, refuse_nonfinite
+from bnn_ppl.data.sources import source_of
+from bnn_ppl.data.standardise import MeanScale, mean_and_scale, standardise
+from bnn_ppl.data.streams import Stream, stream
+
+MOST_IN_MEMORY = 2**26  # bytes of X; of more no copy is made
+_HEAD = 2  # rows of a large X that scikit-learn checks
+_PART_BYTES = 2**23  # of X in double precision, to predict together
+_LABELS = 2**18  # that are looked up together
+_SINGLE = np.dtype(np.float32)
+
+
+def is_large(x: Any) -> bool:
+    """Whether rows are read as they are needed: of a large NumPy array of numbers, or memmap."""
+    return isinstance(x, np.ndarray) and x.dtype.kind in "biuf" and x.nbytes > MOST_IN_MEMORY
+
+
+class Rows(NamedTuple):
+    """Rows of X and y, checked.
+
+    Attributes
+    ----------
+    x
+        Inputs (rows, columns): in double precision, or a large array as it was given.
+    y
+        Targets (rows,) or (rows, targets), or labels.
+    weights
+        Of the rows (rows,), or None.
+    large
+        Whether x is a large array as it was given.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    weights: np.ndarray | None
+    large: bool
+
+    def scalings(self) -> tuple[MeanScale, MeanScale]:
+        """Give mean and scale of the columns of x and of y.
+
+        Raises
+        ------
+        ValueError
+            If a row of a large array is not finite.
+        """
+        if not self.large:
+            return mean_and_scale(self.x, self.weights), mean_and_scale(self.y, self.weights)
+        of_x = of_y = None
+        rows = self._stream(None)
+        for numbers in parts_of(rows):
+            (x, weights), y = rows.read(numbers)
+            refuse_nonfinite("X", x, numbers)
+            refuse_nonfinite("y", y, numbers)
+            if self.weights is not None:
+                x, y, weights = (each[weights > 0] for each in (x, y, weights))
+            if len(x):
+                of_x = merged(of_x, moments(x, weights))
+                of_y = merged(of_y, moments(y, weights))
+        assert of_x is not None and of_y is not None
+        return of_x.mean_scale(), of_y.mean_scale()
+
+    def standardised(self, x: MeanScale, y: MeanScale | None) -> tuple[Any, np.ndarray] | Stream:
+        """Give what a model is conditioned on: arrays, or a stream of a large array.
+
+        With weights, inputs are pairs (x, weights). y is as it is where it has no scaling.
+        """
+        if self.large:
+            return self._stream(partial(_standardised, x, y))
+        return _standardised(x, y, (self.x, self.weights), self.y)
+
+    def _stream(self, transform: Any) -> Stream:
+        return stream((self.x, self.weights), self.y, transform=transform)
+
+
+def _standardised(
+    x: MeanScale, y: MeanScale | None, inputs: tuple[np.ndarray, Any], targets: np.ndarray
+) -> tuple[Any, np.ndarray]:
+    values, weights = inputs
+    values = standardise(values, x, _SINGLE)
+    return (
+        values if weights is None else (values, weights.astype(_SINGLE)),
+        targets if y is None else standardise(targets, y, _SINGLE),
+    )
+
+
+def checked_rows(
+    estimator: BaseEstimator, x: Any, y: Any, sample_weight: Any, **of_y: bool
+) -> Rows:
+    """Check rows as scikit-learn does; of a large X, that they are finite is left for the scaling.
+
+    Parameters
+    ----------
+    estimator
+        Gets ``n_features_in_``, and the names of columns if they have some.
+    x, y, sample_weight
+        As `fit` gets them.
+    **of_y
+        Passed on to scikit-learn: ``y_numeric``, ``multi_output``.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, a value is not finite, or a weight is negative.
+    """
+    large = is_large(x)
+    if large:
+        if y is None:
+            raise ValueError("got no y, expected one of as many rows as X: fit(X, y)")
+        y = np.asanyarray(y)
+        check_consistent_length(x, y)
+        validate_data(estimator, x[:_HEAD], y[:_HEAD], dtype=None, **of_y)
+    else:
+        x, y = validate_data(estimator, x, y, dtype=np.float64, **of_y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y.reshape(-1)
+    if sample_weight is None:
+        return Rows(x, y, None, large)
+    weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    return Rows(x, y, weights, large)
+
+
+def numbered(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give the different labels, sorted, and the number of each row's among them."""
+    parts = [labels[start : start + _LABELS] for start in range(0, len(labels), _LABELS)]
+    classes = np.unique(np.concatenate([np.unique(part) for part in parts]))
+    numbers = np.empty(len(labels), np.int32)
+    for place, part in enumerate(parts):
+        numbers[place * _LABELS :][: len(part)] = np.searchsorted(classes, part)
+    return classes, numbers
+
+
+def parts_to_predict(x: Any) -> Iterator[Any]:
+    """Give X as it is, or a large array in parts."""
+    if not is_large(x):
+        yield x
+        return
+    rows = source_of(x, "X")
+    size = max(1, _PART_BYTES // (8 * max(1, x.size // len(x))))
+    for start in range(0, len(x), size):
+        yield rows.read(np.arange(start, min(start + size, len(x))))
