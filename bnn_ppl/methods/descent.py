@@ -11,12 +11,20 @@ from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share, step
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.shared.adversarial_training import with_adversarial_rows
 from bnn_ppl.methods.shared.early_stopping import stopped_early
+from bnn_ppl.methods.shared.held_out_noise import noise_sites, share_of_rows, with_noise_of
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
+
+
+class NoiseRows(NamedTuple):
+    """The rows that a chain learns the noise from."""
+
+    key: jax.Array  # which they are
+    held_out: jax.Array  # whether they still are, bool
 
 
 class DescentState(NamedTuple):
@@ -27,6 +35,7 @@ class DescentState(NamedTuple):
     average: Tree  # None if not averaging
     anchor: Tree  # by Gaussian site; None if not anchored
     num_steps: jax.Array
+    noise_rows: NoiseRows | None  # None if the noise is learnt from the same rows as the weights
 
 
 @describe(
@@ -46,6 +55,7 @@ def descent(
     learning_rate: float | Schedule | None = None,
     average_from: int | None = None,
     anchored: bool = False,
+    noise_share: float = 0.2,
     subsample: float = 1.0,
     fgsm_epsilon: float = 0.0,
     held_out: tuple[Any, Any] | None = None,
@@ -65,7 +75,7 @@ def descent(
             num_draws=1, thin=0)
 
     With constrained sites this maximises the density of the unconstrained position, which is also
-    what samplers target.
+    what samplers target; but a learnt noise is by default found on rows held out.
 
     Parameters
     ----------
@@ -85,6 +95,12 @@ def descent(
         Whether to pull each weight with a Gaussian prior to its own draw of that prior, from where
         it starts, instead of to the prior's mean: randomised maximum a posteriori (Pearce et al.,
         2020). Weights that the data do not determine then spread as widely as in the posterior.
+    noise_share
+        Share of the rows, each chain's own, that a learnt noise (a site with ``noise`` in its name)
+        is found from, while the weights are trained on the others; then it is held, and the weights
+        are trained on all rows. 0 learns both from the same rows, the mode of the posterior, where
+        the noise comes out too small. Only where training ends by itself, without `optimizer`,
+        `learning_rate` and `fgsm_epsilon`.
     subsample
         Share of the rows, above 0, that each chain sees: its own, drawn at random without
         replacement (subagging; Bühlmann & Yu, 2002), the nearest whole number of them. N is then
@@ -110,27 +126,37 @@ def descent(
     """
     check_arguments(posterior=posterior)
     finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
-    _check(average_from, subsample)
+    _check(average_from, subsample, noise_share)
     num_rows = rows_of_share(subsample, posterior.num_rows)
     loss = partial(_loss, posterior, num_rows)
     num_gradients, value_and_gradient = 1, jax.value_and_grad(loss)
     if fgsm_epsilon:
         num_gradients = 2
         value_and_gradient = with_adversarial_rows(loss, posterior, fgsm_epsilon)
+    noises = noise_sites(posterior) if finds_rate and noise_share and not fgsm_epsilon else set()
+    of_either = jax.value_and_grad(partial(with_noise_of, loss, noises), has_aux=True)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DescentState:
         anchor = drawn_anchor(key, posterior, position, batch) if anchored else None
         position = position | (anchor or {})
         average = None if average_from is None else position
+        rows = NoiseRows(jax.random.fold_in(key, 1), jnp.ones((), bool)) if noises else None
         zero = jnp.zeros((), int)
-        return DescentState(position, optimizer.init(position), average, anchor, zero)
+        return DescentState(position, optimizer.init(position), average, anchor, zero, rows)
 
     def step(
         key: jax.Array, state: DescentState, batch: Any, rate: jax.Array | float = 1.0
     ) -> tuple[DescentState, dict]:
         del key
-        value, gradient = value_and_gradient(state.position, state.anchor, batch)
+        rows = state.noise_rows
+        if rows is None:
+            value, gradient = value_and_gradient(state.position, state.anchor, batch)
+        else:
+            held_out = rows.held_out & share_of_rows(rows.key, batch, noise_share)
+            (_, value), gradient = of_either(state.position, state.anchor, batch, held_out)
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
+        if rows is not None:
+            updates |= {site: jnp.where(rows.held_out, updates[site], 0) for site in noises}
         position = optax.tree.add_scale(state.position, rate, updates)
         average = state.average
         if average_from is not None:
@@ -138,8 +164,8 @@ def descent(
             share = 1.0 / jnp.maximum(state.num_steps - average_from + 1, 1)
             average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
         info = step_info(-value * num_rows, num_gradients)
-        state = DescentState(position, inner, average, state.anchor, state.num_steps + 1)
-        return state, info
+        count = state.num_steps + 1
+        return DescentState(position, inner, average, state.anchor, count, rows), info
 
     def objective(info: dict) -> jax.Array:
         return info["lp"] / num_rows
@@ -150,6 +176,7 @@ def descent(
 
     settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
     settings |= {"anchored": anchored} if anchored else {}
+    settings |= {"noise_share": noise_share} if noises else {}
     settings |= {"subsample": subsample} if subsample < 1 else {}
     settings |= {"fgsm_epsilon": fgsm_epsilon} if fgsm_epsilon else {}
     method = Method(
@@ -163,7 +190,7 @@ def descent(
         raw_rows=bool(fgsm_epsilon),
     )
     if finds_rate:
-        method = self_paced(method, step, objective)
+        method = self_paced(method, step, objective, halfway=_noise_found if noises else None)
     if held_out is None:
         return method
     return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)
@@ -182,11 +209,20 @@ def _loss(
     return -posterior.total(terms, batch) / num_rows
 
 
-def _check(average_from: int | None, subsample: float) -> None:
+def _noise_found(state: DescentState) -> DescentState:
+    """Train on all rows from here on, at the noise found so far."""
+    assert state.noise_rows is not None
+    rows = state.noise_rows._replace(held_out=jnp.zeros((), bool))
+    return state._replace(noise_rows=rows)
+
+
+def _check(average_from: int | None, subsample: float, noise_share: float) -> None:
     if average_from is not None and average_from < 0:
         raise ValueError(f"got average_from={average_from}, expected a step number from 0 up")
     if not 0 < subsample <= 1:
         raise ValueError(f"got subsample={subsample}, expected a share above 0, at most 1")
+    if not 0 <= noise_share < 1:
+        raise ValueError(f"got noise_share={noise_share}, expected a share from 0 to below 1")
 
 
 def optimizer_of(
