@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.shared.held_out_noise import share_of_rows, with_noise_of
+from bnn_ppl.methods.shared.held_out_noise import share_of_rows, with_noise_of_both
 
 NOISE = 0.3
 
@@ -20,8 +20,8 @@ def linear(x, y=None):
         numpyro.sample("y", dist.Normal(x @ w, noise), obs=y)
 
 
-def of_many_weights(num_rows=200, num_columns=160):
-    """Nearly as many weights as rows, so that their optimum explains most of the noise."""
+def of_many_weights(num_rows=400, num_columns=100):
+    """So many weights that their optimum explains a quarter of the noise's variance."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(num_rows, num_columns))
     y = x @ rng.normal(size=num_columns) + NOISE * rng.normal(size=num_rows)
@@ -45,8 +45,8 @@ def draws(posterior):
 
 def test_the_noise_is_not_what_is_left_of_rows_that_the_weights_were_fitted_to(posterior, draws):
     together = fitted(posterior, noise_share=0)
-    assert (together.posterior["noise"] < 0.6 * NOISE).all()
-    assert (draws.posterior["noise"] > 0.9 * NOISE).all()
+    assert (together.posterior["noise"] < 0.9 * NOISE).all()
+    np.testing.assert_allclose(draws.posterior["noise"], NOISE, rtol=0.1)
     assert not (draws.posterior["noise"][0] == draws.posterior["noise"][1]).all()
 
 
@@ -71,18 +71,19 @@ def test_each_gradient_is_that_of_its_own_rows():
 
     def found(held_out, *mask):
         batch = (*posterior.data, *mask)
-        of_either = jax.value_and_grad(with_noise_of, argnums=2, has_aux=True)
+        of_either = jax.value_and_grad(with_noise_of_both, argnums=2, has_aux=True)
         (_, value), found = of_either(loss, {"noise"}, position, None, batch, held_out)
         return value, found
 
     value, both = found(held_out)
-    np.testing.assert_allclose(both["noise"], gradient(held_out)["noise"], rtol=1e-5)
+    of_both = (gradient(held_out)["noise"] + gradient(~held_out)["noise"]) / 2
+    np.testing.assert_allclose(both["noise"], of_both, rtol=1e-5)
     np.testing.assert_allclose(both["w"], gradient(~held_out)["w"], rtol=1e-5)
     np.testing.assert_allclose(value, loss(position, None, (*posterior.data, ~held_out)), rtol=1e-5)
-    # Padding belongs to neither; a batch of which no row is held out has one gradient.
+    # Padding belongs to neither; where no row is held out, all of them stand for those.
     real = jnp.array([True] * 3 + [False] * 3)
     _, both = found(held_out, real)
-    np.testing.assert_allclose(both["noise"], gradient(held_out & real)["noise"], rtol=1e-5)
+    np.testing.assert_allclose(both["w"], gradient(~held_out & real)["w"], rtol=1e-5)
     _, both = found(jnp.zeros(6, bool))
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), both, gradient(real | True)

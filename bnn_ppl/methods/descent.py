@@ -11,7 +11,7 @@ from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share, step
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.shared.adversarial_training import with_adversarial_rows
 from bnn_ppl.methods.shared.early_stopping import stopped_early
-from bnn_ppl.methods.shared.held_out_noise import noise_sites, share_of_rows, with_noise_of
+from bnn_ppl.methods.shared.held_out_noise import noise_sites, share_of_rows, with_noise_of_both
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
@@ -96,10 +96,11 @@ def descent(
         it starts, instead of to the prior's mean: randomised maximum a posteriori (Pearce et al.,
         2020). Weights that the data do not determine then spread as widely as in the posterior.
     noise_share
-        Share of the rows, each chain's own, that a learnt noise (a site with ``noise`` in its name)
-        is found from, while the weights are trained on the others; then it is held, and the weights
-        are trained on all rows. 0 learns both from the same rows, the mode of the posterior, where
-        the noise comes out too small. Only where training ends by itself, without `optimizer`,
+        Share of the rows, each chain's own, that are held out at first: a learnt noise (a site with
+        ``noise`` in its name) is found from these and from the others, both with the same weight,
+        as the weights are trained on the others. Then the noise is held, and the weights are
+        trained on all rows. 0 learns both from the same rows, the mode of the posterior, where the
+        noise comes out too small. Only where training ends by itself, without `optimizer`,
         `learning_rate` and `fgsm_epsilon`.
     subsample
         Share of the rows, above 0, that each chain sees: its own, drawn at random without
@@ -134,7 +135,7 @@ def descent(
         num_gradients = 2
         value_and_gradient = with_adversarial_rows(loss, posterior, fgsm_epsilon)
     noises = noise_sites(posterior) if finds_rate and noise_share and not fgsm_epsilon else set()
-    of_either = jax.value_and_grad(partial(with_noise_of, loss, noises), has_aux=True)
+    of_either = jax.value_and_grad(partial(with_noise_of_both, loss, noises), has_aux=True)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DescentState:
         anchor = drawn_anchor(key, posterior, position, batch) if anchored else None
