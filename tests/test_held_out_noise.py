@@ -8,7 +8,8 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.shared.held_out_noise import share_of_rows, with_noise_of_both
+from bnn_ppl.methods.descent import starting_descent
+from bnn_ppl.methods.shared.held_out_noise import is_held_out, with_noise_held_out
 
 NOISE = 0.3
 
@@ -44,7 +45,7 @@ def draws(posterior):
 
 
 def test_the_noise_is_not_what_is_left_of_rows_that_the_weights_were_fitted_to(posterior, draws):
-    together = fitted(posterior, noise_share=0)
+    together = fitted(posterior, noise_rows="training")
     assert (together.posterior["noise"] < 0.9 * NOISE).all()
     np.testing.assert_allclose(draws.posterior["noise"], NOISE, rtol=0.1)
     assert not (draws.posterior["noise"][0] == draws.posterior["noise"][1]).all()
@@ -71,12 +72,12 @@ def test_each_gradient_is_that_of_its_own_rows():
 
     def found(held_out, *mask):
         batch = (*posterior.data, *mask)
-        of_either = jax.value_and_grad(with_noise_of_both, argnums=2, has_aux=True)
-        (_, value), found = of_either(loss, {"noise"}, position, None, batch, held_out)
+        of_either = jax.value_and_grad(with_noise_held_out, argnums=3, has_aux=True)
+        (_, value), found = of_either(loss, {"noise"}, 0.7, position, None, batch, held_out)
         return value, found
 
     value, both = found(held_out)
-    of_both = (gradient(held_out)["noise"] + gradient(~held_out)["noise"]) / 2
+    of_both = 0.7 * gradient(held_out)["noise"] + 0.3 * gradient(~held_out)["noise"]
     np.testing.assert_allclose(both["noise"], of_both, rtol=1e-5)
     np.testing.assert_allclose(both["w"], gradient(~held_out)["w"], rtol=1e-5)
     np.testing.assert_allclose(value, loss(position, None, (*posterior.data, ~held_out)), rtol=1e-5)
@@ -95,20 +96,20 @@ def test_a_row_is_held_out_in_every_batch_or_in_none():
     x = {"numbers": rng.normal(size=(10_000, 3)), "tokens": rng.integers(9, size=(10_000, 2))}
     y = rng.normal(size=10_000)
     keys = jax.random.split(jax.random.key(0))
-    whole, other = (np.asarray(share_of_rows(key, (x, y), 0.2)) for key in keys)
+    whole, other = (np.asarray(is_held_out(key, (x, y))) for key in keys)
     order = rng.permutation(10_000)[:100]
     some = {name: column[order] for name, column in x.items()}
-    np.testing.assert_array_equal(share_of_rows(keys[0], (some, y[order]), 0.2), whole[order])
+    np.testing.assert_array_equal(is_held_out(keys[0], (some, y[order])), whole[order])
     standard_error = (0.2 * 0.8 / 10_000) ** 0.5
     assert abs(whole.mean() - 0.2) < 4 * standard_error
     assert abs((whole & other).mean() - 0.2**2) < 4 * standard_error
 
 
-def test_a_share_out_of_range_is_refused_and_none_is_the_mode():
+def test_which_rows_the_noise_is_found_from_is_recorded_where_it_is_not_the_mode():
     posterior = of_many_weights(6, 2)
-    for share in (-0.1, 1.0):
-        with pytest.raises(ValueError, match=f"got noise_share={share}, expected a share from 0"):
-            bnn.descent(posterior, noise_share=share)
-    assert bnn.descent(posterior).settings["noise_share"] == 0.2
-    for options in ({"noise_share": 0}, {"learning_rate": 0.1}):
-        assert "noise_share" not in bnn.descent(posterior, **options).settings
+    assert bnn.descent(posterior).settings["noise_rows"] == "both"
+    assert starting_descent(posterior).settings["noise_rows"] == "held_out"
+    for options in ({"noise_rows": "training"}, {"learning_rate": 0.1}):
+        assert "noise_rows" not in bnn.descent(posterior, **options).settings
+    with pytest.raises(ValueError, match="got noise_rows='test', expected one of"):
+        bnn.descent(posterior, noise_rows="test")

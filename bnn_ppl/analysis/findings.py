@@ -266,7 +266,7 @@ def of_fits(sample: Seen, draws: Any, rhat: float) -> Iterator[Finding]:
 
 def of_few_rows(posterior: Posterior, draws: Any) -> Iterator[Finding]:
     """Find fits that learn the noise with so many weights that these explain part of it."""
-    held_out = "noise_share" in json.loads(draws.attrs.get("settings", "{}"))
+    held_out = "noise_rows" in json.loads(draws.attrs.get("settings", "{}"))
     if (
         noise_sites(posterior)
         and not held_out

@@ -1,7 +1,7 @@
 """Point estimates: any optax optimiser on the log-density."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,20 +11,21 @@ from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share, step
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.shared.adversarial_training import with_adversarial_rows
 from bnn_ppl.methods.shared.early_stopping import stopped_early
-from bnn_ppl.methods.shared.held_out_noise import noise_sites, share_of_rows, with_noise_of_both
+from bnn_ppl.methods.shared.held_out_noise import is_held_out, noise_sites, with_noise_held_out
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
+NoiseRows: TypeAlias = Literal["both", "held_out", "training"]
 
 
-class NoiseRows(NamedTuple):
-    """The rows that a chain learns the noise from."""
+class RowsHeldOut(NamedTuple):
+    """The rows that a chain holds out while it finds the noise."""
 
     key: jax.Array  # which they are
-    held_out: jax.Array  # whether they still are, bool
+    now: jax.Array  # whether they still are, bool
 
 
 class DescentState(NamedTuple):
@@ -35,7 +36,7 @@ class DescentState(NamedTuple):
     average: Tree  # None if not averaging
     anchor: Tree  # by Gaussian site; None if not anchored
     num_steps: jax.Array
-    noise_rows: NoiseRows | None  # None if the noise is learnt from the same rows as the weights
+    held_out: RowsHeldOut | None  # None if the noise is learnt from the rows of the weights
 
 
 @describe(
@@ -55,7 +56,7 @@ def descent(
     learning_rate: float | Schedule | None = None,
     average_from: int | None = None,
     anchored: bool = False,
-    noise_share: float = 0.2,
+    noise_rows: NoiseRows = "both",
     subsample: float = 1.0,
     fgsm_epsilon: float = 0.0,
     held_out: tuple[Any, Any] | None = None,
@@ -95,13 +96,14 @@ def descent(
         Whether to pull each weight with a Gaussian prior to its own draw of that prior, from where
         it starts, instead of to the prior's mean: randomised maximum a posteriori (Pearce et al.,
         2020). Weights that the data do not determine then spread as widely as in the posterior.
-    noise_share
-        Share of the rows, each chain's own, that are held out at first: a learnt noise (a site with
-        ``noise`` in its name) is found from these and from the others, both with the same weight,
-        as the weights are trained on the others. Then the noise is held, and the weights are
-        trained on all rows. 0 learns both from the same rows, the mode of the posterior, where the
-        noise comes out too small. Only where training ends by itself, without `optimizer`,
-        `learning_rate` and `fgsm_epsilon`.
+    noise_rows
+        Rows that a learnt noise (a site with ``noise`` in its name) is found from while the weights
+        are trained on four fifths of the rows, each chain on its own: ``"both"``, these and the
+        rows held out, with the same weight; or ``"held_out"`` alone, a noise that has the error of
+        the weights in it. Then the noise is held, and the weights are trained on all rows.
+        ``"training"`` finds it from the rows of the weights throughout: the mode of the posterior,
+        where the noise comes out too small. So it is where `optimizer`, `learning_rate` or
+        `fgsm_epsilon` is given.
     subsample
         Share of the rows, above 0, that each chain sees: its own, drawn at random without
         replacement (subagging; Bühlmann & Yu, 2002), the nearest whole number of them. N is then
@@ -127,21 +129,23 @@ def descent(
     """
     check_arguments(posterior=posterior)
     finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
-    _check(average_from, subsample, noise_share)
+    _check(average_from, subsample, noise_rows)
     num_rows = rows_of_share(subsample, posterior.num_rows)
     loss = partial(_loss, posterior, num_rows)
     num_gradients, value_and_gradient = 1, jax.value_and_grad(loss)
     if fgsm_epsilon:
         num_gradients = 2
         value_and_gradient = with_adversarial_rows(loss, posterior, fgsm_epsilon)
-    noises = noise_sites(posterior) if finds_rate and noise_share and not fgsm_epsilon else set()
-    of_either = jax.value_and_grad(partial(with_noise_of_both, loss, noises), has_aux=True)
+    holds_out = finds_rate and noise_rows != "training" and not fgsm_epsilon
+    noises = noise_sites(posterior) if holds_out else set()
+    weight = 0.5 if noise_rows == "both" else 1.0
+    of_either = jax.value_and_grad(partial(with_noise_held_out, loss, noises, weight), has_aux=True)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DescentState:
         anchor = drawn_anchor(key, posterior, position, batch) if anchored else None
         position = position | (anchor or {})
         average = None if average_from is None else position
-        rows = NoiseRows(jax.random.fold_in(key, 1), jnp.ones((), bool)) if noises else None
+        rows = RowsHeldOut(jax.random.fold_in(key, 1), jnp.ones((), bool)) if noises else None
         zero = jnp.zeros((), int)
         return DescentState(position, optimizer.init(position), average, anchor, zero, rows)
 
@@ -149,15 +153,15 @@ def descent(
         key: jax.Array, state: DescentState, batch: Any, rate: jax.Array | float = 1.0
     ) -> tuple[DescentState, dict]:
         del key
-        rows = state.noise_rows
+        rows = state.held_out
         if rows is None:
             value, gradient = value_and_gradient(state.position, state.anchor, batch)
         else:
-            held_out = rows.held_out & share_of_rows(rows.key, batch, noise_share)
+            held_out = rows.now & is_held_out(rows.key, batch)
             (_, value), gradient = of_either(state.position, state.anchor, batch, held_out)
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
         if rows is not None:
-            updates |= {site: jnp.where(rows.held_out, updates[site], 0) for site in noises}
+            updates |= {site: jnp.where(rows.now, updates[site], 0) for site in noises}
         position = optax.tree.add_scale(state.position, rate, updates)
         average = state.average
         if average_from is not None:
@@ -177,7 +181,7 @@ def descent(
 
     settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
     settings |= {"anchored": anchored} if anchored else {}
-    settings |= {"noise_share": noise_share} if noises else {}
+    settings |= {"noise_rows": noise_rows} if noises else {}
     settings |= {"subsample": subsample} if subsample < 1 else {}
     settings |= {"fgsm_epsilon": fgsm_epsilon} if fgsm_epsilon else {}
     method = Method(
@@ -197,6 +201,11 @@ def descent(
     return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)
 
 
+def starting_descent(posterior: Posterior, *, anchored: bool = False) -> Method:
+    """Give the descent that others start from; with a noise too large, they leave its mode sooner."""
+    return descent(posterior, anchored=anchored, noise_rows="held_out")
+
+
 def _loss(
     posterior: Posterior, num_rows: int, position: Tree, anchor: Tree, batch: Any
 ) -> jax.Array:
@@ -212,18 +221,17 @@ def _loss(
 
 def _noise_found(state: DescentState) -> DescentState:
     """Train on all rows from here on, at the noise found so far."""
-    assert state.noise_rows is not None
-    rows = state.noise_rows._replace(held_out=jnp.zeros((), bool))
-    return state._replace(noise_rows=rows)
+    assert state.held_out is not None
+    return state._replace(held_out=state.held_out._replace(now=jnp.zeros((), bool)))
 
 
-def _check(average_from: int | None, subsample: float, noise_share: float) -> None:
+def _check(average_from: int | None, subsample: float, noise_rows: str) -> None:
     if average_from is not None and average_from < 0:
         raise ValueError(f"got average_from={average_from}, expected a step number from 0 up")
     if not 0 < subsample <= 1:
         raise ValueError(f"got subsample={subsample}, expected a share above 0, at most 1")
-    if not 0 <= noise_share < 1:
-        raise ValueError(f"got noise_share={noise_share}, expected a share from 0 to below 1")
+    if noise_rows not in get_args(NoiseRows):
+        raise ValueError(f"got noise_rows={noise_rows!r}, expected one of {get_args(NoiseRows)}")
 
 
 def optimizer_of(
