@@ -202,7 +202,7 @@ def descent(
 
 
 def starting_descent(posterior: Posterior, *, anchored: bool = False) -> Method:
-    """Give the descent that others start from; with a noise too large, they leave its mode sooner."""
+    """Give the descent that others start from: by a noise too large they leave its mode sooner."""
     return descent(posterior, anchored=anchored, noise_rows="held_out")
 
 
