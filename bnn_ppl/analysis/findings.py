@@ -10,6 +10,7 @@ import numpy as np
 from bnn_ppl.analysis.bounds import sites_on_bounds
 from bnn_ppl.analysis.rank_statistics import diagnose, quantile_of_defined
 from bnn_ppl.analysis.training_rows import Seen
+from bnn_ppl.methods.shared.held_out_noise import noise_sites
 from bnn_ppl.model.posterior import Posterior
 
 # The largest R-hat that 95 % of the function values may have. Vehtari et al. (2021) ask 1.01 of
@@ -263,10 +264,14 @@ def of_fits(sample: Seen, draws: Any, rhat: float) -> Iterator[Finding]:
         )
 
 
-def of_few_rows(posterior: Posterior, sample: Seen) -> Iterator[Finding]:
+def of_few_rows(posterior: Posterior, draws: Any) -> Iterator[Finding]:
     """Find fits that learn the noise with so many weights that these explain part of it."""
-    learnt = any("noise" in site for site in posterior.prior_std)
-    if learnt and posterior.num_weights > posterior.num_rows / ROWS_A_WEIGHT:
+    held_out = "noise_rows" in json.loads(draws.attrs.get("settings", "{}"))
+    if (
+        noise_sites(posterior)
+        and not held_out
+        and posterior.num_weights > posterior.num_rows / ROWS_A_WEIGHT
+    ):
         yield Finding(
             "narrow",
             f"a fit of {posterior.num_weights} weights to {posterior.num_rows} rows understates "

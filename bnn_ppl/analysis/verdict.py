@@ -92,7 +92,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     found = [*of_tempering(draws), *of_values(sample, sampled), *of_divergences(draws)]
     if "not_finite" not in {finding.kind for finding in found}:
         found += of_chains(sample, draws, rhat, ess) if sampled else of_fits(sample, draws, rhat)
-        found += [] if sampled else of_few_rows(posterior, sample)
+        found += [] if sampled else of_few_rows(posterior, draws)
         found += of_bounds(posterior, sample)
     advice = scale_advice(sample)
     if advice is not None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.kl_weight import check_kl_weight, likelihood_weighted
@@ -230,7 +230,7 @@ def ivon(
     if not finds_rate:
         return method
     return self_paced(method, step, objective, round(_MEMORIES / (1 - beta2)))._replace(
-        start=descent(posterior)
+        start=starting_descent(posterior)
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import FITTED, DrawsFrom, Method, describe, step_info
 from bnn_ppl.methods.shared.covariance_blocks import Structure, blocks_of, drawn, fitted
 from bnn_ppl.methods.shared.expected_labels import Curvature
@@ -231,7 +231,7 @@ def laplace(
     method = method._replace(logdensity=posterior.logdensity, draws_from=kind, raw_rows=True)
     size = min(_BATCH_SIZE, posterior.num_rows)
     return method._replace(
-        start=descent(posterior),
+        start=starting_descent(posterior),
         counts=FITTED._replace(num_warmup=1, in_epochs=True, batch_size=size, num_chains=1),
     )
 

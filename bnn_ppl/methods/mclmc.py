@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import SAMPLED, Method, describe
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.adaptation import Mass, initial_mass
@@ -179,7 +179,7 @@ def mclmc(
         logdensity=posterior.logdensity,
         all_rows=True,
         needs_warmup=step_size is None,
-        start=descent(posterior, anchored=True) if step_size is None else None,
+        start=starting_descent(posterior, anchored=True) if step_size is None else None,
     )
 
 

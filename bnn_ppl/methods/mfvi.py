@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bnn_ppl.methods.descent import descent, optimizer_of
+from bnn_ppl.methods.descent import optimizer_of, starting_descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, named, value_at
 from bnn_ppl.methods.shared.kl_weight import check_kl_weight
@@ -195,7 +195,7 @@ def mfvi(
     )
     if not finds_rate:
         return method
-    return self_paced(method, step, objective)._replace(start=descent(posterior))
+    return self_paced(method, step, objective)._replace(start=starting_descent(posterior))
 
 
 def _draw(key: jax.Array, mean: Tree, log_std: Tree) -> Tree:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.covariance_blocks import Block, blocks_of, drawn, fitted
@@ -240,7 +240,7 @@ def noisy_kfac(
     if not finds_rate:
         return method
     paced = self_paced(method, step, objective, round(_MEMORIES / (1 - beta2)))
-    return paced if deterministic else paced._replace(start=descent(posterior))
+    return paced if deterministic else paced._replace(start=starting_descent(posterior))
 
 
 def _estimate(

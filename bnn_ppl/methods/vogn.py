@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.kl_weight import check_kl_weight
@@ -219,7 +219,7 @@ def vogn(
     if not finds_rate:
         return method
     return self_paced(method, step, objective, round(_MEMORIES / (1 - beta2)))._replace(
-        start=descent(posterior)
+        start=starting_descent(posterior)
     )
 
 

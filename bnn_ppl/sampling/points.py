@@ -107,7 +107,7 @@ def maker_of(posterior: Posterior, method: Method) -> Callable[[Posterior], Meth
 def prepared_points(key: jax.Array, posterior: Posterior) -> tuple[Method, Prepared]:
     """Prepare the one chain that fits the points: its method, and the run before its first step."""
     joint = _jointly(posterior)
-    method = descent(joint)
+    method = descent(joint, noise_rows="training")
     minibatches = Minibatches(method.counts.batch_size, False, 1.0)
     num_warmup = min(method.counts.num_warmup, MOST_STEPS)
     own_key = jax.random.fold_in(key, _OWN_KEY)

@@ -85,7 +85,8 @@ def prior_scale(
     log_scale, modes, changes = math.log(start), None, [0.0]
     for round_key in jax.random.split(key, num_rounds):
         posterior = fit_points(round_key, posterior_at(math.exp(log_scale)), progress=False)
-        modes = _run(round_key, posterior, descent(posterior), modes, num_warmup=_NUM_STEPS)
+        to_mode = descent(posterior, noise_rows="training")
+        modes = _run(round_key, posterior, to_mode, modes, num_warmup=_NUM_STEPS)
         evidence = laplace(posterior, prior_precision="marginal_likelihood")
         found = _run(round_key, posterior, evidence, modes, num_draws=1)
         multipliers = found["fitted"]["prior_precision_multiplier"].to_numpy()

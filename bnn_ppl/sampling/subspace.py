@@ -240,7 +240,8 @@ def _trained_bend(key: Array, posterior: Posterior, ends: Position) -> dict[str,
     """Maximise the log-density along the curve over its bend, from the middle of the two ends."""
     along = _along_curve(posterior, ends)
     middle = {site: leaf.mean(0) for site, leaf in ends.items()}
-    found = run(key, along, descent(along), init=middle, progress=False, verdict=False)
+    to_mode = descent(along, noise_rows="training")
+    found = run(key, along, to_mode, init=middle, progress=False, verdict=False)
     return _positions(posterior, found, slice(0, 1), slice(-1, None))
 
 

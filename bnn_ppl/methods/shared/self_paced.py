@@ -52,7 +52,11 @@ class PacedState(NamedTuple):
 
 
 def self_paced(
-    method: Method, update: Update, objective: Objective, least_steps: int = 0
+    method: Method,
+    update: Update,
+    objective: Objective,
+    least_steps: int = 0,
+    halfway: Callable[[Tree], Tree] | None = None,
 ) -> Method:
     """Let a method that trains find its rate and its end.
 
@@ -66,6 +70,9 @@ def self_paced(
         ``info -> scalar``: what training maximises, in nats a row.
     least_steps
         Steps before which the rate does not fall, for a method that averages over that many.
+    halfway
+        ``state -> state``: changes how it trains from the second fall of the rate on, or from half
+        the budget.
     """
     fitted = method.fitted
 
@@ -74,7 +81,7 @@ def self_paced(
 
     return method._replace(
         init=init,
-        step=partial(step, update, objective),
+        step=partial(step, update, objective, halfway=halfway),
         draw=lambda key, state: method.draw(key, state.inner),
         begin=partial(with_budget, least_steps),
         fitted=None if fitted is None else lambda state: fitted(state.inner),
@@ -97,7 +104,12 @@ def with_budget(least_steps: int, state: PacedState, num_steps: jax.Array) -> Pa
 
 
 def step(
-    update: Update, objective: Objective, key: jax.Array, state: PacedState, batch: Any
+    update: Update,
+    objective: Objective,
+    key: jax.Array,
+    state: PacedState,
+    batch: Any,
+    halfway: Callable[[Tree], Tree] | None = None,
 ) -> tuple[PacedState, dict[str, jax.Array]]:
     """Take a step: a trial of a rate, a step at the best of them, or none once training has ended.
 
@@ -108,7 +120,11 @@ def step(
 
     def train(state: PacedState) -> tuple[PacedState, dict[str, jax.Array]]:
         inner, info = update(key, state.inner, batch, rate_now(state.pace))
-        return _observed(state._replace(inner=inner), objective(info)), info
+        state = _observed(state._replace(inner=inner), objective(info))
+        if halfway is not None:
+            inner = where_needed(_is_halfway(state.pace), halfway, lambda inner: inner, state.inner)
+            state = state._replace(inner=inner)
+        return state, info
 
     done = _ended(state.pace)
     state, info = where_needed(~done, train, lambda state: (state, none), state)
@@ -126,6 +142,10 @@ def rate_now(pace: Pace) -> jax.Array:
 
 def _ended(pace: Pace) -> jax.Array:
     return (pace.num_steps >= pace.budget) | (pace.num_reductions >= _REDUCTIONS)
+
+
+def _is_halfway(pace: Pace) -> jax.Array:
+    return (2 * pace.num_steps >= pace.budget) | (2 * pace.num_reductions >= _REDUCTIONS)
 
 
 def _trial_length(budget: jax.Array) -> jax.Array:

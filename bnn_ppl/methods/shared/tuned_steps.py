@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import Counts, Method, usual_batch_size
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import likelihood_alone
@@ -155,7 +155,7 @@ def tuned(
         logdensity=posterior.logdensity,
         needs_warmup=True,
         begin=begin,
-        start=start or descent(posterior, anchored=True),
+        start=start or starting_descent(posterior, anchored=True),
         counts=_counts(posterior),
     )
 

@@ -1,0 +1,78 @@
+"""The noise of a regression, learnt from rows that the weights are not trained on.
+
+Optimised on the same rows, weights and noise draw each other on: the weights explain a part of the
+noise, which then falls, so that the weights are to explain more of it. On the rows that p weights
+of a linear regression were fitted to, the mean square of the residuals is about 1 - p/n times the
+variance of the noise; on rows held out, 1 + p/n times. The mean of both is the variance.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bnn_ppl.model.posterior import Posterior
+
+Tree = Any
+Loss = Callable[[Tree, Tree, Any], jax.Array]
+
+SHARE = 0.2  # of the rows, that is held out
+
+
+def noise_sites(posterior: Posterior) -> set[str]:
+    """Give the names of the sites that are a noise, as that of `models.regressor`."""
+    return {site for site in posterior.prior_std if "noise" in site}
+
+
+def with_noise_held_out(
+    loss: Loss,
+    sites: set[str],
+    weight: float,
+    position: Tree,
+    anchor: Tree,
+    batch: Any,
+    held_out: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Give a loss whose gradient is that of the rows not held out, but for the noise.
+
+    Parameters
+    ----------
+    loss
+        ``position, anchor, batch -> scalar``, the likelihood scaled to all rows from those of the
+        batch that its mask has.
+    sites
+        Names of the sites that are a noise.
+    weight
+        Weight of the rows held out in the gradient of the noise; the others have the rest of 1.
+    position, anchor, batch
+        Arguments of the loss.
+    held_out
+        Whether a row of the batch is held out, (rows,). Where none is, or all are, all rows stand
+        for either.
+
+    Returns
+    -------
+    tuple[jax.Array, jax.Array]
+        What to take the gradient of, and the loss of the rows that are not held out.
+    """
+    mask = batch[2] if len(batch) == 3 else jnp.ones(held_out.shape, bool)
+    fixed = jax.lax.stop_gradient(position)
+
+    def on(rows: jax.Array, seen: Tree, weight: float) -> jax.Array:
+        noise = {site: weight * position[site] + (1 - weight) * fixed[site] for site in sites}
+        rows = jnp.where(jnp.any(rows & mask), rows & mask, mask)
+        return loss(seen | noise, anchor, (*batch[:2], rows))
+
+    of_weights = on(~held_out, position, 1 - weight)
+    return of_weights + on(held_out, fixed, weight), of_weights
+
+
+def is_held_out(key: jax.Array, batch: Any) -> jax.Array:
+    """Choose a fifth of all rows by a hash of their content, the same in every batch; (rows,)."""
+    leaves = jax.tree.leaves(batch[:2])
+    columns = [jnp.reshape(leaf, (len(leaf), -1)).astype(jnp.float32) for leaf in leaves]
+    bits = jax.lax.bitcast_convert_type(jnp.concatenate(columns, axis=1), jnp.uint32)
+    # Sums of products with random factors, modulo 2^32, are close to uniform in their high bits.
+    hashes = jnp.sum(bits * jax.random.bits(key, bits.shape[1:], jnp.uint32), axis=1)
+    return hashes < jnp.uint32(SHARE * 2**32)

@@ -1,0 +1,115 @@
+"""The noise of a fit, learnt from rows that its weights do not see."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl.methods.descent import starting_descent
+from bnn_ppl.methods.shared.held_out_noise import is_held_out, with_noise_held_out
+
+NOISE = 0.3
+
+
+def linear(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    noise = numpyro.sample("noise", bnn.priors.noise())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(x @ w, noise), obs=y)
+
+
+def of_many_weights(num_rows=400, num_columns=100):
+    """So many weights that their optimum explains a quarter of the noise's variance."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num_rows, num_columns))
+    y = x @ rng.normal(size=num_columns) + NOISE * rng.normal(size=num_rows)
+    return bnn.condition(linear, (x, y))
+
+
+def fitted(posterior, **options):
+    method = bnn.descent(posterior, **options)
+    return bnn.run(jax.random.key(0), posterior, method, num_chains=2, progress=False)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    return of_many_weights()
+
+
+@pytest.fixture(scope="module")
+def draws(posterior):
+    return fitted(posterior)
+
+
+def test_the_noise_is_not_what_is_left_of_rows_that_the_weights_were_fitted_to(posterior, draws):
+    together = fitted(posterior, noise_rows="training")
+    assert (together.posterior["noise"] < 0.9 * NOISE).all()
+    np.testing.assert_allclose(draws.posterior["noise"], NOISE, rtol=0.1)
+    assert not (draws.posterior["noise"][0] == draws.posterior["noise"][1]).all()
+
+
+def test_the_weights_are_at_last_those_of_all_rows_at_the_noise_found(posterior, draws):
+    x, y = map(np.asarray, posterior.data)
+    for chain in draws.posterior.chain.values:
+        found = draws.posterior.sel(chain=chain, draw=0)
+        precision = x.T @ x + float(found["noise"]) ** 2 * np.eye(x.shape[1])
+        np.testing.assert_allclose(found["w"], np.linalg.solve(precision, x.T @ y), atol=0.01)
+
+
+def test_each_gradient_is_that_of_its_own_rows():
+    posterior = of_many_weights(6, 2)
+    position = {"w": jnp.array([0.5, -1.0]), "noise": jnp.array(0.3)}
+    held_out = jnp.array([True, False, False, True, False, False])
+
+    def loss(position, anchor, batch):
+        return -posterior.logdensity(position, batch)
+
+    def gradient(mask):
+        return jax.grad(loss)(position, None, (*posterior.data, mask))
+
+    def found(held_out, *mask):
+        batch = (*posterior.data, *mask)
+        of_either = jax.value_and_grad(with_noise_held_out, argnums=3, has_aux=True)
+        (_, value), found = of_either(loss, {"noise"}, 0.7, position, None, batch, held_out)
+        return value, found
+
+    value, both = found(held_out)
+    of_both = 0.7 * gradient(held_out)["noise"] + 0.3 * gradient(~held_out)["noise"]
+    np.testing.assert_allclose(both["noise"], of_both, rtol=1e-5)
+    np.testing.assert_allclose(both["w"], gradient(~held_out)["w"], rtol=1e-5)
+    np.testing.assert_allclose(value, loss(position, None, (*posterior.data, ~held_out)), rtol=1e-5)
+    # Padding belongs to neither; where no row is held out, all of them stand for those.
+    real = jnp.array([True] * 3 + [False] * 3)
+    _, both = found(held_out, real)
+    np.testing.assert_allclose(both["w"], gradient(~held_out & real)["w"], rtol=1e-5)
+    _, both = found(jnp.zeros(6, bool))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), both, gradient(real | True)
+    )
+
+
+def test_a_row_is_held_out_in_every_batch_or_in_none():
+    rng = np.random.default_rng(0)
+    x = {"numbers": rng.normal(size=(10_000, 3)), "tokens": rng.integers(9, size=(10_000, 2))}
+    y = rng.normal(size=10_000)
+    keys = jax.random.split(jax.random.key(0))
+    whole, other = (np.asarray(is_held_out(key, (x, y))) for key in keys)
+    order = rng.permutation(10_000)[:100]
+    some = {name: column[order] for name, column in x.items()}
+    np.testing.assert_array_equal(is_held_out(keys[0], (some, y[order])), whole[order])
+    standard_error = (0.2 * 0.8 / 10_000) ** 0.5
+    assert abs(whole.mean() - 0.2) < 4 * standard_error
+    assert abs((whole & other).mean() - 0.2**2) < 4 * standard_error
+
+
+def test_which_rows_the_noise_is_found_from_is_recorded_where_it_is_not_the_mode():
+    posterior = of_many_weights(6, 2)
+    assert bnn.descent(posterior).settings["noise_rows"] == "both"
+    assert starting_descent(posterior).settings["noise_rows"] == "held_out"
+    for options in ({"noise_rows": "training"}, {"learning_rate": 0.1}):
+        assert "noise_rows" not in bnn.descent(posterior, **options).settings
+    with pytest.raises(ValueError, match="got noise_rows='test', expected one of"):
+        bnn.descent(posterior, noise_rows="test")
