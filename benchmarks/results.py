@@ -199,6 +199,17 @@ def gradient_noise() -> str:
     return markdown([head, *body])
 
 
+def large_estimator() -> str:
+    """Give a row a form of X: seconds and peak memory of fitting and of predicting."""
+    rows = pandas.read_csv(STORED / "large_estimator.csv")
+    head = ["rows", "X", "fit, seconds", "peak, MB", "predict, seconds", "peak, MB"]
+    columns = ["fit_seconds", "fit_peak_mb", "predict_seconds", "predict_peak_mb"]
+    body = [
+        [f"{row['rows']:,}", row["X"], *map(number, row[columns])] for _, row in rows.iterrows()
+    ]
+    return markdown([head, *body])
+
+
 def airfoil_chosen() -> str:
     """Give a row a setting tried on held-out training rows, the best likelihood first."""
     rows = _airfoil("held out").query("method == 'mclmc'").sort_values("gaussian_nll")
@@ -301,6 +312,9 @@ MADE = {
         "--num-warmup 36000 --num-draws 240",
     ),
     "airfoil/test": Made(airfoil_test, "airfoil.csv", "python benchmarks/airfoil.py"),
+    "large_data/estimator": Made(
+        large_estimator, "large_estimator.csv", "python benchmarks/large_estimator.py"
+    ),
     "gradient_noise": Made(
         gradient_noise, "gradient_noise.csv", "python benchmarks/gradient_noise.py"
     ),
