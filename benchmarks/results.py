@@ -308,8 +308,7 @@ MADE = {
     "airfoil/held_out": Made(
         airfoil_chosen,
         "airfoil.csv",
-        "python benchmarks/airfoil.py --choose --seeds 0 --num-nets 4 --methods mclmc "
-        "--num-warmup 36000 --num-draws 240",
+        "python benchmarks/airfoil.py --choose --seeds 0 --num-nets 4",
     ),
     "airfoil/test": Made(airfoil_test, "airfoil.csv", "python benchmarks/airfoil.py"),
     "large_data/estimator": Made(
