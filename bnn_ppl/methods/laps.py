@@ -68,13 +68,13 @@ class LAPSState(NamedTuple):
     gives="exact draws",
     cost="gradients on all rows, tens to thousands per draw",
     bias="none once the chains have converged",
-    length="32 chains, 5,000 warm-up steps, 100 draws",
-    counts=SAMPLED._replace(num_warmup=5_000, num_draws=100, num_chains=32),
+    length="32 chains, 5,000 warm-up steps, 50 draws",
+    counts=SAMPLED._replace(num_warmup=5_000, num_draws=50, num_chains=32),
 )
 def laps(
     posterior: Posterior,
     *,
-    num_adjusted: int = 100,
+    num_adjusted: int = 50,
     energy_error: float = 0.1,
     target_acceptance: float = 0.9,
     max_num_steps: int | None = None,
