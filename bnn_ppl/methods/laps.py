@@ -129,9 +129,10 @@ def laps(
     -----
     The equipartition, the mean and the variance are running means over the steps so far, mostly the
     later ones, as well as over the chains, and the squared error is one over ten steps, so that few
-    chains do too. The paper's sampler judges by the chains of one step alone, ends its first part
-    by itself, and finds the last step size by bisection for trajectories of 15 steps. After warm-up
-    all is fixed. All chains take trajectories of equally many steps, so that none waits for others.
+    chains suffice. BlackJAX's implementation judges by the chains of one step alone, has S = 1 in
+    the first part, ends that once the means are steady, and finds the last step size by bisection,
+    for trajectories of 15 steps. After warm-up all is fixed. All chains take trajectories of
+    equally many steps, so that none waits for others.
     """
     check_arguments(posterior=posterior)
     from blackjax.adaptation.step_size import dual_averaging_adaptation
