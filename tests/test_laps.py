@@ -42,7 +42,7 @@ def test_rejections_do_not_change_the_law():
     method = bnn.laps(POSTERIOR, target_acceptance=0.3)
     draws = sample(POSTERIOR, method, num_draws=2000)
     stats = draws.sample_stats
-    assert 0.3 < stats.acceptance_rate.values.mean() < 0.8
+    assert 0.1 < stats.acceptance_rate.values.mean() < 0.8
     weights = draws.posterior["weights"].values
     assert_means(weights, TARGET.means["weights"])
     assert_covariance(weights, TARGET.covariance["weights"])
