@@ -76,7 +76,7 @@ def laps(
     *,
     num_adjusted: int = 50,
     energy_error: float = 0.1,
-    target_acceptance: float = 0.9,
+    target_acceptance: float = 0.7,
     max_num_steps: int | None = None,
 ) -> Method:
     r"""Microcanonical Monte Carlo whose chains, warmed up unadjusted, adapt together (LAPS).
