@@ -35,7 +35,7 @@ import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
 
 DATA = ["yacht", "energy", "concrete", "airfoil", "digits", "imdb"]
-CHAINS = ["nuts", "hmc", "chees", "adjusted_mclmc", "mclmc", "elliptical_slice"]
+CHAINS = ["nuts", "hmc", "chees", "laps", "adjusted_mclmc", "mclmc", "elliptical_slice"]
 CHAINS += ["sgld", "sghmc", "csgld", "sgnht", "kinetic_langevin", "smile", "amagold"]
 PASSES = 1_000_000
 REFERENCE = "reference"  # the long run of nuts, as a method of the table

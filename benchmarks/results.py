@@ -210,6 +210,27 @@ def large_estimator() -> str:
     return markdown([head, *body])
 
 
+def many_chains() -> str:
+    """Give a row a number of chains and method."""
+    rows = pandas.read_csv(STORED / "many_chains.csv").sort_values("chains", kind="stable")
+    head = ["method", "chains", "warm-up", "draws", "CPU seconds", "gradients", "R-hat", "ESS"]
+    head += ["ESS a CPU second", "ESS a thousand gradients"]
+    body = [
+        [
+            row["method"],
+            *(f"{row[name]:,}" for name in ("chains", "warmup", "draws")),
+            number(row["cpu_seconds"]),
+            f"{row['gradients']:,}",
+            f"{row['rhat']:.2f}",
+            number(row["ess"]),
+            number(row["ess"] / row["cpu_seconds"]),
+            number(1000 * row["ess"] / row["gradients"]),
+        ]
+        for _, row in rows.iterrows()
+    ]
+    return markdown([head, *body])
+
+
 def airfoil_chosen() -> str:
     """Give a row a setting tried on held-out training rows, the best likelihood first."""
     rows = _airfoil("held out").query("method == 'mclmc'").sort_values("gaussian_nll")
@@ -317,6 +338,7 @@ MADE = {
     "gradient_noise": Made(
         gradient_noise, "gradient_noise.csv", "python benchmarks/gradient_noise.py"
     ),
+    "many_chains": Made(many_chains, "many_chains.csv", "python benchmarks/many_chains.py"),
     "gpu": Made(gpu, "gpu.csv", "python benchmarks/gpu.py"),
 }
 

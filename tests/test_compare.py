@@ -13,8 +13,14 @@ import xarray as xr
 from bnn_ppl import condition, diagnostics, function_draws, metrics, run, sgld
 from bnn_ppl.analysis.compare import compare
 from bnn_ppl.analysis.compare_errors import mixture
-from bnn_ppl.analysis.compare_inputs import variables_of
+from bnn_ppl.analysis.compare_inputs import rows_of, variables_of
 from bnn_ppl.analysis.compare_tables import best, to_latex, with_errors
+from bnn_ppl.analysis.row_scores import (
+    row_distances,
+    row_scores,
+    scores_of,
+    scores_of_resamples,
+)
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 ROWS, CLASSES = 40, 3
@@ -265,6 +271,28 @@ def test_the_bootstrap_error_of_an_accuracy_is_that_of_a_share():
     logs = -np.log(probs[np.arange(2000), y])
     assert table.loc["a", "nll_se"] == pytest.approx(logs.std() / 2000**0.5, rel=0.15)
     assert set(table.attrs["better"]) == {"accuracy", "nll", "brier", "ece"}
+
+
+@pytest.mark.parametrize("outputs", [0, 1, 2])
+def test_resamples_by_counts_score_as_the_rows_that_they_draw(outputs):
+    """Of classes (0), of one output and of two."""
+    rng = np.random.default_rng(4)
+    if outputs:
+        shape = (ROWS, 2)[:outputs]
+        p, q = ({"mean": rng.normal(size=shape), "variance": rng.random(shape)} for _ in "ab")
+        p["log_prob"], y, temperature = rng.normal(size=ROWS), rng.normal(size=shape), None
+    else:
+        p, q = ({"probs": rng.dirichlet(np.ones(4), size=ROWS)} for _ in "ab")
+        y, temperature = rng.integers(0, 4, size=ROWS), 2.0
+    rows = row_scores(p, y, 1.0, temperature)
+    rows = rows._replace(by_row=rows.by_row | row_distances(p, q, 1.0).by_row)
+    resamples = rng.choice(ROWS, (5, ROWS))
+    found = scores_of_resamples(rows, resamples)
+    for number, chosen in enumerate(resamples):
+        a, b = rows_of(p, chosen), rows_of(q, chosen)
+        expected = scores_of(row_scores(a, y[chosen], 1.0, temperature))
+        expected |= scores_of(row_distances(a, b, 1.0))
+        assert {name: each[number] for name, each in found.items()} == pytest.approx(expected)
 
 
 def test_the_error_of_an_rmse_is_that_of_the_delta_method(targets):

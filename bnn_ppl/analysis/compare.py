@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnn_ppl.analysis import diagnostics, metrics
+from bnn_ppl.analysis import diagnostics
 from bnn_ppl.analysis.agreement import are_fits
-from bnn_ppl.analysis.compare_errors import Scores, Side, bootstrap_errors, noise_floor, sides
+from bnn_ppl.analysis.compare_errors import Side, bootstrap_errors, noise_floor, sides
 from bnn_ppl.analysis.compare_inputs import (
     UNNAMED,
     ByMethod,
@@ -26,7 +26,13 @@ from bnn_ppl.analysis.compare_inputs import (
 from bnn_ppl.analysis.compare_tables import table_of
 from bnn_ppl.analysis.compare_temperatures import fit_temperatures
 from bnn_ppl.analysis.metrics.inputs import Array, Prediction
-from bnn_ppl.analysis.metrics.summaries import by_output
+from bnn_ppl.analysis.row_scores import (
+    RowScores,
+    Scores,
+    row_distances,
+    row_scores,
+    scores_of,
+)
 
 if TYPE_CHECKING:
     import arviz
@@ -120,19 +126,22 @@ def compare(
     against = None if target is None else known[named or UNNAMED]
     chosen = np.flatnonzero(scored)
 
-    def scores(name: str, variables: Variables, target: Variables | None, rows: Array) -> Scores:
-        own = rows_of(variables, rows)
+    def by_row(name: str, variables: Variables, target: Variables | None) -> RowScores:
+        own = rows_of(variables, chosen)
         with errors_named(name):
-            found = _scores(own, y[rows], scale, temperatures.get(name))
-            return (
-                found if target is None else found | _distances(own, rows_of(target, rows), scale)
-            )
+            found = row_scores(own, y[chosen], scale, temperatures.get(name))
+            if target is None:
+                return found
+            distances = row_distances(own, rows_of(target, chosen), scale)
+            return found._replace(by_row=found.by_row | distances.by_row)
 
-    rows = {name: scores(name, each, target, chosen) for name, each in everyone.items()}
+    rows = {name: scores_of(by_row(name, each, target)) for name, each in everyone.items()}
+    for name, temperature in temperatures.items():
+        rows[name]["temperature"] = temperature
     reference_scores = rows.get(named or UNNAMED, {})
     if standard_errors:
         for name in methods:
-            spread = bootstrap_errors(partial(scores, name), known[name], against, chosen)
+            spread = bootstrap_errors(partial(by_row, name), known[name], against)
             rows[name] |= {f"{score}_se": error for score, error in spread.items()}
     rows = {name: rows[name] | rhats.get(name, {}) | costs.get(name, {}) for name in methods}
     table = table_of(rows, named, reference_scores)
@@ -142,7 +151,9 @@ def compare(
 
 def _floor(against: Side | None, rows: Array, scale: ArrayLike) -> Scores:
     """Distances between halves of the reference's chains."""
-    return noise_floor(against, lambda p, q: _distances(rows_of(p, rows), rows_of(q, rows), scale))
+    return noise_floor(
+        against, lambda p, q: scores_of(row_distances(rows_of(p, rows), rows_of(q, rows), scale))
+    )
 
 
 def _by_method(
@@ -150,42 +161,6 @@ def _by_method(
 ) -> dict[str, dict[str, float]]:
     check_names(what, given, methods)
     return {name: columns(source) for name, source in (given or {}).items()}
-
-
-def _scores(
-    variables: Variables, y: Array, scale: ArrayLike, temperature: float | None
-) -> dict[str, float]:
-    if "probs" not in variables:
-        each = by_output(variables, y, scale) if y.ndim == 2 else {}
-        return {
-            "rmse": metrics.rmse(variables, y, scale=scale),
-            "nll": metrics.nll(variables, y, scale=scale) if "log_prob" in variables else np.nan,
-            "gaussian_nll": metrics.gaussian_nll(variables, y, scale=scale),
-            "coverage_90": metrics.coverage(variables, y, level=0.9),
-            **{name: value for name, value in each.items() if "predictive_sd" not in name},
-        }
-    found = {
-        "accuracy": metrics.accuracy(variables, y),
-        "nll": metrics.nll(variables, y, scale=scale),
-        "brier": metrics.brier(variables, y),
-        "ece": metrics.ece(variables, y),
-    }
-    if temperature is not None:
-        found["calibrated_nll"] = metrics.calibrated_nll(variables, y, temperature)
-        found["temperature"] = temperature
-    return found
-
-
-def _distances(variables: Variables, target: Variables, scale: ArrayLike) -> dict[str, float]:
-    if "probs" in variables:
-        return {
-            "agreement": metrics.agreement(variables, target),
-            "total_variation": metrics.total_variation(variables, target),
-        }
-    return {
-        "wasserstein_1": metrics.wasserstein_1(variables, target, scale=scale),
-        "wasserstein_2": metrics.wasserstein_2(variables, target, scale=scale),
-    }
 
 
 def _cost(draws: arviz.InferenceData) -> dict[str, float]:

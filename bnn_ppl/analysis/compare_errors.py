@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
 
 from bnn_ppl.analysis.compare_inputs import ByMethod, Variables, check_names, variables_of
 from bnn_ppl.analysis.metrics.inputs import Array
-
-Scores: TypeAlias = dict[str, float]
+from bnn_ppl.analysis.row_scores import RowScores, Scores, scores_of, scores_of_resamples
 
 _ROW_RESAMPLES = 200
 _CHAIN_RESAMPLES = 100
@@ -56,21 +55,16 @@ def noise_floor(target: Side | None, distances: Callable[[Variables, Variables],
 
 
 def bootstrap_errors(
-    score: Callable[[Variables, Variables | None, Array], Scores],
-    side: Side,
-    target: Side | None,
-    rows: Array,
+    by_row: Callable[[Variables, Variables | None], RowScores], side: Side, target: Side | None
 ) -> Scores:
     """Bootstrap the scores over rows, the chains of the prediction and those of the reference.
 
     Parameters
     ----------
-    score
-        Function of a prediction, the reference and row numbers that gives the scores.
+    by_row
+        Function of a prediction and the reference that scores each row.
     side, target
         The prediction and the reference; the same object where one is the other.
-    rows
-        Numbers of the rows that are scored, (rows,).
 
     Returns
     -------
@@ -79,18 +73,21 @@ def bootstrap_errors(
     """
     rng = np.random.default_rng(_SEED)
     reference = None if target is None else target.variables
-    over_rows = [
-        score(side.variables, reference, rng.choice(rows, len(rows))) for _ in range(_ROW_RESAMPLES)
-    ]
-    total = _variances(over_rows, 1.0)
+    rows = by_row(side.variables, reference)
+    num_rows = len(next(iter(rows.by_row.values())))
+    resamples = rng.choice(num_rows, (_ROW_RESAMPLES, num_rows))
+    total = _variances(scores_of_resamples(rows, resamples), 1.0)
+
+    def score(mixed: Variables, other: Variables | None) -> Scores:
+        return scores_of(by_row(mixed, other))
+
     if side.chains and side is not target:
-        total = _plus(total, _over(side.chains, lambda mixed: score(mixed, reference, rows), rng))
+        total = _plus(total, _over(side.chains, lambda mixed: score(mixed, reference), rng))
     elif side.chains:  # at no distance from itself, however few its chains
-        total = _plus(total, _over(side.chains, lambda mixed: score(mixed, None, rows), rng))
+        total = _plus(total, _over(side.chains, lambda mixed: score(mixed, None), rng))
     if target is not None and target.chains and side is not target:
-        by_target = _over(target.chains, lambda mixed: score(side.variables, mixed, rows), rng)
+        by_target = _over(target.chains, lambda mixed: score(side.variables, mixed), rng)
         total = _plus(total, by_target)
-    total.pop("temperature", None)  # is not of these rows
     return {name: float(np.sqrt(variance)) for name, variance in total.items()}
 
 
@@ -124,15 +121,13 @@ def _over(
         if chosen not in known:  # of four chains there are 35
             known[chosen] = score(mixture([chains[number] for number in chosen]))
         drawn.append(known[chosen])
-    return _variances(drawn, count / (count - 1))
+    together = {name: np.array([each[name] for each in drawn]) for name in drawn[0]}
+    return _variances(together, count / (count - 1))
 
 
-def _variances(resamples: Sequence[Scores], factor: float) -> Scores:
+def _variances(resamples: Mapping[str, Array], factor: float) -> Scores:
     with np.errstate(invalid="ignore"):
-        return {
-            name: factor * float(np.var([each[name] for each in resamples], ddof=1))
-            for name in resamples[0]
-        }
+        return {name: factor * float(np.var(values, ddof=1)) for name, values in resamples.items()}
 
 
 def _plus(total: Scores, part: Scores) -> Scores:

@@ -17,6 +17,7 @@ from bnn_ppl.methods.hmc import hmc as hmc
 from bnn_ppl.methods.ivon import ivon as ivon
 from bnn_ppl.methods.kinetic_langevin import kinetic_langevin as kinetic_langevin
 from bnn_ppl.methods.laplace import laplace as laplace
+from bnn_ppl.methods.laps import laps as laps
 from bnn_ppl.methods.mc_dropout import mc_dropout as mc_dropout
 from bnn_ppl.methods.mclmc import mclmc as mclmc
 from bnn_ppl.methods.meads import meads as meads

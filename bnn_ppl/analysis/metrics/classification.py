@@ -30,8 +30,13 @@ def accuracy(prediction: Prediction, y: ArrayLike) -> float:
     y : array of int (rows,)
         True class numbers.
     """
+    return float(np.mean(confidence_and_hits(prediction, y)[1]))
+
+
+def confidence_and_hits(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array]:
+    """Probability of the most probable class of each row, and whether it is the true one."""
     probs, labels = probs_and_labels(prediction, y)
-    return float(np.mean(probs.argmax(axis=1) == labels))
+    return probs.max(axis=1), probs.argmax(axis=1) == labels
 
 
 def brier(prediction: Prediction, y: ArrayLike) -> float:
@@ -46,9 +51,14 @@ def brier(prediction: Prediction, y: ArrayLike) -> float:
     y : array of int (rows,)
         True class numbers.
     """
+    return float(np.mean(brier_by_row(prediction, y)))
+
+
+def brier_by_row(prediction: Prediction, y: ArrayLike) -> Array:
+    """Squared error of each row, summed over classes."""
     probs, labels = probs_and_labels(prediction, y)
     onehot = np.arange(probs.shape[1]) == labels[:, None]
-    return float(np.mean(np.sum((probs - onehot) ** 2, axis=1)))
+    return np.sum((probs - onehot) ** 2, axis=1)
 
 
 def ece(prediction: Prediction, y: ArrayLike, *, num_bins: int = 20, bins: Bins = "mass") -> float:
@@ -69,9 +79,14 @@ def ece(prediction: Prediction, y: ArrayLike, *, num_bins: int = 20, bins: Bins 
         Equal numbers of rows, equal width, or as in the published HMC code, see `calibration`;
         the rows that "strict" drops count as perfectly calibrated.
     """
-    curve = calibration(prediction, y, num_bins=num_bins, bins=bins)
+    return ece_of(*confidence_and_hits(prediction, y), num_bins, bins)
+
+
+def ece_of(confidence: Array, hit: Array, num_bins: int = 20, bins: Bins = "mass") -> float:
+    """Give the expected calibration error, from the confidence of each row and whether it hit."""
+    curve = _curve(confidence, hit, num_bins, bins)
     gap = np.abs(curve.accuracy - curve.confidence)
-    return float(np.sum(gap * curve.num_rows) / np.size(y))
+    return float(np.sum(gap * curve.num_rows) / len(hit))
 
 
 def calibration(
@@ -98,8 +113,10 @@ def calibration(
     Calibration
         Confidence, accuracy and number of rows of each non-empty bin.
     """
-    probs, labels = probs_and_labels(prediction, y)
-    confidence, hit = probs.max(axis=1), probs.argmax(axis=1) == labels
+    return _curve(*confidence_and_hits(prediction, y), num_bins, bins)
+
+
+def _curve(confidence: Array, hit: Array, num_bins: int, bins: Bins) -> Calibration:
     edges = _edges(confidence, num_bins, bins)
     if bins == "strict":
         inside = ~np.isin(confidence, edges)

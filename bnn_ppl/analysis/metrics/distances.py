@@ -23,8 +23,13 @@ def agreement(p: Prediction, q: Prediction) -> float:
     p, q : array (rows, classes) or Dataset
         Class probabilities of the same rows.
     """
+    return float(np.mean(agrees(p, q)))
+
+
+def agrees(p: Prediction, q: Prediction) -> Array:
+    """Whether two predictions have the same most probable class, of each row."""
     p, q = _same_rows(p, q)
-    return float(np.mean(p.argmax(axis=1) == q.argmax(axis=1)))
+    return p.argmax(axis=1) == q.argmax(axis=1)
 
 
 def total_variation(p: Prediction, q: Prediction) -> float:
@@ -35,8 +40,13 @@ def total_variation(p: Prediction, q: Prediction) -> float:
     p, q : array (rows, classes) or Dataset
         Class probabilities of the same rows.
     """
+    return float(np.mean(total_variation_by_row(p, q)))
+
+
+def total_variation_by_row(p: Prediction, q: Prediction) -> Array:
+    """Total variation distance of each row."""
     p, q = _same_rows(p, q)
-    return float(np.mean(np.sum(np.abs(p - q), axis=1)) / 2)
+    return np.sum(np.abs(p - q), axis=1) / 2
 
 
 def wasserstein_1(p: Prediction, q: Prediction, *, scale: ArrayLike = 1.0) -> float:
@@ -61,11 +71,16 @@ def wasserstein_1(p: Prediction, q: Prediction, *, scale: ArrayLike = 1.0) -> fl
     float
         In original units.
     """
+    return float(np.mean(wasserstein_1_by_row(p, q, scale)))
+
+
+def wasserstein_1_by_row(p: Prediction, q: Prediction, scale: ArrayLike) -> Array:
+    """1-Wasserstein distance of each row, or row and output."""
     shift, spread = _differences(p, q)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         z = np.where(spread > 0, shift / spread, np.inf)
         folded = spread * np.sqrt(2 / np.pi) * np.exp(-(z**2) / 2) + shift * erf(z / np.sqrt(2))
-    return float(np.mean(folded * positive_scale(scale, folded.shape[1:])))
+    return folded * positive_scale(scale, folded.shape[1:])
 
 
 def wasserstein_2(p: Prediction, q: Prediction, *, scale: ArrayLike = 1.0) -> float:
@@ -89,8 +104,13 @@ def wasserstein_2(p: Prediction, q: Prediction, *, scale: ArrayLike = 1.0) -> fl
     float
         In original units.
     """
+    return float(np.mean(wasserstein_2_by_row(p, q, scale)))
+
+
+def wasserstein_2_by_row(p: Prediction, q: Prediction, scale: ArrayLike) -> Array:
+    """2-Wasserstein distance of each row, or row and output."""
     distance = np.hypot(*_differences(p, q))
-    return float(np.mean(distance * positive_scale(scale, distance.shape[1:])))
+    return distance * positive_scale(scale, distance.shape[1:])
 
 
 def sample_wasserstein(p: ArrayLike, q: ArrayLike, order: int = 1, *, scale: float = 1.0) -> float:

@@ -46,11 +46,16 @@ def nll(prediction: Prediction, y: ArrayLike, *, scale: ArrayLike = 1.0) -> floa
     ValueError
         If shapes, labels or probabilities are invalid, or ``log_prob`` belongs to other labels.
     """
+    return float(np.mean(nll_by_row(prediction, y, scale)))
+
+
+def nll_by_row(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> Array:
+    """Give -log p(y) of each row, in original units."""
     if is_regression(prediction):
-        return float(np.mean(-_log_density(prediction, y)) + _log_scale(prediction, scale))
+        return _log_scale(prediction, scale) - _log_density(prediction, y)
     if np.any(np.asarray(scale) != 1):
         raise ValueError(f"got scale={scale!r} for classes, expected 1 (no units); leave scale out")
-    return -float(np.mean(_log_prob_of_labels(prediction, y)))
+    return -_log_prob_of_labels(prediction, y)
 
 
 def gaussian_nll(prediction: Prediction, y: ArrayLike, *, scale: ArrayLike = 1.0) -> float:
@@ -72,10 +77,14 @@ def gaussian_nll(prediction: Prediction, y: ArrayLike, *, scale: ArrayLike = 1.0
     float
         Nats per row, in original units; summed over outputs, as if they were independent.
     """
+    return float(np.mean(gaussian_nll_by_row(prediction, y, scale)))
+
+
+def gaussian_nll_by_row(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> Array:
+    """Give -log N(y; mean, variance) of each row, summed over outputs, in original units."""
     error, variance = error_and_variance(prediction, y)
     row_nll = 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
-    row_nll = row_nll.reshape(len(row_nll), -1).sum(1)
-    return float(np.mean(row_nll) + _log_scale(prediction, scale))
+    return row_nll.reshape(len(row_nll), -1).sum(1) + _log_scale(prediction, scale)
 
 
 def fit_temperature(prediction: Prediction, y: ArrayLike) -> float:
@@ -103,11 +112,11 @@ def fit_temperature(prediction: Prediction, y: ArrayLike) -> float:
     from scipy.optimize import minimize_scalar
 
     logs, labels = _log_probs_and_labels(prediction, y)
-    if not np.isfinite(_tempered_nll(logs, labels, 1.0)):
+    if not np.isfinite(_tempered_nlls(logs, labels, 1.0).mean()):
         return 1.0
     # The nll is convex in 1/T, so it has one minimum in log T.
     found = minimize_scalar(
-        lambda log_t: _tempered_nll(logs, labels, np.exp(log_t)),
+        lambda log_t: _tempered_nlls(logs, labels, np.exp(log_t)).mean(),
         bounds=tuple(np.log(TEMPERATURES)),
         method="bounded",
         options={"xatol": 1e-6},
@@ -132,11 +141,16 @@ def calibrated_nll(prediction: Prediction, y: ArrayLike, temperature: float) -> 
     float
         Nats per row.
     """
+    return float(np.mean(calibrated_nll_by_row(prediction, y, temperature)))
+
+
+def calibrated_nll_by_row(prediction: Prediction, y: ArrayLike, temperature: float) -> Array:
+    """Give -log of the tempered probability of the true class of each row."""
     if not 0 < temperature < np.inf:
         raise ValueError(
             f"got temperature={temperature}, expected a positive number; use fit_temperature"
         )
-    return _tempered_nll(*_log_probs_and_labels(prediction, y), temperature)
+    return _tempered_nlls(*_log_probs_and_labels(prediction, y), temperature)
 
 
 def _log_density(prediction: Prediction, y: ArrayLike) -> Array:
@@ -176,7 +190,7 @@ def _log_probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, 
     return logs, labels
 
 
-def _tempered_nll(logs: Array, labels: Array, temperature: float) -> float:
+def _tempered_nlls(logs: Array, labels: Array, temperature: float) -> Array:
     scaled = logs / temperature
     chosen = scaled[np.arange(len(labels)), labels]
-    return float(np.mean(logsumexp(scaled, axis=1) - chosen))
+    return logsumexp(scaled, axis=1) - chosen

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis.metrics.inputs import (
+    Array,
     Prediction,
     error_and_variance,
     positive_scale,
@@ -30,10 +31,14 @@ def rmse(prediction: Prediction, y: ArrayLike, *, scale: ArrayLike = 1.0) -> flo
     scale : float or array (outputs,)
         What targets were divided by.
     """
+    return float(np.sqrt(np.mean(squared_error(prediction, y, scale))))
+
+
+def squared_error(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> Array:
+    """Squared error of each row, or row and output, in original units."""
     given = variable(prediction, "mean") if isinstance(prediction, Mapping) else prediction
     mean = np.asarray(given, dtype=float)
-    error = (targets(y, mean) - mean) * positive_scale(scale, mean.shape[1:])
-    return float(np.sqrt(np.mean(error**2)))
+    return ((targets(y, mean) - mean) * positive_scale(scale, mean.shape[1:])) ** 2
 
 
 def coverage(prediction: Prediction, y: ArrayLike, *, level: float = 0.9) -> float:
@@ -49,6 +54,11 @@ def coverage(prediction: Prediction, y: ArrayLike, *, level: float = 0.9) -> flo
         Probability of the interval mean +- z sd, between 0 and 1.
     """
     check_level(level)
+    return float(np.mean(is_covered(prediction, y, level)))
+
+
+def is_covered(prediction: Prediction, y: ArrayLike, level: float) -> Array:
+    """Whether the interval covers the target of each row, or row and output."""
     error, variance = error_and_variance(prediction, y)
     z = NormalDist().inv_cdf((1 + level) / 2)
-    return float(np.mean(np.abs(error) <= z * np.sqrt(variance)))
+    return np.abs(error) <= z * np.sqrt(variance)

@@ -32,7 +32,7 @@ def langevin_step(
     state: "IntegratorState",
     logdensity_fn: Callable,
     inverse_mass_matrix: Tree,
-    length: jax.Array,
+    length: jax.Array | float,
     step_size: jax.Array,
 ) -> tuple["IntegratorState", jax.Array, jax.Array]:
     r"""Integrator step and partial refreshment of the direction: state, energy error, is it finite.
