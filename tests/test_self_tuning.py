@@ -19,7 +19,7 @@ from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import Method, usual_batch_size
 from bnn_ppl.methods.shared.langevin import langevin_move
-from bnn_ppl.methods.shared.self_paced import RATES
+from bnn_ppl.methods.shared.self_paced import RATES, self_paced
 from bnn_ppl.sampling import starting_method
 
 MINIBATCH_SAMPLERS = ["sgld", "sghmc", "sgnht", "csgld"]
@@ -105,6 +105,21 @@ def test_training_recovers_from_rates_at_which_it_is_not_finite():
     posterior = bnn.condition(model, (x, 3 * x))
     draws = run(posterior, bnn.descent(posterior), init=None)
     np.testing.assert_allclose(np.exp(20 * draws.posterior["w"].values), 3, rtol=0.05)
+
+
+def test_training_that_falls_far_below_its_trial_starts_again_at_a_lower_rate():
+    """Steps count as their rate: where these sum to more than 20, the objective is lower by 10."""
+
+    def step(key, moved, batch, rate):
+        moved = moved + rate
+        return moved, {"lp": jnp.where(moved > 20, -10.0, rate)}
+
+    method = Method(lambda key, w, batch: jnp.zeros(()), step, lambda key, moved: {"w": moved})
+    method = self_paced(method, step, lambda info: info["lp"])
+    state = method.begin(method.init(None, None, None), jnp.asarray(10_000))
+    state = jax.lax.fori_loop(0, 8_000, lambda i, s: method.step(None, s, None)[0], state)
+    assert float(state.inner) < 20
+    assert float(state.pace.rate) < 0.1 / 9  # the best trial had a rate of 0.1
 
 
 @pytest.mark.thorough

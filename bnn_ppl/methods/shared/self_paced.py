@@ -24,6 +24,10 @@ _TRIAL_SHARE, _TRIAL_STEPS = 100, (10, 100)
 _WINDOW_STEPS, _WINDOW_SHARE, _LEAST_GAIN = 500, 5, 0.002
 _REDUCTIONS = 4
 
+# Nats a row that a window may be below the best trial; training that has fallen further is unstable
+# at its rate, as where a curvature averaged over many steps lags behind a falling noise.
+_MOST_FALL = 3.0
+
 _DECAY_SHARE = 4  # the rate falls to 0 in the last quarter of the budget, if it comes to that
 
 _NEVER = 2**30  # steps
@@ -163,12 +167,10 @@ def _observed(state: PacedState, objective: jax.Array) -> PacedState:
     total = pace.total + jnp.where(counts, jnp.nan_to_num(objective, nan=-jnp.inf), 0.0)
     pace = pace._replace(num_steps=count, total=total)
     state = state._replace(pace=pace)
-    lost = ~trying & ~jnp.isfinite(objective)
-    case = jnp.where(
-        trying & (count % length == 0),
-        1,
-        jnp.where(lost, 2, jnp.where(count == pace.window_end, 3, 0)),
-    )
+    ends = count == pace.window_end
+    fell = ends & (total / (count - pace.window_start) < pace.best - _MOST_FALL)
+    lost = ~trying & (~jnp.isfinite(objective) | fell)
+    case = jnp.where(trying & (count % length == 0), 1, jnp.where(lost, 2, jnp.where(ends, 3, 0)))
 
     def ended(state: PacedState) -> PacedState:
         return jax.lax.switch(case - 1, (_trial_ended, _restarted, _window_ended), state)
@@ -191,7 +193,7 @@ def _trial_ended(state: PacedState) -> PacedState:
 
 
 def _restarted(state: PacedState) -> PacedState:
-    """Start again at a lower rate after the objective was not finite."""
+    """Start again at a lower rate after the objective was not finite, or fell far."""
     pace = state.pace._replace(rate=state.pace.rate / 3)
     return PacedState(state.first, state.first, _next_window(pace, jnp.asarray(-jnp.inf)))
 
