@@ -24,7 +24,7 @@ NoiseRows: TypeAlias = Literal["both", "held_out", "training"]
 class RowsHeldOut(NamedTuple):
     """The rows that a chain holds out while it finds the noise."""
 
-    key: jax.Array  # which they are
+    seed: jax.Array  # of which they are
     now: jax.Array  # whether they still are, bool
 
 
@@ -145,7 +145,7 @@ def descent(
         anchor = drawn_anchor(key, posterior, position, batch) if anchored else None
         position = position | (anchor or {})
         average = None if average_from is None else position
-        rows = RowsHeldOut(jax.random.fold_in(key, 1), jnp.ones((), bool)) if noises else None
+        rows = RowsHeldOut(jax.random.bits(key), jnp.ones((), bool)) if noises else None
         zero = jnp.zeros((), int)
         return DescentState(position, optimizer.init(position), average, anchor, zero, rows)
 
@@ -157,7 +157,7 @@ def descent(
         if rows is None:
             value, gradient = value_and_gradient(state.position, state.anchor, batch)
         else:
-            held_out = rows.now & is_held_out(rows.key, batch)
+            held_out = rows.now & is_held_out(rows.seed, batch)
             (_, value), gradient = of_either(state.position, state.anchor, batch, held_out)
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
         if rows is not None:

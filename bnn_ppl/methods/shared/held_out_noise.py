@@ -68,11 +68,12 @@ def with_noise_held_out(
     return of_weights + on(held_out, fixed, weight), of_weights
 
 
-def is_held_out(key: jax.Array, batch: Any) -> jax.Array:
+def is_held_out(seed: jax.Array, batch: Any) -> jax.Array:
     """Choose a fifth of all rows by a hash of their content, the same in every batch; (rows,)."""
     leaves = jax.tree.leaves(batch[:2])
     columns = [jnp.reshape(leaf, (len(leaf), -1)).astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(jnp.concatenate(columns, axis=1), jnp.uint32)
     # Sums of products with random factors, modulo 2^32, are close to uniform in their high bits.
-    hashes = jnp.sum(bits * jax.random.bits(key, bits.shape[1:], jnp.uint32), axis=1)
+    factors = jax.random.bits(jax.random.key(seed), bits.shape[1:], jnp.uint32)
+    hashes = jnp.sum(bits * factors, axis=1)
     return hashes < jnp.uint32(SHARE * 2**32)
