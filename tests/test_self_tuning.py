@@ -107,7 +107,7 @@ def test_training_recovers_from_rates_at_which_it_is_not_finite():
     np.testing.assert_allclose(np.exp(20 * draws.posterior["w"].values), 3, rtol=0.05)
 
 
-def test_training_that_falls_far_below_its_trial_starts_again_at_a_lower_rate():
+def test_training_that_falls_far_below_its_start_begins_again_at_a_lower_rate():
     """Steps count as their rate: where these sum to more than 20, the objective is lower by 10."""
 
     def step(key, moved, batch, rate):

@@ -24,8 +24,8 @@ _TRIAL_SHARE, _TRIAL_STEPS = 100, (10, 100)
 _WINDOW_STEPS, _WINDOW_SHARE, _LEAST_GAIN = 500, 5, 0.002
 _REDUCTIONS = 4
 
-# Nats a row that a window may be below the best trial; training that has fallen further is unstable
-# at its rate, as where a curvature averaged over many steps lags behind a falling noise.
+# Nats a row that a window, other than the first at a rate, may be below the start. Training that
+# falls further is unstable, as where an averaged curvature lags behind a falling noise.
 _MOST_FALL = 3.0
 
 _DECAY_SHARE = 4  # the rate falls to 0 in the last quarter of the budget, if it comes to that
@@ -39,6 +39,7 @@ class Pace(NamedTuple):
     budget: jax.Array  # steps
     num_steps: jax.Array
     rate: jax.Array  # the best one tried, reduced since
+    first: jax.Array  # objective at the start
     best: jax.Array  # objective of the best rate tried
     total: jax.Array  # of the objective in this trial or window
     before: jax.Array  # mean objective of the last window
@@ -95,7 +96,7 @@ def self_paced(
 def begin(inner: Tree) -> PacedState:
     """Start training, with the budget still unknown."""
     zero, none, least = jnp.zeros((), int), jnp.zeros(()), jnp.asarray(-jnp.inf)
-    pace = Pace(jnp.asarray(_NEVER), zero, none, least, none, least, zero, zero, zero)
+    pace = Pace(jnp.asarray(_NEVER), zero, none, none, least, none, least, zero, zero, zero)
     return with_budget(0, PacedState(inner, inner, pace), pace.budget)
 
 
@@ -165,10 +166,12 @@ def _observed(state: PacedState, objective: jax.Array) -> PacedState:
     # Only the second half of a trial counts, in which the first large steps are forgotten.
     counts = ~trying | (2 * (pace.num_steps % length) >= length)
     total = pace.total + jnp.where(counts, jnp.nan_to_num(objective, nan=-jnp.inf), 0.0)
-    pace = pace._replace(num_steps=count, total=total)
+    first = jnp.where(pace.num_steps == 0, objective, pace.first)
+    pace = pace._replace(num_steps=count, total=total, first=first)
     state = state._replace(pace=pace)
     ends = count == pace.window_end
-    fell = ends & (total / (count - pace.window_start) < pace.best - _MOST_FALL)
+    fell = ends & (total / (count - pace.window_start) < first - _MOST_FALL)
+    fell &= pace.before > -jnp.inf
     lost = ~trying & (~jnp.isfinite(objective) | fell)
     case = jnp.where(trying & (count % length == 0), 1, jnp.where(lost, 2, jnp.where(ends, 3, 0)))
 
