@@ -268,6 +268,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(name, posterior, tmp_path, ve
     assert np.isfinite(bnn.predict(posterior, whole, (X, Y)).log_prob).all()
 
 
+@pytest.mark.thorough
 def test_devices_that_share_the_rows_give_the_statistics_of_all():
     posterior = conditioned(x=X[:31], y=Y[:31])  # an odd number: padded
     method = bnn.sgld(posterior, 1e-3)
@@ -302,6 +303,7 @@ def test_augmentation_scores_and_early_stopping_run(posterior):
     assert np.isfinite(draws.posterior.to_array()).all()
 
 
+@pytest.mark.thorough
 def test_vogn_s_squares_hold_the_statistics_of_the_batch(posterior):
     from bnn_ppl.methods.shared.per_example_gradients import row_gradients
 

@@ -350,7 +350,7 @@ def test_draws_of_nuts_are_those_without(kind):
     np.testing.assert_allclose(kernels(cached), kernels(other), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("shape", [(2, 1), (1, 2)])
+@pytest.mark.parametrize("shape", [pytest.param((2, 1), marks=pytest.mark.thorough), (1, 2)])
 def test_chains_and_rows_over_devices(shape):
     data = X["dense"][:29], Y[:29]  # so that rows are padded
     posterior = bnn.condition(on_head(BACKBONES["dense"]), data)
@@ -481,7 +481,7 @@ def test_estimators_sample_the_head_alone():
 
 
 @pytest.mark.parametrize("kind", X)
-@pytest.mark.parametrize("draws_a_block", [3, 100])
+@pytest.mark.parametrize("draws_a_block", [3, pytest.param(100, marks=pytest.mark.thorough)])
 def test_predictions_are_those_of_all_layers(kind, draws_a_block, monkeypatch):
     monkeypatch.setattr("bnn_ppl.storage.inference_data._BYTES_A_BLOCK", draws_a_block * 18 * 4)
     posterior = conditioned(kind)

@@ -443,6 +443,7 @@ def test_runs_are_compared_side_by_side(capsys, draws_only):
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_run_is_compared_with_the_reference_for_digits(capsys):
     cli.main(["run", "descent", *LENET, "--folder", "a"])
     capsys.readouterr()

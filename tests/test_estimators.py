@@ -7,7 +7,6 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from marks import some_quick
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -225,7 +224,8 @@ def test_a_method_itself_counts_as_its_name(name):
     assert itself._description() is by_name._description() is METHODS[name]
 
 
-@pytest.mark.parametrize("name", some_quick(METHODS, ("descent",)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_by_its_name_alone(name):
     few = {"num_chains": 2, "num_warmup": 6, "num_draws": 3, "random_state": 0}
     needed = inspect.signature(METHODS[name].build).parameters

@@ -62,7 +62,9 @@ def test_rows_are_standardised_as_those_in_memory(tmp_path, monkeypatch, weights
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [BayesianRegressor, BayesianClassifier])
+@pytest.mark.parametrize(
+    "kind", [BayesianRegressor, pytest.param(BayesianClassifier, marks=pytest.mark.thorough)]
+)
 def test_a_fit_predicts_in_parts_what_it_predicts_at_once(
     tmp_path, monkeypatch, all_are_large, kind
 ):

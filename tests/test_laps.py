@@ -144,6 +144,7 @@ def test_all_chains_share_what_they_adapt(num_warmup):
     assert len(np.unique(state.adjusted.chain.position["weights"], axis=0)) == 8
 
 
+@pytest.mark.thorough
 def test_chains_exchange_over_devices_what_they_exchange_on_one(monkeypatch):
     devices = jax.devices()
     over_two = warmed_up(bnn.laps(POSTERIOR), 4, 30)
@@ -186,7 +187,10 @@ def test_draws_on_one_two_and_four_devices_are_the_same_to_rounding():
     )
 
 
-@pytest.mark.parametrize("chunk", [2, 4, 6], ids=["unadjusted", "adjusted", "in draws"])
+UNADJUSTED = pytest.param(2, marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("chunk", [UNADJUSTED, 4, 6], ids=["unadjusted", "adjusted", "in draws"])
 def test_a_run_stopped_there_goes_on_bit_for_bit(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 5)
     method = bnn.laps(POSTERIOR, num_adjusted=8)

@@ -154,7 +154,7 @@ def test_all_chains_share_what_they_adapt():
     assert len(np.unique(state.chain.position["weights"], axis=0)) == 8
 
 
-@pytest.mark.parametrize("num_chains", [4, 16])
+@pytest.mark.parametrize("num_chains", [4, pytest.param(16, marks=pytest.mark.thorough)])
 def test_chains_exchange_over_devices_what_they_exchange_on_one(monkeypatch, num_chains):
     devices = jax.devices()
     over_two = warmed_up(bnn.meads(POSTERIOR), num_chains, 30)

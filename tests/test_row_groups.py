@@ -140,7 +140,8 @@ def test_without_noise_groups_of_rows_add_up_to_the_batch(estimator):
         np.testing.assert_allclose(moved[1][site], values, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", some_quick(("vogn", "mfvi"), ("mfvi",)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["vogn", "mfvi"])
 def test_groups_of_rows_over_devices_are_those_of_one_device(name):
     """31 rows on two devices: one of them is padding."""
     make, _ = METHODS[name]

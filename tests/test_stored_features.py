@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from flax import nnx
 from interrupts import press_ctrl_c
+from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.model import stored_features
@@ -114,7 +115,7 @@ def test_what_is_stored_are_the_outputs_of_the_fixed_layers(tmp_path, kind, monk
     np.testing.assert_array_equal(y, Y[[3, 599, 3]])
 
 
-@pytest.mark.parametrize("kind", X)
+@pytest.mark.parametrize("kind", some_quick(X, ("dense",)))
 def test_draws_of_hmc_are_those_of_features_in_memory(tmp_path, kind, monkeypatch):
     monkeypatch.setattr("bnn_ppl.model.streamed_rows._CHUNK_BYTES", 4000)
     memory = bnn.condition(on_head(backbone(kind)), (X[kind], Y))
@@ -125,7 +126,7 @@ def test_draws_of_hmc_are_those_of_features_in_memory(tmp_path, kind, monkeypatc
     np.testing.assert_allclose(kernels(one), kernels(other), atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", X)
+@pytest.mark.parametrize("kind", some_quick(X, ("dense",)))
 def test_draws_of_minibatches_are_those_of_the_same_stream_without(tmp_path, kind):
     without, disk = (conditioned(tmp_path, kind, features=each) for each in (None, "features"))
     one, other = (sampled(each, sghmc(each), **MINIBATCHES) for each in (without, disk))
@@ -179,6 +180,7 @@ def test_rows_in_memory_are_read_from_the_folder_too(tmp_path, monkeypatch):
     assert one.attrs["cached_features"] == 5
 
 
+@pytest.mark.thorough
 def test_inputs_that_the_head_sees_are_stored_beside(tmp_path):
     def model(x, y=None):
         x, offsets = x
@@ -318,6 +320,7 @@ def test_what_cannot_be_stored_is_refused_in_a_line(tmp_path, monkeypatch):
         sampled(posterior, bnn.hmc(posterior, **FIXED))
 
 
+@pytest.mark.thorough
 def test_methods_that_read_layers_see_the_inputs(tmp_path):
     posterior = conditioned(tmp_path)
     draws = sampled(posterior, bnn.vogn(posterior), batch_size=50, num_warmup=20, thin=0)

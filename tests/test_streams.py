@@ -244,7 +244,8 @@ def test_float64_on_disk_is_float32_on_the_devices(folder):
 # --- runs
 
 
-@pytest.mark.parametrize("thin", [pytest.param(1, marks=pytest.mark.thorough), 3])
+@pytest.mark.thorough
+@pytest.mark.parametrize("thin", [1, 3])
 def test_chunks_and_pieces_do_not_matter(folder, monkeypatch, thin):
     posterior = streamed(folder, block=16)
     whole = sampled(posterior, thin=thin)
@@ -253,7 +254,12 @@ def test_chunks_and_pieces_do_not_matter(folder, monkeypatch, thin):
     same_draws(whole, sampled(posterior, thin=thin))
 
 
-@pytest.mark.parametrize(("name", "chunks"), [("sgld", 2), ("sghmc", 7), ("swag", 7)])
+# Method, and the chunk at which it is stopped.
+STOPPED = [("sgld", 2)]
+STOPPED += [pytest.param(name, 7, marks=pytest.mark.thorough) for name in ("sghmc", "swag")]
+
+
+@pytest.mark.parametrize(("name", "chunks"), STOPPED)
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(folder, tmp_path, monkeypatch, name, chunks):
     posterior = streamed(folder)
     if name == "swag":
