@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.descent import optimizer_of, starting_descent
+from bnn_ppl.methods.descent import descent, optimizer_of
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.shared.layers import Layer, tapped
@@ -134,7 +134,9 @@ def mc_dropout(
     )
     if not finds_rate:
         return method
-    return self_paced(method, step, objective)._replace(start=starting_descent(posterior))
+    return self_paced(method, step, objective)._replace(
+        start=descent(posterior, noise_rows="training")
+    )
 
 
 def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str, float]:
