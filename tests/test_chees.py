@@ -3,25 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from targets import linear_regression
+from together import POSTERIOR, TARGET, on_all_devices_and_on_one, warmed_up
 
 import bnn_ppl as bnn
-from bnn_ppl.sampling.loop import advance
-from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.start import prepare
-from bnn_ppl.storage.recorder import Nowhere, Progress
-
-TARGET = linear_regression()
-POSTERIOR = bnn.condition(TARGET.model, TARGET.data)
-
-
-def warmed_up(method, num_chains, num_warmup):
-    """Give the states of all chains after warm-up."""
-    lengths = num_chains, num_warmup, 1, 1
-    prepared = prepare(jax.random.key(0), POSTERIOR, method, *lengths, Minibatches(None, False))
-    warmup = prepared._replace(num=prepared.num | {"draws": 0})
-    states, _ = advance(warmup, Progress(), Nowhere(), lambda *_: None, lambda: False)
-    return jax.tree.map(np.asarray, states)
 
 
 def test_all_chains_share_what_they_adapt_and_hmcs_do_not():
@@ -41,11 +25,7 @@ def hmc():
 
 
 def test_chains_exchange_over_devices_what_they_exchange_on_one(monkeypatch):
-    devices = jax.devices()
-    over_two = warmed_up(bnn.chees(POSTERIOR), 4, 30)
-    monkeypatch.setattr(jax, "devices", lambda: devices[:1])
-    on_one = warmed_up(bnn.chees(POSTERIOR), 4, 30)
-    assert len(devices) > 1
+    over_two, on_one = on_all_devices_and_on_one(monkeypatch, bnn.chees(POSTERIOR), 4)
     # Sums over devices round in another order than those on one.
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-4), over_two, on_one

@@ -1,11 +1,5 @@
 """The sampler that is adjusted late: its law, what its chains adapt together, and over devices."""
 
-import contextlib
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,9 +7,15 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from blackjax.mcmc import adjusted_mclmc
-from interrupts import press_ctrl_c
 from stats import assert_covariance, assert_means
-from test_chees import POSTERIOR, TARGET, warmed_up
+from together import (
+    POSTERIOR,
+    TARGET,
+    assert_goes_on_bit_for_bit,
+    assert_same_draws_on_one_two_and_four_devices,
+    on_all_devices_and_on_one,
+    warmed_up,
+)
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.laps import _bias, _shared, _transition
@@ -146,45 +146,15 @@ def test_all_chains_share_what_they_adapt(num_warmup):
 
 @pytest.mark.thorough
 def test_chains_exchange_over_devices_what_they_exchange_on_one(monkeypatch):
-    devices = jax.devices()
-    over_two = warmed_up(bnn.laps(POSTERIOR), 4, 30)
-    monkeypatch.setattr(jax, "devices", lambda: devices[:1])
-    on_one = warmed_up(bnn.laps(POSTERIOR), 4, 30)
-    assert len(devices) > 1
+    over_two, on_one = on_all_devices_and_on_one(monkeypatch, bnn.laps(POSTERIOR), 4)
     # Sums over devices round in another order than those on one.
     for a, b in zip(shared(over_two), shared(on_one), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
 
 
-# In double precision: in single, a proposal on the edge is accepted on one device and not on four.
-OVER_FOUR = """
-import jax, numpy as np
-jax.config.update("jax_num_cpu_devices", 4)
-jax.config.update("jax_enable_x64", True)
-import bnn_ppl as bnn
-from targets import linear_regression
-target = linear_regression()
-posterior = bnn.condition(target.model, target.data)
-options = dict(num_chains=16, num_warmup=30, num_draws=5, thin=1, progress=False, verdict=False)
-devices, found = jax.devices(), []
-for count in (1, 2, 4):
-    jax.devices = lambda: devices[:count]
-    draws = bnn.run(jax.random.key(0), posterior, bnn.laps(posterior), **options)
-    assert draws.attrs["devices"].lower().count("cpu") == count
-    found.append(draws.posterior["weights"].values)
-for other in found[1:]:
-    assert other.dtype == np.float64
-    np.testing.assert_allclose(other, found[0], rtol=1e-6, atol=1e-6)
-"""
-
-
 @pytest.mark.thorough
 def test_draws_on_one_two_and_four_devices_are_the_same_to_rounding():
-    here = Path(__file__).parent
-    paths = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
-    subprocess.run(
-        [sys.executable, "-c", OVER_FOUR], env=os.environ | {"PYTHONPATH": paths}, check=True
-    )
+    assert_same_draws_on_one_two_and_four_devices("laps")
 
 
 UNADJUSTED = pytest.param(2, marks=pytest.mark.thorough)
@@ -192,20 +162,9 @@ UNADJUSTED = pytest.param(2, marks=pytest.mark.thorough)
 
 @pytest.mark.parametrize("chunk", [UNADJUSTED, 4, 6], ids=["unadjusted", "adjusted", "in draws"])
 def test_a_run_stopped_there_goes_on_bit_for_bit(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 5)
     method = bnn.laps(POSTERIOR, num_adjusted=8)
-    options = {"num_chains": 8, "num_warmup": 20, "num_draws": 10, "thin": 2}
-    with monkeypatch.context() as patch:
-        press_ctrl_c(patch, chunk)
-        with contextlib.suppress(KeyboardInterrupt):
-            sample(POSTERIOR, method, **options, folder=tmp_path / "run")
-    num_done = bnn.diagnostics.load(tmp_path / "run").posterior.sizes["draw"]
+    num_done = assert_goes_on_bit_for_bit(method, chunk, tmp_path / "run", monkeypatch)
     assert (num_done == 0) == (chunk < 6) and num_done < 10
-    resumed = sample(POSTERIOR, method, **options, folder=tmp_path / "run")
-    whole = sample(POSTERIOR, method, **options)
-    for group in ("posterior", "sample_stats"):
-        for name in whole[group]:
-            np.testing.assert_array_equal(resumed[group][name], whole[group][name], err_msg=name)
 
 
 @pytest.mark.parametrize(
