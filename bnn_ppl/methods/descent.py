@@ -97,13 +97,12 @@ def descent(
         it starts, instead of to the prior's mean: randomised maximum a posteriori (Pearce et al.,
         2020). Weights that the data do not determine then spread as widely as in the posterior.
     noise_rows
-        Rows that a learnt noise (a site with ``noise`` in its name) is found from while the weights
-        are trained on four fifths of the rows, each chain on its own: ``"both"``, these and the
-        rows held out, with the same weight; or ``"held_out"`` alone, a noise that has the error of
-        the weights in it. Then the noise is held, and the weights are trained on all rows.
-        ``"training"`` finds it from the rows of the weights throughout: the mode of the posterior,
-        where the noise comes out too small. So it is where `optimizer`, `learning_rate` or
-        `fgsm_epsilon` is given.
+        Rows that a learnt noise (a site with ``noise`` in its name) is fitted to, while each chain
+        trains its weights on four fifths of the rows: ``"both"``, training and held-out rows with
+        equal weight; or ``"held_out"`` alone, whose noise includes the error of the weights. The
+        noise is then fixed and the weights are trained on all rows. ``"training"`` fits both to the
+        same rows throughout, which gives the mode of the posterior, where the noise is too small.
+        So do `optimizer`, `learning_rate` and `fgsm_epsilon`.
     subsample
         Share of the rows, above 0, that each chain sees: its own, drawn at random without
         replacement (subagging; Bühlmann & Yu, 2002), the nearest whole number of them. N is then
@@ -202,7 +201,7 @@ def descent(
 
 
 def starting_descent(posterior: Posterior, *, anchored: bool = False) -> Method:
-    """Give the descent that others start from: by a noise too large they leave its mode sooner."""
+    """Give the start of other methods: with too large a noise they leave the mode sooner."""
     return descent(posterior, anchored=anchored, noise_rows="held_out")
 
 

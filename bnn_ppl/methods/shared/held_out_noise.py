@@ -1,9 +1,9 @@
 """The noise of a regression, learnt from rows that the weights are not trained on.
 
-Optimised on the same rows, weights and noise draw each other on: the weights explain a part of the
-noise, which then falls, so that the weights are to explain more of it. On the rows that p weights
-of a linear regression were fitted to, the mean square of the residuals is about 1 - p/n times the
-variance of the noise; on rows held out, 1 + p/n times. The mean of both is the variance.
+Fitted to the same rows, the weights explain part of the noise, the noise shrinks, and the weights
+explain more of it. In a linear regression of p weights on n rows, the mean squared residual is
+about 1 - p/n times the noise variance on these rows, and 1 + p/n times on held-out ones. The mean
+of both is the variance.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ SHARE = 0.2  # of the rows, that is held out
 
 
 def noise_sites(posterior: Posterior) -> set[str]:
-    """Give the names of the sites that are a noise, as that of `models.regressor`."""
+    """Give the names of noise sites, such as that of `models.regressor`."""
     return {site for site in posterior.prior_std if "noise" in site}
 
 
@@ -34,7 +34,7 @@ def with_noise_held_out(
     batch: Any,
     held_out: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Give a loss whose gradient is that of the rows not held out, but for the noise.
+    """Give a loss on training rows, whose noise is fitted to held-out rows too.
 
     Parameters
     ----------
@@ -42,9 +42,10 @@ def with_noise_held_out(
         ``position, anchor, batch -> scalar``, the likelihood scaled to all rows from those of the
         batch that its mask has.
     sites
-        Names of the sites that are a noise.
+        Names of the noise sites.
     weight
-        Weight of the rows held out in the gradient of the noise; the others have the rest of 1.
+        Weight of the held-out rows in the gradient of the noise, at most 1; the rest is that of the
+        training rows.
     position, anchor, batch
         Arguments of the loss.
     held_out
