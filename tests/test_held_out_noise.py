@@ -51,7 +51,8 @@ def test_the_noise_is_not_what_is_left_of_rows_that_the_weights_were_fitted_to(p
     assert (draws.posterior["noise"] > together.posterior["noise"]).all()
     # Single chains hold out 80 rows, too few for a tenth. For 100 weights the mean is too large: by
     # 1 + p / (n - p - 1), not 1 + p / n, on held-out rows, and as training has not converged yet.
-    assert NOISE < draws.posterior["noise"].mean() < 1.2 * NOISE
+    assert NOISE < draws.posterior["noise"].mean() < 1.1 * NOISE
+    assert draws.posterior["noise"].max() < 1.4 * NOISE
     assert not (draws.posterior["noise"][0] == draws.posterior["noise"][1]).all()
 
 

@@ -122,6 +122,28 @@ def test_training_that_falls_far_below_its_start_begins_again_at_a_lower_rate():
     assert float(state.pace.rate) < 0.1 / 9  # the best trial had a rate of 0.1
 
 
+def test_training_that_begins_again_settles_anew():
+    """A step after training has settled is lost where its rate is above 0.01."""
+
+    def step(key, state, batch, rate):
+        lost = state["settled"] & (rate > 0.01)
+        state = state | {"num_unsettled": state["num_unsettled"] + ~state["settled"]}
+        return state, {"lp": jnp.where(lost, -jnp.inf, 0.0)}
+
+    def init(key, w, batch):
+        return {"num_unsettled": jnp.zeros((), int), "settled": jnp.zeros((), bool)}
+
+    def settled(state):
+        return state | {"settled": jnp.ones((), bool)}
+
+    method = Method(init, step, lambda key, state: {})
+    method = self_paced(method, step, lambda info: info["lp"], settled=settled)
+    state = method.begin(method.init(None, None, None), jnp.asarray(20_000))
+    state = jax.lax.fori_loop(0, 20_000, lambda i, s: method.step(None, s, None)[0], state)
+    assert state.inner["settled"]
+    assert state.inner["num_unsettled"] > 1_000  # since it began again
+
+
 @pytest.mark.thorough
 def test_members_of_an_anchored_ensemble_spread_as_the_prior_where_there_are_no_data():
     def model(x, y=None):

@@ -194,7 +194,7 @@ def descent(
         raw_rows=bool(fgsm_epsilon),
     )
     if finds_rate:
-        method = self_paced(method, step, objective, halfway=_noise_found if noises else None)
+        method = self_paced(method, step, objective, settled=_noise_found if noises else None)
     if held_out is None:
         return method
     return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)

@@ -38,6 +38,7 @@ class Pace(NamedTuple):
 
     budget: jax.Array  # steps
     num_steps: jax.Array
+    start: jax.Array  # step of the last start from the beginning
     rate: jax.Array  # the best one tried, reduced since
     first: jax.Array  # objective at the start
     best: jax.Array  # objective of the best rate tried
@@ -61,7 +62,7 @@ def self_paced(
     update: Update,
     objective: Objective,
     least_steps: int = 0,
-    halfway: Callable[[Tree], Tree] | None = None,
+    settled: Callable[[Tree], Tree] | None = None,
 ) -> Method:
     """Let a method that trains find its rate and its end.
 
@@ -75,9 +76,9 @@ def self_paced(
         ``info -> scalar``: what training maximises, in nats a row.
     least_steps
         Steps before which the rate does not fall, for a method that averages over that many.
-    halfway
-        ``state -> state``: changes how it trains from the second fall of the rate on, or from half
-        the budget.
+    settled
+        ``state -> state``: changes how it trains from the third of four falls of the rate on, or
+        from half the budget.
     """
     fitted = method.fitted
 
@@ -86,7 +87,7 @@ def self_paced(
 
     return method._replace(
         init=init,
-        step=partial(step, update, objective, halfway=halfway),
+        step=partial(step, update, objective, settled=settled),
         draw=lambda key, state: method.draw(key, state.inner),
         begin=partial(with_budget, least_steps),
         fitted=None if fitted is None else lambda state: fitted(state.inner),
@@ -96,7 +97,7 @@ def self_paced(
 def begin(inner: Tree) -> PacedState:
     """Start training, with the budget still unknown."""
     zero, none, least = jnp.zeros((), int), jnp.zeros(()), jnp.asarray(-jnp.inf)
-    pace = Pace(jnp.asarray(_NEVER), zero, none, none, least, none, least, zero, zero, zero)
+    pace = Pace(jnp.asarray(_NEVER), zero, zero, none, none, least, none, least, zero, zero, zero)
     return with_budget(0, PacedState(inner, inner, pace), pace.budget)
 
 
@@ -114,7 +115,7 @@ def step(
     key: jax.Array,
     state: PacedState,
     batch: Any,
-    halfway: Callable[[Tree], Tree] | None = None,
+    settled: Callable[[Tree], Tree] | None = None,
 ) -> tuple[PacedState, dict[str, jax.Array]]:
     """Take a step: a trial of a rate, a step at the best of them, or none once training has ended.
 
@@ -126,8 +127,8 @@ def step(
     def train(state: PacedState) -> tuple[PacedState, dict[str, jax.Array]]:
         inner, info = update(key, state.inner, batch, rate_now(state.pace))
         state = _observed(state._replace(inner=inner), objective(info))
-        if halfway is not None:
-            inner = where_needed(_is_halfway(state.pace), halfway, lambda inner: inner, state.inner)
+        if settled is not None:
+            inner = where_needed(_is_settled(state.pace), settled, lambda inner: inner, state.inner)
             state = state._replace(inner=inner)
         return state, info
 
@@ -149,8 +150,9 @@ def _ended(pace: Pace) -> jax.Array:
     return (pace.num_steps >= pace.budget) | (pace.num_reductions >= _REDUCTIONS)
 
 
-def _is_halfway(pace: Pace) -> jax.Array:
-    return (2 * pace.num_steps >= pace.budget) | (2 * pace.num_reductions >= _REDUCTIONS)
+def _is_settled(pace: Pace) -> jax.Array:
+    half = (pace.start + pace.budget) // 2
+    return (pace.num_steps >= half) | (pace.num_reductions >= _REDUCTIONS - 1)
 
 
 def _trial_length(budget: jax.Array) -> jax.Array:
@@ -197,7 +199,9 @@ def _trial_ended(state: PacedState) -> PacedState:
 
 def _restarted(state: PacedState) -> PacedState:
     """Start again at a lower rate after the objective was not finite, or fell far."""
-    pace = state.pace._replace(rate=state.pace.rate / 3)
+    pace = state.pace
+    zero = jnp.zeros_like(pace.num_reductions)
+    pace = pace._replace(rate=pace.rate / 3, start=pace.num_steps, num_reductions=zero)
     return PacedState(state.first, state.first, _next_window(pace, jnp.asarray(-jnp.inf)))
 
 
