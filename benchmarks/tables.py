@@ -32,7 +32,8 @@ def percent(share: float) -> str:
 
 
 def number(value: float) -> str:
-    """Write three digits; nothing for NaN."""
+    """Write three digits, a count (an int) whole; nothing for NaN."""
     if value != value:
         return ""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+    whole = isinstance(value, int) or abs(value) >= 1000
+    return f"{value:,.0f}" if whole else f"{value:#.3g}".rstrip(".")

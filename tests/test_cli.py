@@ -616,3 +616,19 @@ jax.jit(jnp.cumsum)(jnp.ones(3))
     (folder,) = tmp_path.iterdir()
     assert folder.name == (told or "bnn_ppl")
     assert any(path.name.startswith("jit_cumsum") for path in folder.rglob("*"))
+
+
+def test_a_reader_of_the_output_that_stops_early_causes_no_message():
+    script = """
+from bnn_ppl import cli
+cli._parse = lambda *_: print("line\\n" * 100_000)
+cli.main(["summary", "folder"])
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "line\n"
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=100) == 1
+    process.stderr.close()

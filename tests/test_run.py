@@ -219,6 +219,12 @@ def test_a_divergence_between_draws_is_not_lost(posterior):
     np.testing.assert_array_equal(draws.sample_stats.diverging[0], [True, False])
 
 
+def test_a_sampler_is_not_drawn_from_without_steps(posterior):
+    with pytest.raises(ValueError, match="got thin=0 for hmc, expected at least 1"):
+        short(posterior, bnn.hmc(posterior), num_warmup=2, num_draws=3, thin=0)
+    assert short(posterior, bnn.hmc(posterior), num_draws=1, thin=0).posterior.sizes["draw"] == 1
+
+
 def test_thin_zero_draws_without_stepping(posterior):
     draws = short(posterior, counter(), num_warmup=2, num_draws=3, thin=0)
     np.testing.assert_array_equal(draws.posterior["slope"], np.full((2, 3), 2.0))

@@ -5,6 +5,7 @@ there is a new option here.
 """
 
 import difflib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
@@ -67,6 +68,10 @@ def main(argv: list[str] | None = None) -> None:
         imported()
         with raised_for_sure(), answered(partial(stopping, "stopping", "--json" in given)):
             _parse(given, repeated)
+            sys.stdout.flush()
+    except BrokenPipeError:  # what reads the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
+        sys.exit(1)
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"bnn-ppl: {error}", file=sys.stderr)
         sys.exit(2)

@@ -165,6 +165,11 @@ class Method(NamedTuple):
     raw_rows: bool = False
     together: bool = False
 
+    def __repr__(self) -> str:
+        settings = dict(self.settings)
+        name = settings.pop("method", "Method")
+        return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
+
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:
     """Make the info of a step without a Metropolis test, given its estimate of the log-density."""

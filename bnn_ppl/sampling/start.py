@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bnn_ppl.data.streams import Stream
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.method import Counts, Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_number_of_rows
 from bnn_ppl.model.features import rows_with_features, stream_with_features
@@ -99,6 +99,7 @@ def prepare(
     """
     check_arguments(key=key, posterior=posterior, method=method)
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
+    _refuse_repeated_draws(method, num_draws, thin)
     stream = posterior.data if isinstance(posterior.data, Stream) else None
     of_all_rows = stream is not None and method.all_rows
     if of_all_rows:
@@ -235,6 +236,16 @@ def check_built_with(posterior: Posterior, method: Method) -> None:
 def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
         check_count(name, count, least=1 if name in ("num_chains", "num_draws") else 0)
+
+
+def _refuse_repeated_draws(method: Method, num_draws: int, thin: int) -> None:
+    known = method.counts != Counts()  # that of a method of one's own says nothing
+    if num_draws > 1 and not thin and method.counts.thin and known:
+        name = method.settings.get("method", "this method")
+        raise ValueError(
+            f"got thin=0 for {name}, expected at least 1: its draws are states of a chain, all the "
+            "same without steps between them"
+        )
 
 
 def _check_method(
