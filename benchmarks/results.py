@@ -151,6 +151,7 @@ def origin(name: str) -> str:
 
 def uci() -> str:
     """Join the tables of uci_tables.py: the data sets, who keeps up with what was published."""
+    (STORED / "defaults.csv").stat()  # or the table is left out
     from uci_tables import read_splits, tables  # it imports the package, which takes seconds
 
     return "\n\n".join(tables(read_splits()).values())

@@ -74,12 +74,12 @@ def test_an_absent_table_is_left_out_and_said(copy):
     )
 
 
-ROWS = """data,split,method,rmse,nll,coverage_90,kinetic_temperature,seconds,verdict,date,\
-commit,machine
-yacht,0,hmc,0.5,1,0.9,,30,"converged: R-hat 1.00",2026-01-02,abc,2 cores
-yacht,1,hmc,0.4,1,0.9,,50,"converged: R-hat 1.01",2026-01-03,abc,2 cores
-yacht,0,sgld,0.6,1,0.7,1.2,10,"chains disagree (R-hat 1.5)",2026-01-03,abc,2 cores
-yacht,1,sgld,0.6,1,0.8,1.0,10,"converged: R-hat 1.01",2026-01-03,abc,2 cores
+ROWS = """data,split,method,rmse,nll,coverage_90,kinetic_temperature,seconds,cpu_seconds,\
+verdict,date,commit,machine
+yacht,0,hmc,0.5,1,0.9,,30,20,"converged: R-hat 1.00",2026-01-02,abc,2 cores
+yacht,1,hmc,0.4,1,0.9,,50,40,"converged: R-hat 1.01",2026-01-03,abc,2 cores
+yacht,0,sgld,0.6,1,0.7,1.2,10,8,"chains disagree (R-hat 1.5)",2026-01-03,abc,2 cores
+yacht,1,sgld,0.6,1,0.8,1.0,10,8,"converged: R-hat 1.01",2026-01-03,abc,2 cores
 """
 
 
@@ -87,9 +87,9 @@ def test_runs_at_the_defaults_are_averaged_and_held_against_the_limits(copy):
     (copy / "benchmarks/stored/defaults.csv").write_text(ROWS)
     assert results(copy).returncode == 0
     page = (copy / "docs/results/defaults.md").read_text()
-    assert "| hmc | 2 | 0.450 | 1.00 | 1.00 | 90 % |  | 40.0 | converged |" in page
+    assert "| hmc | 2 | 0.450 | 1.00 | 1.00 | 90 % |  | 40.0 | 30.0 | converged |" in page
     verdicts = "chains disagree (1), converged (1)"
-    assert f"| sgld | 2 | 0.600 | 1.35 | 1.00 | 75 % | 1.10 | 10.0 | {verdicts} |" in page
+    assert f"| sgld | 2 | 0.600 | 1.35 | 1.00 | 75 % | 1.10 | 10.0 | 8.00 | {verdicts} |" in page
     assert f"| yacht | sgld | ratio | 1.35 | at most 1.15 | {verdicts} |" in page
     assert f"| yacht | sgld | covers | 75 % | 82 % to 99 % | {verdicts} |" in page
     assert f"| yacht | sgld | kinetic | 1.10 | 0.95 to 1.05 | {verdicts} |" in page
