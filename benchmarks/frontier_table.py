@@ -26,7 +26,6 @@ def table(path: Path = FRONTIER) -> str:
     for data, rows in pandas.read_csv(path).groupby("data", sort=False):
         rows = rows.sort_values("distance")[["method", *SHOWN]].dropna(axis=1, how="all")
         head = ["method", *(SHOWN[name] for name in rows.columns[1:])]
-        rows = rows.astype({"draws": object})  # whole numbers, or the table has 10.0 draws
         body = [[row[0], *map(number, row[1:])] for row in rows.itertuples(index=False)]
         parts.append(f"**{data}**\n\n{markdown([head, *body])}")
     return "\n\n".join(parts)

@@ -32,7 +32,7 @@ def percent(share: float) -> str:
 
 
 def number(value: float) -> str:
-    """Write three digits, a count (an int) whole; nothing for NaN."""
+    """Write three significant digits, an int in full; nothing for NaN."""
     if value != value:
         return ""
     whole = isinstance(value, int) or abs(value) >= 1000

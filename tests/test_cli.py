@@ -618,17 +618,32 @@ jax.jit(jnp.cumsum)(jnp.ones(3))
     assert any(path.name.startswith("jit_cumsum") for path in folder.rglob("*"))
 
 
-def test_a_reader_of_the_output_that_stops_early_causes_no_message():
-    script = """
+@pytest.mark.parametrize("num_more", [1, 100_000])  # the former are written by the last flush
+def test_a_reader_of_the_output_that_stops_early_causes_no_message(num_more):
+    script = f"""
+import sys
 from bnn_ppl import cli
-cli._parse = lambda *_: print("line\\n" * 100_000)
+
+def lines(*_):
+    print("line", flush=True)
+    sys.stdin.read()
+    print("line\\n" * {num_more})
+
+cli._parse = lines
 cli.main(["summary", "folder"])
 """
+    pipe, buffered = subprocess.PIPE, os.environ | {"PYTHONUNBUFFERED": ""}
     process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", script],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=buffered,
+        text=True,
     )
     assert process.stdout.readline() == "line\n"
     process.stdout.close()
+    process.stdin.close()
     assert process.stderr.read() == ""
     assert process.wait(timeout=100) == 1
     process.stderr.close()

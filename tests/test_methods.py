@@ -161,6 +161,6 @@ def test_a_new_method_is_one_file(random_walk, capsys):
     assert f"| [`random_walk`](random_walk.md) | {row}" in table()
 
 
-def test_a_method_is_shown_as_the_call_that_makes_it(posterior):
+def test_a_method_is_shown_by_its_name_and_settings(posterior):
     shown = repr(bnn.hmc(posterior, step_size=0.1, trajectory_length=1.0))
     assert shown.startswith("hmc(step_size=0.1, trajectory_length=1.0, mass='identity'")

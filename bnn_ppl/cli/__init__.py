@@ -69,8 +69,8 @@ def main(argv: list[str] | None = None) -> None:
         with raised_for_sure(), answered(partial(stopping, "stopping", "--json" in given)):
             _parse(given, repeated)
             sys.stdout.flush()
-    except BrokenPipeError:  # what reads the output, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at exit
         sys.exit(1)
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"bnn-ppl: {error}", file=sys.stderr)

@@ -161,12 +161,13 @@ def run(
     Raises
     ------
     ValueError
-        If a count is out of range, `method` was built with another posterior or cannot use
-        minibatches, `init` lacks a site or has one of another shape, the mesh does not fit, the
-        log-density is not finite at the start, `folder` holds a damaged run or one with other
-        settings (the error names the first that differs), or `until` has other keys, a number out
-        of range, fewer than 2 chains or 4 draws to look at, or a method that draws without steps;
-        if only one of `score_every` and `held_out` is given, or it does not fit.
+        If a count is out of range, `thin` is 0 for a sampler, `method` was built with another
+        posterior or cannot use minibatches, `init` lacks a site or has one of another shape, the
+        mesh does not fit, the log-density is not finite at the start, `folder` holds a damaged run
+        or one with other settings (the error names the first that differs), or `until` has other
+        keys, a number out of range, fewer than 2 chains or 4 draws to look at, or a method that
+        draws without steps; if only one of `score_every` and `held_out` is given, or it does not
+        fit.
     TypeError
         If key, posterior, method, `init` or `until` is of another type.
     FileExistsError

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bnn_ppl.data.streams import Stream
-from bnn_ppl.methods.method import Counts, Method
+from bnn_ppl.methods.method import METHODS, Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_number_of_rows
 from bnn_ppl.model.features import rows_with_features, stream_with_features
@@ -239,12 +239,11 @@ def _check_counts(**counts: int) -> None:
 
 
 def _refuse_repeated_draws(method: Method, num_draws: int, thin: int) -> None:
-    known = method.counts != Counts()  # that of a method of one's own says nothing
-    if num_draws > 1 and not thin and method.counts.thin and known:
-        name = method.settings.get("method", "this method")
+    known = METHODS.get(method.settings.get("method", ""))  # a user's own may not be
+    if known is not None and known.kind == "sampler" and num_draws > 1 and not thin:
         raise ValueError(
-            f"got thin=0 for {name}, expected at least 1: its draws are states of a chain, all the "
-            "same without steps between them"
+            f"got thin=0 for {known.name}, expected at least 1: without steps between them, all "
+            "draws of a chain are the same"
         )
 
 
