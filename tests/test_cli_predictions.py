@@ -38,15 +38,19 @@ def folder(tmp_path_factory):
     table(150).to_csv(root / "train.csv", index=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        patch.setattr(cli, "_start_jax", lambda: None)
-        patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
-        patch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
+        without_reports(patch)
         data = ["--data", "train.csv", "--target", "price", "--held-out", "0.3"]
         cli.main(["run", "sgld", *data, *SMALL, "--folder", "here"])
         cli.main(
             ["run", "sgld", "--data", "digits", "--subset", "40", *SMALL, "--folder", "classes"]
         )
     return root
+
+
+def without_reports(patch):
+    patch.setattr(cli, "_start_jax", lambda: None)
+    patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    patch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
 
 
 class Figure:
@@ -501,3 +505,14 @@ def test_several_targets_are_numbers_in_the_order_named(folder):
     found = bnn.data.load("few.csv", target=["weight", 1], split=0)
     assert found.output_names == ("weight", "height") and found.y_scale.shape == (2,)
     np.testing.assert_allclose(found.train.y.std(0), 1, atol=1e-5)
+
+
+def test_rows_whose_empty_cells_are_filled_are_counted(capsys, monkeypatch):
+    without_reports(monkeypatch)
+    cells = table(30).assign(dose=[None, *range(29)])
+    cells.to_csv("with_holes.csv", index=False)
+    cli.main(["run", "sgld", "--data", "with_holes.csv", "--impute", *SMALL, "--folder", "filled"])
+    cells.head(3).to_csv("few.csv", index=False)
+    cli.main(["predict", "filled", "--inputs", "few.csv"])
+    told = r"few.csv: 1 of 3 rows have empty cells, filled: dose by the training mean \d+"
+    assert re.search(told, capsys.readouterr().out)

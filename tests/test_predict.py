@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import warnings
 import weakref
 from functools import partial
 from importlib import import_module
@@ -448,6 +449,19 @@ def test_without_y_there_is_no_log_prob(build, float64):
     posterior, draws, _, expected, _ = build()
     del expected["log_prob"]
     assert_equal(bnn.predict(posterior, draws, (X, None)), expected, rtol=1e-9)
+
+
+def test_rows_with_nan_inputs_are_counted_in_a_warning(float64):
+    posterior, draws, *_ = classes()
+    x = X.copy()
+    x[[1, 3], 0] = np.nan, np.inf
+    told = rf"got NaN or infinite values in 2 of {ROWS} rows of x \(first rows \[1, 3\]\), expected"
+    for function, rows in ((bnn.predict, (x, None)), (bnn.function_draws, x)):
+        with pytest.warns(UserWarning, match=told) as warned:
+            function(posterior, draws, rows)
+        assert [warning.filename for warning in warned] == [__file__]
+    with warnings.catch_warnings(action="error"):
+        bnn.predict(posterior, draws, (X, None))
 
 
 def test_new_rows_need_not_be_as_many_as_the_conditioned(float64):

@@ -137,6 +137,8 @@ def _of_data_set(run: Opened) -> Rows:
 
 def _read(run: Opened, path: Path) -> Rows:
     new = read_new_rows(path, run.data)
+    if new.fills:
+        print(f"{path}: {new.fills}")
     return Rows(new.x, new.y, f"rows of {path}")
 
 

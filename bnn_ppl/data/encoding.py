@@ -5,6 +5,7 @@ become the same numbers. It can be kept as JSON.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -97,6 +98,11 @@ def encode(
     numpy.ndarray
         Shape (rows, columns), in the units of the table: not standardised. Double precision.
 
+    Warns
+    -----
+    UserWarning
+        If empty cells are filled: in how many rows, and by what.
+
     Raises
     ------
     ValueError
@@ -112,6 +118,21 @@ def encode(
     array([[1.5, 0. , 1. ],
            [2. , 1. , 0. ]])
     """
+    found = encoded(frame, encoding, source=source, place=place)
+    changed = fills_in_words(frame, encoding)
+    if changed:
+        warnings.warn(f"{source}: {changed}", stacklevel=2)
+    return found
+
+
+def encoded(
+    frame: Mapping[str, Sequence[Any]],
+    encoding: Encoding,
+    *,
+    source: str,
+    place: Callable[[int], str] = "row {}".format,
+) -> np.ndarray:
+    """Encode rows as `encode` does, without a warning."""
     names = {str(name).strip(): name for name in frame.keys()}  # noqa: SIM118 (DataFrames too)
     missing = [column.name for column in encoding.inputs if column.name not in names]
     got = f"columns {', '.join(names)}"
@@ -186,6 +207,25 @@ def in_words(encoding: Encoding) -> str:
     return "; ".join(parts)
 
 
+def fills_in_words(frame: Mapping[str, Sequence[Any]], encoding: Encoding) -> str:
+    """Say in one line how many rows have empty cells and what fills them; "" if none has."""
+    cells = {str(name).strip(): frame[name] for name in frame.keys()}  # noqa: SIM118 (DataFrames)
+    filling = [column for column in encoding.inputs if column.fill is not None]
+    empty = {column: [_is_empty(cell) for cell in cells[column.name]] for column in filling}
+    parts = [
+        f"{column.name} by {_fill_in_words(column)}" for column in filling if any(empty[column])
+    ]
+    rows = list(map(any, zip(*empty.values(), strict=True)))
+    return f"{sum(rows)} of {len(rows)} rows have empty cells, filled: {_listed(parts)}" * any(rows)
+
+
+def _fill_in_words(column: Column) -> str:
+    if column.kind == "number":
+        return f"the training mean {column.fill:.4g}"
+    value = bool(column.fill) if column.kind == "boolean" else column.fill
+    return f"the most frequent training value {value!r}"
+
+
 def to_json(encoding: Encoding) -> dict[str, Any]:
     """Give the record as JSON holds it."""
     record: dict[str, Any] = {
@@ -232,7 +272,7 @@ def _values(
             found = _number(cell) if numbers is None else numbers.get(cell)
         if found is not None and math.isfinite(found):
             return found
-        empty = cell.lower() in _EMPTY
+        empty = _is_empty(cell)
         if empty and filling is not None:
             return float(filling)
         do = "correct the cell or remove the line"
@@ -246,7 +286,11 @@ def _values(
 
 
 def _present(cells: Sequence[str]) -> list[str]:
-    return [cell for cell in map(_text, cells) if cell.lower() not in _EMPTY]
+    return [_text(cell) for cell in cells if not _is_empty(cell)]
+
+
+def _is_empty(cell: Any) -> bool:
+    return _text(cell).lower() in _EMPTY
 
 
 def _number(cell: str) -> float | None:

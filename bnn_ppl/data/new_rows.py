@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bnn_ppl.data.choice import numbered_anew
-from bnn_ppl.data.encoding import Column, Encoding, encode, encoded_target
+from bnn_ppl.data.encoding import Column, Encoding, encoded, encoded_target, fills_in_words
 from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.standardise import MeanScale, standardise
@@ -26,10 +26,13 @@ class NewRows(NamedTuple):
         Inputs, standardised, shape (rows, ...).
     y : numpy.ndarray or None
         Standardised targets or class numbers, if the file has them.
+    fills : str
+        How many rows had empty cells and what fills them, in one line; "" if none had.
     """
 
     x: np.ndarray
     y: np.ndarray | None
+    fills: str = ""
 
 
 class _Table(NamedTuple):
@@ -71,19 +74,19 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
     kind = path.suffix.lower()
     known = kind in (".csv", ".parquet", ".npz")
     require(path, known, f"a file {kind or path.name}", _KINDS, "convert it")
-    x, y = _arrays(path, like) if kind == ".npz" else _from_table(path, like)
+    x, y, fills = (*_arrays(path, like), "") if kind == ".npz" else _from_table(path, like)
     shape, expected = x.shape[1:], like.train.x.shape[1:]
     message = f"{expected} as in training", "change the shape"
     require(path, shape == expected, f"rows of shape {shape}", *message)
     x = standardise(x, MeanScale(like.x_mean, like.x_scale), like.train.x.dtype)
-    return NewRows(x, None if y is None else _targets(path, y, like))
+    return NewRows(x, None if y is None else _targets(path, y, like), fills)
 
 
 # --- tables
 
 
-def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None]:
-    """Take x, and y if it is there, from a table."""
+def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None, str]:
+    """Take x, and y if it is there, from a table; say what fills empty cells of x."""
     table = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
     require(path, table.columns and len(table.columns[0]), "no rows", "at least one", "fill it")
     encoding = _numbers(math.prod(like.train.x.shape[1:]), like.encoding)
@@ -96,11 +99,11 @@ def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | Non
     _check_names(path, table, encoding)
     cells = dict(zip(table.names, table.columns, strict=True))
     source = str(path)
-    x = encode(cells, encoding, source=source, place=table.place)
+    x = encoded(cells, encoding, source=source, place=table.place)
     found = [cells[column.name] for column in encoding.targets if column.name in cells]
     complete = len(found) == len(encoding.targets)
     y = encoded_target(found, encoding, source, table.place) if complete else None
-    return x.reshape(-1, *like.train.x.shape[1:]), y
+    return x.reshape(-1, *like.train.x.shape[1:]), y, fills_in_words(cells, encoding)
 
 
 def _csv(path: Path) -> _Table:

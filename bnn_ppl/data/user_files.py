@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bnn_ppl.data.encoding import Column, Encoding, column_of, encode, encoded_target, filled
+from bnn_ppl.data.encoding import Column, Encoding, column_of, encoded, encoded_target, filled
 from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import Data, DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.splits import protocol_of, published_split, split_rows, whole
@@ -125,7 +125,7 @@ def _read_csv(
     def place(row: int) -> str:
         return f"line {lines[row]}"
 
-    x = encode(inputs, encoding, source=str(path), place=place)
+    x = encoded(inputs, encoding, source=str(path), place=place)
     y = encoded_target([columns[each] for each in at], encoding, str(path), place)
     train, test = split_into()
     of_classes = encoding.target.kind != "number"
@@ -143,7 +143,7 @@ def _values_to_split(
         return np.zeros((num_rows, 0))
     columns = (column_of(name, cells, source) for name, cells in inputs.items())
     complete = tuple(filled(column, inputs[column.name], source) for column in columns)
-    return encode(inputs, Encoding(complete, Column("", "number")), source=source)
+    return encoded(inputs, Encoding(complete, Column("", "number")), source=source)
 
 
 def read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 
 from bnn_ppl.model.trace import Array, Data, Terms, Values
 from bnn_ppl.runtime.devices import MatmulPrecision
+from bnn_ppl.runtime.warned import warn
 
 if TYPE_CHECKING:
     from bnn_ppl.model.posterior import Posterior
@@ -99,7 +100,7 @@ def rows_to_predict(posterior: "Posterior", data: Any) -> tuple[Any, Array | Non
 def checked_inputs(posterior: "Posterior", x: Any) -> Any:
     """Give inputs as arrays; a row's shape may differ, for networks that take images of any size.
 
-    NaN may stand in inputs: each row has its own prediction.
+    NaN may stand in inputs, since each row has its own prediction; a warning counts such rows.
     """
     seen = posterior.examples[0]
     if jax.tree.structure(x) != jax.tree.structure(seen):  # type: ignore[operator]
@@ -118,6 +119,7 @@ def checked_inputs(posterior: "Posterior", x: Any) -> Any:
     if len({len(leaf) for leaf in jax.tree.leaves(x)}) > 1:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(x))
         raise ValueError(f"got inputs x of shapes {shapes}, expected as many rows in each")
+    _warn_of_nonfinite(x)
     return x
 
 
@@ -221,6 +223,19 @@ def _refuse_nonfinite(name: str, array: np.ndarray) -> None:
         raise ValueError(
             f"got NaN or infinite values in {bad.size} of {len(array)} rows of {name} "
             f"(first rows {bad[:5].tolist()}), expected finite numbers: drop or impute them"
+        )
+
+
+def _warn_of_nonfinite(x: Any) -> None:
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(x)]
+    floats = [leaf for leaf in leaves if leaf.dtype.kind == "f" and len(leaf)]
+    finite = [np.isfinite(leaf.reshape(len(leaf), -1)).all(1) for leaf in floats]
+    if not np.all(finite):
+        bad = np.flatnonzero(~np.all(finite, axis=0))
+        warn(
+            f"got NaN or infinite values in {bad.size} of {len(finite[0])} rows of x (first rows "
+            f"{bad[:5].tolist()}), expected finite numbers: what is predicted of these rows is NaN "
+            "unless the model takes such values; drop or impute them"
         )
 
 

@@ -1,0 +1,18 @@
+"""Warnings about what a caller gave."""
+
+import sys
+import warnings
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def warn(message: str) -> None:
+    """Warn at the line outside this package that called it, however deep the code that finds out.
+
+    So Python's filters show it once for each such line, with the user's file and not one of ours.
+    """
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
