@@ -78,7 +78,9 @@ def run(name: str, method: str, data: str, options: list[str]) -> None:
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**10  # of the largest so far
     lines = [line.split() for line in done.stdout.splitlines()]
     scores = {words[0]: words[1] for words in lines if words and words[0] in _SCORES}
-    verdict = next((line for line in done.stdout.splitlines() if "R-hat of functions" in line), "")
+    verdict = next(
+        (line for line in done.stdout.splitlines() if "R-hat of predictions" in line), ""
+    )
     print(f"{name}, {method}: {scores}, {minutes:.1f} min, {peak:.0f} MB; {verdict}", flush=True)
 
 

@@ -317,7 +317,7 @@ def test_descent_is_an_ensemble_of_chains(capsys):
     assert dict(draws.posterior.sizes)["chain"] == 3 and draws.attrs["bootstrap"] == 1
     out = capsys.readouterr().out
     assert "rmse" in out and "mixing" not in out  # which an ensemble does not
-    assert "agreement of the fits" in out and "between_median" in out
+    assert "agreement of the fits, test rows" in out and "between_median" in out
     assert "rhat" not in out and "within" not in out and "nan" not in out
     cli.main(["summary", "here"])
     out = capsys.readouterr().out

@@ -54,7 +54,8 @@ def kinds(found):
 def test_draws_that_are_right_have_converged_in_one_line(posterior):
     found = bnn.verdict(posterior, drawn())
     assert found.converged and not found.findings
-    assert found.text.startswith("converged: R-hat of functions 1.0") and "\n" not in found.text
+    assert found.text.startswith("converged: R-hat of predictions at training rows 1.0")
+    assert "\n" not in found.text
     assert "bias" not in found.text
     biased = bnn.verdict(posterior, drawn(method="mclmc"))
     assert biased.converged and biased.text.endswith("; bias: set by the step size")
@@ -158,7 +159,13 @@ def test_divergences_of_few_draws_some_chains_or_all(posterior):
     diverging = np.zeros((4, 100), bool)
     diverging[0, :2] = True
     found = bnn.verdict(posterior, drawn(stats={"diverging": diverging}))
-    assert found.converged and found.text.endswith("; note: 2 of 400 draws diverged")
+    assert found.converged and "; note: 2 of 400 draws diverged (shorter steps" in found.text
+    for settings, how in (
+        ({"target_acceptance": 0.8, "step_size": None}, "raise target_acceptance"),
+        ({"target_acceptance": 0.8, "step_size": 0.1}, "a smaller step_size"),
+    ):
+        tuned = drawn(stats={"diverging": diverging}, settings=json.dumps(settings))
+        assert f"shorter steps ({how}), or priors" in bnn.verdict(posterior, tuned).text
     diverging[0, :20] = True
     assert not bnn.verdict(posterior, drawn(stats={"diverging": diverging})).converged
     diverging[2] = True
@@ -203,6 +210,15 @@ def test_fits_say_how_training_ended(posterior):
     assert "1,000 steps at the rate given" in bnn.verdict(posterior, rate).text
 
 
+def test_a_single_laplace_says_what_predicts_with_it(posterior):
+    def told(chains, **attrs):
+        draws = drawn(shape=(chains, 100), draws_from="gaussian", thin=0, **attrs)
+        return "predict with linearised(posterior, draws)" in bnn.verdict(posterior, draws).text
+
+    assert told(1, method="laplace")
+    assert not told(2, method="laplace") and not told(1, method="mfvi")
+
+
 def test_fits_far_below_the_point_they_started_from(posterior):
     wide = fitted(noise=0.5, training_ended=1, start_log_likelihood=0.9)
     found = bnn.verdict(posterior, wide)
@@ -217,7 +233,7 @@ def test_members_that_differ_are_a_note(posterior):
     members = fitted(slope=np.array([[1.9], [1.97], [2.03], [2.1]]), training_ended=1)
     found = bnn.verdict(posterior, members)
     assert found.converged and kinds(found) == ["members"]
-    assert "note: members differ much" in found.text
+    assert "note: members differ much" in found.text and "(use more of them)" in found.text
 
 
 def test_a_fit_of_many_weights_to_few_rows_is_said_to_understate_a_learnt_noise():

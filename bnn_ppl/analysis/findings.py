@@ -172,7 +172,8 @@ def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Fin
         who = "chains disagree" if num_chains > 1 else "the chain has not settled"
         yield Finding(
             "disagree",
-            f"{who} (R-hat of functions {rhat:.3g}, expected at most {MOST_RHAT})",
+            f"{who} (R-hat of predictions at training rows {rhat:.3g}, expected at most "
+            f"{MOST_RHAT})",
             _advice(draws, "more warm-up and draws, or a target to run to (until=, --until)"),
         )
     # The ESS of some draws tells that of all only if it could have been large enough.
@@ -181,7 +182,8 @@ def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Fin
     if moves and telling and ess < LEAST_ESS and not met:
         yield Finding(
             "few_independent",
-            f"only {ess:.0f} independent draws (ESS of functions, expected {LEAST_ESS})",
+            f"only {ess:.0f} independent draws (ESS of predictions at training rows, expected "
+            f"{LEAST_ESS})",
             _advice(draws, "more draws, or more steps between them (thin)"),
         )
     yield from _of_temperatures(draws)
@@ -221,7 +223,10 @@ def of_divergences(draws: Any) -> Iterator[Finding]:
         return
     diverging = stats["diverging"].transpose("chain", "draw").values.astype(bool)
     count, whole = int(diverging.sum()), diverging.all(1)
-    advice = "shorter steps, or keep scales away from 0"
+    settings = json.loads(draws.attrs.get("settings", "{}"))
+    tuned = "target_acceptance" in settings and settings.get("step_size") is None
+    how = "raise target_acceptance" if tuned else "a smaller step_size"
+    advice = f"shorter steps ({how}), or priors that keep scales away from 0"
     if not count:
         return
     if whole.all():
@@ -276,7 +281,7 @@ def of_few_rows(posterior: Posterior, draws: Any) -> Iterator[Finding]:
             "narrow",
             f"a fit of {posterior.num_weights} weights to {posterior.num_rows} rows understates "
             "the noise: intervals may be too narrow",
-            "hmc or sghmc",
+            "use hmc or sghmc",
         )
 
 

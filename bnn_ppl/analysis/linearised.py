@@ -80,13 +80,19 @@ def for_prediction(
     With `predictive` "linearised" other draws are refused; with "sampled" nothing is linearised.
     """
     method, num_chains = draws.attrs.get("method"), draws["posterior"].sizes["chain"]
-    single = method == "laplace" and num_chains == 1 and "subspace" not in draws.attrs
+    single = is_single_laplace(draws)
     if predictive not in (None, "sampled") and not single:
         raise ValueError(
             f"got predictive={predictive!r} for {method} with {num_chains} chains, expected "
             "laplace with one: use 'sampled'"
         )
     return linearised(posterior, draws) if single and predictive != "sampled" else posterior
+
+
+def is_single_laplace(draws: "arviz.InferenceData") -> bool:
+    """Whether draws are of a single Laplace approximation of all weights."""
+    of_all_weights = draws.attrs.get("method") == "laplace" and "subspace" not in draws.attrs
+    return of_all_weights and draws["posterior"].sizes["chain"] == 1
 
 
 def _linearised_about(centre: Values) -> Callable[[str, nnx.Module], Callable]:

@@ -18,6 +18,7 @@ from bnn_ppl.analysis.findings import (
     of_values,
     scale_advice,
 )
+from bnn_ppl.analysis.linearised import is_single_laplace
 from bnn_ppl.analysis.training_rows import seen
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.model.arguments import check_arguments
@@ -41,6 +42,8 @@ _WORST_FIRST = (
     *("few_draws", "temperature", "far_from_start", "unfinished", "few_independent"),
     *_NOTES,
 )
+
+_LINEARISED = "predict with linearised(posterior, draws), as commands and estimators do"
 
 
 class Verdict(NamedTuple):
@@ -105,7 +108,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
 
 def _in_words(found: list[Finding], good: str | None) -> str:
     if good is not None:
-        return "; note: ".join([good, *(finding.text for finding in found)])
+        return "; note: ".join([good, *(f"{note.text} ({note.advice})" for note in found)])
     worst, *others = found
     also = "; also: " + ", ".join(finding.text for finding in others) if others else ""
     return f"{worst.text}: {worst.advice}{also}"
@@ -117,7 +120,10 @@ def _good_chains(draws: Any, rhat: float, ess: float) -> str:
     evidence = ""
     if "log_evidence" in draws.get("fitted", {}):
         evidence = "; log evidence {:.2f}, standard error {:.2g}".format(*log_evidence(draws))
-    return f"converged: R-hat of functions {rhat:.2f}, {ess:.0f} independent draws{evidence}{bias}"
+    return (
+        f"converged: R-hat of predictions at training rows {rhat:.2f}, {ess:.0f} independent draws"
+        f"{evidence}{bias}"
+    )
 
 
 def _good_fits(draws: Any) -> str:
@@ -132,7 +138,8 @@ def _good_fits(draws: Any) -> str:
     else:
         text = "fitted"
     bias = _bias(draws)
-    return f"{text}; bias: {bias}" if bias else text
+    text = f"{text}; bias: {bias}" if bias else text
+    return f"{text}; {_LINEARISED}" if is_single_laplace(draws) else text
 
 
 def _bias(draws: Any) -> str:

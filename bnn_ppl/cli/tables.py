@@ -37,7 +37,7 @@ def results_table(
     fits = are_fits(draws)
     if not fits or max(draws.posterior.sizes[dim] for dim in ("chain", "draw")) > 1:
         diagnosis = bnn.diagnostics.summary(draws, functions).T.dropna(how="all")
-        title = "agreement of the fits" if fits else "mixing"
+        title = f"{'agreement of the fits' if fits else 'mixing'}, {scored} rows"
         rows += [("", "", ""), (title, "functions", "weights")]
         for name in diagnosis.index:
             rows.append((name, *(f"{diagnosis.loc[name, space]:.4g}" for space in diagnosis)))
