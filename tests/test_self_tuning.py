@@ -422,6 +422,21 @@ def test_a_start_is_not_sought_where_it_is_given(regression):
     assert given.attrs["gradient_evaluations"] < 10
 
 
+def test_a_start_that_fails_is_traced_to_the_method_and_to_models_without_a_maximum(regression):
+    _, posterior = regression
+    lost = bnn.descent(posterior)
+    lost = lost._replace(
+        draw=lambda key, state: jax.tree.map(lambda leaf: leaf * jnp.nan, posterior.init(key)),
+        counts=lost.counts._replace(num_warmup=1),
+    )
+    method = bnn.sgld(posterior, 1e-6)._replace(start=lost)
+    told = (
+        r"not finite at the start: .*\(sgld starts where descent ends.*non-centred, or give init="
+    )
+    with pytest.raises(ValueError, match=told):
+        run(posterior, method, num_draws=1)
+
+
 # --- the prior
 
 

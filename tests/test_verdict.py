@@ -165,7 +165,7 @@ def test_divergences_of_few_draws_some_chains_or_all(posterior):
         ({"target_acceptance": 0.8, "step_size": 0.1}, "a smaller step_size"),
     ):
         tuned = drawn(stats={"diverging": diverging}, settings=json.dumps(settings))
-        assert f"shorter steps ({how}), or priors" in bnn.verdict(posterior, tuned).text
+        assert f"shorter steps ({how}), priors" in bnn.verdict(posterior, tuned).text
     diverging[0, :20] = True
     assert not bnn.verdict(posterior, drawn(stats={"diverging": diverging})).converged
     diverging[2] = True

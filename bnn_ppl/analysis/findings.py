@@ -226,7 +226,10 @@ def of_divergences(draws: Any) -> Iterator[Finding]:
     settings = json.loads(draws.attrs.get("settings", "{}"))
     tuned = "target_acceptance" in settings and settings.get("step_size") is None
     how = "raise target_acceptance" if tuned else "a smaller step_size"
-    advice = f"shorter steps ({how}), or priors that keep scales away from 0"
+    advice = (
+        f"shorter steps ({how}), priors that keep scales away from 0, or a non-centred model "
+        "(docs/diagnosis.md)"
+    )
     if not count:
         return
     if whole.all():

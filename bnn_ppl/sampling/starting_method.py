@@ -50,8 +50,21 @@ def started(
     draws = _compiled_draws(start.draw, prepared.mesh)
     with waiting(progress), products_in(posterior.precision):
         positions = draws(prepared.chains, states, everywhere(own_key, prepared.mesh))
-        prepared = with_states(prepared, key, posterior, method, positions)
+        try:
+            prepared = with_states(prepared, key, posterior, method, positions)
+        except ValueError as error:
+            raise ValueError(_of_start(method, start, error)) from error
     return prepared, done._replace(warmup=0, divergences=0)
+
+
+def _of_start(method: Method, start: Method, error: ValueError) -> str:
+    """Say where chains that cannot start come from, and the usual reason."""
+    name, of_start = (each.settings.get("method", "this method") for each in (method, start))
+    return (
+        f"{error} ({name} starts where {of_start} ends, which fails where the density has no "
+        "maximum, as in a hierarchical model whose scale goes to 0: write it non-centred, or give "
+        "init=, see docs/diagnosis.md)"
+    )
 
 
 def prepared_start(
