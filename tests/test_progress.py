@@ -77,6 +77,24 @@ def test_a_bar_fits_its_terminal_with_whole_fields(width, monkeypatch):
     assert width < 160 or facts == ALL
 
 
+def test_training_that_ended_by_itself_is_told_in_its_own_steps(monkeypatch, capsys):
+    facts = {"ended_after": 34_000, "most_steps": 100_000, "step_size": 0.001}
+    with reporting(True, 100_100) as report:
+        report("warmup", 99_999, facts)
+        report("warmup", 100_000, facts)  # said once
+    told = "warmup ended after 34,000 of at most 100,000 steps, step_size 0.001\n"
+    assert capsys.readouterr().err == told
+    with reporting("json", 100_100) as report:
+        report("warmup", 100_000, facts)
+    assert json.loads(capsys.readouterr().err)["ended_after"] == 34_000
+    terminal = Terminal(monkeypatch, 160)
+    with reporting(True, 100_100) as report:
+        report("warmup", 100_000, facts)
+        frame = terminal.shown()[-1]
+    assert "| ended after 34,000 of at most 100,000 steps [" in frame
+    assert frame.endswith("step_size=0.001")
+
+
 def test_a_terminal_says_compiling_until_the_first_chunk_is_done_and_between_phases(monkeypatch):
     terminal = Terminal(monkeypatch, 80)
     with reporting(True, 10) as report:

@@ -64,6 +64,17 @@ def test_descent_finds_its_rate_and_its_end(regression):
     assert 1000 < draws.attrs["gradient_evaluations"] / 2 < 20_000  # of a budget of 100,000
 
 
+def test_a_fit_that_ends_early_says_after_how_many_steps(regression, capsys):
+    _, posterior = regression
+    draws = run(posterior, bnn.descent(posterior), progress="json")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    ended = next(line for line in lines if "ended_after" in line)
+    objective = draws.warmup_sample_stats["lp"].values
+    assert ended["ended_after"] <= draws.attrs["gradient_evaluations"] // len(objective) + 1
+    assert 500 < ended["ended_after"] < ended["most_steps"] == 100_000
+    assert "lp" not in ended and not any("divergences" in line for line in lines)
+
+
 def test_a_budget_that_is_too_small_is_said_and_the_rate_falls_within_it(regression):
     target, posterior = regression
     draws = run(posterior, bnn.descent(posterior), num_warmup=400)

@@ -90,10 +90,11 @@ def _in_width(
     if rate and done < total:
         clock += f"<{tqdm.format_interval((total - done) / rate)}"
         speed = [f"{rate:.3g}/s"]
+    facts, count = _without_end(facts), _end_in_words(facts) or f"{done}/{total}"
     known = [f"{name}={_short(value)}" for name, value in facts.items()]
     room = math.inf if width is None else width - len(left) - _LEAST_BAR
     right = "|"
-    for text in (f"{done}/{total}", f"[{clock}]", *known, *speed):
+    for text in (count, f"[{clock}]", *known, *speed):
         if len(right) + 1 + len(text) > room:
             break
         right += f" {text}"
@@ -127,15 +128,19 @@ def _speed() -> Callable[[str, int], float | None]:
 
 
 def _lines(style: str, total: int) -> Report:
-    speed, last = _speed(), -float("inf")
+    speed, last, told_end = _speed(), -float("inf"), ""
 
     def report(phase: str, done: int, facts: Facts) -> None:
-        nonlocal last
+        nonlocal last, told_end
         rate, now = speed(phase, done), time.monotonic()
-        if phase != COMPILING:  # which is always told
+        ends = "ended_after" in facts
+        if ends and told_end == phase:
+            return
+        if phase != COMPILING and not ends:  # which are always told, an end once
             if now - last < _SECONDS_A_LINE[style] and done < total:
                 return
             last = now
+        told_end = phase if ends else told_end
         left = (total - done) / rate if rate else None
         if style == "json":
             told = {
@@ -149,13 +154,26 @@ def _lines(style: str, total: int) -> Report:
         elif phase == COMPILING:
             line = phase
         else:
-            shown = [f"{name} {_short(value)}" for name, value in facts.items()]
-            if rate and left is not None:
+            shown = [f"{name} {_short(value)}" for name, value in _without_end(facts).items()]
+            if rate and left is not None and not ends:
                 shown = [f"{rate:.3g}/s", f"{tqdm.format_interval(left)} left", *shown]
-            line = ", ".join([f"{phase} {done}/{total}", *shown])
+            count = _end_in_words(facts) or f"{done}/{total}"
+            line = ", ".join([f"{phase} {count}", *shown])
         print(line, file=sys.stderr, flush=True)
 
     return report
+
+
+def _end_in_words(facts: Facts) -> str:
+    """Say after how many steps training has ended by itself; "" if it has not."""
+    if "ended_after" not in facts:
+        return ""
+    return "ended after {ended_after:,} of at most {most_steps:,} steps".format(**facts)
+
+
+def _without_end(facts: Facts) -> Facts:
+    told = "ended_after", "most_steps"
+    return {name: value for name, value in facts.items() if name not in told}
 
 
 def _finite(value: Any) -> Any:

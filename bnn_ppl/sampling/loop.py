@@ -55,6 +55,7 @@ def _advance_phase(
     seconds_copying = bytes_of(states) / prepared.mesh.shape["chain"] / _BYTES_PER_SECOND
     writes = jax.process_index() in writers(prepared.mesh)
     unrecorded: tuple | None = None
+    ended: int | None = None  # steps until training had ended, if it has
     try:
         while start < num and not agreed(interrupted()):
             began = time.perf_counter()
@@ -67,9 +68,10 @@ def _advance_phase(
             kept = _of_warmup(stats) if phase.draw is None else stats
             if phase.draw is None:
                 recorder.warmed(start, kept)
-            start += count
             if phase.draw is None and "done" in stats and on_all(bool(stats["done"][:, -1].all())):
-                start = max(start, num - 1)  # the steps in between would change nothing
+                ended = start + _num_active(stats) if ended is None else ended
+                start = max(start, num - 1 - count)  # the steps in between would change nothing
+            start += count
             counted = stats if writes else {}  # a chain of several processes, by one of them
             done = _counted(done, phase.name, start, counted, seconds)
             if phase.draw is None and start == num and {"done", "n_steps"} <= set(stats):
@@ -78,7 +80,11 @@ def _advance_phase(
             unrecorded = done, saved, records if phase.name == "draws" else None, count
             steps_done = num_steps(done.warmup, done.draws, thin)
             recorder.log(steps_done, kept)
-            report(phase.name, steps_done, _shown(done, stats, recorder))
+            report(
+                phase.name,
+                steps_done,
+                _ended(ended, num) | _shown(done, stats, recorder, ended is not None),
+            )
             overhead = max(seconds_recording, seconds_copying)
             aim = max(_SECONDS_PER_CHUNK, overhead / _SHARE_RECORDING)
             count = int(min(loop.capacity, num - start, count / seconds * aim))
@@ -86,6 +92,15 @@ def _advance_phase(
     finally:  # whatever happens, nothing computed is lost
         _record(recorder, unrecorded)
     return states, done
+
+
+def _num_active(stats: dict[str, np.ndarray]) -> int:
+    """Count the steps before which not all chains had ended their training."""
+    return int((~stats["done"]).any(0).sum()) + 1
+
+
+def _ended(steps: int | None, most: int) -> dict[str, int]:
+    return {} if steps is None else {"ended_after": steps, "most_steps": most}
 
 
 def _of_warmup(stats: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -150,15 +165,19 @@ def num_steps(warmup: int, draws: int, thin: int) -> int:
 
 
 def _shown(
-    done: Progress, stats: dict[str, np.ndarray], recorder: Memory | Folder | Nowhere
+    done: Progress,
+    stats: dict[str, np.ndarray],
+    recorder: Memory | Folder | Nowhere,
+    ended: bool,
 ) -> dict[str, Any]:
     """Say what the progress bar shows, what matters most first: narrow terminals drop the last."""
     facts: dict[str, Any] = {}
     if "acceptance_rate" in stats:
         facts["acceptance"] = float(stats["acceptance_rate"].mean())
-    if "diverging" in stats:
+    trains = "done" in stats
+    if "diverging" in stats and not trains:
         facts["divergences"] = done.divergences
-    if "lp" in stats:
+    if "lp" in stats and not ended:  # steps after the end compute none
         facts["lp"] = float(stats["lp"][:, -1].mean())
     if "step_size" in stats:
         facts["step_size"] = float(stats["step_size"][:, -1].mean())
