@@ -19,6 +19,7 @@ from bnn_ppl.analysis.predictives import PredictiveForm
 from bnn_ppl.estimators.network import BayesianNetwork
 from bnn_ppl.estimators.rows import checked_rows, numbered
 from bnn_ppl.runtime.checks import check_level
+from bnn_ppl.runtime.keywords import known_keywords
 
 __all__ = ["BayesianClassifier", "BayesianRegressor"]
 
@@ -175,6 +176,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         Number of columns of X.
     """
 
+    @known_keywords
     def __init__(
         self,
         method: str | Callable[..., bnn.Method] = "sghmc",

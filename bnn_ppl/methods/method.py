@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.model.recipe import Recipe, recipe_of
+from bnn_ppl.runtime.keywords import known_keywords
 
 DrawsFrom: TypeAlias = Literal[
     "chain",
@@ -329,6 +330,7 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
     def register(build: _Build) -> _Build:
         counts = description.get("counts", SAMPLED)
 
+        @known_keywords
         @wraps(build)
         def built(posterior: Any, *args: Any, **options: Any) -> Method:
             if not description.get("takes_batch_statistics"):

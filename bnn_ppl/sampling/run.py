@@ -17,6 +17,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import chain_sharding, products_in, to_host
 from bnn_ppl.runtime.event_log import check_event_log, event_log
 from bnn_ppl.runtime.interrupts import interrupts
+from bnn_ppl.runtime.keywords import known_keywords
 from bnn_ppl.runtime.processes import agreed
 from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import waiting
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 Tree = Any
 
 
+@known_keywords
 def run(
     key: jax.Array,
     posterior: Posterior,
