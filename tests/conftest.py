@@ -1,8 +1,8 @@
 """Two host devices for every test, so that chains over devices are what is tested."""
 
-import inspect
 import os
 import signal
+from inspect import unwrap
 
 import jax
 import jaxlib
@@ -41,7 +41,7 @@ def verdicts():
 def quick_ends(request, monkeypatch):
     """Let runs end without the verdict, which compiles a program, unless a test asks for it."""
     if "verdicts" not in request.fixturenames:
-        monkeypatch.setitem(inspect.unwrap(bnn_ppl.run).__kwdefaults__, "verdict", False)
+        monkeypatch.setitem(unwrap(bnn_ppl.run).__kwdefaults__, "verdict", False)
 
 
 @pytest.fixture(autouse=True, scope="session")

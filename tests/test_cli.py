@@ -514,7 +514,7 @@ def test_the_version(capsys):
         (["run", "--float64", "--hidden", "9", "9", "hcm"], "got method 'hcm'; did you mean"),
         (["plan", "--prior=laplace", "--no-progress", "nust"], "got method 'nust'; did you mean"),
         (["run", "--until", "rhat=1.1", "ess=9", "--prior", "laplace", "mvfi"], "mean 'mfvi'?"),
-        (["hmc"], "got the method 'hmc' without a command: type bnn-ppl run hmc"),
+        (["mc-dropout"], "got the method 'mc-dropout', expected a command: bnn-ppl run mc-dropout"),
         (["rnu", "hmc"], "got command 'rnu'; did you mean 'run'? expected one of run, plan,"),
         (["label_nose"], "did you mean 'label-noise'?"),
         (["sweep", "temperature", "1", "--", "hcm"], "got method 'hcm'; did you mean 'hmc'?"),

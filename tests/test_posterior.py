@@ -20,6 +20,7 @@ from numpyro.infer.util import constrain_fn, log_density, potential_energy
 from scipy.integrate import quad
 
 import bnn_ppl as bnn
+from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.microbatch import in_chunks
 from bnn_ppl.runtime import devices
 
@@ -618,7 +619,6 @@ REFUSED_DATA = {
     "NaN in every row": ((X, REAL * np.nan), r"12 of 12 rows of y \(first rows \[0, 1, 2, 3, 4\]"),
     "y too short": ((X, REAL[:-1]), r"got x of \(12, 3\) and y of \(11,\), expected .* as many"),
     "a number as y": ((X, 1.0), r"got x of \(12, 3\) and y of \(\), expected arrays"),
-    "lists as x": ((X.tolist(), REAL), r"got x of \(\) and y of \(12,\), expected arrays \(not l"),
     "no rows": ((X[:0], REAL[:0]), r"got x of \(0, 3\) and y of \(0,\), expected .* at least one"),
     "no inputs": ((None, REAL), r"got x of nothing and y of \(12,\), expected arrays"),
     "strings": ((X, np.array(["a"] * ROWS)), "got y of dtype <U1, expected numbers: encode"),
@@ -638,6 +638,25 @@ def test_refused_data(case):
     data, message = REFUSED_DATA[case]
     with pytest.raises(ValueError, match=message):
         bnn.condition(plain, data)
+
+
+def test_inputs_that_the_network_does_not_take_are_refused():
+    net = partial(bnn.nets.MLP, X.shape[1] + 1, (4,), 1)
+    model = bnn.models.regressor(net, bnn.priors.fan_in(), 0.5)
+    told = rf"got x with rows of \({X.shape[1]},\), expected rows that the model's network takes"
+    with pytest.raises(ValueError, match=told) as error:
+        bnn.condition(model, (X, REAL))
+    assert "\n" not in str(error.value)
+
+
+def test_a_list_of_numbers_is_refused_as_x():
+    posterior = bnn.condition(plain, (X, REAL))
+    for function in (
+        lambda: bnn.condition(plain, (X.tolist(), REAL)),
+        lambda: checked_inputs(posterior, X.tolist()),
+    ):
+        with pytest.raises(ValueError, match=r"got x as a list of numbers, expected an array"):
+            function()
 
 
 REFUSED_LABELS = {

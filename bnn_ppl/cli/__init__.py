@@ -107,10 +107,8 @@ def _check_words(arguments: list[str], commands: Sequence[Callable]) -> None:
     if command.startswith("-"):
         return
     by_name = {function.__name__.replace("_", "-"): function for function in commands}
-    if command in METHODS:
-        raise ValueError(
-            f"got the method {command!r} without a command: type bnn-ppl run {command}"
-        )
+    if command.replace("-", "_") in METHODS:
+        raise ValueError(f"got the method {command!r}, expected a command: bnn-ppl run {command}")
     _check_word("command", command, list(by_name))
     if command in ("run", "plan"):
         flags = flags_of(Problem, Training, bnn.run, by_name[command])

@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 import bnn_ppl as bnn
 from bnn_ppl.analysis.predictives import PredictiveForm
 from bnn_ppl.estimators.network import BayesianNetwork
-from bnn_ppl.estimators.rows import checked_rows, numbered
+from bnn_ppl.estimators.rows import checked_rows, numbered, refuse_texts
 from bnn_ppl.runtime.checks import check_level
 from bnn_ppl.runtime.keywords import known_keywords
 
@@ -241,6 +241,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             If X or y does not have this shape or is not finite, a weight is negative, or an
             argument is out of range.
         """
+        refuse_texts(y)
         rows = checked_rows(self, X, y, sample_weight, y_numeric=True, multi_output=True)
         of_x, of_y = rows.scalings()
         one = rows.y.ndim == 1

@@ -130,6 +130,17 @@ def checked_rows(
     return Rows(x, y, weights, large)
 
 
+def refuse_texts(y: Any) -> None:
+    """Refuse texts as y of a regression."""
+    values = np.asarray(y)
+    mixed = values.dtype.kind == "O" and any(isinstance(each, str) for each in values.flat)
+    if mixed or values.dtype.kind in "US":
+        raise ValueError(
+            f"got the text {str(values.flat[0])!r} in y, expected numbers: convert y, or use "
+            "BayesianClassifier for classes"
+        )
+
+
 def numbered(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Give the different labels, sorted, and the number of each row's among them."""
     parts = [labels[start : start + _LABELS] for start in range(0, len(labels), _LABELS)]

@@ -43,13 +43,14 @@ def check_options(
 def checked_data(data: Any) -> Data:
     """Give rows (x, y) as arrays; refuse NaN, infinities and different numbers of rows."""
     x, y = _pair(data, "expected a pair (x, y): pass data.train, or a tuple of arrays")
+    _refuse_lists(x)
     leaves = jax.tree.leaves(x)
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in [*leaves, y]}
     if len(lengths) != 1 or lengths & {None, 0} or not leaves:
         shapes = dict.fromkeys(str(np.shape(leaf)) for leaf in leaves)
         raise ValueError(
             f"got x of {' and '.join(shapes) or 'nothing'} and y of {np.shape(y)}, expected arrays "
-            "(not lists) with as many rows in x as in y, at least one"
+            "with as many rows in x as in y, at least one"
         )
     for name, array in [*(("x", leaf) for leaf in leaves), ("y", y)]:
         _refuse_nonfinite(name, np.asarray(array))
@@ -102,6 +103,7 @@ def checked_inputs(posterior: "Posterior", x: Any) -> Any:
 
     NaN may stand in inputs, since each row has its own prediction; a warning counts such rows.
     """
+    _refuse_lists(x)
     seen = posterior.examples[0]
     if jax.tree.structure(x) != jax.tree.structure(seen):  # type: ignore[operator]
         got, expected = (reprlib.repr(jax.tree.map(np.shape, tree)) for tree in (x, seen))
@@ -213,6 +215,15 @@ def _pair(data: Any, expected: str) -> tuple[Any, Any]:
     except (TypeError, ValueError):
         raise ValueError(f"got data of type {type(data).__name__}, {expected}") from None
     return x, y
+
+
+def _refuse_lists(x: Any) -> None:
+    """Refuse lists of numbers, which JAX would take for as many arrays without rows."""
+    if isinstance(x, list | tuple) and any(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
+        raise ValueError(
+            f"got x as a {type(x).__name__} of numbers, expected an array (rows, ...): pass "
+            "numpy.asarray(x)"
+        )
 
 
 def _refuse_nonfinite(name: str, array: np.ndarray) -> None:

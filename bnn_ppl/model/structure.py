@@ -63,6 +63,15 @@ def checked_structure(model: Callable, data: Data) -> str:
             "got a linen network that updates its statistics when called, expected fixed ones: "
             "build it with use_running_average=True, or with flax.nnx.BatchNorm"
         ) from error
+    except TypeError as error:
+        if "dot_general" not in str(error):
+            raise
+        shapes = " and ".join(str(leaf.shape[1:]) for leaf in jax.tree.leaves(x))
+        raise ValueError(
+            f"got x with rows of {shapes}, expected rows that the model's network takes "
+            f"({str(error).splitlines()[0].rstrip('.')}): build it for them, as in "
+            "partial(MLP, x.shape[1], ...)"
+        ) from error
     _refuse_numbers(found["name"], y, found.get("likelihood"))
     if found["shape"][:1] != y.shape[:1]:
         raise ValueError(
