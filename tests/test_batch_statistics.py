@@ -409,7 +409,7 @@ def test_swag_continues_a_descent_from_the_command_line(tmp_path, monkeypatch, c
     more = ["--num-warmup", "4", "--num-draws", "2", "--rank", "2", "--collect-every", "1"]
     cli.main(["run", "swag", *net, *some, *more, "--init", "points", "--folder", "swag"])
     cli.main(["compare", "points", "swag", "--no-progress"])
-    assert "271994 unknowns" in capsys.readouterr().out.replace(",", "")
+    assert "271994 parameters" in capsys.readouterr().out.replace(",", "")
 
 
 def test_an_unknown_normalisation_is_refused():

@@ -337,7 +337,7 @@ def test_the_classes_left_out_are_out_of_distribution(tmp_path, monkeypatch, cap
     assert "3 classes (3 8 1)" in capsys.readouterr().out
     assert reopen(tmp_path / "a").data.num_classes == 3
     main(["ood", "a", "--against", "other-classes"])
-    assert "test rows of digits told from others" in capsys.readouterr().out
+    assert "detecting rows unlike those of digits" in capsys.readouterr().out
     main(["run", "descent", "--data", "digits", *words[-2:], "--num-warmup", "1", "--folder", "b"])
     with pytest.raises(SystemExit):
         main(["ood", "b", "--against", "other-classes"])

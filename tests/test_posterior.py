@@ -695,8 +695,8 @@ def test_refused_counts(law, message):
 
 def test_a_posterior_says_what_it_is_of_without_the_data():
     posterior = bnn.condition(classifier(bnn.priors.normal()), (X, LABELS), temperature=0.5)
-    unknowns = f"{posterior.num_weights} unknowns in {len(posterior.prior_std)} sites"
-    assert repr(posterior) == f"Posterior(12 rows, {unknowns}, T = 0.5)"
+    parameters = f"{posterior.num_weights} parameters in {len(posterior.prior_std)} sites"
+    assert repr(posterior) == f"Posterior(12 rows, {parameters}, T = 0.5)"
 
 
 def test_a_model_may_number_its_labels_itself():

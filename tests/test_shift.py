@@ -664,7 +664,7 @@ def test_other_sets_are_told_from_the_test_rows(folders, written):
         "three": ["entropy", "max_probability", "mutual_information"],
     }
     assert set(table["num_inside"]) == {40} and set(table["num_outside"]) == {30}
-    assert "three: test rows of mnist told from others" in out
+    assert "three: detecting rows unlike those of mnist" in out
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,7 @@ def test_what_does_not_fit_is_one_clear_error(linear):
     still = path.isel(draw=[0, 0, 0])
     for match, draws, options in (
         ("rank=3 for a path of 3 draws, which spans 2", path.isel(draw=slice(0, 3)), {"rank": 3}),
-        ("rank=9 for 4 unknowns", path, {"rank": 9, "kind": "random"}),
+        ("rank=9 for 4 parameters", path, {"rank": 9, "kind": "random"}),
         ("rank=0", path, {"rank": 0}),
         ("expected 2, that of its plane", path, {"rank": 3, "kind": "curve"}),
         ("kind='svd'", path, {"kind": "svd"}),

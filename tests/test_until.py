@@ -188,7 +188,7 @@ def test_looks_are_told_as_progress(posterior, capsys):
     (look,) = [line for line in lines if line["phase"] == "look"]
     assert look["draws"] == 20 and look["ess"] > 1
     sample(posterior, until={"ess": 1}, progress=True)
-    assert "look: after 20 draws, ESS" in capsys.readouterr().err
+    assert "checked after 20 draws, ESS" in capsys.readouterr().err
 
 
 def test_other_inputs_and_at_most_200_rows(posterior):

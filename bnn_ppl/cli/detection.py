@@ -73,7 +73,7 @@ def ood(
         for name, found in predictions.items()
     }
     for name, table in tables.items():
-        print(f"\n{name}: test rows of {problem.data} told from others")
+        print(f"\n{name}: detecting rows unlike those of {problem.data}")
         print(table.to_string(index=False, float_format="{:.4g}".format))
     drawn = bnn.plots.out_of_distribution(predictions, problem.data)
     write_tables(tables, drawn, path)

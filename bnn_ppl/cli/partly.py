@@ -38,11 +38,11 @@ def refuse_unused_others(problem: "Problem") -> None:
         )
 
 
-def unknowns(problem: "Problem", net: Any, posterior: bnn.Posterior) -> str:
-    """Say how many unknowns a model has and, if not all weights are random, how many are."""
+def parameters_in_words(problem: "Problem", net: Any, posterior: bnn.Posterior) -> str:
+    """Say how many parameters a model has and, if not all weights are random, how many are."""
     shapes = posterior.value_shapes()
     if problem.bayesian is None:
-        return f"{posterior.num_weights} unknowns"
+        return f"{posterior.num_weights} parameters"
     of_net = {f"net.{path}": math.prod(shape) for path, shape in weight_shapes(net).items()}
     random = sum(size for s, size in of_net.items() if s in shapes and s not in posterior.points)
     others = {"fixed": "fixed as given", "point": "at a point"}[problem.others]

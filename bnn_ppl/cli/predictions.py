@@ -66,7 +66,7 @@ def predict(
         draws (for classes by MacKay's probit approximation, without expected entropy); "sampled"
         averages the network itself, as for all other runs.
     conformal
-        Add split conformal intervals, or sets of classes, which hold y with probability --level
+        Add split conformal intervals, or sets of classes, which contain y with probability --level
         whatever the model, and show their coverage. They are calibrated on rows that were not
         trained on: "held-out" (those of a run with --held-out; the test rows are then predicted),
         a share of the rows predicted (the first ones, such as 0.5), or a file of rows with y.

@@ -11,7 +11,7 @@ import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.networks import Net, first_kernel, network, refuse_hidden
-from bnn_ppl.cli.partly import partly, refuse_unused_others, unknowns
+from bnn_ppl.cli.partly import parameters_in_words, partly, refuse_unused_others
 from bnn_ppl.cli.rows import load_data, num_training, training_rows
 from bnn_ppl.cli.trained import refuse_unused_new
 from bnn_ppl.data.catalogue import IMAGES
@@ -315,7 +315,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
             f"training{apart} and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             *([f"input  {columns}"] if columns else []),
             f"model  {problem.net} {hidden} with "
-            f"{unknowns(problem, _network(problem, data), posterior.whole)}, "
+            f"{parameters_in_words(problem, _network(problem, data), posterior.whole)}, "
             f"{prior} prior, T = {posterior.temperature:g}{of}",
         ]
     )

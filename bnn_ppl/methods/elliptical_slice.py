@@ -11,7 +11,7 @@ from bnn_ppl.model.trace import Array, Batch, Position
 
 
 @describe(
-    gives="exact draws, for a few unknowns",
+    gives="exact draws, for a few parameters",
     cost="values on all rows, no gradients, a few per step",
     bias="none once the chains have converged",
     counts=SAMPLED._replace(num_draws=1000, thin=10),
@@ -28,7 +28,7 @@ def elliptical_slice(posterior: Posterior) -> Method:
     uniform on (0, 1) (Murray, Adams & MacKay, 2010; the kernel is BlackJAX's). There is nothing to
     tune. Any density :math:`\pi` is sampled exactly (Nishihara, Murray & Adams, 2014), but only
     where the prior is Gaussian with mean 0 is the ratio the likelihood, for which it is meant: few
-    unknowns, whose prior is about as wide as their posterior, as in a subspace
+    parameters, whose prior is about as wide as their posterior, as in a subspace
     (:func:`bnn_ppl.subspace`).
 
     Parameters

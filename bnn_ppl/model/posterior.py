@@ -158,9 +158,11 @@ class Posterior(NamedTuple):
 
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
-        sizes = f"{self.num_rows} rows, {self.num_weights} unknowns in {len(self.prior_std)} sites"
+        sizes = (
+            f"{self.num_rows} rows, {self.num_weights} parameters in {len(self.prior_std)} sites"
+        )
         sizes += f", {len(self.points)} of them points" if self.points else ""
         if self.subspace is not None:
-            of_all = f"a subspace of {self.whole.num_weights} unknowns"
+            of_all = f"a subspace of {self.whole.num_weights} parameters"
             sizes = f"{self.num_rows} rows, {self.num_weights} coordinates in {of_all}"
         return f"Posterior({sizes}, T = {self.temperature:g})"

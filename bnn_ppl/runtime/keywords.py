@@ -43,7 +43,7 @@ def meant(word: str, names: Iterable[str]) -> str | None:
 
 
 def known_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let a function refuse keywords that it does not take with the one that is meant."""
+    """Let a function that is given a keyword it does not take say which one is meant."""
     names = list(inspect.signature(function).parameters)
 
     @wraps(function)

@@ -180,7 +180,9 @@ def _random(key: Array, points: dict[str, np.ndarray], rank: int | None) -> Plan
     flat, shapes = _flat(points)
     most = flat.shape[1]
     if rank is not None and rank > most:
-        raise ValueError(f"got rank={rank} for {most} unknowns, expected at most as many: lower it")
+        raise ValueError(
+            f"got rank={rank} for {most} parameters, expected at most as many: lower it"
+        )
     rank = min(_USUAL_RANK, most) if rank is None else rank
     normal = np.asarray(jax.random.normal(key, (rank, most)), np.float64)
     return _plane(flat.mean(0), normal / np.linalg.norm(normal, axis=1, keepdims=True), shapes)
@@ -215,13 +217,13 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def _flat(points: dict[str, np.ndarray]) -> tuple[np.ndarray, Shapes]:
-    """Give points (points, unknowns), and the shapes of their sites."""
+    """Give points (points, parameters), and the shapes of their sites."""
     flat = [leaf.reshape(len(leaf), -1) for leaf in points.values()]
     return np.concatenate(flat, 1), {site: leaf.shape[1:] for site, leaf in points.items()}
 
 
 def _by_site(flat: Any, shapes: Shapes) -> dict[str, Any]:
-    """Give arrays (..., *shape) by site of vectors (..., unknowns)."""
+    """Give arrays (..., *shape) by site of vectors (..., parameters)."""
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])[:-1]
     parts = jnp.split(flat, ends, axis=-1)
     pairs = zip(shapes.items(), parts, strict=True)

@@ -236,7 +236,7 @@ def _report(goal: Goal, reached: Reached, done: Progress, progress: bool | Liter
         finite = {name: v if math.isfinite(v) else None for name, v in found.items()}
         print(json.dumps({"phase": "look", "draws": done.draws} | finite), file=sys.stderr)
     else:
-        print(f"look: {_said(goal, reached, done)}", file=sys.stderr)
+        print(f"checked {_said(goal, reached, done)}", file=sys.stderr)
 
 
 def _unmet(goal: Goal, reached: Reached, done: Progress) -> str:
