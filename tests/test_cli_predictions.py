@@ -514,5 +514,5 @@ def test_rows_whose_empty_cells_are_filled_are_counted(capsys, monkeypatch):
     cli.main(["run", "sgld", "--data", "with_holes.csv", "--impute", *SMALL, "--folder", "filled"])
     cells.head(3).to_csv("few.csv", index=False)
     cli.main(["predict", "filled", "--inputs", "few.csv"])
-    told = r"few.csv: 1 of 3 rows have empty cells, filled: dose by the training mean \d+"
+    told = r"few.csv: 1 of 3 rows have empty cells, filled: dose with the training mean \d+"
     assert re.search(told, capsys.readouterr().out)

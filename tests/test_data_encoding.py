@@ -124,7 +124,7 @@ def test_new_rows_are_encoded_as_recorded(tmp_path, read):
     np.testing.assert_array_equal(encode(frame, again), EXPECTED[[5, 2]])
     holes = pd.read_csv(saved(tmp_path, rows.assign(size=[np.nan, 1.0])), **read)
     mean = encoding.inputs[0].fill
-    told = f"^inputs: 1 of 2 rows have empty cells, filled: size by the training mean {mean:.4g}$"
+    told = f"^inputs: 1 of 2 rows have empty cells, filled: size with the training mean {mean:.4g}$"
     with pytest.warns(UserWarning, match=told) as warned:
         assert encode(holes, again)[:, 0] == pytest.approx([mean, 1.0])
     assert warned[0].filename == __file__
@@ -135,8 +135,10 @@ def test_what_fills_empty_cells_is_said_for_each_kind(tmp_path):
     encoding = loaded(saved(tmp_path, TABLE), impute=True).encoding
     rows = {"size": ["", "1"], "colour": ["red", "nan"], "new": [None, "True"]}
     most = encoding.inputs[1].fill
-    most_frequent = f"by the most frequent training value {most!r}"
-    told = f"2 of 2 rows .*size by the training mean .*, colour {most_frequent}, new by .*False$"
+    most_frequent = f"with the most frequent training value {most!r}"
+    told = (
+        f"2 of 2 rows .*size with the training mean .*, colour {most_frequent}, new with .*False$"
+    )
     with pytest.warns(UserWarning, match=told):
         encode(rows, encoding)
 

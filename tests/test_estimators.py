@@ -280,20 +280,13 @@ def test_a_program_found_again_draws_as_one_compiled_for_itself(monkeypatch):
     assert found.draws_.posterior.equals(anew.draws_.posterior)
 
 
-@pytest.mark.thorough
 def test_text_as_y_of_a_regression_is_refused():
     for y in (np.where(Y > 0, "high", "low"), [*Y[:-1], "low"]):
         with pytest.raises(ValueError, match="got the text .* in y, expected numbers: convert y"):
             BayesianRegressor().fit(X, np.array(y, object))
 
 
-@pytest.mark.parametrize("estimator", [BayesianClassifier, BayesianRegressor])
-def test_an_unknown_argument_is_told_the_one_that_is_meant(estimator):
-    told = f"got network= for {estimator.__name__}; did you mean net=\\? expected one of method,"
-    with pytest.raises(TypeError, match=told):
-        estimator(network=None)
-
-
+@pytest.mark.thorough
 def test_a_method_that_follows_another_by_a_function():
     fitted = BayesianRegressor(
         lambda posterior: bnn.swag(posterior, bnn.descent(posterior), rank=2), **SHORT

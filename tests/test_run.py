@@ -85,17 +85,6 @@ def test_counts_out_of_range_are_refused(posterior, options, words):
         short(posterior, **options)
 
 
-def test_unknown_keywords_are_told_the_one_that_is_meant(posterior):
-    for word, meant in (("num_samples", "num_draws"), ("thinning", "thin"), ("foldr", "folder")):
-        told = rf"got {word}= for run; did you mean {meant}=\? expected one of key, posterior"
-        with pytest.raises(TypeError, match=told):
-            bnn.run(jax.random.key(0), posterior, bnn.hmc(posterior), **{word: 3})
-    with pytest.raises(TypeError, match="max_tree_depth= for nuts; did you mean max_num_d"):
-        bnn.nuts(posterior, max_tree_depth=5)
-    with pytest.raises(TypeError, match="got xyz= for hmc; expected one of posterior"):
-        bnn.hmc(posterior, xyz=5)
-
-
 def test_used_folder_is_refused_before_sampling(posterior, tmp_path):
     (tmp_path / "mine.txt").write_text("keep me")
     with pytest.raises(FileExistsError, match="holds no run"):

@@ -223,6 +223,8 @@ def of_divergences(draws: Any) -> Iterator[Finding]:
         return
     diverging = stats["diverging"].transpose("chain", "draw").values.astype(bool)
     count, whole = int(diverging.sum()), diverging.all(1)
+    if not count:
+        return
     settings = json.loads(draws.attrs.get("settings", "{}"))
     tuned = "target_acceptance" in settings and settings.get("step_size") is None
     how = "raise target_acceptance" if tuned else "a smaller step_size"
@@ -230,8 +232,6 @@ def of_divergences(draws: Any) -> Iterator[Finding]:
         f"shorter steps ({how}), priors that keep scales away from 0, or a non-centred model "
         "(docs/diagnosis.md)"
     )
-    if not count:
-        return
     if whole.all():
         yield Finding("all_diverge", "all chains diverge in all draws", advice)
     elif whole.any():

@@ -54,9 +54,9 @@ def predict(
     Parameters
     ----------
     posterior
-        The posterior that was sampled. For draws of :func:`bnn_ppl.laplace` rather
-        ``linearised(posterior, draws)``, with which the command line and the estimators predict:
-        averaged over the network itself, as here without it, such draws can predict badly.
+        The posterior that was sampled. For draws of :func:`bnn_ppl.laplace` pass
+        ``linearised(posterior, draws)``, as the command line and the estimators do: averaged over
+        the network itself, such draws can predict badly.
     draws
         From :func:`bnn_ppl.run`, or any InferenceData with the model's sites. Draws have equal
         weights unless ``sample_stats`` holds ``log_weight``; chains always have.

@@ -43,7 +43,7 @@ _WORST_FIRST = (
     *_NOTES,
 )
 
-_LINEARISED = "predict with linearised(posterior, draws), as commands and estimators do"
+_LINEARISED = "predict with linearised(posterior, draws), as the commands and estimators do"
 
 
 class Verdict(NamedTuple):

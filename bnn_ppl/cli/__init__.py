@@ -4,7 +4,6 @@ Options of a method and of ``run`` are read off their signatures and docstrings,
 there is a new option here.
 """
 
-import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -32,6 +31,7 @@ from bnn_ppl.cli.sweep import sweep_command
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime.devices import one_device_a_core
 from bnn_ppl.runtime.interrupts import answered, raised_for_sure, stopping
+from bnn_ppl.runtime.names import hint
 from bnn_ppl.runtime.programs import cache_compiled_programs
 from bnn_ppl.runtime.starting import INTERRUPTED, imported
 
@@ -119,9 +119,8 @@ def _check_words(arguments: list[str], commands: Sequence[Callable]) -> None:
 
 def _check_word(what: str, word: str, names: list[str]) -> None:
     if word.replace("_", "-") not in [name.replace("_", "-") for name in names]:
-        close = difflib.get_close_matches(word.lower(), names, 1)
-        meant = f"; did you mean {close[0]!r}?" if close else ";"
-        raise ValueError(f"got {what} {word!r}{meant} expected one of {', '.join(names)}")
+        close = hint(word, names)
+        raise ValueError(f"got {what} {word!r}{close} expected one of {', '.join(names)}")
 
 
 def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -101,7 +101,7 @@ def encode(
     Warns
     -----
     UserWarning
-        If empty cells are filled: in how many rows, and by what.
+        If empty cells are filled: in how many rows, and with what.
 
     Raises
     ------
@@ -213,10 +213,12 @@ def fills_in_words(frame: Mapping[str, Sequence[Any]], encoding: Encoding) -> st
     filling = [column for column in encoding.inputs if column.fill is not None]
     empty = {column: [_is_empty(cell) for cell in cells[column.name]] for column in filling}
     parts = [
-        f"{column.name} by {_fill_in_words(column)}" for column in filling if any(empty[column])
+        f"{column.name} with {_fill_in_words(column)}" for column in filling if any(empty[column])
     ]
     rows = list(map(any, zip(*empty.values(), strict=True)))
-    return f"{sum(rows)} of {len(rows)} rows have empty cells, filled: {_listed(parts)}" * any(rows)
+    if not any(rows):
+        return ""
+    return f"{sum(rows)} of {len(rows)} rows have empty cells, filled: {_listed(parts)}"
 
 
 def _fill_in_words(column: Column) -> str:

@@ -19,7 +19,7 @@ from bnn_ppl.analysis.predictives import PredictiveForm
 from bnn_ppl.estimators.network import BayesianNetwork
 from bnn_ppl.estimators.rows import checked_rows, numbered, refuse_texts
 from bnn_ppl.runtime.checks import check_level
-from bnn_ppl.runtime.keywords import known_keywords
+from bnn_ppl.runtime.names import known_keywords
 
 __all__ = ["BayesianClassifier", "BayesianRegressor"]
 

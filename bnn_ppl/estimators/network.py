@@ -24,7 +24,7 @@ from bnn_ppl.data.streams import Stream
 from bnn_ppl.estimators.rows import Rows, parts_to_predict
 from bnn_ppl.methods.method import METHODS, Counts, Description
 from bnn_ppl.runtime.devices import one_device_a_core
-from bnn_ppl.runtime.keywords import known_keywords, meant
+from bnn_ppl.runtime.names import hint, known_keywords
 from bnn_ppl.sampling.prior_scale import scale_or_usual
 from bnn_ppl.storage.arviz_versions import as_dataset
 from bnn_ppl.storage.inference_data import with_groups
@@ -180,10 +180,8 @@ class BayesianNetwork(BaseEstimator):
         described = self._description()
         if described is None:
             if not callable(self.method):
-                close = meant(str(self.method), METHODS)
-                hint = f"did you mean {close!r}? " if close else ""
                 raise ValueError(
-                    f"got method={self.method!r}; {hint}expected one of "
+                    f"got method={self.method!r}{hint(str(self.method), METHODS)} expected one of "
                     f"{', '.join(sorted(METHODS))}, or a function of a posterior that returns a "
                     "Method"
                 )

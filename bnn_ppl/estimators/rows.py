@@ -133,10 +133,11 @@ def checked_rows(
 def refuse_texts(y: Any) -> None:
     """Refuse texts as y of a regression."""
     values = np.asarray(y)
-    mixed = values.dtype.kind == "O" and any(isinstance(each, str) for each in values.flat)
-    if mixed or values.dtype.kind in "US":
+    cells = values.flat if values.dtype.kind in "OSU" else ()
+    text = next((cell for cell in cells if isinstance(cell, str | bytes)), None)
+    if text is not None:
         raise ValueError(
-            f"got the text {str(values.flat[0])!r} in y, expected numbers: convert y, or use "
+            f"got the text {str(text)!r} in y, expected numbers: convert y, or use "
             "BayesianClassifier for classes"
         )
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.model.recipe import Recipe, recipe_of
-from bnn_ppl.runtime.keywords import known_keywords
+from bnn_ppl.runtime.names import known_keywords
 
 DrawsFrom: TypeAlias = Literal[
     "chain",

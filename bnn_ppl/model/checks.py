@@ -101,7 +101,7 @@ def rows_to_predict(posterior: "Posterior", data: Any) -> tuple[Any, Array | Non
 def checked_inputs(posterior: "Posterior", x: Any) -> Any:
     """Give inputs as arrays; a row's shape may differ, for networks that take images of any size.
 
-    NaN may stand in inputs, since each row has its own prediction; a warning counts such rows.
+    NaN is allowed, since each row has its own prediction; a warning counts such rows.
     """
     _refuse_lists(x)
     seen = posterior.examples[0]
@@ -245,8 +245,8 @@ def _warn_of_nonfinite(x: Any) -> None:
         bad = np.flatnonzero(~np.all(finite, axis=0))
         warn(
             f"got NaN or infinite values in {bad.size} of {len(finite[0])} rows of x (first rows "
-            f"{bad[:5].tolist()}), expected finite numbers: what is predicted of these rows is NaN "
-            "unless the model takes such values; drop or impute them"
+            f"{bad[:5].tolist()}), expected finite numbers: predictions for these rows are NaN "
+            "unless the model handles such values; drop or impute them"
         )
 
 

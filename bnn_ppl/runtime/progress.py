@@ -90,7 +90,7 @@ def _in_width(
     if rate and done < total:
         clock += f"<{tqdm.format_interval((total - done) / rate)}"
         speed = [f"{rate:.3g}/s"]
-    facts, count = _without_end(facts), _end_in_words(facts) or f"{done}/{total}"
+    count, facts = _counted(done, total, facts)
     known = [f"{name}={_short(value)}" for name, value in facts.items()]
     room = math.inf if width is None else width - len(left) - _LEAST_BAR
     right = "|"
@@ -134,13 +134,14 @@ def _lines(style: str, total: int) -> Report:
         nonlocal last, told_end
         rate, now = speed(phase, done), time.monotonic()
         ends = "ended_after" in facts
-        if ends and told_end == phase:
-            return
-        if phase != COMPILING and not ends:  # which are always told, an end once
+        if ends:  # told at once, and only once
+            if told_end == phase:
+                return
+            told_end = phase
+        elif phase != COMPILING:  # which is always told
             if now - last < _SECONDS_A_LINE[style] and done < total:
                 return
             last = now
-        told_end = phase if ends else told_end
         left = (total - done) / rate if rate else None
         if style == "json":
             told = {
@@ -154,26 +155,23 @@ def _lines(style: str, total: int) -> Report:
         elif phase == COMPILING:
             line = phase
         else:
-            shown = [f"{name} {_short(value)}" for name, value in _without_end(facts).items()]
+            count, others = _counted(done, total, facts)
+            shown = [f"{name} {_short(value)}" for name, value in others.items()]
             if rate and left is not None and not ends:
                 shown = [f"{rate:.3g}/s", f"{tqdm.format_interval(left)} left", *shown]
-            count = _end_in_words(facts) or f"{done}/{total}"
             line = ", ".join([f"{phase} {count}", *shown])
         print(line, file=sys.stderr, flush=True)
 
     return report
 
 
-def _end_in_words(facts: Facts) -> str:
-    """Say after how many steps training has ended by itself; "" if it has not."""
+def _counted(done: int, total: int, facts: Facts) -> tuple[str, Facts]:
+    """Give the steps done, or after how many training ended by itself, and the other facts."""
     if "ended_after" not in facts:
-        return ""
-    return "ended after {ended_after:,} of at most {most_steps:,} steps".format(**facts)
-
-
-def _without_end(facts: Facts) -> Facts:
-    told = "ended_after", "most_steps"
-    return {name: value for name, value in facts.items() if name not in told}
+        return f"{done}/{total}", facts
+    others = dict(facts)
+    after, most = others.pop("ended_after"), others.pop("most_steps")
+    return f"ended after {after:,} of at most {most:,} steps", others
 
 
 def _finite(value: Any) -> Any:

@@ -1,16 +1,17 @@
 """Warnings about what a caller gave."""
 
+import os
 import sys
 import warnings
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def warn(message: str) -> None:
     """Warn at the line outside this package that called it, however deep the code that finds out.
 
-    So Python's filters show it once for each such line, with the user's file and not one of ours.
+    Python's filters then show it once for each such line, with the user's file, not one of ours.
     """
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):

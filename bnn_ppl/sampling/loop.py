@@ -55,7 +55,7 @@ def _advance_phase(
     seconds_copying = bytes_of(states) / prepared.mesh.shape["chain"] / _BYTES_PER_SECOND
     writes = jax.process_index() in writers(prepared.mesh)
     unrecorded: tuple | None = None
-    ended: int | None = None  # steps until training had ended, if it has
+    ended: dict[str, int] = {}  # after how many steps training did, for the progress bar
     try:
         while start < num and not agreed(interrupted()):
             began = time.perf_counter()
@@ -69,7 +69,7 @@ def _advance_phase(
             if phase.draw is None:
                 recorder.warmed(start, kept)
             if phase.draw is None and "done" in stats and on_all(bool(stats["done"][:, -1].all())):
-                ended = start + _num_active(stats) if ended is None else ended
+                ended = ended or {"ended_after": start + _num_active(stats), "most_steps": num}
                 start = max(start, num - 1 - count)  # the steps in between would change nothing
             start += count
             counted = stats if writes else {}  # a chain of several processes, by one of them
@@ -80,11 +80,7 @@ def _advance_phase(
             unrecorded = done, saved, records if phase.name == "draws" else None, count
             steps_done = num_steps(done.warmup, done.draws, thin)
             recorder.log(steps_done, kept)
-            report(
-                phase.name,
-                steps_done,
-                _ended(ended, num) | _shown(done, stats, recorder, ended is not None),
-            )
+            report(phase.name, steps_done, _shown(done, stats, recorder, ended))
             overhead = max(seconds_recording, seconds_copying)
             aim = max(_SECONDS_PER_CHUNK, overhead / _SHARE_RECORDING)
             count = int(min(loop.capacity, num - start, count / seconds * aim))
@@ -95,12 +91,8 @@ def _advance_phase(
 
 
 def _num_active(stats: dict[str, np.ndarray]) -> int:
-    """Count the steps before which not all chains had ended their training."""
+    """Count the steps until all chains had ended their training."""
     return int((~stats["done"]).any(0).sum()) + 1
-
-
-def _ended(steps: int | None, most: int) -> dict[str, int]:
-    return {} if steps is None else {"ended_after": steps, "most_steps": most}
 
 
 def _of_warmup(stats: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -168,14 +160,13 @@ def _shown(
     done: Progress,
     stats: dict[str, np.ndarray],
     recorder: Memory | Folder | Nowhere,
-    ended: bool,
+    ended: dict[str, int],
 ) -> dict[str, Any]:
     """Say what the progress bar shows, what matters most first: narrow terminals drop the last."""
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] = dict(ended)
     if "acceptance_rate" in stats:
         facts["acceptance"] = float(stats["acceptance_rate"].mean())
-    trains = "done" in stats
-    if "diverging" in stats and not trains:
+    if "diverging" in stats and "done" not in stats:  # of samplers
         facts["divergences"] = done.divergences
     if "lp" in stats and not ended:  # steps after the end compute none
         facts["lp"] = float(stats["lp"][:, -1].mean())

@@ -17,7 +17,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import chain_sharding, products_in, to_host
 from bnn_ppl.runtime.event_log import check_event_log, event_log
 from bnn_ppl.runtime.interrupts import interrupts
-from bnn_ppl.runtime.keywords import known_keywords
+from bnn_ppl.runtime.names import known_keywords
 from bnn_ppl.runtime.processes import agreed
 from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import waiting

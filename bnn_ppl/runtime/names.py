@@ -1,4 +1,4 @@
-"""Names that a function does not take: which one is meant."""
+"""Names that are not known: which one is meant."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -42,8 +42,14 @@ def meant(word: str, names: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(word.lower(), names, 1)), None)
 
 
+def hint(word: str, names: Iterable[str], form: str = "{!r}") -> str:
+    """Give what follows the word in a message, such as "; did you mean 'hmc'?", or ";"."""
+    close = meant(word, names)
+    return f"; did you mean {form.format(close)}?" if close else ";"
+
+
 def known_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let a function that is given a keyword it does not take say which one is meant."""
+    """Make a function that is given a keyword it does not take say which one is meant."""
     names = list(inspect.signature(function).parameters)
 
     @wraps(function)
@@ -60,6 +66,4 @@ def _unknown(function: Callable, args: tuple, word: str, names: list[str]) -> st
     own = [name for name in names if name != "self"]
     of_class = function.__name__ == "__init__"
     name = type(args[0]).__name__ if of_class else function.__name__
-    close = meant(word, own)
-    hint = f"did you mean {close}=? " if close else ""
-    return f"got {word}= for {name}; {hint}expected one of {', '.join(own)}"
+    return f"got {word}= for {name}{hint(word, own, '{}=')} expected one of {', '.join(own)}"
