@@ -18,6 +18,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
+from bnn_ppl.methods.method import METHODS
 from bnn_ppl.storage import recorder, zarr_writer
 
 X = np.linspace(-1, 1, 40)[:, None]
@@ -36,7 +37,8 @@ def sample(folder, **options):
     """Sample with adaptation of all that adapts, a few draws at a time."""
     sys.modules["bnn_ppl.sampling.compiled_loop"]._DRAWS_PER_CHUNK = 4
     posterior = bnn.condition(model, (X, np.sin(3 * X[:, 0])))
-    method = bnn.hmc(posterior, max_num_steps=8)
+    name = os.environ.get("METHOD_OF_HOSTS", "hmc")
+    method = METHODS[name].build(posterior, **({"max_num_steps": 8} if name == "hmc" else {}))
     return bnn.run(jax.random.key(0), posterior, method, folder=folder, **OPTIONS | options)
 
 
@@ -145,6 +147,15 @@ def test_processes_share_the_rows_of_a_chain(num_processes, num_chains, tmp_path
     assert 0 < seen < 17
     pair(tmp_path / "run", stops, num_chains)
     assert_same(bnn.diagnostics.load(tmp_path / "run"), whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["chees", "meads", "laps"])
+def test_chains_of_two_processes_adapt_together(method, monkeypatch, tmp_path):
+    monkeypatch.setenv("METHOD_OF_HOSTS", method)
+    pair(tmp_path / "both", [("publish_draws", 7), ("-", 0)])
+    pair(tmp_path / "both")
+    assert_same(bnn.diagnostics.load(tmp_path / "both"), sample(tmp_path / "one"))
 
 
 PAGE = Path(__file__).parent.parent / "docs" / "hosts.md"
