@@ -45,6 +45,12 @@ def draws_only(monkeypatch):
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
 
 
+@pytest.fixture
+def no_search(monkeypatch):
+    """Fail where the scale of the prior is searched for."""
+    monkeypatch.setattr("bnn_ppl.cli.problem.scale_or_usual", None)
+
+
 class Figure:
     def savefig(self, path, **options):
         path.write_bytes(b"")
@@ -125,14 +131,17 @@ def test_more_draws_extend_the_run_and_fewer_are_refused(capsys, draws_only):
 
 
 @pytest.mark.thorough
-def test_a_named_folder_refuses_other_settings(capsys, draws_only):
+def test_a_named_folder_refuses_other_settings(capsys, draws_only, monkeypatch):
     same = ["run", "hmc", *SHORT, "--folder", "here"]
     cli.main(same)
+    assert "got log_prior_at_start=" in refused(capsys, *same, "--prior-scale", "2")
+    monkeypatch.setattr("bnn_ppl.cli.problem.scale_or_usual", None)  # nor is a prior searched for
     for change, words in (
         (["--seed", "3"], "got seed=[0, 3], expected seed=[0, 0]"),
         (["--num-warmup", "4", "--seed", "3"], "got num_warmup=4, expected num_warmup=3"),
         (["--split", "1"], "got data="),
-        (["--prior-scale", "2"], "got log_prior_at_start="),
+        (["--num-draws", "4"], "got num_draws=4, expected at least the 5 draws that 'here' holds"),
+        (["--hidden", "5", "--init", "here"], "got draws of net.layers.0.bias of shape (4,), exp"),
     ):
         assert words in refused(capsys, *same, *change)
     assert bnn.diagnostics.load("here").posterior.sizes["draw"] == 5
@@ -570,6 +579,25 @@ def test_bad_input_is_one_line_before_anything_runs(arguments, words, capsys, tm
     captured = capsys.readouterr()
     assert words in captured.err and captured.err.count("\n") == 1
     assert not list(tmp_path.glob("runs/*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--num-draws", "0"], "got num_draws=0, expected a whole number from 1 up"),
+        (["--until", "ess=9", "--num-draws", "3"], "got until= with num_draws=3, expected at"),
+        (["--folder", "."], "got folder='.', which is not empty and holds no run, expected"),
+        (["--score-every", "5"], "got --score-every for a run that trains on all training rows"),
+        (["--max-minutes", "0"], "got max_minutes=0.0, expected a number above 0"),
+        (["--batch-size", "9"], "got batch_size=9 for hmc, whose steps compare"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_search_for_a_prior(
+    arguments, words, capsys, no_search, tmp_path
+):
+    (tmp_path / "mine.txt").write_text("keep me")
+    assert words in refused(capsys, "run", "hmc", "--hidden", "4", *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.thorough
