@@ -111,6 +111,18 @@ def test_running_twice_reads_the_finished_run(tmp_path, monkeypatch, capsys, dra
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["yacht-0-hmc"]
 
 
+def test_a_folder_that_is_taken_and_the_one_in_its_place_are_named(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    for number in ("", "-2"):
+        (runs / f"x{number}").mkdir(parents=True)
+        (runs / f"x{number}" / "state.json").write_text('{"format": 0}')  # of another version
+    run = sys.modules["bnn_ppl.cli.run"]
+    folder, _ = run._sample_in_free_folder(lambda folder: None, {}, "x")
+    assert folder == Path("runs/x-3")
+    said = "runs/x holds a run with other settings: this run is stored in runs/x-3\n"
+    assert capsys.readouterr().out == said
+
+
 @pytest.mark.thorough
 def test_other_settings_take_the_next_free_folder(tmp_path, draws_only):
     (tmp_path / "runs" / "yacht-0-hmc-2").mkdir(parents=True)

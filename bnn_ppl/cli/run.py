@@ -220,11 +220,17 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
 
 
 def _sample_in_free_folder(sample: Callable, settings: Options, name: str) -> tuple[Path, Any]:
-    """Go on in the first folder of this name that holds the same run, or none."""
+    """Go on in the first folder of this name that holds the same run, or none; say if it is not."""
+    taken = ""
     for number in itertools.count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         try:
+            if taken and read_header(folder) is None and jax.process_index() == 0:
+                print(f"{taken}: this run is stored in {folder}", flush=True)
             return folder, _sample(sample, settings, folder)
-        except (OtherRunError, FileExistsError):
-            continue
+        except (OtherRunError, FileExistsError) as error:
+            other = (
+                "a run with other settings" if isinstance(error, OtherRunError) else "other files"
+            )
+            taken = taken or f"{folder} holds {other}"
     raise AssertionError
