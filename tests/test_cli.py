@@ -16,7 +16,9 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.cli import run_folders
 from bnn_ppl.cli.signatures import flowing
+from bnn_ppl.cli.tables import duration
 from bnn_ppl.methods.method import METHODS
+from bnn_ppl.sampling.plan import Plan
 
 SIZES = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL = [*SIZES, "--no-progress"]
@@ -208,6 +210,28 @@ def test_runs_of_two_precisions_are_opened_together(draws_only):
     opened = run_folders.reopen_all((Path("highest"), Path("bfloat16")))
     for precision, run in opened.items():
         assert run.posterior.precision == run.draws.attrs["matmul_precision"] == precision
+
+
+def test_plan_says_that_the_scale_of_the_prior_is_searched_for(
+    searched_priors, monkeypatch, capsys
+):
+    costs = dict.fromkeys(Plan._fields, 100)
+    monkeypatch.setattr(bnn, "plan", lambda *args, **options: Plan(**costs))
+    cli.main(["plan", "hmc"])
+    out = capsys.readouterr().out
+    assert "402 parameters, fan_in prior of a scale to be found, T = 1" in out
+    assert "the run first searches for the scale of the prior: at most 20,000 steps" in out
+    cli.main(["plan", "hmc", "--prior-scale", "0.7"])
+    out = capsys.readouterr().out
+    assert "fan_in(0.7) prior" in out and "searches" not in out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(43.56, "43.6 seconds"), (119, "119 seconds"), (150, "2.5 minutes"), (9e3, "2.5 hours")],
+)
+def test_times_are_told_in_units_that_fit(seconds, words):
+    assert duration(seconds) == words
 
 
 @pytest.mark.thorough

@@ -90,7 +90,7 @@ def plan_table(plan: Any) -> str:
         ("gradients a draw, chain", a_draw),
         ("a warm-up step", f"{plan.seconds_a_warmup_step:.3g} s"),
         ("a draw, all chains", f"{plan.seconds_a_draw:.3g} s"),
-        ("the run", f"{plan.hours:.3g} hours ({plan.hours * 60:.1f} minutes)"),
+        ("the run", duration(3600 * plan.hours)),
         ("gradients in all", gradients),
         ("memory on a device", f"{size(plan.memory_a_device)} of {size(plan.memory_limit)}"),
         ("disk", size(plan.disk)),
@@ -99,6 +99,14 @@ def plan_table(plan: Any) -> str:
     adapting = "the cost of a step changes while a method adapts, and training may end early"
     lines.append(f"\nfrom {plan.trial_steps} trial steps; {adapting}")
     return "\n" + "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """Give a time in the unit in which it reads well."""
+    for size, unit in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds:.3g} seconds"
 
 
 def plan_ahead_table(plan: Any) -> str:
@@ -118,7 +126,7 @@ def plan_ahead_table(plan: Any) -> str:
         seconds = f"compiled in {phase.compile_seconds:.0f} s"
         lines.append(f"{phase.name:10}{room}: {used} of {limit} a device; {seconds}")
         lines.extend(_sent(phase.collectives))
-    hours = f"{plan.hours:,.3g} hours, {plan.device_days:,.3g} device-days"
+    hours = f"{duration(3600 * plan.hours)}, {plan.device_days:,.3g} device-days"
     lines += [
         "",
         f"one gradient        {plan.flops / 1e9:,.4g} GFLOP and {plan.num_bytes / 1e6:,.4g} MB a "
