@@ -7,16 +7,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+import xarray
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.cli import run_folders
 from bnn_ppl.cli.signatures import flowing
-from bnn_ppl.cli.tables import duration
+from bnn_ppl.cli.tables import duration, found_in_warmup
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.sampling.plan import Plan
 
@@ -271,6 +273,35 @@ def test_predict_writes_predictions_in_the_units_of_the_data(tmp_path, capsys):
         table["observed"], data.test.y * data.y_scale + data.y_mean, rtol=1e-4
     )
     assert (table["sd"] > table["epistemic_sd"]).all()
+
+
+def recorded(settings, **groups):
+    """Draws with these settings and statistics (chain, draw or step)."""
+    attrs = {"settings": json.dumps(settings), "num_warmup": 2_000}
+    return SimpleNamespace(attrs=attrs, get=groups.get)
+
+
+def test_summary_tells_what_warmup_found_and_not_what_was_given():
+    sizes = xarray.DataArray([[0.1, 0.1], [0.25, 0.25]], dims=("chain", "draw"))
+    stats = xarray.Dataset({"step_size": sizes, "trajectory_length": sizes * 0 + 1.5})
+    settings = {"step_size": None, "trajectory_length": None}
+    said = "step size 0.1, 0.25; trajectory length 1.5"
+    assert found_in_warmup(recorded(settings, sample_stats=stats)) == said
+    given = settings | {"step_size": 0.1}
+    assert found_in_warmup(recorded(given, sample_stats=stats)) == "trajectory length 1.5"
+    many = xarray.concat([stats] * 3, "chain")
+    assert found_in_warmup(recorded(settings, sample_stats=many)).startswith(
+        "step size 0.1 to 0.25;"
+    )
+
+    steps = np.arange(0, 2_000, 2)
+    rates = np.where(steps < 160, 1.0, np.where(steps < 900, 0.0316, 0.01))  # tried, found, reduced
+    warmup = xarray.Dataset(
+        {"step_size": (("chain", "step"), np.tile(rates, (2, 1)))}, {"step": steps}
+    )
+    found = recorded({"learning_rate": "found"}, warmup_sample_stats=warmup)
+    assert found_in_warmup(found) == "learning rate 0.0316"
+    assert found_in_warmup(recorded({"learning_rate": 0.01}, warmup_sample_stats=warmup)) == ""
 
 
 @pytest.mark.thorough

@@ -1,5 +1,6 @@
 """Tables that the commands print and write."""
 
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import bnn_ppl as bnn
 from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.cli.problem import Problem
+from bnn_ppl.methods.shared.self_paced import num_trial_steps
 
 if TYPE_CHECKING:
     import xarray
@@ -17,6 +19,9 @@ _COLUMNS = [
     *("entropy", "expected_entropy", "mutual_information"),
     *("conformal_lower", "conformal_upper", "conformal_set", "observed"),
 ]
+
+_TUNED = ("step_size", "trajectory_length", "decoherence_length")
+_MOST_LISTED = 4
 
 
 def results_table(
@@ -54,6 +59,29 @@ def results_table(
     if published:
         lines.append("\nMC dropout: published for this split (Gal & Ghahramani, 2016)")
     return "\n" + "\n".join(lines) + "\n"
+
+
+def found_in_warmup(draws: Any) -> str:
+    """Tell the step size, trajectory length or learning rate that warm-up found, by chain."""
+    settings = json.loads(draws.attrs.get("settings", "{}"))
+    stats, warmup = draws.get("sample_stats", {}), draws.get("warmup_sample_stats", {})
+    found = {name: stats[name] for name in _TUNED if name in stats and settings.get(name) is None}
+    found = {name.replace("_", " "): values.max("draw").values for name, values in found.items()}
+    if settings.get("learning_rate") == "found" and "step_size" in warmup:
+        # It falls later on, as training settles.
+        first = int(num_trial_steps(draws.attrs["num_warmup"]))
+        rates = warmup["step_size"].values[:, warmup["step"].values >= first]
+        found |= {"learning rate": rates[:, 0]} if rates.size else {}
+    return "; ".join(f"{name} {_by_chain(values)}" for name, values in found.items())
+
+
+def _by_chain(values: np.ndarray) -> str:
+    """List a few numbers; of many say from where to where they lie."""
+    told = [f"{value:.3g}" for value in values]
+    if len(set(told)) == 1:
+        return told[0]
+    many = len(told) > _MOST_LISTED
+    return f"{min(values):.3g} to {max(values):.3g}" if many else ", ".join(told)
 
 
 def scores(prediction: Any, y: np.ndarray, data: Any) -> Any:
