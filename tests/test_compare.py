@@ -225,6 +225,8 @@ def test_best_is_highest_lowest_or_nearest(labels):
     assert best(table, "nll") == ["b"]
     assert best(table, "coverage_90") == []
     assert best(table, "num_draws") == []
+    table["accuracy"] = 0.9  # of all: none is better
+    assert best(table, "accuracy") == []
     # The reference is at no distance from itself; that is no merit.
     assert table.loc["a", "total_variation"] == 0
     assert best(table, "total_variation") == [table["total_variation"].iloc[1:].idxmin()]
@@ -246,9 +248,9 @@ def test_latex_is_a_booktabs_table_with_the_best_in_bold(labels):
             r"Method & Accuracy $\uparrow$ & NLL $\downarrow$ & Agreement $\uparrow$ & Draws & "
             r"Coverage (90 \%) $\to 0.9$ & Gradients $\downarrow$ \\",
             r"\midrule",
-            r"HMC & $\mathbf{0.9144}$ & $\infty$ & $1.0000$ & -- & $0.9200$ & "
+            r"HMC & $0.9144$ & $\infty$ & $1.0000$ & -- & $0.9200$ & "
             r"$\mathbf{1{,}234{,}567}$ \\",
-            r"50 \%\_a & $\mathbf{0.9144}$ & $\mathbf{0.2500}$ & $\mathbf{0.5000}$ & $1{,}000$ & "
+            r"50 \%\_a & $0.9144$ & $\mathbf{0.2500}$ & $\mathbf{0.5000}$ & $1{,}000$ & "
             r"$0.8000$ & $2{,}000{,}000$ \\",
             r"\bottomrule",
             r"\end{tabular}",
