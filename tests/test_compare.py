@@ -371,7 +371,7 @@ def test_chains_that_do_not_fit_are_refused(labels):
     a = classifier(0)
     with pytest.raises(ValueError, match=r"by_chain, a: got a chain with probs of shape \(39, 3\)"):
         compare({"a": a}, labels, by_chain={"a": [a, a[1:]]})
-    with pytest.raises(ValueError, match="by_chain: got 'b', expected one of a"):
+    with pytest.raises(ValueError, match="by_chain: got 'b'; expected one of a"):
         compare({"a": a}, labels, by_chain={"b": [a, a]})
 
 
@@ -399,13 +399,13 @@ def test_errors_say_what_was_got_expected_and_what_to_do(labels, targets):
         (({"a": q, "b": p}, targets), {}, "b: got classes, expected a regression like a"),
         ((two, labels, q), {}, "the reference: got a regression, expected classes"),
         ((two, labels, p[:, :2]), {}, "the reference: got shape (40, 2), expected (40, 3)"),
-        ((two, labels, "be"), {}, "got 'be', expected one of a, bee: did you mean 'bee'?"),
+        ((two, labels, "be"), {}, "got 'be'; did you mean 'bee'? expected one of a, bee"),
         (({"the reference": p}, labels, p), {}, "a method and a reference both called"),
         ((unsummed, labels), {}, "b: got row 0 with minimum"),
         ((two, labels + 1), {}, "a: got labels from 1 to 3, expected 0 to 2"),
         ((two, labels), {"scale": 2.0}, "a: got scale=2.0 for classes, expected 1"),
-        ((two, labels), {"draws": {"c": draws}}, "draws: got 'c', expected one of a, bee"),
-        ((two, labels), {"function_rhat": {"c": 1}}, "function_rhat: got 'c', expected one of"),
+        ((two, labels), {"draws": {"c": draws}}, "draws: got 'c'; expected one of a, bee"),
+        ((two, labels), {"function_rhat": {"c": 1}}, "function_rhat: got 'c'; expected one of"),
         ((two, labels), {"validation": [40]}, "validation: got int64 of shape (1,), expected"),
         ((two, labels), {"validation": 20}, "validation: got int64 of shape (), expected numbers"),
         ((two, labels), {"validation": [0.5]}, "validation: got float64 of shape (1,), expected"),
