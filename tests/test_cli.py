@@ -7,16 +7,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+import xarray
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.cli import run_folders
 from bnn_ppl.cli.signatures import flowing
+from bnn_ppl.cli.tables import duration, found_in_warmup
 from bnn_ppl.methods.method import METHODS
+from bnn_ppl.sampling.plan import Plan
 
 SIZES = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL = [*SIZES, "--no-progress"]
@@ -43,6 +47,12 @@ def draws_only(monkeypatch):
     """Leave out what `run` shows of its draws."""
     monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
+
+
+@pytest.fixture
+def no_search(monkeypatch):
+    """Fail where the scale of the prior is searched for."""
+    monkeypatch.setattr("bnn_ppl.cli.problem.scale_or_usual", None)
 
 
 class Figure:
@@ -105,6 +115,18 @@ def test_running_twice_reads_the_finished_run(tmp_path, monkeypatch, capsys, dra
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["yacht-0-hmc"]
 
 
+def test_a_folder_that_is_taken_and_the_one_in_its_place_are_named(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    for number in ("", "-2"):
+        (runs / f"x{number}").mkdir(parents=True)
+        (runs / f"x{number}" / "state.json").write_text('{"format": 0}')  # of another version
+    run = sys.modules["bnn_ppl.cli.run"]
+    folder, _ = run._sample_in_free_folder(lambda folder: None, {}, "x")
+    assert folder == Path("runs/x-3")
+    said = "runs/x holds a run with other settings: this run is stored in runs/x-3\n"
+    assert capsys.readouterr().out == said
+
+
 @pytest.mark.thorough
 def test_other_settings_take_the_next_free_folder(tmp_path, draws_only):
     (tmp_path / "runs" / "yacht-0-hmc-2").mkdir(parents=True)
@@ -125,14 +147,17 @@ def test_more_draws_extend_the_run_and_fewer_are_refused(capsys, draws_only):
 
 
 @pytest.mark.thorough
-def test_a_named_folder_refuses_other_settings(capsys, draws_only):
+def test_a_named_folder_refuses_other_settings(capsys, draws_only, monkeypatch):
     same = ["run", "hmc", *SHORT, "--folder", "here"]
     cli.main(same)
+    assert "got log_prior_at_start=" in refused(capsys, *same, "--prior-scale", "2")
+    monkeypatch.setattr("bnn_ppl.cli.problem.scale_or_usual", None)  # nor is a prior searched for
     for change, words in (
         (["--seed", "3"], "got seed=[0, 3], expected seed=[0, 0]"),
         (["--num-warmup", "4", "--seed", "3"], "got num_warmup=4, expected num_warmup=3"),
         (["--split", "1"], "got data="),
-        (["--prior-scale", "2"], "got log_prior_at_start="),
+        (["--num-draws", "4"], "got num_draws=4, expected at least the 5 draws that 'here' holds"),
+        (["--hidden", "5", "--init", "here"], "got draws of net.layers.0.bias of shape (4,), exp"),
     ):
         assert words in refused(capsys, *same, *change)
     assert bnn.diagnostics.load("here").posterior.sizes["draw"] == 5
@@ -189,6 +214,28 @@ def test_runs_of_two_precisions_are_opened_together(draws_only):
         assert run.posterior.precision == run.draws.attrs["matmul_precision"] == precision
 
 
+def test_plan_says_that_the_scale_of_the_prior_is_searched_for(
+    searched_priors, monkeypatch, capsys
+):
+    costs = dict.fromkeys(Plan._fields, 100)
+    monkeypatch.setattr(bnn, "plan", lambda *args, **options: Plan(**costs))
+    cli.main(["plan", "hmc"])
+    out = capsys.readouterr().out
+    assert "402 parameters, fan_in prior of a scale to be found, T = 1" in out
+    assert "the run first searches for the scale of the prior: at most 20,000 steps" in out
+    cli.main(["plan", "hmc", "--prior-scale", "0.7"])
+    out = capsys.readouterr().out
+    assert "fan_in(0.7) prior" in out and "searches" not in out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(43.56, "43.6 seconds"), (119, "119 seconds"), (150, "2.5 minutes"), (9e3, "2.5 hours")],
+)
+def test_times_are_told_in_units_that_fit(seconds, words):
+    assert duration(seconds) == words
+
+
 @pytest.mark.thorough
 def test_plan_says_what_the_run_then_takes(capsys, seen, draws_only):
     plans = seen("plan")
@@ -226,6 +273,35 @@ def test_predict_writes_predictions_in_the_units_of_the_data(tmp_path, capsys):
         table["observed"], data.test.y * data.y_scale + data.y_mean, rtol=1e-4
     )
     assert (table["sd"] > table["epistemic_sd"]).all()
+
+
+def recorded(settings, **groups):
+    """Draws with these settings and statistics (chain, draw or step)."""
+    attrs = {"settings": json.dumps(settings), "num_warmup": 2_000}
+    return SimpleNamespace(attrs=attrs, get=groups.get)
+
+
+def test_summary_tells_what_warmup_found_and_not_what_was_given():
+    sizes = xarray.DataArray([[0.1, 0.1], [0.25, 0.25]], dims=("chain", "draw"))
+    stats = xarray.Dataset({"step_size": sizes, "trajectory_length": sizes * 0 + 1.5})
+    settings = {"step_size": None, "trajectory_length": None}
+    said = "step size 0.1, 0.25; trajectory length 1.5"
+    assert found_in_warmup(recorded(settings, sample_stats=stats)) == said
+    given = settings | {"step_size": 0.1}
+    assert found_in_warmup(recorded(given, sample_stats=stats)) == "trajectory length 1.5"
+    many = xarray.concat([stats] * 3, "chain")
+    assert found_in_warmup(recorded(settings, sample_stats=many)).startswith(
+        "step size 0.1 to 0.25;"
+    )
+
+    steps = np.arange(0, 2_000, 2)
+    rates = np.where(steps < 160, 1.0, np.where(steps < 900, 0.0316, 0.01))  # tried, found, reduced
+    warmup = xarray.Dataset(
+        {"step_size": (("chain", "step"), np.tile(rates, (2, 1)))}, {"step": steps}
+    )
+    found = recorded({"learning_rate": "found"}, warmup_sample_stats=warmup)
+    assert found_in_warmup(found) == "learning rate 0.0316"
+    assert found_in_warmup(recorded({"learning_rate": 0.01}, warmup_sample_stats=warmup)) == ""
 
 
 @pytest.mark.thorough
@@ -570,6 +646,25 @@ def test_bad_input_is_one_line_before_anything_runs(arguments, words, capsys, tm
     captured = capsys.readouterr()
     assert words in captured.err and captured.err.count("\n") == 1
     assert not list(tmp_path.glob("runs/*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--num-draws", "0"], "got num_draws=0, expected a whole number from 1 up"),
+        (["--until", "ess=9", "--num-draws", "3"], "got until= with num_draws=3, expected at"),
+        (["--folder", "."], "got folder='.', which is not empty and holds no run, expected"),
+        (["--score-every", "5"], "got --score-every for a run that trains on all training rows"),
+        (["--max-minutes", "0"], "got max_minutes=0.0, expected a number above 0"),
+        (["--batch-size", "9"], "got batch_size=9 for hmc, whose steps compare"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_search_for_a_prior(
+    arguments, words, capsys, no_search, tmp_path
+):
+    (tmp_path / "mine.txt").write_text("keep me")
+    assert words in refused(capsys, "run", "hmc", "--hidden", "4", *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.thorough

@@ -75,9 +75,12 @@ def standardised(data):
     return ((x - data.x_mean) / data.x_scale).astype(np.float32), None
 
 
-def test_rows_of_a_table_are_predicted_in_the_units_of_the_data(folder):
+def test_rows_of_a_table_are_predicted_in_the_units_of_the_data(folder, capsys):
     NEW[["cost", "age", "dose"]].to_csv("new.csv", index=False)
-    cli.main(["predict", "here", "--inputs", "new.csv", "--level", "0.8"])
+    for replaced in (False, True):
+        cli.main(["predict", "here", "--inputs", "new.csv", "--level", "0.8"])
+        said = "predictions-new.csv, which is replaced (--out names another file)\n"
+        assert (said in capsys.readouterr().out) is replaced
     found = pandas.read_csv("here/predictions-new.csv")
     run, expected = by_hand(folder / "here", standardised)
     scale, mean = run.data.y_scale, run.data.y_mean

@@ -225,6 +225,8 @@ def test_best_is_highest_lowest_or_nearest(labels):
     assert best(table, "nll") == ["b"]
     assert best(table, "coverage_90") == []
     assert best(table, "num_draws") == []
+    table["accuracy"] = 0.9  # of all: none is better
+    assert best(table, "accuracy") == []
     # The reference is at no distance from itself; that is no merit.
     assert table.loc["a", "total_variation"] == 0
     assert best(table, "total_variation") == [table["total_variation"].iloc[1:].idxmin()]
@@ -246,9 +248,9 @@ def test_latex_is_a_booktabs_table_with_the_best_in_bold(labels):
             r"Method & Accuracy $\uparrow$ & NLL $\downarrow$ & Agreement $\uparrow$ & Draws & "
             r"Coverage (90 \%) $\to 0.9$ & Gradients $\downarrow$ \\",
             r"\midrule",
-            r"HMC & $\mathbf{0.9144}$ & $\infty$ & $1.0000$ & -- & $0.9200$ & "
+            r"HMC & $0.9144$ & $\infty$ & $1.0000$ & -- & $0.9200$ & "
             r"$\mathbf{1{,}234{,}567}$ \\",
-            r"50 \%\_a & $\mathbf{0.9144}$ & $\mathbf{0.2500}$ & $\mathbf{0.5000}$ & $1{,}000$ & "
+            r"50 \%\_a & $0.9144$ & $\mathbf{0.2500}$ & $\mathbf{0.5000}$ & $1{,}000$ & "
             r"$0.8000$ & $2{,}000{,}000$ \\",
             r"\bottomrule",
             r"\end{tabular}",
@@ -369,7 +371,7 @@ def test_chains_that_do_not_fit_are_refused(labels):
     a = classifier(0)
     with pytest.raises(ValueError, match=r"by_chain, a: got a chain with probs of shape \(39, 3\)"):
         compare({"a": a}, labels, by_chain={"a": [a, a[1:]]})
-    with pytest.raises(ValueError, match="by_chain: got 'b', expected one of a"):
+    with pytest.raises(ValueError, match="by_chain: got 'b'; expected one of a"):
         compare({"a": a}, labels, by_chain={"b": [a, a]})
 
 
@@ -397,13 +399,13 @@ def test_errors_say_what_was_got_expected_and_what_to_do(labels, targets):
         (({"a": q, "b": p}, targets), {}, "b: got classes, expected a regression like a"),
         ((two, labels, q), {}, "the reference: got a regression, expected classes"),
         ((two, labels, p[:, :2]), {}, "the reference: got shape (40, 2), expected (40, 3)"),
-        ((two, labels, "be"), {}, "got 'be', expected one of a, bee: did you mean 'bee'?"),
+        ((two, labels, "be"), {}, "got 'be'; did you mean 'bee'? expected one of a, bee"),
         (({"the reference": p}, labels, p), {}, "a method and a reference both called"),
         ((unsummed, labels), {}, "b: got row 0 with minimum"),
         ((two, labels + 1), {}, "a: got labels from 1 to 3, expected 0 to 2"),
         ((two, labels), {"scale": 2.0}, "a: got scale=2.0 for classes, expected 1"),
-        ((two, labels), {"draws": {"c": draws}}, "draws: got 'c', expected one of a, bee"),
-        ((two, labels), {"function_rhat": {"c": 1}}, "function_rhat: got 'c', expected one of"),
+        ((two, labels), {"draws": {"c": draws}}, "draws: got 'c'; expected one of a, bee"),
+        ((two, labels), {"function_rhat": {"c": 1}}, "function_rhat: got 'c'; expected one of"),
         ((two, labels), {"validation": [40]}, "validation: got int64 of shape (1,), expected"),
         ((two, labels), {"validation": 20}, "validation: got int64 of shape (), expected numbers"),
         ((two, labels), {"validation": [0.5]}, "validation: got float64 of shape (1,), expected"),

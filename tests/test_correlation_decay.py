@@ -79,7 +79,7 @@ def test_what_cannot_be_is_refused(found):
     for rows, names, message in (
         (x[:1], NAMES, "got 1 images"),
         (x, (), "0 corruptions"),
-        (x, ("frog",), "did you mean fog"),
+        (x, ("frog",), "did you mean 'fog'"),
         (np.repeat(x[:1], 3, 0), NAMES, "got images that are the same"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -719,14 +719,14 @@ def test_rotation_rounds_grey_levels():
 @pytest.mark.parametrize(
     "name, hint",
     [
-        ("gausian_noise", "did you mean gaussian_noise"),
-        ("jpeg", "did you mean jpeg_compression|choose one of CORRUPTIONS"),
-        ("zzz", "choose one of CORRUPTIONS"),
-        (None, "choose one of CORRUPTIONS"),
+        ("gausian_noise", "did you mean 'gaussian_noise'"),
+        ("jpeg", "; expected one of gaussian_noise, shot_noise"),
+        ("zzz", "; expected one of gaussian_noise,"),
+        (None, "; expected one of gaussian_noise,"),
     ],
 )
 def test_an_unknown_name_is_refused_with_close_ones(name, hint):
-    with pytest.raises(ValueError, match=f"got name={name!r}, expected one of 19.*{hint}"):
+    with pytest.raises(ValueError, match=f"got name={name!r}.*{hint}"):
         corrupt(textures(1), name, 1)
 
 

@@ -18,6 +18,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
+from bnn_ppl.methods.method import METHODS
 from bnn_ppl.storage import recorder, zarr_writer
 
 X = np.linspace(-1, 1, 40)[:, None]
@@ -35,8 +36,11 @@ def model(x, y=None):
 def sample(folder, **options):
     """Sample with adaptation of all that adapts, a few draws at a time."""
     sys.modules["bnn_ppl.sampling.compiled_loop"]._DRAWS_PER_CHUNK = 4
-    posterior = bnn.condition(model, (X, np.sin(3 * X[:, 0])))
-    method = bnn.hmc(posterior, max_num_steps=8)
+    rows = (X, np.sin(3 * X[:, 0]))
+    streamed = "ROWS_OF_HOSTS" in os.environ
+    posterior = bnn.condition(model, bnn.data.stream(*rows) if streamed else rows)
+    name = os.environ.get("METHOD_OF_HOSTS", "hmc")
+    method = METHODS[name].build(posterior, **({"max_num_steps": 8} if name == "hmc" else {}))
     return bnn.run(jax.random.key(0), posterior, method, folder=folder, **OPTIONS | options)
 
 
@@ -145,6 +149,25 @@ def test_processes_share_the_rows_of_a_chain(num_processes, num_chains, tmp_path
     assert 0 < seen < 17
     pair(tmp_path / "run", stops, num_chains)
     assert_same(bnn.diagnostics.load(tmp_path / "run"), whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["chees", "meads", "laps"])
+def test_chains_of_two_processes_adapt_together(method, monkeypatch, tmp_path):
+    monkeypatch.setenv("METHOD_OF_HOSTS", method)
+    pair(tmp_path / "both", [("publish_draws", 7), ("-", 0)])
+    pair(tmp_path / "both")
+    assert_same(bnn.diagnostics.load(tmp_path / "both"), sample(tmp_path / "one"))
+
+
+@pytest.mark.slow
+def test_processes_read_all_rows_of_a_stream_for_their_own_chains(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROWS_OF_HOSTS", "stream")
+    pair(tmp_path / "both", [("publish_draws", 7), ("-", 0)])
+    pair(tmp_path / "both")
+    assert_same(bnn.diagnostics.load(tmp_path / "both"), sample(tmp_path / "one"))
+    told = pair(tmp_path / "few", num_chains=1)
+    assert all(one["error"].startswith("got num_chains=1 for hmc on a stream") for one in told)
 
 
 PAGE = Path(__file__).parent.parent / "docs" / "hosts.md"

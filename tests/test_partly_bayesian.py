@@ -71,7 +71,7 @@ REFUSED = {
     "pattern that fits nothing": (
         READY,
         {"net.head.*": PRIOR, "*": "fixed"},
-        "got a prior for 'net.head.\\*', expected a parameter of the net: the sites are",
+        "got a prior for 'net.head.\\*'; expected one of",
     ),
     "misspelt name": (READY, {"net.layers.1.kernle": PRIOR, "*": "fixed"}, "did you mean"),
     "layer without its weights": (

@@ -138,6 +138,8 @@ def test_coverage_shows_the_share_inside_each_interval(regression, ax):
         assert share == metrics.coverage(prediction, y, level=level)
     held = 100 * metrics.coverage(prediction, y, level=0.9)
     assert ax.get_title("left") == f"Calibration (90 % intervals hold {held:.0f} %)"
+    low, high = (find(ax.collections[0].get_paths()[0].vertices[:, 1]) for find in (min, max))
+    assert low >= 0 and high <= 1 and ax.get_ylim() == (-0.02, 1.02)  # the band is not cut
     assert ax.get_xlabel() == "nominal level of the interval"
     assert ax.get_ylabel() == "share of targets inside"
 
@@ -327,6 +329,16 @@ def test_comparison_shows_each_score_of_each_method_and_fills_the_best():
     assert scales == ["linear"] * 8 + ["log"]
     assert [text.get_text() for text in figure.axes[1].texts] == ["infinite"]
     assert figure.axes[1].texts[0].xy == (0.5, 1)
+
+
+def test_comparison_of_equal_shares_ends_at_one_and_marks_none_as_best():
+    table = of_classes()[["accuracy", "nll"]]
+    table["accuracy"] = 1.0
+    accuracy = plots.comparison(table).axes[0]
+    assert accuracy.get_xlim()[1] == 1
+    hollow, filled = accuracy.lines[:2]
+    assert len(hollow.get_xdata()) == 3 and len(filled.get_xdata()) == 0
+    assert not hollow.get_clip_on()
 
 
 def test_comparison_marks_the_reference_and_the_ideal():

@@ -16,7 +16,7 @@ import pytest
 from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.method import METHODS, Method
 from bnn_ppl.storage import zarr_writer
 from bnn_ppl.storage.checkpoint import OtherRunError
 
@@ -302,11 +302,22 @@ def test_interrupt_in_warm_up_goes_on_too(posterior, tmp_path, small_chunks):
     assert_same(sample(posterior, tmp_path), sample(posterior))
 
 
-def _stop_after(posterior, folder, chunks):
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "name", ["tempered_smc", "parallel_tempering", "chees", "meads", "nuts", "sghmc"]
+)
+def test_methods_that_adapt_resume_within_warm_up(name, posterior, tmp_path, small_chunks):
+    method = METHODS[name].build(posterior)
+    with pytest.raises(KeyboardInterrupt):
+        _stop_after(posterior, tmp_path, chunks=2, method=method)
+    assert_same(sample(posterior, tmp_path, method=method), sample(posterior, method=method))
+
+
+def _stop_after(posterior, folder, chunks, **options):
     """Press Ctrl-C while the given chunk is shown."""
     with pytest.MonkeyPatch.context() as patch:
         press_ctrl_c(patch, chunks)
-        return sample(posterior, folder)
+        return sample(posterior, folder, **options)
 
 
 def test_full_disk_is_one_line_and_loses_nothing(posterior, tmp_path, small_chunks, monkeypatch):

@@ -220,7 +220,7 @@ def test_batches_of_rows_change_no_score(linear, some):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"names": ["fogg"]}, "did you mean fog"),
+        ({"names": ["fogg"]}, "did you mean 'fog'"),
         ({"severities": (1, 6)}, "got severity=6, expected 1, 2, 3, 4 or 5"),
         ({"x_mean": 0.0}, "expected whole numbers from 0 to 255: pass x_mean and x_scale"),
         ({"x_scale": 1.0}, "expected whole numbers from 0 to 255: pass x_mean and x_scale"),

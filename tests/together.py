@@ -30,13 +30,13 @@ def warmed_up(method, num_chains, num_warmup):
     return jax.tree.map(np.asarray, states)
 
 
-def on_all_devices_and_on_one(monkeypatch, method, num_chains):
-    """Give the states after 30 steps of warm-up over all devices and on the first."""
+def on_all_devices_and_on_one(monkeypatch, method, num_chains, num_warmup=30):
+    """Give the states after some steps of warm-up over all devices and on the first."""
     devices = jax.devices()
     assert len(devices) > 1
-    over_all = warmed_up(method, num_chains, 30)
+    over_all = warmed_up(method, num_chains, num_warmup)
     monkeypatch.setattr(jax, "devices", lambda: devices[:1])
-    return over_all, warmed_up(method, num_chains, 30)
+    return over_all, warmed_up(method, num_chains, num_warmup)
 
 
 # In double precision: in single, a proposal on the edge is accepted on one device and not on four.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from bnn_ppl.analysis.metrics.inputs import Array
+from bnn_ppl.runtime.names import hint
 
 Variables: TypeAlias = dict[str, Array]  # of one prediction, those in VARIABLES
 ByMethod: TypeAlias = dict[str, Variables]
@@ -61,10 +61,8 @@ def check_names(what: str, names: Iterable[str] | None, methods: ByMethod) -> No
     """Refuse names that are not those of a prediction."""
     for name in names or ():
         if name not in methods:
-            close = get_close_matches(str(name), methods, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "use the name of a prediction"
-            known = ", ".join(methods)
-            raise ValueError(f"{what}: got {name!r}, expected one of {known}: {hint}")
+            close, known = hint(str(name), methods), ", ".join(methods)
+            raise ValueError(f"{what}: got {name!r}{close} expected one of {known}")
 
 
 def check_comparable(by_method: ByMethod, y: Array, first: tuple[str, Variables]) -> None:

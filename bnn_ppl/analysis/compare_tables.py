@@ -92,7 +92,7 @@ def _score(column: str) -> str:
 
 
 def best(table: pandas.DataFrame, column: str) -> list[str]:
-    """Names of the methods with the best value of a column, several if they tie.
+    """Names of the methods with the best value of a column, several if they tie, none if all do.
 
     Parameters
     ----------
@@ -104,16 +104,17 @@ def best(table: pandas.DataFrame, column: str) -> list[str]:
     Returns
     -------
     list of str
-        Empty where no value is finite or neither direction is better, and for the coverage of
-        intervals, which untrained networks can have too: it counts only beside the error. The
+        Empty where no value is finite, all tie or neither direction is better, and for the coverage
+        of intervals, which untrained networks can have too: it counts only beside the error. The
         reference does not compete on its distance to itself.
     """
     goal = table.attrs.get("better", {}).get(column)
-    values = table[column].astype(float)
-    values = values[np.isfinite(values)]
+    values = table[column].astype(float).dropna()
     if column in DISTANCES:
         values = values[values.index != table.attrs.get("reference")]
-    if goal is None or _score(column) in UNRANKED or values.empty:
+    all_tie = len(values) > 1 and values.nunique() == 1
+    values = values[np.isfinite(values)]
+    if all_tie or goal is None or _score(column) in UNRANKED or values.empty:
         return []
     if isinstance(goal, str):
         loss = -values if goal == "higher" else values
@@ -132,7 +133,7 @@ def to_latex(table: pandas.DataFrame, *, digits: int = 4) -> str:
     digits : int
         Significant digits of the median of each column; all values of a column have as many
         decimals, and so have standard errors, which follow their values. Values that look equal
-        are best together.
+        are best together, or none of them if all do.
 
     Returns
     -------

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,6 +27,7 @@ from bnn_ppl.analysis.agreement import (
 )
 from bnn_ppl.analysis.rank_statistics import diagnose, quantile_of_defined
 from bnn_ppl.analysis.slabs import chain_draw_first, check_draws, dataset_of, slabs
+from bnn_ppl.runtime.names import hint
 from bnn_ppl.storage.arviz_versions import as_dataset
 
 if TYPE_CHECKING:
@@ -95,9 +95,8 @@ def ess(draws: Any, kind: str = "bulk") -> Any:
         If the draws are not real numbers.
     """
     if kind not in ("bulk", "tail"):
-        close = get_close_matches(str(kind), ("bulk", "tail"), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"kind: got {kind!r}, expected 'bulk' or 'tail'{hint}")
+        close = hint(str(kind), ("bulk", "tail"))
+        raise ValueError(f"got kind={kind!r}{close} expected 'bulk' or 'tail'")
     return _map_variables(lambda array: _each_scalar(array, (kind,))[0], draws)
 
 

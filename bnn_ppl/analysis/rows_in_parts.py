@@ -55,7 +55,7 @@ def rows_of(
     def part(start: int) -> Rows:
         if isinstance(data, Stream):
             found = data.read(np.arange(start, min(start + size, num_rows)))
-            return rows_to_predict(posterior, found)
+            return rows_to_predict(posterior, found, start)
         return jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))
 
     return num_rows, size, part

@@ -9,7 +9,14 @@ import jax
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.methods import Training, built_method, in_steps
-from bnn_ppl.cli.problem import Problem, conditioned, describe, refuse_unused
+from bnn_ppl.cli.problem import (
+    USUAL_SCALE,
+    Problem,
+    conditioned,
+    describe,
+    refuse_unused,
+    scale_is_searched,
+)
 from bnn_ppl.cli.rows import Scored, scored, training_rows
 from bnn_ppl.cli.run_arguments import Until, annotations, join_hosts, until_of
 from bnn_ppl.cli.subspace import InSubspace, posterior_inside, problem_inside
@@ -17,7 +24,12 @@ from bnn_ppl.cli.tables import plan_ahead_table, plan_table
 from bnn_ppl.runtime.devices import planned_for
 from bnn_ppl.runtime.machines import Machine, machine
 from bnn_ppl.sampling.plan_ahead import plan_ahead
+from bnn_ppl.sampling.prior_scale import MOST_STEPS
 
+_OF_SEARCH = (
+    f"the run first searches for the scale of the prior: at most {MOST_STEPS:,} steps of training, "
+    f"not counted\nabove (--prior-scale saves them); planned for {USUAL_SCALE}"
+)
 _WITHOUT_COST = {"max_minutes", "log_to", "score_every"}
 
 
@@ -112,6 +124,8 @@ def plan_command() -> Callable[..., None]:
             else:
                 running |= {"gradients_a_draw": gradients_a_draw}
                 print(plan_ahead_table(plan_ahead(posterior, built, target, **running)))
+            if scale_is_searched(problem, posterior):
+                print(_OF_SEARCH)
 
     plan.__annotations__ |= annotations()
     return plan

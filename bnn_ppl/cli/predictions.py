@@ -57,7 +57,8 @@ def predict(
         is there too, it is scored. Row 0 is the first one in the file.
     out
         File to write, .csv or .nc (netCDF). By default predictions.csv in the folder of the run;
-        of new rows predictions-NAME.csv, by the name of their file.
+        of new rows predictions-NAME.csv, by the name of their file. A file of that name is
+        replaced.
     level
         Probability of the interval between the outer quantiles, and of conformal ones.
     predictive
@@ -107,6 +108,7 @@ def predict(
     if used is not None:
         scored = (rows, prediction) if inputs is not None and rows.y is not None else (test, None)
         table = _with_conformal(run, averaged, table, prediction, used, scored, level)
+    replaced = ", which is replaced (--out names another file)" if path.exists() else ""
     _write(table, path)
     if inputs is None:
         arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
@@ -114,7 +116,8 @@ def predict(
             arrays["class_names"] = np.array(run.data.class_names)
         np.savez_compressed(folder / "predictions.npz", **arrays)
     also = "; in those of the model in predictions.npz" if inputs is None else ""
-    print(f"predictions of {len(rows.x)} {rows.words}, in the units of the data, in {path}{also}")
+    said = f"predictions of {len(rows.x)} {rows.words}, in the units of the data, in {path}"
+    print(f"{said}{replaced}{also}")
 
 
 def _checked_out(folder: Path, inputs: Path | None, out: Path | None) -> Path:

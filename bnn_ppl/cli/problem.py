@@ -22,6 +22,7 @@ from bnn_ppl.runtime.devices import MatmulPrecision
 from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
 
 USUAL_SCALE = round(math.sqrt(2), 3)
+_SEARCHED = ("fan_in", "normal")  # priors whose scale a run finds
 
 
 class Problem(NamedTuple):
@@ -218,7 +219,7 @@ def with_prior_scale(
     """Find the scale of a Gaussian prior from the training rows, unless it is given."""
     if problem.prior_scale is not None:
         return problem, posterior
-    if problem.prior not in ("fan_in", "normal"):
+    if problem.prior not in _SEARCHED:
         return problem._replace(prior_scale=USUAL_SCALE), posterior
     train, _ = training_rows(problem, data)
     # Points are fitted anew for each scale: their features would fill the folder.
@@ -229,10 +230,16 @@ def with_prior_scale(
         options: Any = {"precision": problem.matmul_precision, "features": while_searching}
         return bnn.condition(model, train, **options)
 
-    if is_searched(posterior):
+    if scale_is_searched(problem, posterior):
         print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)
     problem = problem._replace(prior_scale=scale_or_usual(posterior_at, USUAL_SCALE))
     return problem, _posterior(problem, data, features)
+
+
+def scale_is_searched(problem: Problem, posterior: bnn.Posterior) -> bool:
+    """Whether a run first searches for the scale of the prior."""
+    unknown = problem.prior_scale is None and problem.prior in _SEARCHED
+    return unknown and is_searched(posterior)
 
 
 def refuse_unused(problem: Problem, data: Any) -> None:
@@ -302,7 +309,9 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
         kind += f" ({' '.join(map(str, problem.only_classes))})"
     kind += f" of {', '.join(data.output_names)}" if data.output_names else ""
     hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
-    prior = f"{problem.prior}({problem.prior_scale or USUAL_SCALE})"
+    prior = f"{problem.prior}({problem.prior_scale or USUAL_SCALE}) prior"
+    if scale_is_searched(problem, posterior):
+        prior = f"{problem.prior} prior of a scale to be found"
     columns = "" if data.encoding is None else in_words(data.encoding)
     held_out = num_training(data) - posterior.num_rows
     apart = f", {held_out} held-out" if held_out else ""
@@ -316,6 +325,6 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
             *([f"input  {columns}"] if columns else []),
             f"model  {problem.net} {hidden} with "
             f"{parameters_in_words(problem, _network(problem, data), posterior.whole)}, "
-            f"{prior} prior, T = {posterior.temperature:g}{of}",
+            f"{prior}, T = {posterior.temperature:g}{of}",
         ]
     )

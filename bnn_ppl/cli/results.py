@@ -18,7 +18,7 @@ from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
-from bnn_ppl.cli.tables import with_output_names
+from bnn_ppl.cli.tables import found_in_warmup, with_output_names
 from bnn_ppl.data.published import OWN_REFERENCES, HMCChains, OwnReference
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import reporting
@@ -58,6 +58,8 @@ def summary(
     for name, value in draws.attrs.items():
         if name != "verdict":
             print(f"{name:28} {value}")
+    if found := found_in_warmup(draws):
+        print(f"{'found in warm-up':28} {found}")
     if "log_evidence" in getattr(draws, "fitted", {}):
         mean, error = bnn.diagnostics.log_evidence(draws)
         print(f"{'log_evidence':28} {mean:.4f}, standard error over chains {error:.2g}")

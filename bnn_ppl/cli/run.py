@@ -23,7 +23,7 @@ from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.tables import results_table
-from bnn_ppl.runtime.event_log import check_event_log
+from bnn_ppl.sampling.asked import check_run
 from bnn_ppl.sampling.judged import judged
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 
@@ -137,7 +137,6 @@ def _run(
     Gives whether the run has converged, as far as is known, and what it predicts.
     """
     name = method.name
-    check_event_log(running["log_to"])
     problem = problem_inside(inside, problem)
     refuse_unused_features(features, problem, inside)
     data, posterior = conditioned(problem, features=features)
@@ -146,18 +145,20 @@ def _run(
     problem, posterior = posterior_inside(inside, problem, data, posterior)
     running = in_steps(method, running, posterior, *epochs)
     held_out = training_rows(problem, data)[1]
-    built_method(method, training, running, posterior, held_out)  # refuses, before any work
+    if running["score_every"] is not None:
+        running = running | {"held_out": _rows_to_score(problem, data)}
+    if running.get("until"):
+        running = running | {"until": running["until"] | {"x": of_rows.test.x}}
+    key = jax.random.key(seed)
+    built = built_method(method, training, running, posterior, held_out)
+    check_run(key, posterior, built, folder=folder, **running)  # before the search for a prior
     claim(features, problem)
     problem, posterior = with_prior_scale(problem, data, posterior, features)
     built = built_method(method, training, running, posterior, held_out)
     first = jax.process_index() == 0
     if first:
         print(describe(problem, data, posterior), flush=True)
-    if running["score_every"] is not None:
-        running = running | {"held_out": _rows_to_score(problem, data)}
-    if running.get("until"):
-        running = running | {"until": running["until"] | {"x": of_rows.test.x}}
-    sample = partial(bnn.run, jax.random.key(seed), posterior, built, **running)
+    sample = partial(bnn.run, key, posterior, built, **running)
     settings = settings_of(problem, data)
     if folder is None:
         name_of_run = f"{Path(problem.data).stem}-{problem.split}-{name}"
@@ -219,11 +220,17 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
 
 
 def _sample_in_free_folder(sample: Callable, settings: Options, name: str) -> tuple[Path, Any]:
-    """Go on in the first folder of this name that holds the same run, or none."""
+    """Go on in the first folder of this name that holds the same run, or none; say if it is not."""
+    taken = ""
     for number in itertools.count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
         try:
+            if taken and read_header(folder) is None and jax.process_index() == 0:
+                print(f"{taken}: this run is stored in {folder}", flush=True)
             return folder, _sample(sample, settings, folder)
-        except (OtherRunError, FileExistsError):
-            continue
+        except (OtherRunError, FileExistsError) as error:
+            other = (
+                "a run with other settings" if isinstance(error, OtherRunError) else "other files"
+            )
+            taken = taken or f"{folder} holds {other}"
     raise AssertionError

@@ -1,5 +1,6 @@
 """Tables that the commands print and write."""
 
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import bnn_ppl as bnn
 from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.cli.problem import Problem
+from bnn_ppl.methods.shared.self_paced import num_trial_steps
 
 if TYPE_CHECKING:
     import xarray
@@ -17,6 +19,9 @@ _COLUMNS = [
     *("entropy", "expected_entropy", "mutual_information"),
     *("conformal_lower", "conformal_upper", "conformal_set", "observed"),
 ]
+
+_TUNED = ("step_size", "trajectory_length", "decoherence_length")
+_MOST_LISTED = 4
 
 
 def results_table(
@@ -56,6 +61,29 @@ def results_table(
     return "\n" + "\n".join(lines) + "\n"
 
 
+def found_in_warmup(draws: Any) -> str:
+    """Tell the step size, trajectory length or learning rate that warm-up found, by chain."""
+    settings = json.loads(draws.attrs.get("settings", "{}"))
+    stats, warmup = draws.get("sample_stats", {}), draws.get("warmup_sample_stats", {})
+    found = {name: stats[name] for name in _TUNED if name in stats and settings.get(name) is None}
+    found = {name.replace("_", " "): values.max("draw").values for name, values in found.items()}
+    if settings.get("learning_rate") == "found" and "step_size" in warmup:
+        # It falls later on, as training settles.
+        first = int(num_trial_steps(draws.attrs["num_warmup"]))
+        rates = warmup["step_size"].values[:, warmup["step"].values >= first]
+        found |= {"learning rate": rates[:, 0]} if rates.size else {}
+    return "; ".join(f"{name} {_by_chain(values)}" for name, values in found.items())
+
+
+def _by_chain(values: np.ndarray) -> str:
+    """List a few numbers; of many say from where to where they lie."""
+    told = [f"{value:.3g}" for value in values]
+    if len(set(told)) == 1:
+        return told[0]
+    many = len(told) > _MOST_LISTED
+    return f"{min(values):.3g} to {max(values):.3g}" if many else ", ".join(told)
+
+
 def scores(prediction: Any, y: np.ndarray, data: Any) -> Any:
     """Give all metrics of a prediction, those of each output by the output's name."""
     return with_output_names(bnn.metrics.summary(prediction, y, scale=data.y_scale), data)
@@ -90,7 +118,7 @@ def plan_table(plan: Any) -> str:
         ("gradients a draw, chain", a_draw),
         ("a warm-up step", f"{plan.seconds_a_warmup_step:.3g} s"),
         ("a draw, all chains", f"{plan.seconds_a_draw:.3g} s"),
-        ("the run", f"{plan.hours:.3g} hours ({plan.hours * 60:.1f} minutes)"),
+        ("the run", duration(3600 * plan.hours)),
         ("gradients in all", gradients),
         ("memory on a device", f"{size(plan.memory_a_device)} of {size(plan.memory_limit)}"),
         ("disk", size(plan.disk)),
@@ -99,6 +127,14 @@ def plan_table(plan: Any) -> str:
     adapting = "the cost of a step changes while a method adapts, and training may end early"
     lines.append(f"\nfrom {plan.trial_steps} trial steps; {adapting}")
     return "\n" + "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """Give a time in the unit in which it reads well."""
+    for size, unit in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds:.3g} seconds"
 
 
 def plan_ahead_table(plan: Any) -> str:
@@ -118,7 +154,7 @@ def plan_ahead_table(plan: Any) -> str:
         seconds = f"compiled in {phase.compile_seconds:.0f} s"
         lines.append(f"{phase.name:10}{room}: {used} of {limit} a device; {seconds}")
         lines.extend(_sent(phase.collectives))
-    hours = f"{plan.hours:,.3g} hours, {plan.device_days:,.3g} device-days"
+    hours = f"{duration(3600 * plan.hours)}, {plan.device_days:,.3g} device-days"
     lines += [
         "",
         f"one gradient        {plan.flops / 1e9:,.4g} GFLOP and {plan.num_bytes / 1e6:,.4g} MB a "

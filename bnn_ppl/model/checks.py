@@ -80,10 +80,12 @@ def check_float_inputs(x: Any) -> None:
         raise ValueError(f"got x of {kind}, expected an array of floats: others have no gradient")
 
 
-def rows_to_predict(posterior: "Posterior", data: Any) -> tuple[Any, Array | None]:
+def rows_to_predict(
+    posterior: "Posterior", data: Any, first: int | None = None
+) -> tuple[Any, Array | None]:
     """Give rows (x, y) or (x, None) to predict as arrays; see :func:`checked_inputs` for x."""
     x, y = _pair(data, "expected a pair (x, y), or (x, None)")
-    x = checked_inputs(posterior, x)
+    x = checked_inputs(posterior, x, first)
     if y is None:
         return x, None
     seen = posterior.examples[1]
@@ -98,10 +100,11 @@ def rows_to_predict(posterior: "Posterior", data: Any) -> tuple[Any, Array | Non
     return x, y
 
 
-def checked_inputs(posterior: "Posterior", x: Any) -> Any:
+def checked_inputs(posterior: "Posterior", x: Any, first: int | None = None) -> Any:
     """Give inputs as arrays; a row's shape may differ, for networks that take images of any size.
 
-    NaN is allowed, since each row has its own prediction; a warning counts such rows.
+    NaN is allowed, since each row has its own prediction; a warning counts such rows. `first` is
+    the number of the first row, of a part of the rows.
     """
     _refuse_lists(x)
     seen = posterior.examples[0]
@@ -121,7 +124,7 @@ def checked_inputs(posterior: "Posterior", x: Any) -> Any:
     if len({len(leaf) for leaf in jax.tree.leaves(x)}) > 1:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(x))
         raise ValueError(f"got inputs x of shapes {shapes}, expected as many rows in each")
-    _warn_of_nonfinite(x)
+    _warn_of_nonfinite(x, first)
     return x
 
 
@@ -237,16 +240,17 @@ def _refuse_nonfinite(name: str, array: np.ndarray) -> None:
         )
 
 
-def _warn_of_nonfinite(x: Any) -> None:
+def _warn_of_nonfinite(x: Any, first: int | None) -> None:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(x)]
     floats = [leaf for leaf in leaves if leaf.dtype.kind == "f" and len(leaf)]
     finite = [np.isfinite(leaf.reshape(len(leaf), -1)).all(1) for leaf in floats]
     if not np.all(finite):
-        bad = np.flatnonzero(~np.all(finite, axis=0))
+        bad = (first or 0) + np.flatnonzero(~np.all(finite, axis=0))
+        of = "" if first is None else f" from row {first} on"
         warn(
-            f"got NaN or infinite values in {bad.size} of {len(finite[0])} rows of x (first rows "
-            f"{bad[:5].tolist()}), expected finite numbers: predictions for these rows are NaN "
-            "unless the model handles such values; drop or impute them"
+            f"got NaN or infinite values in {bad.size} of {len(finite[0])} rows of x{of} (first "
+            f"rows {bad[:5].tolist()}), expected finite numbers: predictions for these rows are "
+            "NaN unless the model handles such values; drop or impute them"
         )
 
 

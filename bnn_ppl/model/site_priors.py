@@ -1,6 +1,5 @@
 """The prior of each parameter of a network, or whether it is a number: fixed or optimised."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
@@ -8,6 +7,8 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpyro.distributions as dist
+
+from bnn_ppl.runtime.names import hint
 
 POINT = "point"  # a key of the dict `infer` of a site that is optimised and then held
 
@@ -80,11 +81,13 @@ def _is_pattern(key: str) -> bool:
 
 
 def _fits_nothing(key: str, sites: list[str]) -> ValueError:
-    close = difflib.get_close_matches(key, sites, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"the sites are {', '.join(sites)}"
     if any(f".{site}".find(f".{key}.") >= 0 for site in sites):
-        hint = f"for all below it use '{key}.*'"
-    return ValueError(f"got a prior for {key!r}, expected a parameter of the net: {hint}")
+        return ValueError(
+            f"got a prior for {key!r}, expected a parameter of the net: for all below it use "
+            f"'{key}.*'"
+        )
+    known = ", ".join(sites)
+    return ValueError(f"got a prior for {key!r}{hint(key, sites)} expected one of {known}")
 
 
 def _at_site(chosen: Any, site: str, shape: tuple[int, ...]) -> SitePrior:

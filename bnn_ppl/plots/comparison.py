@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnn_ppl.analysis.compare_tables import HEADINGS, best
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, finish
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, finish, up_to_one
 
 if TYPE_CHECKING:
     import pandas
@@ -35,6 +35,7 @@ TITLES = HEADINGS | {
     "acceptance": "Acceptance",
     "ess_a_1000_gradients": "ESS of functions in 1,000 gradients",
 }
+_SHARES = {"accuracy", "agreement", "coverage_90"}  # at most 1
 _TITLE_WIDTH = 26  # letters over a panel
 _TOPS = {"rhat_median": 2.0}  # stuck chains may have any R-hat
 
@@ -42,9 +43,9 @@ _TOPS = {"rhat_median": 2.0}  # stuck chains may have any R-hat
 def comparison(table: pandas.DataFrame) -> Figure:
     """Methods side by side: a small panel per score, a dot per method, the best one filled.
 
-    A dashed line marks the reference's own score, a dotted one the ideal value; bars are standard
-    errors, where the table has them. Costs that
-    differ tenfold are on a logarithmic axis. A method without a value has no dot.
+    Where all are equal, none is filled. A dashed line marks the reference's own score, a dotted one
+    the ideal value; bars are standard errors, where the table has them. Costs that differ tenfold
+    are on a logarithmic axis. A method without a value has no dot.
 
     Parameters
     ----------
@@ -153,6 +154,8 @@ def _score_panel(ax: Axes, table: pandas.DataFrame, column: str) -> None:
     ax.set_ylim(len(table) - 0.5, -0.5)
     ax.grid(axis="y", color=GREY, alpha=0.2)
     ax.margins(x=0.1)
+    if column.partition("[")[0] in _SHARES:
+        up_to_one(ax, "x")
     arrow = {"higher": "↑", "lower": "↓"}[goal] if isinstance(goal, str) else f"→ {goal:g}"
     finish(ax, f"{HEADINGS.get(column, column)} {arrow}", "", "", legend="")
 
@@ -197,6 +200,8 @@ def _sweep_panel(ax: Axes, table: pandas.DataFrame, options: Sequence[str], scor
     _axis(ax, table[options[0]])
     if table[score].max() > _TOPS.get(score, np.inf):
         ax.set_yticks([1.0, 1.5, 2.0], ["1", "1.5", "2+"])
+    if score in _SHARES:
+        up_to_one(ax, "y")
     finish(ax, fill(TITLES[score], _TITLE_WIDTH), options[0], "", legend="")
 
 

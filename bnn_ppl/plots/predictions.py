@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.metrics.inputs import Array, Prediction, one_output
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, finish, new_axes
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, finish, new_axes, up_to_one
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,7 +159,7 @@ def coverage(
     for (name, part), color in zip(parts.items(), cycle(COLORS)):
         observed = [metrics.coverage(*part, level=level) for level in levels]
         ax.plot(levels, observed, color=color, lw=2, label=name)
-    ax.set(xlim=(0, 1), ylim=(0, 1.02))
+    ax.set(xlim=(0, 1), ylim=(-0.02, 1.02))
     title = f"Calibration (90 % intervals hold {100 * metrics.coverage(prediction, y):.0f} %)"
     return finish(ax, title, "nominal level of the interval", "share of targets inside")
 
@@ -184,6 +184,7 @@ def selective_accuracy(prediction: Prediction, y: ArrayLike, *, ax: Axes | None 
     ax.plot(curve.coverage, curve.accuracy, color=BLUE, lw=2, label=label)
     ax.axhline(total, ls="--", color=GREY, lw=1.2, label="rows in random order")
     ax.set_xlim(0, 1)
+    up_to_one(ax, "y")
     title = f"Selective prediction (accuracy of all {total:.4f}, AURC {curve.aurc:.4f})"
     return finish(ax, title, "share of rows answered", "accuracy on them")
 
@@ -201,11 +202,10 @@ def _one_column(x: ArrayLike, rows: int) -> Array:
 def _chance(ax: Axes, level: Array, num_rows: Any, *, bars: bool = False) -> None:
     # What a calibrated prediction would show: binomial noise around the diagonal.
     half = 1.96 * np.sqrt(level * (1 - level) / num_rows)
+    low, high = np.clip([level - half, level + half], 0, 1)  # which the approximation may exceed
     label = "95 % range if calibrated"
     if bars:
-        ax.vlines(level, level - half, level + half, color=GREY, alpha=0.35, lw=6, label=label)
+        ax.vlines(level, low, high, color=GREY, alpha=0.35, lw=6, label=label)
     else:
-        ax.fill_between(
-            level, level - half, level + half, color=GREY, alpha=0.25, lw=0, label=label
-        )
+        ax.fill_between(level, low, high, color=GREY, alpha=0.25, lw=0, label=label)
     ax.plot([0, 1], [0, 1], "--", color=GREY, lw=1.2)

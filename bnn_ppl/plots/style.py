@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,3 +30,12 @@ def finish(ax: Axes, title: str, x_label: str, y_label: str, *, legend: Any = "b
     if legend:
         ax.legend(loc=legend, framealpha=0.8, edgecolor="none", fontsize="small")
     return ax
+
+
+def up_to_one(ax: Axes, axis: Literal["x", "y"]) -> None:
+    """End an axis of shares, such as accuracies, at 1, where the points at 1 are drawn whole."""
+    low, high = getattr(ax, f"get_{axis}lim")()
+    getattr(ax, f"set_{axis}lim")(low, min(high, 1.0))
+    for line in ax.lines:
+        values = np.asarray(line.get_xdata() if axis == "x" else line.get_ydata(), float)
+        line.set_clip_on(bool((values > 1).any()))  # as the ends of error bars may be

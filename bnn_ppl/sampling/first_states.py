@@ -17,7 +17,7 @@ from bnn_ppl.runtime.devices import by_chain, chain_sharding, over_chains, to_ho
 from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.numbers import Make, Numbers
-from bnn_ppl.storage.inference_data import draws_of
+from bnn_ppl.storage.inference_data import sites_of
 
 if TYPE_CHECKING:
     import arviz
@@ -90,6 +90,12 @@ def _check_finite(posterior: Posterior, positions: Tree, finite: np.ndarray) -> 
         )
 
 
+def check_init(init: Any, posterior: Posterior) -> None:
+    """Refuse draws of another model, before they are read."""
+    if hasattr(init, "groups") and not posterior.points:  # which are not among the sites of draws
+        sites_of(posterior, init)
+
+
 def _positions(init: Any, posterior: Posterior, num_chains: int) -> Tree:
     if isinstance(init, Mapping) and not hasattr(init, "groups"):  # InferenceData is a Mapping too
         return _repeated(init, posterior, num_chains)
@@ -118,7 +124,7 @@ def _repeated(position: Mapping[str, Any], posterior: Posterior, num_chains: int
 
 def _positions_from(draws: "arviz.InferenceData", posterior: Posterior, num_chains: int) -> Tree:
     """Take the last draw of each chain, or draws spread over another number of chains."""
-    sites = draws_of(draws, list(posterior.whole.prior_std))
+    sites = sites_of(posterior, draws)
     have, length = next(iter(sites.values())).shape[:2]
     if have == num_chains:
         chosen = {site: values[:, -1].values for site, values in sites.items()}

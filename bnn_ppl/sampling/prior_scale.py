@@ -14,9 +14,10 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.sampling.points import fit_points
 from bnn_ppl.sampling.run import run
 
-_NUM_CHAINS, _NUM_STEPS = 2, 5_000
+_NUM_CHAINS, _NUM_STEPS, _NUM_ROUNDS = 2, 5_000, 2
 _MOST_RATIO = 0.7  # of a change to the one before, by which the changes to come are extrapolated
 
+MOST_STEPS = _NUM_CHAINS * _NUM_STEPS * _NUM_ROUNDS  # of a search, all chains together
 MOST_SEARCHED = 5e9  # rows times weights up to which a search takes minutes, not hours
 
 
@@ -43,7 +44,7 @@ def prior_scale(
     posterior_at: Callable[[float], Posterior],
     start: float = math.sqrt(2),
     *,
-    num_rounds: int = 2,
+    num_rounds: int = _NUM_ROUNDS,
 ) -> float:
     r"""Find the prior scale that maximises the Laplace approximation of the evidence.
 

@@ -22,13 +22,14 @@ def mesh_of_all_rows(num_chains: int, mesh: Mesh | None, method: Method) -> Mesh
     Raises
     ------
     ValueError
-        If that given has devices that share rows, or there are several processes.
+        If that given has devices that share rows, or there are more processes than chains.
     """
-    name = method.settings.get("method", "this method")
-    if jax.process_count() > 1:
+    name, num_processes = method.settings.get("method", "this method"), jax.process_count()
+    if num_chains < num_processes:
         raise ValueError(
-            f"got {jax.process_count()} processes for {name} on a stream, expected one: run it in "
-            "one process, or sgld or sghmc, whose minibatches processes share"
+            f"got num_chains={num_chains} for {name} on a stream and {num_processes} processes, "
+            f"expected a chain for each: use num_chains={num_processes}, or sgld or sghmc, whose "
+            "minibatches processes share"
         )
     if mesh is None:
         mesh = chain_mesh(num_chains)

@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 
 from bnn_ppl.data.streams import Stream
 from bnn_ppl.methods.method import Method
-from bnn_ppl.methods.shared.held_out_scores import steps_between, with_scores
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import chain_sharding, products_in, to_host
@@ -21,9 +20,9 @@ from bnn_ppl.runtime.names import known_keywords
 from bnn_ppl.runtime.processes import agreed
 from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import waiting
+from bnn_ppl.sampling.asked import asked_of
 from bnn_ppl.sampling.compiled_loop import one_record
 from bnn_ppl.sampling.judged import judged, log_likelihood_at, tell
-from bnn_ppl.sampling.minibatches import minibatches_for
 from bnn_ppl.sampling.points import points_held
 from bnn_ppl.sampling.settings import attributes, settings_to_resume
 from bnn_ppl.sampling.start import Keep, prepare
@@ -32,8 +31,6 @@ from bnn_ppl.sampling.until import (
     check_recorded,
     deadline,
     draw_until,
-    first_look,
-    goal_of,
     pressed_or_late,
 )
 from bnn_ppl.storage import checkpoint
@@ -195,14 +192,21 @@ def run(
     header = None if folder is None else checkpoint.read_header(folder)
     check_arguments(key=key, posterior=posterior, method=method)
     posterior, method = points_held(key, posterior, method, folder, progress, end)
-    given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
-    counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
-    num_warmup, num_draws, thin, size, *_ = counts
-    method = _scored(method, posterior, score_every, held_out, size)
-    goal = goal_of(posterior, until, num_chains, num_draws, thin)
-    num_draws = first_look(goal, num_draws, header)
-    minibatches = minibatches_for(method, size, bootstrap)
-    lengths = num_chains, num_warmup, num_draws, thin
+    method, lengths, minibatches, goal = asked_of(
+        posterior,
+        method,
+        header,
+        num_chains=num_chains,
+        num_warmup=num_warmup,
+        num_draws=num_draws,
+        thin=thin,
+        batch_size=batch_size,
+        bootstrap=bootstrap,
+        until=until,
+        score_every=score_every,
+        held_out=held_out,
+    )
+    _, num_warmup, num_draws, _ = lengths
     recorder: Memory | Folder
     with waiting(progress):
         prepared = prepare(
@@ -220,7 +224,7 @@ def run(
         if folder is None:
             recorder, done = Memory(layout), Progress()
         else:
-            settings = settings_to_resume(posterior, method, prepared, layout)
+            settings = settings_to_resume(key, posterior, method, prepared, layout)
             recorder = Folder(Path(folder), layout, settings, prepared.mesh)
             states, done = recorder.resume(prepared.states)
             prepared = prepared._replace(states=states)
@@ -244,22 +248,6 @@ def run(
         draws.attrs |= facts
         tell(facts, progress)
     return draws
-
-
-def _scored(
-    method: Method, posterior: Posterior, score_every: int | str | None, held_out: Any, size: Any
-) -> Method:
-    """Have the method score held-out rows while it trains, if that is asked for."""
-    if score_every is None and held_out is None:
-        return method
-    if score_every is None or held_out is None:
-        missing = "score_every" if score_every is None else "held_out"
-        raise ValueError(
-            "got one of score_every and held_out, expected both: give "
-            f"{missing}=, or drop the other"
-        )
-    every = steps_between(score_every, posterior.num_rows, size if isinstance(size, int) else None)
-    return with_scores(method, posterior, held_out, every)
 
 
 def _raise_without_draws(pressed: bool, max_minutes: float | None) -> None:

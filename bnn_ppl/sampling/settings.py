@@ -20,6 +20,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.streamed_rows import StreamedRows
 from bnn_ppl.runtime.devices import matmul_precision, products_in, to_host
 from bnn_ppl.runtime.processes import agreed
+from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.start import Prepared
 from bnn_ppl.storage.recorder import Layout
 
@@ -69,23 +70,19 @@ def _cached_features(prepared: Prepared) -> int:
 
 
 def settings_to_resume(
-    posterior: Posterior, method: Method, prepared: Prepared, layout: Layout
+    key: jax.Array, posterior: Posterior, method: Method, prepared: Prepared, layout: Layout
 ) -> dict[str, dict[str, Any]]:
     """Give all that the draws follow from: what must be equal exactly, and what approximately.
 
     Floating-point numbers that were computed are approximate, since other devices round otherwise.
     """
-    attrs = layout.attrs
+    draws = prepared.phases[1]
     exact = {
         **method.settings,
         **_of_subspace(posterior, dict),
-        "sampler_generation": _GENERATION,
-        "num_chains": layout.num_chains,
-        **{name: attrs[name] for name in ("num_warmup", "thin", "seed", "temperature")},
-        **{name: attrs[name] for name in ("batch_size", "bootstrap")},
-        **{name: attrs[name] for name in ("tempered", "matmul_precision")},
-        "precision": jnp.zeros(()).dtype.name,
-        "data": _fingerprint(posterior.data),
+        **settings_without_prior(
+            key, posterior, layout.num_chains, prepared.num["warmup"], draws.thin, draws.minibatches
+        ),
         **({"points": digest_of(posterior.held)} if posterior.held else {}),
         "recorded": {
             name: [leaf.dtype.name, *leaf.shape]
@@ -95,6 +92,31 @@ def settings_to_resume(
     first = jax.tree.map(lambda leaf: leaf[0], to_host(prepared.positions))
     settings = {"exact": exact, "approximate": _at_the_start(posterior, first)}
     return json.loads(json.dumps(settings, default=_plain))
+
+
+def settings_without_prior(
+    key: jax.Array,
+    posterior: Posterior,
+    num_chains: int,
+    num_warmup: int,
+    thin: int,
+    minibatches: Minibatches,
+) -> dict[str, Any]:
+    """Give those of the exact settings that are known before the numbers of the prior are."""
+    return {
+        "sampler_generation": _GENERATION,
+        "num_chains": int(num_chains),
+        "num_warmup": int(num_warmup),
+        "thin": int(thin),
+        "seed": np.asarray(jax.random.key_data(key)).tolist(),
+        "temperature": posterior.temperature,
+        "batch_size": minibatches.size or "all",
+        "bootstrap": int(minibatches.bootstrap),
+        "tempered": posterior.tempered,
+        "matmul_precision": matmul_precision(posterior.precision),
+        "precision": jnp.zeros(()).dtype.name,
+        "data": _fingerprint(posterior.data),
+    }
 
 
 def _of_subspace(posterior: Posterior, written: Callable[[Any], Any]) -> dict[str, Any]:

@@ -98,19 +98,10 @@ def prepare(
     is shown of features that are computed into a folder.
     """
     check_arguments(key=key, posterior=posterior, method=method)
-    _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
-    _refuse_repeated_draws(method, num_draws, thin)
+    lengths = num_chains, num_warmup, num_draws, thin
+    mesh, minibatches = check_start(posterior, method, *lengths, minibatches, mesh)
     stream = posterior.data if isinstance(posterior.data, Stream) else None
-    of_all_rows = stream is not None and method.all_rows
-    if of_all_rows:
-        mesh = mesh_of_all_rows(num_chains, mesh, method)
-    mesh = chain_mesh(num_chains, mesh)
-    if stream is not None and not of_all_rows:
-        minibatches = _of_stream(stream, method, minibatches)
-    minibatches.check(posterior.num_rows, mesh.shape["data"])
-    _check_method(method, posterior, num_warmup, minibatches)
-    _check_batch_statistics(posterior, minibatches.size)
-    if of_all_rows:
+    if _accumulates(posterior, method):
         data, stream = rows_of_stream(posterior, method, minibatches, mesh, progress), None
     elif stream is not None and not method.raw_rows:
         stream = stream_with_features(posterior, progress) or stream
@@ -221,6 +212,36 @@ def phases_of(
 
 
 # --- checks
+
+
+def check_start(
+    posterior: Posterior,
+    method: Method,
+    num_chains: int,
+    num_warmup: int,
+    num_draws: int,
+    thin: int,
+    minibatches: Minibatches,
+    mesh: Mesh | None,
+) -> tuple[Mesh, Minibatches]:
+    """Refuse arguments of :func:`run` that do not fit; the mesh, and the batches of a stream."""
+    _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
+    _refuse_repeated_draws(method, num_draws, thin)
+    of_all_rows = _accumulates(posterior, method)
+    if of_all_rows:
+        mesh = mesh_of_all_rows(num_chains, mesh, method)
+    mesh = chain_mesh(num_chains, mesh)
+    if isinstance(posterior.data, Stream) and not of_all_rows:
+        minibatches = _of_stream(posterior.data, method, minibatches)
+    minibatches.check(posterior.num_rows, mesh.shape["data"])
+    _check_method(method, posterior, num_warmup, minibatches)
+    _check_batch_statistics(posterior, minibatches.size)
+    return mesh, minibatches
+
+
+def _accumulates(posterior: Posterior, method: Method) -> bool:
+    """Whether values and gradients are sums over the chunks of a stream."""
+    return isinstance(posterior.data, Stream) and method.all_rows
 
 
 def check_built_with(posterior: Posterior, method: Method) -> None:

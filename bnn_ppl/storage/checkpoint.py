@@ -168,6 +168,16 @@ def refuse_difference(folder: str | Path, stored: JSON, given: JSON) -> None:
                 )
 
 
+def refuse_fewer_draws(folder: str | Path, header: JSON, num_draws: int) -> None:
+    """Refuse to resume a run for fewer draws than it has."""
+    stored = header["progress"].get("draws", 0)
+    if stored > num_draws:
+        raise ValueError(
+            f"got num_draws={num_draws}, expected at least the {stored} draws that {str(folder)!r} "
+            "holds: use diagnostics.load to read them"
+        )
+
+
 def _close(ours: Any, theirs: Any) -> bool:
     """Tell whether numbers are equal but for the rounding of other devices."""
     numbers = isinstance(ours, float) and isinstance(theirs, float)

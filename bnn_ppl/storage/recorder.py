@@ -219,11 +219,7 @@ class Folder:
         if set(self._header["progress"]) != set(Progress._fields):
             raise damaged(self._path / "state.json", "it does not say what the run has done")
         done = Progress(**self._header["progress"])
-        if done.draws > self._layout.num_draws:
-            raise ValueError(
-                f"got num_draws={self._layout.num_draws}, expected at least the {done.draws} draws "
-                f"that {str(self._path)!r} holds: use diagnostics.load to read them"
-            )
+        checkpoint.refuse_fewer_draws(self._path, self._header, self._layout.num_draws)
         stored = zarr_writer.num_published(self._writer)
         if done.draws > stored:
             raise ValueError(

@@ -104,7 +104,7 @@ def begin(inner: Tree) -> PacedState:
 def with_budget(least_steps: int, state: PacedState, num_steps: jax.Array) -> PacedState:
     """Lay out the trials in a budget of `num_steps` steps."""
     budget = jnp.asarray(num_steps, int)
-    trials = len(RATES) * _trial_length(budget)
+    trials = num_trial_steps(budget)
     windows = {"window_start": trials, "window_end": trials + max(_WINDOW_STEPS, least_steps)}
     return state._replace(pace=state.pace._replace(budget=budget, **windows))
 
@@ -153,6 +153,11 @@ def _ended(pace: Pace) -> jax.Array:
 def _is_settled(pace: Pace) -> jax.Array:
     half = (pace.start + pace.budget) // 2
     return (pace.num_steps >= half) | (pace.num_reductions >= _REDUCTIONS - 1)
+
+
+def num_trial_steps(budget: Any) -> jax.Array:
+    """Count the steps of a budget in which rates are tried, before training at the best one."""
+    return len(RATES) * _trial_length(budget)
 
 
 def _trial_length(budget: jax.Array) -> jax.Array:
@@ -217,7 +222,7 @@ def _window_ended(state: PacedState) -> PacedState:
 
 
 def _next_window(pace: Pace, before: jax.Array) -> Pace:
-    trained = pace.num_steps - len(RATES) * _trial_length(pace.budget)
+    trained = pace.num_steps - num_trial_steps(pace.budget)
     return pace._replace(
         total=jnp.zeros(()),
         before=before,

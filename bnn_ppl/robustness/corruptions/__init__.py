@@ -23,7 +23,6 @@ and left of the centre; ``motion_blur`` is the same at severities 3 and 4 to wit
 only the radius of its kernel differs.
 """
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -40,6 +39,7 @@ from bnn_ppl.robustness.corruptions.checks import (
 from bnn_ppl.robustness.corruptions.pixels import Array, whole_levels
 from bnn_ppl.robustness.corruptions.random_streams import Stream, key_of, stream_of
 from bnn_ppl.robustness.corruptions.rotation import rotate
+from bnn_ppl.runtime.names import hint
 
 __all__ = ["CORRUPTIONS", "Corruption", "corrupt", "rotate"]
 
@@ -124,9 +124,8 @@ def corrupt(
 def _found(name: str) -> Corruption:
     if name in CORRUPTIONS:
         return CORRUPTIONS[name]
-    close = difflib.get_close_matches(str(name), CORRUPTIONS)
-    hint = f"did you mean {' or '.join(close)}?" if close else "choose one of CORRUPTIONS"
-    raise ValueError(f"got name={name!r}, expected one of {len(CORRUPTIONS)} corruptions: {hint}")
+    close = hint(str(name), CORRUPTIONS)
+    raise ValueError(f"got name={name!r}{close} expected one of {', '.join(CORRUPTIONS)}")
 
 
 CORRUPTIONS: dict[str, Corruption] = {

@@ -1,0 +1,104 @@
+"""What a run is asked for: counts filled in, and refused before any work where they do not fit."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.shared.held_out_scores import steps_between, with_scores
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.event_log import check_event_log
+from bnn_ppl.sampling.first_states import check_init
+from bnn_ppl.sampling.minibatches import Minibatches, minibatches_for
+from bnn_ppl.sampling.settings import settings_without_prior
+from bnn_ppl.sampling.start import check_start
+from bnn_ppl.sampling.until import Goal, deadline, first_look, goal_of
+from bnn_ppl.storage import checkpoint
+
+
+class Asked(NamedTuple):
+    """A method and how long to run it."""
+
+    method: Method  # scoring held-out rows, if that is asked for
+    lengths: tuple[int, int, int, int]  # chains, warm-up, draws, thin
+    minibatches: Minibatches
+    goal: Goal | None
+
+
+def asked_of(
+    posterior: Posterior,
+    method: Method,
+    header: Mapping[str, Any] | None,
+    *,
+    num_chains: int = 1,
+    num_warmup: int | None = None,
+    num_draws: int | None = None,
+    thin: int | None = None,
+    batch_size: Any = None,
+    bootstrap: bool = False,
+    until: Mapping[str, Any] | None = None,
+    score_every: int | str | None = None,
+    held_out: Any = None,
+) -> Asked:
+    """Fill in the method's own counts; `header` is the ``state.json`` of a run to resume."""
+    given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
+    counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
+    num_warmup, num_draws, thin, size, *_ = counts
+    method = _scored(method, posterior, score_every, held_out, size)
+    goal = goal_of(posterior, until, num_chains, num_draws, thin)
+    num_draws = first_look(goal, num_draws, header)
+    lengths = num_chains, num_warmup, num_draws, thin
+    return Asked(method, lengths, minibatches_for(method, size, bootstrap), goal)
+
+
+def check_run(
+    key: jax.Array,
+    posterior: Posterior,
+    method: Method,
+    *,
+    folder: str | Path | None = None,
+    mesh: Any = None,
+    max_minutes: float | None = None,
+    log_to: str | Path | None = None,
+    init: Any = None,
+    progress: Any = None,
+    **asked: Any,
+) -> None:
+    """Refuse what :func:`run` would, as far as that does not depend on the prior's numbers.
+
+    For what comes before a run, such as a search for the scale of the prior. Arguments are those of
+    :func:`run`, less `keep` and `verdict`.
+    """
+    del progress
+    deadline(max_minutes)
+    check_event_log(log_to)
+    header = None if folder is None else checkpoint.read_header(folder)
+    check_init(init, posterior)
+    method, lengths, minibatches, _ = asked_of(posterior, method, header, **asked)
+    _, minibatches = check_start(posterior, method, *lengths, minibatches, mesh)
+    if folder is None or header is None:
+        return
+    num_chains, num_warmup, num_draws, thin = lengths
+    known = settings_without_prior(key, posterior, num_chains, num_warmup, thin, minibatches)
+    stored = {name: v for name, v in header["settings"]["exact"].items() if name in known}
+    of_both = ({"exact": exact, "approximate": {}} for exact in (stored, known))
+    checkpoint.refuse_difference(folder, *of_both)
+    checkpoint.refuse_fewer_draws(folder, header, num_draws)
+
+
+def _scored(
+    method: Method, posterior: Posterior, score_every: int | str | None, held_out: Any, size: Any
+) -> Method:
+    """Have the method score held-out rows while it trains, if that is asked for."""
+    if score_every is None and held_out is None:
+        return method
+    if score_every is None or held_out is None:
+        missing = "score_every" if score_every is None else "held_out"
+        raise ValueError(
+            "got one of score_every and held_out, expected both: give "
+            f"{missing}=, or drop the other"
+        )
+    every = steps_between(score_every, posterior.num_rows, size if isinstance(size, int) else None)
+    return with_scores(method, posterior, held_out, every)
