@@ -52,7 +52,7 @@ def test_options_that_do_not_fit_are_refused(capsys):
     got = refused(capsys, *short, "--bayesian", "layers.1.*", "--others", "fixed")
     assert "got --others fixed for a network of new weights, expected trained ones" in got
     got = refused(capsys, *short, "--bayesian", "head.*")
-    assert "got a prior for 'head.*', expected a parameter of the net" in got
+    assert "got a prior for 'head.*'; expected one of net.layers.0.bias" in got
 
 
 def test_patterns_keep_the_family_of_the_prior():
