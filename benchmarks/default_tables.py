@@ -104,8 +104,9 @@ def misses(path: Path = DEFAULTS) -> str:
         f"Limits: a ratio of at most {RATIO_NEAR} for {', '.join(NEAR)}, {RATIO} for the others; "
         f"{percent(COVERAGE[0])} to {percent(COVERAGE[1])} of the test rows in the 90 % intervals; "
         f"temperatures within {percent(TEMPERATURE)} of 1; {SECONDS} seconds for a table, "
-        f"{SECONDS_ELSEWHERE} for the others; on digits an accuracy of {BELOW_NUTS} below that of "
-        f"`nuts` and an NLL of {NLL_ABOVE_NUTS} above it; on MNIST an accuracy of {MNIST}."
+        f"{SECONDS_ELSEWHERE} for the others; on digits an accuracy at most {BELOW_NUTS} below "
+        f"that of `nuts` and an NLL at most {NLL_ABOVE_NUTS} above its NLL; on MNIST an accuracy "
+        f"of at least {MNIST}."
     )
     head = ["data", "method", "what", "measured", "limit", "verdict begins"]
     body = []

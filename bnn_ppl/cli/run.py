@@ -220,7 +220,7 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
 
 
 def _sample_in_free_folder(sample: Callable, settings: Options, name: str) -> tuple[Path, Any]:
-    """Go on in the first folder of this name that holds the same run, or none; say if it is not."""
+    """Run in the first folder of this name that is free or holds the same run; name a new one."""
     taken = ""
     for number in itertools.count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
@@ -229,8 +229,7 @@ def _sample_in_free_folder(sample: Callable, settings: Options, name: str) -> tu
                 print(f"{taken}: this run is stored in {folder}", flush=True)
             return folder, _sample(sample, settings, folder)
         except (OtherRunError, FileExistsError) as error:
-            other = (
-                "a run with other settings" if isinstance(error, OtherRunError) else "other files"
-            )
-            taken = taken or f"{folder} holds {other}"
+            of_a_run = isinstance(error, OtherRunError)
+            held = "a run with other settings" if of_a_run else "other files"
+            taken = taken or f"{folder} holds {held}"
     raise AssertionError
