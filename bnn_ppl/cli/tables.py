@@ -114,8 +114,8 @@ def plan_table(plan: Any) -> str:
     a_draw = unknown if plan.gradients_a_draw is None else f"{plan.gradients_a_draw:,.0f}"
     rows = [
         ("compiling", f"{plan.compile_seconds:.1f} s"),
-        ("one gradient, on its own", f"{plan.gradient_seconds * 1e3:.3g} ms"),
-        ("gradients a draw, chain", a_draw),
+        ("one gradient, all chains", f"{plan.gradient_seconds * 1e3:.3g} ms"),
+        ("gradients a draw, each chain", a_draw),
         ("a warm-up step", f"{plan.seconds_a_warmup_step:.3g} s"),
         ("a draw, all chains", f"{plan.seconds_a_draw:.3g} s"),
         ("the run", duration(3600 * plan.hours)),
@@ -123,7 +123,7 @@ def plan_table(plan: Any) -> str:
         ("memory on a device", f"{size(plan.memory_a_device)} of {size(plan.memory_limit)}"),
         ("disk", size(plan.disk)),
     ]
-    lines = [f"{name:26}{value}" for name, value in rows]
+    lines = [f"{name:30}{value}" for name, value in rows]
     adapting = "the cost of a step changes while a method adapts, and training may end early"
     lines.append(f"\nfrom {plan.trial_steps} trial steps; {adapting}")
     return "\n" + "\n".join(lines)
