@@ -78,13 +78,13 @@ def ours(posterior, num_chains: int) -> float:
 
     import bnn_ppl as bnn
     from bnn_ppl.sampling.compiled_loop import compile_loop
+    from bnn_ppl.sampling.lengths import Lengths
     from bnn_ppl.sampling.minibatches import Minibatches
     from bnn_ppl.sampling.start import prepare
 
     method = bnn.hmc(posterior, STEP_SIZE, STEP_SIZE * LENGTH)
-    prepared = prepare(
-        jax.random.key(0), posterior, method, num_chains, 0, DRAWS, 1, Minibatches(None, False)
-    )
+    lengths = Lengths(num_chains, 0, DRAWS, 1, Minibatches(None, False))
+    prepared = prepare(jax.random.key(0), posterior, method, lengths)
     loop = compile_loop(prepared.phases[1], prepared)
     count = min(DRAWS, loop.capacity)
 

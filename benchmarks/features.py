@@ -21,6 +21,7 @@ from timing import best_seconds, compare
 import bnn_ppl as bnn
 from bnn_ppl.model.features import rows_with_features
 from bnn_ppl.sampling.compiled_loop import compile_loop
+from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.start import prepare
 
@@ -93,8 +94,8 @@ def bare(features, y, position):
 
 def draws(posterior, method):
     """Make the loop over draws that a run of the method compiles."""
-    counts = 1, 0, 1_000, 1  # chains, warm-up, draws, steps between draws
-    prepared = prepare(jax.random.key(0), posterior, method, *counts, Minibatches(None, False))
+    lengths = Lengths(1, 0, 1_000, 1, Minibatches(None, False))
+    prepared = prepare(jax.random.key(0), posterior, method, lengths)
     loop = compile_loop(prepared.phases[1], prepared)
     # The loop takes the memory of the states that it is given.
     return lambda count: loop.run(jax.tree.map(jnp.copy, prepared.states), 0, count)

@@ -96,11 +96,12 @@ def prepared_for(seed: int, posterior, method, batch_size):
     import jax
 
     from bnn_ppl.sampling.compiled_loop import one_record
+    from bnn_ppl.sampling.lengths import Lengths
     from bnn_ppl.sampling.minibatches import Minibatches
     from bnn_ppl.sampling.start import prepare
 
-    minibatches = Minibatches(batch_size, bootstrap=False)
-    prepared = prepare(jax.random.key(seed), posterior, method, 4, 2, 2, 1, minibatches)
+    lengths = Lengths(4, 2, 2, 1, Minibatches(batch_size, bootstrap=False))
+    prepared = prepare(jax.random.key(seed), posterior, method, lengths)
     one_record(prepared)  # as run does, which traces the draws
     jax.block_until_ready(prepared.states)
     return prepared

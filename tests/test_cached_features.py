@@ -21,6 +21,7 @@ from bnn_ppl.runtime.devices import AllRows
 from bnn_ppl.runtime.jaxprs import cost_of, equations_in, programs_in
 from bnn_ppl.runtime.machines import Device, Machine
 from bnn_ppl.sampling.compiled_loop import trace_loop
+from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.plan_ahead import plan_ahead
 from bnn_ppl.sampling.start import prepare
@@ -362,7 +363,8 @@ def test_chains_and_rows_over_devices(shape):
 
 
 def prepared(posterior, method, size=None, **options):
-    return prepare(jax.random.key(0), posterior, method, 1, 3, 4, 1, Minibatches(size, False))
+    lengths = Lengths(1, 3, 4, 1, Minibatches(size, False))
+    return prepare(jax.random.key(0), posterior, method, lengths)
 
 
 @pytest.mark.parametrize("name", ["hmc", "descent"])

@@ -12,6 +12,7 @@ import bnn_ppl as bnn
 from bnn_ppl.runtime.devices import bytes_of, chain_mesh
 from bnn_ppl.sampling.ahead import prepare_ahead
 from bnn_ppl.sampling.compiled_loop import compile_loop, trace_loop
+from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.start import prepare
 from bnn_ppl.storage import recorder
@@ -24,9 +25,8 @@ def prepared_run(method_name, num_chains=1):
     posterior = mlp()
     method = getattr(bnn, method_name)(posterior)
     minibatches = Minibatches(None if method.all_rows else 16, False)
-    mesh = chain_mesh(num_chains)
-    lengths = num_chains, 9, 9, 1
-    return prepare(jax.random.key(0), posterior, method, *lengths, minibatches, mesh=mesh)
+    lengths = Lengths(num_chains, 9, 9, 1, minibatches)
+    return prepare(jax.random.key(0), posterior, method, lengths, mesh=chain_mesh(num_chains))
 
 
 @pytest.mark.parametrize("name", some_quick(("hmc", "sghmc"), ("sghmc",)))
@@ -50,8 +50,8 @@ def test_every_state_takes_the_memory_of_the_last(name):
 def test_states_are_donated_on_accelerators(num_chains):
     posterior = mlp()
     method = bnn.sghmc(posterior)
-    sizes = num_chains, 9, 9, 1, Minibatches(16, False), mesh_for("tpu")
-    prepared = prepare_ahead(posterior, method, *sizes)
+    lengths = Lengths(num_chains, 9, 9, 1, Minibatches(16, False))
+    prepared = prepare_ahead(posterior, method, lengths, mesh_for("tpu"))
     for phase in prepared.phases:
         text = trace_loop(phase, prepared).lower(lowering_platforms=("tpu",)).as_text()
         donated = text.count("jax.buffer_donor") + text.count("tf.aliasing_output")

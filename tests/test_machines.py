@@ -22,6 +22,7 @@ from bnn_ppl.runtime.jaxprs import cost_of, equations_in
 from bnn_ppl.runtime.machines import machine, mesh_of
 from bnn_ppl.sampling.ahead import prepare_ahead
 from bnn_ppl.sampling.compiled_loop import trace_loop
+from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.plan_ahead import _needed, plan_ahead
 
@@ -56,7 +57,7 @@ def mesh_for(platform, shape=(2, 2)):
 
 def phases(posterior, method, mesh, num_chains):
     minibatches = Minibatches(None if method.all_rows else 16, False)
-    prepared = prepare_ahead(posterior, method, num_chains, 50, 10, 1, minibatches, mesh)
+    prepared = prepare_ahead(posterior, method, Lengths(num_chains, 50, 10, 1, minibatches), mesh)
     return [trace_loop(phase, prepared) for phase in prepared.phases]
 
 
@@ -370,9 +371,8 @@ def test_a_run_of_shapes_pads_rows_as_a_run_does():
             numpyro.sample("y", dist.Normal(x @ w), obs=y)
 
     posterior = bnn.condition(model, (np.ones((7, 2), "f"), np.ones(7, "f")))
-    prepared = prepare_ahead(
-        posterior, bnn.hmc(posterior), 4, 5, 5, 1, Minibatches(None, False), mesh_for("tpu")
-    )
+    lengths = Lengths(4, 5, 5, 1, Minibatches(None, False))
+    prepared = prepare_ahead(posterior, bnn.hmc(posterior), lengths, mesh_for("tpu"))
     x, y, mask = prepared.data  # seven rows over two devices: one of padding
     assert (x.shape, y.shape, mask.shape) == ((8, 2), (8,), (8,))
     assert prepared.positions["w"].shape == (4, 2)

@@ -11,6 +11,7 @@ from jax.sharding import AxisType, Mesh
 
 import bnn_ppl as bnn
 from bnn_ppl.runtime import devices
+from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.start import prepare
 
@@ -38,9 +39,9 @@ def wide_prior():
 def prepared_on(posterior, shape, method=bnn.hmc):
     grid = np.array(jax.devices()[: shape[0] * shape[1]]).reshape(shape)
     mesh = Mesh(grid, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)
-    lengths = 2, 5, 5, 1
+    lengths = Lengths(2, 5, 5, 1, Minibatches(None, False))
     key = jax.random.key(3)
-    return prepare(key, posterior, method(posterior), *lengths, Minibatches(None, False), mesh=mesh)
+    return prepare(key, posterior, method(posterior), lengths, mesh=mesh)
 
 
 @pytest.mark.parametrize("make", [network, wide_prior])

@@ -12,6 +12,7 @@ from interrupts import press_ctrl_c
 from targets import linear_regression
 
 import bnn_ppl as bnn
+from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.start import prepare
@@ -23,8 +24,8 @@ POSTERIOR = bnn.condition(TARGET.model, TARGET.data)
 
 def warmed_up(method, num_chains, num_warmup):
     """Give the states of all chains after warm-up."""
-    lengths = num_chains, num_warmup, 1, 1
-    prepared = prepare(jax.random.key(0), POSTERIOR, method, *lengths, Minibatches(None, False))
+    lengths = Lengths(num_chains, num_warmup, 1, 1, Minibatches(None, False))
+    prepared = prepare(jax.random.key(0), POSTERIOR, method, lengths)
     warmup = prepared._replace(num=prepared.num | {"draws": 0})
     states, _ = advance(warmup, Progress(), Nowhere(), lambda *_: None, lambda: False)
     return jax.tree.map(np.asarray, states)

@@ -22,25 +22,17 @@ from bnn_ppl.sampling.first_states import (
     functions_at_start,
     states_over_chains,
 )
-from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.numbers import numbers_to_run
 from bnn_ppl.sampling.start import Prepared, phases_of
 
 
-def prepare_ahead(
-    posterior: Posterior,
-    method: Method,
-    num_chains: int,
-    num_warmup: int,
-    num_draws: int,
-    thin: int,
-    minibatches: Minibatches,
-    mesh: Mesh,
-) -> Prepared:
+def prepare_ahead(posterior: Posterior, method: Method, lengths: Lengths, mesh: Mesh) -> Prepared:
     """Prepare a run as :func:`start.prepare` does, of shapes and shardings in place of arrays.
 
     The devices of `mesh` need not be here: those of a topology will do. Nothing is computed.
     """
+    num_chains, num_warmup, num_draws, thin, minibatches = lengths
     numbers, make = numbers_to_run(posterior, method)
     phases = phases_of(method, posterior, thin, minibatches, None, make)
     by_chain, copied = chain_sharding(mesh), copied_sharding(mesh)

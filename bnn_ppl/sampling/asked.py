@@ -11,7 +11,7 @@ from bnn_ppl.methods.shared.held_out_scores import steps_between, with_scores
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.event_log import check_event_log
 from bnn_ppl.sampling.first_states import check_init
-from bnn_ppl.sampling.minibatches import Minibatches, minibatches_for
+from bnn_ppl.sampling.lengths import Lengths, lengths_of
 from bnn_ppl.sampling.settings import settings_without_prior
 from bnn_ppl.sampling.start import check_start
 from bnn_ppl.sampling.until import Goal, deadline, first_look, goal_of
@@ -22,8 +22,7 @@ class Asked(NamedTuple):
     """A method and how long to run it."""
 
     method: Method  # scoring held-out rows, if that is asked for
-    lengths: tuple[int, int, int, int]  # chains, warm-up, draws, thin
-    minibatches: Minibatches
+    lengths: Lengths
     goal: Goal | None
 
 
@@ -32,25 +31,20 @@ def asked_of(
     method: Method,
     header: Mapping[str, Any] | None,
     *,
-    num_chains: int = 1,
-    num_warmup: int | None = None,
-    num_draws: int | None = None,
-    thin: int | None = None,
-    batch_size: Any = None,
-    bootstrap: bool = False,
     until: Mapping[str, Any] | None = None,
     score_every: int | str | None = None,
     held_out: Any = None,
+    **counts: Any,
 ) -> Asked:
-    """Fill in the method's own counts; `header` is the ``state.json`` of a run to resume."""
-    given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
-    counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
-    num_warmup, num_draws, thin, size, *_ = counts
-    method = _scored(method, posterior, score_every, held_out, size)
+    """Fill in the method's own counts (:func:`lengths_of`).
+
+    `header` is the ``state.json`` of a run to resume.
+    """
+    lengths = lengths_of(posterior, method, **counts)
+    num_chains, _, num_draws, thin, minibatches = lengths
+    method = _scored(method, posterior, score_every, held_out, minibatches.size)
     goal = goal_of(posterior, until, num_chains, num_draws, thin)
-    num_draws = first_look(goal, num_draws, header)
-    lengths = num_chains, num_warmup, num_draws, thin
-    return Asked(method, lengths, minibatches_for(method, size, bootstrap), goal)
+    return Asked(method, lengths._replace(num_draws=first_look(goal, num_draws, header)), goal)
 
 
 def check_run(
@@ -76,16 +70,15 @@ def check_run(
     check_event_log(log_to)
     header = None if folder is None else checkpoint.read_header(folder)
     check_init(init, posterior)
-    method, lengths, minibatches, _ = asked_of(posterior, method, header, **asked)
-    _, minibatches = check_start(posterior, method, *lengths, minibatches, mesh)
+    method, lengths, _ = asked_of(posterior, method, header, **asked)
+    _, lengths = check_start(posterior, method, lengths, mesh)
     if folder is None or header is None:
         return
-    num_chains, num_warmup, num_draws, thin = lengths
-    known = settings_without_prior(key, posterior, num_chains, num_warmup, thin, minibatches)
+    known = settings_without_prior(key, posterior, lengths)
     stored = {name: v for name, v in header["settings"]["exact"].items() if name in known}
     of_both = ({"exact": exact, "approximate": {}} for exact in (stored, known))
     checkpoint.refuse_difference(folder, *of_both)
-    checkpoint.refuse_fewer_draws(folder, header, num_draws)
+    checkpoint.refuse_fewer_draws(folder, header, lengths.num_draws)
 
 
 def _scored(

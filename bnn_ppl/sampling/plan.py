@@ -13,7 +13,7 @@ from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import bytes_of, memory_limit, over_chains, products_in, to_host
 from bnn_ppl.sampling.compiled_loop import CompiledLoop, one_record
-from bnn_ppl.sampling.minibatches import minibatches_for
+from bnn_ppl.sampling.lengths import lengths_of
 from bnn_ppl.sampling.points import maker_of, prepared_points
 from bnn_ppl.sampling.start import Keep, Prepared, prepare
 from bnn_ppl.sampling.starting_method import prepared_start
@@ -110,13 +110,19 @@ def plan(
         make = maker_of(posterior, method)
         posterior = _with_first_points(key, posterior)
         method = make(posterior)
-    given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
-    counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
-    num_warmup, num_draws, thin, size, *_ = counts
+    lengths = lengths_of(
+        posterior,
+        method,
+        num_chains=num_chains,
+        num_warmup=num_warmup,
+        num_draws=num_draws,
+        thin=thin,
+        batch_size=batch_size,
+        bootstrap=bootstrap,
+    )
+    num_warmup, num_draws = lengths.num_warmup, lengths.num_draws
     began = time.perf_counter()
-    lengths = num_chains, num_warmup, num_draws, thin
-    minibatches = minibatches_for(method, size, bootstrap)
-    prepared = prepare(key, posterior, method, *lengths, minibatches, init, keep, mesh)
+    prepared = prepare(key, posterior, method, lengths, init, keep, mesh)
     loops = [loop_of(phase, prepared) for phase in prepared.phases]
     compile_seconds = time.perf_counter() - began
     gradient_seconds = _gradient_seconds(posterior, prepared)

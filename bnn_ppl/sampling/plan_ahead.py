@@ -18,7 +18,7 @@ from bnn_ppl.runtime.jaxprs import Cost, cost_of
 from bnn_ppl.runtime.machines import Device, Machine, mesh_of
 from bnn_ppl.sampling.ahead import prepare_ahead
 from bnn_ppl.sampling.compiled_loop import trace_loop
-from bnn_ppl.sampling.minibatches import minibatches_for
+from bnn_ppl.sampling.lengths import lengths_of
 from bnn_ppl.sampling.points import maker_of
 from bnn_ppl.sampling.start import Prepared
 
@@ -153,23 +153,29 @@ def plan_ahead(
         make = maker_of(posterior, method)
         posterior = before_points(posterior)
         method = make(posterior)
-    given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
-    counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
+    lengths = lengths_of(
+        posterior,
+        method,
+        num_chains=num_chains,
+        num_warmup=num_warmup,
+        num_draws=num_draws,
+        thin=thin,
+        batch_size=batch_size,
+        bootstrap=bootstrap,
+    )
     mesh = mesh_of(machine, num_chains)
-    minibatches = minibatches_for(method, counts.batch_size, bootstrap)
-    lengths = num_chains, counts.num_warmup, counts.num_draws, counts.thin
-    prepared = prepare_ahead(posterior, method, *lengths, minibatches, mesh)
+    prepared = prepare_ahead(posterior, method, lengths, mesh)
     phases = _compiled_phases(prepared, machine.device.memory)
     chains_a_device = num_chains // mesh.shape["chain"]
-    rows = -(-(counts.batch_size or posterior.num_rows) // mesh.shape["data"])
+    rows = -(-(lengths.minibatches.size or posterior.num_rows) // mesh.shape["data"])
     cost = _gradient(posterior, prepared.data, rows)
     precision = matmul_precision(posterior.precision)
     flops, num_bytes = (chains_a_device * number for number in cost)
     device = machine.device
     gradient_seconds = roofline(device, flops, num_bytes, precision)
     most = gradients_a_draw or _most_gradients(method)
-    a_draw = gradients_a_draw or most * counts.thin
-    gradients = counts.num_warmup * most + counts.num_draws * a_draw
+    a_draw = gradients_a_draw or most * lengths.thin
+    gradients = lengths.num_warmup * most + lengths.num_draws * a_draw
     hours = gradients * gradient_seconds / 3600
     position = prepared.positions
     return PlanAhead(
@@ -189,7 +195,7 @@ def plan_ahead(
         _start_steps(method) if init is None else 0,
         hours,
         hours * mesh.size / 24,
-        disk=counts.num_draws * bytes_of(position),
+        disk=lengths.num_draws * bytes_of(position),
     )
 
 

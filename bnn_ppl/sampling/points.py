@@ -17,6 +17,7 @@ from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.runtime.devices import products_in, to_host
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import Report, reporting, waiting
+from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.start import Prepared, check_built_with, prepare
@@ -111,7 +112,7 @@ def prepared_points(key: jax.Array, posterior: Posterior) -> tuple[Method, Prepa
     minibatches = Minibatches(method.counts.batch_size, False, 1.0)
     num_warmup = min(method.counts.num_warmup, MOST_STEPS)
     own_key = jax.random.fold_in(key, _OWN_KEY)
-    return method, prepare(own_key, joint, method, 1, num_warmup, 1, 0, minibatches)
+    return method, prepare(own_key, joint, method, Lengths(1, num_warmup, 1, 0, minibatches))
 
 
 def _with_points(

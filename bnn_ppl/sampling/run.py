@@ -192,7 +192,7 @@ def run(
     header = None if folder is None else checkpoint.read_header(folder)
     check_arguments(key=key, posterior=posterior, method=method)
     posterior, method = points_held(key, posterior, method, folder, progress, end)
-    method, lengths, minibatches, goal = asked_of(
+    method, lengths, goal = asked_of(
         posterior,
         method,
         header,
@@ -206,16 +206,13 @@ def run(
         score_every=score_every,
         held_out=held_out,
     )
-    _, num_warmup, num_draws, _ = lengths
     recorder: Memory | Folder
     with waiting(progress):
-        prepared = prepare(
-            key, posterior, method, *lengths, minibatches, init, keep, mesh, progress=progress
-        )
+        prepared = prepare(key, posterior, method, lengths, init, keep, mesh, progress=progress)
         layout = Layout(
             one_record(prepared),
-            int(num_chains),
-            int(num_draws),
+            int(lengths.num_chains),
+            int(lengths.num_draws),
             None if isinstance(posterior.data, Stream) else np.asarray(posterior.data[1]),
             attributes(key, posterior, method, prepared),
             {site: np.asarray(value) for site, value in posterior.held.items()},
@@ -239,7 +236,9 @@ def run(
         states, done = draw_until(goal, posterior, prepared, done, recorder, interrupted, progress)
     if not done.draws:
         _raise_without_draws(agreed(pressed()), max_minutes)
-    fitted = _fitted(posterior, method, states, prepared.mesh) if done.warmup == num_warmup else {}
+    fitted = {}
+    if done.warmup == lengths.num_warmup:
+        fitted = _fitted(posterior, method, states, prepared.mesh)
     draws = recorder.result(done, fitted)
     if verdict and jax.process_count() == 1:
         with waiting(progress, "judging"):

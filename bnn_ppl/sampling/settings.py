@@ -20,7 +20,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.streamed_rows import StreamedRows
 from bnn_ppl.runtime.devices import matmul_precision, products_in, to_host
 from bnn_ppl.runtime.processes import agreed
-from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.start import Prepared
 from bnn_ppl.storage.recorder import Layout
 
@@ -77,12 +77,12 @@ def settings_to_resume(
     Floating-point numbers that were computed are approximate, since other devices round otherwise.
     """
     draws = prepared.phases[1]
+    num = layout.num_chains, prepared.num["warmup"], layout.num_draws
+    lengths = Lengths(*num, draws.thin, draws.minibatches)
     exact = {
         **method.settings,
         **_of_subspace(posterior, dict),
-        **settings_without_prior(
-            key, posterior, layout.num_chains, prepared.num["warmup"], draws.thin, draws.minibatches
-        ),
+        **settings_without_prior(key, posterior, lengths),
         **({"points": digest_of(posterior.held)} if posterior.held else {}),
         "recorded": {
             name: [leaf.dtype.name, *leaf.shape]
@@ -95,23 +95,18 @@ def settings_to_resume(
 
 
 def settings_without_prior(
-    key: jax.Array,
-    posterior: Posterior,
-    num_chains: int,
-    num_warmup: int,
-    thin: int,
-    minibatches: Minibatches,
+    key: jax.Array, posterior: Posterior, lengths: Lengths
 ) -> dict[str, Any]:
     """Give those of the exact settings that are known before the numbers of the prior are."""
     return {
         "sampler_generation": _GENERATION,
-        "num_chains": int(num_chains),
-        "num_warmup": int(num_warmup),
-        "thin": int(thin),
+        "num_chains": int(lengths.num_chains),
+        "num_warmup": int(lengths.num_warmup),
+        "thin": int(lengths.thin),
         "seed": np.asarray(jax.random.key_data(key)).tolist(),
         "temperature": posterior.temperature,
-        "batch_size": minibatches.size or "all",
-        "bootstrap": int(minibatches.bootstrap),
+        "batch_size": lengths.minibatches.size or "all",
+        "bootstrap": int(lengths.minibatches.bootstrap),
         "tempered": posterior.tempered,
         "matmul_precision": matmul_precision(posterior.precision),
         "precision": jnp.zeros(()).dtype.name,

@@ -19,6 +19,7 @@ from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.devices import by_chain, by_row, chain_mesh, everywhere, products_in
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.first_states import batches_at_start, first_positions, first_states
+from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.numbers import Make, Numbers, numbers_to_run
 from bnn_ppl.sampling.rows_of_stream import mesh_of_all_rows, num_at_a_time, rows_of_stream
@@ -80,11 +81,7 @@ def prepare(
     key: jax.Array,
     posterior: Posterior,
     method: Method,
-    num_chains: int,
-    num_warmup: int,
-    num_draws: int,
-    thin: int,
-    minibatches: Minibatches,
+    lengths: Lengths,
     init: "arviz.InferenceData | Mapping[str, Any] | None" = None,
     keep: Keep | None = None,
     mesh: Mesh | None = None,
@@ -98,8 +95,8 @@ def prepare(
     is shown of features that are computed into a folder.
     """
     check_arguments(key=key, posterior=posterior, method=method)
-    lengths = num_chains, num_warmup, num_draws, thin
-    mesh, minibatches = check_start(posterior, method, *lengths, minibatches, mesh)
+    mesh, lengths = check_start(posterior, method, lengths, mesh)
+    minibatches = lengths.minibatches
     stream = posterior.data if isinstance(posterior.data, Stream) else None
     if _accumulates(posterior, method):
         data, stream = rows_of_stream(posterior, method, minibatches, mesh, progress), None
@@ -111,7 +108,7 @@ def prepare(
     init_key, warmup_key, draws_key, batch_key = (
         everywhere(jax.random.fold_in(key, i), mesh) for i in range(4)
     )
-    chains = by_chain(np.arange(num_chains), mesh)
+    chains = by_chain(np.arange(lengths.num_chains), mesh)
     with products_in(posterior.precision):
         positions = first_positions(init_key, posterior, chains, data, mesh, init)
     numbers, make = numbers_to_run(posterior, method)
@@ -122,8 +119,8 @@ def prepare(
         chains,
         positions,
         states=None,
-        phases=phases_of(method, posterior, int(thin), minibatches, keep, make),
-        num={"warmup": int(num_warmup), "draws": int(num_draws)},
+        phases=phases_of(method, posterior, int(lengths.thin), minibatches, keep, make),
+        num={"warmup": int(lengths.num_warmup), "draws": int(lengths.num_draws)},
         precision=posterior.precision,
         keys={"warmup": (warmup_key, batch_key), "draws": (draws_key, batch_key)},
         stream=stream,
@@ -215,16 +212,10 @@ def phases_of(
 
 
 def check_start(
-    posterior: Posterior,
-    method: Method,
-    num_chains: int,
-    num_warmup: int,
-    num_draws: int,
-    thin: int,
-    minibatches: Minibatches,
-    mesh: Mesh | None,
-) -> tuple[Mesh, Minibatches]:
-    """Refuse arguments of :func:`run` that do not fit; the mesh, and the batches of a stream."""
+    posterior: Posterior, method: Method, lengths: Lengths, mesh: Mesh | None
+) -> tuple[Mesh, Lengths]:
+    """Refuse arguments of :func:`run` that do not fit; give the mesh, and a stream's batches."""
+    num_chains, num_warmup, num_draws, thin, minibatches = lengths
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)
     _refuse_repeated_draws(method, num_draws, thin)
     of_all_rows = _accumulates(posterior, method)
@@ -236,7 +227,7 @@ def check_start(
     minibatches.check(posterior.num_rows, mesh.shape["data"])
     _check_method(method, posterior, num_warmup, minibatches)
     _check_batch_statistics(posterior, minibatches.size)
-    return mesh, minibatches
+    return mesh, lengths._replace(minibatches=minibatches)
 
 
 def _accumulates(posterior: Posterior, method: Method) -> bool:

@@ -14,6 +14,7 @@ from bnn_ppl.model.streamed_rows import StreamedRows
 from bnn_ppl.runtime.devices import chain_sharding, everywhere, over_chains, products_in
 from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import Report, Show, reporting, waiting
+from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.start import Prepared, prepare, with_states
 from bnn_ppl.storage.recorder import Nowhere, Progress
@@ -81,7 +82,7 @@ def prepared_start(
         independent=start.independent_batches,
     )
     num_warmup = min(start.counts.num_warmup, MOST_STEPS)
-    lengths = len(prepared.chains), num_warmup, 1, 0
+    lengths = Lengths(len(prepared.chains), num_warmup, 1, 0, minibatches)
     # Features serve any method; rows without, of one that has no use for them, serve its like.
     shared = start.raw_rows or isinstance(prepared.data[0], Features)
     shared = shared and not isinstance(prepared.data, StreamedRows)
@@ -90,8 +91,7 @@ def prepared_start(
         key,
         posterior,
         start,
-        *lengths,
-        minibatches,
+        lengths,
         mesh=prepared.mesh,
         data=rows,
         progress=progress,
