@@ -317,6 +317,9 @@ MADE = {
     "defaults": Made(default_tables.defaults, "defaults.csv", "python benchmarks/defaults.py"),
     "defaults/ratios": Made(default_tables.ratios, "defaults.csv", "python benchmarks/defaults.py"),
     "defaults/missed": Made(default_tables.misses),
+    "defaults/planned": Made(
+        default_tables.planned, "planned.csv", "python benchmarks/defaults.py --plan"
+    ),
     "defaults/figure": Made(default_tables.figure_link),
     # So far all runs are of defaults.py, which uci.py does not repeat.
     "uci": Made(uci, "defaults.csv", "python benchmarks/defaults.py --splits 6"),
