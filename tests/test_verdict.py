@@ -229,6 +229,16 @@ def test_fits_far_below_the_point_they_started_from(posterior):
     assert bnn.verdict(posterior, drawn(noise=0.5, start_log_likelihood=0.9)).converged
 
 
+@pytest.mark.parametrize(("loss", "far"), [(0.05, False), (0.15, True)])
+def test_labels_may_lose_less_than_numbers(classes, loss, far):
+    x, y = classes.data
+    fit = np.mean(jax.nn.log_softmax(3.0 * x)[np.arange(len(y)), y])
+    scales = {"posterior": {"scale": 3 + 0.01 * RNG.normal(size=(1, 50))}}
+    attrs = {"draws_from": "gaussian", "thin": 0, "method": "mfvi", "training_ended": 1}
+    draws = draws_of_arrays(scales, attrs | {"start_log_likelihood": fit + loss})
+    assert kinds(bnn.verdict(classes, draws)) == ["far_from_start"] * far
+
+
 def test_members_that_differ_are_a_note(posterior):
     members = fitted(slope=np.array([[1.9], [1.97], [2.03], [2.1]]), training_ended=1)
     found = bnn.verdict(posterior, members)
