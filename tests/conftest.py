@@ -1,5 +1,6 @@
 """Two host devices for every test, so that chains over devices are what is tested."""
 
+import gc
 import os
 import signal
 from inspect import unwrap
@@ -11,9 +12,11 @@ import pytest
 import bnn_ppl
 
 # Most of the tests' time goes into compiling, a third of that into jaxlib 0.10's emitters of fused
-# loops. The older ones do; XLA_FLAGS="" takes the default. Other versions may not know the flag.
+# loops. The older ones do, and small programs need not be split for several threads; XLA_FLAGS=""
+# takes the defaults. Other versions may not know the flags.
 if jaxlib.__version__.startswith("0.10."):
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ.setdefault("XLA_FLAGS", flags)
 
 jax.config.update("jax_num_cpu_devices", 2)
 
@@ -22,6 +25,12 @@ def pytest_configure(config):
     """Compile a program once for all tests and workers, and not again the next time."""
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def pytest_collection_finish():
+    """Spare the collector of garbage what is imported, and let it come less often."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.fixture(autouse=True)
