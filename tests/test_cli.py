@@ -242,7 +242,12 @@ def test_plan_says_what_the_run_then_takes(capsys, seen, draws_only):
     cli.main(["plan", "hmc", *SIZES, "--max-num-steps", "8", "--trial-seconds", "1"])
     rows = dict(re.findall(r"^(\w.*?)  +(.*)$", capsys.readouterr().out, re.MULTILINE))
     assert list(rows)[-9:] == [
-        *("compiling", "one gradient, all chains", "gradients a draw, each chain", "a warm-up step"),
+        *(
+            "compiling",
+            "one gradient, all chains",
+            "gradients a draw, each chain",
+            "a warm-up step",
+        ),
         *("a draw, all chains", "the run", "gradients in all", "memory on a device", "disk"),
     ]
     plan = plans[0][1]
