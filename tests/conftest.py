@@ -9,7 +9,8 @@ import jax
 import jaxlib
 import pytest
 
-import bnn_ppl
+import bnn_ppl as bnn
+from bnn_ppl.sampling import starting_method
 
 # Most of the tests' time goes into compiling, a third of that into jaxlib 0.10's emitters of fused
 # loops. The older ones do, and small programs need not be split for several threads; XLA_FLAGS=""
@@ -33,6 +34,22 @@ def pytest_collection_finish():
     gc.set_threshold(10_000, 10, 10)
 
 
+USUAL_STEPS = starting_method.MOST_STEPS
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Do little where no law is tested, from the first fixture on, also one that tests share."""
+    law = item.get_closest_marker("slow") or item.get_closest_marker("statistical")
+    # Most of the compiler's work pays where many steps are run.
+    jax.config.update("jax_disable_most_optimizations", not law)
+    # Of the method that another one starts from, to where a window of a sampler's tuning ends: cut
+    # short, it may leave a chain lost.
+    starting_method.MOST_STEPS = USUAL_STEPS if law else 205
+    # A verdict compiles a program.
+    unwrap(bnn.run).__kwdefaults__["verdict"] = "verdicts" in item.fixturenames
+
+
 @pytest.fixture(autouse=True)
 def ctrl_c_is_heard():
     """Tests press Ctrl-C, also where they run in the background, which ignores it."""
@@ -44,13 +61,6 @@ def ctrl_c_is_heard():
 @pytest.fixture
 def verdicts():
     """Let runs end with a verdict, as they do outside of tests."""
-
-
-@pytest.fixture(autouse=True)
-def quick_ends(request, monkeypatch):
-    """Let runs end without the verdict, which compiles a program, unless a test asks for it."""
-    if "verdicts" not in request.fixturenames:
-        monkeypatch.setitem(unwrap(bnn_ppl.run).__kwdefaults__, "verdict", False)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -65,19 +75,3 @@ def quick_priors():
 def searched_priors(monkeypatch):
     """Search for the scale of a prior."""
     monkeypatch.setattr("bnn_ppl.sampling.prior_scale.MOST_SEARCHED", 5e9)
-
-
-@pytest.fixture(autouse=True)
-def quick_starts(request, monkeypatch):
-    """Train shortly the method that another one starts from, except where laws are tested."""
-    marks = {mark.name for mark in request.node.iter_markers()}
-    if not marks & {"slow", "statistical"}:
-        # Where a window of a sampler's tuning ends: cut short, it may leave a chain lost.
-        monkeypatch.setattr("bnn_ppl.sampling.starting_method.MOST_STEPS", 205)
-
-
-@pytest.fixture(autouse=True)
-def quick_compiler(request):
-    """Leave out most of the compiler's work, except where many steps are run."""
-    marks = {mark.name for mark in request.node.iter_markers()}
-    jax.config.update("jax_disable_most_optimizations", not marks & {"slow", "statistical"})

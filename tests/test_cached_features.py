@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from flax import nnx
 from jax.sharding import AxisType
+from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.per_draw import known_of
@@ -106,8 +107,15 @@ def flops(posterior, batch):
 # --- the density
 
 
-@pytest.mark.parametrize("kind", X)
-@pytest.mark.parametrize("microbatch", [None, 7])
+@pytest.mark.parametrize(
+    ("kind", "microbatch"),
+    [
+        ("dense", None),
+        ("convolutional", 7),
+        pytest.param("dense", 7, marks=pytest.mark.thorough),
+        pytest.param("convolutional", None, marks=pytest.mark.thorough),
+    ],
+)
 def test_density_and_gradient_are_those_of_all_layers(kind, microbatch):
     posterior = conditioned(kind, microbatch=microbatch, temperature=0.5)
     rows = rows_with_features(posterior)
@@ -482,7 +490,7 @@ def test_estimators_sample_the_head_alone():
 # --- predictions
 
 
-@pytest.mark.parametrize("kind", X)
+@pytest.mark.parametrize("kind", some_quick(X, ("dense",)))
 @pytest.mark.parametrize("draws_a_block", [3, pytest.param(100, marks=pytest.mark.thorough)])
 def test_predictions_are_those_of_all_layers(kind, draws_a_block, monkeypatch):
     monkeypatch.setattr("bnn_ppl.storage.inference_data._BYTES_A_BLOCK", draws_a_block * 18 * 4)

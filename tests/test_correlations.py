@@ -244,15 +244,13 @@ def test_the_command_correlates_with_corrupted_images(run_folder, capsys):
     assert (folder / "correlation_decay.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_command_refuses_corruptions_of_a_table(run_folder):
-    folder = run_folder("--data", "yacht", "--prior-scale", "0.5")
+def test_the_command_refuses_corruptions_of_a_table_and_a_single_point_before_it_draws(
+    run_folder, monkeypatch
+):
+    monkeypatch.setattr("bnn_ppl.cli.analysis.prior_draws", None)
+    folder = run_folder("--data", "yacht", "--num-chains", "1", "--num-draws", "1")
     with pytest.raises(ValueError, match="got --corruptions for yacht, expected images"):
         correlations(folder, corruptions=("fog",))
-
-
-def test_the_command_refuses_a_single_point_before_it_draws(run_folder, monkeypatch):
-    monkeypatch.setattr("bnn_ppl.cli.analysis.prior_draws", None)
-    folder = run_folder("--num-chains", "1", "--num-draws", "1")
     with pytest.raises(ValueError, match="got a run of 1 draws, expected 2 or more"):
         correlations(folder)
 

@@ -439,9 +439,11 @@ BY_HAND = {
 }
 
 
-def factors_by_hand(name, position):
+@cache
+def factors_by_hand(name):
     """Average A and G over rows, one row and label after another."""
     by_hand, shapes = BY_HAND[name]
+    position = position_of(classifier(name))
     _, x = NETWORKS[name]
 
     @jax.jit
@@ -477,9 +479,7 @@ def test_each_layer_has_the_product_of_its_factors_and_the_whole_prior(name):
     state = fit(posterior, method, position)
     _, x = NETWORKS[name]
     sites = set(position)
-    for (layer, (a, g)), factors in zip(
-        factors_by_hand(name, position).items(), state.factors, strict=False
-    ):
+    for (layer, (a, g)), factors in zip(factors_by_hand(name).items(), state.factors, strict=False):
         own = [site for site in (f"{layer}.kernel", f"{layer}.bias") if site in position]
         prior = np.concatenate(
             [np.full(position[s].size, STDS[s.rsplit(".")[-1]] ** -2) for s in own]
@@ -508,7 +508,7 @@ def test_a_damped_layer_has_the_product_of_its_damped_factors(name):
     state = fit(posterior, method, position)
     _, x = NETWORKS[name]
     root = math.sqrt(len(x) / temperature)
-    by_hand = factors_by_hand(name, position).values()
+    by_hand = factors_by_hand(name).values()
     for (a, g), factors in zip(by_hand, state.factors, strict=False):
         damped = (root * factor + damping * np.eye(len(factor)) for factor in (a, g))
         expected = np.linalg.inv(np.kron(*damped))

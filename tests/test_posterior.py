@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
 from flax import nnx
+from marks import some_quick
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer.util import constrain_fn, log_density, potential_energy
@@ -242,8 +243,19 @@ def assert_equal_densities(got, expected, rtol):
 # --- densities
 
 
-@every_likelihood
-@pytest.mark.parametrize("prior", [simple_priors, structured_priors])
+@pytest.mark.parametrize(
+    ("prior", "likelihood"),
+    [
+        (simple_priors, "known noise"),
+        (simple_priors, "learnt noise"),
+        (structured_priors, "classifier"),
+        (structured_priors, "heteroscedastic"),
+        pytest.param(simple_priors, "classifier", marks=pytest.mark.thorough),
+        pytest.param(simple_priors, "heteroscedastic", marks=pytest.mark.thorough),
+        pytest.param(structured_priors, "known noise", marks=pytest.mark.thorough),
+        pytest.param(structured_priors, "learnt noise", marks=pytest.mark.thorough),
+    ],
+)
 def test_logdensity_equals_numpyro_for_each_prior_and_likelihood(prior, likelihood, float64):
     build, y = LIKELIHOODS[likelihood]
     model = build(prior())
@@ -257,7 +269,7 @@ def test_logdensity_equals_numpyro_without_a_network(name, float64):
     assert_equal_densities(*evaluated_without_network(name), rtol=1e-12)
 
 
-@every_likelihood
+@pytest.mark.parametrize("likelihood", some_quick(LIKELIHOODS, ("classifier", "learnt noise")))
 def test_logdensity_equals_numpyro_in_float32(likelihood):
     build, y = LIKELIHOODS[likelihood]
     model = build(simple_priors())

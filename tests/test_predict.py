@@ -237,7 +237,14 @@ def test_function_draws_are_the_predictions_of_each_draw(build, float64):
     assert got.attrs["method"] == "made up"
 
 
-@every_likelihood
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(build, marks=() if build in quick else pytest.mark.thorough)
+        for quick in [(classes, heteroscedastic, outputs_as_an_event)]
+        for build in LIKELIHOODS
+    ],
+)
 def test_both_in_one_pass_are_what_each_is_alone(build, float64, monkeypatch):
     posterior, draws, y, _, _ = build()
     monkeypatch.setattr(BLOCKS, "_BYTES_A_BLOCK", 300)  # several blocks a chain

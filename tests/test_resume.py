@@ -56,9 +56,12 @@ def walk(speed: float = 1.0) -> Method:
     return Method(init, step, draw, warmup, {"method": "walk", "speed": speed})
 
 
+WALK = walk()  # so that it is compiled once for all tests
+
+
 def sample(posterior, folder=None, seed=0, method=None, **options):
     options = {"num_chains": 2, "num_warmup": 7, "num_draws": 9, "progress": False} | options
-    return bnn.run(jax.random.key(seed), posterior, method or walk(), folder=folder, **options)
+    return bnn.run(jax.random.key(seed), posterior, method or WALK, folder=folder, **options)
 
 
 def assert_same(draws, expected):
@@ -317,7 +320,7 @@ def _stop_after(posterior, folder, chunks, **options):
     """Press Ctrl-C while the given chunk is shown."""
     with pytest.MonkeyPatch.context() as patch:
         press_ctrl_c(patch, chunks)
-        return sample(posterior, folder, **options)
+        return sample(posterior, folder, **{"method": walk()} | options)
 
 
 def test_full_disk_is_one_line_and_loses_nothing(posterior, tmp_path, small_chunks, monkeypatch):

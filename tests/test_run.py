@@ -33,14 +33,18 @@ def line(x, y=None):
         numpyro.sample("y", dist.Normal(slope * x[:, 0], scale), obs=y)
 
 
-@pytest.fixture(scope="module")
+POSTERIOR = bnn.condition(line, (X, Y))
+NUTS = bnn.nuts(POSTERIOR)  # so that it is compiled once for all tests
+
+
+@pytest.fixture
 def posterior():
-    return bnn.condition(line, (X, Y))
+    return POSTERIOR
 
 
-def short(posterior, method=None, **options):
+def short(posterior, method=NUTS, **options):
     options = {"num_chains": 2, "num_warmup": 10, "num_draws": 6, "progress": False} | options
-    return bnn.run(jax.random.key(0), posterior, method or bnn.nuts(posterior), **options)
+    return bnn.run(jax.random.key(0), posterior, method, **options)
 
 
 def test_result_has_arviz_groups_names_and_facts(posterior):
@@ -570,9 +574,10 @@ def test_starts_from_draws_and_fitted_parameters_are_traced_once(posterior):
 def test_posteriors_of_earlier_runs_are_not_kept_for_ever():
     posterior = bnn.condition(line, (X, Y))
     gone = weakref.ref(posterior.logdensity)
-    short(posterior, num_warmup=1, num_draws=1)
+    short(posterior, bnn.nuts(posterior), num_warmup=1, num_draws=1)
     del posterior
     for _ in range(2):  # whose warm-up and draws are what is kept
-        short(bnn.condition(line, (X, Y)), num_warmup=1, num_draws=1)
+        other = bnn.condition(line, (X, Y))
+        short(other, bnn.nuts(other), num_warmup=1, num_draws=1)
     gc.collect()
     assert gone() is None

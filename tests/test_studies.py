@@ -344,10 +344,11 @@ def test_sites_of_the_prior_itself_go_on_where_the_fit_starts(digits):
     assert len(table) == 3
 
 
-def test_other_settings_in_the_same_folder_are_refused_in_one_line(learnt):
-    folder, _ = learnt
+def test_other_settings_in_the_same_folder_are_refused_in_one_line(tmp_path):
+    options = SMALL | {"num_tasks": 1, "num_rows": 20, "learners": ("fine_tuning",)}
+    commands.continual(**options, folder=tmp_path)
     with pytest.raises(ValueError, match="got .*learning_rate.*expected") as error:
-        commands.continual(**SMALL, learning_rate=0.1, num_draws=3, folder=folder)
+        commands.continual(**options, learning_rate=0.1, folder=tmp_path)
     assert "\n" not in str(error.value)
 
 

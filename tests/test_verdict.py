@@ -313,7 +313,7 @@ def short(posterior, method, **options):
 
 
 def test_run_says_it_once_and_keeps_it_with_the_draws(posterior, capsys, tmp_path, verdicts):
-    sample = partial(short, posterior, bnn.nuts(posterior), num_warmup=100)
+    sample = partial(short, posterior, bnn.hmc(posterior), num_warmup=100)
     draws = sample(progress=True, folder=tmp_path)
     text = draws.attrs["verdict"]
     assert draws.attrs["converged"] == 0 and "independent draws" in text
@@ -332,7 +332,9 @@ def test_run_says_it_once_and_keeps_it_with_the_draws(posterior, capsys, tmp_pat
 
 
 def test_no_failure_to_judge_loses_the_draws(posterior, verdicts):
-    draws = short(posterior, bnn.nuts(posterior), keep=lambda values: {"slope": values["slope"]})
+    draws = short(
+        posterior, bnn.hmc(posterior, 0.1, 0.3), keep=lambda values: {"slope": values["slope"]}
+    )
     assert draws.posterior.sizes["draw"] == 6 and "converged" not in draws.attrs
     assert draws.attrs["verdict"].startswith("not judged: got draws of slope, expected noise")
 

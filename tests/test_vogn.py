@@ -125,7 +125,7 @@ def test_mean_squares_are_those_of_a_loop_over_the_rows(name):
             np.testing.assert_allclose(found.gradient[site], gradient[site], rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["convolutions", "layer norm"])
+@pytest.mark.parametrize("name", some_quick(("convolutions", "layer norm"), ("layer norm",)))
 def test_padding_counts_for_nothing_and_rows_may_be_taken_some_at_a_time(name, monkeypatch):
     *case, _ = CASES[name]
     with jax.enable_x64(True):
@@ -141,7 +141,7 @@ def test_padding_counts_for_nothing_and_rows_may_be_taken_some_at_a_time(name, m
             np.testing.assert_allclose(parts[site], expected[site], rtol=1e-10)
 
 
-@pytest.mark.parametrize("num_padding", [0, 3])
+@pytest.mark.parametrize("num_padding", [pytest.param(0, marks=pytest.mark.thorough), 3])
 @pytest.mark.parametrize(
     "name", some_quick(("convolutions", "layer norm", "learnt precisions"), ("convolutions",))
 )
