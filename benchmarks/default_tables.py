@@ -124,6 +124,7 @@ def misses(path: Path = DEFAULTS) -> str:
     head = ["data", "method", "what", "measured", "limit", "verdict begins"]
     body = []
     nuts = rows[(rows["data"] == "digits") & (rows["method"] == "nuts")][list(SHOWN)].mean()
+    rows = rows.assign(place=pandas.factorize(rows["data"])[0]).sort_values("place", kind="stable")
     for (data, method), runs in rows.groupby(["data", "method"], sort=False):
         means = runs[list(SHOWN)].mean()
         found = missed(data, method, means) + missed_on_labels(data, means, nuts)
@@ -170,7 +171,7 @@ def missed_on_labels(
 def beginnings(verdicts: pandas.Series) -> str:
     """Give the first words of verdicts, and of how many splits where they differ."""
     words = verdicts.fillna("").str.split(r"[:(;]| by | than ", regex=True).str[0]
-    words = words.str.replace(r"\d[\d,.]* ", "", regex=True).str.strip()
+    words = words.str.replace(r"\d[\d,.]* (of \d[\d,.]* )?", "", regex=True).str.strip()
     counts = words.value_counts()
     if len(counts) == 1:
         return str(counts.index[0])
