@@ -142,7 +142,8 @@ def origin(name: str) -> str:
         return f"{about['command']}; {about['date']}; {about['machine']}; commit {about['commit']}"
     if not MADE[name].file:
         return ""
-    rows = pandas.read_csv(STORED / MADE[name].file, dtype=str)
+    files = MADE[name].file.split(", ")
+    rows = pandas.concat(pandas.read_csv(STORED / file, dtype=str) for file in files)
     days = sorted(set(rows["date"]))
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     where, commits = ("; ".join(rows[name].unique()) for name in ("machine", "commit"))
@@ -304,7 +305,7 @@ PACKAGES = ["bnn_ppl", "BlackJAX", "NumPyro"]
 
 
 class Made(NamedTuple):
-    """How a table is made; ``file`` and ``command`` say where its rows are from, "" to leave it."""
+    """How a table is made; ``file`` (or several) and ``command`` say where its rows are from."""
 
     function: Callable[[], str]
     file: str = ""
@@ -321,8 +322,9 @@ MADE = {
         default_tables.planned, "planned.csv", "python benchmarks/defaults.py --plan"
     ),
     "defaults/figure": Made(default_tables.figure_link),
-    # So far all runs are of defaults.py, which uci.py does not repeat.
-    "uci": Made(uci, "defaults.csv", "python benchmarks/defaults.py --splits 6"),
+    "uci": Made(  # whose first splits are those of defaults.py, which uci.py does not repeat
+        uci, "defaults.csv, uci.csv", "python benchmarks/uci.py --data yacht boston energy concrete"
+    ),
     "frontier": Made(frontier_table.table, "frontier.csv", "python benchmarks/frontier.py"),
     "gaps": Made(gaps, "gaps.csv", "python benchmarks/uci.py --gaps"),
     "peers": Made(peers_table.table, "peers.csv", "python benchmarks/peers/run.py"),
