@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from flax import nnx
@@ -73,7 +74,11 @@ def trained():
     bnn.nets.save_weights(net, "trained.safetensors")
 
 
-def test_features_are_computed_once_for_runs_of_one_network_and_its_data(trained, capsys):
+def test_features_are_computed_once_for_runs_of_one_network_and_its_data(
+    trained, capsys, monkeypatch
+):
+    monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    monkeypatch.setattr(bnn.plots, "report", lambda *args, **options: plt.figure())
     run = ["run", "sgld", *HEAD, *SHORTLY, "--features", "kept"]
     cli.main([*run, "--json", "--folder", "a"])
     assert '"phase": "features"' in capsys.readouterr().err

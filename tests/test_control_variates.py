@@ -43,16 +43,17 @@ def linear():
 
 def gradients(posterior, position, centre, size, order=1):
     """The gradients on each minibatch of an epoch, and that on all rows."""
-    full = jax.grad(posterior.logdensity)
+    full = jax.jit(jax.grad(posterior.logdensity))
     slope = full(centre, posterior.data)
     curvature = None if order == 1 else hessian(posterior, centre, posterior.data)
     state = CentredState(None, centre, slope, curvature, jnp.zeros((), int))
     x, y = posterior.data
-    found = []
-    for i in range(0, NUM_ROWS, size):
-        batch = x[i : i + size], y[i : i + size]
-        density = centred(posterior, state, batch)
-        found.append(jax.grad(density)(position, batch)["w"])
+
+    @jax.jit
+    def on(batch):
+        return jax.grad(centred(posterior, state, batch))(position, batch)["w"]
+
+    found = [on((x[i : i + size], y[i : i + size])) for i in range(0, NUM_ROWS, size)]
     return np.stack(found), np.asarray(full(position, posterior.data)["w"])
 
 

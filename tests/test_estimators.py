@@ -44,7 +44,8 @@ def test_scikit_learns_checks(estimator, check):
 
 @pytest.fixture(scope="module")
 def regressor():
-    return BayesianRegressor(**SHORT).fit(X, Y)
+    steps = {"step_size": 0.01, "trajectory_length": 0.05}  # without a start that is trained
+    return BayesianRegressor("hmc", method_options=steps, **SHORT).fit(X, Y)
 
 
 def test_the_mean_and_standard_deviation_are_those_of_predict_in_the_units_of_y(regressor):

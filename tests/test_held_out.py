@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,7 +20,7 @@ DATA = bnn.data.load("yacht")
 ORDER = np.random.RandomState(0).permutation(277)
 HELD = {"0.2": np.sort(ORDER[-55:]), "fold": np.sort(np.array_split(ORDER, 5)[1])}
 FIT = ["--num-chains", "1", "--num-warmup", "20", "--hidden", "4", "--prior-scale", "1"]
-RUN = ["run", "descent", *FIT, "--no-progress"]
+RUN = ["run", "descent", "--learning-rate", "0.01", *FIT, "--no-progress"]
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,8 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "_start_jax", lambda: None)
+        patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+        patch.setattr(bnn.plots, "report", lambda *args, **options: plt.figure())
         for name, options in {
             "share": ["--held-out", "0.2"],
             "fold": ["--folds", "5", "--fold", "1"],

@@ -40,7 +40,10 @@ def assert_close(one, other):
 @pytest.mark.parametrize("classes", [False, True])
 def test_the_density_and_its_gradient_are_those_of_repeated_rows(classes):
     weighted, repeated, position = pair(classes, temperature=0.5)
-    of = [jax.value_and_grad(each.logdensity)(position, each.data) for each in (weighted, repeated)]
+    of = [
+        jax.jit(jax.value_and_grad(each.logdensity))(position, each.data)
+        for each in (weighted, repeated)
+    ]
     assert_close(*of)
     batch = jax.tree.map(lambda leaf: leaf[2:5], weighted.data)  # half of the rows count double
     rows = repeated.log_likelihood(position, (X[2:5], batch[1]))
