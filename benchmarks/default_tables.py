@@ -7,7 +7,6 @@ from tables import markdown, number, percent
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULTS = ROOT / "benchmarks" / "stored" / "defaults.csv"
-PLANNED = DEFAULTS.with_name("planned.csv")
 FIGURE = ROOT / "docs" / "figures" / "defaults.png"
 
 # Limits of acceptance for methods at their defaults.
@@ -64,18 +63,6 @@ def read(path: Path = DEFAULTS) -> pandas.DataFrame:
     best = rows[rows["method"].isin(FULL_BATCH)].groupby(["data", "split"])["rmse"].min()
     pairs = pandas.MultiIndex.from_frame(rows[["data", "split"]])
     return rows.assign(ratio=rows["rmse"].to_numpy() / best.reindex(pairs).to_numpy())
-
-
-def planned() -> str:
-    """List the runs that were not made, with the time that each would take."""
-    rows = pandas.read_csv(PLANNED)
-    head = ["data", "method", "a gradient of all rows and chains, ms", "the run, minutes"]
-    columns = ["data", "method", "gradient_ms", "minutes"]
-    body = [
-        [data, method, number(gradient_ms), number(minutes)]
-        for data, method, gradient_ms, minutes in rows[columns].itertuples(index=False)
-    ]
-    return markdown([head, *body])
 
 
 def ratios() -> str:

@@ -9,9 +9,8 @@ full-batch sampler on the same split.
     python benchmarks/defaults.py --data yacht energy --methods descent sghmc --splits 1
     python benchmarks/defaults.py --table
 
---step-sizes compares the step sizes that were found with those of a sweep. --plan estimates the
-time of runs that have no result, into benchmarks/stored/planned.csv. Data
-sets other than yacht, energy and digits need BNN_PPL_DATA.
+--step-sizes compares the step sizes that were found with those of a sweep. Data sets other than
+yacht, energy and digits need BNN_PPL_DATA.
 """
 
 import argparse
@@ -28,7 +27,6 @@ import stored
 from at_defaults import COLUMNS, SCORES, evaluate, problem, row_of
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem import Problem, conditioned
 from bnn_ppl.methods.method import METHODS
 
 DATA: dict[str, dict[str, Any]] = {
@@ -52,16 +50,12 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=stored.FOLDER / "defaults.csv")
     parser.add_argument("--table", action="store_true", help="show the results so far and stop")
     parser.add_argument("--step-sizes", action="store_true", help="compare step sizes and stop")
-    parser.add_argument("--plan", action="store_true", help="estimate what was not run and stop")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # data, method, splits
     args = parser.parse_args()
     args.results.parent.mkdir(parents=True, exist_ok=True)
     if args.one:
         name, method, splits = args.one
         run_splits(name, method, [int(split) for split in splits.split(",")], args)
-        return
-    if args.plan:
-        plan_the_rest(args)
         return
     if not args.table:
         for name in args.data:
@@ -98,25 +92,6 @@ def run_splits(name: str, method: str, splits: list[int], args: argparse.Namespa
 def done(args: argparse.Namespace, name: str, method: str, split: int) -> bool:
     keys = {"data": name, "method": method, "split": split}
     return not args.step_sizes and stored.done(args.results, **keys)
-
-
-def plan_the_rest(args: argparse.Namespace) -> None:
-    """Estimate the time of runs that have no result, the search for the prior scale aside."""
-    jax.config.update("jax_num_cpu_devices", os.cpu_count())
-    path = default_tables.PLANNED
-    for name in args.data:
-        _, posterior = conditioned(Problem(data=name, **DATA[name], prior_scale=1.0))
-        for label in args.methods:
-            of_run = {"data": name, "method": label}
-            if done(args, name, label, 0) or stored.done(path, **of_run):
-                continue
-            method = METHODS[label].build(posterior)
-            planned = bnn.plan(
-                jax.random.key(0), posterior, method, num_chains=method.counts.num_chains
-            )
-            gradient_ms = 1e3 * planned.gradient_seconds
-            row = of_run | {"gradient_ms": gradient_ms, "minutes": 60 * planned.hours}
-            stored.append(path, row, ["data", "method", "gradient_ms", "minutes"])
 
 
 def sweep(name: str, method: str, data: Any, posterior: bnn.Posterior) -> None:

@@ -318,9 +318,6 @@ MADE = {
     "defaults": Made(default_tables.defaults, "defaults.csv", "python benchmarks/defaults.py"),
     "defaults/ratios": Made(default_tables.ratios, "defaults.csv", "python benchmarks/defaults.py"),
     "defaults/missed": Made(default_tables.misses),
-    "defaults/planned": Made(
-        default_tables.planned, "planned.csv", "python benchmarks/defaults.py --plan"
-    ),
     "defaults/figure": Made(default_tables.figure_link),
     "uci": Made(  # whose first splits are those of defaults.py, which uci.py does not repeat
         uci, "defaults.csv, uci.csv", "python benchmarks/uci.py --data yacht boston energy concrete"
