@@ -29,7 +29,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """Spare the collector of garbage what is imported, and let it come less often."""
+    """Collect garbage less often, and not among what was imported."""
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
 
@@ -39,12 +39,12 @@ USUAL_STEPS = starting_method.MOST_STEPS
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Do little where no law is tested, from the first fixture on, also one that tests share."""
+    """Keep quick tests quick. Fixtures come after this, so it holds for those of a module too."""
     law = item.get_closest_marker("slow") or item.get_closest_marker("statistical")
-    # Most of the compiler's work pays where many steps are run.
+    # The compiler's optimisations pay where many steps are run.
     jax.config.update("jax_disable_most_optimizations", not law)
-    # Of the method that another one starts from, to where a window of a sampler's tuning ends: cut
-    # short, it may leave a chain lost.
+    # The method that another one starts from trains shortly, but to the end of a window of the
+    # sampler's tuning: cut short, that may leave a chain lost.
     starting_method.MOST_STEPS = USUAL_STEPS if law else 205
     # A verdict compiles a program.
     unwrap(bnn.run).__kwdefaults__["verdict"] = "verdicts" in item.fixturenames

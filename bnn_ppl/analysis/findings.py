@@ -29,7 +29,7 @@ MOST_DIVERGENT = 0.01
 # Nats a row that an approximation may fit worse than the point it was built around: what a Gaussian
 # loses whose sd is 2.5 times that of the residuals (log k + 1 / (2 k^2) - 1 / 2).
 MOST_LOSS = 0.5
-MOST_LOSS_OF_LABELS = 0.1  # likewise of classes: the labels' probability falls by a tenth
+MOST_LOSS_OF_LABELS = 0.1  # for class labels: their probability falls by a tenth
 FEW_MEMBERS_RHAT = 2.0  # of fits, above which a few of them do not show all that there are
 FAR_FROM_STANDARD = 30.0  # times the scale for which networks' priors and initialisers are made
 # Rows for each weight below which a fit takes noise for signal: least squares understates the noise
