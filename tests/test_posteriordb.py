@@ -37,7 +37,7 @@ def test_moments_are_the_reference(name, method):
             method(posterior),
             num_chains=4,
             num_warmup=1000,
-            num_draws=2000,
+            num_draws=4000,
             progress=False,
         )
     values = target.report({site: draws.posterior[site].values for site in draws.posterior})
