@@ -305,7 +305,7 @@ PACKAGES = ["bnn_ppl", "BlackJAX", "NumPyro"]
 
 
 class Made(NamedTuple):
-    """How a table is made; ``file`` (or several) and ``command`` say where its rows are from."""
+    """How a table is made; the file of its rows (or "a.csv, b.csv") and their command, or ""."""
 
     function: Callable[[], str]
     file: str = ""

@@ -43,8 +43,8 @@ def pytest_runtest_setup(item):
     law = item.get_closest_marker("slow") or item.get_closest_marker("statistical")
     # The compiler's optimisations pay where many steps are run.
     jax.config.update("jax_disable_most_optimizations", not law)
-    # The method that another one starts from trains shortly, but to the end of a window of the
-    # sampler's tuning: cut short, that may leave a chain lost.
+    # The method that another one starts from trains briefly, but to the end of a window of the
+    # sampler's tuning, which may leave a chain lost if it is cut short.
     starting_method.MOST_STEPS = USUAL_STEPS if law else 205
     # A verdict compiles a program.
     unwrap(bnn.run).__kwdefaults__["verdict"] = "verdicts" in item.fixturenames

@@ -69,3 +69,8 @@ def test_labels_of_mnist_have_a_least_accuracy(tables):
         ("accuracy", "0.959", "at least 0.960")
     ]
     assert not tables.missed_on_labels("imdb", means, NUTS)
+
+
+def test_counts_of_a_verdict_are_not_among_its_first_words(tables):
+    verdicts = ["12 of 4,000 draws diverged: shorter steps", "7 of 4,000 draws diverged: shorter"]
+    assert tables.beginnings(pandas.Series(verdicts)) == "draws diverged"

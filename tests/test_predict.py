@@ -237,11 +237,13 @@ def test_function_draws_are_the_predictions_of_each_draw(build, float64):
     assert got.attrs["method"] == "made up"
 
 
+IN_ONE_PASS = classes, heteroscedastic, outputs_as_an_event
+
+
 @pytest.mark.parametrize(
     "build",
     [
-        pytest.param(build, marks=() if build in quick else pytest.mark.thorough)
-        for quick in [(classes, heteroscedastic, outputs_as_an_event)]
+        pytest.param(build, marks=() if build in IN_ONE_PASS else pytest.mark.thorough)
         for build in LIKELIHOODS
     ],
 )

@@ -279,6 +279,16 @@ def test_a_wrong_variance_or_correlation_fails(iid):
         assert_close_in_sds(1.2 * (iid - MEAN), 0.0, np.sqrt(np.diag(covariance)))
 
 
+def test_a_few_draws_far_out_pass_within_errors_of_the_standard_deviation(iid):
+    draws = iid[..., 0].copy()
+    draws[0, :3] = 40.0
+    with pytest.raises(AssertionError, match="1.[1-9].. times"):
+        assert_close_in_sds(draws, 0.0, 1.0)
+    assert_close_in_sds(draws, 0.0, 1.0, sd_errors=5)
+    with pytest.raises(AssertionError, match="1.2.. times"):
+        assert_close_in_sds(1.2 * iid[..., 0], 0.0, 1.0, sd_errors=5)
+
+
 def test_too_few_effective_draws_fail():
     with pytest.raises(AssertionError, match=r"ESS \(\) is \d+, needed over 1000"):
         assert_means(correlated_chains(), 0.0, min_ess=1000)
