@@ -51,8 +51,7 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def evaluate(data: Any, posterior: bnn.Posterior, name: str) -> dict[str, Any]:
-    method = METHODS[name].build(posterior)
+def evaluate(data: Any, posterior: bnn.Posterior, method: bnn.Method) -> dict[str, Any]:
     began, cpu_before = time.perf_counter(), time.process_time()
     draws = bnn.run(
         jax.random.key(0), posterior, method, num_chains=method.counts.num_chains, progress=False
@@ -90,4 +89,4 @@ def row_of(
     """Run a method on a split, and give its row."""
     data, posterior, found = problem(name, split, scales, **settings)
     row = {"data": name, "split": split, "method": method} | found
-    return row | evaluate(data, posterior, method)
+    return row | evaluate(data, posterior, METHODS[method].build(posterior))

@@ -7,6 +7,7 @@ from tables import markdown, number, percent
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULTS = ROOT / "benchmarks" / "stored" / "defaults.csv"
+STEP_SIZES = DEFAULTS.with_name("step_sizes.csv")
 FIGURE = ROOT / "docs" / "figures" / "defaults.png"
 
 # Limits of acceptance for methods at their defaults.
@@ -119,6 +120,18 @@ def misses(path: Path = DEFAULTS) -> str:
         for what, value, limit in found:
             body.append([data, method, what, value, limit, beginnings(runs["verdict"])])
     return f"{limits}\n\n{markdown([head, *body]) if body else 'None was missed.'}"
+
+
+def step_sizes() -> str:
+    """Give a row a sampler and data set: NLL at multiples of the step size found, and the best."""
+    rows = pandas.read_csv(STEP_SIZES)
+    nll = rows.pivot_table(index=["data", "method"], columns="factor", values="nll", sort=False)
+    head = ["data", "method", *(f"× {factor:g}" for factor in sorted(nll.columns)), "best"]
+    body = [
+        [*key, *map(number, scores.sort_index()), f"× {scores.idxmin():g}"]
+        for key, scores in nll.iterrows()
+    ]
+    return markdown([head, *body])
 
 
 def missed(data: str, method: str, means: pandas.Series) -> list[tuple[str, str, str]]:

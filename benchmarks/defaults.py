@@ -9,8 +9,9 @@ full-batch sampler on the same split.
     python benchmarks/defaults.py --data yacht energy --methods descent sghmc --splits 1
     python benchmarks/defaults.py --table
 
---step-sizes compares the step sizes that were found with those of a sweep. Data sets other than
-yacht, energy and digits need BNN_PPL_DATA.
+--step-sizes runs samplers at multiples of the step size that was found, on the first split of each
+data set, and appends to benchmarks/stored/step_sizes.csv instead. Data sets other than yacht,
+energy and digits need BNN_PPL_DATA.
 """
 
 import argparse
@@ -22,9 +23,8 @@ from typing import Any
 
 import default_tables
 import jax
-import numpy as np
 import stored
-from at_defaults import COLUMNS, SCORES, evaluate, problem, row_of
+from at_defaults import COLUMNS, SCORES, TEMPERATURES, evaluate, problem, row_of
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
@@ -35,6 +35,8 @@ DATA: dict[str, dict[str, Any]] = {
     "mnist": {"subset": 10_000, "hidden": (200, 200)},
     "imdb": {"subset": 5_000, "net": "cnn_lstm"},
 }
+FACTORS = [1 / 4, 1 / 2, 1, 2, 4]  # of the step size found
+SWEPT = ["data", "method", "factor", "step_size", *SCORES, *TEMPERATURES]
 
 
 def main() -> None:
@@ -49,7 +51,7 @@ def main() -> None:
     parser.add_argument("--first-split", type=int, default=0)
     parser.add_argument("--results", type=Path, default=stored.FOLDER / "defaults.csv")
     parser.add_argument("--table", action="store_true", help="show the results so far and stop")
-    parser.add_argument("--step-sizes", action="store_true", help="compare step sizes and stop")
+    parser.add_argument("--step-sizes", action="store_true", help="sweep step sizes instead")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # data, method, splits
     args = parser.parse_args()
     args.results.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +63,8 @@ def main() -> None:
         for name in args.data:
             for method in args.methods:
                 start(name, method, args)
+    if args.step_sizes:
+        return
     print(f"{default_tables.defaults(args.results)}\n\n{default_tables.misses(args.results)}")
 
 
@@ -68,7 +72,7 @@ def start(name: str, method: str, args: argparse.Namespace) -> None:
     """Run the splits that are left in a process of its own, as a user's would be."""
     tabular = name not in ("digits", "mnist", "imdb")
     first = args.first_split if tabular else 0
-    splits = range(first, first + (args.splits if tabular else 1))
+    splits = range(first, first + (args.splits if tabular and not args.step_sizes else 1))
     splits = [k for k in splits if not done(args, name, method, k)]
     if splits:
         one = ["--one", name, method, ",".join(map(str, splits)), "--results", str(args.results)]
@@ -95,32 +99,19 @@ def done(args: argparse.Namespace, name: str, method: str, split: int) -> bool:
 
 
 def sweep(name: str, method: str, data: Any, posterior: bnn.Posterior) -> None:
-    """Compare the step size found with others: NLL and share of diverging draws."""
-    found = evaluate(data, posterior, method)["step_size"]
-    print(f"{name} {method}: found {found:.3g}")
-    for factor in (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8):
-        scored = evaluate_at(data, posterior, method, factor)
-        print(f"  x {factor:<6g} nll {scored['nll']:.4f} rmse {scored.get('rmse', np.nan):.4f}")
+    """Run with the step size that warm-up finds times each factor."""
+    for factor in FACTORS:
+        row = {"data": name, "method": method, "factor": factor}
+        row |= evaluate(data, posterior, at_factor(METHODS[method].build(posterior), factor))
+        stored.append(stored.FOLDER / "step_sizes.csv", row, SWEPT)
+        print({key: row[key] for key in SWEPT if row.get(key) == row.get(key)}, flush=True)
 
 
-def evaluate_at(data: Any, posterior: bnn.Posterior, name: str, factor: float) -> dict[str, float]:
-    """Run a method with the step size that its warm-up finds times a factor."""
-    method = METHODS[name].build(posterior)
-
+def at_factor(method: bnn.Method, factor: float) -> bnn.Method:
     def finish(state: Any) -> Any:
         return state._replace(step_size=factor * state.step_size)
 
-    draws = bnn.run(
-        jax.random.key(0),
-        posterior,
-        method._replace(finish=finish),
-        num_chains=method.counts.num_chains,
-        progress=False,
-        verdict=False,
-    )
-    prediction = bnn.predict(posterior, draws, data.test)
-    scores = bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale)
-    return {score: float(scores[score]) for score in SCORES if score in scores}
+    return method._replace(finish=finish)
 
 
 if __name__ == "__main__":

@@ -211,6 +211,24 @@ def large_estimator() -> str:
     return markdown([head, *body])
 
 
+def estimator_fits() -> str:
+    """Give a row a table: seconds of fits, and the programs that were compiled."""
+    rows = pandas.read_csv(STORED / "estimator_fits.csv")
+    head = ["data", "what", "fits", "seconds", "seconds a fit", "programs compiled"]
+    body = [
+        [
+            row["data"],
+            row["what"],
+            str(row["fits"]),
+            number(row["seconds"]),
+            number(row["seconds"] / row["fits"]),
+            str(row["compiled"]),
+        ]
+        for _, row in rows.iterrows()
+    ]
+    return markdown([head, *body])
+
+
 def many_chains() -> str:
     """Give a row a number of chains and method."""
     rows = pandas.read_csv(STORED / "many_chains.csv").sort_values("chains", kind="stable")
@@ -318,6 +336,12 @@ MADE = {
     "defaults": Made(default_tables.defaults, "defaults.csv", "python benchmarks/defaults.py"),
     "defaults/ratios": Made(default_tables.ratios, "defaults.csv", "python benchmarks/defaults.py"),
     "defaults/missed": Made(default_tables.misses),
+    "defaults/step_sizes": Made(
+        default_tables.step_sizes,
+        "step_sizes.csv",
+        "python benchmarks/defaults.py --step-sizes --data yacht boston "
+        "--methods sgld sghmc sgnht csgld",
+    ),
     "defaults/figure": Made(default_tables.figure_link),
     "uci": Made(  # whose first splits are those of defaults.py, which uci.py does not repeat
         uci, "defaults.csv, uci.csv", "python benchmarks/uci.py --data yacht boston energy concrete"
@@ -337,6 +361,9 @@ MADE = {
     "airfoil/test": Made(airfoil_test, "airfoil.csv", "python benchmarks/airfoil.py"),
     "large_data/estimator": Made(
         large_estimator, "large_estimator.csv", "python benchmarks/large_estimator.py"
+    ),
+    "waiting/estimator_fits": Made(
+        estimator_fits, "estimator_fits.csv", "python benchmarks/estimator_fits.py"
     ),
     "gradient_noise": Made(
         gradient_noise, "gradient_noise.csv", "python benchmarks/gradient_noise.py"
