@@ -17,7 +17,7 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.estimators import BayesianRegressor
-from bnn_ppl.methods.method import Method, usual_batch_size
+from bnn_ppl.methods.method import Method, usual_batch_size, usual_num_steps
 from bnn_ppl.methods.shared.langevin import langevin_move
 from bnn_ppl.methods.shared.self_paced import RATES, self_paced
 from bnn_ppl.sampling import starting_method
@@ -334,6 +334,28 @@ def test_contour_sgld_is_given_all_of_its_numbers_or_none():
 )
 def test_the_usual_batch_fits_rows_and_weights(num_rows, num_weights, size):
     assert usual_batch_size(num_rows, num_weights) == size
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_weights", "size", "steps"),
+    [
+        (277, 400, None, 100_000),
+        (10_000, 200_000, 128, 10_737),  # 128 * 200,000 * 10,737 = 2^38
+        (60_000, 480_000, 128, 46_800),  # 100 epochs
+        (5_000, 3_000_000, 128, 5_000),
+    ],
+)
+def test_training_of_costly_steps_has_a_smaller_budget(num_rows, num_weights, size, steps):
+    assert usual_num_steps(100_000, num_rows, num_weights, size) == steps
+
+
+def test_a_fit_of_a_large_network_has_the_smaller_budget():
+    x = np.zeros((1000, 100), np.float32)
+    net = partial(bnn.nets.MLP, 100, (1000, 1000), 1)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 0.1), (x, x[:, 0]))
+    assert bnn.ivon(posterior).counts.num_warmup == 5_000
+    assert bnn.descent(posterior).counts.num_warmup == 5_000
+    assert bnn.sghmc(posterior, 1e-5).counts.num_warmup == 300  # as of a small one
 
 
 def test_temperatures_are_averaged_over_the_steps_of_a_draw():

@@ -81,6 +81,20 @@ def usual_batch_size(num_rows: int, num_weights: int) -> int | None:
     return size if num_rows > 2 * size else None
 
 
+_TRAINING = 2**38  # rows times weights of all steps of training: minutes on two cores
+_LEAST_STEPS, _LEAST_EPOCHS = 5_000, 100
+
+
+def usual_num_steps(most: int, num_rows: int, num_weights: int, batch_size: int | None) -> int:
+    """Give the default budget of training.
+
+    It is `most` steps; fewer where these would take hours, but at least 5,000 and 100 epochs.
+    """
+    of_step = num_rows if batch_size is None else batch_size
+    least = max(_LEAST_STEPS, _LEAST_EPOCHS * (num_rows // of_step))
+    return min(most, max(_TRAINING // (of_step * num_weights), least))
+
+
 class Method(NamedTuple):
     """An inference method as :func:`bnn_ppl.run` sees it: pure functions of one chain.
 
@@ -339,11 +353,14 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
                 return _before_points(built, posterior, args, options)
             method = build(posterior, *args, **options)._replace(recipe=None)
             if method.counts == Counts():
-                size = None
+                num_rows, size = rows_of_share(method.subsample, posterior.num_rows), None
                 if description.get("stochastic_gradients"):
-                    num_rows = rows_of_share(method.subsample, posterior.num_rows)
                     size = usual_batch_size(num_rows, posterior.num_weights)
-                method = method._replace(counts=counts._replace(batch_size=size))
+                steps = counts.num_warmup
+                if description.get("kind") == "fit":
+                    steps = usual_num_steps(steps, num_rows, posterior.num_weights, size)
+                usual_counts = counts._replace(num_warmup=steps, batch_size=size)
+                method = method._replace(counts=usual_counts)
 
             return method._replace(recipe=Recipe(_maker(built, args, options), method))
 
