@@ -126,9 +126,9 @@ def step_sizes() -> str:
     """Give a row a sampler and data set: NLL at multiples of the step size found, and the best."""
     rows = pandas.read_csv(STEP_SIZES)
     nll = rows.pivot_table(index=["data", "method"], columns="factor", values="nll", sort=False)
-    head = ["data", "method", *(f"× {factor:g}" for factor in sorted(nll.columns)), "best"]
+    head = ["data", "method", *(f"x {factor:g}" for factor in sorted(nll.columns)), "best"]
     body = [
-        [*key, *map(number, scores.sort_index()), f"× {scores.idxmin():g}"]
+        [*key, *map(number, scores.sort_index()), f"x {scores.idxmin():g}"]
         for key, scores in nll.iterrows()
     ]
     return markdown([head, *body])

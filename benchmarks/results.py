@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import default_tables
 import frontier_table
+import numpy as np
 import pandas
 import peers_table
 from default_tables import FIGURE
@@ -26,6 +27,7 @@ from tables import cells, markdown, number
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED, STUDIES = ROOT / "benchmarks" / "stored", ROOT / "benchmarks" / "studies"
+PUBLISHED = ROOT / "benchmarks" / "published"
 PAGES = ROOT / "docs" / "results"
 ORDER = ["defaults", "early", "uci", "samplers", "gradients", "training", "mnist", "airfoil"]
 ORDER += ["peers", "comparison", "partly_bayesian", "priors", "large_data", "machines", "precision"]
@@ -229,6 +231,21 @@ def estimator_fits() -> str:
     return markdown([head, *body])
 
 
+def subspace() -> str:
+    """Give a row a way, RMSE and NLL a data set; last the published RMSE."""
+    rows = pandas.read_csv(STORED / "subspace.csv")
+    means = rows.groupby(["way", "data"], sort=False)[["rmse", "nll"]].mean()
+    published = pandas.read_csv(PUBLISHED / "subspace.csv").set_index("data")["rmse"]
+    names = rows["data"].unique()
+    head = ["", *(f"{name}, {score}" for name in names for score in ("RMSE", "NLL"))]
+    body = [
+        [way, *(number(value) for name in names for value in means.loc[way, name])]
+        for way in rows["way"].unique()
+    ]
+    known = [cell for name in names for cell in (number(published.get(name, np.nan)), "")]
+    return markdown([head, *body, ["published, on splits of its own", *known]])
+
+
 def many_chains() -> str:
     """Give a row a number of chains and method."""
     rows = pandas.read_csv(STORED / "many_chains.csv").sort_values("chains", kind="stable")
@@ -365,6 +382,7 @@ MADE = {
     "waiting/estimator_fits": Made(
         estimator_fits, "estimator_fits.csv", "python benchmarks/estimator_fits.py"
     ),
+    "priors/subspace_tables": Made(subspace, "subspace.csv", "python benchmarks/subspace.py"),
     "gradient_noise": Made(
         gradient_noise, "gradient_noise.csv", "python benchmarks/gradient_noise.py"
     ),

@@ -1,45 +1,51 @@
-"""Sample in a subspace of the weights and in all of them: RMSE, log-likelihood, seconds on tables.
+"""Sample in a subspace of the weights and in all of them: RMSE, NLL, coverage, seconds on tables.
 
 For each split: a path of sgld at its defaults, and the network's own predictions with it; NUTS on
 the path's principal components, on random directions, and in all weights (hmc); a deep ensemble.
-The prior's scale is found once a table.
+The prior's scale is found once a table. Each way is appended to benchmarks/stored/subspace.csv;
+rerun the command to resume.
 
-    python benchmarks/subspace.py --data yacht energy boston --splits 3
+    python benchmarks/subspace.py
+    python benchmarks/subspace.py --data yacht --splits 3
 """
 
 import argparse
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
-import pandas
+import stored
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem import Problem, conditioned, with_prior_scale
 
+COLUMNS = ["data", "split", "way", "rmse", "nll", "coverage_90", "cpu_seconds"]
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", default=["yacht", "energy", "boston"])
-    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--data", nargs="+", default=["yacht", "boston", "energy", "concrete"])
+    parser.add_argument("--splits", type=int, default=1)
     parser.add_argument("--rank", type=int, default=5)
+    parser.add_argument("--results", type=Path, default=stored.FOLDER / "subspace.csv")
     args = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", 2)
-    rows = []
     for name in args.data:
         scale = None
         for split in range(args.splits):
+            if stored.done(args.results, data=name, split=split):
+                continue
             problem = Problem(data=name, split=split, prior_scale=scale)
             data, posterior = conditioned(problem)
             if scale is None:
                 problem, posterior = with_prior_scale(problem, data, posterior)
                 scale = problem.prior_scale
             for way, found in answers(posterior, data, args.rank).items():
-                rows.append({"data": name, "split": split, "way": way, **found})
-                print(rows[-1], flush=True)
-    table = pandas.DataFrame(rows).groupby(["data", "way"], sort=False)
-    print(table.mean(numeric_only=True).drop(columns="split").to_markdown(floatfmt=".3g"))
+                row = {"data": name, "split": split, "way": way, **found}
+                stored.append(args.results, row, COLUMNS)
+                print(row, flush=True)
 
 
 def answers(posterior: bnn.Posterior, data: Any, rank: int) -> dict[str, dict[str, float]]:
@@ -48,10 +54,10 @@ def answers(posterior: bnn.Posterior, data: Any, rank: int) -> dict[str, dict[st
     pca, random = (bnn.subspace(posterior, path, rank, kind) for kind in ("pca", "random"))
     ways = {
         "the path": lambda: path,
-        f"pca {rank}, nuts": lambda: run(pca, bnn.nuts(pca), num_chains=4),
-        f"random {rank}, nuts": lambda: run(random, bnn.nuts(random), num_chains=4),
-        "ensemble": lambda: run(posterior, bnn.descent(posterior), num_chains=4),
-        "hmc": lambda: run(posterior, bnn.hmc(posterior), num_chains=4),
+        f"{rank} principal components": lambda: run(pca, bnn.nuts(pca), num_chains=4),
+        f"{rank} random directions": lambda: run(random, bnn.nuts(random), num_chains=4),
+        "deep ensemble of four": lambda: run(posterior, bnn.descent(posterior), num_chains=4),
+        "hmc in all weights": lambda: run(posterior, bnn.hmc(posterior), num_chains=4),
     }
     found = {}
     for way, draw in ways.items():
