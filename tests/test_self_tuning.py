@@ -257,6 +257,30 @@ def test_an_epoch_of_few_batches_does_not_cool_a_sampler_that_counts_on_their_no
     assert abs(squares.mean() - 1) < 0.1
 
 
+@pytest.mark.statistical
+def test_the_thermostat_heats_no_direction_in_which_gradients_are_noisy():
+    # Of twenty weights the data determine the sum. With one friction for all its variance was ten
+    # times too large, and those of the other directions a third.
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 1)) * np.ones(20) + 0.05 * rng.normal(size=(2000, 20))
+    y = x.mean(1) + 0.3 * rng.normal(size=2000)
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([20]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 0.3), obs=y)
+
+    posterior = bnn.condition(model, (x, y))
+    precision = x.T @ x / 0.09 + np.eye(20)
+    mean = np.linalg.solve(precision, x.T @ y / 0.09)
+    method = bnn.sgnht(posterior)
+    draws = run(posterior, method, num_chains=4, num_draws=1000, thin=50, batch_size=32)
+    values, axes = np.linalg.eigh(precision)
+    squares = (((draws.posterior["w"].values - mean) @ axes) ** 2 * values).mean((0, 1))
+    assert abs(squares[-1] - 1) < 0.2
+    assert abs(squares[:-1].mean() - 1) < 0.15
+
+
 @pytest.mark.parametrize("temperature", [1.0, 5.0])
 def test_the_noise_of_minibatches_takes_the_place_of_injected_noise(temperature):
     posterior, mean, _ = stiff(temperature)
