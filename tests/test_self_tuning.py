@@ -18,8 +18,8 @@ from bnn_ppl import cli
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import Method, usual_batch_size, usual_num_steps
-from bnn_ppl.methods.shared.langevin import langevin_move
 from bnn_ppl.methods.shared.self_paced import RATES, self_paced
+from bnn_ppl.methods.shared.tuned_steps import slowed_gradient
 from bnn_ppl.sampling import starting_method
 
 MINIBATCH_SAMPLERS = ["sgld", "sghmc", "sgnht", "csgld"]
@@ -258,9 +258,10 @@ def test_an_epoch_of_few_batches_does_not_cool_a_sampler_that_counts_on_their_no
 
 
 @pytest.mark.statistical
-def test_the_thermostat_heats_no_direction_in_which_gradients_are_noisy():
-    # Of twenty weights the data determine the sum. With one friction for all its variance was ten
-    # times too large, and those of the other directions a third.
+@pytest.mark.parametrize("name", ["sghmc", "sgnht"])
+def test_directions_in_which_gradients_are_noisy_are_not_too_hot(name):
+    # Of twenty weights the data determine the sum. With one friction for all its variance under
+    # sgnht was ten times too large, and those of the other directions a third.
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2000, 1)) * np.ones(20) + 0.05 * rng.normal(size=(2000, 20))
     y = x.mean(1) + 0.3 * rng.normal(size=2000)
@@ -273,32 +274,32 @@ def test_the_thermostat_heats_no_direction_in_which_gradients_are_noisy():
     posterior = bnn.condition(model, (x, y))
     precision = x.T @ x / 0.09 + np.eye(20)
     mean = np.linalg.solve(precision, x.T @ y / 0.09)
-    method = bnn.sgnht(posterior)
+    method = bnn.METHODS[name].build(posterior)
     draws = run(posterior, method, num_chains=4, num_draws=1000, thin=50, batch_size=32)
     values, axes = np.linalg.eigh(precision)
     squares = (((draws.posterior["w"].values - mean) @ axes) ** 2 * values).mean((0, 1))
     assert abs(squares[-1] - 1) < 0.2
-    assert abs(squares[:-1].mean() - 1) < 0.15
+    assert abs(squares[:-1].mean() - 1) < 0.3  # fewer independent draws
 
 
 @pytest.mark.parametrize("temperature", [1.0, 5.0])
-def test_the_noise_of_minibatches_takes_the_place_of_injected_noise(temperature):
+def test_the_noise_of_minibatches_meets_friction_by_its_covariance(temperature):
     posterior, mean, _ = stiff(temperature)
     x, y = (np.asarray(leaf) for leaf in posterior.data)
-    fisher = ((x * (y - x @ mean)[:, None] / 0.09) ** 2).sum(0)
-    mass = {"w": jnp.asarray(fisher / temperature + posterior.prior_std["w"] ** -2)}
-    noise = 10 * fisher / temperature**2  # variance of the gradient on one row in ten, drawn anew
-    size, injected = jnp.asarray(0.1 * float(min(mass["w"] / noise))), 0.2 * mass["w"]
-    chain = {"w": jnp.asarray(mean)}, {"w": jnp.zeros(3)}
+    by_row = x * (y - x @ mean)[:, None] / 0.09
+    covariance = 300 * 10 / temperature**2 * np.cov(by_row.T)  # of 30 rows of 300, drawn anew
+    position = {"w": jnp.asarray(mean)}
+    velocity = {"w": jnp.asarray(1 / np.sqrt(np.diag(covariance)))}
 
-    def momentum(key):
-        own_key, rows_key = jax.random.split(key)
-        rows = jax.random.randint(rows_key, (30,), 0, len(y))
+    def friction(key):
+        rows = jax.random.randint(key, (30,), 0, len(y))
         batch = posterior.data[0][rows], posterior.data[1][rows]
-        return langevin_move(posterior, 0.9, own_key, chain, batch, size, mass)[0][1]["w"]
+        _, slowed = slowed_gradient(posterior, position, batch, velocity, jnp.asarray(0.1))
+        return jax.grad(posterior.logdensity)(position, batch)["w"] - slowed["w"]
 
-    found = jax.jit(jax.vmap(momentum))(jax.random.split(jax.random.key(0), 20_000))
-    np.testing.assert_allclose(found.var(0), injected, rtol=0.05)
+    found = jax.jit(jax.vmap(friction))(jax.random.split(jax.random.key(0), 20_000)).mean(0)
+    expected = 0.1 / 2 * (1 - 1 / 30) * covariance @ np.asarray(velocity["w"])
+    np.testing.assert_allclose(found, expected, rtol=0.05)
 
 
 def test_sghmc_has_less_friction_where_it_finds_its_step_size():

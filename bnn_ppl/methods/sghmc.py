@@ -76,14 +76,15 @@ def sghmc(
 
     Notes
     -----
-    The step size and M are found as by :func:`bnn_ppl.sgld`, but for two things. The injected noise
-    is reduced by the minibatch's own, of variance :math:`\epsilon (N / |B|) F / T` with F the
-    Fisher information in M, to no less than 0 (Chen et al., 2014, section 3.3). Minibatches are
-    then drawn with replacement, since without it their noise would cancel over an epoch. And the
-    error aimed at includes what a step would add to the kinetic temperature without
-    friction, :math:`\epsilon\, g^\top M^{-1} g / (4 d)` in d dimensions, as for
-    :func:`bnn_ppl.sgnht`. A momentum nearer to 1 mixes faster where stability, not gradient noise,
-    limits the step.
+    The step size and M are found as by :func:`bnn_ppl.sgld`, but for two things. The noise of a
+    minibatch meets a friction of its own: g also has the term
+    :math:`-\tfrac12 \sqrt\epsilon\, \hat C M^{-1} m` with the covariance :math:`\hat C` of the
+    minibatch's gradient (Chen et al., 2014, section 3.3, with a friction larger by its
+    :math:`\hat B`), computed as in :func:`bnn_ppl.sgnht`. Minibatches are then drawn with
+    replacement, since without it their noise would cancel over an epoch. And the error aimed at
+    includes what a step would add to the kinetic temperature without friction,
+    :math:`\epsilon\, g^\top M^{-1} g / (4 d)` in d dimensions, as for :func:`bnn_ppl.sgnht`. A
+    momentum nearer to 1 mixes faster where stability, not gradient noise, limits the step.
 
     Raises
     ------

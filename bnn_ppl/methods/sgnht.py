@@ -12,12 +12,11 @@ from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.shared.tuned_steps import (
     EXCESS,
     configurational_temperature,
-    rows_a_row,
+    slowed_gradient,
     tuned,
 )
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.trace import likelihood_alone
 
 Tree = Any
 
@@ -122,7 +121,7 @@ def _self_tuned(
         moved = optax.tree.add_scale(scaled.position, size, scaled.momentum)
         position = jax.tree.map(jnp.divide, moved, roots)
         velocity = jax.tree.map(jnp.divide, scaled.momentum, roots)
-        lp, gradient = _slowed_gradient(posterior, position, batch, velocity, size)
+        lp, gradient = slowed_gradient(posterior, position, batch, velocity, size)
         force = jax.tree.map(jnp.divide, gradient, roots)
         new = kernel(key, scaled, lambda position, batch: force, batch, size)
         num_weights = posterior.num_weights
@@ -145,30 +144,3 @@ def _self_tuned(
         {"method": "sgnht", "step_size": None, "friction": friction},
     )
     return method._replace(independent_batches=True)
-
-
-def _slowed_gradient(
-    posterior: Posterior, position: Tree, batch: Any, velocity: Tree, size: jax.Array
-) -> tuple[jax.Array, Tree]:
-    """Give the log-density and its gradient, with friction against the minibatch's noise.
-
-    The product of the rows' gradients with the velocity is a directional derivative, so that no
-    gradient of a single row is needed.
-    """
-    ratio = rows_a_row(posterior, batch)
-    if ratio == 1:  # all rows: no noise
-        return jax.value_and_grad(posterior.logdensity)(position, batch)
-
-    def by_row(position: Tree) -> jax.Array:
-        return posterior.log_likelihood(position, batch)
-
-    _, along = jax.jvp(by_row, (position,), (velocity,))
-    friction = size / 2 * ratio / posterior.temperature * (along - jnp.mean(along))
-
-    def slowed(position: Tree) -> tuple[jax.Array, jax.Array]:
-        terms = posterior.terms(position, batch)
-        lp = posterior.total(terms, batch)
-        return lp - posterior.total(likelihood_alone(friction * terms.log_likelihood), batch), lp
-
-    gradient, lp = jax.grad(slowed, has_aux=True)(position)
-    return lp, gradient

@@ -18,7 +18,7 @@ from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.tuned_steps import (
     EXCESS,
     configurational_temperature,
-    gradient_variance,
+    slowed_gradient,
     tuned,
 )
 from bnn_ppl.model.arguments import check_arguments
@@ -200,12 +200,13 @@ def langevin_move(
 ) -> tuple[tuple[Tree, Tree], dict]:
     """Move a position and its momentum by a step, and measure both temperatures."""
     position, before = chain
-    lp, gradient = jax.value_and_grad(posterior.logdensity)(position, batch)
     root = jnp.sqrt(size)
-    injected = optax.tree.scale(2 * (1 - momentum), mass)
     if momentum:  # with little friction the minibatch's noise counts (Chen et al., 2014, sec. 3.3)
-        own = gradient_variance(posterior, mass, batch, replaced=True)
-        injected = jax.tree.map(lambda v, o: jnp.maximum(v - size * o, 0.0), injected, own)
+        velocity = jax.tree.map(jnp.divide, before, mass)
+        lp, gradient = slowed_gradient(posterior, position, batch, velocity, root)
+    else:
+        lp, gradient = jax.value_and_grad(posterior.logdensity)(position, batch)
+    injected = optax.tree.scale(2 * (1 - momentum), mass)
     after = jax.tree.map(
         lambda old, g, e, v: momentum * old + root * g + jnp.sqrt(v) * e,
         *(before, gradient, gaussian_like(key, position), injected),

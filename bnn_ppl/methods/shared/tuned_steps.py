@@ -141,7 +141,7 @@ def tuned(
         gradient = _probe(posterior, key, point, batch)
         squares = jax.tree.map(lambda total, g: total + g**2, state.squares, gradient)
         mass = _mass(posterior, optax.tree.scale(1 / (state.num_steps + 1), squares), batch)
-        step_size = first_step_size(jnp.asarray(1.0 + rows_a_row(posterior, batch)))
+        step_size = first_step_size(jnp.asarray(1.0 + _rows_a_row(posterior, batch)))
         info = jax.eval_shape(move, key, state.chain, batch, state.step_size, state.mass)[1]
         state = state._replace(squares=squares, mass=mass, step_size=step_size)
         return state, recorded(_of_one_gradient(info), state.step_size)
@@ -192,14 +192,14 @@ def _probe(posterior: Posterior, key: Array, position: Tree, batch: Any) -> Tree
     return jax.grad(signed)(position)
 
 
-def rows_a_row(posterior: Posterior, batch: Any) -> float:
+def _rows_a_row(posterior: Posterior, batch: Any) -> float:
     """Give how many rows each one of a batch stands for."""
     return posterior.num_rows / batch[1].shape[0]
 
 
 def _mass(posterior: Posterior, mean_squares: Tree, batch: Any) -> Tree:
     """Give the prior's precision plus the Fisher information, from mean squares of probes."""
-    factor = posterior.temperature / rows_a_row(posterior, batch)
+    factor = posterior.temperature / _rows_a_row(posterior, batch)
     return {
         site: factor * square + posterior.prior_std[site] ** -2
         for site, square in mean_squares.items()
@@ -211,9 +211,36 @@ def gradient_variance(posterior: Posterior, mass: Tree, batch: Any, replaced: bo
 
     Of all rows it is 0, and less by that of one batch if they are drawn without replacement.
     """
-    ratio = rows_a_row(posterior, batch)
+    ratio = _rows_a_row(posterior, batch)
     factor = (ratio if replaced and ratio > 1 else max(ratio - 1, 0.0)) / posterior.temperature
     return {site: factor * (m - posterior.prior_std[site] ** -2) for site, m in mass.items()}
+
+
+def slowed_gradient(
+    posterior: Posterior, position: Tree, batch: Any, velocity: Tree, size: Array
+) -> tuple[Array, Tree]:
+    """Give the log-density and its gradient, with friction against the minibatch's noise.
+
+    The product of the rows' gradients with the velocity is a directional derivative, so that no
+    gradient of a single row is needed.
+    """
+    ratio = _rows_a_row(posterior, batch)
+    if ratio == 1:  # all rows: no noise
+        return jax.value_and_grad(posterior.logdensity)(position, batch)
+
+    def by_row(position: Tree) -> Array:
+        return posterior.log_likelihood(position, batch)
+
+    _, along = jax.jvp(by_row, (position,), (velocity,))
+    friction = size / 2 * ratio / posterior.temperature * (along - jnp.mean(along))
+
+    def slowed(position: Tree) -> tuple[Array, Array]:
+        terms = posterior.terms(position, batch)
+        lp = posterior.total(terms, batch)
+        return lp - posterior.total(likelihood_alone(friction * terms.log_likelihood), batch), lp
+
+    gradient, lp = jax.grad(slowed, has_aux=True)(position)
+    return lp, gradient
 
 
 def _instability(info: dict[str, Array]) -> Array:
