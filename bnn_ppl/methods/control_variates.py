@@ -18,7 +18,8 @@ from bnn_ppl.runtime.checks import check_count
 
 Tree = Any
 
-_OWN_NOISE = "sghmc", "smile"  # which find their step sizes from the noise of plain minibatches
+# These find their step sizes from the noise of plain minibatches.
+_OWN_NOISE = "sghmc", "sgnht", "smile"
 MOST_WEIGHTS = 5000  # whose Hessian, of 100 MB a chain, is kept with order=2
 
 
@@ -69,7 +70,7 @@ def control_variates(
     posterior
         Posterior to sample.
     method
-        Method built with it that takes minibatches: sgld, sgnht or kinetic_langevin; sghmc or smile
+        Method built with it that takes minibatches: sgld or kinetic_langevin; sghmc, sgnht or smile
         with a step size, since they derive from the noise of plain minibatches the one they find.
     batch_size
         Rows of a minibatch. None: as many as the method would take, but at most a tenth of all.

@@ -175,7 +175,7 @@ def _tuned_move(
 ) -> tuple[Chain, dict[str, Array]]:
     """Take a step in units of S; measure its energy error, if that is wanted."""
     dims = posterior.num_weights
-    own = gradient_variance(posterior, mass, batch, replaced=True)
+    own = gradient_variance(posterior, mass, batch)
     if not precondition:
         mean = optax.tree.sum(mass) / dims
         mass = jax.tree.map(lambda m: jnp.broadcast_to(mean, m.shape), mass)

@@ -206,13 +206,13 @@ def _mass(posterior: Posterior, mean_squares: Tree, batch: Any) -> Tree:
     }
 
 
-def gradient_variance(posterior: Posterior, mass: Tree, batch: Any, replaced: bool = False) -> Tree:
+def gradient_variance(posterior: Posterior, mass: Tree, batch: Any) -> Tree:
     """Give the variance of a minibatch's gradient, which the Fisher information in the mass tells.
 
-    Of all rows it is 0, and less by that of one batch if they are drawn without replacement.
+    Of all rows it is 0; those of a minibatch are drawn with replacement.
     """
     ratio = _rows_a_row(posterior, batch)
-    factor = (ratio if replaced and ratio > 1 else max(ratio - 1, 0.0)) / posterior.temperature
+    factor = (ratio if ratio > 1 else 0.0) / posterior.temperature
     return {site: factor * (m - posterior.prior_std[site] ** -2) for site, m in mass.items()}
 
 
