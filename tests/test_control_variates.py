@@ -177,8 +177,9 @@ def test_what_cannot_have_other_gradients_is_refused(monkeypatch):
     posterior, _, _ = linear()
     with pytest.raises(ValueError, match="got hmc, expected a sampler on minibatches"):
         bnn.control_variates(posterior, bnn.hmc(posterior))
-    with pytest.raises(ValueError, match="got sghmc without step_size"):
-        bnn.control_variates(posterior, bnn.sghmc(posterior))
+    for sampler in (bnn.sghmc, bnn.sgnht):
+        with pytest.raises(ValueError, match=f"got {sampler.__name__} without step_size"):
+            bnn.control_variates(posterior, sampler(posterior))
     with pytest.raises(ValueError, match="got order=3, expected 1 or 2"):
         bnn.control_variates(posterior, bnn.sgld(posterior, 1e-3), order=3)
     monkeypatch.setattr("bnn_ppl.methods.control_variates.MOST_WEIGHTS", 2)

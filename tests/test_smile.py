@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from stats import assert_means, effective_sample_size
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.smile import Chain, _move, _tuned_move
+from bnn_ppl.methods.smile import Chain, _move
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -128,31 +128,6 @@ def test_preconditioned_it_is_nearer_to_the_variances_where_noise_is_unequal():
 
 
 # --- one step
-
-
-def test_noise_of_minibatches_and_injected_noise_make_noise_of_one_variance():
-    posterior, mean, _ = unequal()
-    x, y = (np.asarray(leaf) for leaf in posterior.data)
-    fisher = ((x * (y - x @ mean)[:, None] / 0.09) ** 2).sum(0)
-    mass = {"w": jnp.asarray(fisher + 1)}
-    chain = Chain({"w": jnp.asarray(mean)}, {"w": jnp.array([1.0, 0.0, 0.0])})
-
-    def turned(key, precondition):
-        own_key, rows_key = jax.random.split(key)
-        rows = jax.random.randint(rows_key, (30,), 0, 300)
-        batch = posterior.data[0][rows], posterior.data[1][rows]
-        moved = _tuned_move(posterior, 1e3, precondition, False, own_key, chain, batch, 0.01, mass)[
-            0
-        ]
-        return moved.direction["w"][1:]
-
-    def spread(precondition):
-        keys = jax.random.split(jax.random.key(0), 20_000)
-        return jax.jit(jax.vmap(lambda key: turned(key, precondition)))(keys).std(0)
-
-    completed, plain = spread(True), spread(False)
-    assert completed[1] / completed[0] == pytest.approx(1, abs=0.05)
-    assert abs(plain[1] / plain[0] - 1) > 0.5
 
 
 def test_the_energy_of_a_step_is_that_of_a_hamiltonian_of_constant_speed():

@@ -50,11 +50,14 @@ def sgnht(
     does not heat the chain. Minibatches are drawn with replacement: without it, their noise would
     cancel over an epoch, and the thermostat would leave the chain too cold.
 
-    One friction for all weights leaves those with noisy gradients too hot and the others too cold.
-    Where the step size is found in warm-up, the noise meets a friction of its own (Shang et al.,
-    2015): g also has the term :math:`-\tfrac h2 \hat C p` with the covariance of the minibatch's
-    gradient, :math:`\hat C = (N / |B| T)^2 \sum_{i \in B} (g_i - \bar g)(g_i - \bar g)^\top`,
-    :math:`g_i` the gradient of a row's log-likelihood and :math:`\bar g` their mean.
+    One friction for all weights leaves directions with noisy gradients too hot, the others too
+    cold. Where the step size is found in warm-up, the noise meets a friction of its own (Shang et
+    al., 2015): g also has the term :math:`-\tfrac h2 \hat C p` with the covariance of the
+    minibatch's gradient, from :math:`g_i`, the gradients of its rows' log-likelihoods, and their
+    mean:
+
+    .. math:: \hat C = \frac{N^2}{T^2 |B| (|B| - 1)}
+        \sum_{i \in B} (g_i - \bar g)(g_i - \bar g)^\top
 
     **Biased** to first order in the step size.
 

@@ -17,6 +17,7 @@ from bnn_ppl.methods.shared.tuned_steps import (
     EXCESS,
     configurational_temperature,
     gradient_variance,
+    slowed_gradient,
     tuned,
 )
 from bnn_ppl.model.arguments import check_arguments
@@ -72,7 +73,8 @@ def smile(
     injected noise does anyway, and the posterior remains stationary; if it is not, the weights of
     noisy gradients are too wide. Hence S, the inverse root of each gradient's variance, as the
     paper preconditions by the gradients' noise; here the prior's precision is added to it, since
-    weights that the data do not determine have none.
+    weights that the data do not determine have none. What differs between other directions than
+    those of single weights meets a friction (see Notes).
 
     **Biased** to second order in the step size.
 
@@ -87,8 +89,8 @@ def smile(
         Distance L over which the direction decorrelates, in the same units, without the noise of
         minibatches. None: sqrt(d).
     precondition
-        Whether S, where it is found, differs between weights, and the injected noise completes that
-        of the minibatches to noise that does not. If not, S is one number.
+        Whether S, where it is found, differs between weights, and the noise of the minibatches
+        meets a friction of its own. If not, S is one number.
 
     Notes
     -----
@@ -106,11 +108,11 @@ def smile(
     with a quarter of the step size. The squared change of energy by weight is recorded in warm-up,
     as ``energy_error``.
 
-    The injected noise of u has the variance :math:`\nu^2 - (\epsilon S / (d - 1))^2 F N / |B|` per
-    weight, where :math:`\nu^2 = (e^{2 \epsilon / L} - 1) / d` or, if it is larger, the largest of
-    what is subtracted: together with the minibatch's own it is the same in all directions. Each
-    minibatch is drawn anew, with replacement: over an epoch its noise would sum to zero, which is
-    also a bias. (Both are ours.)
+    The noise of a minibatch meets a friction of its own: g also has the term
+    :math:`-\tfrac \epsilon 2 \tfrac d{d - 1} \hat C S u` with the covariance :math:`\hat C` of the
+    minibatch's gradient, as in :func:`bnn_ppl.sgnht`; so u stays uniform, in many dimensions,
+    whatever the noise. Each minibatch is drawn anew, with replacement: over an epoch its noise
+    would sum to zero, which is also a bias. (Both are ours.)
 
     Raises
     ------
@@ -158,8 +160,7 @@ def _given_move(
     mass: Tree,
 ) -> tuple[Chain, dict[str, Array]]:
     """Take a step, with all of the noise of u injected."""
-    none = optax.tree.zeros_like(mass)
-    return _move(posterior, length, key, chain, batch, size, mass, none)[:2]
+    return _move(posterior, length, key, chain, batch, size, mass, slows=False)[:2]
 
 
 def _tuned_move(
@@ -175,21 +176,19 @@ def _tuned_move(
 ) -> tuple[Chain, dict[str, Array]]:
     """Take a step in units of S; measure its energy error, if that is wanted."""
     dims = posterior.num_weights
-    own = gradient_variance(posterior, mass, batch)
+    noise = jax.tree.map(jnp.divide, gradient_variance(posterior, mass, batch), mass)
     if not precondition:
         mean = optax.tree.sum(mass) / dims
         mass = jax.tree.map(lambda m: jnp.broadcast_to(mean, m.shape), mass)
     scale = jax.tree.map(lambda m: m**-0.5, mass)
-    own = jax.tree.map(jnp.divide, own, mass)
-    noise = optax.tree.sum(own) / dims
-    known = own if precondition else optax.tree.zeros_like(own)
-    new, info, gained = _move(posterior, length, key, chain, batch, size, scale, known)
+    new, info, gained = _move(posterior, length, key, chain, batch, size, scale, precondition)
     instability = jnp.abs(gained) / dims
     if not measured:
         return new, info | {"instability": instability}
     before, after = (posterior.logdensity(at.position, batch) for at in (chain, new))
     error = (gained - after + before) ** 2 / dims
-    bias = _OF_ENERGY_ERROR * error ** (1 / 3) + _OF_NOISE * size**2 * noise / dims
+    mean_noise = optax.tree.sum(noise) / dims
+    bias = _OF_ENERGY_ERROR * error ** (1 / 3) + _OF_NOISE * size**2 * mean_noise / dims
     return new, info | {
         "instability": jnp.maximum(instability, jnp.abs(gained - after + before) / dims),
         "energy_error": error,
@@ -206,16 +205,21 @@ def _move(
     batch: Any,
     size: Array,
     scale: Tree,
-    own: Tree,
+    slows: bool,
 ) -> tuple[Chain, dict[str, Array], Array]:
-    """Take a step; give also the kinetic energy gained. Gradients, scaled, have the noise `own`."""
+    """Take a step, slowed by the minibatch's noise or not; give the kinetic energy gained too."""
     dims = posterior.num_weights
 
     def drift(position: Tree, direction: Tree) -> Tree:
         return jax.tree.map(lambda w, s, u: w + size / 2 * s * u, position, scale, direction)
 
     position = drift(*chain)
-    lp, gradient = jax.value_and_grad(posterior.logdensity)(position, batch)
+    if slows:
+        velocity = optax.tree.mul(scale, chain.direction)
+        time = size * dims / (dims - 1)
+        lp, gradient = slowed_gradient(posterior, position, batch, velocity, time)
+    else:
+        lp, gradient = jax.value_and_grad(posterior.logdensity)(position, batch)
     info = step_info(
         lp, configurational_temperature=configurational_temperature(position, gradient)
     )
@@ -223,10 +227,6 @@ def _move(
     position = drift(position, direction)
     # Beyond, the direction is all noise.
     wanted = jnp.expm1(jnp.minimum(2 * size / length, 50.0)) / dims
-    there = optax.tree.scale((size / (dims - 1)) ** 2, own)
-    wanted = jnp.maximum(wanted, optax.tree.max(there))
-    direction = jax.tree.map(
-        lambda u, v, e: u + jnp.sqrt(wanted - v) * e,
-        *(direction, there, gaussian_like(key, direction)),
-    )
+    noise = gaussian_like(key, direction)
+    direction = optax.tree.add_scale(direction, jnp.sqrt(wanted), noise)
     return Chain(position, normalised(direction)), info, gained

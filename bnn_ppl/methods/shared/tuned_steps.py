@@ -219,10 +219,11 @@ def gradient_variance(posterior: Posterior, mass: Tree, batch: Any) -> Tree:
 def slowed_gradient(
     posterior: Posterior, position: Tree, batch: Any, velocity: Tree, size: Array
 ) -> tuple[Array, Tree]:
-    """Give the log-density and its gradient, with friction against the minibatch's noise.
+    """Give the log-density and its gradient, less half of `size` times C times the velocity.
 
-    The product of the rows' gradients with the velocity is a directional derivative, so that no
-    gradient of a single row is needed.
+    C is the covariance of the minibatch's gradient as its rows tell it. This friction removes what
+    the noise of the gradient adds in steps of `size`. The rows' gradients times the velocity are a
+    directional derivative, and their weighted sum is one gradient: none is taken by row.
     """
     ratio = _rows_a_row(posterior, batch)
     if ratio == 1:  # all rows: no noise
@@ -232,7 +233,9 @@ def slowed_gradient(
         return posterior.log_likelihood(position, batch)
 
     _, along = jax.jvp(by_row, (position,), (velocity,))
-    friction = size / 2 * ratio / posterior.temperature * (along - jnp.mean(along))
+    unbiased = along.size / max(along.size - 1, 1)  # a single row tells nothing
+    factor = size / 2 * unbiased * ratio / posterior.temperature
+    friction = factor * (along - jnp.mean(along))
 
     def slowed(position: Tree) -> tuple[Array, Array]:
         terms = posterior.terms(position, batch)
