@@ -77,7 +77,7 @@ def sghmc(
     Notes
     -----
     The step size and M are found as by :func:`bnn_ppl.sgld`, but for two things. The noise of a
-    minibatch meets a friction of its own: g also has the term
+    minibatch is countered by friction: g also has the term
     :math:`-\tfrac12 \sqrt\epsilon\, \hat C M^{-1} m` with the covariance :math:`\hat C` of the
     minibatch's gradient (Chen et al., 2014, section 3.3, with a friction larger by its
     :math:`\hat B`), computed as in :func:`bnn_ppl.sgnht`. Minibatches are then drawn with

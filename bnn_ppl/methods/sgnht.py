@@ -51,8 +51,8 @@ def sgnht(
     cancel over an epoch, and the thermostat would leave the chain too cold.
 
     One friction for all weights leaves directions with noisy gradients too hot, the others too
-    cold. Where the step size is found in warm-up, the noise meets a friction of its own (Shang et
-    al., 2015): g also has the term :math:`-\tfrac h2 \hat C p` with the covariance of the
+    cold. Where the step size is found in warm-up, friction counters the noise (Shang et al.,
+    2015): g also has the term :math:`-\tfrac h2 \hat C p` with the covariance of the
     minibatch's gradient, from :math:`g_i`, the gradients of its rows' log-likelihoods, and their
     mean:
 

@@ -73,8 +73,8 @@ def smile(
     injected noise does anyway, and the posterior remains stationary; if it is not, the weights of
     noisy gradients are too wide. Hence S, the inverse root of each gradient's variance, as the
     paper preconditions by the gradients' noise; here the prior's precision is added to it, since
-    weights that the data do not determine have none. What differs between other directions than
-    those of single weights meets a friction (see Notes).
+    weights that the data do not determine have none. Noise that is correlated between weights is
+    countered by friction (see Notes).
 
     **Biased** to second order in the step size.
 
@@ -90,7 +90,7 @@ def smile(
         minibatches. None: sqrt(d).
     precondition
         Whether S, where it is found, differs between weights, and the noise of the minibatches
-        meets a friction of its own. If not, S is one number.
+        is countered by friction. If not, S is one number.
 
     Notes
     -----
@@ -108,7 +108,7 @@ def smile(
     with a quarter of the step size. The squared change of energy by weight is recorded in warm-up,
     as ``energy_error``.
 
-    The noise of a minibatch meets a friction of its own: g also has the term
+    The noise of a minibatch is countered by friction: g also has the term
     :math:`-\tfrac \epsilon 2 \tfrac d{d - 1} \hat C S u` with the covariance :math:`\hat C` of the
     minibatch's gradient, as in :func:`bnn_ppl.sgnht`; so u stays uniform, in many dimensions,
     whatever the noise. Each minibatch is drawn anew, with replacement: over an epoch its noise

@@ -221,9 +221,9 @@ def slowed_gradient(
 ) -> tuple[Array, Tree]:
     """Give the log-density and its gradient, less half of `size` times C times the velocity.
 
-    C is the covariance of the minibatch's gradient as its rows tell it. This friction removes what
-    the noise of the gradient adds in steps of `size`. The rows' gradients times the velocity are a
-    directional derivative, and their weighted sum is one gradient: none is taken by row.
+    C is the covariance of the minibatch's gradient, estimated from its rows. This friction removes
+    the energy that the gradient's noise adds in steps of `size`. It needs no per-example gradients:
+    their products with the velocity are a directional derivative, their weighted sum one gradient.
     """
     ratio = _rows_a_row(posterior, batch)
     if ratio == 1:  # all rows: no noise
