@@ -18,6 +18,7 @@ import argparse
 import os
 import subprocess
 import sys
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def sweep(name: str, method: str, data: Any, posterior: bnn.Posterior) -> None:
         row = {"data": name, "method": method, "factor": factor}
         row |= evaluate(data, posterior, at_factor(METHODS[method].build(posterior), factor))
         stored.append(stored.FOLDER / "step_sizes.csv", row, SWEPT)
-        print({key: row[key] for key in SWEPT if row.get(key) == row.get(key)}, flush=True)
+        print({key: row[key] for key in SWEPT if row.get(key, nan) == row.get(key)}, flush=True)
 
 
 def at_factor(method: bnn.Method, factor: float) -> bnn.Method:

@@ -581,6 +581,7 @@ def test_draws_of_small_data_are_further_apart(num_rows, thin):
     net = partial(bnn.nets.MLP, 2, (100,), 1)
     posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in()), (x, y))
     assert bnn.sghmc(posterior).counts.thin == bnn.sgld(posterior).counts.thin == thin
+    assert bnn.sgnht(posterior).counts.thin == 300  # which moves farther
     # swag's path is short: of a long one the mean fits badly.
     steps = bnn.swag(posterior).counts.num_warmup - bnn.sgld(posterior).counts.num_warmup
     assert steps == 100 * 60

@@ -179,7 +179,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
     @known_keywords
     def __init__(
         self,
-        method: str | Callable[..., bnn.Method] = "sghmc",
+        method: str | Callable[..., bnn.Method] = "sgnht",
         *,
         noise: Literal["learnt", "heteroscedastic"] | float = "learnt",
         covariance: Literal["diagonal", "full"] = "diagonal",

@@ -38,7 +38,7 @@ class BayesianNetwork(BaseEstimator):
     @known_keywords
     def __init__(
         self,
-        method: str | Callable[..., bnn.Method] = "sghmc",
+        method: str | Callable[..., bnn.Method] = "sgnht",
         *,
         method_options: Mapping[str, Any] | None = None,
         hidden: int | Sequence[int] = (50,),

@@ -20,6 +20,8 @@ from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
 
+_MOST_THIN = 300  # steps from one draw to the next
+
 
 class ThermostatState(NamedTuple):
     """State of a chain."""
@@ -32,7 +34,7 @@ class ThermostatState(NamedTuple):
     gives="draws",
     cost="a gradient on a minibatch",
     bias="first order in the step size, plus gradient noise",
-    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 900 steps apart",
+    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
     stochastic_gradients=True,
     takes_batch_statistics=True,
 )
@@ -146,4 +148,6 @@ def _self_tuned(
         lambda square: jnp.sqrt(4 * EXCESS / square),
         {"method": "sgnht", "step_size": None, "friction": friction},
     )
-    return method._replace(independent_batches=True)
+    # It moves so far in 300 steps that draws farther apart are not worth their time.
+    counts = method.counts._replace(thin=min(method.counts.thin, _MOST_THIN))
+    return method._replace(independent_batches=True, counts=counts)

@@ -21,7 +21,7 @@ from bnn_ppl.model.checks import (
     distribution_at,
 )
 from bnn_ppl.model.features import FixedPart, fixed_part
-from bnn_ppl.model.initial import initialiser, start
+from bnn_ppl.model.initial import initialiser, shapes_and_sites_from_prior
 from bnn_ppl.model.microbatch import fitting_microbatch, fitting_rows
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.points import holding, point_shapes, with_points_held
@@ -56,6 +56,8 @@ class Conditions(NamedTuple):
     stream: Stream | None
     chunks: Chunks | None  # of the stream
     observed: str
+    shapes: Position  # of a position
+    from_prior: set[str]  # sites whose chains start at a draw from it
     points: dict[str, tuple[int, ...]]  # shapes
     temperature: float
     tempered: str
@@ -152,7 +154,7 @@ def condition(
     if stream is not None:
         check_classes(model, stream, data)
     layers = layers_of(tuple(found), data[0], microbatch, streamed=stream is not None)
-    shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
+    shapes, from_prior = shapes_and_sites_from_prior(model, data)
     by_row = _by_row(model)
     automatic = microbatch is None
     if microbatch is None and layers is None:
@@ -169,6 +171,8 @@ def condition(
         stream=stream,
         chunks=chunks,
         observed=observed,
+        shapes=shapes,
+        from_prior=from_prior,
         points=points,
         temperature=float(temperature),
         tempered=tempered,
@@ -215,7 +219,7 @@ def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
     num_rows = len(data[1]) if given.stream is None else given.stream.num_rows
     prior_std, precisions = prior_summary(model, data)
     widening = temperature**0.5 if given.tempered == "posterior" else 1.0
-    shapes = jax.eval_shape(partial(start, model), jax.random.key(0), data)
+    shapes = {site: leaf for site, leaf in given.shapes.items() if site not in held}
     pinned = partial(in_precision, precision)
     terms = pinned(_terms(model, given.microbatch, given.automatic))
     total = partial(_total, temperature, given.tempered, num_rows)
@@ -250,6 +254,9 @@ def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
     def no_part() -> FixedPart | None:
         return None  # what a batch's statistics have gone into is not a row's own
 
+    at_random = not given.from_prior.isdisjoint(shapes)
+    init = initialiser(model, data, log_likelihood, with_sites_from_prior=at_random)
+
     find = no_part
     if given.layers is None:
         find = cache(pinned(_finder_of_fixed_part(model, shapes, data)))
@@ -265,7 +272,7 @@ def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
         check_finite(found, given.observed)
 
     return Posterior(
-        init=pinned(initialiser(model, data, log_likelihood)),
+        init=pinned(init),
         from_prior=from_prior,
         log_prior=log_prior,
         log_likelihood=log_likelihood,

@@ -25,9 +25,27 @@ def start(model: Callable, key: Array, data: Batch) -> Position:
     return unconstrained(traced(model, *data[:2], key, substitute_fn=initial_value))
 
 
-def initialiser(model: Callable, data: Data, log_likelihood: Callable) -> Callable[..., Position]:
+def shapes_and_sites_from_prior(model: Callable, data: Data) -> tuple[Position, set[str]]:
+    """Give the shapes of a position, and the sites that start at a draw from their prior.
+
+    The others start at a network's initial weights.
+    """
+    from_prior: set[str] = set()
+
+    def inspect(data: Data) -> Position:
+        trace = traced(model, *data, jax.random.key(0), substitute_fn=initial_value)
+        sites = latent_sites(trace)
+        from_prior.update(site["name"] for site in sites if "initial_value" not in site["infer"])
+        return unconstrained(trace)
+
+    return jax.eval_shape(inspect, data), from_prior
+
+
+def initialiser(
+    model: Callable, data: Data, log_likelihood: Callable, *, with_sites_from_prior: bool
+) -> Callable[..., Position]:
     """Build ``key, data=data -> position``."""
-    if not _has_sites_from_prior(model, data):
+    if not with_sites_from_prior:
         return lambda key, data=data: start(model, key, data)
 
     # A draw from a wide prior can lie where the density overflows, from where no sampler comes
@@ -52,16 +70,3 @@ def initialiser(model: Callable, data: Data, log_likelihood: Callable) -> Callab
         return best
 
     return init
-
-
-def _has_sites_from_prior(model: Callable, data: Data) -> bool:
-    """Say whether some site starts at a draw from its prior, not at a network's initial weights."""
-    found: list[str] = []
-
-    def inspect(data: Data) -> None:
-        trace = traced(model, *data, jax.random.key(0), substitute_fn=initial_value)
-        sites = latent_sites(trace)
-        found.extend(site["name"] for site in sites if "initial_value" not in site["infer"])
-
-    jax.eval_shape(inspect, data)
-    return bool(found)
