@@ -123,15 +123,19 @@ def misses(path: Path = DEFAULTS) -> str:
 
 
 def step_sizes() -> str:
-    """Give a row a sampler and data set: NLL at multiples of the step size found, and the best."""
+    """Give a row a sampler and data set: NLL at multiples of the step size found, and the best.
+
+    The best is told by the steps it took, which are shorter than asked for after a chain was lost.
+    """
     rows = pandas.read_csv(STEP_SIZES)
-    nll = rows.pivot_table(index=["data", "method"], columns="factor", values="nll", sort=False)
-    head = ["data", "method", *(f"x {factor:g}" for factor in sorted(nll.columns)), "best"]
-    body = [
-        [*key, *map(number, scores.sort_index()), f"x {scores.idxmin():g}"]
-        for key, scores in nll.iterrows()
-    ]
-    return markdown([head, *body])
+    columns = [f"x {factor:g}" for factor in sorted(rows["factor"].unique())]
+    table = [["data", "method", *columns, "steps of the best"]]
+    for key, sweep in rows.groupby(["data", "method"], sort=False):
+        by_factor = sweep.set_index("factor").sort_index()
+        steps = by_factor["step_size"] / by_factor["step_size"][1]
+        best = f"x {steps[by_factor['nll'].idxmin()]:.2g}"
+        table.append([*key, *map(number, by_factor["nll"]), best])
+    return markdown(table)
 
 
 def missed(data: str, method: str, means: pandas.Series) -> list[tuple[str, str, str]]:

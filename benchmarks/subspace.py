@@ -50,25 +50,25 @@ def main() -> None:
 
 def answers(posterior: bnn.Posterior, data: Any, rank: int) -> dict[str, dict[str, float]]:
     run = partial(bnn.run, jax.random.key(0), progress=False)
-    path = run(posterior, bnn.sgld(posterior), num_chains=1)
-    pca, random = (bnn.subspace(posterior, path, rank, kind) for kind in ("pca", "random"))
-    ways = {
-        "the path": lambda: path,
-        f"{rank} principal components": lambda: run(pca, bnn.nuts(pca), num_chains=4),
-        f"{rank} random directions": lambda: run(random, bnn.nuts(random), num_chains=4),
-        "deep ensemble of four": lambda: run(posterior, bnn.descent(posterior), num_chains=4),
-        "hmc in all weights": lambda: run(posterior, bnn.hmc(posterior), num_chains=4),
-    }
-    found = {}
-    for way, draw in ways.items():
+
+    def scored(posterior_of_run: bnn.Posterior, method: Any, num_chains: int = 4) -> tuple:
         began = time.process_time()
-        draws = draw()
+        draws = run(posterior_of_run, method(posterior_of_run), num_chains=num_chains)
         seconds = time.process_time() - began
         prediction = bnn.predict(posterior, draws, data.test)
         scores = bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale)
         kept = {score: float(scores[score]) for score in ("rmse", "nll", "coverage_90")}
-        found[way] = kept | {"cpu_seconds": seconds}
-    return found
+        return draws, kept | {"cpu_seconds": seconds}
+
+    path, of_path = scored(posterior, bnn.sgld, num_chains=1)
+    pca, random = (bnn.subspace(posterior, path, rank, kind) for kind in ("pca", "random"))
+    return {
+        "the path": of_path,
+        f"{rank} principal components": scored(pca, bnn.nuts)[1],
+        f"{rank} random directions": scored(random, bnn.nuts)[1],
+        "deep ensemble of four": scored(posterior, bnn.descent)[1],
+        "hmc in all weights": scored(posterior, bnn.hmc)[1],
+    }
 
 
 if __name__ == "__main__":
