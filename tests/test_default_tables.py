@@ -74,3 +74,19 @@ def test_labels_of_mnist_have_a_least_accuracy(tables):
 def test_counts_of_a_verdict_are_not_among_its_first_words(tables):
     verdicts = ["12 of 4,000 draws diverged: shorter steps", "7 of 4,000 draws diverged: shorter"]
     assert tables.beginnings(pandas.Series(verdicts)) == "draws diverged"
+
+
+def test_the_best_of_a_sweep_is_told_by_the_steps_it_took(tables, tmp_path, monkeypatch):
+    swept = pandas.DataFrame(
+        {
+            "data": "yacht",
+            "method": "sgld",
+            "factor": [1.0, 0.5, 4.0],
+            "step_size": [0.2, 0.1, 0.3],  # at 4 times a chain was lost
+            "nll": [0.6, 0.7, 0.5],
+        }
+    )
+    swept.to_csv(tmp_path / "swept.csv", index=False)
+    monkeypatch.setattr(tables, "STEP_SIZES", tmp_path / "swept.csv")
+    row = tables.step_sizes().splitlines()[-1]
+    assert row == "| yacht | sgld | 0.700 | 0.600 | 0.500 | x 1.5 |"
