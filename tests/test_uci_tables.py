@@ -78,6 +78,15 @@ def test_only_complete_tables_are_counted_against_published_results(uci_tables):
     assert "MC dropout, 100x epochs (RMSE, LL)" in lines["descent"]
 
 
+def test_only_complete_tables_stand_beside_mc_dropout(uci_tables):
+    complete, begun = runs("mclmc", 0.5), runs("mclmc", 0.5, splits=5, name="energy")
+    lines = lines_of(uci_tables.beside_mc_dropout(pandas.concat([complete, begun])))
+    theirs = data.published("yacht")["rmse"]
+    assert f"| 20 | {complete.rmse.mean():.3f} ± " in lines["yacht"]
+    assert f"| {theirs:.3f} |" in lines["yacht"] and "| 90 % | 1 |" in lines["yacht"]
+    assert "energy" not in lines
+
+
 def test_gap_tables_have_the_coverage_within_the_data_beside_that_in_the_gaps(uci_tables):
     gaps = runs("nuts", 1.0, splits=6).assign(coverage_90=0.6)
     gaps["split"] = [f"gap-{column}" for column in gaps.split]
