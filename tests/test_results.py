@@ -57,7 +57,7 @@ def test_a_changed_cell_is_told_and_written(copy):
 
 
 def test_a_number_typed_into_the_readme_is_told(copy):
-    change(copy / "README.md", "| 20 |", "| 21 |")
+    change(copy / "README.md", "| 0.666 |", "| 0.667 |")
     found = results(copy, "--check")
     assert found.endswith(": README.md") and "\n" not in found
 
