@@ -20,7 +20,8 @@ from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
 
-_MOST_THIN = 300  # steps from one draw to the next
+# It moves so far in so many steps that draws farther apart are not worth their time.
+_MOST_THIN = 300
 
 
 class ThermostatState(NamedTuple):
@@ -147,7 +148,6 @@ def _self_tuned(
         lambda chain: chain.position,
         lambda square: jnp.sqrt(4 * EXCESS / square),
         {"method": "sgnht", "step_size": None, "friction": friction},
+        most_thin=_MOST_THIN,
     )
-    # It moves so far in 300 steps that draws farther apart are not worth their time.
-    counts = method.counts._replace(thin=min(method.counts.thin, _MOST_THIN))
-    return method._replace(independent_batches=True, counts=counts)
+    return method._replace(independent_batches=True)

@@ -140,7 +140,7 @@ def smile(
             lambda square: jnp.sqrt(12 * EXCESS * num_weights / (1 + square)),
             settings | {"step_size": None, "precondition": precondition},
             move_after=partial(move, False),
-            most=_MOST_CHANGE + _MOST_SPREAD * math.sqrt(2 / num_weights),
+            highest=_MOST_CHANGE + _MOST_SPREAD * math.sqrt(2 / num_weights),
         )
     else:
         check_rate("step_size", step_size)

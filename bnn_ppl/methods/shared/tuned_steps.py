@@ -23,8 +23,9 @@ Move = Callable[[Array, Tree, Any, Array, Tree], tuple[Tree, dict[str, Array]]]
 EXCESS = 0.03
 
 _NUM_WARMUP = 6_500  # the probes, and five windows
-_CHEAP, _THIN = 2**27, (20, 300)  # rows times weights of the steps from one draw to the next
-_CHEAP_OF_ALL, _MOST_THIN = 2**29, 900  # all rows times weights of as many steps of small data
+# Steps from one draw to the next times rows times weights: by the rows of a batch, within limits,
+_CHEAP, _THIN = 2**27, (20, 300)
+_CHEAP_OF_ALL = 2**29  # or by all rows, where that is more steps: for small data
 _PROBES = 300  # gradients from which the mass is estimated
 _WINDOW = 200  # steps over which the temperature is first averaged; each window is twice as long
 _MOST_CHANGE = 2.0  # factor by which a window may change the step size
@@ -58,7 +59,8 @@ def tuned(
     settings: dict[str, Any],
     move_after: Move | None = None,
     start: Method | None = None,
-    most: float | None = None,
+    highest: float | None = None,
+    most_thin: int = 900,
 ) -> Method:
     """Make a method of a stochastic-gradient kernel that finds its mass and step size in warm-up.
 
@@ -89,11 +91,14 @@ def tuned(
     start
         Method whose warm-up the chains go through first; by default they start at the optima of
         ``descent(posterior, anchored=True)``.
-    most
+    highest
         The highest temperature, or instability, of a stable chain; by default that of the
         temperature of as many weights.
+    most_thin
+        Steps from one draw to the next, at most, where all rows and weights are few.
     """
-    most = _highest_temperature(posterior.num_weights) if most is None else most
+    if highest is None:
+        highest = _highest_temperature(posterior.num_weights)
 
     def init(key: Array, start: Tree, batch: Any) -> TunedState:
         del batch
@@ -116,7 +121,7 @@ def tuned(
         chain, info = moved(key, state.chain, batch, state.step_size, state.mass)
         # A chain that is lost is brought back, flagged, and goes on with shorter steps: better than
         # no number ever after.
-        lost = ~(_instability(info) < _LOST * most)
+        lost = ~(_instability(info) < _LOST * highest)
         chain = jax.tree.map(partial(jnp.where, lost), state.safe, chain)
         info = recorded(info | {"diverging": info["diverging"] | lost}, state.step_size)
         step_size = state.step_size / jnp.where(lost, _SHORTER, 1.0)
@@ -134,14 +139,14 @@ def tuned(
         state = state._replace(chain=chain, excess=state.excess + info["excess"], worst=worst)
         info = recorded(info, state.step_size)
         due = state.num_steps + 1 == state.window_end
-        return where_needed(due, partial(_next_window, most), lambda state: state, state), info
+        return where_needed(due, partial(_next_window, highest), lambda state: state, state), info
 
     def probe(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
         point = position(state.chain)
         gradient = _probe(posterior, key, point, batch)
         squares = jax.tree.map(lambda total, g: total + g**2, state.squares, gradient)
         mass = _mass(posterior, optax.tree.scale(1 / (state.num_steps + 1), squares), batch)
-        step_size = first_step_size(jnp.asarray(1.0 + _rows_a_row(posterior, batch)))
+        step_size = first_step_size(jnp.asarray(1.0 + _rows_per_batch_row(posterior, batch)))
         info = jax.eval_shape(move, key, state.chain, batch, state.step_size, state.mass)[1]
         state = state._replace(squares=squares, mass=mass, step_size=step_size)
         return state, recorded(_of_one_gradient(info), state.step_size)
@@ -156,18 +161,18 @@ def tuned(
         needs_warmup=True,
         begin=begin,
         start=start or starting_descent(posterior, anchored=True),
-        counts=_counts(posterior),
+        counts=_counts(posterior, most_thin),
     )
 
 
-def _counts(posterior: Posterior) -> Counts:
-    """Give 200 draws as far apart as is cheap: 20 to 300 steps, up to 900 for small data."""
+def _counts(posterior: Posterior, most_thin: int) -> Counts:
+    """Give 200 draws as far apart as is cheap: 20 to 300 steps, or up to `most_thin`."""
     size = usual_batch_size(posterior.num_rows, posterior.num_weights)
-    a_step = (size or posterior.num_rows) * posterior.num_weights
-    thin = min(max(_CHEAP // a_step, _THIN[0]), _THIN[1])
-    of_small = _CHEAP_OF_ALL // (posterior.num_rows * posterior.num_weights)
-    thin = max(thin, min(of_small, _MOST_THIN))
-    return Counts(_NUM_WARMUP, num_draws=200, thin=thin, batch_size=size)
+    num_rows, num_weights = posterior.num_rows, posterior.num_weights
+    by_batch = _CHEAP // ((size or num_rows) * num_weights)
+    by_batch = min(max(by_batch, _THIN[0]), _THIN[1])
+    by_all_rows = min(_CHEAP_OF_ALL // (num_rows * num_weights), most_thin)
+    return Counts(_NUM_WARMUP, num_draws=200, thin=max(by_batch, by_all_rows), batch_size=size)
 
 
 def configurational_temperature(position: Tree, gradient: Tree) -> Array:
@@ -192,14 +197,14 @@ def _probe(posterior: Posterior, key: Array, position: Tree, batch: Any) -> Tree
     return jax.grad(signed)(position)
 
 
-def _rows_a_row(posterior: Posterior, batch: Any) -> float:
-    """Give how many rows each one of a batch stands for."""
+def _rows_per_batch_row(posterior: Posterior, batch: Any) -> float:
+    """Give how many of all rows each row of a batch stands for."""
     return posterior.num_rows / batch[1].shape[0]
 
 
 def _mass(posterior: Posterior, mean_squares: Tree, batch: Any) -> Tree:
     """Give the prior's precision plus the Fisher information, from mean squares of probes."""
-    factor = posterior.temperature / _rows_a_row(posterior, batch)
+    factor = posterior.temperature / _rows_per_batch_row(posterior, batch)
     return {
         site: factor * square + posterior.prior_std[site] ** -2
         for site, square in mean_squares.items()
@@ -211,7 +216,7 @@ def gradient_variance(posterior: Posterior, mass: Tree, batch: Any) -> Tree:
 
     Of all rows it is 0; those of a minibatch are drawn with replacement.
     """
-    ratio = _rows_a_row(posterior, batch)
+    ratio = _rows_per_batch_row(posterior, batch)
     factor = (ratio if ratio > 1 else 0.0) / posterior.temperature
     return {site: factor * (m - posterior.prior_std[site] ** -2) for site, m in mass.items()}
 
@@ -225,7 +230,7 @@ def slowed_gradient(
     the energy that the gradient's noise adds in steps of `size`. It needs no per-example gradients:
     their products with the velocity are a directional derivative, their weighted sum one gradient.
     """
-    ratio = _rows_a_row(posterior, batch)
+    ratio = _rows_per_batch_row(posterior, batch)
     if ratio == 1:  # all rows: no noise
         return jax.value_and_grad(posterior.logdensity)(position, batch)
 
@@ -271,13 +276,13 @@ def _highest_temperature(num_weights: int) -> float:
     return 2.0 + 6 * math.sqrt(2 / num_weights)
 
 
-def _next_window(most: float, state: TunedState) -> TunedState:
+def _next_window(highest: float, state: TunedState) -> TunedState:
     """Set the step size by the excess measured; double the window.
 
     A window in which the dynamics became unstable is undone, and its step size never tried again.
     """
     length = state.window_end - state.window_start
-    unstable = state.worst > most
+    unstable = state.worst > highest
     ratio = EXCESS / jnp.clip(state.excess / length, EXCESS / _MOST_CHANGE, EXCESS * _MOST_CHANGE)
     ceiling = jnp.where(unstable, state.step_size / _MARGIN, state.ceiling)
     chain = jax.tree.map(partial(jnp.where, unstable), state.safe, state.chain)
