@@ -23,6 +23,7 @@ from bnn_ppl.cli.problem import Problem
 from bnn_ppl.cli.results import compare, prune, summary
 from bnn_ppl.cli.robustness import adversarial, corruptions, rotations
 from bnn_ppl.cli.run import run_command
+from bnn_ppl.cli.run_arguments import General
 from bnn_ppl.cli.score import score
 from bnn_ppl.cli.signatures import first_positional, flags_of, flowing
 from bnn_ppl.cli.studies import continual, label_noise
@@ -87,7 +88,7 @@ def _parse(arguments: list[str], repeated: list[str]) -> Any:
     for command in commands:
         command.__doc__ = flowing(command.__doc__)
         app.command(command)
-    for options in (Problem, Training, InSubspace):
+    for options in (General, Problem, Training, InSubspace):
         options.__doc__ = flowing(options.__doc__)
     _check_words(arguments, commands)
     return app.cli(
@@ -111,7 +112,7 @@ def _check_words(arguments: list[str], commands: Sequence[Callable]) -> None:
         raise ValueError(f"got the method {command!r}, expected a command: bnn-ppl run {command}")
     _check_word("command", command, list(by_name))
     if command in ("run", "plan"):
-        flags = flags_of(Problem, Training, bnn.run, by_name[command])
+        flags = flags_of(General, Problem, Training, bnn.run, by_name[command])
         method = first_positional(others, flags)
         if method is not None:
             _check_word("method", method, list(METHODS))

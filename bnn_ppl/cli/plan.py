@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,8 +16,8 @@ from bnn_ppl.cli.problem import (
     refuse_unused,
     scale_is_searched,
 )
-from bnn_ppl.cli.rows import Scored, scored, training_rows
-from bnn_ppl.cli.run_arguments import Until, annotations, join_hosts, until_of
+from bnn_ppl.cli.rows import scored, training_rows
+from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
 from bnn_ppl.cli.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.tables import plan_ahead_table, plan_table
 from bnn_ppl.runtime.devices import planned_for
@@ -38,26 +37,15 @@ def plan_command() -> Callable[..., None]:
 
     def plan(
         method: Any,
+        general: General,
         problem: Problem,
         training: Training,
         inside: InSubspace,
         running: Any,
         *,
-        seed: int = 0,
-        init: Path | None = None,
-        num_epochs: float | None = None,
-        num_warmup_epochs: float | None = None,
         trial_seconds: float = 20.0,
         devices: str | None = None,
         gradients_a_draw: float | None = None,
-        until: Until = (),
-        on: Scored | None = None,
-        features: Path | None = None,
-        folder: Path | None = None,
-        progress: bool = True,
-        json: bool = False,
-        distributed: bool = False,
-        strict: bool = False,
     ) -> None:
         """Estimate the cost of a run: time, memory, disk, gradients.
 
@@ -67,6 +55,10 @@ def plan_command() -> Callable[..., None]:
         ----------
         method
             Inference method.
+        general
+            As for `bnn-ppl run`. What is planned with --until ends at the first look, after
+            --num-draws; --on, --features, --folder, --progress, --json and --strict are without
+            effect here.
         problem
             Data and model.
         training
@@ -75,50 +67,37 @@ def plan_command() -> Callable[..., None]:
             Sampling in a subspace.
         running
             Length of the run and number of chains, by default as for `bnn-ppl run`.
-        seed
-            Random seed.
-        init
-            Folder of another run of the same model, from whose draws the chains start.
-        num_epochs
-            Epochs over which the draws are spread evenly; replaces --thin.
-        num_warmup_epochs
-            Epochs of warm-up; replaces --num-warmup.
+        trial_seconds
+            Time to try steps. While a method adapts, the cost of a step changes: a longer trial
+            gives a better estimate.
         devices
             A machine that is not here, for example tpu:v3:16x16 or gpu:h200:8: compile for it, and
             estimate from that. Needs its compiler: jax[tpu] or jax[cuda12].
         gradients_a_draw
             With --devices: gradients of a draw of one chain; by default the method's most.
-        trial_seconds
-            Time to try steps. While a method adapts, the cost of a step changes: a longer trial
-            gives a better estimate.
-        until
-            As for `bnn-ppl run`; what is planned ends at the first look, after --num-draws.
-        on, features, folder, progress, json, strict
-            As for `bnn-ppl run`; without effect here.
-        distributed
-            As for `bnn-ppl run`.
         """
-        until_of(until)  # refuses
-        if distributed:
+        until_of(general.until)  # refuses
+        if general.distributed:
             join_hosts()
         if gradients_a_draw is not None and devices is None:
             raise ValueError("got --gradients-a-draw without --devices, expected both: drop it")
         target = None if devices is None else _compiled_for(devices)
-        if init is not None:
-            running = running | {"init": bnn.diagnostics.load(init)}
+        if general.init is not None:
+            running = running | {"init": bnn.diagnostics.load(general.init)}
         with nullcontext() if target is None else planned_for(target.device.memory):
             problem = problem_inside(inside, problem)
             data, posterior = conditioned(problem, blank=target is not None)
             refuse_unused(problem, data)
-            scored(problem, data, on)  # refuses
+            scored(problem, data, general.on)  # refuses
             problem, posterior = posterior_inside(inside, problem, data, posterior)
-            running = in_steps(method, running, posterior, num_warmup_epochs, num_epochs)
+            epochs = general.num_warmup_epochs, general.num_epochs
+            running = in_steps(method, running, posterior, *epochs)
             print(describe(problem, data, posterior), flush=True)
             held_out = training_rows(problem, data)[1]
             built = built_method(method, training, running, posterior, held_out)
             running = {name: running[name] for name in running if name not in _WITHOUT_COST}
             if target is None:
-                key = jax.random.key(seed)
+                key = jax.random.key(general.seed)
                 found = bnn.plan(key, posterior, built, trial_seconds=trial_seconds, **running)
                 print(plan_table(found))
             else:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -17,12 +17,13 @@ from bnn_ppl.cli.features import claim, refuse_unused_features
 from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
 from bnn_ppl.cli.problem import Problem, conditioned, describe, refuse_unused, with_prior_scale
 from bnn_ppl.cli.results import num_draws, predicting
-from bnn_ppl.cli.rows import Scored, rows_held_out, scored, training_rows
-from bnn_ppl.cli.run_arguments import Until, annotations, join_hosts, until_of
+from bnn_ppl.cli.rows import rows_held_out, scored, training_rows
+from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.tables import results_table
+from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.asked import check_run
 from bnn_ppl.sampling.judged import judged
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
@@ -36,23 +37,11 @@ def run_command() -> Callable[..., Any]:
 
     def run(
         method: Any,
+        general: General,
         problem: Problem,
         training: Training,
         inside: InSubspace,
         running: Any,
-        *,
-        seed: int = 0,
-        init: Path | None = None,
-        num_epochs: float | None = None,
-        num_warmup_epochs: float | None = None,
-        until: Until = (),
-        on: Scored | None = None,
-        features: Path | None = None,
-        folder: Path | None = None,
-        progress: bool = True,
-        json: bool = False,
-        distributed: bool = False,
-        strict: bool = False,
     ) -> tuple[Any, Any] | None:
         """Sample a network's posterior, score it on test or held-out rows and draw a report.
 
@@ -63,6 +52,8 @@ def run_command() -> Callable[..., Any]:
         ----------
         method
             Inference method.
+        general
+            Seed, start and end, rows to score, files, and what is shown.
         problem
             Data and model.
         training
@@ -72,47 +63,14 @@ def run_command() -> Callable[..., Any]:
         running
             Length of the run and number of chains: by default four chains (fits with --init: as
             many as that run), and the method's own counts, which `bnn-ppl run METHOD --help` says.
-        seed
-            Random seed.
-        init
-            Folder of another run of the same model, from whose draws the chains start.
-        num_epochs
-            Epochs over which the draws are spread evenly; replaces --thin.
-        num_warmup_epochs
-            Epochs of warm-up; replaces --num-warmup.
-        until
-            Draw on, past --num-draws, until the predictions of (at most 200) test rows are known
-            this well: R-hat of 95 % of them at most, bulk ESS of 95 % of them at least these. For
-            example rhat=1.01 ess=400; --max-minutes sets another end.
-        on
-            Rows to score: by default those held out of training (--held-out, --folds) if there are
-            any, otherwise the test rows.
-        features
-            Folder for the outputs of the fixed layers (--bayesian): computed once, row by row, and
-            then read by this run and by later ones of the same network and data. A folder of
-            another network or other data is refused.
-        folder
-            Output folder for draws, report.png and problem.json. By default
-            runs/<data>-<split>-<method>, with a number if that holds a run with other settings.
-        progress
-            Show a progress bar (plain lines where there is no terminal).
-        json
-            Report progress as lines of JSON on standard error.
-        distributed
-            Join the other hosts; SLURM, TPU pods and others are detected (jax.distributed).
-        strict
-            End with exit status 1 if the run has not converged; all is stored and drawn first.
         """
-        if distributed:
+        if general.distributed:
             join_hosts()
-        running = running | {"progress": "json" if json else progress, "until": until_of(until)}
-        if init is not None:
-            running = running | {"init": bnn.diagnostics.load(init)}
-        lengths = num_warmup_epochs, num_epochs
-        converged, both = _run(
-            method, problem, training, inside, running, seed, folder, lengths, on, features
-        )
-        if strict and not converged:
+        finished = _check_and_sample(method, general, problem, training, inside, running)
+        if jax.process_index() != 0:
+            return None
+        both = _report(finished, general.shown)
+        if general.strict and not finished.draws.attrs.get("converged", 0):
             sys.exit(1)
         return both
 
@@ -120,78 +78,92 @@ def run_command() -> Callable[..., Any]:
     return run
 
 
-def _run(
+class _Finished(NamedTuple):
+    """A run whose draws are in its folder."""
+
+    method: str
+    problem: Problem
+    data: Any
+    to_score: Any  # the data with the rows to score in the place of the test rows
+    rows: str  # what these are
+    posterior: bnn.Posterior
+    draws: Any
+    folder: Path
+
+
+def _check_and_sample(
     method: Chosen,
+    general: General,
     problem: Problem,
     training: Training,
     inside: InSubspace,
     running: Options,
-    seed: int,
-    folder: Path | None,
-    epochs: tuple[float | None, float | None],
-    on: Scored | None,
-    features: Path | None,
-) -> tuple[bool, tuple[Any, Any] | None]:
-    """Sample, and report on the first host.
-
-    Gives whether the run has converged, as far as is known, and what it predicts.
-    """
-    name = method.name
+) -> _Finished:
+    """Check all that was asked for, and sample."""
+    running = running | {"progress": general.shown, "until": until_of(general.until)}
+    if general.init is not None:
+        running = running | {"init": bnn.diagnostics.load(general.init)}
     problem = problem_inside(inside, problem)
-    refuse_unused_features(features, problem, inside)
-    data, posterior = conditioned(problem, features=features)
+    refuse_unused_features(general.features, problem, inside)
+    data, posterior = conditioned(problem, features=general.features)
     refuse_unused(problem, data)
-    of_rows, rows = scored(problem, data, on)
+    to_score, rows = scored(problem, data, general.on)
     problem, posterior = posterior_inside(inside, problem, data, posterior)
+    epochs = general.num_warmup_epochs, general.num_epochs
     running = in_steps(method, running, posterior, *epochs)
     held_out = training_rows(problem, data)[1]
     if running["score_every"] is not None:
         running = running | {"held_out": _rows_to_score(problem, data)}
     if running.get("until"):
-        running = running | {"until": running["until"] | {"x": of_rows.test.x}}
-    key = jax.random.key(seed)
+        running = running | {"until": running["until"] | {"x": to_score.test.x}}
+    key = jax.random.key(general.seed)
     built = built_method(method, training, running, posterior, held_out)
-    check_run(key, posterior, built, folder=folder, **running)  # before the search for a prior
-    claim(features, problem)
-    problem, posterior = with_prior_scale(problem, data, posterior, features)
+    # Before the search for a prior, which takes its time.
+    check_run(key, posterior, built, folder=general.folder, **running)
+    claim(general.features, problem)
+    problem, posterior = with_prior_scale(problem, data, posterior, general.features)
     built = built_method(method, training, running, posterior, held_out)
-    first = jax.process_index() == 0
-    if first:
+    if jax.process_index() == 0:
         print(describe(problem, data, posterior), flush=True)
     sample = partial(bnn.run, key, posterior, built, **running)
     settings = settings_of(problem, data)
-    if folder is None:
-        name_of_run = f"{Path(problem.data).stem}-{problem.split}-{name}"
-        name_of_run += "" if inside.subspace is None else "-subspace"
-        folder, draws = _sample_in_free_folder(sample, settings, name_of_run)
+    if general.folder is None:
+        name = f"{Path(problem.data).stem}-{problem.split}-{method.name}"
+        name += "" if inside.subspace is None else "-subspace"
+        folder, draws = _sample_in_free_folder(sample, settings, name)
     else:
-        draws = _sample(sample, settings, folder)
-    if not first:
-        return True, None
+        folder, draws = general.folder, _sample(sample, settings, general.folder)
+    return _Finished(method.name, problem, data, to_score, rows, posterior, draws, folder)
+
+
+def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
+    """Predict the rows to score, print the results and draw the report: the predictions."""
+    draws, test = run.draws, run.to_score.test
     if jax.process_count() > 1:  # here all chains can be read
-        draws.attrs |= judged(posterior, draws)
-    posterior = for_prediction(posterior, draws)
-    with predicting(running["progress"], num_draws(draws)) as report:
+        draws.attrs |= judged(run.posterior, draws)
+    posterior = for_prediction(run.posterior, draws)
+    with predicting(show, num_draws(draws)) as report:
         prediction, functions = predict_with_functions(
-            posterior, draws, of_rows.test, report=partial(report, "predicting", 0)
+            posterior, draws, test, report=partial(report, "predicting", 0)
         )
-    print(results_table(problem, of_rows, draws, prediction, functions, rows))
-    if "verdict" in draws.attrs and (jax.process_count() > 1 or running["progress"] is not True):
+    print(results_table(run.problem, run.to_score, draws, prediction, functions, run.rows))
+    if "verdict" in draws.attrs and (jax.process_count() > 1 or show is not True):
         print(f"{draws.attrs['verdict']}\n")  # which `run` has not said yet
     figure = bnn.plots.report(
         draws,
         bnn.diagnostics.rhat(functions),
         bnn.diagnostics.rhat(draws),
         prediction,
-        of_rows.test.y,
-        scale=data.y_scale,
-        offset=data.y_mean,
-        title=f"{name} on {problem.data}, split {problem.split}, {rows} rows",
-        outputs=data.output_names,
+        test.y,
+        scale=run.data.y_scale,
+        offset=run.data.y_mean,
+        title=f"{run.method} on {run.problem.data}, split {run.problem.split}, {run.rows} rows",
+        outputs=run.data.output_names,
     )
-    figure.savefig(folder / "report.png", dpi=150)
-    print(f"figure in {folder / 'report.png'}, draws in {folder}")
-    return bool(draws.attrs.get("converged", 0)), (prediction, functions)
+    file = run.folder / "report.png"
+    figure.savefig(file, dpi=150)
+    print(f"figure in {file}, draws in {run.folder}")
+    return prediction, functions
 
 
 def _rows_to_score(problem: Problem, data: Any) -> Any:

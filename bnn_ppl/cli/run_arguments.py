@@ -1,22 +1,79 @@
 """What the commands ``run`` and ``plan`` are given alike."""
 
 from functools import partial
-from typing import Annotated, Any, Union
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Union
 
 import jax
 import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.methods import Chosen
+from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
 from bnn_ppl.methods.method import Description, described_methods
-
-Until = Annotated[tuple[str, ...], tyro.conf.arg(metavar="rhat=NUMBER ess=NUMBER")]
+from bnn_ppl.runtime.progress import Show
 
 _RUNNING = {"num_chains": None}
 _NOT_TYPED = {"key", "posterior", "method", "init", "keep", "folder", "mesh"}
 _NOT_TYPED |= {"progress", "until", "verdict", "held_out"}
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
+
+
+class General(NamedTuple):
+    """Seed, start and end, rows to score, files, and what is shown.
+
+    Attributes
+    ----------
+    seed
+        Random seed.
+    init
+        Folder of another run of the same model, from whose draws the chains start.
+    num_epochs
+        Epochs over which the draws are spread evenly; replaces --thin.
+    num_warmup_epochs
+        Epochs of warm-up; replaces --num-warmup.
+    until
+        Draw on, past --num-draws, until the predictions of (at most 200) test rows are known
+        this well: R-hat of 95 % of them at most, bulk ESS of 95 % of them at least these. For
+        example rhat=1.01 ess=400; --max-minutes sets another end.
+    on
+        Rows to score: by default those held out of training (--held-out, --folds) if there are
+        any, otherwise the test rows.
+    features
+        Folder for the outputs of the fixed layers (--bayesian): computed once, row by row, and
+        then read by this run and by later ones of the same network and data. A folder of
+        another network or other data is refused.
+    folder
+        Output folder for draws, report.png and problem.json. By default
+        runs/<data>-<split>-<method>, with a number if that holds a run with other settings.
+    progress
+        Show a progress bar (plain lines where there is no terminal).
+    json
+        Report progress as lines of JSON on standard error.
+    distributed
+        Join the other hosts; SLURM, TPU pods and others are detected (jax.distributed).
+    strict
+        End with exit status 1 if the run has not converged; all is stored and drawn first.
+    """
+
+    seed: int = 0
+    init: Path | None = None
+    num_epochs: float | None = None
+    num_warmup_epochs: float | None = None
+    until: Annotated[tuple[str, ...], tyro.conf.arg(metavar="rhat=NUMBER ess=NUMBER")] = ()
+    on: Scored | None = None
+    features: Path | None = None
+    folder: Path | None = None
+    progress: bool = True
+    json: bool = False
+    distributed: bool = False
+    strict: bool = False
+
+    @property
+    def shown(self) -> Show:
+        """How progress is shown."""
+        return "json" if self.json else self.progress
 
 
 def until_of(words: tuple[str, ...]) -> dict[str, float] | None:
