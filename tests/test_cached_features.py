@@ -13,11 +13,12 @@ from jax.sharding import AxisType
 from marks import some_quick
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.at_inputs import at_inputs
 from bnn_ppl.analysis.per_draw import known_of
 from bnn_ppl.analysis.running_average import _add
 from bnn_ppl.estimators import BayesianClassifier
 from bnn_ppl.model import features
-from bnn_ppl.model.features import Features, at_inputs, raw_inputs, rows_with_features
+from bnn_ppl.model.features import Features, raw_inputs, rows_with_features
 from bnn_ppl.runtime.devices import AllRows
 from bnn_ppl.runtime.jaxprs import cost_of, equations_in, programs_in
 from bnn_ppl.runtime.machines import Device, Machine

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from bnn_ppl.model.features import at_inputs, known_of_inputs, worthwhile_part
+from bnn_ppl.analysis.at_inputs import at_inputs, known_of_inputs
+from bnn_ppl.model.features import worthwhile_part
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import numbers_of

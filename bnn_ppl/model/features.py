@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.runtime.devices import bytes_of, memory_limit, products_in
-from bnn_ppl.runtime.program_parts import Program, program_of
+from bnn_ppl.runtime.program_parts import Program, program_of, shape_of
 from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import Show
 
@@ -141,7 +141,7 @@ class FixedPart(NamedTuple):
 
     def pays(self, num_shards: int = 1) -> bool:
         """Whether the features are small enough, where so many devices share the rows."""
-        return _small(bytes_of(self.shapes), bytes_of(self.x), num_shards)
+        return are_small(bytes_of(self.shapes), bytes_of(self.x), num_shards)
 
     def of_shapes(self) -> Features:
         """Give shapes in place of all features."""
@@ -261,14 +261,14 @@ def fixed_part(
         return None
     results, by_row = program.early_results, set()
     for result, same in zip(results, other.early_results, strict=True):
-        first, second = _shape_of(result).shape, _shape_of(same).shape
+        first, second = shape_of(result).shape, shape_of(same).shape
         if first[:1] == (num_rows,) and second == (num_rows + 1, *first[1:]):
             by_row.add(result)
     kept = _kept(program, by_row)
     if not kept:
         return None
     places = tuple(place for place, result in enumerate(results) if result in kept)
-    shapes = [_shape_of(results[place]) for place in places]
+    shapes = [shape_of(results[place]) for place in places]
     return FixedPart(function, position, y, x, places, program.digest, shapes)
 
 
@@ -304,7 +304,7 @@ def with_features(
         return None
     results = program.early_results
     kept = [results[place] for place in features.places]
-    shapes = [_shape_of(result) for result in kept]
+    shapes = [shape_of(result) for result in kept]
     if [(s.shape, s.dtype) for s in shapes] != [(a.shape, a.dtype) for a in features.arrays]:
         return None
     given = dict(zip(program.later, jax.tree.leaves((position, y)), strict=True))
@@ -314,64 +314,8 @@ def with_features(
     return jax.tree.unflatten(program.result, program.evaluate(given, program.jaxpr.outvars))
 
 
-def at_inputs(
-    function: Callable[[Tree, Tree], Tree],
-    values: Tree,
-    x: Tree,
-    known: list[Array] | None = None,
-) -> Callable[[Tree], Tree]:
-    """Give ``function(values, x)`` as a function of the values, for use in a loop over them.
-
-    What follows from x alone is computed here, once, unless it takes too much memory.
-
-    Parameters
-    ----------
-    function
-        Its result is a tree of arrays, such as a NumPyro distribution.
-    values
-        Some values, or their shapes.
-    x
-        Inputs.
-    known
-        What follows from x, from :func:`known_of_inputs`, if it has been computed before.
-    """
-    program, kept = _split(function, values, x)
-    if program is None:
-        return lambda values: function(values, x)
-    given = dict(zip(program.now, jax.tree.leaves(x), strict=True))
-    found = program.evaluate(given, kept) if known is None else known
-    given |= dict(zip(kept, found, strict=True))
-
-    def at(values: Tree) -> Tree:
-        own = dict(zip(program.later, jax.tree.leaves(values), strict=True))
-        results = program.evaluate(given | own, program.jaxpr.outvars)
-        return jax.tree.unflatten(program.result, results)
-
-    return at
-
-
-def known_of_inputs(function: Callable[[Tree, Tree], Tree], values: Tree, x: Tree) -> list[Array]:
-    """Compute what of ``function(values, x)`` follows from x alone, for :func:`at_inputs`."""
-    program, kept = _split(function, values, x)
-    if program is None:
-        return []
-    return program.evaluate(dict(zip(program.now, jax.tree.leaves(x), strict=True)), kept)
-
-
-def _split(
-    function: Callable[[Tree, Tree], Tree], values: Tree, x: Tree
-) -> tuple[Program | None, list[Var]]:
-    """Give the program and what to keep of what follows from x; None where that is nothing."""
-    try:
-        program = program_of(function, values, x)
-    except TypeError:  # a result that is no tree of arrays
-        return None, []
-    kept = [result for result in program.crossing() if program.flops([result])]
-    small = _small(bytes_of([_shape_of(result) for result in kept]), bytes_of(x))
-    return (program, kept) if kept and small else (None, [])
-
-
-def _small(num_bytes: int, of_inputs: int, num_shards: int = 1) -> bool:
+def are_small(num_bytes: int, of_inputs: int, num_shards: int = 1) -> bool:
+    """Whether results of so many bytes may be kept, of inputs of so many on some devices."""
     limit = memory_limit()
     fits = limit is not None and num_bytes / num_shards <= _MEMORY_SHARE * limit
     return fits or num_bytes <= _MOST_BYTES * of_inputs
@@ -389,7 +333,3 @@ def _with_rows(tree: Tree, num_rows: int) -> Tree:
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype), tree
     )
-
-
-def _shape_of(variable: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)

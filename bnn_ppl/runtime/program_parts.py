@@ -113,6 +113,11 @@ def program_of(function: Callable[[Tree, Tree], Tree], later: Tree, now: Tree) -
     return Program(flat.jaxpr, constants, later_vars, now_vars, jax.tree.structure(shape), early)
 
 
+def shape_of(variable: Any) -> jax.ShapeDtypeStruct:
+    """Give the shape and dtype of a variable of a program."""
+    return jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
+
+
 def _without_calls(program: Jaxpr, args: Iterable[Any]) -> list[Any]:
     """Evaluate a program; traced, it shows the equations of compiled functions one by one."""
     values = dict(zip((*program.constvars, *program.invars), args, strict=True))
