@@ -10,7 +10,8 @@ import optax
 from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
-from bnn_ppl.methods.shared.covariance_blocks import Block, blocks_of, drawn, fitted
+from bnn_ppl.methods.shared.block_covariance import blocks_of, drawn, fitted
+from bnn_ppl.methods.shared.covariance_blocks import Block
 from bnn_ppl.methods.shared.expected_labels import Labels
 from bnn_ppl.methods.shared.fisher import evaluated
 from bnn_ppl.methods.shared.kl_weight import check_kl_weight, likelihood_weighted
