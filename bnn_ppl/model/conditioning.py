@@ -1,71 +1,24 @@
-"""Condition a NumPyro model on data: pure functions over unconstrained positions."""
+"""Condition a NumPyro model on data: checks of both, and the posterior of what has passed."""
 
 from collections.abc import Callable
-from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
-import numpyro.distributions as dist
-from jax.tree_util import Partial
 
 from bnn_ppl.data.streams import Stream
-from bnn_ppl.model.batch_norm import of_the_batch, statistics_found
-from bnn_ppl.model.batch_statistics import Layers, batch_statistics, layers_of
-from bnn_ppl.model.checks import (
-    check_finite,
-    check_number_of_rows,
-    check_options,
-    checked_data,
-    distribution_at,
-)
-from bnn_ppl.model.features import FixedPart, fixed_part
-from bnn_ppl.model.initial import initialiser, shapes_and_sites_from_prior
+from bnn_ppl.model.batch_norm import statistics_found
+from bnn_ppl.model.batch_statistics import layers_of
+from bnn_ppl.model.checks import check_number_of_rows, check_options, checked_data
+from bnn_ppl.model.initial import shapes_and_sites_from_prior
 from bnn_ppl.model.microbatch import fitting_microbatch, fitting_rows
-from bnn_ppl.model.network import active_changes
-from bnn_ppl.model.points import holding, point_shapes, with_points_held
+from bnn_ppl.model.points import point_shapes
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.prior_summary import prior_summary
-from bnn_ppl.model.recipe import Recipe, numbers_of
-from bnn_ppl.model.stored_features import stored_features
-from bnn_ppl.model.streamed_rows import Chunks, StreamedRows
+from bnn_ppl.model.posterior_functions import Conditions, posterior_of
+from bnn_ppl.model.streamed_rows import Chunks
 from bnn_ppl.model.structure import check_classes, check_model, checked_structure
-from bnn_ppl.model.trace import (
-    Array,
-    Batch,
-    Data,
-    Position,
-    Terms,
-    Values,
-    constrained_values,
-    evaluated,
-    in_precision,
-    terms_of,
-    traced,
-    unconstrained,
-)
-from bnn_ppl.runtime.devices import AllRows, MatmulPrecision, products_in
-from bnn_ppl.runtime.progress import Show
-
-
-class Conditions(NamedTuple):
-    """What :func:`condition` has checked."""
-
-    examples: Data  # all rows, unless there is a stream
-    stream: Stream | None
-    chunks: Chunks | None  # of the stream
-    observed: str
-    shapes: Position  # of a position
-    from_prior: set[str]  # sites whose chains start at a draw from it
-    points: dict[str, tuple[int, ...]]  # shapes
-    temperature: float
-    tempered: str
-    microbatch: int | None
-    automatic: bool  # whether that was chosen here
-    precision: MatmulPrecision | None
-    layers: Layers | None  # that normalise by their batch
-    features: Path | None  # where those of the fixed part are kept
+from bnn_ppl.model.trace import Array, Data, Position, evaluated
+from bnn_ppl.runtime.devices import MatmulPrecision
 
 
 def condition(
@@ -182,7 +135,7 @@ def condition(
         layers=layers,
         features=None if features is None else Path(features),
     )
-    posterior = _made(model, given, {})
+    posterior = posterior_of(model, given, held={})
     if features is not None and _with_any_points(posterior, points).fixed_part() is None:
         raise ValueError(
             f"got features={str(features)!r} for a model without fixed layers before the random "
@@ -197,200 +150,5 @@ def _with_any_points(posterior: Posterior, points: dict[str, tuple[int, ...]]) -
     return posterior.hold(values) if points else posterior
 
 
-def _made(model: Callable, given: Conditions, held: Values) -> Posterior:
-    """Make the posterior with all points held, or with none."""
-    numbers, with_numbers = numbers_of((model, held))
-    hold = holding(partial(_made, model, given), {} if held else given.points)
-
-    def make(numbers: list[Any]) -> Posterior:
-        model, held = with_numbers(numbers)
-        return _conditioned(model, held, given)._replace(hold=hold)
-
-    posterior = make(numbers)
-    return posterior._replace(recipe=Recipe(make, posterior, numbers)) if numbers else posterior
-
-
-def _conditioned(model: Callable, held: Values, given: Conditions) -> Posterior:
-    """Make the posterior of what :func:`condition` has checked."""
-    data, temperature, precision = given.examples, given.temperature, given.precision
-    if held:
-        model = Partial(with_points_held, dict(held), model)
-    rows = data if given.stream is None else given.stream
-    num_rows = len(data[1]) if given.stream is None else given.stream.num_rows
-    prior_std, precisions = prior_summary(model, data)
-    widening = temperature**0.5 if given.tempered == "posterior" else 1.0
-    shapes = {site: leaf for site, leaf in given.shapes.items() if site not in held}
-    pinned = partial(in_precision, precision)
-    terms = pinned(_terms(model, given.microbatch, given.automatic))
-    total = partial(_total, temperature, given.tempered, num_rows)
-
-    known = _shapes(data[0])
-    of_model = Partial(partial(_predictive, precision, given.observed, known), model)
-    statistics, predictive = batch_statistics(model, of_model, given.layers, data[0], precision)
-
-    def log_prior(position: Position) -> Array:
-        return terms(position, data).log_prior
-
-    def log_likelihood(position: Position, batch: Batch) -> Array:
-        return terms(position, batch).log_likelihood
-
-    def logdensity(position: Position, batch: Batch) -> Array:
-        return total(terms(position, batch), batch)
-
-    # Callers that compile these pass the data in, or they would be constants of the program.
-    @pinned
-    def from_prior(key: Array, data: Batch = data) -> Values:
-        trace = traced(model, *data[:2], key)
-        return {site: trace[site]["value"] for site in shapes}
-
-    @pinned
-    def constrain(position: Position, data: Batch = data) -> Values:
-        return constrained_values(model, position, data)
-
-    @pinned
-    def unconstrain(values: Values, data: Batch = data) -> Position:
-        return unconstrained(traced(model, *data[:2], data=values))
-
-    def no_part() -> FixedPart | None:
-        return None  # what a batch's statistics have gone into is not a row's own
-
-    at_random = not given.from_prior.isdisjoint(shapes)
-    init = initialiser(model, data, log_likelihood, with_sites_from_prior=at_random)
-
-    find = no_part
-    if given.layers is None:
-        find = cache(pinned(_finder_of_fixed_part(model, shapes, data)))
-
-    def check(position: Position) -> None:
-        found = terms(position, data)
-        if given.chunks is not None:
-            rows = [
-                log_likelihood(position, given.chunks.rows(number)[1])
-                for number in range(given.chunks.num)
-            ]
-            found = found._replace(log_likelihood=jnp.concatenate(rows))
-        check_finite(found, given.observed)
-
-    return Posterior(
-        init=pinned(init),
-        from_prior=from_prior,
-        log_prior=log_prior,
-        log_likelihood=log_likelihood,
-        logdensity=logdensity,
-        logdensity_from=partial(_logdensity_from, terms, total),
-        terms=terms,
-        total=total,
-        constrain=constrain,
-        unconstrain=unconstrain,
-        predictive=predictive,
-        check=check,
-        prior_std={site: widening * std for site, std in prior_std.items()},
-        precisions=precisions,
-        value_shapes=cache(partial(_value_shapes, constrain, shapes)),
-        data=rows,
-        examples=data,
-        all_rows=data if given.chunks is None else StreamedRows(*data, given.chunks),
-        num_rows=num_rows,
-        num_weights=sum(leaf.size for leaf in shapes.values()),
-        temperature=temperature,
-        tempered=given.tempered,
-        microbatch=None if given.microbatch is None else int(given.microbatch),
-        precision=precision,
-        fixed_part=find,
-        stored_features=_stored_features(given, find),
-        batch_statistics=statistics,
-        points=() if held else tuple(given.points),
-        held=dict(held),
-        hold=holding(None, {}),
-    )
-
-
 def _by_row(model: Callable) -> Callable[[Data, Position], Array]:
     return lambda data, position: evaluated(model, None, position, data).log_likelihood
-
-
-def _terms(
-    model: Callable, microbatch: int | None, automatic: bool
-) -> Callable[[Position, Batch], Terms]:
-    now = partial(evaluated, model, microbatch, automatic=automatic)
-    once = jax.jit(now)  # traced once for all that is compiled from it
-
-    def terms(position: Position, batch: Batch) -> Terms:
-        # Code that changes networks may also record values of theirs, in this very trace.
-        as_is = not active_changes() and of_the_batch()
-        return once(position, batch) if as_is else now(position, batch)
-
-    return terms
-
-
-def _logdensity_from(
-    terms: Callable, total: Callable, origin: Position, batch: Batch
-) -> tuple[Array, Callable[[Position], Array]]:
-    start = terms(origin, batch)
-
-    def change(position: Position) -> Array:
-        return total(terms(position, batch).less(start), batch)
-
-    return total(start, batch), change
-
-
-def _finder_of_fixed_part(
-    model: Callable, shapes: Position, data: Data
-) -> Callable[[], FixedPart | None]:
-    # In the float types of now, whatever those of later: some transforms take no others.
-    double = jnp.result_type(float) == jnp.float64
-
-    def find() -> FixedPart | None:
-        with jax.enable_x64(double):
-            return fixed_part(partial(terms_of, model), shapes, data)
-
-    return find
-
-
-def _stored_features(
-    given: Conditions, find: Callable[[], FixedPart | None]
-) -> Callable[..., Stream | None]:
-    found: list[Stream | None] = []  # once
-
-    def stored(progress: Show = False) -> Stream | None:
-        if given.features is not None and not found:
-            rows = given.examples if given.stream is None else given.stream
-            most = given.microbatch or len(given.examples[1])
-            options = given.features, most, given.precision, progress
-            found.append(stored_features(find(), rows, *options))
-        return found[0] if found else None
-
-    return stored
-
-
-def _shapes(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-
-
-def _predictive(
-    precision: str | None, observed: str, known: Any, model: Callable, values: Values, x: Any
-) -> dist.Distribution:
-    def of_inputs(x: Any) -> dist.Distribution:
-        return traced(model, x, None, data=values)[observed]["fn"]
-
-    with products_in(precision):
-        return distribution_at(of_inputs, x, known)
-
-
-def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int, ...]]:
-    # In the float type of now: some of NumPyro's transforms take no other.
-    dtype = jnp.result_type(float)
-    now = {site: jax.ShapeDtypeStruct(leaf.shape, dtype) for site, leaf in shapes.items()}
-    return {site: value.shape for site, value in jax.eval_shape(constrain, now).items()}
-
-
-def _total(temperature: float, tempered: str, num_rows: int, terms: Terms, batch: Batch) -> Array:
-    size: int | Array = batch[1].shape[0]
-    if isinstance(batch, AllRows | StreamedRows):
-        size = num_rows
-    elif len(batch) == 3:  # a sum over devices
-        size = jnp.sum(batch[2])
-    log_likelihood = num_rows / size * jnp.sum(terms.log_likelihood)
-    if tempered == "likelihood":
-        return terms.log_prior + log_likelihood / temperature + terms.log_jacobian
-    return (terms.log_prior + log_likelihood) / temperature + terms.log_jacobian
