@@ -125,7 +125,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         log_prior=log_prior,
         log_likelihood=log_likelihood,
         logdensity=logdensity,
-        logdensity_from=partial(_logdensity_from, terms, total),
+        logdensity_from=partial(logdensity_from, terms, total),
         terms=terms,
         total=total,
         constrain=constrain,
@@ -167,9 +167,10 @@ def _terms(
     return terms
 
 
-def _logdensity_from(
+def logdensity_from(
     terms: Callable, total: Callable, origin: Position, batch: Batch
 ) -> tuple[Array, Callable[[Position], Array]]:
+    """Give the log-density at an origin, and the function of its change from there."""
     start = terms(origin, batch)
 
     def change(position: Position) -> Array:

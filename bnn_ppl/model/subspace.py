@@ -1,6 +1,7 @@
 """A posterior restricted to an affine subspace of its unconstrained positions."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from bnn_ppl.model.posterior import Posterior, Subspace
+from bnn_ppl.model.posterior_functions import logdensity_from
 from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.model.trace import Array, Batch, Position, Terms, Values
 
@@ -88,14 +90,6 @@ def _restricted(
     def logdensity(position: Position, batch: Batch) -> Array:
         return whole.total(terms(position, batch), batch)
 
-    def logdensity_from(origin: Position, batch: Batch) -> tuple[Array, Any]:
-        start = terms(origin, batch)
-
-        def change(position: Position) -> Array:
-            return whole.total(terms(position, batch).less(start), batch)
-
-        return whole.total(start, batch), change
-
     def init(key: Array, data: Batch = whole.examples) -> Position:
         del data
         return {SITE: jax.random.normal(key, (rank,))}
@@ -121,7 +115,7 @@ def _restricted(
         log_prior=lambda position: terms(position, whole.examples).log_prior,
         log_likelihood=lambda position, batch: terms(position, batch).log_likelihood,
         logdensity=logdensity,
-        logdensity_from=logdensity_from,
+        logdensity_from=partial(logdensity_from, terms, whole.total),
         terms=terms,
         constrain=constrain,
         unconstrain=unconstrain,

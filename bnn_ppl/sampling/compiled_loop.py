@@ -15,6 +15,7 @@ from bnn_ppl.runtime.programs import compiled
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.numbers import Numbers
 from bnn_ppl.sampling.start import Phase, Prepared
+from bnn_ppl.sampling.step_statistics import over_steps
 from bnn_ppl.storage.files import DTYPES
 from bnn_ppl.storage.zarr_writer import Records
 
@@ -22,8 +23,6 @@ Tree = Any
 
 _DRAWS_PER_CHUNK = 512
 _BYTES_PER_CHUNK = 16 * 2**20  # of draws that wait on the devices; more would fragment the memory
-
-
 _PARTS = "temp", "argument", "output"  # of the memory that a program takes
 
 
@@ -164,24 +163,12 @@ def _iterate(
         return (state, order), info
 
     (state, order), infos = jax.lax.scan(step, (state, order), jnp.arange(phase.thin))
-    stats = {name: _over_steps(name, values) for name, values in infos.items() if phase.thin}
+    stats = {name: over_steps(name, values) for name, values in infos.items() if phase.thin}
     if phase.draw is None:
         return state, order, {"posterior": {}, "sample_stats": stats}
     position = phase.draw(jax.random.fold_in(key, phase.thin), state)
     values = phase.keep(phase.constrain(position, data))
     return state, order, {"posterior": values, "sample_stats": stats}
-
-
-def _over_steps(name: str, values: jax.Array) -> jax.Array:
-    """Reduce a statistic over the steps of a draw.
-
-    Any of flags, sum of counts, mean of temperatures, of others the last.
-    """
-    if values.dtype == bool:
-        return values.any(0)
-    if name.endswith("temperature"):
-        return values.mean(0)
-    return values.sum(0) if jnp.issubdtype(values.dtype, jnp.integer) else values[-1]
 
 
 def empty_buffers(record: Records, num_chains: int) -> Records:

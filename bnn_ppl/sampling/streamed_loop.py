@@ -28,6 +28,7 @@ from bnn_ppl.sampling.compiled_loop import (
 )
 from bnn_ppl.sampling.numbers import Numbers
 from bnn_ppl.sampling.start import Phase, Prepared
+from bnn_ppl.sampling.step_statistics import at_the_end, with_step
 from bnn_ppl.sampling.streamed_batches import StreamedBatches
 from bnn_ppl.storage.zarr_writer import Records
 
@@ -66,7 +67,7 @@ def _streamed(phase: Phase, prepared: Prepared, announce: Callable[[], None]) ->
     piece = batches.shapes()
     with products_in(prepared.precision):
         # Of shapes: the first piece is read once it is known where the run begins.
-        carried = jax.tree.map(_shape, jax.eval_shape(nothing_yet, prepared.states, piece))
+        carried = jax.eval_shape(nothing_yet, prepared.states, piece)
         carried = shapes_on(carried, chain_sharding(mesh))
         args = arguments(prepared.states, carried, piece, 0, 1, 0, 0, 1)
         step = compiled(program.trace(*args), args, announce)
@@ -86,10 +87,6 @@ def _streamed(phase: Phase, prepared: Prepared, announce: Callable[[], None]) ->
         return states, carried[1]
 
     return CompiledLoop(run, capacity_of(carried[1]), bytes_a_device(step))
-
-
-def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 @lru_cache(maxsize=4)  # warm-up and draws of two methods
@@ -126,7 +123,7 @@ def _loop(
             batch = jax.tree.map(lambda leaf: leaf[place + number - done], piece)
             key = jax.random.fold_in(jax.random.fold_in(keys[0], number // thin), chain)
             state, info = phase.step(jax.random.fold_in(key, number % thin), state, batch)
-            return state, {name: _merged(name, stats[name], info[name]) for name in stats}
+            return state, {name: with_step(name, stats[name], info[name]) for name in stats}
 
         def iteration(i: jax.Array, carry: tuple) -> tuple:
             state, stats, buffers = carry
@@ -168,22 +165,11 @@ def _loop(
     )
 
 
-def _merged(name: str, before: jax.Array, value: jax.Array) -> jax.Array:
-    """Add a step to a statistic of an iteration, as `over_steps` does for all of its steps."""
-    if value.dtype == bool:
-        return before | value
-    counted = jnp.issubdtype(value.dtype, jnp.integer) or name.endswith("temperature")
-    return before + value if counted else value
-
-
 def _recorded(
     phase: Phase, key: jax.Array, state: Tree, stats: dict, data: Tree, ends: jax.Array
 ) -> Records:
     """Give what is recorded of an iteration; where it has not ended, this will be replaced."""
-    stats = {
-        name: value / phase.thin if name.endswith("temperature") else value
-        for name, value in stats.items()
-    }
+    stats = {name: at_the_end(name, value, phase.thin) for name, value in stats.items()}
     if phase.draw is None:
         return {"posterior": {}, "sample_stats": stats}
 
