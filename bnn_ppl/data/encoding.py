@@ -166,7 +166,7 @@ def column_of(name: str, cells: Sequence[str], source: str) -> Column:
         If there are too many different texts for categories.
     """
     present = _present(cells)
-    if not present or any(_number(cell) is not None for cell in present):
+    if not present or any(number_in(cell) is not None for cell in present):
         return Column(name, "number")
     if all(cell.lower() in _TRUTH for cell in present):
         return Column(name, "boolean")
@@ -271,7 +271,7 @@ def _values(
         if column.kind == "boolean":
             found = _TRUTH.get(cell.lower().removesuffix(".0"))
         else:
-            found = _number(cell) if numbers is None else numbers.get(cell)
+            found = number_in(cell) if numbers is None else numbers.get(cell)
         if found is not None and math.isfinite(found):
             return found
         empty = _is_empty(cell)
@@ -295,7 +295,8 @@ def _is_empty(cell: Any) -> bool:
     return _text(cell).lower() in _EMPTY
 
 
-def _number(cell: str) -> float | None:
+def number_in(cell: str) -> float | None:
+    """Give the number that a cell holds; None if it holds something else."""
     try:
         return float(cell)
     except ValueError:

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bnn_ppl.data.encoding import Column, Encoding, column_of, encoded, encoded_target, filled
+from bnn_ppl.data.encoding import (
+    Column,
+    Encoding,
+    column_of,
+    encoded,
+    encoded_target,
+    filled,
+    number_in,
+)
 from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import Data, DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.splits import protocol_of, published_split, split_rows, whole
@@ -150,7 +158,7 @@ def read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     """Read names of columns (numbers where there is no header), cells by column, line numbers."""
     lines = _lines(path)
     names = [str(column) for column in range(len(lines[0][1]))]
-    if all(_number(cell) is None for cell in lines[0][1]):
+    if all(number_in(cell) is None for cell in lines[0][1]):
         names = [cell.strip() for cell in lines.pop(0)[1]]
     columns = [[cells[column] for _, cells in lines] for column in range(len(names))]
     return names, columns, [line for line, _ in lines]
@@ -172,13 +180,6 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
         got = f"{len(cells)} cells in line {line}"
         require(path, len(cells) == width, got, f"{width} as in the first", "correct the line")
     return lines
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return float(cell)
-    except ValueError:
-        return None
 
 
 def _targets(path: Path, columns: list[str], target: Target) -> list[int]:
