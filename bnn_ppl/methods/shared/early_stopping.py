@@ -1,14 +1,13 @@
 """Early stopping on held-out rows."""
 
-import zlib
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.shared.held_out_rows import described
 from bnn_ppl.model.batch_statistics import judged_values
 from bnn_ppl.model.checks import checked_rows
 from bnn_ppl.model.posterior import Posterior
@@ -76,7 +75,6 @@ def stopped_early(
             "only moves a point: use descent"
         )
     rows = checked_rows(posterior, held_out)
-    digest = zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(rows)))
 
     def init(key: jax.Array, position: Tree, batch: Any) -> StoppedState:
         inner, zero = method.init(key, position, batch), jnp.zeros((), int)
@@ -118,11 +116,12 @@ def stopped_early(
         return jax.tree.map(partial(jnp.where, any_check), state.best, last)
 
     def begin(state: StoppedState, num_warmup: jax.Array) -> StoppedState:
-        return state._replace(inner=inner_begin(state.inner, num_warmup))
+        if method.begin is None:
+            return state
+        return state._replace(inner=method.begin(state.inner, num_warmup))
 
-    inner_begin = method.begin or (lambda inner, num_warmup: inner)
     settings = {**method.settings, "check_every": check_every, "patience": patience}
-    settings |= {"rows_held_out": f"{len(rows[1])}, checksum {digest}"}
+    settings |= {"rows_held_out": described(rows)}
     return Method(
         init,
         step,

@@ -1,7 +1,6 @@
 """Scores on held-out rows while a method trains, kept among the statistics of warm-up."""
 
 import re
-import zlib
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.shared.held_out_rows import described
 from bnn_ppl.model.batch_statistics import judged_values
 from bnn_ppl.model.checks import checked_rows
 from bnn_ppl.model.posterior import Posterior
@@ -77,7 +77,6 @@ def with_scores(method: Method, posterior: Posterior, held_out: Any, every: int)
         If the rows are not finite or do not have the form of the posterior's.
     """
     rows = checked_rows(posterior, held_out)
-    digest = zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(rows)))
     num_draws = 1 if method.draws_from in _POINTS else _NUM_DRAWS
     scores_of = partial(_scores, posterior, rows)
 
@@ -108,8 +107,9 @@ def with_scores(method: Method, posterior: Posterior, held_out: Any, every: int)
         return method.draw(key, state.inner)
 
     def begin(state: ScoredState, num_warmup: jax.Array) -> ScoredState:
-        begun = method.begin(state.inner, num_warmup) if method.begin else state.inner
-        return state._replace(inner=begun)
+        if method.begin is None:
+            return state
+        return state._replace(inner=method.begin(state.inner, num_warmup))
 
     def finish(state: ScoredState) -> ScoredState:
         assert method.finish is not None
@@ -119,7 +119,7 @@ def with_scores(method: Method, posterior: Posterior, held_out: Any, every: int)
         assert method.fitted is not None
         return method.fitted(state.inner)
 
-    scoring = {"score_every": every, "rows_scored": f"{len(rows[1])}, checksum {digest}"}
+    scoring = {"score_every": every, "rows_scored": described(rows)}
     return method._replace(
         init=init,
         step=step,
