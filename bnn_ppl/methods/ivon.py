@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
-from bnn_ppl.methods.shared.kl_weight import check_kl_weight, likelihood_weighted
+from bnn_ppl.methods.schedules import Schedule, named, value_at
+from bnn_ppl.methods.shared.kl_weight import check_kl_weight, weighted_gradient
 from bnn_ppl.methods.shared.mean_field import (
     averaged,
     check_numbers,
@@ -22,7 +22,7 @@ from bnn_ppl.methods.shared.mean_field import (
     running_mean,
 )
 from bnn_ppl.methods.shared.row_groups import over_groups
-from bnn_ppl.methods.shared.self_paced import self_paced
+from bnn_ppl.methods.shared.self_paced import rate_of, self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
@@ -152,9 +152,7 @@ def ivon(
         If a number is out of range.
     """
     check_arguments(posterior=posterior)
-    finds_rate = learning_rate is None
-    if learning_rate is not None:
-        check_rate("learning_rate", learning_rate)
+    finds_rate, recorded_rate, rate_at = rate_of(learning_rate)
     weight = likelihood_weight(posterior)
     if hess_init is None:
         hess_init = _INITIAL_PRECISION / weight if finds_rate else 0.1
@@ -162,11 +160,6 @@ def ivon(
     check_count("num_groups", num_groups)
 
     weighs = check_kl_weight(kl_weight, finds_rate)
-
-    def density(position: Tree, batch: Any, kl: jax.Array | None) -> tuple[jax.Array, tuple]:
-        terms = posterior.terms(position, batch)
-        weighted = posterior.total(likelihood_weighted(terms, kl), batch)
-        return weighted, (posterior.total(terms, batch), terms.normals)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> IvonState:
         del key
@@ -181,7 +174,7 @@ def ivon(
 
     def estimated(key: jax.Array, state: IvonState, batch: Any, kl: jax.Array | None) -> Estimate:
         position = drawn(key, state.loc, precision(state))
-        gradient, (lp, normals) = jax.grad(density, has_aux=True)(position, batch, kl)
+        gradient, (lp, normals) = weighted_gradient(posterior, position, batch, kl)
         gradient = jax.tree.map(lambda g: -g / weight, gradient)
         normals = prior_normals(posterior, normals)
         return _estimate(lp, gradient, position, state.loc, normals, weight)
@@ -195,7 +188,7 @@ def ivon(
         lp, gradient, product, delta, pull = estimate
         num_steps = state.num_steps + 1
         if rate is None:  # not while it is being found
-            rate = value_at(1.0 if learning_rate is None else learning_rate, state.num_steps)
+            rate = rate_at(state.num_steps)
         debias = 1 - beta1**num_steps
 
         def new_mean(w: Any, g: Any, c: Any, delta: Any, pull: Any) -> jax.Array:
@@ -216,8 +209,7 @@ def ivon(
     def draw(key: jax.Array, state: IvonState) -> Tree:
         return drawn(key, state.loc, precision(state))
 
-    rate = "found" if learning_rate is None else named(learning_rate)
-    rates = {"learning_rate": rate, "hess_init": hess_init}
+    rates = {"learning_rate": recorded_rate, "hess_init": hess_init}
     settings: dict[str, Any] = {"method": "ivon", **rates}
     settings |= {"beta1": beta1, "beta2": beta2, "num_samples": num_samples}
     settings |= {"clip": None if math.isinf(clip) else clip, "kl_weight": named(kl_weight)}

@@ -9,12 +9,12 @@ import optax
 
 from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.schedules import Schedule, named, value_at
 from bnn_ppl.methods.shared.block_covariance import blocks_of, drawn, fitted
 from bnn_ppl.methods.shared.covariance_blocks import Block
 from bnn_ppl.methods.shared.expected_labels import Labels
 from bnn_ppl.methods.shared.fisher import evaluated
-from bnn_ppl.methods.shared.kl_weight import check_kl_weight, likelihood_weighted
+from bnn_ppl.methods.shared.kl_weight import check_kl_weight, weighted_gradient
 from bnn_ppl.methods.shared.layer_calls import called_layers
 from bnn_ppl.methods.shared.mean_field import (
     at_the_mean,
@@ -24,7 +24,7 @@ from bnn_ppl.methods.shared.mean_field import (
     likelihood_weight,
     running_mean,
 )
-from bnn_ppl.methods.shared.self_paced import self_paced
+from bnn_ppl.methods.shared.self_paced import rate_of, self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.branches import where_needed
@@ -171,9 +171,7 @@ def noisy_kfac(
         (``"gauss_newton"``).
     """
     check_arguments(posterior=posterior)
-    finds_rate = learning_rate is None
-    if learning_rate is not None:
-        check_rate("learning_rate", learning_rate)
+    finds_rate, recorded_rate, rate_at = rate_of(learning_rate)
     check_numbers(num_samples, beta1, beta2, init_std=init_std)
     check_count("decompose_every", decompose_every)
     _check(labels, prior_split, damping)
@@ -202,7 +200,7 @@ def noisy_kfac(
         due, anew = num_steps % decompose_every == 0, partial(_decomposed, fit)
         spread = where_needed(due, anew, lambda *_: state.spread, factors, prior)
         if rate is None:  # not while it is being found
-            rate = value_at(1.0 if learning_rate is None else learning_rate, state.num_steps)
+            rate = rate_at(state.num_steps)
         rate = rate / (1 - beta1**num_steps)
         momentum = running_mean(beta1, state.momentum, gradient)
         loc = optax.tree.add_scale(state.loc, rate, _preconditioned(fit, spread, momentum))
@@ -224,7 +222,7 @@ def noisy_kfac(
         "labels": labels,
         "damping": damping,
     }
-    settings |= {"learning_rate": "found" if learning_rate is None else named(learning_rate)}
+    settings |= {"learning_rate": recorded_rate}
     settings |= {"prior_split": prior_split, "beta1": beta1, "beta2": beta2}
     settings |= {"num_samples": num_samples, "init_std": init_std}
     settings |= {"decompose_every": decompose_every, "kl_weight": named(kl_weight)}
@@ -252,12 +250,7 @@ def _estimate(
     draw_key, label_key = jax.random.split(key)
     position = _position(fit, draw_key, state)
 
-    def density(position: Tree) -> tuple[Array, tuple]:
-        terms = posterior.terms(position, batch)
-        weighted = posterior.total(likelihood_weighted(terms, kl), batch)
-        return weighted, (posterior.total(terms, batch), terms.normals)
-
-    gradient, (lp, normals) = jax.grad(density, has_aux=True)(position)
+    gradient, (lp, normals) = weighted_gradient(posterior, position, batch, kl)
     away = optax.tree.sub(position, state.loc)
     gradient, prior = at_the_mean(posterior, normals, gradient, away)
     layers = {name: call for block in blocks for name, call in block.layers.items()}

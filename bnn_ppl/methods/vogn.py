@@ -8,7 +8,7 @@ import optax
 
 from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.schedules import Schedule, named, value_at
 from bnn_ppl.methods.shared.kl_weight import check_kl_weight
 from bnn_ppl.methods.shared.mean_field import (
     at_the_mean,
@@ -22,7 +22,7 @@ from bnn_ppl.methods.shared.mean_field import (
 )
 from bnn_ppl.methods.shared.per_example_gradients import row_gradients
 from bnn_ppl.methods.shared.row_groups import over_groups
-from bnn_ppl.methods.shared.self_paced import self_paced
+from bnn_ppl.methods.shared.self_paced import rate_of, self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
@@ -139,9 +139,7 @@ def vogn(
         If a number is out of range, or the network calls a layer twice.
     """
     check_arguments(posterior=posterior)
-    finds_rate = learning_rate is None
-    if learning_rate is not None:
-        check_rate("learning_rate", learning_rate)
+    finds_rate, recorded_rate, rate_at = rate_of(learning_rate)
     check_numbers(num_samples, beta1, beta2)
     _check_width(init_std)
     check_count("num_groups", num_groups)
@@ -178,7 +176,7 @@ def vogn(
         lp, gradient, target = averaged(lambda key: of_groups(key, batch), key, num_samples)
         num_steps = state.num_steps + 1
         if rate is None:  # not while it is being found
-            rate = value_at(1.0 if learning_rate is None else learning_rate, state.num_steps)
+            rate = rate_at(state.num_steps)
         rate = rate / (1 - beta1**num_steps)
         momentum = running_mean(beta1, state.momentum, gradient)
         precision = running_mean(beta2, state.precision, target)
@@ -197,7 +195,7 @@ def vogn(
 
     settings = {
         "method": "vogn",
-        "learning_rate": "found" if learning_rate is None else named(learning_rate),
+        "learning_rate": recorded_rate,
         "beta1": beta1,
         "beta2": beta2,
         "num_samples": num_samples,

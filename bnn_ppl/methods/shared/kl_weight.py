@@ -3,7 +3,8 @@
 import jax
 
 from bnn_ppl.methods.schedules import Schedule
-from bnn_ppl.model.trace import Terms
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import Batch, Position, Terms
 from bnn_ppl.runtime.checks import check_positive
 
 
@@ -18,6 +19,22 @@ def check_kl_weight(kl_weight: float | Schedule, finds_rate: bool) -> bool:
             "when the objective stops improving, which a weight that changes would deceive"
         )
     return weighs
+
+
+def weighted_gradient(
+    posterior: Posterior, position: Position, batch: Batch, kl_weight: jax.Array | None
+) -> tuple[Position, tuple[jax.Array, dict]]:
+    """Give the gradient of the log-density of :func:`likelihood_weighted` terms.
+
+    With it come the log-density without that weight, and the Gaussian priors.
+    """
+
+    def density(position: Position) -> tuple[jax.Array, tuple]:
+        terms = posterior.terms(position, batch)
+        weighted = posterior.total(likelihood_weighted(terms, kl_weight), batch)
+        return weighted, (posterior.total(terms, batch), terms.normals)
+
+    return jax.grad(density, has_aux=True)(position)
 
 
 def likelihood_weighted(terms: Terms, kl_weight: jax.Array | None) -> Terms:

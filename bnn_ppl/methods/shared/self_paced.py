@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.runtime.branches import where_needed
 
 Tree = Any
@@ -55,6 +56,19 @@ class PacedState(NamedTuple):
     inner: Tree
     first: Tree
     pace: Pace
+
+
+def rate_of(
+    learning_rate: float | Schedule | None,
+) -> tuple[bool, float | str, Callable[[jax.Array], jax.Array]]:
+    """Give whether the rate is to be found, how it is recorded, and the rate at a step.
+
+    Where it is found, :func:`self_paced` gives each step its rate; without, that is 1.
+    """
+    if learning_rate is None:
+        return True, "found", partial(value_at, 1.0)
+    check_rate("learning_rate", learning_rate)
+    return False, named(learning_rate), partial(value_at, learning_rate)
 
 
 def self_paced(
