@@ -322,6 +322,19 @@ def _before_points(
     return method._replace(recipe=Recipe(make, method))
 
 
+def _with_usual_counts(method: Method, described: Description, posterior: Any) -> Method:
+    """Give a method without counts of its own the default ones, and the usual batch size."""
+    if method.counts != Counts():
+        return method
+    num_rows, size = rows_of_share(method.subsample, posterior.num_rows), None
+    if described.stochastic_gradients:
+        size = usual_batch_size(num_rows, posterior.num_weights)
+    steps = described.counts.num_warmup
+    if described.kind == "fit":
+        steps = usual_num_steps(steps, num_rows, posterior.num_weights, size)
+    return method._replace(counts=described.counts._replace(num_warmup=steps, batch_size=size))
+
+
 def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build], _Build]:
     """Register the decorated function, which builds a Method from a posterior, as a method.
 
@@ -342,31 +355,20 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
     """
 
     def register(build: _Build) -> _Build:
-        counts = description.get("counts", SAMPLED)
-
         @known_keywords
         @wraps(build)
         def built(posterior: Any, *args: Any, **options: Any) -> Method:
-            if not description.get("takes_batch_statistics"):
-                _refuse_batch_statistics(name or build.__name__, posterior)
+            if not described.takes_batch_statistics:
+                _refuse_batch_statistics(described.name, posterior)
             if getattr(posterior, "points", ()):
                 return _before_points(built, posterior, args, options)
             method = build(posterior, *args, **options)._replace(recipe=None)
-            if method.counts == Counts():
-                num_rows, size = rows_of_share(method.subsample, posterior.num_rows), None
-                if description.get("stochastic_gradients"):
-                    size = usual_batch_size(num_rows, posterior.num_weights)
-                steps = counts.num_warmup
-                if description.get("kind") == "fit":
-                    steps = usual_num_steps(steps, num_rows, posterior.num_weights, size)
-                usual_counts = counts._replace(num_warmup=steps, batch_size=size)
-                method = method._replace(counts=usual_counts)
-
+            method = _with_usual_counts(method, described, posterior)
             return method._replace(recipe=Recipe(_maker(built, args, options), method))
 
+        counts = description.get("counts", SAMPLED)
         usual = f"{counts.num_warmup:,} warm-up steps, {counts.num_draws:,} draws"
-        told = {"length": usual} | description
-        described = Description(name or build.__name__, built, **told)
+        described = Description(name or build.__name__, built, **({"length": usual} | description))
         METHODS[described.name] = described
         return cast(_Build, built)
 
