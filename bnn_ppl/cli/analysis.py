@@ -18,7 +18,7 @@ from bnn_ppl.analysis.surface import corners as corners_of
 from bnn_ppl.analysis.surface import surface as surface_through
 from bnn_ppl.cli.problem import USUAL_SCALE, conditioned
 from bnn_ppl.cli.rows import Scored
-from bnn_ppl.cli.run_folders import Opened, check_figure, reopen, reopen_all
+from bnn_ppl.cli.run_folders import Opened, figure_path, reopen, reopen_all
 from bnn_ppl.plots.surface import posterior_surface
 from bnn_ppl.robustness.correlation_decay import correlation_decay
 from bnn_ppl.robustness.shift import evenly, thinned
@@ -284,18 +284,16 @@ def surface(
     data_dir
         Folder with the data set, if it has moved since the runs.
     """
-    if figure is not None:
-        check_figure(figure)
-    figure = figure or (folders[0] if len(folders) == 1 else Path()) / "surface.png"
+    path = figure_path(folders, figure, "surface.png")
     run, chosen = _chosen(folders, corners, data_dir)
     found = surface_through(
         run.posterior, chosen, num_points=num_points, margin=margin, progress=progress
     )
     print(_corner_table(found))
-    numbers = figure.with_suffix(".nc")
+    numbers = path.with_suffix(".nc")
     found.to_netcdf(numbers, engine="scipy")
-    posterior_surface(found).savefig(figure, dpi=150)
-    print(f"figure in {figure}, numbers in {numbers}")
+    posterior_surface(found).savefig(path, dpi=150)
+    print(f"figure in {path}, numbers in {numbers}")
 
 
 def _chosen(

@@ -8,9 +8,9 @@ import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem import Problem
-from bnn_ppl.cli.robustness import Folders, figure_path, image_runs, write_tables
+from bnn_ppl.cli.robustness import Folders, image_runs, write_tables
 from bnn_ppl.cli.rows import load_data
-from bnn_ppl.cli.run_folders import Opened
+from bnn_ppl.cli.run_folders import Opened, figure_path
 from bnn_ppl.data.choice import inputs_of_others
 from bnn_ppl.robustness import shift
 from bnn_ppl.runtime.progress import reporting

@@ -8,7 +8,7 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.run_folders import Opened, check_figure, reopen_all
+from bnn_ppl.cli.run_folders import Opened, figure_path, reopen_all
 from bnn_ppl.robustness import adversarial as attacks
 from bnn_ppl.robustness import shift
 from bnn_ppl.robustness.corruptions import rotate
@@ -309,14 +309,6 @@ def _by_models(tables: Mapping[str, "pandas.DataFrame"]) -> str:
         for name, table in tables.items()
     }
     return pd.concat(means, names=["run"]).to_string(float_format="{:.3f}".format)
-
-
-def figure_path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Path:
-    """Give where the figure goes, before anything is computed."""
-    if figure is not None:
-        check_figure(figure)
-        return figure
-    return folders[0] / name if len(folders) == 1 else Path(name)
 
 
 def write_tables(tables: Mapping[str, "pandas.DataFrame"], figure: "Figure", path: Path) -> None:

@@ -125,6 +125,14 @@ def check_figure(figure: Path) -> None:
         )
 
 
+def figure_path(folders: tuple[Path, ...], figure: Path | None, name: str) -> Path:
+    """Give where the figure goes, before anything is computed."""
+    if figure is not None:
+        check_figure(figure)
+        return figure
+    return folders[0] / name if len(folders) == 1 else Path(name)
+
+
 def check_names(names: list[str]) -> None:
     """Refuse no folders, and several of one name."""
     if not names:

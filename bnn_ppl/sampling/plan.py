@@ -1,7 +1,8 @@
 """What a run would cost, before it is started."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
@@ -106,9 +107,9 @@ def plan(
     check_arguments(key=key, posterior=posterior, method=method)
     of_points = _Cost(0.0, 0.0)
     if posterior.points:
-        of_points = _cost_of_points(key, posterior, trial_seconds / 4)
-        make = maker_of(posterior, method)
-        posterior = _with_first_points(key, posterior)
+        whole, make = posterior, maker_of(posterior, method)
+        of_points = _cost_of_warmup(lambda: prepared_points(key, whole)[1], trial_seconds / 4)
+        posterior = _with_first_points(key, whole)
         method = make(posterior)
     lengths = lengths_of(
         posterior,
@@ -136,7 +137,8 @@ def plan(
         gradients = num_chains * a_chain
     if init is None:
         for start in _starting_methods(method):
-            cost = _cost_of_start(key, posterior, start, prepared, trial_seconds / 4)
+            prepare_start = partial(prepared_start, key, posterior, start, prepared)
+            cost = _cost_of_warmup(prepare_start, trial_seconds / 4)
             seconds += cost.seconds
             gradients = None if gradients is None else gradients + cost.gradients
     seconds += of_points.seconds
@@ -166,29 +168,16 @@ def _starting_methods(method: Method) -> list[Method]:
     return [] if method.start is None else [*_starting_methods(method.start), method.start]
 
 
-def _cost_of_start(
-    key: jax.Array, posterior: Posterior, start: Method, prepared: Prepared, trial_seconds: float
-) -> _Cost:
-    """Try the warm-up of a method that the chains start from."""
+def _cost_of_warmup(prepare_warmup: Callable[[], Prepared], trial_seconds: float) -> _Cost:
+    """Prepare a warm-up that comes before the run, and try it."""
     began = time.perf_counter()
-    own = prepared_start(key, posterior, start, prepared)
-    loop = loop_of(own.phases[0], own)
+    prepared = prepare_warmup()
+    loop, num = loop_of(prepared.phases[0], prepared), prepared.num["warmup"]
     compiling = time.perf_counter() - began
-    tried, _ = _trial(loop, own.states, own.num["warmup"], trial_seconds)
-    rest = (own.num["warmup"] - tried.steps) * tried.late_seconds
-    gradients = len(own.chains) * own.num["warmup"] * (tried.late_gradients or 0)
+    tried, _ = _trial(loop, prepared.states, num, trial_seconds)
+    rest = (num - tried.steps) * tried.late_seconds
+    gradients = len(prepared.chains) * num * (tried.late_gradients or 0)
     return _Cost(compiling + tried.seconds + rest, gradients)
-
-
-def _cost_of_points(key: jax.Array, posterior: Posterior, trial_seconds: float) -> _Cost:
-    """Try the training of the points of a network, which comes before the run."""
-    began = time.perf_counter()
-    _, own = prepared_points(key, posterior)
-    loop = loop_of(own.phases[0], own)
-    compiling = time.perf_counter() - began
-    tried, _ = _trial(loop, own.states, own.num["warmup"], trial_seconds)
-    rest = (own.num["warmup"] - tried.steps) * tried.late_seconds
-    return _Cost(compiling + tried.seconds + rest, own.num["warmup"] * (tried.late_gradients or 0))
 
 
 def _with_first_points(key: jax.Array, posterior: Posterior) -> Posterior:

@@ -179,22 +179,24 @@ def plan_ahead(
     hours = gradients * gradient_seconds / 3600
     position = prepared.positions
     return PlanAhead(
-        machine.name,
-        mesh.shape["chain"],
-        mesh.shape["data"],
-        chains_a_device,
-        posterior.microbatch if (posterior.microbatch or rows) < rows else None,
-        phases,
-        device.memory,
-        flops,
-        num_bytes,
-        gradient_seconds,
-        precision,
-        {each: roofline(device, flops, num_bytes, each) for each in get_args(MatmulPrecision)},
-        gradients,
-        _start_steps(method) if init is None else 0,
-        hours,
-        hours * mesh.size / 24,
+        machine=machine.name,
+        chain_rows=mesh.shape["chain"],
+        data_shards=mesh.shape["data"],
+        chains_a_device=chains_a_device,
+        microbatch=posterior.microbatch if (posterior.microbatch or rows) < rows else None,
+        phases=phases,
+        memory_limit=device.memory,
+        flops=flops,
+        num_bytes=num_bytes,
+        gradient_seconds=gradient_seconds,
+        precision=precision,
+        seconds_by_precision={
+            each: roofline(device, flops, num_bytes, each) for each in get_args(MatmulPrecision)
+        },
+        gradients=gradients,
+        start_steps=_start_steps(method) if init is None else 0,
+        hours=hours,
+        device_days=hours * mesh.size / 24,
         disk=lengths.num_draws * bytes_of(position),
     )
 
