@@ -160,14 +160,7 @@ class Folder:
         self._chains = local_chains(mesh, layout.num_chains)
         self._writers = writers(mesh)
         self._writes = jax.process_index() in self._writers
-        share = layout.num_chains // len(self._writers)
-        first = share * (bisect_right(self._writers, jax.process_index()) - 1)
-        if self._chains != slice(first, first + share):
-            raise ValueError(
-                f"got a mesh that gives process {jax.process_index()} the chains {self._chains}, "
-                f"expected {first} to {first + share}: give each process the same number of whole "
-                "rows of devices, or each row the same number of processes, in their order"
-            )
+        _check_chains(self._chains, self._writers, layout.num_chains)
         with all_or_none(path):
             self._header = checkpoint.read_header(path)
             if self._header is not None:
@@ -320,6 +313,18 @@ class Folder:
             write_fitted(self._path, self._chains.start, fitted)
         meet("the parameters are written")
         return zarr_reader.open_draws(self._path)
+
+
+def _check_chains(chains: slice, writers: list[int], num_chains: int) -> None:
+    """Refuse a mesh on which the files of all processes would not divide the chains evenly."""
+    share = num_chains // len(writers)
+    first = share * (bisect_right(writers, jax.process_index()) - 1)
+    if chains != slice(first, first + share):
+        raise ValueError(
+            f"got a mesh that gives process {jax.process_index()} the chains {chains}, "
+            f"expected {first} to {first + share}: give each process the same number of whole "
+            "rows of devices, or each row the same number of processes, in their order"
+        )
 
 
 def _counts(done: Progress) -> Attributes:
