@@ -30,6 +30,8 @@ LABELS = {  # of scores: title and axis
     "coverage_90": ("Coverage of 90 % intervals", "share of rows"),
 }
 
+_MOST_CLASSES = 4  # that have a line of their own
+
 
 def corruptions(tables: Tables) -> Figure:
     """Scores by severity: a box per run over the corruptions (after Ovadia et al. 2019).
@@ -272,11 +274,11 @@ def _image_strip(figure: SubFigure, images: Array) -> None:
         ax.set_axis_off()
 
 
-def _classes_to_name(tables: Tables, limit: int = 4) -> list[str]:
+def _classes_to_name(tables: Tables) -> list[str]:
     """Columns of the classes that some run finds likeliest somewhere, most probable first."""
     columns = [name for name in next(iter(tables.values())) if name.startswith("probability_")]
     most = {name: max(float(table[name].max()) for table in tables.values()) for name in columns}
-    return sorted(columns, key=lambda name: -most[name])[:limit]
+    return sorted(columns, key=lambda name: -most[name])[:_MOST_CLASSES]
 
 
 def _probability_lines(ax: Axes, table: pandas.DataFrame, named: list[str]) -> None:
