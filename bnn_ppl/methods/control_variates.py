@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from bnn_ppl.methods.method import Method, usual_batch_size
 from bnn_ppl.methods.shared.row_batches import random_batch
+from bnn_ppl.methods.shared.wrapped import of_inner
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import recipe_of
@@ -145,11 +146,6 @@ def control_variates(
             return state, info | {"n_steps": gradients}
 
         return step
-
-    def of_inner(function: Callable | None) -> Callable | None:
-        if function is None:
-            return None
-        return lambda state, *more: state._replace(inner=function(state.inner, *more))
 
     known = {"control_variates": True, "batch_size": batch_size, "refresh_every": refresh_every}
     known["order"] = order

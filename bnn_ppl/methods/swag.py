@@ -14,6 +14,7 @@ from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share
 from bnn_ppl.methods.schedules import Schedule, named
 from bnn_ppl.methods.sgld import sgld
 from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.methods.shared.wrapped import of_inner
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.branches import one_or_other
@@ -150,11 +151,6 @@ def _collecting(
         first, every = jnp.asarray(collect_from, int), jnp.asarray(collect_every or 0, int)
         return SwagState(inner.init(key, position, batch), moments, first, every, zero)
 
-    def begin(state: SwagState, num_warmup: jax.Array) -> SwagState:
-        if inner.begin is None:
-            return state
-        return state._replace(inner=inner.begin(state.inner, num_warmup))
-
     def collecting(
         inner_step: Any, key: jax.Array, state: SwagState, batch: Any
     ) -> tuple[SwagState, dict]:
@@ -212,7 +208,7 @@ def _collecting(
         all_rows=inner.all_rows,
         needs_warmup=inner.needs_warmup,
         draws_from="low_rank_gaussian" if rank else "gaussian",
-        begin=begin,
+        begin=of_inner(inner.begin),
         subsample=inner.subsample,
         raw_rows=inner.raw_rows,
     )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.shared.held_out_rows import described
+from bnn_ppl.methods.shared.wrapped import of_inner
 from bnn_ppl.model.batch_statistics import judged_values
 from bnn_ppl.model.checks import checked_rows
 from bnn_ppl.model.posterior import Posterior
@@ -115,11 +116,6 @@ def stopped_early(
         any_check = state.log_likelihood > -jnp.inf
         return jax.tree.map(partial(jnp.where, any_check), state.best, last)
 
-    def begin(state: StoppedState, num_warmup: jax.Array) -> StoppedState:
-        if method.begin is None:
-            return state
-        return state._replace(inner=method.begin(state.inner, num_warmup))
-
     settings = {**method.settings, "check_every": check_every, "patience": patience}
     settings |= {"rows_held_out": described(rows)}
     return Method(
@@ -129,7 +125,7 @@ def stopped_early(
         settings=settings,
         logdensity=method.logdensity,
         draws_from="best_point",
-        begin=begin,
+        begin=of_inner(method.begin),
         subsample=method.subsample,
         raw_rows=method.raw_rows,
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.shared.held_out_rows import described
+from bnn_ppl.methods.shared.wrapped import of_inner
 from bnn_ppl.model.batch_statistics import judged_values
 from bnn_ppl.model.checks import checked_rows
 from bnn_ppl.model.posterior import Posterior
@@ -106,15 +107,6 @@ def with_scores(method: Method, posterior: Posterior, held_out: Any, every: int)
     def draw(key: jax.Array, state: ScoredState) -> Tree:
         return method.draw(key, state.inner)
 
-    def begin(state: ScoredState, num_warmup: jax.Array) -> ScoredState:
-        if method.begin is None:
-            return state
-        return state._replace(inner=method.begin(state.inner, num_warmup))
-
-    def finish(state: ScoredState) -> ScoredState:
-        assert method.finish is not None
-        return state._replace(inner=method.finish(state.inner))
-
     def fitted(state: ScoredState) -> dict[str, jax.Array]:
         assert method.fitted is not None
         return method.fitted(state.inner)
@@ -125,8 +117,8 @@ def with_scores(method: Method, posterior: Posterior, held_out: Any, every: int)
         step=step,
         draw=draw,
         warmup=warmup,
-        begin=begin,
-        finish=finish if method.finish else None,
+        begin=of_inner(method.begin),
+        finish=of_inner(method.finish),
         fitted=fitted if method.fitted else None,
         settings={**method.settings, **scoring},
         recipe=None,
