@@ -16,7 +16,7 @@ from bnn_ppl.runtime.warned import warn
 
 if TYPE_CHECKING:
     from bnn_ppl.model.posterior import Posterior
-    from bnn_ppl.model.streamed_rows import Chunks
+    from bnn_ppl.model.streamed_rows import StreamChunks
 
 
 def check_options(
@@ -266,7 +266,7 @@ def refuse_nonfinite_rows(rows: tuple[Any, np.ndarray], numbers: np.ndarray) -> 
             )
 
 
-def refuse_nonfinite_chunks(chunks: "Chunks") -> None:
+def refuse_nonfinite_chunks(chunks: "StreamChunks") -> None:
     """Refuse NaN and infinities in any row of a stream, in one pass over them.
 
     Where a compiled program reads them, the error would be one among many lines.

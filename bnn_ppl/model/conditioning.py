@@ -15,7 +15,7 @@ from bnn_ppl.model.microbatch import fitting_microbatch, fitting_rows
 from bnn_ppl.model.points import point_shapes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.posterior_functions import Conditions, posterior_of
-from bnn_ppl.model.streamed_rows import Chunks
+from bnn_ppl.model.streamed_rows import StreamChunks
 from bnn_ppl.model.structure import check_classes, check_model, checked_structure
 from bnn_ppl.model.trace import Array, Data, Position, evaluated
 from bnn_ppl.runtime.devices import MatmulPrecision
@@ -117,7 +117,7 @@ def condition(
         check_number_of_rows(lambda w, rows: by_row(rows, w), shapes, data, microbatch, got)
     chunks = None
     if stream is not None:
-        chunks = Chunks(stream, data, microbatch or fitting_rows(by_row, data, shapes))
+        chunks = StreamChunks(stream, data, microbatch or fitting_rows(by_row, data, shapes))
     points = point_shapes(model, data)
     given = Conditions(
         examples=data,

@@ -22,7 +22,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.prior_summary import prior_summary
 from bnn_ppl.model.recipe import Recipe, numbers_of
 from bnn_ppl.model.stored_features import stored_features
-from bnn_ppl.model.streamed_rows import Chunks, StreamedRows
+from bnn_ppl.model.streamed_rows import StreamChunks, StreamedRows
 from bnn_ppl.model.trace import (
     Array,
     Batch,
@@ -46,7 +46,7 @@ class Conditions(NamedTuple):
 
     examples: Data  # all rows, unless there is a stream
     stream: Stream | None
-    chunks: Chunks | None  # of the stream
+    chunks: StreamChunks | None  # of the stream
     observed: str
     shapes: Position  # of a position
     from_prior: set[str]  # sites whose chains start at a draw from it

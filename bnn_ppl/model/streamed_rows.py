@@ -21,7 +21,7 @@ _CHUNK_BYTES = 2**20  # of rows: larger ones were no faster on CPUs
 
 
 @jax.tree_util.register_static
-class Chunks:
+class StreamChunks:
     """Successive rows of a stream in chunks of one size, read one chunk ahead of the devices.
 
     Attributes
@@ -112,14 +112,14 @@ class StreamedRows(NamedTuple):
 
     x: Any
     y: Any
-    chunks: Chunks
+    chunks: StreamChunks
 
 
 def summed_over_chunks(
     by_row: Callable[[Tree, list[Array], tuple], Array],
     position: Tree,
     constants: list[Array],
-    chunks: Chunks,
+    chunks: StreamChunks,
 ) -> Array:
     """Sum the log-likelihood of all rows: a number and the rest that it has been rounded by.
 

@@ -1,6 +1,5 @@
 """Points of a partly Bayesian network: optimised together with all other sites, then held."""
 
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.start import Prepared, check_built_with, prepare
 from bnn_ppl.sampling.starting_method import MOST_STEPS
+from bnn_ppl.sampling.until import pressed_or_late
 from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.recorder import Nowhere, Progress
 from bnn_ppl.storage.zarr_reader import read_constants
@@ -131,8 +131,8 @@ def _with_points(
         method, prepared = prepared_points(key, posterior)
     prepared = prepared._replace(num=prepared.num | {"draws": 0})
     with interrupts(progress) as pressed, reporting(progress, prepared.num["warmup"]) as report:
-        late = lambda: pressed() or time.monotonic() >= end  # noqa: E731
-        states, done = advance(prepared, Progress(), Nowhere(), _of_points(report), late)
+        interrupted = pressed_or_late(pressed, end)
+        states, done = advance(prepared, Progress(), Nowhere(), _of_points(report), interrupted)
     if done.warmup < prepared.num["warmup"]:
         if pressed():
             raise KeyboardInterrupt

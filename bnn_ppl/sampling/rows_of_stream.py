@@ -10,7 +10,7 @@ from bnn_ppl.model.checks import refuse_nonfinite_chunks
 from bnn_ppl.model.features import stream_with_features
 from bnn_ppl.model.microbatch import fitting_rows
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.streamed_rows import Chunks, StreamedRows
+from bnn_ppl.model.streamed_rows import StreamChunks, StreamedRows
 from bnn_ppl.runtime.devices import chain_mesh, everywhere
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.minibatches import Minibatches
@@ -72,7 +72,7 @@ def rows_of_stream(
         refuse_nonfinite_chunks(rows.chunks)
     else:  # of finite rows: they were read when these were computed
         most = _fitting_rows(posterior, features.examples)
-        rows = rows._replace(chunks=Chunks(features, features.examples, most))
+        rows = rows._replace(chunks=StreamChunks(features, features.examples, most))
     return everywhere(rows, mesh)
 
 
