@@ -14,7 +14,7 @@ from jax.scipy.special import entr, ndtri
 
 from bnn_ppl.analysis.per_draw import Array, Tree, each_output, probs_or_mean, row_dims
 from bnn_ppl.analysis.quantiles import check_levels
-from bnn_ppl.methods.shared.block_covariance import blocks_of
+from bnn_ppl.methods.shared.block_gaussian import blocks_of
 from bnn_ppl.methods.shared.covariance_blocks import Block
 from bnn_ppl.methods.shared.layer_calls import called_layers
 from bnn_ppl.model.arguments import check_arguments

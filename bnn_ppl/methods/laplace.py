@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import FITTED, DrawsFrom, Method, describe, step_info
-from bnn_ppl.methods.shared.block_covariance import Structure, blocks_of, drawn, fitted
+from bnn_ppl.methods.shared.block_gaussian import Structure, blocks_of, drawn, fitted
 from bnn_ppl.methods.shared.expected_labels import Curvature
 from bnn_ppl.methods.shared.fisher import evaluated, shares
 from bnn_ppl.methods.shared.layer_calls import called_layers

@@ -10,7 +10,7 @@ import optax
 from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, named, value_at
-from bnn_ppl.methods.shared.block_covariance import blocks_of, drawn, fitted
+from bnn_ppl.methods.shared.block_gaussian import blocks_of, drawn, fitted
 from bnn_ppl.methods.shared.covariance_blocks import Block
 from bnn_ppl.methods.shared.expected_labels import Labels
 from bnn_ppl.methods.shared.fisher import evaluated
