@@ -71,7 +71,7 @@ def run_command() -> Callable[..., Any]:
             Sampling in a subspace.
         running
             Length of the run and number of chains: by default four chains (fits with --init: as
-            many as that run), and the method's own counts, which `bnn-ppl run METHOD --help` says.
+            many as that run), and the method's own counts, shown by `bnn-ppl run METHOD --help`.
         seed
             Random seed.
         init
@@ -81,9 +81,9 @@ def run_command() -> Callable[..., Any]:
         num_warmup_epochs
             Epochs of warm-up; replaces --num-warmup.
         until
-            Draw on, past --num-draws, until the predictions of (at most 200) test rows are known
-            this well: R-hat of 95 % of them at most, bulk ESS of 95 % of them at least these. For
-            example rhat=1.01 ess=400; --max-minutes sets another end.
+            Keep drawing past --num-draws until the predictions for (at most 200) test rows have
+            converged this far, for example rhat=1.01 ess=400: 95 % of them have at most this R-hat,
+            and 95 % at least this bulk ESS. --max-minutes sets a time limit.
         on
             Rows to score: by default those held out of training (--held-out, --folds) if there are
             any, otherwise the test rows.
@@ -101,7 +101,7 @@ def run_command() -> Callable[..., Any]:
         distributed
             Join the other hosts; SLURM, TPU pods and others are detected (jax.distributed).
         strict
-            End with exit status 1 if the run has not converged; all is stored and drawn first.
+            End with exit status 1 if the run has not converged, after storing draws and figures.
         """
         if distributed:
             join_hosts()
