@@ -280,7 +280,7 @@ def test_a_noise_on_a_bound_of_its_prior_is_a_note(spread):
     draws = draws_of_arrays({"posterior": {"slope": slope, "noise": np.full(shape, 0.031)}})
     found = bnn.verdict(posterior, draws)
     assert found.converged and kinds(found) == ["bound"]
-    side = "ceiling of 0.032" if "high" in spread else "floor of 0.03: data are less noisy"
+    side = "ceiling of 0.032" if "high" in spread else "floor of 0.03: the data are less noisy"
     assert f"noise is at its {side}" in found.text
     away = draws_of_arrays({"posterior": {"slope": slope, "noise": np.full(shape, 0.02)}})
     assert "high" not in spread or not bnn.verdict(posterior, away).findings
