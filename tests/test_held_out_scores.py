@@ -83,7 +83,7 @@ def test_swag_is_scored_before_it_has_collected_points_too(tmp_path):
     np.testing.assert_array_equal(again["warmup_sample_stats"]["held_out_nll"], nll)
     ax = bnn.plots.warmup_scores(again)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == [
-        "NLL (nats a row)",
+        "NLL (nats per row)",
         "RMSE (units of the model)",
     ]
 

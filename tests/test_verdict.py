@@ -115,7 +115,7 @@ def test_a_rare_class_may_be_learnt_without_being_predicted():
 def test_chains_that_disagree(posterior):
     found = bnn.verdict(posterior, drawn(np.array([[1.9], [1.97], [2.03], [2.1]])))
     assert not found.converged and kinds(found)[0] == "disagree"
-    advice = "more warm-up and draws, or a target to run to (until=, --until)"
+    advice = "run longer (more warm-up and draws), or until a target is met (until=, --until)"
     assert f"expected at most 1.05): {advice}" in found.text
     drifting = drawn(np.linspace(1.9, 2.1, 200), shape=(1, 200))
     assert bnn.verdict(posterior, drifting).text.startswith("the chain has not settled (R-hat of")
@@ -170,7 +170,7 @@ def test_divergences_of_few_draws_some_chains_or_all(posterior):
     assert not bnn.verdict(posterior, drawn(stats={"diverging": diverging})).converged
     diverging[2] = True
     found = bnn.verdict(posterior, drawn(stats={"diverging": diverging}))
-    assert found.text.startswith("all draws diverge in 1 of 4 chains (2): leave that chain out")
+    assert found.text.startswith("all draws diverge in 1 of 4 chains (2): leave out that chain")
     diverging[:] = True
     found = bnn.verdict(posterior, drawn(stats={"diverging": diverging}))
     assert found.text.startswith("all chains diverge in all draws: shorter steps")
@@ -207,7 +207,7 @@ def test_fits_say_how_training_ended(posterior):
     assert not found.converged and "ran out of steps (1,000)" in found.text
     assert found.text.endswith("raise num_warmup")
     rate = fitted(settings=json.dumps({"learning_rate": 0.01}))
-    assert "1,000 steps at the rate given" in bnn.verdict(posterior, rate).text
+    assert "1,000 steps at the given rate" in bnn.verdict(posterior, rate).text
 
 
 def test_a_single_laplace_says_what_predicts_with_it(posterior):
@@ -223,7 +223,7 @@ def test_fits_far_below_the_point_they_started_from(posterior):
     wide = fitted(noise=0.5, training_ended=1, start_log_likelihood=0.9)
     found = bnn.verdict(posterior, wide)
     assert not found.converged and kinds(found) == ["far_from_start"]
-    assert "nats a row than the point it started from" in found.text
+    assert "nats per row than the point it started from" in found.text
     near = fitted(training_ended=1, start_log_likelihood=0.9)
     assert bnn.verdict(posterior, near).converged
     assert bnn.verdict(posterior, drawn(noise=0.5, start_log_likelihood=0.9)).converged
@@ -280,8 +280,8 @@ def test_a_noise_on_a_bound_of_its_prior_is_a_note(spread):
     draws = draws_of_arrays({"posterior": {"slope": slope, "noise": np.full(shape, 0.031)}})
     found = bnn.verdict(posterior, draws)
     assert found.converged and kinds(found) == ["bound"]
-    side = "ceiling of 0.032" if "high" in spread else "floor of 0.03: data are less noisy"
-    assert f"noise is on its {side}" in found.text
+    side = "ceiling of 0.032" if "high" in spread else "floor of 0.03: the data are less noisy"
+    assert f"noise is at its {side}" in found.text
     away = draws_of_arrays({"posterior": {"slope": slope, "noise": np.full(shape, 0.02)}})
     assert "high" not in spread or not bnn.verdict(posterior, away).findings
 
@@ -290,7 +290,7 @@ def test_the_worst_comes_first_and_the_others_are_short(posterior):
     diverging = {"diverging": np.ones((4, 100), bool)}
     found = bnn.verdict(posterior, drawn(-1.0, noise=0.0101, stats=diverging))
     assert kinds(found) == ["worse_than_mean", "all_diverge", "bound"]
-    assert "; also: all chains diverge in all draws, the noise is on its floor" in found.text
+    assert "; also: all chains diverge in all draws, the noise is at its floor" in found.text
 
 
 def test_the_rows_are_the_same_each_time_and_of_every_class():

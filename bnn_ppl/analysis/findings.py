@@ -164,7 +164,7 @@ def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Fin
     if num_draws < LEAST_DRAWS:
         yield Finding(
             "few_draws",
-            f"{num_draws * num_chains} draws are too few to tell",
+            f"{num_draws * num_chains} draws are too few to judge convergence",
             f"at least {LEAST_DRAWS} from each of several chains",
         )
     elif not moves:
@@ -175,7 +175,10 @@ def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Fin
             "disagree",
             f"{who} (R-hat of predictions at training rows {rhat:.3g}, expected at most "
             f"{MOST_RHAT})",
-            _advice(draws, "more warm-up and draws, or a target to run to (until=, --until)"),
+            _advice(
+                draws,
+                "run longer (more warm-up and draws), or until a target is met (until=, --until)",
+            ),
         )
     # The ESS of some draws tells that of all only if it could have been large enough.
     telling = sample.every == 1 or num_chains * num_draws >= 2 * LEAST_ESS
@@ -240,7 +243,7 @@ def of_divergences(draws: Any) -> Iterator[Finding]:
         yield Finding(
             "divergences",
             f"all draws diverge in {whole.sum()} of {len(whole)} chains ({chains})",
-            f"leave {'that chain' if whole.sum() == 1 else 'those chains'} out, or shorter steps",
+            f"leave out {'that chain' if whole.sum() == 1 else 'those chains'}, or shorten steps",
         )
     else:
         kind = "divergences" if count / diverging.size > MOST_DIVERGENT else "some_divergences"
@@ -264,13 +267,13 @@ def of_fits(sample: Seen, draws: Any, rhat: float) -> Iterator[Finding]:
     if start is not None and start - now > most:
         yield Finding(
             "far_from_start",
-            f"fits the training rows worse by {start - now:.2g} nats a row than the point it "
-            "started from",
-            "its approximation is too coarse here; use hmc or an ensemble",
+            f"fits the training rows worse by {start - now:.2g} nats per row than the point "
+            "it started from",
+            "the approximation is too coarse here; use hmc or an ensemble",
         )
     if sample.center.shape[0] > 1 and rhat > FEW_MEMBERS_RHAT:
         yield Finding(
-            "members", "members differ much more than the draws of each", "use more of them"
+            "members", "members differ much more than the draws within each", "use more of them"
         )
 
 
@@ -294,12 +297,12 @@ def of_bounds(posterior: Posterior, sample: Seen) -> Iterator[Finding]:
     """Find scales that a bound of their prior determines, not the data."""
     for site, side, bound in sites_on_bounds(posterior, sample.sites):
         if side == "upper":
-            text = f"{site} is on its ceiling of {bound:.3g}: its prior allows no more"
+            text = f"{site} is at its ceiling of {bound:.3g}: its prior allows no more"
         elif "noise" in site:
             text = (
-                f"the {site} is on its floor of {bound:.3g}: data are less noisy than the prior "
-                "allows"
+                f"the {site} is at its floor of {bound:.3g}: the data are less noisy than the "
+                "prior allows"
             )
         else:
-            text = f"{site} is on its floor of {bound:.3g}: its prior allows no less"
-        yield Finding("bound", text, "move that bound of its prior, if data should decide")
+            text = f"{site} is at its floor of {bound:.3g}: its prior allows no less"
+        yield Finding("bound", text, "move that bound of its prior to let the data decide")

@@ -129,12 +129,12 @@ def _good_chains(draws: Any, rhat: float, ess: float) -> str:
 def _good_fits(draws: Any) -> str:
     settings = json.loads(draws.attrs.get("settings", "{}"))
     if "training_ended" in draws.attrs:
-        held_out = "trained: held-out rows are predicted no better"
+        held_out = "trained: predictions of held-out rows have stopped improving"
         improving = "trained: the objective has stopped improving"
         text = held_out if "rows_held_out" in settings else improving
     elif "learning_rate" in settings:
         steps = draws.attrs.get("num_warmup", 0)
-        text = f"trained: {steps:,} steps at the rate given, not checked whether they are enough"
+        text = f"trained: {steps:,} steps at the given rate (not checked whether these suffice)"
     else:
         text = "fitted"
     bias = _bias(draws)

@@ -46,12 +46,12 @@ class Training(NamedTuple):
     exploration
         Fraction of each cycle (its first part) without noise; warm-up is then without noise too.
     optimizer
-        Optimiser of descent, mfvi and mc_dropout. "sgd" has momentum 0.9, as has "lars", whose
-        learning rate is multiplied in each array of weights by the ratio of the norms of weights
-        and gradient (You et al., 2017).
+        Optimiser of descent, mfvi and mc_dropout. "sgd" has momentum 0.9, and so has "lars", which
+        scales the learning rate of each array of weights by the ratio of the norms of weights and
+        gradient (You et al., 2017).
     kl_warmup_epochs
-        Of mfvi, vogn, ivon and noisy_kfac: epochs over which the weight of the divergence from the
-        prior rises linearly from 0.01 to 1.
+        For mfvi, vogn, ivon and noisy_kfac: epochs over which the weight of the KL divergence from
+        the prior rises linearly from 0.01 to 1.
     augment
         Random augmentation of each image of a batch: "crop" shifts it by up to 4 pixels,
         "crop_and_flip" also mirrors half of them.

@@ -32,13 +32,13 @@ class Problem(NamedTuple):
     ----------
     data
         Data set: a table (yacht and energy ship with the package), images (digits, mnist,
-        cifar10), imdb; tfds:NAME of tensorflow-datasets; or of your own a file that ends with .csv
-        (y is the last column) or .npz, a folder of images, train/CLASS/* and test/CLASS/*, or a
-        folder with x.npy and y.npy (or x.zarr and y.zarr), whose rows stay on disk.
+        cifar10), imdb; tfds:NAME from tensorflow-datasets; or your own: a .csv file (y is the last
+        column) or .npz file, a folder of images, train/CLASS/* and test/CLASS/*, or a folder with
+        x.npy and y.npy (or x.zarr and y.zarr), whose rows stay on disk.
     split
         Number of a published split into training and test rows (UCI), or "seed-3" or "fold-3" for
-        others, or "gap-3" to test on the middle third by column 3; for digits and your own files
-        and folders a seed.
+        other splits, or "gap-3" to test on the middle third by column 3. For digits and your own
+        files and folders it is a seed.
     subset
         Use only the first training rows of images and texts; 160 of mnist ship with the package.
     target
@@ -50,13 +50,13 @@ class Problem(NamedTuple):
         Fill empty cells of a .csv file: by the mean of the training rows, or the most frequent
         category. By default they are refused.
     image_size
-        Scale the images of a folder, or of tfds:NAME, so that the shorter side has so many pixels,
-        and keep the square in the middle.
+        Scale the images of a folder, or of tfds:NAME, so that the shorter side has this many
+        pixels, and crop the central square.
     only_classes
-        Train and test on these classes alone, numbered anew in this order.
+        Train and test on these classes only, renumbered in this order.
     label_noise
-        Fraction of the training labels replaced by random classes, always the same (held-out rows
-        among them; test rows keep theirs).
+        Fraction of the training labels replaced by random classes, the same in each run (including
+        held-out rows; test rows keep their labels).
     data_dir
         Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     net
@@ -67,9 +67,10 @@ class Problem(NamedTuple):
         Channels of the first stage of resnet18 and vgg16 (by default 64), the others in proportion.
     norm
         Normalisation of the residual networks and vgg16: "filter_response" (of each image by
-        itself; by default, but vgg16 has none) or "batch", for methods that train on minibatches.
+        itself; the default, except for vgg16, which has none) or "batch", for methods that train
+        on minibatches.
     prior
-        Prior family of the weights. Two treat the first layer otherwise: "empcov" gives it the
+        Prior family of the weights. Two treat the first layer differently: "empcov" gives it the
         covariance of the training inputs, "sum_filter" filters whose weights sum to about 0.
     prior_scale
         Scale of the prior: for fan_in the gain (standard deviation times the square root of the
@@ -81,7 +82,7 @@ class Problem(NamedTuple):
         default for fan_in and normal the scale that maximises the Laplace evidence of the training
         rows, if rows times weights are at most 5e9; otherwise 1.414.
     prior_power
-        Of generalised_normal, with density exp(-|w / s|^power): 2 is normal and 1 Laplace; by
+        Power of generalised_normal, with density exp(-|w / s|^power): 2 is normal and 1 Laplace; by
         default 1.5.
     bayesian
         Weights that are random, by names or patterns such as "layers.1.*"; by default all.
@@ -89,34 +90,34 @@ class Problem(NamedTuple):
         Trained weights to start from, or to keep: a .safetensors file, an orbax checkpoint, or the
         folder of a run of the same network (the last draw of its first chain).
     new
-        Names or patterns of weights that stay new all the same, such as "output.*" for other
-        classes than those of --weights.
+        Names or patterns of weights that are not loaded from --weights but initialised, such as
+        "output.*" where the classes are different ones.
     others
-        The weights that --bayesian does not name: "point" trains them together with all others,
-        before the run and under the same prior, and then holds them; "fixed" keeps those of
-        --weights.
+        What to do with the weights that --bayesian does not name: "point" trains them together with
+        all others, before the run and under the same prior, and then holds them fixed; "fixed"
+        keeps the values from --weights.
     noise
         Noise of a regression: "learnt", "heteroscedastic", or a known standard deviation in units
         of the standardised y.
     covariance
-        Of the noise of several outputs: "diagonal", or "full" with learnt correlations.
+        Noise covariance of several outputs: "diagonal", or "full" with learnt correlations.
     held_out
         Fraction of the training rows held out of training. Commands then score these rows in place
-        of the test rows, so that settings are chosen without the latter. Descent stops early on
-        them, which flatters its scores there; the rows of --folds no method sees. Inputs and y stay
-        standardised by all training rows.
+        of the test rows, so that settings can be chosen without the test rows. Descent stops early
+        on them, which flatters its scores there; no method sees the rows held out by --folds.
+        Inputs and y are still standardised by all training rows.
     held_out_seed
-        Seed of the choice of the rows held out, by --held-out or --folds; None takes the last rows
-        (of --folds, rows as they come).
+        Seed for choosing the rows held out by --held-out or --folds; None takes the last rows (for
+        --folds, rows in their order).
     folds
         Number of folds of the training rows (cross-validation), of which --fold is held out. With
-        --held-out, its rows are taken from the other folds.
+        --held-out, the held-out rows are taken from the other folds.
     fold
         The fold that is held out, from 0.
     temperature
         Temperature of the posterior; 1 is the Bayes posterior.
     tempered
-        What the temperature divides the log of: the whole posterior density, or the likelihood
+        Which log density the temperature divides: that of the whole posterior, or the likelihood
         alone.
     microbatch
         Rows per chunk of the likelihood, to save memory; by default as many as fit.

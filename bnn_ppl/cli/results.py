@@ -43,8 +43,8 @@ def summary(
     folder
         Folder of a run.
     matched
-        Match the hidden units of the chains first, so that chains whose weights differ in the names
-        of units alone agree.
+        Match the hidden units of the chains first, so that chains agree if their weights differ
+        only by a permutation of units.
     data_dir
         Folder with the data set, if it has moved since the run.
     """

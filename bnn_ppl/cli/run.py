@@ -62,7 +62,7 @@ def run_command() -> Callable[..., Any]:
             Sampling in a subspace.
         running
             Length of the run and number of chains: by default four chains (fits with --init: as
-            many as that run), and the method's own counts, which `bnn-ppl run METHOD --help` says.
+            many as that run), and the method's own counts, shown by `bnn-ppl run METHOD --help`.
         """
         if general.distributed:
             join_hosts()

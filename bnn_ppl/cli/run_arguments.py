@@ -34,9 +34,9 @@ class General(NamedTuple):
     num_warmup_epochs
         Epochs of warm-up; replaces --num-warmup.
     until
-        Draw on, past --num-draws, until the predictions of (at most 200) test rows are known
-        this well: R-hat of 95 % of them at most, bulk ESS of 95 % of them at least these. For
-        example rhat=1.01 ess=400; --max-minutes sets another end.
+        Keep drawing past --num-draws until the predictions for (at most 200) test rows have
+        converged this far, for example rhat=1.01 ess=400: 95 % of them have at most this R-hat,
+        and 95 % at least this bulk ESS. --max-minutes sets a time limit.
     on
         Rows to score: by default those held out of training (--held-out, --folds) if there are
         any, otherwise the test rows.
@@ -54,7 +54,7 @@ class General(NamedTuple):
     distributed
         Join the other hosts; SLURM, TPU pods and others are detected (jax.distributed).
     strict
-        End with exit status 1 if the run has not converged; all is stored and drawn first.
+        End with exit status 1 if the run has not converged, after storing draws and figures.
     """
 
     seed: int = 0

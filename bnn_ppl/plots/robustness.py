@@ -22,7 +22,7 @@ Tables = Mapping[str, "pandas.DataFrame"]
 
 LABELS = {  # of scores: title and axis
     "accuracy": ("Accuracy", "share of rows"),
-    "nll": ("Negative log-likelihood", "nats a row"),
+    "nll": ("Negative log-likelihood", "nats per row"),
     "ece": ("Calibration error", "ECE, 20 equal-mass bins"),
     "entropy": ("Total uncertainty", "entropy, nats"),
     "mutual_information": ("Epistemic uncertainty", "mutual information, nats"),

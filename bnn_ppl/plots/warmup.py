@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _OBJECTIVES = {"elbo": "evidence lower bound", "lp": "log posterior density"}
 _RATES = {"step_size": "step size", "trajectory_length": "trajectory length"}
 _SCORES = {
-    "held_out_nll": "NLL (nats a row)",
+    "held_out_nll": "NLL (nats per row)",
     "held_out_rmse": "RMSE (units of the model)",
     "held_out_accuracy": "accuracy",
 }

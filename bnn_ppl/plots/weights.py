@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COSTS = {  # of deleting weights: title and axis
     "error": ("Error", "share of rows misclassified"),
     "rmse": ("Root mean squared error", "RMSE (units of y)"),
-    "nll": ("Negative log-likelihood", "nats a row"),
+    "nll": ("Negative log-likelihood", "nats per row"),
 }
 
 

@@ -50,7 +50,7 @@ def tell(facts: dict[str, Any], progress: bool | Literal["json"]) -> None:
 
 
 def log_likelihood_at(posterior: Posterior, positions: Tree) -> dict[str, float]:
-    """Give the attribute ``start_log_likelihood``: in nats a row, of the rows that are judged.
+    """Give the attribute ``start_log_likelihood``: in nats per row, of the rows that are judged.
 
     Averaged over the chains' positions. Nothing where it is not finite, or not all on this process.
     """

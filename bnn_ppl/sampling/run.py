@@ -1,4 +1,4 @@
-"""Run a method: warm-up, then draws, over chains and devices, recorded as they come."""
+"""Run a method: warm-up, then draws, over chains and devices, recorded as they are made."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -86,19 +86,20 @@ def run(
         Independent chains.
     num_warmup
         Warm-up steps of each chain, which adapt and are discarded. A method that trains stops
-        earlier once its objective has stopped improving. By default the method's own number, as of
-        all counts.
+        earlier once its objective has stopped improving. This and the other counts default to the
+        method's own.
     num_draws
         Draws kept from each chain.
     thin
         Steps between saved draws; 0 samples a fitted distribution directly.
     batch_size
         Rows per step, drawn on the device: an independent permutation for each chain and epoch;
-        rows that do not fill a batch sit out the epoch. "all" takes all rows, as samplers with a
-        Metropolis test and mclmc need. By default, for methods that take minibatches, 128 rows, or
-        up to 1,024 for networks of few weights, unless the rows make at most two such batches.
+        rows that do not fill a batch are left out of that epoch. "all" takes all rows, as samplers
+        with a Metropolis test and mclmc require. By default, for methods that take minibatches,
+        128 rows, or up to 1,024 for networks with few weights, unless the rows make at most two
+        such batches.
     bootstrap
-        Give each chain a bootstrap sample of the rows: as many, drawn with replacement.
+        Give each chain a bootstrap sample of the rows: the same number, drawn with replacement.
     init
         Draws of another run to start from: the last draw of each chain if it has as many chains,
         otherwise draws spread evenly over it. Or a position, a dict of unconstrained arrays by
@@ -108,8 +109,8 @@ def run(
         What to record for each draw: a function of the constrained values (a dict by site name)
         that returns a dict of arrays. By default all sites.
     folder
-        Where to store the draws, as Zarr, as they come; memory does not grow with their number.
-        :func:`bnn_ppl.diagnostics.load` opens them at any moment. The same call with the same
+        Where to store the draws, as Zarr, as they are made; memory does not grow with their number.
+        :func:`bnn_ppl.diagnostics.load` opens them at any time. The same call with the same
         folder resumes a run that was stopped or killed; the draws match an uninterrupted run, bit
         for bit on the same devices. A larger `num_draws` extends it.
     mesh
@@ -117,17 +118,17 @@ def run(
         spread over the second, padded where they do not divide. By default as many of
         ``jax.devices()`` as share the chains evenly; on accelerators the others share the rows.
     until
-        Go on drawing until the predictions are known this well, for example ``{"rhat": 1.01, "ess":
-        400}``, or one of the two: the 95 % quantile of their R-hat is at most `rhat`, and the 5 %
-        quantile of their bulk ESS at least `ess` (as :func:`bnn_ppl.diagnostics.rhat` and ``ess``
-        of :func:`bnn_ppl.function_draws`). The predictions are those of at most 200 rows, spread
-        evenly over the training rows, or over the inputs given as ``"x"``. A first look is taken
-        after `num_draws` draws, each further one after half as many again, so the draws are those
-        of an ordinary run of that length. Without `max_minutes` there is no other end; memory
-        grows with the draws unless there is a `folder`.
+        Keep drawing until the predictions have converged this far, for example ``{"rhat": 1.01,
+        "ess": 400}``, or one of the two: the 95 % quantile of their R-hat is at most `rhat`, and
+        the 5 % quantile of their bulk ESS at least `ess` (as :func:`bnn_ppl.diagnostics.rhat` and
+        ``ess`` of :func:`bnn_ppl.function_draws`). The predictions are those at no more than 200
+        rows, spread evenly over the training rows, or over the inputs given as ``"x"``. The first
+        check is made after `num_draws` draws, each further one after half as many again, so the
+        draws are those of an ordinary run of that length. Without `max_minutes` there is no other
+        limit; memory grows with the draws unless there is a `folder`.
     max_minutes
-        Stop after this time, compiling included, as after Ctrl-C: all draws so far are kept, and
-        with `folder` the same call goes on, for as long again.
+        Stop after this time, including compilation, as after Ctrl-C: all draws so far are kept, and
+        with `folder` the same call continues, for up to as long again.
     progress
         True for a bar with the time left, or plain lines where there is no terminal; "json" for
         lines of JSON on standard error; False for silence.
@@ -135,16 +136,16 @@ def run(
         Folder for TensorBoard's event files, with the statistics of each chain about twice a
         second; needs tensorboardX (``pip install '.[tensorboard]'``).
     score_every
-        Score the rows of `held_out` at intervals of warm-up, in which fits train: after so many
-        steps, or epochs, as in "2 epochs". ``warmup_sample_stats`` then has ``held_out_nll`` (nats
-        a row) and ``held_out_rmse`` (in the units of the model) or ``held_out_accuracy``: of the
+        Score the `held_out` rows during warm-up (in which fits train), every so many steps, or
+        epochs, as in "2 epochs". ``warmup_sample_stats`` then has ``held_out_nll`` (nats per row)
+        and ``held_out_rmse`` (in the units of the model) or ``held_out_accuracy``: of the current
         point where the method moves a point, of the average over 8 draws where it fits a
-        distribution. A method that others start (``sgld``'s descent) is not scored.
+        distribution. A fit that another method starts from (``sgld``'s descent) is not scored.
     held_out
         Rows (x, y), not among the posterior's, for `score_every`.
     verdict
-        End with a line that says whether the run has converged, or what is wrong and what to do:
-        :func:`bnn_ppl.verdict`. Runs of several processes end without.
+        End with a line that says whether the run has converged and, if not, what is wrong and what
+        to do: :func:`bnn_ppl.verdict`. Runs of several processes end without it.
 
     Returns
     -------

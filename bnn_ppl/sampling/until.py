@@ -243,7 +243,7 @@ def _unmet(goal: Goal, reached: Reached, done: Progress) -> str:
     if not reached.finite:
         return (
             f"until is not met: predictions of the {done.draws} draws are not all finite, which "
-            "more draws cannot mend: take shorter steps"
+            "more draws cannot fix: take shorter steps"
         )
     return f"until is not met: {_said(goal, reached, done)}"
 

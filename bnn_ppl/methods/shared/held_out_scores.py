@@ -57,8 +57,8 @@ def with_scores(method: Method, posterior: Posterior, held_out: Any, every: int)
     """Score held-out rows at each `every`-th step of warm-up.
 
     The info of a warm-up step then has the last scores, NaN before the first: ``held_out_nll``, in
-    nats a row, and ``held_out_accuracy``, or ``held_out_rmse`` in the units of the model. They are
-    those of a draw where a draw is a point, and of the average over 8 draws from a distribution.
+    nats per row, and ``held_out_accuracy``, or ``held_out_rmse`` in the units of the model: those
+    of a draw where a draw is a point, those of the average over 8 draws from a distribution.
     The draws are those without scores, up to rounding.
 
     Parameters

@@ -20,7 +20,7 @@ RATES = tuple(10 ** (-power / 2) for power in range(8))  # 1 to 3e-4
 _TRIAL_SHARE, _TRIAL_STEPS = 100, (10, 100)
 
 # The mean objective is compared over windows of at least 500 steps, or a fifth of those taken.
-# Where it gains less than this many nats a row, the rate falls by a factor of sqrt(10); training
+# Where it gains less than this many nats per row, the rate falls by a factor of sqrt(10); training
 # ends at the fourth time.
 _WINDOW_STEPS, _WINDOW_SHARE, _LEAST_GAIN = 500, 5, 0.002
 _REDUCTIONS = 4
@@ -87,7 +87,7 @@ def self_paced(
     update
         ``key, state, batch, rate -> state, info``: its step at a rate.
     objective
-        ``info -> scalar``: what training maximises, in nats a row.
+        ``info -> scalar``: what training maximises, in nats per row.
     least_steps
         Steps before which the rate does not fall, for a method that averages over that many.
     settled
