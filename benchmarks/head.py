@@ -86,8 +86,8 @@ def head(data, net, scale: float | None) -> None:
     scaled = jax.nn.softmax(np.log(probs) / temperature)
     report(f"its probabilities at temperature {temperature:.2f}", scaled, data.test.y)
     of_network = of_trained(data, net)[2]
-    beside("it", probs, of_network, data.test.y)
-    beside("it at its temperature", scaled, of_network, data.test.y)
+    beside("the draws", probs, of_network, data.test.y)
+    beside("their probabilities, scaled", scaled, of_network, data.test.y)
 
 
 def nuts_on_head(data, net, scale: float, temperature: float) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +121,7 @@ def beside(name: str, probs, other, y) -> None:
         score = getattr(bnn.metrics, score_name)
         errors = [score(probs[i], y[i]) - score(other[i], y[i]) for i in resamples]
         difference = score(probs, y) - score(other, y)
-        print(f"{name}: {score_name} less that of the network at its temperature: "
+        print(f"{name}, difference in {score_name} from the network at its temperature: "
               f"{difference:.4f} ± {np.std(errors):.4f}")  # fmt: skip
 
 

@@ -56,8 +56,8 @@ def plan_command() -> Callable[..., None]:
         method
             Inference method.
         general
-            As for `bnn-ppl run`. What is planned with --until ends at the first look, after
-            --num-draws; --on, --features, --folder, --progress, --json and --strict are without
+            As for `bnn-ppl run`. With --until, the plan ends at the first check, after
+            --num-draws; --on, --features, --folder, --progress, --json and --strict have no
             effect here.
         problem
             Data and model.

@@ -20,7 +20,7 @@ from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
 
-# It moves so far in so many steps that draws farther apart are not worth their time.
+# Steps from one draw to the next: it moves so far in 300 that more are not worth their time.
 _MOST_THIN = 300
 
 

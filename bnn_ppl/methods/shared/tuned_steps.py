@@ -23,9 +23,10 @@ Move = Callable[[Array, Tree, Any, Array, Tree], tuple[Tree, dict[str, Array]]]
 EXCESS = 0.03
 
 _NUM_WARMUP = 6_500  # the probes, and five windows
-# Steps from one draw to the next times rows times weights: by the rows of a batch, within limits,
+# Steps from one draw to the next: so many that steps times batch rows times weights are about
+# _CHEAP, but at least 20 and at most 300. Small data allow more: by all rows, about _CHEAP_OF_ALL.
 _CHEAP, _THIN = 2**27, (20, 300)
-_CHEAP_OF_ALL = 2**29  # or by all rows, where that is more steps: for small data
+_CHEAP_OF_ALL = 2**29
 _PROBES = 300  # gradients from which the mass is estimated
 _WINDOW = 200  # steps over which the temperature is first averaged; each window is twice as long
 _MOST_CHANGE = 2.0  # factor by which a window may change the step size
@@ -95,7 +96,7 @@ def tuned(
         The highest temperature, or instability, of a stable chain; by default that of the
         temperature of as many weights.
     most_thin
-        Steps from one draw to the next, at most, where all rows and weights are few.
+        The most steps from one draw to the next on small data.
     """
     if highest is None:
         highest = _highest_temperature(posterior.num_weights)
