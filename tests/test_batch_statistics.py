@@ -304,6 +304,26 @@ def test_augmentation_scores_and_early_stopping_run(posterior):
 
 
 @pytest.mark.thorough
+def test_a_plan_times_the_gradient_of_a_batch():
+    rows = []
+
+    class Counted(Net):
+        def __call__(self, x):
+            jax.debug.callback(rows.append, len(x))
+            return super().__call__(x)
+
+    posterior = conditioned(Counted)
+    method = bnn.sgld(posterior, 1e-4)
+    lengths = {"num_warmup": 2, "num_draws": 1, "thin": 1, "batch_size": 50}
+    rows.clear()
+    found = bnn.plan(jax.random.key(0), posterior, method, trial_seconds=0.01, **lengths)
+    assert found.gradient_seconds > 0
+    jax.effects_barrier()
+    of_all = sum(int(count) == len(X) for count in rows)  # passes; starts and draws take some
+    assert of_all < 10 <= len(rows) - of_all  # ten gradients of all rows might not fit in memory
+
+
+@pytest.mark.thorough
 def test_vogn_s_squares_hold_the_statistics_of_the_batch(posterior):
     from bnn_ppl.methods.shared.per_example_gradients import row_gradients
 

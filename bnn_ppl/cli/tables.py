@@ -114,7 +114,7 @@ def plan_table(plan: Any) -> str:
     a_draw = unknown if plan.gradients_a_draw is None else f"{plan.gradients_a_draw:,.0f}"
     rows = [
         ("compiling", f"{plan.compile_seconds:.1f} s"),
-        ("one gradient, all chains", f"{plan.gradient_seconds * 1e3:.3g} ms"),
+        ("one gradient, all chains", f"{plan.gradient_seconds * 1e3:,.4g} ms"),
         ("gradients a draw, each chain", a_draw),
         ("a warm-up step", f"{plan.seconds_a_warmup_step:.3g} s"),
         ("a draw, all chains", f"{plan.seconds_a_draw:.3g} s"),

@@ -13,7 +13,7 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import bytes_of, memory_limit, over_chains, products_in, to_host
-from bnn_ppl.sampling.compiled_loop import CompiledLoop, one_record
+from bnn_ppl.sampling.compiled_loop import CompiledLoop, one_record, without_batches
 from bnn_ppl.sampling.lengths import lengths_of
 from bnn_ppl.sampling.points import maker_of, prepared_points
 from bnn_ppl.sampling.start import Keep, Prepared, prepare
@@ -34,8 +34,9 @@ class Plan(NamedTuple):
     compile_seconds
         To start the chains and compile warm-up and draws; less if the method has run before.
     gradient_seconds
-        One gradient of the log-density for all chains, called on its own: median of several. Inside
-        a run it takes less, on small networks much less.
+        One gradient of the log-density for all chains, called on its own: median of several. Of a
+        batch of rows where the method takes minibatches. Inside a run it takes less, on small
+        networks much less.
     gradients_a_draw
         Gradients per draw of one chain, in the last quarter of the trial; None if the method does
         not count them.
@@ -213,12 +214,21 @@ def _trial(loop: CompiledLoop, states: Tree, num: int, seconds: float) -> tuple[
 
 
 def _gradient_seconds(posterior: Posterior, prepared: Prepared) -> float:
-    gradient = over_chains(jax.grad(posterior.logdensity), prepared.mesh, num_mapped=1)
+    # A stream's examples are no more than a few batches: they are taken as they are.
+    phase = prepared.phases[1]
+    batches = phase.minibatches if prepared.stream is None else without_batches(phase).minibatches
+
+    def on_chain(position: Tree, key: jax.Array, data: Tree) -> Tree:
+        _, batch = batches.next(batches.order(key, 0, data), key, 0, data)
+        return jax.grad(posterior.logdensity)(position, batch)
+
+    arguments = prepared.positions, prepared.keys["draws"][1], prepared.data
     with products_in(posterior.precision):
-        compiled = jax.jit(gradient).lower(prepared.positions, prepared.data).compile()
+        gradient = jax.jit(over_chains(on_chain, prepared.mesh, num_mapped=1))
+        compiled = gradient.lower(*arguments).compile()
     times = []
     for _ in range(10):
         began = time.perf_counter()
-        jax.block_until_ready(compiled(prepared.positions, prepared.data))
+        jax.block_until_ready(compiled(*arguments))
         times.append(time.perf_counter() - began)
     return float(np.median(times))
