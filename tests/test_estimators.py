@@ -15,6 +15,7 @@ import bnn_ppl as bnn
 from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime import programs
+from bnn_ppl.sampling import compiled_loop
 
 SHORT = {"hidden": (4,), "num_chains": 2, "num_warmup": 20, "num_draws": 10, "random_state": 0}
 CHECKED = {"method": "descent", "num_warmup": 600, "num_chains": 1, "hidden": (16,)}
@@ -269,6 +270,17 @@ def test_another_fold_prior_scale_and_seed_compile_nothing(compiled, method, opt
     scores = search.fit(X, Y).cv_results_
     assert compiled == []
     assert len(np.unique(scores["mean_test_score"])) == 4
+
+
+def test_another_fit_to_the_same_rows_traces_nothing():
+    def fitted(y):
+        return BayesianRegressor("hmc", **SHORT).fit(X, y).draws_.posterior
+
+    first, before = fitted(Y), compiled_loop._loop.cache_info().misses
+    assert fitted(Y).equals(first)
+    assert compiled_loop._loop.cache_info().misses == before
+    assert not fitted(Y[::-1]).equals(first)
+    assert compiled_loop._loop.cache_info().misses > before
 
 
 @pytest.mark.thorough

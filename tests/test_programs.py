@@ -11,7 +11,7 @@ from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.methods import method
-from bnn_ppl.model.recipe import recipe_of
+from bnn_ppl.model.recipe import like, recipe_of
 from bnn_ppl.runtime import programs
 from bnn_ppl.sampling.numbers import numbers_to_run
 
@@ -53,6 +53,56 @@ def test_a_posterior_of_another_prior_is_the_same_one_of_other_numbers(name, noi
     assert lp == pytest.approx(float(expected.logdensity(position, (X, Y))), rel=1e-5)
     for site, std in expected.prior_std.items():
         assert prior_std[site] == pytest.approx(float(std), rel=1e-6)
+
+
+def test_posteriors_that_differ_in_numbers_alone_share_a_recipe():
+    known = posterior(bnn.priors.fan_in(0.3))
+    other = bnn.condition(
+        bnn.models.regressor(partial(bnn.nets.MLP, 1, (2,), 1), bnn.priors.fan_in(2.0)),
+        (X.copy(), Y.copy()),
+    )
+    found = like(other, known)
+    assert recipe_of(found).make is recipe_of(known).make
+    position = other.init(jax.random.key(0))
+    for name in ("log_prior", "logdensity"):
+        arguments = (position,) if name == "log_prior" else (position, (X, Y))
+        got, expected = (getattr(each, name)(*arguments) for each in (found, other))
+        assert got == pytest.approx(float(expected), rel=1e-5), name
+
+
+def scaled(scale, x, y=None):
+    bnn.models.regressor(NET, bnn.priors.normal(), scale)(x, y)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda: posterior(bnn.priors.normal(0.3)),
+        lambda: posterior(bnn.priors.fan_in(0.3), 0.5),
+        lambda: bnn.condition(
+            bnn.models.classifier(partial(bnn.nets.MLP, 1, (2,), 2), bnn.priors.fan_in(0.3)),
+            (X, (Y > 0).astype(int)),
+        ),
+        lambda: bnn.condition(bnn.models.regressor(NET, bnn.priors.fan_in(0.3)), (X, Y + 1)),
+        lambda: bnn.condition(bnn.models.regressor(NET, bnn.priors.fan_in(0.3)), (X[:5], Y[:5])),
+        lambda: bnn.condition(
+            bnn.models.regressor(NET, bnn.priors.fan_in(0.3)), (X, Y), temperature=0.5
+        ),
+        lambda: bnn.condition(
+            bnn.models.regressor(partial(bnn.nets.MLP, 1, (3,), 1), bnn.priors.fan_in(0.3)), (X, Y)
+        ),
+        lambda: bnn.condition(
+            bnn.models.regressor(NET, {"*kernel": bnn.priors.fan_in(0.3), "*": "point"}), (X, Y)
+        ),
+        lambda: bnn.condition(partial(scaled, 0.5), (X, Y)),
+    ],
+    ids=[
+        *("prior", "noise", "likelihood", "y", "rows", "temperature", "width", "points", "function")
+    ],
+)
+def test_posteriors_that_differ_otherwise_keep_their_own_recipe(changed):
+    other = changed()
+    assert like(other, posterior(bnn.priors.fan_in(0.3))) is other
 
 
 def test_what_was_changed_after_it_was_made_is_not_made_anew():

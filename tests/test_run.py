@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections import OrderedDict
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import arviz
 import jax
@@ -321,6 +322,7 @@ def test_an_error_in_a_chunk_keeps_what_the_chunks_before_it_computed(
 
 def test_progress_is_lines_where_there_is_no_terminal(posterior, capsys, monkeypatch):
     monkeypatch.setattr("bnn_ppl.runtime.programs._kept", OrderedDict())
+    monkeypatch.setattr("bnn_ppl.runtime.programs._of_trace", WeakKeyDictionary())
     short(posterior, progress=True)
     first, warmup, between, last = capsys.readouterr().err.splitlines()
     assert first == between == "compiling"

@@ -4,6 +4,7 @@ import math
 import numbers
 import os
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,13 +24,17 @@ from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.streams import Stream
 from bnn_ppl.estimators.rows import Rows, parts_to_predict
 from bnn_ppl.methods.method import METHODS, Counts, Description
-from bnn_ppl.runtime.devices import one_device_a_core
+from bnn_ppl.model.recipe import like
+from bnn_ppl.runtime.devices import bytes_of, one_device_a_core
 from bnn_ppl.runtime.names import hint, known_keywords
 from bnn_ppl.sampling.prior_scale import scale_or_usual
 from bnn_ppl.storage.arviz_versions import as_dataset
 from bnn_ppl.storage.inference_data import with_groups
 
 _USUAL_SCALE = math.sqrt(2)
+_MOST_BYTES_KEPT = 16 * 2**20  # of the rows of a posterior that is kept for other fits
+
+_recent: deque[bnn.Posterior] = deque(maxlen=4)
 
 
 class BayesianNetwork(BaseEstimator):
@@ -141,7 +146,9 @@ class BayesianNetwork(BaseEstimator):
     def _condition(self, **tempering: Any) -> bnn.Posterior:
         model = self._model()
         model = bnn.models.weighted(model) if self._weighted else model
-        return bnn.condition(model, self._train, **tempering)
+        posterior = bnn.condition(model, self._train, **tempering)
+        usual = self._as_fitted.net is None and self._as_fitted.prior is None
+        return _found_again(posterior) if usual else posterior
 
     def _model(self) -> Callable:
         raise NotImplementedError
@@ -223,6 +230,18 @@ class BayesianNetwork(BaseEstimator):
             draws = with_groups(self.draws_, posterior=values)
             parts = (self._inputs(part, np.dtype(np.float64)) for part in parts_to_predict(X))
             return [function(self.posterior_, draws, x) for x in parts]
+
+
+def _found_again(posterior: bnn.Posterior) -> bnn.Posterior:
+    """Give the posterior by the recipe of one that other fits had, whose traces are then reused."""
+    if isinstance(posterior.data, Stream) or bytes_of(posterior.data) > _MOST_BYTES_KEPT:
+        return posterior
+    for known in list(_recent):
+        found = like(posterior, known)
+        if found is not posterior:
+            return found
+    _recent.append(posterior)
+    return posterior
 
 
 def _given(estimator: BayesianNetwork, usual: Counts) -> dict[str, Any]:

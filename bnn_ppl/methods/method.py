@@ -9,7 +9,7 @@ the tests that all methods must pass.
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -295,13 +295,29 @@ def _refuse_batch_statistics(name: str, posterior: Any) -> None:
 
 
 def _maker(build: Callable[..., Method], args: tuple, options: dict[str, Any]) -> Callable:
-    """Give the function that builds a method with these options for another posterior."""
+    """Give the function that builds a method with these options for another posterior.
 
+    The same one for the same options, unless these are more than numbers and words: a function
+    may have changed what it does.
+    """
+    maker = _same_maker if all(map(_is_plain, (*args, *options.values()))) else _new_maker
+    typed = tuple(map(type, (*args, *options.values())))  # 1 equals 1.0, which is another option
+    return maker(build, args, tuple(options.items()), typed)
+
+
+def _is_plain(option: Any) -> bool:
+    return option is None or isinstance(option, bool | int | float | str)
+
+
+def _new_maker(build: Callable[..., Method], args: tuple, options: tuple, typed: tuple) -> Callable:
     def make(other: Any) -> Method:
         anew = partial(_for_posterior, other)
-        return build(other, *map(anew, args), **{k: anew(v) for k, v in options.items()})
+        return build(other, *map(anew, args), **{name: anew(value) for name, value in options})
 
     return make
+
+
+_same_maker = lru_cache(maxsize=64)(_new_maker)
 
 
 def before_points(posterior: Any) -> Any:

@@ -70,7 +70,8 @@ def posterior_of(model: Callable, given: Conditions, held: Values) -> Posterior:
         return _posterior(model, given, held)._replace(hold=hold)
 
     posterior = make(numbers)
-    return posterior._replace(recipe=Recipe(make, posterior, numbers)) if numbers else posterior
+    recipe = Recipe(make, posterior, numbers, of=((model, held), given))
+    return posterior._replace(recipe=recipe) if numbers else posterior
 
 
 def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:

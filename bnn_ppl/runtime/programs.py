@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -17,6 +18,7 @@ _NUM_KEPT = 32  # compiled programs; a run has four to seven
 _SETTINGS = ("jax_default_device", "jax_disable_most_optimizations", "jax_optimization_level")
 
 _kept: OrderedDict[tuple, jax.stages.Compiled] = OrderedDict()
+_of_trace: WeakKeyDictionary[Any, dict[tuple, jax.stages.Compiled]] = WeakKeyDictionary()
 
 
 def compiled(
@@ -30,14 +32,24 @@ def compiled(
     differ, but not the text of their programs if the posteriors differ only in their data and in
     numbers that are arguments; and tracing takes a tenth of the time of compiling.
     """
+    settings = tuple(jax.config.values.get(name) for name in _SETTINGS)
+    own = _of_trace.setdefault(traced.jaxpr, {})
+    place = _types_and_places(args), settings
+    if place not in own:
+        own[place] = _of_text(traced, place, announce)
+    return own[place]
+
+
+def _of_text(
+    traced: jax.stages.Traced, place: tuple, announce: Callable[[], None]
+) -> jax.stages.Compiled:
     lowered = traced.lower()
     text = lowered.as_text()
-    settings = tuple(jax.config.values.get(name) for name in _SETTINGS)
     # A callback's text does not name its function, but the same trace has the same one.
     calls_back = "callback" in text
     digest = traced.jaxpr if calls_back else hashlib.sha256(text.encode()).digest()
     # The text lacks arguments that are not used, and devices.
-    key = digest, lowered.in_tree, lowered.out_tree, _types_and_places(args), settings
+    key = digest, lowered.in_tree, lowered.out_tree, place
     program = _kept.pop(key, None)
     if program is None:
         announce()
@@ -58,14 +70,9 @@ def _return_freed_memory() -> None:
 def compiled_once(function: Callable, **options: Any) -> Callable:
     """Compile as ``jax.jit(function, **options)`` does, by :func:`compiled`."""
     jitted = jax.jit(function, **options)
-    known: dict[tuple, jax.stages.Compiled] = {}
 
     def call(*args: Any) -> Any:
-        traced = jitted.trace(*args)  # the same for arguments of the same shapes
-        key = traced.jaxpr, _types_and_places(args)
-        if key not in known:
-            known[key] = compiled(traced, args)
-        return known[key](*args)
+        return compiled(jitted.trace(*args), args)(*args)  # traced once for the same shapes
 
     return call
 

@@ -76,7 +76,8 @@ def without_batches(phase: Phase) -> Phase:
 
 def trace_loop(phase: Phase, prepared: Prepared) -> jax.stages.Traced:
     """Trace a phase's loop; shapes with shardings will do for the arrays of `prepared`."""
-    loop = _loop(phase, prepared.mesh, len(prepared.chains), active_changes())
+    num_chains, most = len(prepared.chains), most_waiting()
+    loop = _loop(phase.to_trace, prepared.mesh, num_chains, active_changes(), most)
     with products_in(prepared.precision):
         return loop.trace(*_arguments(phase, prepared, prepared.states, 0, 1))
 
@@ -90,12 +91,13 @@ def _arguments(phase: Phase, prepared: Prepared, states: Tree, start: int, count
     return prepared.chains, states, *of_run, *map(np.asarray, counts)
 
 
-@lru_cache(maxsize=4)  # warm-up and draws of two methods
+@lru_cache(maxsize=8)  # warm-up and draws of four methods
 def _loop(
     constant: Phase,
     mesh: Mesh,
     num_chains: int,
     changes: tuple,  # part of the cache's key alone: tracing reads the active changes
+    most: tuple[int, int],
 ) -> jax.stages.Wrapped:
     """Make the loop over a phase's iterations, for all chains."""
 
@@ -132,7 +134,7 @@ def _loop(
         record = jax.eval_shape(iteration, jnp.zeros_like(start), state, order)[2]
         if phase.draw is not None:
             check_record(record["posterior"])
-        carry = state, order, empty_buffers(record, num_chains)
+        carry = state, order, empty_buffers(record, num_chains, most)
         state, _, buffers = jax.lax.fori_loop(0, count, body, carry)
         return state, buffers
 
@@ -171,10 +173,15 @@ def _iterate(
     return state, order, {"posterior": values, "sample_stats": stats}
 
 
-def empty_buffers(record: Records, num_chains: int) -> Records:
+def most_waiting() -> tuple[int, int]:
+    """Give how many draws, and how many bytes of draws, may wait on the devices."""
+    return _DRAWS_PER_CHUNK, _BYTES_PER_CHUNK
+
+
+def empty_buffers(record: Records, num_chains: int, most: tuple[int, int]) -> Records:
     """Make room for as many draws as may wait on the devices."""
-    bytes_per_draw = num_chains * bytes_of(record)
-    capacity = max(1, min(_DRAWS_PER_CHUNK, _BYTES_PER_CHUNK // max(1, bytes_per_draw)))
+    most_draws, most_bytes = most
+    capacity = max(1, min(most_draws, most_bytes // max(1, num_chains * bytes_of(record))))
     return jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), record)
 
 

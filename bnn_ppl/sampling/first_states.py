@@ -58,7 +58,7 @@ def first_states(
     make: Make | None,
 ) -> Tree:
     """Give the chains' states by the method's `init`; refuse a density that is not finite."""
-    first = functions_at_start(posterior, method)
+    first = functions_at_start(posterior, method) if make is None else None
     start = _compiled_states(first, make, batches, mesh, active_changes())
     states, finite = start(chains, positions, keys, data, np.asarray(num_warmup), numbers)
     _check_finite(posterior, positions, to_host(finite))
@@ -158,9 +158,9 @@ def _initial_positions(
     return compiled_once(mapped, out_shardings=chain_sharding(mesh))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _compiled_states(
-    first: tuple[Callable, Callable | None, Callable],
+    first: tuple[Callable, Callable | None, Callable] | None,
     make: Make | None,
     batches: Minibatches,
     mesh: Mesh,
@@ -172,7 +172,7 @@ def _compiled_states(
 
 
 def states_over_chains(
-    first: tuple[Callable, Callable | None, Callable],
+    first: tuple[Callable, Callable | None, Callable] | None,
     make: Make | None,
     batches: Minibatches,
     mesh: Mesh,
@@ -192,7 +192,9 @@ def states_over_chains(
         num_warmup: jax.Array,
         numbers: Numbers,
     ) -> tuple[Tree, jax.Array]:
-        init, begin, logdensity = first if make is None else functions_at_start(*make(numbers))
+        functions = first if make is None else functions_at_start(*make(numbers))
+        assert functions is not None
+        init, begin, logdensity = functions
         own_key = jax.random.fold_in(jax.random.fold_in(keys[0], 1), chain)
         batch_key = jax.random.fold_in(keys[1], chain)
         _, batch = batches.next(batches.order(batch_key, 0, data), batch_key, 0, data)

@@ -28,7 +28,7 @@ def numbers_to_run(posterior: Posterior, method: Method) -> tuple[Numbers, Make 
     return ([], None) if make is None else (numbers, make)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _make(of_posterior: Callable, of_method: Callable, types: tuple) -> Make | None:
     def make(numbers: Numbers) -> tuple[Posterior, Method]:
         posterior = of_posterior(numbers)

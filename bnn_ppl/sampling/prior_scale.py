@@ -10,6 +10,7 @@ import numpy as np
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.laplace import laplace
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.recipe import like
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.sampling.points import fit_points
 from bnn_ppl.sampling.run import run
@@ -84,8 +85,10 @@ def prior_scale(
     check_positive("start", start)
     check_count("num_rounds", num_rounds)
     log_scale, modes, changes = math.log(start), None, [0.0]
+    known = None
     for round_key in jax.random.split(key, num_rounds):
         posterior = fit_points(round_key, posterior_at(math.exp(log_scale)), progress=False)
+        known = posterior = posterior if known is None else like(posterior, known)
         to_mode = descent(posterior, noise_rows="training")
         modes = _run(round_key, posterior, to_mode, modes, num_warmup=_NUM_STEPS)
         evidence = laplace(posterior, prior_precision="marginal_likelihood")

@@ -41,15 +41,22 @@ class Phase(NamedTuple):
     """
 
     name: str  # a field of Progress
-    step: Callable[..., tuple[Tree, dict[str, jax.Array]]]  # Method.step or Method.warmup
+    step: Any  # Method.step or Method.warmup
     thin: int  # steps per iteration
     draw: Callable[..., Tree] | None  # Method.draw; None in warm-up
-    constrain: Callable[..., Tree]  # Posterior.constrain
+    constrain: Any  # Posterior.constrain
     keep: Keep
     minibatches: Minibatches
     finish: Callable[[Tree], Tree] | None  # Method.finish, after the last iteration
     make: Make | None  # the posterior and the method anew, of numbers
     together: bool = False  # Method.together; in warm-up alone
+
+    @property
+    def to_trace(self) -> "Phase":
+        """Leave out the functions that are made anew: equal runs then have equal phases."""
+        if self.make is None:
+            return self
+        return self._replace(step=None, draw=None, constrain=None, finish=None)
 
     def at(self, numbers: Numbers) -> "Phase":
         """Give this phase of the posterior and the method of other numbers."""

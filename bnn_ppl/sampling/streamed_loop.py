@@ -24,6 +24,7 @@ from bnn_ppl.sampling.compiled_loop import (
     check_record,
     compile_loop,
     empty_buffers,
+    most_waiting,
     without_batches,
 )
 from bnn_ppl.sampling.numbers import Numbers
@@ -55,7 +56,7 @@ def _streamed(phase: Phase, prepared: Prepared, announce: Callable[[], None]) ->
     stream, key = prepared.stream, prepared.keys[phase.name][1]
     examples = stream.examples if isinstance(stream.examples[0], Features) else prepared.data
     batches = StreamedBatches(stream, examples, phase.minibatches, key, mesh, num_chains)
-    program, empty = _loop(phase, mesh, num_chains, active_changes())
+    program, empty = _loop(phase.to_trace, mesh, num_chains, active_changes(), most_waiting())
     shared = prepared.keys[phase.name], prepared.data, prepared.numbers
 
     def arguments(states: Tree, carried: tuple, piece: Tree, *counts: int) -> tuple:
@@ -89,12 +90,13 @@ def _streamed(phase: Phase, prepared: Prepared, announce: Callable[[], None]) ->
     return CompiledLoop(run, capacity_of(carried[1]), bytes_a_device(step))
 
 
-@lru_cache(maxsize=4)  # warm-up and draws of two methods
+@lru_cache(maxsize=8)  # warm-up and draws of four methods
 def _loop(
     constant: Phase,
     mesh: Mesh,
     num_chains: int,
     changes: tuple,  # part of the cache's key alone: tracing reads the active changes
+    most: tuple[int, int],
 ) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
     """Make the loop over steps of a piece, for all chains, and what it carries at first.
 
@@ -153,7 +155,7 @@ def _loop(
         record = jax.eval_shape(one, keys[0], state, stats, data, jnp.zeros((), bool))
         if phase.draw is not None:
             check_record(record["posterior"])
-        return stats, empty_buffers(record, num_chains)
+        return stats, empty_buffers(record, num_chains, most)
 
     return (
         jax.jit(
