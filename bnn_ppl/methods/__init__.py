@@ -2,8 +2,8 @@
 
 Importing a method's file registers its description in ``METHODS``, where the command line, the
 estimators and the tests find it (:mod:`bnn_ppl.methods.method` says how to add one). BlackJAX is
-imported inside functions only: importing it starts JAX, and a script that has imported bnn_ppl must
-still be able to set the number of CPU devices.
+imported inside functions only: importing it initialises JAX, and a script that has imported bnn_ppl
+must still be able to set the number of CPU devices.
 """
 
 # One line per method, imported `as` itself, which marks it as public.

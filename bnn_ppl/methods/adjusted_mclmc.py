@@ -36,8 +36,8 @@ def adjusted_mclmc(
 
     for :math:`\lceil \tau / \epsilon \rceil` steps of the minimal-norm integrator (two gradients
     each; d weights, S the diagonal scale) and accepts or rejects the end point by its energy error,
-    so the draws are asymptotically exact (Robnik et al., 2023; adjusted form Robnik, Cohn-Gordon &
-    Seljak, 2025).
+    so that the draws are asymptotically exact (Robnik et al., 2023; adjusted form Robnik,
+    Cohn-Gordon & Seljak, 2025).
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def adjusted_mclmc(
         Target acceptance rate of dual averaging.
     max_num_steps
         Maximum number of steps per transition; longer trajectories are truncated. By default 1,000,
-        and fewer, down to 200, where rows times weights exceed 500,000.
+        reduced to as few as 200 where rows times weights exceed 500,000.
 
     Raises
     ------

@@ -20,10 +20,10 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 Array = jax.Array
 Tree = Any
 
-_FEWEST, _MOST_ROWS = 10, 1024  # minibatches of a sweep, unless they would be larger than this
+_FEWEST, _MOST_ROWS = 10, 1024  # minibatches per sweep, unless they would be larger than this
 
-# Mean size of the energy error aimed at, with which 0.8 of the trajectories are accepted; a larger
-# one counts as this many times that.
+# Target for the mean absolute energy error, at which 80 % of the trajectories are accepted; larger
+# errors are capped at this multiple of the target.
 _ENERGY_ERROR, _MOST_RATIO = 0.4, 16.0
 
 
@@ -53,41 +53,41 @@ def amagold(
         r' \gets \frac{(1 - \epsilon\beta)\, r + \epsilon g + \eta}{1 + \epsilon\beta}, \qquad
         w \gets w + \tfrac\epsilon2 M^{-1} r', \qquad \eta \sim N(0, 4 \epsilon \beta M)
 
-    with g the gradient of the log-density at that w, estimated from a minibatch, is repeated along
-    a trajectory (Zhang, Cooper & De Sa, 2020, algorithm 1). Its end is accepted with probability
+    is repeated along a trajectory, with g the gradient of the log-density at that w, estimated from
+    a minibatch (Zhang, Cooper & De Sa, 2020, algorithm 1). Its end point is accepted with
+    probability
 
     .. math:: \min\left(1,\; \frac{\pi(w_T)}{\pi(w_0)}
         \exp\left(-\frac\epsilon2 \sum_t g_t^\top M^{-1} (r_t + r_{t+1})\right)\right)
 
-    or else the momentum r is reversed at the start. The draws are exact, whatever the noise of the
-    gradients, since the update of r is reversible for each minibatch; the log-density of all rows
-    is needed only at the two ends.
+    otherwise the chain returns to the start with the momentum r reversed. The draws are exact
+    despite the gradient noise, since the update of r is reversible for each minibatch; the
+    log-density of all rows is needed only at the two ends.
 
-    A trajectory goes through all rows once, in minibatches of a new random order, and then back in
-    the reverse order. (The paper draws the minibatches independently. An order that is its own
-    reverse keeps the draws exact, and the noise of the gradients nearly cancels, so that steps can
-    be several times longer.)
+    A trajectory goes through all rows once, in minibatches in a new random order, and then back in
+    the reverse order. (The paper draws the minibatches independently. With an order that is its own
+    reverse the draws remain exact and the gradient noise nearly cancels, so that steps can be
+    several times longer.)
 
     Parameters
     ----------
     posterior
         Posterior to sample.
     step_size
-        Step size :math:`\epsilon`, in units of time, with M = 1. None: found in warm-up, with a
-        diagonal M, as in :func:`bnn_ppl.sgnht`: so that the size of the logarithm of the ratio
-        above averages 0.4, with which 0.8 of the trajectories are accepted.
+        Step size :math:`\epsilon`, in units of time, with M = 1. None: tuned in warm-up, with a
+        diagonal M, as in :func:`bnn_ppl.sgnht`, such that the absolute log of the ratio above
+        averages 0.4, at which 80 % of the trajectories are accepted.
     friction
-        Friction :math:`\beta`, over time: in the time t the momentum falls by a factor of
+        Friction :math:`\beta` per unit of time: in the time t the momentum decays by a factor of
         :math:`e^{2 \beta t}`.
     num_minibatches
-        Number of minibatches that the rows are divided into, half that of the steps of a
-        trajectory. None: 10, or more if they had more than 1,024 rows each.
+        Number of minibatches that the rows are divided into, half the number of steps of a
+        trajectory. None: 10, or more if these had more than 1,024 rows each.
 
     Notes
     -----
-    The noise of the gradients adds to the error of each weight's energy, so that the steps must be
-    the shorter the more weights there are: this is for some dozens of them. For more, see
-    :func:`bnn_ppl.smile`.
+    Gradient noise adds to the energy error of each weight, so that more weights need shorter steps:
+    this is for at most a few dozen weights. For more, see :func:`bnn_ppl.smile`.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def _trajectory(
     size: Array,
     mass: Tree,
 ) -> tuple[Chain, dict[str, Array]]:
-    """Follow a trajectory, and accept or reject its end."""
+    """Follow a trajectory, and accept or reject its end point."""
     keys = jax.random.split(key, 3)
     lp, change = posterior.logdensity_from(chain.position, rows)
     roots = jax.tree.map(jnp.sqrt, mass)
@@ -171,8 +171,8 @@ def _trajectory(
         "diverging": ~jnp.isfinite(error),
         "lp": jnp.where(accepted, lp + gain, lp),
         "n_steps": jnp.asarray(len(batches)),  # gradients on minibatches
-        # A chain with a Metropolis test is never lost. The error grows as the square of the step
-        # size, in proportion to which the windows of warm-up expect it.
+        # A chain with a Metropolis test never diverges. The error grows as the square of the step
+        # size; the windows of warm-up expect an error in proportion to it.
         "instability": jnp.zeros(()),
         "excess": EXCESS * jnp.sqrt(ratio),
     }

@@ -15,14 +15,14 @@ Augmentation = Callable[[jax.Array, Any], Any]  # key, x -> x
 
 
 def augmented(method: Method, augmentation: Augmentation) -> Method:
-    """Apply a random augmentation to the inputs of each batch, afresh at each step.
+    """Apply a random augmentation to the inputs of each batch, redrawn at each step.
 
     **Effect on the posterior.** The target is not a posterior given the augmented rows: N remains
     the number of rows, and each row's log-likelihood is replaced by its mean over augmentations
     (the log of a geometric mean of likelihoods, which is not normalised over y). Up to gradient
     noise, a sampler's stationary distribution is the one with this averaged log-likelihood: each
     row counts once, although the network sees many versions of it. At temperature 1 such posteriors
-    are often too wide, which is one explanation of why cold ones do better (Wenzel et al., 2020;
+    are often too wide, which is one explanation of the cold posterior effect (Wenzel et al., 2020;
     Izmailov et al., 2021, section 7.1; Nabarro et al., 2022). A Metropolis test would compare
     log-densities of different data: do not augment hmc, nuts or adjusted_mclmc.
 
@@ -66,7 +66,7 @@ def _named(augmentation: Augmentation) -> str:
 def crop_and_flip(
     key: jax.Array, x: jax.Array, *, padding: int = 4, fill: float = 0.0, flip: bool = True
 ) -> jax.Array:
-    """Shift each image by up to `padding` pixels in each direction, and mirror half at random.
+    """Shift each image by up to `padding` pixels in each direction, and mirror half of them.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def crop_and_flip(
     fill
         Value of the pixels shifted in from outside, in the units of x.
     flip
-        Whether to mirror images left to right, each with probability 1/2; not for digits.
+        Whether to mirror images left to right, each with probability 1/2; unsuitable for digits.
 
     Returns
     -------

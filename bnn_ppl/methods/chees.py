@@ -1,4 +1,4 @@
-"""Hamiltonian Monte Carlo whose chains adapt together."""
+"""Hamiltonian Monte Carlo whose chains adapt jointly."""
 
 from bnn_ppl.methods.hmc import quarter_period, transitions
 from bnn_ppl.methods.method import SAMPLED, Method, describe
@@ -7,7 +7,7 @@ from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
 
-_JITTER = 0.3  # of integration times, as hmc's
+_JITTER = 0.3  # of integration times, as in hmc
 
 
 @describe(
@@ -23,19 +23,19 @@ def chees(
     target_acceptance: float = 0.7,
     max_num_steps: int | None = None,
 ) -> Method:
-    r"""Hamiltonian Monte Carlo whose chains adapt together in warm-up (ChEES-HMC).
+    r"""Hamiltonian Monte Carlo whose chains adapt jointly in warm-up (ChEES-HMC).
 
     The transition is that of :func:`bnn_ppl.hmc`: leapfrog steps of size :math:`\epsilon` for a
-    time of 0.7 to 1.3 times :math:`\tau`, and a Metropolis test. Each warm-up step updates what all
-    chains share from means :math:`\langle\cdot\rangle` over all of them:
+    time of 0.7 to 1.3 times :math:`\tau`, and a Metropolis test. Each warm-up step updates the
+    shared parameters from means :math:`\langle\cdot\rangle` over all chains:
 
     .. math:: \log\tau \gets \text{Adam along } \langle a\,(\|w' - \mu\|^2 - \|w - \mu\|^2)\,
         t\,(w' - \mu)^\top p' \rangle, \qquad
         \epsilon \gets \text{dual averaging of } 1 / \langle 1/a \rangle,
 
     with the acceptance probability a of a proposal w' with momentum p' after a time t, and the mean
-    :math:`\mu` and the variance, which is the inverse mass, of the draws of all chains (Hoffman,
-    Radul & Sountsov, 2021, algorithm 1 and section 3).
+    :math:`\mu` of the draws of all chains, whose variance is the inverse mass (Hoffman, Radul &
+    Sountsov, 2021, algorithm 1 and section 3).
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def chees(
     target_acceptance
         Target of dual averaging for the harmonic mean of the chains' acceptance probabilities.
     max_num_steps
-        Maximum number of leapfrog steps per transition. By default 1,000, and fewer, down to 200,
+        Maximum number of leapfrog steps per transition. By default 1,000, reduced to as few as 200
         where rows times weights exceed 500,000.
 
     Raises
@@ -57,8 +57,9 @@ def chees(
 
     Notes
     -----
-    Estimates from many chains settle in fewer warm-up steps. There the chains of a device run side
-    by side, each waiting for the longest trajectory; devices exchange the means in each step.
+    Estimates from many chains converge in fewer warm-up steps. The chains on a device run in
+    parallel, each waiting for the longest trajectory; devices exchange the means in each warm-up
+    step.
     """
     check_arguments(posterior=posterior)
     from blackjax.mcmc import hmc

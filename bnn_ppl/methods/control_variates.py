@@ -1,4 +1,4 @@
-"""Minibatch gradients with less noise: their differences from those at a centre."""
+"""Control variates: minibatch gradients with less noise, relative to those at a centre."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,9 +19,9 @@ from bnn_ppl.runtime.checks import check_count
 
 Tree = Any
 
-# These find their step sizes from the noise of plain minibatches.
+# These tune their step sizes to the noise of plain minibatches.
 _OWN_NOISE = "sghmc", "sgnht", "smile"
-MOST_WEIGHTS = 5000  # whose Hessian, of 100 MB a chain, is kept with order=2
+MOST_WEIGHTS = 5000  # their Hessian, 100 MB per chain, is stored with order=2
 
 
 class CentredState(NamedTuple):
@@ -42,17 +42,17 @@ def control_variates(
     refresh_every: int | None = None,
     order: int = 1,
 ) -> Method:
-    r"""Reduce the noise of a method's minibatch gradients by those at a centre.
+    r"""Reduce the noise of a method's minibatch gradients with those at a centre.
 
     .. math:: \tilde g(w) = \nabla\log\pi(c) + g_B(w) - g_B(c)
 
     with :math:`g_B` the estimate of the gradient of the log-density from a minibatch. It is
     unbiased, and its variance falls to 0 as w approaches the centre c, which is the chain's own
-    position of at most an epoch ago (SVRG-LD; Dubey et al., 2016), or with a long `refresh_every`
-    stays at the mode from which the chains start (Baker et al., 2019).
+    position from at most an epoch ago (SVRG-LD; Dubey et al., 2016), or with a long `refresh_every`
+    remains the mode from which the chains start (Baker et al., 2019).
 
-    With ``order=2`` the second order of Taylor's expansion about c is taken off too (the proxy of
-    HMCECS; Quiroz et al., 2019; Dang et al., 2019):
+    With ``order=2`` the second-order term of the Taylor expansion about c is also subtracted (the
+    proxy of HMCECS; Quiroz et al., 2019; Dang et al., 2019):
 
     .. math::
 
@@ -60,10 +60,10 @@ def control_variates(
 
     with H the Hessian on all rows and :math:`H_B` its estimate from the minibatch. The standard
     deviation of the noise is then of the order of :math:`|w - c|^2`, and 0 for a linear regression
-    of known noise.
+    with known noise.
 
-    A step takes two gradients on a minibatch, which is drawn within it from all rows, and with
-    replacement; with ``order=2`` four. A refreshment of the centre takes one gradient on all rows;
+    A step takes two gradients on a minibatch (four with ``order=2``), which is drawn within the
+    step from all rows, with replacement. A refresh of the centre takes one gradient on all rows;
     with ``order=2`` two more for each weight.
 
     Parameters
@@ -71,25 +71,25 @@ def control_variates(
     posterior
         Posterior to sample.
     method
-        Method built with it that takes minibatches: sgld or kinetic_langevin; sghmc, sgnht or smile
-        with a step size, since they derive from the noise of plain minibatches the one they find.
+        Minibatch method built with it: sgld or kinetic_langevin; or sghmc, sgnht or smile with a
+        given step size, since they tune it to the noise of plain minibatches.
     batch_size
-        Rows of a minibatch. None: as many as the method would take, but at most a tenth of all.
+        Rows per minibatch. None: the method's default, but at most a tenth of all rows.
     refresh_every
-        Number of steps between refreshments of the centre. None: an epoch; with ``order=2`` as many
-        epochs as there are weights, so that refreshments cost less than the steps do.
+        Number of steps between refreshes of the centre. None: an epoch; with ``order=2`` as many
+        epochs as there are weights, so that refreshes cost less than the steps.
     order
         Order of the expansion about the centre, 1 or 2; 2 for at most 5,000 weights.
 
     Returns
     -------
     Method
-        The same method with other gradients. Run it without ``batch_size=``.
+        The same method with these gradients. Run it without ``batch_size=``.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or the method or the model cannot have other gradients.
+        If a number is out of range, or the method or the model does not allow control variates.
     """
     check_arguments(posterior=posterior, method=method)
     recipe = recipe_of(method)
@@ -117,7 +117,7 @@ def control_variates(
     epoch = -(-posterior.num_rows // batch_size)
     refresh = epoch * (size if order == 2 else 1) if refresh_every is None else refresh_every
     check_count("refresh_every", refresh)
-    cost = {1: (1, epoch), 2: (3, epoch * (1 + 2 * size))}  # gradients at the centre of a step
+    cost = {1: (1, epoch), 2: (3, epoch * (1 + 2 * size))}  # gradients at the centre, per step
     at_centre, at_refreshment = cost[order]
 
     def init(key: jax.Array, position: Tree, rows: Any) -> CentredState:
@@ -166,7 +166,7 @@ def control_variates(
 
 
 def centred(posterior: Posterior, state: CentredState, batch: Any) -> Callable:
-    """Give the log-density on a batch with the derivatives of that on all rows at the centre."""
+    """Return the batch log-density, whose derivatives at the centre are those on all rows."""
     centre = state.centre
     at_centre = jax.grad(posterior.logdensity)(centre, batch)
     tilt = jax.tree.map(jnp.subtract, state.slope, at_centre)
@@ -185,13 +185,13 @@ def centred(posterior: Posterior, state: CentredState, batch: Any) -> Callable:
 
 
 def _quadratic(away: jax.Array, curvature_times_away: jax.Array) -> jax.Array:
-    """Half of away' H away, with H away for gradient, which need not be differentiated then."""
+    """Half of away' H away, whose gradient is H away, without differentiating the latter."""
     product = away @ curvature_times_away
     return product - 0.5 * jax.lax.stop_gradient(product)
 
 
 def hessian(posterior: Posterior, position: Tree, rows: Any) -> jax.Array:
-    """Give the Hessian of the log-density on these rows by raveled weights."""
+    """Return the Hessian of the log-density on these rows, over raveled weights."""
     flat, unravel = ravel_pytree(position)
 
     def column(direction: jax.Array) -> jax.Array:

@@ -16,8 +16,8 @@ from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
 
-# Energies from which and up to which the bands reach, in standard deviations from their mean in
-# warm-up; memory of that mean, as a fraction a step.
+# Range of the energy bands, in standard deviations from the mean energy in warm-up; weight of a new
+# step in that running mean.
 _RANGE, _MEMORY = (-8.0, 16.0), 1e-3
 
 
@@ -45,7 +45,7 @@ def csgld(
     num_bands: int = 512,
     learning_rate: float | Schedule | None = None,
 ) -> Method:
-    r"""Contour SGLD: flatten the energy landscape, and weight the draws to correct for it.
+    r"""Contour SGLD: flatten the energy landscape, with importance weights for the draws.
 
     .. math:: w \gets w + \epsilon \left(1 +
         \frac{\log \theta_J - \log \theta_{J-1}}{\Delta u}\right) g + \sqrt{2 \epsilon}\, \xi,
@@ -56,10 +56,10 @@ def csgld(
     band's posterior probability (Deng et al., 2020, algorithm 1; BlackJAX's kernel). Where low
     energies are overrepresented the gradient changes sign, and the chain climbs out of a mode.
 
-    A draw has weight :math:`\theta_J`, recorded as ``log_weight`` (at the end of the step, whereas
-    ``lp`` is at its start); :func:`bnn_ppl.predict` uses these weights, ArviZ's summaries do not.
-    **Biased** to first order in the step size, like :func:`bnn_ppl.sgld`. A step takes a gradient
-    and one more evaluation of the log-density.
+    A draw has the weight :math:`\theta_J`, recorded as ``log_weight`` (at the end of the step,
+    whereas ``lp`` is at its start); :func:`bnn_ppl.predict` uses these weights, ArviZ's summaries
+    do not. **Biased** to first order in the step size, like :func:`bnn_ppl.sgld`. A step takes one
+    gradient and one more evaluation of the log-density.
 
     Parameters
     ----------
@@ -67,11 +67,12 @@ def csgld(
         Posterior to sample.
     step_size
         Step size :math:`\epsilon`, a number or a schedule, in squared units of the weights. None:
-        warm-up runs :func:`bnn_ppl.sgld`, which finds the step size and a diagonal mass, and the
+        warm-up runs :func:`bnn_ppl.sgld`, which tunes the step size and a diagonal mass, and the
         bands reach from 8 standard deviations below the mean of its energies to 16 above.
     min_energy
         Lower end of the energy bands: an energy (minus the log-density, which is recorded as
-        ``lp``) below all that the chain visits. To be given if `step_size` is, like `energy_gap`.
+        ``lp``) below all that the chain visits. Required if `step_size` is given, like
+        `energy_gap`.
     energy_gap
         Width :math:`\Delta u` of a band. The `num_bands` bands should reach from `min_energy` up to
         the energies seen in warm-up; higher energies fall into the last band.
@@ -168,14 +169,14 @@ class ContourChain(NamedTuple):
 
 
 def _self_tuned(posterior: Posterior, num_bands: int, rate: float | Schedule) -> Method:
-    """Run sgld in warm-up, which finds the step size, the mass and the range of the energies."""
+    """Run sgld in warm-up to find the step size, the mass and the range of the energies."""
     from blackjax.sgmcmc import csgld as kernels
 
     def init(key: jax.Array, position: Tree) -> ContourChain:
         del key
         first, unknown = kernels.init(position, num_bands), jnp.asarray(jnp.nan)
         band = jnp.asarray(first.energy_idx, jnp.int32)
-        variance = jnp.asarray(posterior.num_weights / 2.0)  # of a Gaussian's energy
+        variance = jnp.asarray(posterior.num_weights / 2.0)  # of the energy of a Gaussian
         return ContourChain(position, unknown, variance, first.energy_pdf, band, jnp.zeros((), int))
 
     def explore(

@@ -24,8 +24,8 @@ NoiseRows: TypeAlias = Literal["both", "held_out", "training"]
 class RowsHeldOut(NamedTuple):
     """The rows that a chain holds out while it finds the noise."""
 
-    seed: jax.Array  # of which they are
-    now: jax.Array  # whether they still are, bool
+    seed: jax.Array  # that determines which rows these are
+    now: jax.Array  # whether they are still held out, bool
 
 
 class DescentState(NamedTuple):
@@ -36,7 +36,7 @@ class DescentState(NamedTuple):
     average: Tree  # None if not averaging
     anchor: Tree  # by Gaussian site; None if not anchored
     num_steps: jax.Array
-    held_out: RowsHeldOut | None  # None if the noise is learnt from the rows of the weights
+    held_out: RowsHeldOut | None  # None if noise and weights are learnt from the same rows
 
 
 @describe(
@@ -67,8 +67,8 @@ def descent(
 
     .. math:: w \gets w + \mathrm{optimizer}(\nabla \log \pi(w) / N)
 
-    The gradient is divided by N so that learning rates are those of a mean loss. Each chain is one
-    solution; several chains are a deep ensemble (Lakshminarayanan et al., 2017), or with
+    The gradient is divided by N, so that learning rates are those for a mean loss. Each chain is
+    one solution; several chains are a deep ensemble (Lakshminarayanan et al., 2017), or with
     ``bootstrap=True`` in `run` a bootstrap ensemble, and with ``subsample=0.8`` one whose members
     each see a random 80 % of the rows. Train in warm-up and draw once::
 
@@ -76,7 +76,7 @@ def descent(
             num_draws=1, thin=0)
 
     With constrained sites this maximises the density of the unconstrained position, which is also
-    what samplers target; but a learnt noise is by default found on rows held out.
+    what samplers target; but by default a learnt noise is fitted to held-out rows too.
 
     Parameters
     ----------
@@ -86,37 +86,39 @@ def descent(
         Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
         recorded: pass the same ones to resume a run.
     learning_rate
-        Learning rate of Adam, a number or a schedule, for all steps of warm-up. None: found, and
-        training ends by itself.
+        Learning rate of Adam, a number or a schedule, for all steps of warm-up. None: tuned, and
+        training stops automatically.
     average_from
-        First step of an average: draw the mean of the points from this step on instead of the last
+        First step of averaging: draw the mean of the points from this step on instead of the last
         point (Polyak & Juditsky, 1992; for network weights Izmailov et al., 2018, without cyclical
         steps).
     anchored
-        Whether to pull each weight with a Gaussian prior to its own draw of that prior, from where
-        it starts, instead of to the prior's mean: randomised maximum a posteriori (Pearce et al.,
-        2020). Weights that the data do not determine then spread as widely as in the posterior.
+        Whether to pull each weight with a Gaussian prior towards its own draw from that prior,
+        where it also starts, instead of towards the prior's mean: randomised maximum a posteriori
+        (Pearce et al., 2020). Weights that the data do not determine then spread as widely as in
+        the posterior.
     noise_rows
         Rows that a learnt noise (a site with ``noise`` in its name) is fitted to, while each chain
         trains its weights on four fifths of the rows: ``"both"``, training and held-out rows with
         equal weight; or ``"held_out"`` alone, whose noise includes the error of the weights. The
         noise is then fixed and the weights are trained on all rows. ``"training"`` fits both to the
-        same rows throughout, which gives the mode of the posterior, where the noise is too small.
-        So do `optimizer`, `learning_rate` and `fgsm_epsilon`.
+        same rows throughout, which gives the mode of the posterior, where the noise is too small;
+        so does any run with `optimizer`, `learning_rate` or `fgsm_epsilon`.
     subsample
-        Share of the rows, above 0, that each chain sees: its own, drawn at random without
-        replacement (subagging; Bühlmann & Yu, 2002), the nearest whole number of them. N is then
-        their number, so that each chain maximises the posterior given its own rows alone.
+        Fraction of the rows, above 0, that each chain sees: its own subset, drawn at random without
+        replacement (subagging; Bühlmann & Yu, 2002), rounded to a whole number. N is then their
+        number, so that each chain maximises the posterior given its own rows alone.
     fgsm_epsilon
-        Train on adversarial inputs too, if above 0: each row's log-likelihood is the mean of those
-        at x and at x moved by this much, in the units of x, along the sign of the loss's gradient
-        (Lakshminarayanan et al., 2017, algorithm 1). It costs two gradients a step; the recorded
-        ``lp`` is that of the means.
+        If above 0, also train on adversarial inputs: each row's log-likelihood is the mean of those
+        at x and at x shifted by this much, in the units of x, along the sign of the loss gradient
+        (Lakshminarayanan et al., 2017, algorithm 1). It costs two gradients per step; the recorded
+        ``lp`` uses these means.
     held_out
-        Held-out rows (x, y) for early stopping, not among the posterior's: a chain draws the point
-        with their highest log-likelihood, and stops once that has not risen for `patience` checks.
+        Held-out rows (x, y) for early stopping, not among those of the posterior: a chain draws the
+        point with their highest log-likelihood, and stops once that has not risen for `patience`
+        checks.
     check_every
-        Number of steps between two checks of the held-out rows.
+        Number of steps between checks of the held-out rows.
     patience
         Number of checks without improvement after which a chain stops.
 
@@ -201,14 +203,14 @@ def descent(
 
 
 def starting_descent(posterior: Posterior, *, anchored: bool = False) -> Method:
-    """Give the start of other methods: with too large a noise they leave the mode sooner."""
+    """Descent as the start of other methods: with too large a noise they leave the mode sooner."""
     return descent(posterior, anchored=anchored, noise_rows="held_out")
 
 
 def _loss(
     posterior: Posterior, num_rows: int, position: Tree, anchor: Tree, batch: Any
 ) -> jax.Array:
-    """Give the negative log-density given the rows that a chain sees, a row."""
+    """Return the negative log-density given the rows that a chain sees, per row."""
     terms = posterior.terms(position, batch)
     if anchor is not None:
         terms = terms._replace(log_priors=_anchored_log_priors(terms, position, anchor))
@@ -219,7 +221,7 @@ def _loss(
 
 
 def _noise_found(state: DescentState) -> DescentState:
-    """Train on all rows from here on, at the noise found so far."""
+    """Train on all rows from here on, with the noise fixed."""
     assert state.held_out is not None
     return state._replace(held_out=state.held_out._replace(now=jnp.zeros((), bool)))
 
@@ -236,9 +238,9 @@ def _check(average_from: int | None, subsample: float, noise_rows: str) -> None:
 def optimizer_of(
     optimizer: optax.GradientTransformation | None, learning_rate: float | Schedule | None
 ) -> tuple[bool, float | str, optax.GradientTransformation]:
-    """Give whether the rate is to be found, how it is recorded, and the optimiser.
+    """Return whether the rate is tuned, how it is recorded, and the optimiser.
 
-    By default the optimiser is Adam, at a rate of 1 if that is to be found.
+    By default the optimiser is Adam, with a rate of 1 if the rate is tuned.
     """
     if learning_rate is not None:
         check_rate("learning_rate", learning_rate)
@@ -250,10 +252,11 @@ def optimizer_of(
 
 
 def drawn_anchor(key: jax.Array, posterior: Posterior, position: Tree, batch: Any) -> Tree:
-    """Draw the weights of all Gaussian sites from the prior, at its mean square distance.
+    """Draw the weights of all Gaussian sites from the prior, at its mean squared distance.
 
-    In many dimensions nearly all draws are at about that distance from the mean; an anchor that is
-    there exactly has the temperature of the prior (the sum of (w / std)^2 is their number).
+    In many dimensions nearly all draws are at about that distance from the mean; an anchor at
+    exactly that distance has the temperature of the prior (the sum of (w / std)^2 is the number of
+    weights).
     """
     normals = posterior.terms(position, batch).normals
     noise = gaussian_like(key, {site: position[site] for site in normals})

@@ -20,15 +20,15 @@ def elliptical_slice(posterior: Posterior) -> Method:
     r"""Elliptical slice sampling: slices along ellipses through the position and a Gaussian draw.
 
     With :math:`\nu \sim N(0, \Sigma)`, where :math:`\Sigma` has the prior's variances, an angle
-    :math:`\theta` is drawn uniformly, and drawn again from an ever smaller bracket until the point
+    :math:`\theta` is drawn uniformly, and redrawn from a shrinking bracket until the point
 
     .. math:: w' = w \cos\theta + \nu \sin\theta
 
     lies on the slice, :math:`\pi(w') / N(w'; 0, \Sigma) > u\, \pi(w) / N(w; 0, \Sigma)` with u
     uniform on (0, 1) (Murray, Adams & MacKay, 2010; the kernel is BlackJAX's). There is nothing to
-    tune. Any density :math:`\pi` is sampled exactly (Nishihara, Murray & Adams, 2014), but only
-    where the prior is Gaussian with mean 0 is the ratio the likelihood, for which it is meant: few
-    parameters, whose prior is about as wide as their posterior, as in a subspace
+    tune. Any density :math:`\pi` is sampled exactly (Nishihara, Murray & Adams, 2014), but the
+    ratio is the likelihood only if the prior is Gaussian with mean 0. The method is meant for that
+    case, with few parameters whose prior is about as wide as their posterior, as in a subspace
     (:func:`bnn_ppl.subspace`).
 
     Parameters
@@ -47,7 +47,7 @@ def elliptical_slice(posterior: Posterior) -> Method:
 
     def log_ratio(position: Position, batch: Batch) -> Array:
         ratio = posterior.logdensity(position, batch) - log_normal(position)
-        return jnp.nan_to_num(ratio, nan=-jnp.inf)  # the kernel would accept what is not a number
+        return jnp.nan_to_num(ratio, nan=-jnp.inf)  # the kernel would accept NaN
 
     def init(key: Array, position: Position, batch: Batch) -> kernels.EllipSliceState:
         del key

@@ -28,7 +28,7 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 if TYPE_CHECKING:
     from blackjax.mcmc.hmc import HMCInfo, HMCState
 
-_MOST_STEPS = 1000  # of given length
+_MOST_STEPS = 1000  # for a given trajectory length
 
 
 @describe(
@@ -59,8 +59,8 @@ def hmc(
     .. math:: p \gets p + \tfrac\epsilon2 \nabla\log\pi(w),\quad w \gets w + \epsilon M^{-1} p,
         \quad p \gets p + \tfrac\epsilon2 \nabla\log\pi(w);
 
-    the end point is accepted with probability :math:`\min(1, e^{H_0 - H_L})`, else the old draw is
-    repeated (Neal, 2011; for networks Izmailov et al., 2021, algorithm 1).
+    the end point is accepted with probability :math:`\min(1, e^{H_0 - H_L})`, otherwise the old
+    draw is repeated (Neal, 2011; for networks Izmailov et al., 2021, algorithm 1).
 
     Parameters
     ----------
@@ -70,34 +70,35 @@ def hmc(
         Leapfrog step size, in units of the inverse square root of M (those of the weights for
         mass="identity"). None: tuned in warm-up by dual averaging.
     trajectory_length
-        Integration time of a transition, in the same units. None: adapted in warm-up if step_size
-        is None too (see below), from a quarter period of oscillation in the prior, else that
-        quarter period. With mass="identity" it is pi/2 times the largest prior standard deviation
-        of a site (root mean square over its elements; 1 where it is infinite or unknown, and for
-        constrained sites such as a noise scale), times sqrt(T) if T also divides the prior. With
-        the other masses, which contain the scales, it is pi/2.
+        Integration time of a transition, in the same units. None: if step_size is also None,
+        adapted in warm-up (see Notes), starting from a quarter period of oscillation in the prior;
+        otherwise that quarter period. With mass="identity" it is pi/2 times the largest prior
+        standard deviation of a site (root mean square over its elements; 1 where it is infinite or
+        unknown, and for constrained sites such as a noise scale), times sqrt(T) if T also divides
+        the prior. With the other masses, which include the scales, it is pi/2.
     mass
-        Inverse of the mass matrix M. "diagonal": the variance of the draws, estimated in
-        warm-up starting from the prior's; "prior": the prior's variance; "identity": 1. By default
-        "identity" if step_size is given, else "diagonal".
+        Inverse of the mass matrix M. "diagonal": the variance of the draws, estimated in warm-up
+        starting from that of the prior; "prior": the variance of the prior; "identity": 1. By
+        default "identity" if step_size is given, else "diagonal".
     target_acceptance
         Target acceptance rate of dual averaging.
     max_num_steps
-        Maximum number of leapfrog steps per transition. With step_size=None longer trajectories
-        are truncated, also after warm-up; a fixed step size that needs more is refused. By default
-        1,000; with step_size=None fewer, down to 200, where rows times weights exceed 500,000.
+        Maximum number of leapfrog steps per transition. With step_size=None longer trajectories are
+        truncated, also after warm-up; a fixed step size that needs more steps is an error. By
+        default 1,000; with step_size=None reduced to as few as 200 where rows times weights exceed
+        500,000.
     jitter
         Relative half-width of the uniform distribution of integration times: 0.3 draws each
-        transition's from 0.7 to 1.3 times `trajectory_length`. With a constant time, a direction
-        whose half period happens to equal it never changes its amplitude (Mackenzie, 1989; Neal,
+        transition's from 0.7 to 1.3 times `trajectory_length`. With a constant time, the amplitude
+        never changes in a direction whose half period happens to equal it (Mackenzie, 1989; Neal,
         2011, section 3.2). By default 0 if step_size is given, else 0.3.
     num_unadjusted
-        Number of first warm-up steps that accept every proposal of finite log-density, for starts
-        far from the posterior, where energy errors are so large that a Metropolis test would
-        reject all proposals for long (the burn-in of Izmailov et al., 2021).
+        Number of initial warm-up steps that accept every proposal with finite log-density, for
+        starts far from the posterior, where energy errors are so large that a Metropolis test would
+        reject all proposals for a long time (the burn-in of Izmailov et al., 2021).
     adjusted
-        Whether the others have a Metropolis test. Without one draws are biased by the step size;
-        acceptance_rate is then what the test would have had.
+        Whether all other steps have a Metropolis test. Without it the draws have the bias of the
+        step size; acceptance_rate is then that of the omitted test.
 
     Raises
     ------
@@ -106,15 +107,15 @@ def hmc(
 
     Notes
     -----
-    Each chain adapts the length :math:`\tau` for itself, by the change in the estimator of the
-    expected square (ChEES; Hoffman, Radul & Sountsov, 2021): it maximises the expectation of
-    :math:`\tfrac14 (\|w' - \mu\|^2 - \|w - \mu\|^2)^2` from the start w of a transition to its
-    proposal w', where :math:`\mu` is the mean of the draws so far and distances are in units of
-    :math:`M^{-1/2}`. After the first 20 transitions, each one takes a step of Adam on
-    :math:`\log\tau` along the slope, estimated by its own trajectory and weighted by its acceptance
-    probability. The length stays within a factor of 4 of the first one and within `max_num_steps`
-    steps. After warm-up it is frozen at a mean of the lengths tried, on the log scale and mostly of
-    the later ones; sample_stats has it as trajectory_length.
+    Each chain adapts its own length :math:`\tau`, by the change in the estimator of the expected
+    square (ChEES; Hoffman, Radul & Sountsov, 2021): it maximises the expectation of :math:`\tfrac14
+    (\|w' - \mu\|^2 - \|w - \mu\|^2)^2` from the start w of a transition to its proposal w', where
+    :math:`\mu` is the mean of the draws so far and distances are in units of :math:`M^{-1/2}`.
+    After the first 20 transitions, each transition takes an Adam step on :math:`\log\tau` along the
+    gradient, estimated from its own trajectory and weighted by its acceptance probability. The
+    length stays within a factor of 4 of the initial one and within `max_num_steps` steps. After
+    warm-up it is fixed at a mean of the lengths tried, on the log scale and weighted towards the
+    later ones; sample_stats records it as trajectory_length.
     """
     check_arguments(posterior=posterior)
     from blackjax.mcmc import hmc as kernels
@@ -160,16 +161,16 @@ def hmc(
         },
         unadjusted=unadjusted if untested else None,
     )
-    # As many draws as steps of a trajectory are affordable: 200 to 1,000.
+    # As many draws as the affordable number of steps per trajectory: 200 to 1,000.
     return method._replace(counts=SAMPLED._replace(num_draws=affordable))
 
 
 def transitions(
     length: float, jitter: float, max_num_steps: int, constant: int | None = None
 ) -> Callable:
-    """Give the transition of HMC, in the form of :func:`adaptive`.
+    """Return the transition of HMC, in the form that :func:`adaptive` expects.
 
-    `length` is the integration time where none is adapted, `constant` the number of steps if it is
+    `length` is the integration time if it is not adapted, `constant` the number of steps if it is
     always the same.
     """
     from blackjax.mcmc import hmc as kernels
@@ -192,7 +193,7 @@ def transitions(
         new, info = kernel(key, chain, logdensity, step_size, metric, 1)
         if accept is not False:
             new, info = _accepted(new, info, accept)
-        # The energy of the new state: after a rejection that of the starting point.
+        # The energy of the new state: after a rejection, that of the starting point.
         change = jnp.where(info.is_accepted, info.energy, 0.0)
         stats = {
             "acceptance_rate": info.acceptance_rate,
@@ -206,15 +207,15 @@ def transitions(
 
 
 def quarter_period(posterior: Posterior, mass: Mass) -> float:
-    """Give a quarter period of oscillation in the prior, in units of the mass."""
+    """Return a quarter period of oscillation in the prior, in units of the mass."""
     if mass != "identity":
         return math.pi / 2
     return math.pi / 2 * float(max(posterior.prior_std.values()))
 
 
 def _num_steps(length: float, step_size: float) -> int:
-    # Python floats, so double precision in every run; rounded, as 0.07 / 0.01 is
-    # 7.000000000000001 and yet 7 steps.
+    # Python floats are in double precision in every run; rounded, since 0.07 / 0.01 is
+    # 7.000000000000001 but means 7 steps.
     return math.ceil(round(length / step_size, 6))
 
 

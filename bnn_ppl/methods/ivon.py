@@ -30,7 +30,7 @@ from bnn_ppl.runtime.checks import check_count
 Tree = Any
 
 _INITIAL_PRECISION = 5000.0  # the authors' curvature of 0.1 times the 50,000 rows of CIFAR-10
-_MEMORIES = 4  # of the curvature, after which little is left of its start
+_MEMORIES = 4  # memory lengths of the curvature, after which little of its start is left
 
 
 class IvonState(NamedTuple):
@@ -94,16 +94,16 @@ def ivon(
 
     The last term of h makes the update a step on the manifold of positive precisions, so that
     :math:`h + \delta` stays above 0. :math:`m_0` is the mean of a Gaussian prior and :math:`\delta`
-    its precision over N / T. Any other prior, or the Jacobian of a constraint, is part of the loss
-    and its curvature part of h, with :math:`\delta = 0`. Train in warm-up and draw without
+    its precision over N / T. Any other prior, or the Jacobian of a constraint, is part of the loss,
+    and its curvature is part of h, with :math:`\delta = 0`. Train in warm-up and draw without
     stepping::
 
         run(key, posterior, ivon(posterior), num_warmup=20_000, batch_size=128,
             num_draws=100, thin=0)
 
     T is the posterior's temperature; with ``tempered="posterior"`` it also divides the log prior,
-    which multiplies the covariance by T. The paper's effective sample size is N / T. A step costs a
-    gradient and a random number per weight.
+    which multiplies the covariance by T. The paper's effective sample size is N / T. A step costs
+    one gradient and one random number per weight.
 
     Parameters
     ----------
@@ -112,16 +112,16 @@ def ivon(
     learning_rate
         Learning rate :math:`\alpha`, a number or a schedule. As it is multiplied by
         :math:`h_0 + \delta`, the first steps are those of gradient descent on the loss at this
-        rate; later steps are longer where the curvature has fallen. None: found by trying eight of
-        them, without that factor (1 is a Newton step), starting from a point estimate, and training
-        ends by itself (as :func:`bnn_ppl.descent`).
+        rate; later steps are longer where the curvature has fallen. None: tuned by trying eight
+        values, without that factor (1 is a Newton step), starting from a point estimate; training
+        stops automatically (as in :func:`bnn_ppl.descent`).
     hess_init
         Initial curvature :math:`h_0`. Weights start with a standard deviation of about
-        ``(N / T * hess_init)**-0.5``, which should be smaller than the weights. If it is too small,
-        noise hides the signal: if training fails, raise this first. If it is too large, it takes
-        ``1 / (1 - beta2)`` steps to fall by a factor of e. None: the authors' 0.1 for a given
-        learning rate; else ``5000 T / N``, a standard deviation of 0.014 for any number of rows,
-        which is the authors' at CIFAR-10's 50,000.
+        ``(N / T * hess_init)**-0.5``, which should be smaller than the weights. If `hess_init` is
+        too small, noise hides the signal: if training fails, raise it first. If it is too large,
+        the curvature takes ``1 / (1 - beta2)`` steps to fall by a factor of e. None: the authors'
+        0.1 for a given learning rate; else ``5000 T / N``, a standard deviation of 0.014 for any
+        number of rows, as that of the authors for the 50,000 rows of CIFAR-10.
     beta1
         Decay rate :math:`\beta_1` of the running mean of gradients.
     beta2
@@ -130,14 +130,15 @@ def ivon(
     num_samples
         Number of draws of the weights per step, each with a gradient.
     num_groups
-        Number of groups of a batch's rows, each of which has draws of its own: gradients with less
-        noise of the weights from as many rows, at more random numbers a step. Osawa et al. (2019)
-        draw so by process; here one device takes the groups one after the other.
+        Number of groups that the rows of a batch are divided into, each with its own draws of the
+        weights: less gradient noise from the weights for the same number of rows, with more random
+        numbers per step. Osawa et al. (2019) use one draw per process; here one device processes
+        the groups in sequence.
     clip
-        Maximum step of a mean, in units of :math:`\alpha (h_0 + \delta)`, against gradient noise
+        Maximum step of a mean, in units of :math:`\alpha (h_0 + \delta)`, to limit gradient noise
         when there are few rows.
     kl_weight
-        Weight of the divergence from the prior, as of :func:`bnn_ppl.mfvi`. A step divides the
+        Weight of the divergence from the prior, as in :func:`bnn_ppl.mfvi`. A step divides the
         likelihood and its curvature by it. Needs `learning_rate`.
 
     Returns
@@ -187,13 +188,13 @@ def ivon(
         estimate = averaged(lambda key: of_groups(key, batch), key, num_samples)
         lp, gradient, product, delta, pull = estimate
         num_steps = state.num_steps + 1
-        if rate is None:  # not while it is being found
+        if rate is None:  # given, not tuned
             rate = rate_at(state.num_steps)
         debias = 1 - beta1**num_steps
 
         def new_mean(w: Any, g: Any, c: Any, delta: Any, pull: Any) -> jax.Array:
             direction = jnp.clip((g / debias + pull) / c, -clip, clip)
-            # A rate that is found is one of Newton steps, stable however far the curvature falls.
+            # A tuned rate is that of Newton steps, stable however far the curvature falls.
             return w - rate * (1.0 if finds_rate else hess_init + delta) * direction
 
         momentum = running_mean(beta1, state.momentum, gradient)

@@ -21,11 +21,11 @@ Array = jax.Array
 Tree = Any
 Scheme = Literal["ubu", "baoab", "obabo"]
 
-# Error of the temperatures per squared step size and squared force that the measured kinetic
-# temperature does not show: from each scheme's law for a Gaussian of variance 1.
+# Temperature error per squared step size and squared force that the measured kinetic temperature
+# does not show: from the stationary distribution of each scheme for a Gaussian of variance 1.
 _UNSEEN = {"ubu": 1 / 12, "baoab": 1 / 3, "obabo": 1 / 4}
 
-_LOSS_A_STEP = 0.002  # of the velocity, to friction
+_LOSS_A_STEP = 0.002  # fraction of the velocity lost to friction
 
 
 class Chain(NamedTuple):
@@ -54,17 +54,17 @@ def kinetic_langevin(
     .. math:: dw = M^{-1/2} v\, dt, \qquad
         dv = M^{-1/2} \nabla\log\pi(w)\, dt - \gamma v\, dt + \sqrt{2\gamma}\, dB
 
-    is split into parts that are solved exactly: B, the force; A, the drift of w; O, friction and
-    noise of v; U, A and O together. A step of size h is
+    is split into parts that are each solved exactly: B, the force; A, the drift of w; O, the
+    friction and noise of v; U, A and O together. A step of size h is
 
     - ``"ubu"``: U(h/2) B(h) U(h/2) (Sanz-Serna & Zygalakis, 2021), one gradient;
     - ``"baoab"``: B(h/2) A(h/2) O(h) A(h/2) B(h/2) (Leimkuhler & Matthews, 2013), two gradients;
     - ``"obabo"``: O(h/2) B(h/2) A(h) B(h/2) O(h/2) (Bussi & Parrinello, 2007), two gradients,
 
-    each on one minibatch. Every other epoch goes through the minibatches of the one before it
-    backwards (symmetric minibatch splitting; Paulin, Whalley, Chada & Leimkuhler, 2025). Their
-    noise, too, then contributes to second order only, as long as an epoch is short compared with
-    the time 1/friction.
+    each on one minibatch. Every other epoch goes through the minibatches of the previous one in
+    reverse order (symmetric minibatch splitting; Paulin, Whalley, Chada & Leimkuhler, 2025). Their
+    noise then also contributes to second order only, as long as an epoch is short compared with the
+    time 1/friction.
 
     **Biased** to second order in the step size; sgld, sghmc and sgnht are to first order.
 
@@ -74,13 +74,13 @@ def kinetic_langevin(
         Posterior to sample.
     step_size
         Step size h, a number or a schedule, in units of time (the square root of the step size of
-        :func:`bnn_ppl.sghmc`), with M = 1. None: found in warm-up, with a diagonal M, as in
-        :func:`bnn_ppl.sgnht`: the error aimed at is that of the kinetic temperature and what the
-        scheme adds to the variances of a Gaussian.
+        :func:`bnn_ppl.sghmc`), with M = 1. None: tuned in warm-up, with a diagonal M, as in
+        :func:`bnn_ppl.sgnht`; the target applies to the error of the kinetic temperature plus the
+        scheme's error in the variances of a Gaussian.
     friction
-        Friction :math:`\gamma`, over time. None: 0.002 / h, with which a step takes 0.2 % of the
-        velocity; the kinetic temperature then settles within one of the windows of warm-up in
-        which h is found.
+        Friction :math:`\gamma` per unit of time. None: 0.002 / h, with which a step removes 0.2 %
+        of the velocity; the kinetic temperature then settles within one of the warm-up windows in
+        which h is tuned.
     scheme
         The splitting.
 
@@ -169,7 +169,7 @@ def _move(
 
 
 def _rubbed(friction: Array, key: Array, time: Array, chain: Chain) -> Chain:
-    """Solve friction and noise of the velocity alone."""
+    """Solve the friction and noise of the velocity alone."""
     decay = jnp.exp(-friction * time)
     spread = jnp.sqrt(-jnp.expm1(-2 * friction * time))
     noise = gaussian_like(key, chain.velocity)
@@ -203,7 +203,7 @@ def _flown(friction: Array, roots: Tree, key: Array, time: Array, chain: Chain) 
 
 
 def _variance_of_drift(rub: Array) -> Array:
-    """Give 2 rub - 4 (1 - exp(-rub)) + 1 - exp(-2 rub), by its series where that would cancel."""
+    """Return 2 rub - 4 (1 - exp(-rub)) + 1 - exp(-2 rub), by its series where terms cancel."""
     exact = 2 * rub + 4 * jnp.expm1(-rub) - jnp.expm1(-2 * rub)
     series = rub**3 * (2 / 3 - rub / 2 + 7 * rub**2 / 30 - rub**3 / 12 + 31 * rub**4 / 1260)
     return jnp.where(rub < 0.3, series, exact)

@@ -27,7 +27,7 @@ PriorPrecision: TypeAlias = Literal["model", "marginal_likelihood"]
 _BATCH_SIZE = 500  # rows whose curvature is computed at a time
 _FEW_NUMBERS = 1000  # elements of a site up to which its prior may correlate them
 _LEAST_PRECISION = 1e-6  # minimum for non-Gaussian priors, in units of 1 / std^2
-_GRID = 161  # number of multipliers of the prior precision, from 1e-4 to 1e4, that are tried
+_GRID = 161  # multipliers of the prior precision to try, from 1e-4 to 1e4
 _NARROWINGS = 30  # golden-section steps from the best of them, each to 0.62 of the interval
 
 
@@ -106,14 +106,14 @@ def laplace(
         Precision of the prior. ``"model"``: the model's own. ``"marginal_likelihood"``: the model's
         times the number c from 1e-4 to 1e4 that maximises the log evidence (see Notes), found on a
         logarithmic grid of 161 values and refined by golden-section search. The position does not
-        move: to optimise both, alternate with finding the mode under c times the precision, until
+        move: to optimise both, alternate with refitting the mode under c times the precision, until
         c = 1.
     damping
-        Only for ``"kronecker"``: number d added to the diagonal of both factors of a layer, in
-        place of its prior's precision: :math:`\Lambda = (\sqrt{N/T} A + d I) \otimes
-        (\sqrt{N/T} G + d I)` (Ritter et al., 2018, with d the root of the prior's precision).
-        Antoran et al.'s ``hessian_diag_sig``, 0.15 by default, is 1 / d. The log evidence then
-        approximates none. By default the prior is added exactly (Notes).
+        Only for ``"kronecker"``: number d added to the diagonal of both factors of a layer, instead
+        of the precision of its prior: :math:`\Lambda = (\sqrt{N/T} A + d I) \otimes (\sqrt{N/T} G +
+        d I)` (Ritter et al., 2018, with d the root of the prior's precision). Antoran et al.'s
+        ``hessian_diag_sig``, 0.15 by default, is 1 / d. The log evidence is then not that of any
+        model. By default the prior is added exactly (see Notes).
 
     Raises
     ------
@@ -129,7 +129,7 @@ def laplace(
     other sites at the position, over T if T also divides the prior. For other sites it is minus the
     second derivative of the (tempered) log prior and log-Jacobian with respect to each
     unconstrained element, at least 0, plus 1e-6 / std^2. Priors without curvature (such as the
-    Laplace distribution) therefore leave weights that the data do not determine almost free: prefer
+    Laplace distribution) therefore hardly constrain weights that the data do not determine: prefer
     a Gaussian prior. The elements of sites of more than 1,000 are treated as independent under such
     a prior.
 

@@ -1,4 +1,4 @@
-"""Microcanonical Monte Carlo whose chains adapt together, adjusted only once they are warm."""
+"""Microcanonical Monte Carlo whose chains adapt jointly and are adjusted late in warm-up."""
 
 import math
 from collections.abc import Callable
@@ -36,12 +36,12 @@ Tree = Any
 # adjusted ones over the length of a trajectory (both as in BlackJAX).
 _OVER_RADIUS, _OVER_LENGTH = 1.9, 1.25
 
-# A step is undone if its squared error exceeds the one aimed at by this factor, as in mclmc: the
-# first steps may be far too long.
+# A step is undone if its squared error exceeds the target by this factor, as in mclmc: the first
+# steps may be far too long.
 _MAX_ERROR_RATIO = 100.0
 
 _MEMORY = 10  # unadjusted steps that the error is averaged over
-_LEAST = 1e-30  # of the average: steps of no error grow, but not without end
+_LEAST = 1e-30  # of the average: bounds the growth of steps without error
 
 _DIVERGENT = 1000.0  # energy error of a trajectory, as in BlackJAX
 
@@ -58,7 +58,7 @@ class Exploration(NamedTuple):
 class LAPSState(NamedTuple):
     """A chain and the state of its adaptation."""
 
-    adjusted: AdaptiveState  # the chain, and all that its draws need
+    adjusted: AdaptiveState  # the chain and everything its draws need
     exploration: Exploration
     num_unadjusted: Array  # warm-up steps to take without a Metropolis test
     num_warmup: Array  # warm-up steps taken so far
@@ -79,24 +79,24 @@ def laps(
     target_acceptance: float = 0.7,
     max_num_steps: int | None = None,
 ) -> Method:
-    r"""Microcanonical Monte Carlo whose chains, warmed up unadjusted, adapt together (LAPS).
+    r"""Microcanonical Monte Carlo whose chains adapt jointly, at first unadjusted (LAPS).
 
-    In the first part of warm-up each step of a chain is one of :func:`bnn_ppl.mclmc`, without a
-    Metropolis test, which would hold back chains that start far from the posterior. Their step size
-    follows from how far the chains still are from it (Robnik & Seljak, 2026): at the posterior
-    :math:`E_i = -\langle (w_i - \mu_i)\, \partial_i \log\pi(w) \rangle` is 1 for each of the d
-    weights (equipartition), and
+    In the first part of warm-up each step is one of :func:`bnn_ppl.mclmc`, without a Metropolis
+    test, which would hold back chains that start far from the posterior. The step size depends on
+    how far the chains still are from it (Robnik & Seljak, 2026): at the posterior :math:`E_i =
+    -\langle (w_i - \mu_i)\, \partial_i \log\pi(w) \rangle` is 1 for each of the d weights
+    (equipartition), and
 
     .. math:: b^2 = \min\left(1, \frac1d \sum_i (1 - E_i)^2\right), \qquad
         \epsilon \gets \epsilon \left(\frac{c\, b^{3/4}}{\langle \Delta^2 \rangle / d}\right)^{1/6},
         \qquad S_i^2 = \mathrm{Var}(w_i), \qquad L = 1.9 \sqrt d
 
     with the energy error :math:`\Delta` of a step, the scale S and the decoherence length L: as the
-    bias b falls, so does the error that is aimed at. Means are over all chains.
+    bias b falls, so does the target error. Means are over all chains.
 
-    In the other part, and for the draws, a transition starts in a direction u drawn uniformly,
-    takes :math:`\lceil \tau / \epsilon \rceil` such steps, which turn u at random over a length of
-    :math:`1.25 \tau`, and accepts the end with probability
+    In the second part, and for the draws, a transition starts in a uniformly drawn direction u,
+    takes :math:`\lceil \tau / \epsilon \rceil` such steps, which randomise u over a length of
+    :math:`1.25 \tau`, and accepts the end point with probability
     :math:`a = \min(1, e^{-\sum \Delta})`. There
 
     .. math:: \epsilon \gets \text{dual averaging of } 1 / \langle 1/a \rangle, \qquad
@@ -110,15 +110,15 @@ def laps(
     posterior
         Posterior to sample, of at least two weights.
     num_adjusted
-        Number of last warm-up steps that are adjusted transitions; of a short warm-up at most half.
-        The others are single steps of two gradients each.
+        Number of warm-up steps at the end that are adjusted transitions; at most half of a short
+        warm-up. The others are single steps of two gradients each.
     energy_error
         The factor c: target of the squared energy error per weight where the bias is 1.
     target_acceptance
         Target of dual averaging for the harmonic mean of the chains' acceptance probabilities.
     max_num_steps
-        Maximum number of steps per transition. By default 1,000, and fewer, down to 200, where rows
-        times weights exceed 500,000.
+        Maximum number of steps per transition. By default 1,000, reduced to as few as 200 where
+        rows times weights exceed 500,000.
 
     Raises
     ------
@@ -127,12 +127,12 @@ def laps(
 
     Notes
     -----
-    The equipartition, the mean and the variance are running means over the steps so far, mostly the
-    later ones, as well as over the chains, and the squared error is one over ten steps, so that few
-    chains suffice. BlackJAX's implementation judges by the chains of one step alone, has S = 1 in
-    the first part, ends that once the means are steady, and finds the last step size by bisection,
-    for trajectories of 15 steps. After warm-up all is fixed. All chains take trajectories of
-    equally many steps, so that none waits for others.
+    The equipartition, the mean and the variance are means over the chains and over the steps so
+    far, weighted towards the later ones, and the squared error is averaged over ten steps, so that
+    few chains suffice. BlackJAX's implementation uses the chains of the current step alone, has S =
+    1 in the first part, ends that part once the means are steady, and finds the final step size by
+    bisection, for trajectories of 15 steps. After warm-up everything is fixed. All chains take
+    trajectories with the same number of steps, so that none waits for others.
     """
     check_arguments(posterior=posterior)
     from blackjax.adaptation.step_size import dual_averaging_adaptation
@@ -172,7 +172,7 @@ def laps(
     def init(key: Array, position: Tree, batch: Any) -> LAPSState:
         chain_key, direction_key = jax.random.split(key)
         direction = normalised(gaussian_like(direction_key, position))
-        # A quarter of the typical set's radius is too long, never too short.
+        # A quarter of the typical set's radius: too long rather than too short.
         first, none = jnp.asarray(0.25 * radius, float), jnp.zeros(())
         zeros, zero = optax.tree.zeros_like(position), jnp.zeros((), int)
         exploration = Exploration(direction, zeros, first, (none, none))
@@ -202,7 +202,7 @@ def laps(
         )
         state = _shared(state, error, target, prior)
         first = state.exploration.step_size
-        # Not its tenfold, which dual averaging shrinks towards: it is about the right one.
+        # Shrink towards it, not towards its tenfold as usual: it is about right already.
         averaging = start_averaging(first)._replace(mu=jnp.log(first))
         new = state.adjusted._replace(step_size=first, averaging=averaging)
         return state._replace(adjusted=new), info
@@ -218,7 +218,7 @@ def laps(
 def _unadjusted(
     key: Array, state: LAPSState, density: Callable, largest: Array
 ) -> tuple[LAPSState, Array, dict]:
-    """Take a step without a test: the state, its squared error per weight, at most the largest."""
+    """Take an unadjusted step: the state, and its squared error per weight, capped at `largest`."""
     from blackjax.mcmc.integrators import IntegratorState
 
     chain, exploration = state.adjusted.chain, state.exploration
@@ -250,7 +250,7 @@ def _unadjusted(
 
 
 def _shared(state: LAPSState, error: Array, target: Array, prior: Tree) -> LAPSState:
-    """Update what all chains share, by means over them that they exchange at once."""
+    """Update what all chains share, from means over them exchanged in one operation."""
     adjusted, exploration = state.adjusted, state.exploration
     chain, moments = adjusted.chain, adjusted.moments
     assert moments is not None
@@ -260,7 +260,7 @@ def _shared(state: LAPSState, error: Array, target: Array, prior: Tree) -> LAPSS
         (change, jax.tree.map(jnp.square, change), virial, error)
     )
     moments = updated_moments(moments, chain.position, lambda _: (change, square))
-    share = 6 / (moments.num_draws + 5)  # as that of the moments
+    share = 6 / (moments.num_draws + 5)  # as for the moments
     keep = (_MEMORY - 1) / (_MEMORY + 1)
     total = keep * exploration.error[0] + error / exploration.step_size**6
     weight = keep * exploration.error[1] + 1
@@ -278,7 +278,7 @@ def _shared(state: LAPSState, error: Array, target: Array, prior: Tree) -> LAPSS
 
 
 def _bias(equipartition: Tree) -> Array:
-    """Give the root of the mean square distance of the equipartition from 1, but at most 1."""
+    """Return the root mean squared distance of the equipartition from 1, at most 1."""
     squares = jax.tree.map(lambda e: jnp.sum((1 - e) ** 2), equipartition)
     return jnp.sqrt(jnp.minimum(1.0, optax.tree.sum(squares) / optax.tree.size(equipartition)))
 
@@ -292,10 +292,11 @@ def _transition(
     inverse_mass: Tree,
     length: Array,
 ) -> tuple["HMCState", dict, TrajectoryEnd]:
-    """Follow a trajectory from a new direction, and accept or reject its end.
+    """Follow a trajectory from a new direction, and accept or reject its end point.
 
-    The noise after the last step turns a direction that is not used, and that before the first
-    would turn one drawn uniformly: steps and noise are the same backwards, as the test requires.
+    The noise after the last step changes a direction that is not used, and noise before the first
+    would change a uniformly drawn one: the sequence of steps and noise is reversible, as the test
+    requires.
     """
     from blackjax.mcmc.integrators import IntegratorState
 
@@ -323,6 +324,6 @@ def _transition(
         "diverging": ~finite | (error > _DIVERGENT),
         "n_steps": 2 * steps,  # gradients
     }
-    # In the place of a momentum what gives the velocity when multiplied by the inverse mass.
+    # Instead of a momentum, the vector that gives the velocity times the inverse mass.
     momentum = jax.tree.map(lambda u, m: u / jnp.sqrt(m), end.momentum, inverse_mass)
     return new, info, TrajectoryEnd(end.position, momentum, steps * step_size, rate)

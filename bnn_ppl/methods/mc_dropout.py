@@ -51,10 +51,10 @@ def mc_dropout(
 
     This maximises the evidence lower bound for a q that drops whole rows of a layer's kernel, in
     the limit of point masses, where the entropy of q does not depend on M (Gal & Ghahramani, 2016).
-    In training each row of a batch has its own masks in the likelihood; the log prior is evaluated
-    at a draw of q, so any prior is allowed. A draw is a network with one mask, the same for all
-    inputs. Convolutions drop whole channels (Gal & Ghahramani, 2015). Biases are not dropped. Train
-    in warm-up and draw without stepping::
+    During training each row of a batch has its own masks in the likelihood; the log prior is
+    evaluated at a draw of q, so any prior is allowed. A draw is a network with one mask, the same
+    for all inputs. Convolutions drop whole channels (Gal & Ghahramani, 2015). Biases are not
+    dropped. Train in warm-up and draw without stepping::
 
         run(key, posterior, mc_dropout(posterior), num_warmup=20_000, batch_size=128,
             num_draws=100, thin=0)
@@ -67,13 +67,13 @@ def mc_dropout(
         Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
         recorded: pass the same ones to resume a run.
     learning_rate
-        Learning rate of Adam, a number or a schedule. None: found by trying eight of them, and
-        training ends by itself (as :func:`bnn_ppl.descent`).
+        Learning rate of Adam, a number or a schedule. None: tuned by trying eight values; training
+        stops automatically (as in :func:`bnn_ppl.descent`).
     rate
         Dropout rate p, the probability that an input of a layer is dropped: a number, for all
         layers but the first of the network, whose inputs are the data; or a dict by layer
-        ("net.layers.1"), with 0 for those not named. In a partly Bayesian network the inputs of
-        kernels that are random are dropped, and of no others.
+        ("net.layers.1"), with 0 for those not named. In a partly Bayesian network only the inputs
+        of random kernels are dropped.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def _dropout_tap(key: jax.Array, rates: dict[str, float]) -> Any:
 
 
 def _dropped(key: jax.Array, rates: dict[str, float], position: Tree) -> Tree:
-    """Drop rows of kernels, that is, inputs of their layers."""
+    """Drop rows of kernels, which are inputs of their layers."""
     new = dict(position)
     for name, rate in rates.items():
         kernel = position[f"{name}.kernel"]

@@ -26,12 +26,12 @@ from bnn_ppl.runtime.checks import check_positive
 
 Tree = Any
 
-# Step-size search of Robnik et al. (2023, appendix C): width of the weights of energy errors about
-# the target (on the log scale), and memory of the average in transitions.
+# Step-size search of Robnik et al. (2023, appendix C): width (on the log scale) of the weighting of
+# energy errors around the target, and memory of the average, in transitions.
 _SPREAD, _MEMORY = 1.5, 150
 
 # Warm-up undoes steps whose energy error exceeds the target by this factor: the first steps may be
-# far too long, and would throw a chain that starts in the typical set out of it.
+# far too long, and would move a chain that starts in the typical set out of it.
 _MAX_ERROR_RATIO = 100.0
 
 # The moving average spans a fiftieth of warm-up, so that its moments see several independent
@@ -83,9 +83,9 @@ def mclmc(
         du = (I - u u^\top)
         \left(S \nabla\log\pi(w) / (d - 1)\, dt + \sqrt{2 / (L (d-1))}\, dB\right)
 
-    with u on the unit sphere in d dimensions (Robnik et al., 2023, equation 12). Cheap and fast
-    mixing, but **biased**: `energy_error` bounds the error of the stationary distribution, and at
-    errors that predict well chains may disagree in function space. Use
+    with u on the unit sphere in d dimensions (Robnik et al., 2023, equation 12). Cheap and
+    fast-mixing, but **biased**: `energy_error` bounds the error of the stationary distribution, and
+    at errors that predict well chains may disagree in function space. Use
     :func:`bnn_ppl.adjusted_mclmc` for the exact posterior. Unless a step size or ``init=`` is
     given, the chains start at the optima of ``descent(posterior, anchored=True)``: microcanonical
     Langevin ensembles (Sommer et al., 2025).
@@ -99,16 +99,16 @@ def mclmc(
         per weight averages `energy_error`.
     decoherence_length
         Distance L over which the direction decorrelates, in the same units. None: sqrt(d), and
-        after 500 steps of warm-up tuned to 0.4 times the autocorrelation length of the positions
-        (see Notes).
+        after 500 warm-up steps tuned to 0.4 times the autocorrelation length of the positions (see
+        Notes).
     mass
         Inverse mass matrix, the square of S: "diagonal" (the variance of the draws, estimated in
         warm-up), "prior" (the variance of the prior) or "identity". By default "identity" if
         step_size is given, else "diagonal".
     energy_error
         Target of the step-size search, a number or a schedule over the warm-up steps: a decreasing
-        one explores with long steps and samples with short ones. The energy error of each step,
-        squared and divided by d, is recorded as ``energy_error``.
+        schedule explores with long steps and samples with short ones. The energy error of each
+        step, squared and divided by d, is recorded as ``energy_error``.
 
     Notes
     -----
@@ -137,13 +137,13 @@ def mclmc(
     if decoherence_length is not None:
         check_positive("decoherence_length", decoherence_length)
 
-    # A quarter of the typical set's radius in standardised units is too long, never too short.
+    # A quarter of the typical set's radius in standardised units: too long rather than short.
     first_step = step_size or 0.25 * math.sqrt(num_weights)
     first_length = decoherence_length or math.sqrt(num_weights)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> MCLMCState:
         chain = kernels.init(position, lambda w: posterior.logdensity(w, batch), key)
-        # One entry per weight: with scalars a step took half as long again on a CPU.
+        # One entry per weight: with scalars a step took 50 % longer on a CPU.
         no_draws, inverse_mass = initial_moments(position, start_mass)
         trail = Trail(position, no_draws) if decoherence_length is None else None
         moments = no_draws if trail is not None or mass == "diagonal" else None
@@ -214,7 +214,7 @@ def _first_state(
 
 
 def _adapt_mass_and_length(state: MCLMCState, start_mass: Tree | None) -> MCLMCState:
-    """Add the new position to the moments; update the length and, given its start, the mass."""
+    """Add the position to the moments; update the length and, given `start_mass`, the mass."""
     if state.moments is None:
         return state
     moments = updated_moments(state.moments, state.chain.position)
@@ -253,7 +253,7 @@ def _adapt_length(state: MCLMCState, moments: RunningMoments, trail: Trail) -> M
     ratios = jax.tree.map(_variance_ratio, trail.moments.variance, moments.variance)
     time = optax.tree.sum(ratios) / optax.tree.size(ratios) / independent
     aim = _LENGTH_RATIO * state.step_size * time
-    # Slowly, since the autocorrelation seen is that of earlier lengths.
+    # Slowly, since the measured autocorrelation is that of earlier lengths.
     speed = jnp.where(moments.num_draws > _LENGTH_DELAY, 3 / (moments.num_draws + 5), 0.0)
     length = state.length * (jnp.maximum(aim, state.step_size) / state.length) ** speed
     return state._replace(length=length, trail=trail)

@@ -1,4 +1,4 @@
-"""Generalised Hamiltonian Monte Carlo whose chains adapt together."""
+"""Generalised Hamiltonian Monte Carlo whose chains adapt jointly."""
 
 from typing import Any, NamedTuple
 
@@ -28,9 +28,9 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 Array = jax.Array
 Tree = Any
 
-_FEWEST = 4  # chains of a fold; fewer than two such folds are too few to estimate anything from
+_FEWEST = 4  # chains per fold; fewer than two such folds are too few for estimates
 
-# Of the prior's variance: chains that start at one point have none of their own, and must part.
+# Fraction of the prior's variance: chains that start at the same point have variance 0.
 _LEAST_VARIANCE = 1e-6
 
 
@@ -46,7 +46,7 @@ class MEADSState(NamedTuple):
 
 
 class _Tuned(NamedTuple):
-    """What the chains of a fold step with."""
+    """Step size, damping and mass for the chains of a fold."""
 
     step_size: Array
     damping: Array
@@ -61,18 +61,18 @@ class _Tuned(NamedTuple):
     counts=SAMPLED._replace(num_warmup=20_000, thin=100, num_chains=32),
 )
 def meads(posterior: Posterior, *, num_folds: int = 4, step_size_multiplier: float = 0.2) -> Method:
-    r"""Generalised Hamiltonian Monte Carlo whose chains adapt together in warm-up (MEADS).
+    r"""Generalised Hamiltonian Monte Carlo whose chains adapt jointly in warm-up (MEADS).
 
-    Each transition refreshes a part of the momentum p and of the slice variable u, takes a single
-    leapfrog step of size :math:`\epsilon` to (w', p'), and accepts that without a new random number
-    (Horowitz, 1991; Neal, 2020, section 3):
+    Each transition partially refreshes the momentum p and the slice variable u, takes a single
+    leapfrog step of size :math:`\epsilon` to (w', p'), and accepts or rejects it without a new
+    random number (Horowitz, 1991; Neal, 2020, section 3):
 
     .. math:: p \gets \sqrt{1 - \alpha}\, p + \sqrt{\alpha}\, N(0, M), \qquad
         u \gets (u + 1 + \alpha / 2) \bmod 2 - 1, \qquad
         \alpha = 1 - e^{-2 \epsilon \gamma};
 
-    if :math:`|u| \le r = e^{H(w, p) - H(w', p')}`, (w, p, u) becomes (w', p', u / r), else p is
-    reversed. Rejections then come in clusters, between which a chain keeps its direction. The
+    if :math:`|u| \le r = e^{H(w, p) - H(w', p')}`, (w, p, u) becomes (w', p', u / r), otherwise p
+    is reversed. Rejections then come in clusters, between which a chain keeps its direction. The
     step size, the damping :math:`\gamma` and the mass come from the spread of the draws w of all
     chains and of their gradients g (Hoffman & Sountsov, 2022, algorithm 3): with the standard
     deviations s of the draws,
@@ -91,11 +91,11 @@ def meads(posterior: Posterior, *, num_folds: int = 4, step_size_multiplier: flo
         Posterior to sample.
     num_folds
         Number of folds that warm-up divides the chains into, anew every `num_folds` steps: a fold
-        steps with the step size and the mass of another one, so that no chain adapts to itself.
-        Fewer where they would not be of equal size or of less than four chains.
+        uses the step size and the mass of another fold, so that no chain adapts to itself. Fewer
+        folds if they would otherwise be unequal or smaller than four chains.
     step_size_multiplier
-        The factor c of the step size, 1/2 in the paper. By that half of the steps of a network
-        were rejected, and each rejection turns a chain round.
+        The factor c of the step size, 1/2 in the paper. With 1/2, half of the steps were rejected
+        for a network, and each rejection reverses a chain.
 
     Raises
     ------
@@ -104,13 +104,13 @@ def meads(posterior: Posterior, *, num_folds: int = 4, step_size_multiplier: flo
 
     Notes
     -----
-    After warm-up all is fixed: the step size and the damping at the mean of their logarithms over
-    warm-up, the mass at the variance of the draws of all chains, all three mostly of its later
-    steps. The paper's algorithm adapts in every step and has a fold pause, for its draws to be
-    exact all the same; here those of warm-up are not kept, and no fold pauses. Fewer than eight
-    chains are one fold, whose mean and variance are running ones over the steps so far, and whose
-    :math:`\lambda` has the terms i = j too: that is too large, and steps are then shorter than they
-    need be. Each device holds the draws and the gradients of all chains in warm-up.
+    After warm-up everything is fixed: the step size and the damping at the mean of their logarithms
+    over warm-up, the mass at the variance of the draws of all chains, all three weighted towards
+    the later steps. The paper's algorithm adapts in every step and pauses one fold at a time, which
+    keeps its draws exact; here the draws of warm-up are discarded, and no fold pauses. Fewer than
+    eight chains form a single fold, whose mean and variance are running ones over the steps so far,
+    and whose :math:`\lambda` includes the terms i = j: it is then too large, and steps are shorter
+    than necessary. Each device holds the draws and the gradients of all chains in warm-up.
     """
     check_arguments(posterior=posterior)
     check_count("num_folds", num_folds)
@@ -163,12 +163,12 @@ def _transition(
         *(chain.momentum, gaussian_like(key, chain.position), std),
     )
     start = chain._replace(momentum=momentum, logdensity=jnp.zeros_like(lp))
-    # The momentum is refreshed already, so that energies can be counted from it.
+    # The momentum is already refreshed, so that energies can be relative to it.
     new, found = ghmc.build_kernel()(
         key, start, change, tuned.step_size, euclidean(tuned.inverse_mass, momentum), 0.0, share / 2
     )
-    # After a rejection BlackJAX multiplies the slice by 1 + 0 exp(-change), which is not a number
-    # where the energy has changed by more than 88.
+    # After a rejection BlackJAX multiplies the slice by 1 + 0 exp(-change), which is NaN if the
+    # energy has changed by more than 88.
     kept = (start.slice + 1 + share / 2) % 2 - 1
     accepted = found.is_accepted
     new = new._replace(
@@ -191,12 +191,12 @@ def _transition(
 def _adapted(
     state: MEADSState, prior: Tree, num_folds: int, multiplier: float
 ) -> tuple[MEADSState, _Tuned]:
-    """Give the state with what it adapts, and what this chain takes its warm-up step with."""
+    """Return the adapted state, and the parameters of this chain's warm-up step."""
     num_chains = number_of_chains()
     position, gradient = state.chain.position, state.chain.logdensity_grad
     moments = updated_moments(state.moments, position, mean_over_chains)
     mass = estimated_mass(moments, prior, num_chains)
-    count = least_over_chains(state.num_warmup)  # the same for all, and for the compiler too
+    count = least_over_chains(state.num_warmup)  # known to the compiler to be the same for all
     everyone = of_all_chains((position, gradient))
     if num_chains < 2 * _FEWEST:
         positions, gradients = _divided(everyone, 1)
@@ -212,7 +212,7 @@ def _adapted(
         variance = jax.tree.map(_variance, positions, prior)
         folds = _of_folds(positions, gradients, mean, variance, count, multiplier)
         fold = jnp.argsort(order)[number_of_this_chain()] // (num_chains // number)
-    share = 6 / (moments.num_draws + 5)  # as that of the moments
+    share = 6 / (moments.num_draws + 5)  # as for the moments
     average = state._replace(
         step_size=_mixed(state.step_size, folds.step_size, share),
         damping=_mixed(state.damping, folds.damping, share),
@@ -232,7 +232,7 @@ def _of_folds(
     multiplier: float,
     few: bool = False,
 ) -> _Tuned:
-    """Give what each fold steps with, of arrays (fold, chain, ...) and of moments (fold, ...)."""
+    """Return each fold's parameters, from arrays (fold, chain, ...) and moments (fold, ...)."""
     std = jax.tree.map(jnp.sqrt, variance)
     scaled = jax.tree.map(lambda g, s: g * s[:, None], gradients, std)
     centred = jax.tree.map(lambda w, m, s: (w - m[:, None]) / s[:, None], positions, mean, std)
@@ -249,9 +249,9 @@ def _step_size(scaled: Tree, multiplier: float, few: bool = True) -> Array:
 
 
 def _largest_eigenvalue(rows: Tree, few: bool) -> Array:
-    """Estimate the largest eigenvalue of E[x x'] from rows x, by that of its square over its trace.
+    """Estimate the largest eigenvalue of E[x x'] from rows x: tr(E[x x']^2) / tr(E[x x']).
 
-    Without bias in the square, unless there are few rows: then at least as large as the truth.
+    The numerator is unbiased, unless there are few rows: it is then at least the true value.
     """
     flat = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(rows)]
     products = sum(leaf @ leaf.T for leaf in flat)
@@ -265,7 +265,7 @@ def _largest_eigenvalue(rows: Tree, few: bool) -> Array:
 
 
 def _variance(positions: Array, prior: Array) -> Array:
-    """Give the variance over the chains of each fold, but no less than a trace of the prior's."""
+    """Return the variance over the chains of each fold, at least a fraction of the prior's."""
     return jnp.maximum(positions.var(1, ddof=1), _LEAST_VARIANCE * prior)
 
 
@@ -274,13 +274,13 @@ def _divided(tree: Tree, number: int) -> Tree:
 
 
 def _number_of_folds(num_chains: int, most: int) -> int:
-    """Give the largest number of folds of equal size, of at least four chains each."""
+    """Return the largest number of folds of equal size with at least four chains each."""
     most = min(most, num_chains // _FEWEST)
     return max(number for number in range(1, most + 1) if num_chains % number == 0)
 
 
 def _shuffled(time: Array, num_chains: int) -> Array:
-    """Give the chains in an order that is another one each time, and the same in all runs."""
+    """Return a random order of the chains, new each time but the same in all runs."""
     return jax.random.permutation(jax.random.fold_in(jax.random.key(0), time), num_chains)
 
 

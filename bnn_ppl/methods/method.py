@@ -34,24 +34,24 @@ DrawsFrom: TypeAlias = Literal[
 
 
 class Counts(NamedTuple):
-    """Length of a run and size of its batches, where the caller of ``run`` does not say."""
+    """Default run length and batch size, used where the caller of ``run`` gives none."""
 
     num_warmup: int = 0
     num_draws: int = 1
     thin: int = 1
     batch_size: int | None = None  # None for all rows
-    num_chains: int = 4  # of the command line and the estimators
+    num_chains: int = 4  # in the command line and the estimators
     in_epochs: bool = False  # whether num_warmup counts epochs
 
     def filled(self, num_rows: int, given: Mapping[str, Any]) -> "Counts":
-        """Replace what is given (not None; the batch size "all" is None), and count in steps."""
+        """Replace given values (not None; batch size "all" becomes None), and count in steps."""
         known = {name: value for name, value in given.items() if value is not None}
         if known.get("batch_size") == "all":
             known["batch_size"] = None
         counts = self._replace(**known)
         if self.in_epochs and "num_warmup" not in known:
             size = counts.batch_size
-            # What is no size is refused where the batches are made.
+            # An invalid size is refused where the batches are made.
             epoch = max(1, num_rows // size) if isinstance(size, int) and size > 0 else 1
             counts = counts._replace(num_warmup=counts.num_warmup * epoch)
         return counts._replace(in_epochs=False)
@@ -67,14 +67,14 @@ def rows_of_share(share: float, num_rows: int) -> int:
 
 
 _BATCH_SIZES = 128, 1024
-_CHEAP_BATCH = 2**18  # rows times weights: as costly as what a step costs without any
+_CHEAP_BATCH = 2**18  # rows times weights: as costly as the fixed overhead of a step
 
 
 def usual_batch_size(num_rows: int, num_weights: int) -> int | None:
     """Give the default batch size of stochastic gradients.
 
-    128 rows; more, up to 1,024, if the network has so few weights that they cost little, since
-    gradients of fewer rows are noisier. None, that is all rows, where that leaves two batches.
+    128 rows; up to 1,024 if the network has so few weights that they cost little, since gradients
+    on fewer rows are noisier. None, that is all rows, if that leaves at most two batches.
     """
     cheap = 2 ** math.floor(math.log2(max(1, _CHEAP_BATCH // num_weights)))
     size = min(max(cheap, _BATCH_SIZES[0]), _BATCH_SIZES[1])
@@ -123,8 +123,8 @@ class Method(NamedTuple):
     counts
         Length of a run and batch size, where `run` is given none.
     recipe
-        How to build it for another posterior, as for the posterior's numbers at run time; set by
-        :func:`describe`.
+        How to rebuild it for another posterior, such as one whose numbers are only known at run
+        time; set by :func:`describe`.
     settings
         The method's name and arguments, recorded with the draws and compared on resuming.
     finish
@@ -133,8 +133,8 @@ class Method(NamedTuple):
         ``state -> dict of arrays``: parameters of the distribution that draws are sampled from,
         recorded in the group ``fitted`` once per chain, at the end of the run.
     logdensity
-        Log-density of the posterior it was built with, by which :func:`bnn_ppl.run` refuses to run
-        it on another posterior. None if the method holds no posterior.
+        Log-density of the posterior it was built with, which lets :func:`bnn_ppl.run` refuse
+        another posterior. None if the method holds no posterior.
     all_rows
         Whether every step must see the same rows, as a Metropolis test requires.
     needs_warmup
@@ -145,17 +145,19 @@ class Method(NamedTuple):
         "gaussian" means independent Gaussians, with parameters ``<site>.loc`` and
         ``<site>.scale`` in the group ``fitted``. Recorded with the draws.
     subsample
-        Share of the rows that each chain sees, its own, drawn at random without replacement.
+        Fraction of the rows that each chain sees: its own subset, drawn at random without
+        replacement.
     symmetric_batches
-        Whether every other epoch goes through the batches of the one before in reverse order.
+        Whether every other epoch goes through the batches of the previous one in reverse order.
     independent_batches
-        Whether each batch is drawn anew, with replacement, so that the noise of gradients is white:
-        over an epoch it sums to zero. Rows read from disk come in epochs all the same.
+        Whether each batch is drawn independently, with replacement, so that gradient noise is
+        white; without replacement it sums to zero over an epoch. Rows read from disk come in epochs
+        nevertheless.
     raw_rows
-        Whether it reads the layers of networks or changes inputs, and so has no use for features of
-        x that are computed once (:mod:`bnn_ppl.model.features`).
+        Whether it reads the layers of networks or changes inputs, and so cannot use features of x
+        that are computed once (:mod:`bnn_ppl.model.features`).
     together
-        Whether all chains take each warm-up step together, since it exchanges something between
+        Whether all chains take each warm-up step together, because it exchanges information between
         them (:mod:`bnn_ppl.runtime.between_chains`).
     """
 
@@ -211,11 +213,11 @@ class Description(NamedTuple):
     cost
         What a step costs, in a few words, for the table of methods.
     length
-        How long it runs if not told, in a few words, for its help and the table of methods; by
-        default `counts` in words.
+        Its default run length, in a few words, for its help and the table of methods; by default
+        `counts` in words.
     bias
-        What keeps its draws from the posterior, in a few words, for the table of methods; begins
-        with "none" where the samplers' tests must find the exact posterior.
+        The bias of its draws, in a few words, for the table of methods; begins with "none" if the
+        samplers' tests must find the exact posterior.
     kind
         "sampler" if it steps between draws, "fit" if it trains in warm-up and then draws.
     stochastic_gradients
@@ -224,15 +226,15 @@ class Description(NamedTuple):
         Whether steps after warm-up change nothing, so that a longer run means a longer warm-up.
     takes_batch_statistics
         Whether it runs on networks with batch normalisation in train mode, where rows depend on
-        each other: methods that train on minibatches can, those of a density that is a product over
-        rows, or of gradients row by row, cannot.
+        each other: methods that train on minibatches can; methods that need a density that is a
+        product over rows, or per-example gradients, cannot.
     counts
         Default length of a run: ``SAMPLED`` or ``FITTED``, or one adapted from them. The methods
-        that it builds have it, unless they have their own, with the usual batch size where they
-        take minibatches.
+        that it builds use it unless they have their own, with the default batch size if they take
+        minibatches.
     complete
-        ``options, running -> options``: fills in options that depend on the length of the run, and
-        refuses those that do not fit it. `running` holds the arguments of :func:`bnn_ppl.run`.
+        ``options, running -> options``: fills in options that depend on the run length, and refuses
+        those that do not fit it. `running` holds the arguments of :func:`bnn_ppl.run`.
     """
 
     name: str
@@ -278,7 +280,7 @@ def table() -> str:
 
 
 def _for_posterior(posterior: Any, option: Any) -> Any:
-    """Build a method that is an option of another one for its posterior."""
+    """Build a method that is an option of another method, for its posterior."""
     recipe = recipe_of(option) if isinstance(option, Method) else None
     return option if recipe is None else recipe.make(posterior)
 
@@ -295,7 +297,7 @@ def _refuse_batch_statistics(name: str, posterior: Any) -> None:
 
 
 def _maker(build: Callable[..., Method], args: tuple, options: dict[str, Any]) -> Callable:
-    """Give the function that builds a method with these options for another posterior.
+    """Return the function that builds a method with these options for another posterior.
 
     The same one for the same options, unless these are more than numbers and words: a function
     may have changed what it does.
@@ -321,7 +323,7 @@ _same_maker = lru_cache(maxsize=64)(_new_maker)
 
 
 def before_points(posterior: Any) -> Any:
-    """Hold the points of a posterior at 0, in the place of their values before these are known."""
+    """Hold the points of a posterior at 0 until their values are known."""
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     return posterior.hold(
         {site: np.zeros(shapes[site].shape, shapes[site].dtype) for site in posterior.points}
@@ -331,7 +333,7 @@ def before_points(posterior: Any) -> Any:
 def _before_points(
     build: Callable[..., Method], posterior: Any, args: tuple, options: dict[str, Any]
 ) -> Method:
-    """Build a method as for the posterior with its points held, which `run` builds anew."""
+    """Build a method for the posterior with its points held at 0; `run` rebuilds it."""
     make = _maker(build, args, options)
     method = make(before_points(posterior))
     method = method._replace(logdensity=posterior.logdensity, recipe=None)
@@ -339,7 +341,7 @@ def _before_points(
 
 
 def _with_usual_counts(method: Method, described: Description, posterior: Any) -> Method:
-    """Give a method without counts of its own the default ones, and the usual batch size."""
+    """Give a method without its own counts the default ones, and the default batch size."""
     if method.counts != Counts():
         return method
     num_rows, size = rows_of_share(method.subsample, posterior.num_rows), None
@@ -359,7 +361,7 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
     Parameters
     ----------
     name
-        Public name of the method; by default the function's.
+        Public name of the method; by default that of the function.
     **description
         Other fields of :class:`Description`; `gives`, `cost` and `bias` are required.
 

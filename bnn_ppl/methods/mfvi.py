@@ -89,8 +89,8 @@ def mfvi(
         Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
         recorded: pass the same ones to resume a run.
     learning_rate
-        Learning rate of Adam, a number or a schedule. None: found by trying eight of them, and
-        training ends by itself (as :func:`bnn_ppl.descent`).
+        Learning rate of Adam, a number or a schedule. None: tuned by trying eight values; training
+        stops automatically (as in :func:`bnn_ppl.descent`).
     estimator
         Estimator of the expected log-likelihood under q. ``"weights"``: one draw of the weights for
         the whole batch (Bayes by backprop). ``"local_reparametrisation"``: draws of each row's
@@ -104,14 +104,15 @@ def mfvi(
     num_samples
         Number of draws per step.
     num_groups
-        Number of groups of a batch's rows, each of which has draws of its own: gradients with less
-        noise of the weights from as many rows, at more random numbers a step. Osawa et al. (2019)
-        draw so by process; here one device takes the groups one after the other.
+        Number of groups that the rows of a batch are divided into, each with its own draws of the
+        weights: less gradient noise from the weights for the same number of rows, with more random
+        numbers per step. Osawa et al. (2019) use one draw per process; here one device processes
+        the groups in sequence.
     kl_weight
         Weight, a number or a schedule such as :func:`bnn_ppl.schedules.rising`, of the divergence
-        from the prior, :math:`-E_q[\log p(w)] - H[q]` (with the prior tempered as above), in what
-        is maximised; the recorded ``elbo`` has weight 1. Another weight than 1 at the end of
-        training fits another posterior. Needs `learning_rate` or `optimizer`.
+        from the prior, :math:`-E_q[\log p(w)] - H[q]` (with the prior tempered as above), in the
+        objective; the recorded ``elbo`` has weight 1. A weight other than 1 at the end of training
+        fits a different posterior. Needs `learning_rate` or `optimizer`.
 
     Raises
     ------
@@ -209,8 +210,8 @@ def _reparametrised(mean: jax.Array, log_std: jax.Array, noise: jax.Array) -> ja
 
 @_reparametrised.defjvp
 def _reparametrised_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-    # The derivative by log_std is the deviation from the mean: the noise, which is expensive, need
-    # not be generated a second time for it.
+    # The derivative with respect to log_std is the deviation from the mean, so the noise, which is
+    # expensive, need not be generated again.
     mean, d_mean, d_log_std = primals[0], *tangents[:2]
     weight = _reparametrised(*primals)
     return weight, d_mean + d_log_std * (weight - mean)
@@ -234,7 +235,7 @@ def _entropy(log_std: Tree) -> jax.Array:
 
 
 def _noise_tap(key: jax.Array, estimator: str, layers: Layers, mean: Tree, std: Tree) -> Tap:
-    """Make a tap that gives, row by row, draws under q of the outputs of the named layers."""
+    """Make a tap that draws, row by row, the outputs of the named layers under q."""
     seen: list[str] = []
 
     def tap(name: str, layer: Layer, inputs: jax.Array) -> jax.Array:
@@ -255,7 +256,7 @@ def _noise_tap(key: jax.Array, estimator: str, layers: Layers, mean: Tree, std: 
 def _weights(
     name: str, layer: Layer, values: Tree, held: Callable[[jax.Array], jax.Array]
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Give kernel and bias by their sites' values, and held ones by a function of themselves."""
+    """Return kernel and bias: from their sites' values, or `held` of themselves."""
 
     def one(part: str, weight: nnx.Param) -> jax.Array:
         return values[f"{name}.{part}"] if f"{name}.{part}" in values else held(weight[...])

@@ -34,7 +34,7 @@ Array = jax.Array
 Tree = Any
 PriorSplit: TypeAlias = Literal["factored", "exact"]
 
-_MEMORIES = 10  # of the factors, after which little is left of their start
+_MEMORIES = 10  # memory lengths of the factors, after which little of their start is left
 
 
 class Spread(NamedTuple):
@@ -42,16 +42,16 @@ class Spread(NamedTuple):
 
     covariances: tuple
     log_det: Array  # of the precision of all weights
-    damped: tuple | None  # covariances by which the mean is stepped, if other ones
+    damped: tuple | None  # covariances for the steps of the mean, if different
 
 
 class NoisyKfacState(NamedTuple):
-    """A Gaussian over the weights, and the running means that its covariance comes from."""
+    """A Gaussian over the weights, and the running means that determine its covariance."""
 
     loc: Tree
     momentum: Tree
     factors: tuple  # of the likelihood's curvature, by block; running means from 0
-    prior: Tree  # precision, by site; a running mean from that of the start
+    prior: Tree  # precision, by site; a running mean that begins at the initial one
     spread: Spread
     num_steps: Array
 
@@ -94,10 +94,10 @@ def noisy_kfac(
     r"""Noisy K-FAC (Zhang et al., 2018, algorithm 2).
 
     Natural-gradient ascent on the evidence lower bound of a Gaussian that is matrix-normal for the
-    kernel and bias of each dense or convolutional layer,
-    :math:`W \sim MN(M, \tfrac{T}{N} [A^\gamma]^{-1}, [S^\gamma]^{-1})`. With a the inputs of the
-    layer (and 1 for the bias), g the gradient of a row's log-likelihood by its outputs, and V the
-    gradient of the mean log-likelihood plus :math:`\tfrac{T}{N} \log p(W)`,
+    kernel and bias of each dense or convolutional layer, :math:`W \sim MN(M, \tfrac{T}{N}
+    [A^\gamma]^{-1}, [S^\gamma]^{-1})`. With a the inputs of the layer (and 1 for the bias), g the
+    gradient of a row's log-likelihood with respect to its outputs, and V the gradient of the mean
+    log-likelihood plus :math:`\tfrac{T}{N} \log p(W)`,
 
     .. math:: A \gets \beta_2 A + (1 - \beta_2) \overline{a a^T}, \qquad
         S \gets \beta_2 S + (1 - \beta_2) \overline{g g^T}, \qquad
@@ -109,9 +109,9 @@ def noisy_kfac(
         \gamma = \frac{T}{N \eta}
 
     where :math:`\eta` is the variance of a Gaussian prior. V has momentum as in
-    :func:`bnn_ppl.vogn`, and a learning rate of 1 gives a Newton step. If the inputs of a layer
-    have different prior variances, the factors are those in units of the prior's standard
-    deviations, where :math:`\gamma = T / N`. Weights of other sites, and of layers without factors
+    :func:`bnn_ppl.vogn`, and a learning rate of 1 gives a Newton step. If the prior variances
+    differ between the inputs of a layer, the factors are in units of the prior's standard
+    deviations, and :math:`\gamma = T / N`. Weights of other sites, and of layers without factors
     (grouped convolutions), are independent, with the precision
     :math:`\tfrac{N}{T} \overline{g^2} + 1 / \eta`. Train in warm-up and draw without stepping::
 
@@ -123,16 +123,17 @@ def noisy_kfac(
     posterior
         Posterior to approximate.
     learning_rate
-        Learning rate :math:`\alpha`, a number or a schedule. None: found by trying eight of them,
-        starting from a point estimate, and training ends by itself (as :func:`bnn_ppl.descent`).
+        Learning rate :math:`\alpha`, a number or a schedule. None: tuned by trying eight values,
+        starting from a point estimate; training stops automatically (as in
+        :func:`bnn_ppl.descent`).
     deterministic
-        Whether the weights stay at M, where gradients and factors are then taken, and the result is
-        the point M: K-FAC (Martens & Grosse, 2015), with the prior as weight decay.
+        Whether to compute gradients and factors at M instead of at draws, with the point M as the
+        result: K-FAC (Martens & Grosse, 2015), with the prior as weight decay.
     labels
-        Labels y at which g is taken for S and for the squares. ``"sampled"``: one draw per row
-        from the network's own prediction, so that S estimates the Fisher information, as in K-FAC.
-        ``"gauss_newton"``: the expectation over these, exact, for Normal, Categorical and Bernoulli
-        likelihoods. ``"empirical"``: the observed ones.
+        Labels y at which g is taken for S and for the squares. ``"sampled"``: one draw per row from
+        the network's own prediction, so that S estimates the Fisher information, as in K-FAC.
+        ``"gauss_newton"``: the exact expectation over these, for Normal, Categorical and Bernoulli
+        likelihoods. ``"empirical"``: the observed labels.
     prior_split
         ``"factored"``: the prior's precision is split between the factors as above, which adds
         cross terms to the precision. ``"exact"``: it is added to :math:`\tfrac{N}{T} A \otimes S`
@@ -148,12 +149,13 @@ def noisy_kfac(
     num_samples
         Number of draws of the weights per step, each with a gradient and factors.
     init_std
-        Initial standard deviation of every weight. Its precision is added to the prior's with the
-        weight :math:`\beta_2^t`, and the likelihood's curvature has :math:`1 - \beta_2^t`.
+        Initial standard deviation of every weight. After t steps its precision has the weight
+        :math:`\beta_2^t`, and that of the prior and the curvature of the likelihood have
+        :math:`1 - \beta_2^t`.
     decompose_every
-        Number of steps between two decompositions of the factors (the paper's ``T_inv``).
+        Number of steps between decompositions of the factors (the paper's ``T_inv``).
     kl_weight
-        Weight of the divergence from the prior, as of :func:`bnn_ppl.mfvi`; the paper's
+        Weight of the divergence from the prior, as in :func:`bnn_ppl.mfvi`; the paper's
         :math:`\lambda`. Needs `learning_rate`.
 
     Returns
@@ -199,7 +201,7 @@ def noisy_kfac(
         num_steps = state.num_steps + 1
         due, anew = num_steps % decompose_every == 0, partial(_decomposed, fit)
         spread = where_needed(due, anew, lambda *_: state.spread, factors, prior)
-        if rate is None:  # not while it is being found
+        if rate is None:  # given, not tuned
             rate = rate_at(state.num_steps)
         rate = rate / (1 - beta1**num_steps)
         momentum = running_mean(beta1, state.momentum, gradient)
@@ -278,7 +280,7 @@ def _decomposed(fit: Fit, factors: tuple, prior: Tree) -> Spread:
 
 
 def _covariances(blocks: tuple, factors: tuple, prior: Tree) -> tuple[tuple, Array]:
-    """Give the covariance of each block, and the log-determinant of the precision of all."""
+    """Return the covariance of each block, and the log-determinant of the full precision."""
     one = jnp.ones(())  # of the prior's multiplier
     fits = [block.fit(own, prior) for block, own in zip(blocks, factors, strict=True)]
     log_det = sum((fit.log_det(one) for fit in fits), jnp.zeros(()))

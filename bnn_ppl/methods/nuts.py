@@ -2,7 +2,7 @@
 
 BlackJAX's and NumPyro's samplers carry some fifteen copies of the weights from one leapfrog step to
 the next; for a network on few rows each of them adds to the cost of a step. Here only what the
-algorithm reads again is carried: the state, the proposal, the sum of momenta and the checkpoints.
+algorithm reads later is carried: the state, the proposal, the sum of momenta and the checkpoints.
 """
 
 import math
@@ -69,8 +69,8 @@ def nuts(
         Target of dual averaging for the mean acceptance probability over a trajectory.
     max_num_doublings
         Maximum number of doublings (the maximum tree depth): at most 2**max_num_doublings - 1
-        leapfrog steps per transition. By default 10, and fewer, down to 8, where rows times weights
-        exceed 700,000.
+        leapfrog steps per transition. By default 10, reduced to as few as 8 where rows times
+        weights exceed 700,000.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def no_u_turn(
 
     Energies are counted from the kinetic energy of the start.
 
-    Within a doubling states are sampled by their weight exp(-energy), between doublings the new
+    Within a doubling, states are sampled with weight exp(-energy); between doublings the new
     subtree is favoured (Betancourt, 2017, appendix A.3.2). Each subtree is checked for a U-turn
     when its last state is reached, against the checkpoint of its first (Phan et al., 2019; Lao &
     Dillon, 2020).
@@ -242,7 +242,7 @@ def _grow_subtree(
     trajectory: Trajectory,
     checkpoints: Checkpoints,
 ) -> tuple[Subtree, Checkpoints]:
-    """Take `num_steps` leapfrog steps from an end, fewer on a U-turn or a divergence."""
+    """Take `num_steps` leapfrog steps from one end, fewer on a U-turn or a divergence."""
 
     def leapfrog(point: Point) -> tuple[Point, Array]:
         half = optax.tree.add_scale(point.momentum, step_size / 2, point.gradient)
@@ -296,7 +296,7 @@ def _grow_subtree(
 def _check_turns(
     number: Array, momentum: Tree, total: Tree, inverse_mass: Tree, checkpoints: Checkpoints
 ) -> tuple[Checkpoints, Array]:
-    """Store a checkpoint where a subtree begins; where some end, check each for a U-turn.
+    """Store a checkpoint where a subtree begins; check each subtree that ends for a U-turn.
 
     States are numbered from 0. An even number begins subtrees; the depth of the largest is the
     number of ones in its binary form without the last digit. An odd number ends as many subtrees as

@@ -1,4 +1,4 @@
-"""Parallel tempering: replicas from the prior to the posterior that swap their positions."""
+"""Parallel tempering: replicas from the prior to the posterior that swap positions."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,19 +32,19 @@ Array = jax.Array
 Tree = Any
 
 _NUM_REPLICAS, _NUM_WARMUP = 20, 1000
-_DELAY = 10.0  # steps, after which the adaptation of the step sizes slows down
+_DELAY = 10.0  # steps after which the adaptation of the step sizes slows down
 _FIRST_POWER = 5.0  # of the first exponents, as (i / R)^5 (Friel & Pettitt, 2008)
-_ROUNDS = tuple(25 * (2**number - 1) for number in range(1, 20))  # where they end
+_ROUNDS = tuple(25 * (2**number - 1) for number in range(1, 20))  # the steps at which rounds end
 
 
 class Replicas(NamedTuple):
-    """The replicas of a chain in the order of their exponents, and what was seen of each."""
+    """The replicas of a chain in the order of their exponents, and statistics of each."""
 
     positions: Tree  # (replica, ...)
-    gains: Array  # (replica,): log-density of the target less that of the prior
+    gains: Array  # (replica,): log-density of the target minus that of the prior
     exponents: Array  # from 0 to 1
-    step_sizes: Array  # (replica - 1,): the first, at the prior, is drawn
-    moments: RunningMoments  # likewise, as are the next
+    step_sizes: Array  # (replica - 1,): none for the first, which is drawn from the prior
+    moments: RunningMoments  # (replica - 1, ...), like the next
     squares: Tree  # of the gradient, averaged
     num_steps: Array
     rejections: Array  # of swaps in this round, by pair of neighbours
@@ -67,31 +67,31 @@ def parallel_tempering(
 ) -> Method:
     r"""Parallel tempering: replicas at exponents of the likelihood, which swap positions.
 
-    A chain holds R replicas, of the densities
+    A chain holds R replicas with the densities
 
     .. math:: \pi_{\beta_i}(w) \propto p(w)^{1-\beta_i} \, \pi(w)^{\beta_i}, \qquad
         0 = \beta_1 < \ldots < \beta_R = 1,
 
-    which at T = 1 are :math:`p(w)\, p(D|w)^{\beta_i}`. A step moves each by a trajectory of
+    which at T = 1 are :math:`p(w)\, p(D|w)^{\beta_i}`. A step moves each replica by a trajectory of
     Hamiltonian Monte Carlo, except the first, which is drawn from the prior. Then neighbours swap
-    their positions with probability
+    positions with probability
 
     .. math:: \min\left(1, e^{(\beta_{i+1} - \beta_i)(\ell(w_i) - \ell(w_{i+1}))}\right),
         \qquad \ell = \log\pi - \log p,
 
-    the pairs of even and of odd i in turns, so that positions keep their direction from the prior
-    to the posterior (non-reversible; Syed, Bouchard-Cote, Deligiannidis & Doucet, 2022). The draws
-    are the positions of the last replica, to which each way through the exponents may bring another
-    mode.
+    alternating between the pairs with even and odd i, so that positions keep their direction from
+    the prior to the posterior (non-reversible; Syed, Bouchard-Cote, Deligiannidis & Doucet, 2022).
+    The draws are the positions of the last replica, which each passage through the exponents may
+    take to another mode.
 
     Parameters
     ----------
     posterior
         Posterior to sample, with proper priors.
     num_replicas
-        R, of each chain.
+        Number R of replicas per chain.
     target_acceptance
-        Acceptance rate of the trajectories at which each replica's step size is aimed.
+        Target acceptance rate of the trajectories, to which each replica's step size is adapted.
     max_num_steps
         Maximum number of leapfrog steps per trajectory.
 
@@ -102,20 +102,21 @@ def parallel_tempering(
 
     Notes
     -----
-    The group ``fitted`` of the result has the ``exponents``, and the ``log_evidence`` of each chain
-    by stepping stones (Xie et al., 2011), :math:`\sum_i \log
-    \overline{e^{(\beta_{i+1} - \beta_i)\, \ell(w_i)}}` with averages over the steps after
-    warm-up: of the model at T = 1, else the log integral of the tempered density. Its mean over
-    chains, with the standard error, is :func:`bnn_ppl.diagnostics.log_evidence`.
+    The group ``fitted`` of the result holds the ``exponents``, and the ``log_evidence`` of each
+    chain by stepping-stone sampling (Xie et al., 2011), :math:`\sum_i \log
+    \overline{e^{(\beta_{i+1} - \beta_i)\, \ell(w_i)}}` with averages over the steps after warm-up:
+    that of the model at T = 1, otherwise the log integral of the tempered density. Its mean over
+    chains, with the standard error, is given by :func:`bnn_ppl.diagnostics.log_evidence`.
 
-    In warm-up the exponents are spaced anew after rounds of 25, 50, 100, ... steps, so that swaps
-    of all neighbours are rejected equally often; ``swap_rejection_rate`` in ``sample_stats`` is
-    their mean. Trajectories are a quarter period long, times 0.7 to 1.3. The log of each step size
-    changes by :math:`(1 + t / 10)^{-0.6} (a - a^*)` after step t, with its acceptance probability a
-    and the target; the inverse mass of a weight is :math:`\sqrt{\operatorname{Var}(w_j) /
-    \mathrm E(g_j^2)}` over the replica's steps, as for :func:`bnn_ppl.tempered_smc`.
+    In warm-up the exponents are respaced after rounds of 25, 50, 100, ... steps, so that swaps of
+    all neighbours are rejected equally often; ``swap_rejection_rate`` in ``sample_stats`` is the
+    mean rejection rate. Trajectories are a quarter period long, times 0.7 to 1.3. The log of each
+    step size changes by :math:`(1 + t / 10)^{-0.6} (a - a^*)` after step t, with its acceptance
+    probability a and the target :math:`a^*`; the inverse mass of a weight is
+    :math:`\sqrt{\operatorname{Var}(w_j) / \mathrm E(g_j^2)}` over the replica's steps, as for
+    :func:`bnn_ppl.tempered_smc`.
 
-    A start that is given to the run (``init=``) makes no difference.
+    The start given to the run (``init=``) is ignored.
     """
     check_arguments(posterior=posterior)
     check_count("num_replicas", num_replicas, least=2)
@@ -153,7 +154,7 @@ def parallel_tempering(
 def _from_prior(
     posterior: Posterior, num_replicas: int, key: Array, position: Tree, batch: Any
 ) -> Replicas:
-    del position  # replicas start from the prior, wherever the chain does
+    del position  # replicas start from the prior regardless of the chain's start
     keys = jax.random.split(key, num_replicas)
     positions, gains, _ = of_all(posterior, partial(drawn_from_prior, posterior, batch), keys)
     prior = initial_mass(posterior.prior_std, "diagonal")
@@ -186,7 +187,7 @@ def _stepped(
     state: Replicas,
     batch: Any,
 ) -> tuple[Replicas, dict]:
-    """Move all replicas and swap; adapt if there is a target, else measure the evidence."""
+    """Move all replicas and swap; adapt if there is a target, else accumulate the evidence."""
     move_key, prior_key, swap_key = jax.random.split(key, 3)
     new, num_steps = _moved(posterior, max_num_steps, move_key, state, batch)
     positions, gains, lps = jax.tree.map(
@@ -219,7 +220,7 @@ def _stepped(
 def _moved(
     posterior: Posterior, max_num_steps: int, key: Array, state: Replicas, batch: Any
 ) -> tuple[Moved, Array]:
-    """Move all replicas but the first, each by its own kernel; and their numbers of steps."""
+    """Move all replicas but the first, each with its own kernel; also return the step counts."""
     time_key, key = jax.random.split(key)
     prior = initial_mass(posterior.prior_std, "diagonal")
 
@@ -239,7 +240,7 @@ def _moved(
 
 
 def _swaps(key: Array, state: Replicas, gains: Array) -> tuple[Array, Array]:
-    """Give the order after swaps of the even or the odd pairs, and rejection rates of all pairs."""
+    """Return the order after swaps of even or odd pairs, and the rejection rates of all pairs."""
     log_ratio = -jnp.diff(state.exponents) * jnp.diff(gains)
     swap = jnp.log(jax.random.uniform(key, log_ratio.shape)) < log_ratio
     swap &= jnp.arange(len(swap)) % 2 == state.num_steps % 2
@@ -249,11 +250,11 @@ def _swaps(key: Array, state: Replicas, gains: Array) -> tuple[Array, Array]:
 
 
 def _adapted(state: Replicas, new: Moved, target_acceptance: float) -> Replicas:
-    """Adapt step sizes and masses, with ever smaller changes."""
+    """Adapt step sizes and masses, with diminishing changes."""
     rate = (1 + state.num_steps / _DELAY) ** -0.6
     change = rate * (new.acceptance_rate - target_acceptance)
     moments = jax.vmap(updated_moments)(state.moments, new.position)
-    share = 6 / (moments.num_draws[0] + 5)  # of the newest, as in the moments
+    share = 6 / (moments.num_draws[0] + 5)  # weight of the newest, as in the moments
     squares = jax.tree.map(
         lambda old, g: old + share * jnp.where(jnp.isfinite(g), g**2 - old, 0.0),
         state.squares,
@@ -264,7 +265,7 @@ def _adapted(state: Replicas, new: Moved, target_acceptance: float) -> Replicas:
 
 
 def _spaced(state: Replicas, rejected: Array) -> Replicas:
-    """Count the rejections; at the end of a round, space the exponents for equal ones."""
+    """Count the rejections; at the end of a round, respace the exponents to equalise them."""
     ends = jnp.isin(state.num_steps + 1, jnp.asarray(_ROUNDS))
     rejections = state.rejections + rejected
     barrier = jnp.append(0.0, jnp.cumsum(rejections + 1e-3))

@@ -61,13 +61,13 @@ def rmsprop(
 ) -> Preconditioner:
     r"""RMSprop: scale each weight by its recent gradients (Li et al., 2016, algorithm 1).
 
-    :math:`v \gets \alpha v + (1 - \alpha) g^2`, :math:`M = \epsilon + \sqrt{v}`, with g
-    the gradient of the whole log-density, and v corrected for its start at 0 as in Adam.
+    :math:`v \gets \alpha v + (1 - \alpha) g^2`, :math:`M = \epsilon + \sqrt{v}`, with g the
+    gradient of the whole log-density, and v bias-corrected for its start at 0 as in Adam.
 
     A mass that adapts while the weights move **biases** the stationary distribution: dynamics whose
     mass depends on w need the term :math:`\Gamma_i = \partial M_{ii}^{-1} / \partial w_i`, which
-    published implementations leave out. There are three remedies: a memory longer than the weights
-    take to mix, `freezes`, or `curvature`.
+    published implementations leave out. There are three remedies: a memory longer than the mixing
+    time of the weights, `freezes`, or `curvature`.
 
     Parameters
     ----------
@@ -76,11 +76,12 @@ def rmsprop(
     epsilon
         Constant added to the mass; the larger it is, the less the weights' step sizes differ.
     curvature
-        Whether to add :math:`\Gamma`, for :func:`bnn_ppl.sgld` only. The average
-        :math:`s \gets \alpha s + (1 - \alpha) g\, \partial g / \partial w` tracks half the slope
-        of v, as if the weights were fixed while v is averaged; the Hessian's diagonal is estimated
-        from one Hessian-vector product, and a step costs about twice as much. This removes the bias
-        that full-batch gradients cause; that M and g share the noise of a minibatch still biases.
+        Whether to add :math:`\Gamma`, for :func:`bnn_ppl.sgld` only. The average :math:`s \gets
+        \alpha s + (1 - \alpha) g\, \partial g / \partial w` tracks half the slope of v, as if the
+        weights were fixed while v is averaged; the Hessian's diagonal is estimated from one
+        Hessian-vector product, and a step costs about twice as much. This removes the bias with
+        full-batch gradients; with minibatches, a bias remains because M and g share the gradient
+        noise.
     freezes
         Whether to update v in warm-up only, so that the mass is constant during sampling and the
         draws do not have this bias.
@@ -158,16 +159,16 @@ def scale_adapted(min_memory: float = 1000.0, epsilon: float = 1e-16) -> Precond
         \bar g \gets \bar g + (g - \bar g) / \tau, \qquad V \gets V + (g^2 - V) / \tau,
         \qquad M = \sqrt{V}
 
-    with g the gradient of the whole log-density: where gradients are mostly noise the memory
-    :math:`\tau` grows, where they agree it is short (Springenberg et al., 2016). The mass is
-    constant after warm-up, which must be long enough to reach the typical set.
+    with g the gradient of the whole log-density: the memory :math:`\tau` grows for weights whose
+    gradients are mostly noise, and is short where successive gradients agree (Springenberg et al.,
+    2016). The mass is constant after warm-up, which must be long enough to reach the typical set.
 
     Parameters
     ----------
     min_memory
-        Minimum memory in steps, once that many have been taken. An addition to the paper, where
-        :math:`\tau` falls to 1 if successive gradients are alike, as full-batch gradients are, and
-        M becomes the magnitude of the last one.
+        Minimum memory in steps, once that many have been taken. This is an addition to the paper,
+        where :math:`\tau` falls to 1 if successive gradients are similar, as full-batch gradients
+        are, and M becomes the magnitude of the last one.
     epsilon
         Constant added to V.
 

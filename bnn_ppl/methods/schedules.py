@@ -1,7 +1,7 @@
 """Schedules: functions ``count -> value``, accepted wherever a rate or a temperature is.
 
-``count`` is the number of steps a chain has taken, warm-up included. Any such function will do,
-optax's schedules included.
+``count`` is the number of steps a chain has taken, warm-up included. Any such function can be used,
+including optax's schedules.
 """
 
 import math
@@ -20,7 +20,7 @@ Schedule = Callable[[jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class NamedSchedule:
-    """A schedule with a name, by which resuming a run with a different one is refused."""
+    """A schedule with a name, so that resuming a run with a different schedule is refused."""
 
     function: Schedule
     name: str
@@ -52,7 +52,7 @@ def check_rate(name: str, rate: float | Schedule) -> None:
 
 
 def cosine_burn_in(start: float, end: float, num_burnin: int) -> Schedule:
-    """Go from `start` to `end` along half a cosine in `num_burnin` steps, then stay at `end`.
+    """Anneal from `start` to `end` along half a cosine in `num_burnin` steps, then stay at `end`.
 
     As in Izmailov et al. (2021), appendix on stochastic-gradient MCMC.
     """
@@ -67,10 +67,9 @@ def cosine_burn_in(start: float, end: float, num_burnin: int) -> Schedule:
 
 
 def rising(num_steps: int, start: float = 0.01) -> Schedule:
-    """Go from `start` to 1 along a line in `num_steps` steps, then stay at 1.
+    """Rise linearly from `start` to 1 in `num_steps` steps, then stay at 1.
 
-    The warm-up of the divergence's weight in the code of Osawa et al. (2019), for the `kl_weight`
-    of :func:`bnn_ppl.mfvi`.
+    The KL warm-up in the code of Osawa et al. (2019), for the `kl_weight` of :func:`bnn_ppl.mfvi`.
     """
     check_rate("start", start)
     check_count("num_steps", num_steps)
@@ -99,18 +98,18 @@ def cyclical(start: float, cycle_length: int, num_burnin: int = 0) -> Schedule:
 
 
 def in_cycles(method: Method, cycle_length: int, num_warmup: int) -> Method:
-    """Let the step size that a method has found fall to almost 0, in every cycle after warm-up.
+    """Let the tuned step size of a method fall to almost 0 in every cycle after warm-up.
 
-    Half a cosine from the step size found, as of :func:`cyclical`.
+    Half a cosine from the tuned step size, as in :func:`cyclical`.
 
     Parameters
     ----------
     method
-        A minibatch sampler that finds its step size, such as ``sgld(posterior)``.
+        A minibatch sampler that tunes its step size, such as ``sgld(posterior)``.
     cycle_length
         Steps per cycle.
     num_warmup
-        Steps of its warm-up.
+        Number of its warm-up steps.
 
     Raises
     ------
@@ -128,7 +127,7 @@ def in_cycles(method: Method, cycle_length: int, num_warmup: int) -> Method:
     def step(key: jax.Array, state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
         now = state._replace(step_size=state.step_size * share(state.num_steps))
         new, info = method.step(key, now, batch)
-        # Steps get shorter after a chain was lost, and stay so.
+        # After a divergence the step size is reduced, and stays reduced.
         return new._replace(step_size=state.step_size * (new.step_size / now.step_size)), info
 
     known = {"cycle_length": cycle_length}

@@ -41,28 +41,29 @@ def sgld(
         Posterior to sample.
     step_size
         Step size :math:`\epsilon`, a number or a schedule of :mod:`bnn_ppl.schedules`, in squared
-        units of the weights. None: found in warm-up, with M (see Notes), where the arguments that
-        follow, but for the momentum of sghmc, cannot be given.
+        units of the weights. None: tuned in warm-up, together with M (see Notes); the arguments
+        below cannot then be given.
     preconditioner
         Diagonal mass matrix M, one of :mod:`bnn_ppl.preconditioners`; by default the identity.
     noise_temperature
         Temperature T of the injected noise, a number or a schedule, applied on top of the
         temperature of the posterior.
     gibbs_every
-        Number of steps between Gibbs draws of the precisions of
-        :func:`bnn_ppl.priors.hierarchical` from their conditional distribution given the weights;
-        in between they are held fixed. By default they are updated like weights.
+        Number of steps between Gibbs draws of the precisions of :func:`bnn_ppl.priors.hierarchical`
+        from their conditional distribution given the weights; in between they are held fixed. By
+        default they are updated like the weights.
 
     Notes
     -----
-    What is found: the chains start where the warm-up of :func:`bnn_ppl.sgnht` ends, which itself
-    starts at the optima of ``descent(posterior, anchored=True)``. The first steps of warm-up (300,
-    or an eighth) estimate M there, the diagonal of the prior's precision plus the empirical Fisher
-    information. In windows of 200, 400, ... steps the step size
-    is then multiplied by 0.03 over the measured excess of the kinetic temperature (Wenzel et al.,
-    2020, appendix I), which is proportional to it, by at most a factor of 2; a window in which the
-    dynamics became unstable is undone, and a third of its step size not exceeded again. Both
-    temperatures are recorded; in equilibrium both exceed 1 by the error of the step size.
+    Tuning: the chains start where the warm-up of :func:`bnn_ppl.sgnht` ends, which itself starts at
+    the optima of ``descent(posterior, anchored=True)``. The first warm-up steps (300, or an eighth
+    if warm-up is short) estimate M there, the diagonal of the prior's precision plus the empirical
+    Fisher information. After windows of 200, 400, ... steps the step size is then multiplied by
+    0.03 over the measured excess of the kinetic temperature (Wenzel et al., 2020, appendix I), to
+    which it is proportional, by at most a factor of 2. A window in which the dynamics became
+    unstable is undone, and the step size is then limited to a third of that tried. The kinetic and
+    the configurational temperature are recorded; in equilibrium both exceed 1 by the discretisation
+    error.
 
     Raises
     ------

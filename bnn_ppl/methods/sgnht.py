@@ -20,7 +20,7 @@ from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
 
-# Steps from one draw to the next: it moves so far in 300 that more are not worth their time.
+# Steps between draws: it moves so far in 300 that more are not worth their time.
 _MOST_THIN = 300
 
 
@@ -49,15 +49,15 @@ def sgnht(
 
     with g the gradient of the log-density at the new w, estimated from the minibatch, d the number
     of weights and :math:`\eta \sim N(0, I)` (Ding et al., 2014; BlackJAX's solver). The friction
-    :math:`\xi` adapts until the kinetic energy is right, so that gradient noise of unknown variance
-    does not heat the chain. Minibatches are drawn with replacement: without it, their noise would
-    cancel over an epoch, and the thermostat would leave the chain too cold.
+    :math:`\xi` adapts until the kinetic energy is correct, so that gradient noise of unknown
+    variance does not heat the chain. Minibatches are drawn with replacement: otherwise their noise
+    would cancel over an epoch, and the thermostat would leave the chain too cold.
 
-    One friction for all weights leaves directions with noisy gradients too hot, the others too
-    cold. Where the step size is found in warm-up, friction counters the noise (Shang et al.,
-    2015): g also has the term :math:`-\tfrac h2 \hat C p` with the covariance of the
-    minibatch's gradient, from :math:`g_i`, the gradients of its rows' log-likelihoods, and their
-    mean:
+    A single friction for all weights leaves directions with noisy gradients too hot and the others
+    too cold. If the step size is tuned in warm-up, friction compensates for the noise in each
+    direction (Shang et al., 2015): g also includes the term :math:`-\tfrac h2 \hat C p` with the
+    covariance of the minibatch's gradient, from :math:`g_i`, the gradients of its rows'
+    log-likelihoods, and their mean:
 
     .. math:: \hat C = \frac{N^2}{T^2 |B| (|B| - 1)}
         \sum_{i \in B} (g_i - \bar g)(g_i - \bar g)^\top
@@ -70,7 +70,7 @@ def sgnht(
         Posterior to sample.
     step_size
         Step size h, a number or a schedule, in units of time: the square root of the step size of
-        :func:`bnn_ppl.sgld`. None: found in warm-up, with a diagonal mass matrix.
+        :func:`bnn_ppl.sgld`. None: tuned in warm-up, with a diagonal mass matrix.
     friction
         Strength A of the injected noise, which is also the initial friction.
 
@@ -95,8 +95,8 @@ def sgnht(
 
     def step(key: jax.Array, state: ThermostatState, batch: Any) -> tuple[ThermostatState, dict]:
         size = value_at(step_size, state.num_steps)
-        # The gradient where the kernel moves to: with the one at the old position the two updates
-        # would be an explicit Euler step, whose energy grows.
+        # The gradient at the position that the kernel moves to: with that at the old position the
+        # two updates would be an explicit Euler step, whose energy grows.
         moved = optax.tree.add_scale(state.chain.position, size, state.chain.momentum)
         lp, gradient = jax.value_and_grad(posterior.logdensity)(moved, batch)
         chain = kernel(key, state.chain, lambda position, batch: gradient, batch, size)
@@ -114,7 +114,7 @@ def sgnht(
 def _self_tuned(
     posterior: Posterior, init_chain: Callable, kernel: Callable, friction: float
 ) -> Method:
-    """Find the step size and a mass M in warm-up; the kernel moves w sqrt(M)."""
+    """Tune the step size and a mass M in warm-up; the kernel moves w sqrt(M)."""
 
     def init(key: jax.Array, position: Tree) -> Any:
         return init_chain(position, key, jnp.asarray(friction, float))
@@ -136,7 +136,7 @@ def _self_tuned(
             kinetic_temperature=optax.tree.norm(new.momentum, squared=True) / num_weights,
             configurational_temperature=configurational_temperature(position, gradient),
         )
-        # The thermostat keeps the kinetic temperature at 1. What a step of this length would add to
+        # The thermostat keeps the kinetic temperature at 1. What a step of this size would add to
         # it is, in equilibrium, also the first-order error of the configurational temperature.
         excess = size**2 * optax.tree.norm(force, squared=True) / (4 * num_weights)
         return new._replace(position=position), info | {"excess": excess}

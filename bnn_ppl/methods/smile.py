@@ -27,18 +27,18 @@ from bnn_ppl.runtime.checks import check_positive
 Array = jax.Array
 Tree = Any
 
-# Relative error of the variances of a Gaussian of many weights, from the step's own law: a sixth of
-# the squared step over sqrt(d), whose energy error squared is d / 16 times the sixth power; and a
-# twelfth of the energy variance of the minibatches' noise, by weight. The mean of the two-thirds
-# power of a normal number is 0.80.
+# Relative error of the variances of a Gaussian of many weights, from the stationary distribution of
+# the step: a sixth of the squared step over sqrt(d), whose energy error squared is d / 16 times the
+# sixth power; and a twelfth of the energy variance per weight from minibatch noise. The mean of the
+# two-thirds power of a normal number is 0.80.
 _OF_ENERGY_ERROR, _OF_NOISE = 16 ** (1 / 3) / 6 / 0.80, 1 / 12
 
-# Change of energy by weight, and standard deviations of it, that a stable chain never reaches.
+# Energy change per weight, and standard deviations of it, that a stable chain never reaches.
 _MOST_CHANGE, _MOST_SPREAD = 1.0, 6.0
 
 
 class Chain(NamedTuple):
-    """Position and direction, whose length is 1."""
+    """Position and direction, a unit vector."""
 
     position: Tree
     direction: Tree
@@ -65,16 +65,16 @@ def smile(
 
     with u on the unit sphere in d dimensions and g the gradient of the log-density estimated from
     the minibatch (Sommer, Diao, Robnik, Seljak & Rügamer, 2026). A step drifts by half of
-    :math:`\epsilon`, turns u exactly by the force there, drifts by the other half, and adds noise
-    to u.
+    :math:`\epsilon`, rotates u exactly under the force there, drifts by the other half, and adds
+    noise to u.
 
-    The length of u is fixed, so that noise of the gradients cannot heat the chain, as it does
-    :func:`bnn_ppl.sghmc`: it only turns u. If it is the same in all directions, that is what the
-    injected noise does anyway, and the posterior remains stationary; if it is not, the weights of
-    noisy gradients are too wide. Hence S, the inverse root of each gradient's variance, as the
-    paper preconditions by the gradients' noise; here the prior's precision is added to it, since
-    weights that the data do not determine have none. Noise that is correlated between weights is
-    countered by friction (see Notes).
+    The length of u is fixed, so that gradient noise cannot heat the chain, unlike in
+    :func:`bnn_ppl.sghmc`: it only rotates u. Isotropic gradient noise has the same effect as the
+    injected noise, and the posterior remains stationary; otherwise weights with noisy gradients
+    have too large a variance. S is therefore the inverse root of each gradient's variance, as the
+    paper preconditions by gradient noise; here the prior's precision is added to that variance,
+    since weights that the data do not determine have no gradient noise. Friction compensates for
+    noise that is correlated between weights (see Notes).
 
     **Biased** to second order in the step size.
 
@@ -83,36 +83,36 @@ def smile(
     posterior
         Posterior to sample, of at least two weights.
     step_size
-        Length :math:`\epsilon` of a step, a number or a schedule, with S = 1. None: found in
-        warm-up, with S, in units of S (see Notes).
+        Length :math:`\epsilon` of a step, a number or a schedule, with S = 1. None: tuned in
+        warm-up together with S, in units of S (see Notes).
     decoherence_length
-        Distance L over which the direction decorrelates, in the same units, without the noise of
-        minibatches. None: sqrt(d).
+        Distance L over which the direction decorrelates without minibatch noise, in the same units.
+        None: sqrt(d).
     precondition
-        Whether S, where it is found, differs between weights, and the noise of the minibatches
-        is countered by friction. If not, S is one number.
+        Whether a tuned S differs between weights, and friction compensates for minibatch noise. If
+        not, S is a scalar.
 
     Notes
     -----
-    The chains start at the optima of ``descent(posterior, anchored=True)``. The first steps of
-    warm-up (300, or an eighth) estimate :math:`S^{-2}` there, the diagonal of the prior's precision
-    plus the empirical Fisher information F. In windows of 200, 400, ... steps the step size is then
-    set so that an estimate of the relative error of the variances averages 0.03:
-    :math:`0.53\, |\Delta|^{2/3} / d^{1/3} + \epsilon^2 \bar v / (12 d)`, with :math:`\Delta` the
-    change of energy in a step, on its minibatch, and :math:`\epsilon^2 \bar v` the variance of the
-    energy that a minibatch's noise adds, :math:`\bar v` the mean of :math:`S^2 F N / |B|`.
-    (The paper tunes by the variance of the energy; these two terms and their factors are ours, from
-    the law of the step for a Gaussian of many weights.) A window in which a step changed the energy
-    by more than about d, or to what is not finite, is undone, and a third of its step size not
-    exceeded again; a chain that does so later is brought back to the end of warm-up and goes on
-    with a quarter of the step size. The squared change of energy by weight is recorded in warm-up,
-    as ``energy_error``.
+    The chains start at the optima of ``descent(posterior, anchored=True)``. The first warm-up steps
+    (300, or an eighth if warm-up is short) estimate :math:`S^{-2}` there, the diagonal of the
+    prior's precision plus the empirical Fisher information F. After windows of 200, 400, ... steps
+    the step size is then set such that an estimate of the relative error of the variances averages
+    0.03: :math:`0.53\, |\Delta|^{2/3} / d^{1/3} + \epsilon^2 \bar v / (12 d)`, with :math:`\Delta`
+    the energy change in a step, on its minibatch, and :math:`\epsilon^2 \bar v` the energy variance
+    due to minibatch noise, where :math:`\bar v` is the mean of :math:`S^2 F N / |B|`. (The paper
+    tunes by the variance of the energy; these two terms and their factors are ours, from the
+    stationary distribution of the step for a Gaussian of many weights.) A window in which a step
+    changed the energy by more than about d, or to a non-finite value, is undone, and the step size
+    is then limited to a third of that tried; a chain that does so later returns to its state at the
+    end of warm-up and continues with a quarter of the step size. The squared energy change per
+    weight is recorded in warm-up, as ``energy_error``.
 
-    The noise of a minibatch is countered by friction: g also has the term
-    :math:`-\tfrac \epsilon 2 \tfrac d{d - 1} \hat C S u` with the covariance :math:`\hat C` of the
-    minibatch's gradient, as in :func:`bnn_ppl.sgnht`; so u stays uniform, in many dimensions,
-    whatever the noise. Each minibatch is drawn anew, with replacement: over an epoch its noise
-    would sum to zero, which is also a bias. (Both are ours.)
+    Friction compensates for the noise of a minibatch: g also includes the term :math:`-\tfrac
+    \epsilon 2 \tfrac d{d - 1} \hat C S u` with the covariance :math:`\hat C` of the minibatch's
+    gradient, as in :func:`bnn_ppl.sgnht`; in many dimensions u then stays uniform whatever the
+    noise. Each minibatch is drawn with replacement: otherwise its noise would sum to zero over an
+    epoch, which also causes a bias. (Both are our additions.)
 
     Raises
     ------
@@ -174,7 +174,7 @@ def _tuned_move(
     size: Array,
     mass: Tree,
 ) -> tuple[Chain, dict[str, Array]]:
-    """Take a step in units of S; measure its energy error, if that is wanted."""
+    """Take a step in units of S; measure its energy error if `measured`."""
     dims = posterior.num_weights
     noise = jax.tree.map(jnp.divide, gradient_variance(posterior, mass, batch), mass)
     if not precondition:
@@ -192,7 +192,7 @@ def _tuned_move(
     return new, info | {
         "instability": jnp.maximum(instability, jnp.abs(gained - after + before) / dims),
         "energy_error": error,
-        # In proportion to the step size, as the windows expect it.
+        # In proportion to the step size, as the windows expect.
         "excess": jnp.sqrt(EXCESS * bias),
     }
 
@@ -207,7 +207,7 @@ def _move(
     scale: Tree,
     slows: bool,
 ) -> tuple[Chain, dict[str, Array], Array]:
-    """Take a step, slowed by the minibatch's noise or not; give the kinetic energy gained too."""
+    """Take a step, with the minibatch friction or not; also return the kinetic energy gained."""
     dims = posterior.num_weights
 
     def drift(position: Tree, direction: Tree) -> Tree:
@@ -225,7 +225,7 @@ def _move(
     )
     direction, _, gained = momentum_update(scale)(chain.direction, gradient, size, 1.0)
     position = drift(position, direction)
-    # Beyond, the direction is all noise.
+    # Beyond this, the direction is pure noise.
     wanted = jnp.expm1(jnp.minimum(2 * size / length, 50.0)) / dims
     noise = gaussian_like(key, direction)
     direction = optax.tree.add_scale(direction, jnp.sqrt(wanted), noise)

@@ -45,7 +45,7 @@ def svgd(
     num_particles: int = _NUM_PARTICLES,
     learning_rate: float | Schedule | None = None,
 ) -> Method:
-    r"""Stein variational gradient descent: a set of particles, moved together (SVGD).
+    r"""Stein variational gradient descent: a set of particles, moved jointly (SVGD).
 
     Each step moves every particle by an optimiser along
 
@@ -54,23 +54,23 @@ def svgd(
         k(w, w') = e^{-\|w - w'\|^2 / \ell}
 
     with K particles and :math:`\ell` the median of the squared distances over log K (Liu & Wang,
-    2016, algorithm 1). The first term draws the particles to high density, the second apart. A
-    chain holds all K particles; after warm-up each step hands out the next one.
+    2016, algorithm 1). The first term pulls the particles towards high density, the second pushes
+    them apart. A chain holds all K particles; after warm-up each step returns the next one.
 
-    **Biased**: with the number of weights above that of particles their spread is too narrow (Ba
-    et al., 2022), and with one particle it is descent to the mode.
+    **Biased**: with more weights than particles their spread is too small (Ba et al., 2022), and
+    with a single particle it is descent to the mode.
 
     Parameters
     ----------
     posterior
         Posterior to approximate.
     optimizer
-        Optax optimiser, which maximises. By default Adam.
+        Any optax optimiser. By default Adam.
     num_particles
-        K, at least 2: ``num_draws`` of so many draws each once.
+        Number K of particles, at least 2: with ``num_draws`` equal to K, each is drawn once.
     learning_rate
-        Rate of Adam, a number or a schedule. None: found in warm-up, and lowered until the mean
-        log-density of the particles stops improving, as for :func:`bnn_ppl.descent`.
+        Rate of Adam, a number or a schedule. None: tuned in warm-up, and lowered until the mean
+        log-density of the particles stops improving, as in :func:`bnn_ppl.descent`.
 
     Raises
     ------
@@ -79,7 +79,8 @@ def svgd(
 
     Notes
     -----
-    The first particle starts where the chain does; the others at starts of their own, as chains do.
+    The first particle starts where the chain starts; the others have their own random
+    initialisations, like chains.
     """
     check_arguments(posterior=posterior)
     check_count("num_particles", num_particles, least=2)
@@ -100,7 +101,7 @@ def svgd(
         def density(position: Tree) -> Array:
             return posterior.logdensity(position, batch)
 
-        # One after the other: vmapped convolutions are slow, and take the memory of all.
+        # In sequence: vmapped convolutions are slow, and need the memory of all particles.
         values, gradients = jax.lax.map(jax.value_and_grad(density), state.positions)
         direction = _direction(state.positions, gradients)
         scaled = optax.tree.scale(-1 / posterior.num_rows, direction)
@@ -132,7 +133,7 @@ def svgd(
 
 
 def _direction(positions: Tree, gradients: Tree) -> Tree:
-    """Give phi at each particle."""
+    """Return phi at each particle."""
     squares = _squared_distances(positions)
     count = len(squares)
     median = jnp.median(squares[jnp.triu_indices(count, 1)])
@@ -149,7 +150,7 @@ def _direction(positions: Tree, gradients: Tree) -> Tree:
 
 
 def _squared_distances(positions: Tree) -> Array:
-    """Give the squared distance of each pair, difference by difference: sums would cancel."""
+    """Return the squared distance of each pair, from differences: expanded squares would cancel."""
 
     def of_pairs(w: Array) -> Array:
         flat = w.reshape(len(w), -1)

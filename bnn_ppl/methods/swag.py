@@ -23,8 +23,8 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 Tree = Any
 
 _NUM_COLLECTED = 100  # points along the path of sgld
-_APART = 60  # steps of sgld, at most; a longer path winds, and weights about its mean fit badly
-_FEWEST_TO_TUNE = 100  # steps of sgld before them
+_APART = 60  # steps of sgld, at most; a longer path curves, and weights around its mean fit badly
+_FEWEST_TO_TUNE = 100  # steps of sgld before collection begins
 
 
 class CollectedMoments(NamedTuple):
@@ -32,7 +32,7 @@ class CollectedMoments(NamedTuple):
 
     mean: Tree
     squares: Tree  # sum of squared deviations from the mean
-    deviations: Tree  # (rank, ...): the last ones, each from the mean at its time; 0 if unfilled
+    deviations: Tree  # (rank, ...): the last ones, each from the mean at that time; 0 if unfilled
     num_collected: jax.Array
 
 
@@ -55,7 +55,7 @@ def swag(
     collect_from: int | None = None,
     scale: float = 1.0,
 ) -> Method:
-    r"""SWAG: draw from a Gaussian fitted to the points that another method passes through.
+    r"""SWAG: draw from a Gaussian fitted to the iterates of another method.
 
     Every `collect_every` steps the point w is collected,
 
@@ -82,8 +82,8 @@ def swag(
             batch_size=128)
 
     Several chains are MultiSWAG (Wilson & Izmailov, 2020), a mixture of Gaussians. The locations in
-    the group ``fitted`` are stochastic weight averages (SWA; Izmailov et al., 2018). Statistics
-    of batch normalisation are recomputed for each draw where it predicts, on the training rows.
+    the group ``fitted`` are stochastic weight averages (SWA; Izmailov et al., 2018). Batch
+    normalisation statistics are recomputed on the training rows for each draw, at prediction.
 
     Parameters
     ----------
@@ -91,22 +91,22 @@ def swag(
         Posterior that `inner` was built with.
     inner
         Any method whose draw is the point that its steps update, such as :func:`bnn_ppl.descent` at
-        a constant learning rate or :func:`bnn_ppl.sgld`. The weights of its draws
-        (``log_weight``) are ignored. None: sgld, which tunes itself, from a mode on; 100 points are
-        collected after that, up to 60 steps apart.
+        a constant learning rate or :func:`bnn_ppl.sgld`. The weights of its draws (``log_weight``)
+        are ignored. None: self-tuned sgld, started at a mode; 100 points are collected after
+        tuning, up to 60 steps apart.
     rank
         Number R of deviations stored, each of the size of the weights: at least 2, or 0 for a
         diagonal covariance.
     collect_every
-        Number of steps from one collection to the next; by default an epoch, that is, the number
-        of full batches in the rows, or up to 60 steps of sgld.
+        Number of steps between collections; by default an epoch, that is, the number of full
+        batches in the rows, or up to 60 steps of sgld.
     collect_from
         First step that collects, counted from 0; by default 0, or the first after the tuning of
         sgld. `inner` should have converged by then, unless ``init=`` of `run` starts it from
         converged draws.
     scale
-        Factor s of the covariance. Code that leaves out the halves has a scale of s / 2, as Wilson
-        and Izmailov's, where it is 0.5.
+        Factor s of the covariance. Code that omits the factors 1/2 has a scale of s / 2, such as
+        that of Wilson and Izmailov, where it is 0.5.
 
     Returns
     -------
@@ -137,10 +137,10 @@ def _collecting(
     scale: float,
     tunes_before: bool = False,
 ) -> Method:
-    """Make `swag` of what it has checked.
+    """Build `swag` from checked arguments.
 
-    With `tunes_before`, warm-up tunes `inner` only until the first point: along the path, a chain
-    that is lost must come back.
+    With `tunes_before`, warm-up tunes `inner` only until the first collection: along the path, a
+    chain that diverges must be restored.
     """
     num_rows = rows_of_share(inner.subsample, posterior.num_rows)
 
@@ -164,8 +164,8 @@ def _collecting(
         def collect(_: jax.Array, moments: CollectedMoments) -> CollectedMoments:
             return _with_point(moments, inner.draw(draw_key, chain))
 
-        # A loop that runs once or not at all updates in place, also under vmap over chains, where
-        # a branch would select between two copies of the deviations at every step.
+        # A loop of zero or one iterations updates in place, also under vmap over chains, where a
+        # branch would select between two copies of the deviations at every step.
         moments = jax.lax.fori_loop(0, due.astype(int), collect, state.moments)
         state = state._replace(inner=chain, moments=moments, num_steps=state.num_steps + 1)
         return state, info
@@ -215,7 +215,7 @@ def _collecting(
 
 
 def _parameters(moments: CollectedMoments, point: Tree, scale: float) -> dict[str, jax.Array]:
-    """Give mean and scale by site; `point` is the mean until two points are collected."""
+    """Return mean and scale by site; `point` is the mean until two points are collected."""
     mean = jax.tree.map(partial(jnp.where, moments.num_collected > 1), moments.mean, point)
     return {
         **{f"{site}.loc": loc for site, loc in mean.items()},
@@ -261,28 +261,28 @@ def swag_along_path(
 ) -> Method:
     """SWA-Gaussian: a Gaussian fitted to the path of a stochastic-gradient method.
 
-    By default the path is that of :func:`bnn_ppl.sgld`, which tunes itself and whose noise is that
-    of the posterior; at a given learning rate it is that of SGD with momentum 0.9, as published.
+    By default the path is that of :func:`bnn_ppl.sgld`, which tunes itself and samples the
+    posterior; with a given learning rate it is that of SGD with momentum 0.9, as published.
 
     Parameters
     ----------
     posterior
         Posterior to approximate.
     learning_rate
-        Learning rate of SGD, a number or a schedule. None: the path of sgld, from a mode on.
+        Learning rate of SGD, a number or a schedule. None: the path of sgld, started at a mode.
     rank
         Number of deviations from the mean that are stored: the rank of the low-rank half of the
         covariance, at least 2; 0 for a diagonal covariance.
     collect_every
-        Number of steps between two collected points; by default an epoch of SGD, or up to 60 steps
-        of sgld.
+        Number of steps between collected points; by default an epoch of SGD, or up to 60 steps of
+        sgld.
     collect_from
-        First step that collects a point; by default the first after the tuning of sgld, half-way
-        through warm-up for SGD, or 0 if the run of SGD starts from the draws of another.
+        First step that collects a point; by default the first after the tuning of sgld; for SGD
+        half-way through warm-up, or 0 if the run starts from the draws of another run.
     scale
         Factor of the covariance.
     fgsm_epsilon
-        Along SGD, train on adversarial inputs too, as :func:`bnn_ppl.descent`: the largest change
+        With SGD, also train on adversarial inputs, as in :func:`bnn_ppl.descent`: the perturbation
         of each input, in the units of x. 0 for none.
 
     Raises
@@ -332,7 +332,7 @@ def _along_sgld(
 
 
 def _begin(method: Method, state: SwagState, num_warmup: jax.Array, *, shortens: bool) -> SwagState:
-    """Tune until the first point; leave half of a short warm-up to collect in, if asked to."""
+    """Tune until the first collection; with `shortens`, collect in half of a short warm-up."""
     assert method.begin is not None
     if shortens:
         start = jnp.minimum(state.collect_from, num_warmup // 2)
@@ -360,7 +360,7 @@ def _gaussian_draw(key: jax.Array, moments: CollectedMoments, scale: float) -> T
     rank_key, weight_key = (jax.random.fold_in(key, i) for i in range(2))
     rank = len(jax.tree.leaves(moments.deviations)[0])
     half = math.sqrt(scale / 2 if rank else scale)
-    # Deviations not yet filled are 0 and contribute nothing.
+    # Unfilled deviations are 0 and contribute nothing.
     root = jnp.sqrt(jnp.maximum(jnp.minimum(moments.num_collected, rank) - 1, 1.0))
     z1 = jax.random.normal(rank_key, (rank,)) / root
     z2 = gaussian_like(weight_key, moments.mean)

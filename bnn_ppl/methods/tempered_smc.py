@@ -30,8 +30,8 @@ Array = jax.Array
 Tree = Any
 
 _NUM_PARTICLES, _MOST_WARMUP = 500, 2000
-_GAIN = 1.0  # of the log step size, per difference of the acceptance rate from its target
-_NUM_HALVINGS = 50  # of what is left of the exponent: a first one may be as small as 1e-10
+_GAIN = 1.0  # change of the log step size per deviation of the acceptance rate from its target
+_NUM_HALVINGS = 50  # bisection steps: the first exponent may be as small as 1e-10
 
 
 class Options(NamedTuple):
@@ -44,10 +44,10 @@ class Options(NamedTuple):
 
 
 class Population(NamedTuple):
-    """The particles of a chain, and how far they have come."""
+    """The particles of a chain, and their progress."""
 
     positions: Tree  # (particle, ...)
-    gains: Array  # (particle,): log-density of the target less that of the prior
+    gains: Array  # (particle,): log-density of the target minus that of the prior
     exponent: Array
     log_evidence: Array
     step_size: Array
@@ -73,7 +73,7 @@ def tempered_smc(
 ) -> Method:
     r"""Sequential Monte Carlo from the prior to the posterior, by tempering (adaptive SMC).
 
-    K particles, drawn from the prior, follow the densities
+    K particles, drawn from the prior, pass through the densities
 
     .. math:: \pi_\beta(w) \propto p(w)^{1-\beta} \, \pi(w)^\beta, \qquad
         0 = \beta_0 < \beta_1 < \ldots = 1,
@@ -89,20 +89,20 @@ def tempered_smc(
 
     (Neal, 2001; Del Moral, Doucet & Jasra, 2006; weighing, resampling and kernel are BlackJAX's).
     Warm-up ends at :math:`\beta = 1`. Each later step moves the next particle by a trajectory and
-    hands it out. Modes are weighted by the particles that the resampling has left in them, with no
-    need for a chain to cross from one to another.
+    returns it. The weight of a mode is the number of particles that resampling has left in it, so
+    that no chain needs to cross from one mode to another.
 
     Parameters
     ----------
     posterior
         Posterior to sample, with proper priors.
     num_particles
-        K, of each chain: errors fall with its root.
+        Number K of particles per chain: errors fall as one over its square root.
     target_ess
-        Share of the particles that the weights of a step are worth: closer to 1 takes more, smaller
-        steps, behind which the particles lag less.
+        Target effective sample size of the weights of a step, as a fraction of K: values closer to
+        1 take more and smaller steps, so that the particles lag less behind the densities.
     target_acceptance
-        Mean acceptance rate of the particles at which the step size is aimed.
+        Target for the mean acceptance rate of the particles, to which the step size is adapted.
     max_num_steps
         Maximum number of leapfrog steps per trajectory.
 
@@ -113,21 +113,21 @@ def tempered_smc(
 
     Notes
     -----
-    The group ``fitted`` of the result has the ``log_evidence`` of each chain, NaN if its warm-up
-    ended before :math:`\beta = 1`: of the model at T = 1, else the log integral of the tempered
-    density, as from :func:`bnn_ppl.laplace`. Its mean over chains, with the standard error, is
-    :func:`bnn_ppl.diagnostics.log_evidence`. ``exponent``, in ``sample_stats`` and
+    The group ``fitted`` of the result holds the ``log_evidence`` of each chain, NaN if its warm-up
+    ended before :math:`\beta = 1`: that of the model at T = 1, otherwise the log integral of the
+    tempered density, as in :func:`bnn_ppl.laplace`. Its mean over chains, with the standard error,
+    is given by :func:`bnn_ppl.diagnostics.log_evidence`. ``exponent``, in ``sample_stats`` and
     ``warmup_sample_stats``, is :math:`\beta`.
 
     Trajectories are a quarter period long, times 0.7 to 1.3. The step size is multiplied by
     :math:`e^{\bar a - a^*}` after each warm-up step, with the particles' mean acceptance rate
     :math:`\bar a` and its target. The inverse mass of a weight is
     :math:`\sqrt{\operatorname{Var}(w_j) / \mathrm E(g_j^2)}` over the particles, where g is the
-    gradient of :math:`\log\pi_\beta`: among the Gaussians with a diagonal covariance that of least
-    Fisher divergence. The variance alone, which spans all modes, would be far from the width of
-    each.
+    gradient of :math:`\log\pi_\beta`: the variance of the diagonal Gaussian with the smallest
+    Fisher divergence. The variance of the particles alone, which spans all modes, would be far from
+    the width of each mode.
 
-    A start that is given to the run (``init=``) makes no difference.
+    The start given to the run (``init=``) is ignored.
     """
     check_arguments(posterior=posterior)
     check_count("num_particles", num_particles, least=2)
@@ -179,7 +179,7 @@ def _from_prior(
 def _warmed_up(
     posterior: Posterior, options: Options, key: Array, state: Population, batch: Any
 ) -> tuple[Population, dict]:
-    """Raise the exponent and move all particles; nothing once it is 1."""
+    """Raise the exponent and move all particles; do nothing once it is 1."""
 
     def anneal(state: Population) -> tuple[Population, dict]:
         return _annealed(posterior, options, key, state, batch)
@@ -195,7 +195,7 @@ def _annealed(
 ) -> tuple[Population, dict]:
     choice_key, time_key, key = jax.random.split(key, 3)
     state = _resampled(choice_key, posterior, state, options.target_ess)
-    # As many for all: none waits for another.
+    # The same number for all particles, so that none waits for another.
     steps = drawn_num_steps(time_key, state.step_size, options.max_num_steps)
     keys = jax.random.split(key, options.num_particles)
     kernel = Kernel(state.exponent, state.step_size, state.inverse_mass, steps)
@@ -223,7 +223,7 @@ def _annealed(
 def _handed_out(
     posterior: Posterior, options: Options, key: Array, state: Population, batch: Any
 ) -> tuple[Population, dict]:
-    """Move the next particle, which is then the one to be drawn."""
+    """Move the next particle, which is then the one drawn."""
     time_key, key = jax.random.split(key)
     now = (state.last + 1) % options.num_particles
     steps = drawn_num_steps(time_key, state.step_size, options.max_num_steps)
@@ -244,7 +244,7 @@ def _handed_out(
 def _resampled(
     key: Array, posterior: Posterior, state: Population, target_ess: float
 ) -> Population:
-    """Raise the exponent as far as the weights allow, and resample by them."""
+    """Raise the exponent as far as the weights allow, and resample with them."""
     from blackjax.smc.ess import ess_solver
     from blackjax.smc.resampling import systematic
 
@@ -266,10 +266,11 @@ def _resampled(
 
 
 def _first_below(function: Callable[[Array], Array], low: float, high: Array) -> Array:
-    """Give the lowest point from which on a falling function is not above 0, by bisection.
+    """Find the smallest point beyond which a falling function is not above 0, by bisection.
 
-    Above `low`, even if the function falls at once, as where the prior has draws of no likelihood:
-    these are then dropped. BlackJAX's has branches, of which chains side by side would compute all.
+    The result is above `low`, even if the function falls at once, as when some prior draws have
+    likelihood 0: these are then dropped. BlackJAX's solver has branches, all of which vmapped
+    chains would compute.
     """
 
     def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:

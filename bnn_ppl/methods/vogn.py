@@ -29,7 +29,7 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 
 Tree = Any
 
-_MEMORIES = 10  # of the precision, after which little is left of its start
+_MEMORIES = 10  # memory lengths of the precision, after which little of its start is left
 
 
 class VognState(NamedTuple):
@@ -78,11 +78,11 @@ def vogn(
         \mu \gets \mu + \alpha \frac{m}{1 - \beta_1^t} / p
 
     so that a learning rate of 1 gives a Newton step. :math:`\mu_0` and :math:`\lambda` are the mean
-    and precision of a Gaussian prior. Under any other prior, or a constraint, the gradient of the
-    log prior and log-Jacobian at w replaces :math:`-\lambda (\mu - \mu_0)`, and the prior's
+    and precision of a Gaussian prior. Under any other prior, or with a constraint, the gradient of
+    the log prior and log-Jacobian at w replaces :math:`-\lambda (\mu - \mu_0)`, and the prior's
     variance replaces :math:`1/\lambda`. The precision starts at ``init_std**-2``, of which a
-    fraction :math:`\beta_2^t` remains after t steps: take enough steps to make it small. Train in
-    warm-up and draw without stepping::
+    fraction :math:`\beta_2^t` remains after t steps: take enough steps to make this fraction small.
+    Train in warm-up and draw without stepping::
 
         run(key, posterior, vogn(posterior), num_warmup=20_000, batch_size=128,
             num_draws=100, thin=0)
@@ -99,31 +99,32 @@ def vogn(
     posterior
         Posterior to approximate.
     learning_rate
-        Learning rate :math:`\alpha`, a number or a schedule. None: found by trying eight of them,
-        starting from a point estimate, and training ends by itself (as :func:`bnn_ppl.descent`).
+        Learning rate :math:`\alpha`, a number or a schedule. None: tuned by trying eight values,
+        starting from a point estimate; training stops automatically (as in
+        :func:`bnn_ppl.descent`).
     beta1
         Decay rate :math:`\beta_1` of the running mean of gradients.
     beta2
         Decay rate :math:`\beta_2` of the running mean of precisions. The weight noise reaches its
-        full width in about ``1 / (1 - beta2)`` steps, after which a network hardly learns what its
-        means have missed so far: a short run may do better with 0.9999 and a learning rate of 1e-2.
+        full width in about ``1 / (1 - beta2)`` steps, after which the means of a network hardly
+        learn anything new: a short run may do better with 0.9999 and a learning rate of 1e-2.
     num_samples
         Number of draws of the weights per step, each with a gradient.
     num_groups
-        Number of groups of a batch's rows, each of which has draws of its own: gradients with less
-        noise of the weights from as many rows, at more random numbers a step. Osawa et al. (2019)
-        draw so by process; here one device takes the groups one after the other.
+        Number of groups that the rows of a batch are divided into, each with its own draws of the
+        weights: less gradient noise from the weights for the same number of rows, with more random
+        numbers per step. Osawa et al. (2019) use one draw per process; here one device processes
+        the groups in sequence.
     init_std
         Initial standard deviation of every weight. The means start at the initial position.
-        "curvature": the precision starts at that of the first batch, for which the weights are the
-        means, :math:`N (h + \gamma) / T + \lambda` (Osawa et al., 2019, in their code).
-        Weights on which that batch says nothing are then as wide as under the prior: use large
-        batches.
+        "curvature": the precision starts at that of the first batch, computed at the means,
+        :math:`N (h + \gamma) / T + \lambda` (Osawa et al., 2019, in their code). Weights about
+        which that batch says nothing are then as wide as under the prior: use large batches.
     damping
-        Constant :math:`\gamma` added to the squared gradients. It shortens steps where the data are
-        uninformative, and makes q narrower than it should be.
+        Constant :math:`\gamma` added to the squared gradients. It shortens steps in directions
+        where the data are uninformative, and makes q too narrow.
     kl_weight
-        Weight of the divergence from the prior, as of :func:`bnn_ppl.mfvi`. A step divides the
+        Weight of the divergence from the prior, as in :func:`bnn_ppl.mfvi`. A step divides the
         likelihood and its curvature by it. Needs `learning_rate`.
 
     Returns
@@ -151,7 +152,7 @@ def vogn(
     def init(key: jax.Array, position: Tree, batch: Any) -> VognState:
         del key, batch
         momentum = jax.tree.map(jnp.zeros_like, position)
-        # Where it is to be that of the first batch, the weights of that one do not vary.
+        # If the first batch determines it, the weights do not vary in that step.
         start = jnp.inf if init_std == "curvature" else float(init_std) ** -2
         precision = jax.tree.map(lambda w: jnp.full_like(w, start), position)
         return VognState(position, momentum, precision, jnp.zeros((), int))
@@ -175,7 +176,7 @@ def vogn(
         of_groups = over_groups(lambda key, rows: estimated(key, state, rows, kl), num_groups)
         lp, gradient, target = averaged(lambda key: of_groups(key, batch), key, num_samples)
         num_steps = state.num_steps + 1
-        if rate is None:  # not while it is being found
+        if rate is None:  # given, not tuned
             rate = rate_at(state.num_steps)
         rate = rate / (1 - beta1**num_steps)
         momentum = running_mean(beta1, state.momentum, gradient)
