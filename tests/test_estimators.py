@@ -293,6 +293,12 @@ def test_a_program_found_again_draws_as_one_compiled_for_itself(monkeypatch):
     assert found.draws_.posterior.equals(anew.draws_.posterior)
 
 
+def test_an_unknown_method_is_refused_before_the_search_for_a_scale(monkeypatch):
+    monkeypatch.setattr("bnn_ppl.estimators.network.scale_or_usual", None)
+    with pytest.raises(ValueError, match="got method='hcm'"):
+        BayesianRegressor("hcm").fit(X, Y)
+
+
 def test_text_as_y_of_a_regression_is_refused():
     for y in (np.where(Y > 0, "high", "low"), [*Y[:-1], "low"]):
         with pytest.raises(ValueError, match="got the text .* in y, expected numbers: convert y"):
@@ -313,6 +319,8 @@ def test_a_method_that_follows_another_by_a_function():
         (BayesianRegressor("mcmc"), r"got method='mcmc'; .*expected one of .*nuts.*or a function"),
         (BayesianRegressor("hcm"), "got method='hcm'; did you mean 'hmc'\\? expected one of"),
         (BayesianRegressor(temperature=0.0), "got temperature=0.0, expected"),
+        (BayesianRegressor(noise=-1.0), "got noise=-1.0, expected a number above 0"),
+        (BayesianRegressor(hidden=0), r"got hidden=\(0,\), expected widths from 1 up"),
         (BayesianRegressor(noise="learned"), "got noise='learned', expected 'learnt', 'hetero"),
     ],
 )

@@ -18,7 +18,7 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.predictives import PredictiveForm
 from bnn_ppl.estimators.network import BayesianNetwork
 from bnn_ppl.estimators.rows import checked_rows, numbered, refuse_texts
-from bnn_ppl.runtime.checks import check_level
+from bnn_ppl.runtime.checks import check_level, check_positive
 from bnn_ppl.runtime.names import known_keywords
 
 __all__ = ["BayesianClassifier", "BayesianRegressor"]
@@ -311,6 +311,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         if noise == "learnt":
             noise = bnn.priors.noise()
         elif isinstance(noise, numbers.Real):
+            check_positive("noise", noise)
             noise = noise / self.y_scale_
         elif noise != "heteroscedastic":
             raise ValueError(

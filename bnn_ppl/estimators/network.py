@@ -103,6 +103,7 @@ class BayesianNetwork(BaseEstimator):
         self.x_mean_, self.x_scale_ = x
         self._weighted = rows.weights is not None
         self._train = rows.standardised(x, y)
+        self._description()  # refuses an unknown method before the search for the prior's scale
         self.prior_scale_ = self._scale()
         self.posterior_ = self._conditioned()
         method = self._method()
@@ -186,21 +187,24 @@ class BayesianNetwork(BaseEstimator):
         options = dict(self.method_options or {})
         described = self._description()
         if described is None:
-            if not callable(self.method):
-                raise ValueError(
-                    f"got method={self.method!r}{hint(str(self.method), METHODS)} expected one of "
-                    f"{', '.join(sorted(METHODS))}, or a function of a posterior that returns a "
-                    "Method"
-                )
+            assert callable(self.method)
             return self.method(self.posterior_, **options)
         counts = _given(self, described.counts)
         return described.build(self.posterior_, **described.complete(options, counts))
 
     def _description(self) -> Description | None:
-        """Look up the method by name, or by the function of that name."""
+        """Look up the method by name, or by the function of that name; None for another function.
+
+        Raises ValueError if it is neither.
+        """
         for name, described in METHODS.items():
             if self.method in (name, described.build, getattr(bnn, name, None)):
                 return described
+        if not callable(self.method):
+            raise ValueError(
+                f"got method={self.method!r}{hint(str(self.method), METHODS)} expected one of "
+                f"{', '.join(sorted(METHODS))}, or a function of a posterior that returns a Method"
+            )
         return None
 
     def _predicted(self, X: Any, *names: str) -> list[np.ndarray]:

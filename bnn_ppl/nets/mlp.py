@@ -27,6 +27,11 @@ class MLP(nnx.Module):
         layer (Kronecker factors, local reparametrisation) do not see such layers.
     rngs
         Source of the initial weights.
+
+    Raises
+    ------
+    ValueError
+        If a hidden layer has no units.
     """
 
     def __init__(
@@ -39,7 +44,9 @@ class MLP(nnx.Module):
         features_first: bool = False,
         rngs: nnx.Rngs,
     ):
-        between = hidden if isinstance(hidden, Iterable) else [hidden]
+        between = list(hidden) if isinstance(hidden, Iterable) else [hidden]
+        if min(between, default=1) < 1:
+            raise ValueError(f"got hidden={hidden!r}, expected widths from 1 up")
         widths = [in_features, *between, out_features]
         self.layers = nnx.List([nnx.Linear(m, n, rngs=rngs) for m, n in pairwise(widths)])
         self.activation = activation
