@@ -267,6 +267,22 @@ def test_a_fit_of_many_weights_to_few_rows_is_said_to_understate_a_learnt_noise(
     assert "narrow" not in kinds(bnn.verdict(bnn.condition(known, (X[:9], Y[:9])), draws))
 
 
+def test_a_simplex_is_on_no_bound():
+    def mixed(x, y=None):
+        weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(3)))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ weights, 0.1), obs=y)
+
+    x = RNG.normal(size=(50, 3))
+    posterior = bnn.condition(mixed, (x, x.mean(1)))
+    weights = np.full((4, 100, 3), 1 / 3) + 0.02 * RNG.normal(size=(4, 100, 3))
+    weights /= weights.sum(-1, keepdims=True)
+    attrs = {"draws_from": "chain", "thin": 1, "method": "hmc"}
+    draws = draws_of_arrays({"posterior": {"weights": weights}, "sample_stats": None}, attrs)
+    found = bnn.verdict(posterior, draws)
+    assert found.converged and not found.findings
+
+
 @pytest.mark.parametrize("spread", [{"low": 0.03}, {"low": 0.001, "high": 0.032}])
 def test_a_noise_on_a_bound_of_its_prior_is_a_note(spread):
     def bounded(x, y=None):

@@ -27,10 +27,16 @@ def sites_on_bounds(posterior: Posterior, sites: dict[str, Any]) -> list[tuple[s
         for site, values in sites.items()
         if np.prod(values.shape[2:]) <= _MOST_VALUES
     }
-    positive = tuple(site for site, values in small.items() if values.min() > 0)
+    last = {site: np.asarray(values[-1, -1]) for site, values in sites.items()}
+    shapes = jax.eval_shape(posterior.unconstrain, last, posterior.examples)
+    # The values of a simplex bound each other: their support is no interval for each.
+    positive = tuple(
+        site
+        for site, values in small.items()
+        if values.min() > 0 and shapes[site].shape == last[site].shape
+    )
     if not positive:
         return []
-    last = {site: np.asarray(values[-1, -1]) for site, values in sites.items()}
     functions = posterior.constrain, posterior.unconstrain
     ends = jax.tree.map(
         np.asarray, _ends(functions, positive, active_changes())(last, posterior.examples)
