@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
+from flax import nnx
 from numpyro import handlers
 from numpyro.infer import HMC, MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
@@ -255,6 +256,19 @@ REFUSED = {
         r"got network outputs of shape \(8, 2\), expected \(rows, 1\)",
     ),
 }
+
+
+@pytest.mark.parametrize("build", [bnn.models.classifier, partial(bnn.models.regressor, noise=0.1)])
+def test_a_network_of_two_arrays_is_refused(build):
+    class Both(nnx.Module):
+        def __init__(self, *, rngs):
+            self.layer = nnx.Linear(X.shape[1], 1, rngs=rngs)
+
+        def __call__(self, x):
+            return self.layer(x), x
+
+    with pytest.raises(TypeError, match="got a tuple from the network, expected one array"):
+        bnn.condition(build(Both, PRIOR), (X, LABELS))
 
 
 @pytest.mark.parametrize("case", REFUSED)

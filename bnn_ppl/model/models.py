@@ -38,7 +38,8 @@ def classifier(net: Any, prior: Prior) -> Model:
     """
 
     def model(ready: Any, prior: Prior, x: jax.Array, y: jax.Array | None = None) -> None:
-        logits = random_network("net", net if ready is None else ready, prior)(x)
+        network = random_network("net", net if ready is None else ready, prior)
+        logits = _array(network(x))
         with numpyro.plate("data", logits.shape[0]):
             labels = dist.Categorical(logits=logits).to_event(logits.ndim - 2)
             numpyro.sample("y", labels, obs=y)
@@ -87,6 +88,8 @@ def regressor(
     ------
     ValueError
         If `noise` or `covariance` is none of these, or the network has the wrong number of outputs.
+    TypeError
+        If the network gives anything other than an array.
     """
     noise = priors.noise() if noise is None else noise
     _check_noise(noise, num_outputs, covariance)
@@ -97,7 +100,7 @@ def regressor(
     ) -> None:
         expected = (1 + heteroscedastic) * num_outputs
         network = random_network("net", net if ready is None else ready, prior)
-        output = _outputs(network(x), expected)
+        output = _outputs(_array(network(x)), expected)
         mean = output[:, :num_outputs]
         if heteroscedastic:
             std = jax.nn.softplus(output[:, num_outputs:])
@@ -147,6 +150,15 @@ def _check_noise(noise: Any, num_outputs: Any, covariance: Any) -> None:
         )
     if not np.all(np.asarray(noise) > 0):
         raise ValueError(f"got noise={noise}, expected a standard deviation above 0")
+
+
+def _array(output: Any) -> jax.Array:
+    if not hasattr(output, "ndim"):
+        raise TypeError(
+            f"got a {type(output).__name__} from the network, expected one array of outputs: wrap "
+            "the network in a module that returns the array alone"
+        )
+    return output
 
 
 def _outputs(output: jax.Array, expected: int) -> jax.Array:
