@@ -105,6 +105,18 @@ def test_posteriors_that_differ_otherwise_keep_their_own_recipe(changed):
     assert like(other, posterior(bnn.priors.fan_in(0.3))) is other
 
 
+def test_a_function_that_encloses_itself_is_no_error():
+    def conditioned():
+        def activation(x):
+            return x if activation is None else jnp.tanh(x)
+
+        net = partial(bnn.nets.MLP, 1, (2,), 1, activation=activation)
+        return bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(0.3)), (X, Y))
+
+    other = conditioned()
+    assert like(other, conditioned()) is other
+
+
 def test_what_was_changed_after_it_was_made_is_not_made_anew():
     first = posterior(bnn.priors.normal())
     assert numbers_to_run(first, bnn.nuts(first))[1] is not None

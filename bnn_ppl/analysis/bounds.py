@@ -27,14 +27,13 @@ def sites_on_bounds(posterior: Posterior, sites: dict[str, Any]) -> list[tuple[s
         for site, values in sites.items()
         if np.prod(values.shape[2:]) <= _MOST_VALUES
     }
+    positive = tuple(site for site, values in small.items() if values.min() > 0)
+    if not positive:
+        return []
     last = {site: np.asarray(values[-1, -1]) for site, values in sites.items()}
+    # The values of a simplex limit each other, so that none has an interval of its own.
     shapes = jax.eval_shape(posterior.unconstrain, last, posterior.examples)
-    # The values of a simplex bound each other: their support is no interval for each.
-    positive = tuple(
-        site
-        for site, values in small.items()
-        if values.min() > 0 and shapes[site].shape == last[site].shape
-    )
+    positive = tuple(site for site in positive if shapes[site].shape == last[site].shape)
     if not positive:
         return []
     functions = posterior.constrain, posterior.unconstrain

@@ -299,8 +299,8 @@ def _refuse_batch_statistics(name: str, posterior: Any) -> None:
 def _maker(build: Callable[..., Method], args: tuple, options: dict[str, Any]) -> Callable:
     """Return the function that builds a method with these options for another posterior.
 
-    The same one for the same options, unless these are more than numbers and words: a function
-    may have changed what it does.
+    The same function for the same options if these are numbers and strings alone: functions may
+    read values that have changed since.
     """
     maker = _same_maker if all(map(_is_plain, (*args, *options.values()))) else _new_maker
     typed = tuple(map(type, (*args, *options.values())))  # 1 equals 1.0, which is another option

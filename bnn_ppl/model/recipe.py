@@ -47,7 +47,11 @@ def like(posterior: Any, known: Any) -> Any:
     own, other = recipe_of(posterior), recipe_of(known)
     if own is None or other is None or own.of is None or other.of is None or posterior.points:
         return posterior
-    if not (_alike(own.of[0], other.of[0]) and _same(own.of[1], other.of[1])):
+    try:
+        alike = _alike(own.of[0], other.of[0]) and _same(own.of[1], other.of[1])
+    except (RecursionError, ValueError):  # a function encloses itself, or a name not yet assigned
+        return posterior
+    if not alike:
         return posterior
     made = other.make(own.numbers)
     return made._replace(recipe=other._replace(made=made, numbers=own.numbers))

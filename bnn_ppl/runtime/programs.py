@@ -18,6 +18,7 @@ _NUM_KEPT = 32  # compiled programs; a run has four to seven
 _SETTINGS = ("jax_default_device", "jax_disable_most_optimizations", "jax_optimization_level")
 
 _kept: OrderedDict[tuple, jax.stages.Compiled] = OrderedDict()
+# Freed with their traces, which the functions traced keep.
 _of_trace: WeakKeyDictionary[Any, dict[tuple, jax.stages.Compiled]] = WeakKeyDictionary()
 
 

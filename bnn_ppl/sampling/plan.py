@@ -13,8 +13,9 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import bytes_of, memory_limit, over_chains, products_in, to_host
-from bnn_ppl.sampling.compiled_loop import CompiledLoop, one_record, without_batches
+from bnn_ppl.sampling.compiled_loop import CompiledLoop, one_record
 from bnn_ppl.sampling.lengths import lengths_of
+from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.points import maker_of, prepared_points
 from bnn_ppl.sampling.start import Keep, Prepared, prepare
 from bnn_ppl.sampling.starting_method import prepared_start
@@ -214,9 +215,9 @@ def _trial(loop: CompiledLoop, states: Tree, num: int, seconds: float) -> tuple[
 
 
 def _gradient_seconds(posterior: Posterior, prepared: Prepared) -> float:
-    # A stream's examples are no more than a few batches: they are taken as they are.
-    phase = prepared.phases[1]
-    batches = phase.minibatches if prepared.stream is None else without_batches(phase).minibatches
+    # A stream's examples are few: all of them are taken.
+    all_rows = Minibatches(None, False)
+    batches = prepared.phases[1].minibatches if prepared.stream is None else all_rows
 
     def on_chain(position: Tree, key: jax.Array, data: Tree) -> Tree:
         _, batch = batches.next(batches.order(key, 0, data), key, 0, data)
