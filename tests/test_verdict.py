@@ -196,6 +196,110 @@ def test_a_distribution_without_a_mean_is_judged_by_its_density():
     assert kinds(bnn.verdict(posterior, drawn(apart)))[0] == "disagree"
 
 
+def test_a_noise_of_few_rows_must_mix_too():
+    group = (np.arange(500) >= 497).astype(int)
+
+    def two_groups(x, y=None):
+        x, group = x
+        slope = numpyro.sample("slope", dist.Normal(0, 2))
+        noise = numpyro.sample("noise", dist.HalfNormal(1).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(slope * x[:, 0], noise[group]), obs=y)
+
+    rows = np.r_[0:100, 497:500]
+    posterior = bnn.condition(two_groups, ((X[rows], group[rows]), Y[rows]))
+    shape = 4, 100
+
+    def found(of_the_few):
+        noise = np.stack([np.full(shape, 0.1), np.broadcast_to(of_the_few, shape)], -1)
+        noise = noise * np.exp(0.1 * RNG.normal(size=noise.shape))
+        slope = 2 + 0.005 * RNG.normal(size=shape)
+        return bnn.verdict(
+            posterior, draws_of_arrays({"posterior": {"slope": slope, "noise": noise}})
+        )
+
+    assert found(0.5).converged
+    apart = found(np.array([[0.5], [2.46], [0.5], [0.5]]))
+    assert kinds(apart)[0] == "disagree"
+    assert "R-hat of predicted standard deviations at training rows" in apart.text
+
+
+def test_chains_may_differ_in_how_close_a_noise_is_to_its_floor(posterior):
+    close = drawn(noise=0.1 * (1 + np.array([[0.0], [0.0], [0.0], [0.03]])))
+    assert bnn.diagnostics.rhat(close.posterior["noise"].values) > 1.05
+    assert bnn.verdict(posterior, close).converged
+
+
+def masked(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0, 2))
+    noise = numpyro.sample("noise", dist.TruncatedNormal(0.0, 1.0, low=0.01))
+    with numpyro.plate("data", len(x)), numpyro.handlers.mask(mask=x[:, 0] <= 0):
+        numpyro.sample("y", dist.Normal(slope * x[:, 0], noise), obs=y)
+
+
+@pytest.mark.parametrize("how", ["mask", "weight"])
+def test_rows_that_the_likelihood_leaves_out_do_not_count(how):
+    y = np.where(X[:, 0] > 0, 1000.0, Y)
+    x = X if how == "mask" else (X, (X[:, 0] <= 0).astype(float))
+    model = masked if how == "mask" else bnn.models.weighted(line)
+    posterior = bnn.condition(model, (x, y))
+    assert bnn.verdict(posterior, drawn()).converged
+    wrong = bnn.verdict(posterior, drawn(-1.0))
+    assert kinds(wrong) == ["worse_than_mean"] and "scale the y" not in wrong.text
+
+
+@pytest.mark.parametrize(("weight", "worse"), [(1.0, True), (0.01, False)])
+def test_rows_count_as_often_as_their_weights_say(weight, worse):
+    x, y = np.tile([[-1.0], [1.0], [2.0]], (30, 1)), np.tile([3.0, 1.0, 2.0], 30)
+    weights = np.tile([weight, 1.0, 1.0], 30)
+    posterior = bnn.condition(bnn.models.weighted(line), ((x, weights), y))
+    found = bnn.verdict(posterior, drawn(slope=1.0, noise=0.3))
+    assert ("worse_than_mean" in kinds(found)) == worse
+
+
+def intercept(x, y=None):
+    level = numpyro.sample("level", dist.Normal(0, 2))
+    noise = numpyro.sample("noise", dist.HalfNormal(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(level, noise), obs=y)
+
+
+def spread_alone(x, y=None):
+    noise = numpyro.sample("noise", dist.HalfNormal(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(0, noise), obs=y)
+
+
+@pytest.mark.parametrize("model", [intercept, spread_alone])
+def test_models_whose_mean_is_the_same_for_all_rows(model):
+    y = RNG.normal(size=50) + 0.1
+    posterior = bnn.condition(model, (X[:50], y))
+    shape = 4, 100
+    values = {"noise": 1 + 0.1 * RNG.normal(size=shape)}
+    if model is intercept:
+        values["level"] = y.mean() + 0.15 * RNG.normal(size=shape)
+    found = bnn.verdict(posterior, draws_of_arrays({"posterior": values}))
+    assert found.converged and not found.findings
+    values["noise"] += np.array([[0], [0], [0], [0.5]])
+    found = bnn.verdict(posterior, draws_of_arrays({"posterior": values}))
+    assert kinds(found)[0] == "disagree"
+
+
+def test_a_network_that_has_died_is_no_better_than_the_mean():
+    net = partial(bnn.nets.MLP, 1, (4,), 1)
+    model = bnn.models.regressor(net, bnn.priors.normal(1), bnn.priors.noise())
+    posterior = bnn.condition(model, (X, Y))
+    shape = 4, 50
+    values = {
+        site: 0.01 * RNG.normal(size=(*shape, *size))
+        for site, size in posterior.value_shapes().items()
+    }
+    values["net.layers.0.bias"] -= 100
+    values["noise"] = 2 + np.abs(values["noise"])
+    found = bnn.verdict(posterior, draws_of_arrays({"posterior": values}))
+    assert "worse_than_mean" in kinds(found)
+
+
 def test_fits_say_how_training_ended(posterior):
     found = bnn.verdict(posterior, fitted(training_ended=1))
     assert found.converged

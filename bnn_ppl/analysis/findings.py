@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from scipy.stats import norm
 
 from bnn_ppl.analysis.bounds import sites_on_bounds
-from bnn_ppl.analysis.rank_statistics import diagnose, quantile_of_defined
-from bnn_ppl.analysis.training_rows import Seen
+from bnn_ppl.analysis.mixing import LEAST_DRAWS, Mixing
+from bnn_ppl.analysis.training_rows import Seen, mean_depends_on_x
 from bnn_ppl.methods.shared.held_out_noise import noise_sites
 from bnn_ppl.model.posterior import Posterior
 
@@ -19,7 +20,6 @@ MOST_RHAT = 1.05
 # The least effective sample size of 95 % of the function values: a mean then has a standard error
 # of a tenth of the posterior's sd. Vehtari et al. (2021) ask 400, for tails too.
 LEAST_ESS = 100
-LEAST_DRAWS = 4  # a chain, below which R-hat is not defined
 # Error of a temperature, beyond that of its estimate. A Gaussian's variance is proportional to it,
 # so this is 2.5 % of a standard deviation.
 MOST_TEMPERATURE_ERROR = 0.05
@@ -40,7 +40,6 @@ _ADVICE = {
     "exponent": "more particles (num_particles)",
     "swap_rejection_rate": "more draws, or more replicas (num_replicas)",
 }
-_MOST_SCALARS = 1000  # of which R-hat and ESS are computed
 
 
 class Finding(NamedTuple):
@@ -54,7 +53,7 @@ class Finding(NamedTuple):
 # --- predictions against y
 
 
-def of_values(sample: Seen, sampled: bool) -> Iterator[Finding]:
+def of_values(posterior: Posterior, sample: Seen, sampled: bool) -> Iterator[Finding]:
     """Find draws that are not finite, and predictions that are no better than without x."""
     drawn = sample.center.shape[:2]
     finite = ~np.isnan(sample.log_prob.reshape(*drawn, -1)).any(2)
@@ -69,30 +68,48 @@ def of_values(sample: Seen, sampled: bool) -> Iterator[Finding]:
     of_fit = "more steps (num_warmup), or another learning rate"
     advice = "more warm-up, shorter steps, or start from a fit (init=)" if sampled else of_fit
     if sample.kind == "mean" and sample.center.shape[2:] == sample.y.shape:
-        yield from _against_mean(sample, advice)
+        yield from _against_mean(posterior, sample, advice)
     elif sample.kind == "probs" and sample.center.shape[2:-1] == sample.y.shape:
         yield from _against_frequencies(sample, advice)
 
 
-def _against_mean(sample: Seen, advice: str) -> Iterator[Finding]:
-    y = sample.y.astype(float)
-    rmse = np.sqrt(np.mean((sample.mean - y) ** 2))
-    spread = np.sqrt(np.mean((y - sample.y_average) ** 2))
-    if rmse >= spread > 0:
-        yield Finding(
-            "worse_than_mean",
-            f"WORSE THAN PREDICTING THE TRAINING MEAN (RMSE {rmse:.3g}, sd of y {spread:.3g})",
-            advice,
-        )
+def _against_mean(posterior: Posterior, sample: Seen, advice: str) -> Iterator[Finding]:
+    y, average = sample.y.astype(float), sample.y_average
+    rmse = np.sqrt(_over_rows(sample, (sample.mean - y) ** 2))
+    spread = np.sqrt(_over_rows(sample, (y - average) ** 2))
+    if not rmse >= spread > 0:
+        return
+    # The spread of y may be all that can be known of it.
+    sd = np.sqrt(np.average((y - average) ** 2, 0, sample.row_weights))
+    log_normal = norm.logpdf(y, average, np.maximum(sd, 1e-38))
+    better = _total(sample, sample.log_score) >= _total(sample, log_normal)
+    if better or not mean_depends_on_x(posterior, sample.x):
+        return
+    yield Finding(
+        "worse_than_mean",
+        f"WORSE THAN PREDICTING THE TRAINING MEAN (RMSE {rmse:.3g}, sd of y {spread:.3g})",
+        advice,
+    )
+
+
+def _over_rows(sample: Seen, values: np.ndarray) -> float:
+    """Average values (row, ...) by how often the likelihood counts each row."""
+    return float(np.average(values.reshape(len(values), -1).mean(1), weights=sample.row_weights))
+
+
+def _total(sample: Seen, log_scores: np.ndarray) -> float:
+    """Average over rows the sum of the outputs' log scores."""
+    return _over_rows(sample, log_scores.reshape(len(log_scores), -1).sum(1))
 
 
 def _against_frequencies(sample: Seen, advice: str) -> Iterator[Finding]:
     """Compare with class frequencies; a rare class may be learnt without ever being predicted."""
     frequency = sample.y_average
-    accuracy = np.mean(sample.mean.argmax(-1) == sample.y)
-    share = np.mean(sample.y == frequency.argmax())
-    log_score = np.mean(np.log(np.maximum(frequency, 1e-38))[sample.y])
-    if share < 1 and accuracy <= share and np.mean(sample.log_score) < log_score:
+    accuracy = _over_rows(sample, sample.mean.argmax(-1) == sample.y)
+    share = _over_rows(sample, sample.y == frequency.argmax())
+    log_score = _over_rows(sample, np.log(np.maximum(frequency, 1e-38))[sample.y])
+    worse = _over_rows(sample, sample.log_score) < log_score
+    if share < 1 and accuracy <= share and worse:
         yield Finding(
             "worse_than_mean",
             f"NO BETTER THAN THE MOST FREQUENT CLASS (accuracy {accuracy:.2f}, its share "
@@ -122,24 +139,6 @@ def scale_advice(sample: Seen) -> str | None:
 # --- chains
 
 
-def mixing(sample: Seen) -> tuple[float, float]:
-    """R-hat that 95 % of the function values stay below, and ESS that 95 % exceed."""
-    values = sample.center.reshape(*sample.center.shape[:2], -1)
-    if values.shape[1] < LEAST_DRAWS:
-        return np.nan, np.nan
-    if values.shape[2] > _MOST_SCALARS:
-        chosen = np.random.default_rng(0).choice(values.shape[2], _MOST_SCALARS, replace=False)
-        values = values[:, :, chosen]
-    if len(values) == 1 and values.shape[1] >= 2 * LEAST_DRAWS:  # a chain against itself
-        half = values.shape[1] // 2
-        values = np.concatenate([values[:, :half], values[:, -half:]])
-    block = np.ascontiguousarray(values.transpose(2, 0, 1))
-    rhat, ess = diagnose(block, ("rhat", "bulk"))
-    moving = np.isfinite(ess) & (np.ptp(block, axis=(1, 2)) > 0)
-    # A probability that is 1 in all draws says nothing; one that never moves in a chain does.
-    return quantile_of_defined(rhat[moving], 0.95), quantile_of_defined(ess[moving], 0.05)
-
-
 def of_tempering(draws: Any) -> Iterator[Finding]:
     """Find particles on their way from the prior to the posterior."""
     stats = draws.get("sample_stats", {})
@@ -157,10 +156,11 @@ def _advice(draws: Any, usual: str) -> str:
     return next((advice for name, advice in _ADVICE.items() if name in stats), usual)
 
 
-def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Finding]:
+def of_chains(sample: Seen, draws: Any, mixes: Mixing) -> Iterator[Finding]:
     """Find chains of a sampler that disagree, mix slowly or are at another temperature."""
     num_chains, num_draws = sample.center.shape[:2]
-    moves = np.ptp(sample.center, axis=1).any()
+    seen = (sample.center, sample.log_prob)  # where y's mean is known, its spread may still move
+    moves = any(np.ptp(values, axis=1).any() for values in seen)
     if num_draws < LEAST_DRAWS:
         yield Finding(
             "few_draws",
@@ -169,11 +169,11 @@ def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Fin
         )
     elif not moves:
         yield Finding("stuck", "no chain moves", "shorter steps, or more warm-up")
-    elif rhat > MOST_RHAT and _met(draws).get("rhat", np.inf) > MOST_RHAT:
+    elif mixes.rhat > MOST_RHAT and _met(draws).get("rhat", np.inf) > MOST_RHAT:
         who = "chains disagree" if num_chains > 1 else "the chain has not settled"
         yield Finding(
             "disagree",
-            f"{who} (R-hat of predictions at training rows {rhat:.3g}, expected at most "
+            f"{who} (R-hat of {mixes.rhat_of} at training rows {mixes.rhat:.3g}, expected at most "
             f"{MOST_RHAT})",
             _advice(
                 draws,
@@ -183,11 +183,11 @@ def of_chains(sample: Seen, draws: Any, rhat: float, ess: float) -> Iterator[Fin
     # The ESS of some draws tells that of all only if it could have been large enough.
     telling = sample.every == 1 or num_chains * num_draws >= 2 * LEAST_ESS
     met = _met(draws).get("ess", 0) >= LEAST_ESS
-    if moves and telling and ess < LEAST_ESS and not met:
+    if moves and telling and mixes.ess < LEAST_ESS and not met:
         yield Finding(
             "few_independent",
-            f"only {ess:.0f} independent draws (ESS of predictions at training rows, expected "
-            f"{LEAST_ESS})",
+            f"only {mixes.ess:.0f} independent draws (ESS of {mixes.ess_of} at training rows, "
+            f"expected {LEAST_ESS})",
             _advice(draws, "more draws, or more steps between them (thin)"),
         )
     yield from _of_temperatures(draws)

@@ -54,6 +54,17 @@ def probs_or_mean(predictive: dist.Distribution) -> tuple[str, Array]:
     return "mean", predictive.mean
 
 
+def center_and_sd(predictive: dist.Distribution) -> dict[str, Array]:
+    """Give what :func:`probs_or_mean` gives by name and, beside a mean, the "sd" if it is known."""
+    name, center = probs_or_mean(predictive)
+    if name == "probs":
+        return {name: center}
+    try:
+        return {name: center, "sd": jnp.sqrt(predictive.variance)}
+    except NotImplementedError:  # of some distributions only the mean is known
+        return {name: center}
+
+
 def each_output(predictive: dist.Distribution) -> dist.Distribution:
     """Give the distribution of each output where several form one event."""
     while isinstance(predictive, dist.Independent):

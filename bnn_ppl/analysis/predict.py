@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bnn_ppl.analysis.mixing import Mixing, mixing_of
 from bnn_ppl.analysis.per_draw import (
     Array,
     Predictive,
     Tree,
+    center_and_sd,
     compiled,
     known_of,
     of_draws,
@@ -209,18 +211,15 @@ def function_draws(
         As :func:`predict`.
     """
     check_arguments(posterior=posterior, draws=draws)
-    posterior = with_points_of(draws, posterior)
-    x = checked_inputs(posterior, x)
-    centers = compiled(_centers, posterior)
-    known: list[Array] | None = None
+    return _as_draws(_functions(_centers, posterior, draws, x), draws)
 
-    def of_block(block: Tree, first: int) -> dict[str, Array]:
-        nonlocal known
-        known = known_of(posterior, block, x) if first == 0 else known
-        return centers(block, x, known)
 
-    functions = _map_draws(of_block, posterior, draws)
-    return _as_draws(functions, draws)
+def mixing_at(posterior: Posterior, draws: "arviz.InferenceData", x: Any) -> tuple[Mixing, bool]:
+    """Diagnose what the draws predict at x, and say whether all of it is finite."""
+    functions = _functions(_centers_and_sds, posterior, draws, x)
+    sd = functions.pop("sd", None)
+    (center,) = functions.values()
+    return mixing_of(center, sd), bool(np.isfinite(center).all())
 
 
 def predictive_draws(
@@ -285,6 +284,22 @@ def _as_draws(functions: dict[str, np.ndarray], draws: Any) -> "arviz.InferenceD
     return inference_data(functions, {}, None, dict(draws.attrs), dims=dims)
 
 
+def _functions(
+    program: Callable, posterior: Posterior, draws: Any, x: Any
+) -> dict[str, np.ndarray]:
+    posterior = with_points_of(draws, posterior)
+    x = checked_inputs(posterior, x)
+    of_draws = compiled(program, posterior)
+    known: list[Array] | None = None
+
+    def of_block(block: Tree, first: int) -> dict[str, Array]:
+        nonlocal known
+        known = known_of(posterior, block, x) if first == 0 else known
+        return of_draws(block, x, known)
+
+    return _map_draws(of_block, posterior, draws)
+
+
 def _map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
     """Apply a function of a block of draws and the first one's number to all; join by chain."""
     sites = sites_to_predict(posterior, draws)
@@ -303,11 +318,14 @@ def _centers(
     predictive: Predictive, block: Tree, x: Tree, known: list[Array] | None
 ) -> dict[str, Array]:
     at = of_draws(predictive, block, x, known)
+    return jax.lax.map(lambda values: dict([probs_or_mean(at(values))]), block)
 
-    def one(values: Tree) -> dict[str, Array]:
-        return dict([probs_or_mean(at(values))])
 
-    return jax.lax.map(one, block)
+def _centers_and_sds(
+    predictive: Predictive, block: Tree, x: Tree, known: list[Array] | None
+) -> dict[str, Array]:
+    at = of_draws(predictive, block, x, known)
+    return jax.lax.map(lambda values: center_and_sd(at(values)), block)
 
 
 def _drawn(

@@ -3,10 +3,11 @@
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
-from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, of_draws, probs_or_mean
+from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, center_and_sd, compiled, of_draws
 from bnn_ppl.analysis.recomputed import sites_to_judge
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
@@ -25,8 +26,10 @@ class Seen(NamedTuple):
     x: Tree
     y: np.ndarray  # (row, ...)
     y_average: np.ndarray  # of all training rows: (...), or frequencies (class,)
+    row_weights: np.ndarray  # (row,): how often the likelihood counts each, above 0
     kind: str  # of the next: "probs", "mean", or "log_prob" for a distribution without a mean
     center: np.ndarray  # (chain, draw, row, ...[, class])
+    sd: np.ndarray | None  # (chain, draw, row, ...): of y, where it has a mean and that is known
     log_prob: np.ndarray  # (chain, draw, row, ...): of y
     log_weights: np.ndarray  # (chain, draw); the weights sum to 1
     sites: dict[str, Any]  # arrays (chain, draw, ...) of the draws looked at, unread
@@ -47,10 +50,35 @@ class Seen(NamedTuple):
 
 def some_rows(posterior: Posterior) -> tuple[Tree, Array]:
     """Take the same at most 200 training rows each time, spread evenly."""
-    x, y = posterior.examples
+    return _some_rows(posterior, weights_of_rows(posterior))[:2]
+
+
+def _some_rows(posterior: Posterior, weights: np.ndarray) -> tuple[Tree, Array, np.ndarray]:
+    """Take these with their weights; none of weight 0."""
+    rows = *posterior.examples, weights
+    if (weights == 0).any():
+        rows = jax.tree.map(lambda leaf: leaf[weights > 0], rows)
+    y = rows[1]
     values = max(1, y.size // len(y))
-    num_rows = min(len(y), _ROWS, max(1, _VALUES_OF_Y // values))
-    return spread((x, y), num_rows)
+    return spread(rows, min(len(y), _ROWS, max(1, _VALUES_OF_Y // values)))
+
+
+def weights_of_rows(posterior: Posterior) -> np.ndarray:
+    """Say how often the likelihood counts each of `posterior.examples`: 0 where it is masked."""
+    posterior = posterior.whole
+    values = {
+        site: jax.ShapeDtypeStruct(shape, float) for site, shape in posterior.value_shapes().items()
+    }
+    anywhere = jax.eval_shape(posterior.unconstrain, values)
+
+    def scale(data: Tree) -> Array | None:
+        position = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), anywhere)
+        return posterior.terms(position, data).row_scale
+
+    if jax.eval_shape(scale, posterior.examples) is None:
+        return np.ones(len(posterior.examples[1]))
+    weights = np.asarray(jax.jit(scale)(posterior.examples))
+    return weights if weights.any() else np.ones_like(weights)
 
 
 def spread(rows: Tree, most: int) -> Tree:
@@ -67,8 +95,9 @@ def spread(rows: Tree, most: int) -> Tree:
 
 def seen(posterior: Posterior, draws: Any) -> Seen:
     """Predict some training rows with draws spread evenly over the chains."""
-    x, y = some_rows(posterior)
     posterior = with_points_of(draws, posterior)
+    row_weights = weights_of_rows(posterior)
+    x, y, weights_seen = _some_rows(posterior, row_weights)
     sites = sites_of(posterior, draws)
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
     every = _stride(sites, num_chains, num_draws)
@@ -82,23 +111,42 @@ def seen(posterior: Posterior, draws: Any) -> Seen:
             for block in _blocks(sites_to_judge(posterior, sites), weights)
         ]
     each, log_prob = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    sd = each.pop("sd", None)
     ((kind, center),) = each.items()
     # NumPyro gives NaN as the mean of a Cauchy distribution.
     if kind == "mean" and np.isnan(center).all() and np.isfinite(log_prob).any():
-        kind, center = "log_prob", log_prob
+        kind, center, sd = "log_prob", log_prob, None
+
+    def by_chain(values: np.ndarray) -> np.ndarray:
+        return values.reshape(*weights.shape, *values.shape[1:])
+
+    all_y = np.asarray(posterior.examples[1])
     with np.errstate(divide="ignore"):
         log_weights = np.log(weights / weights.sum())
     return Seen(
-        x,
-        np.asarray(y),
-        _average(np.asarray(posterior.examples[1]), center.shape[-1] if kind == "probs" else None),
-        kind,
-        center.reshape(*weights.shape, *center.shape[1:]),
-        log_prob.reshape(*weights.shape, *log_prob.shape[1:]),
-        log_weights,
-        sites,
-        every,
+        x=x,
+        y=np.asarray(y),
+        y_average=_average(all_y, row_weights, center.shape[-1] if kind == "probs" else None),
+        row_weights=weights_seen,
+        kind=kind,
+        center=by_chain(center),
+        sd=None if sd is None else by_chain(sd),
+        log_prob=by_chain(log_prob),
+        log_weights=log_weights,
+        sites=sites,
+        every=every,
     )
+
+
+def mean_depends_on_x(posterior: Posterior, x: Tree) -> bool:
+    """Whether the mean of y differs from row to row, at a draw from the prior."""
+    if posterior.batch_statistics is not None:
+        return True
+    try:
+        mean = posterior.predictive(posterior.from_prior(jax.random.key(0)), x).mean
+    except NotImplementedError:  # an improper prior cannot be sampled
+        return True
+    return bool(np.ptp(np.asarray(mean), axis=0).any())
 
 
 def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:
@@ -109,10 +157,11 @@ def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:
     return -(-num_draws // chosen)
 
 
-def _average(y: np.ndarray, num_classes: int | None) -> np.ndarray:
+def _average(y: np.ndarray, weights: np.ndarray, num_classes: int | None) -> np.ndarray:
     if num_classes is None or y.dtype.kind not in "iub":
-        return y.mean(0, dtype=float)
-    counts = np.bincount(y.reshape(-1).astype(int), minlength=num_classes)
+        return np.average(y.astype(float), 0, weights)
+    of_each = np.repeat(weights, y.size // len(y))
+    counts = np.bincount(y.reshape(-1).astype(int), of_each, minlength=num_classes)
     return counts / counts.sum()
 
 
@@ -130,7 +179,7 @@ def _each(predictive: Predictive, block: Tree, x: Tree, y: Array) -> tuple[dict[
         distribution = at(values)
         log_prob = distribution.log_prob(y)
         try:
-            return dict([probs_or_mean(distribution)]), log_prob
+            return center_and_sd(distribution), log_prob
         except NotImplementedError:  # a distribution without a mean
             return {"log_prob": log_prob}, log_prob
 

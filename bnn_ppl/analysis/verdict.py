@@ -8,7 +8,6 @@ import numpy as np
 from bnn_ppl.analysis.diagnostics import log_evidence
 from bnn_ppl.analysis.findings import (
     Finding,
-    mixing,
     of_bounds,
     of_chains,
     of_divergences,
@@ -19,6 +18,7 @@ from bnn_ppl.analysis.findings import (
     scale_advice,
 )
 from bnn_ppl.analysis.linearised import is_single_laplace
+from bnn_ppl.analysis.mixing import Mixing, mixing_of
 from bnn_ppl.analysis.training_rows import seen
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.model.arguments import check_arguments
@@ -72,10 +72,11 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     Verdict
         ``converged``; ``text``, one line; ``findings``, each with ``kind``, ``text`` and
         ``advice``, worst first. Chains of a sampler are judged by R-hat and effective sample size
-        of the predictions, temperatures and divergences; fits by whether their objective stopped
-        improving and how far they fit the data below the point they started from; all by whether
-        they predict better than no network. Members of an ensemble that differ, sites on a bound
-        of their prior and single divergences are notes: they leave ``converged`` True.
+        of the predictions (for regressions, of means and of standard deviations of y), by
+        temperatures and by divergences; fits by whether their objective stopped improving and how
+        far they fit the data below the point they started from; all by whether they predict better
+        than no network. Members of an ensemble that differ, sites on a bound of their prior and
+        single divergences are notes: they leave ``converged`` True.
 
     Raises
     ------
@@ -91,10 +92,13 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     posterior = with_points_of(draws, posterior.whole)
     sample = seen(posterior, draws)
     sampled = draws.attrs.get("draws_from", "chain") == "chain" and draws.attrs.get("thin", 1) > 0
-    rhat, ess = mixing(sample) if sampled or len(sample.center) > 1 else (np.nan, np.nan)
-    found = [*of_tempering(draws), *of_values(sample, sampled), *of_divergences(draws)]
+    several = sampled or len(sample.center) > 1
+    # Each fit of an ensemble may have a noise of its own.
+    sd = sample.sd if sampled else None
+    mixes = mixing_of(sample.center, sd) if several else Mixing(np.nan, np.nan)
+    found = [*of_tempering(draws), *of_values(posterior, sample, sampled), *of_divergences(draws)]
     if "not_finite" not in {finding.kind for finding in found}:
-        found += of_chains(sample, draws, rhat, ess) if sampled else of_fits(sample, draws, rhat)
+        found += of_chains(sample, draws, mixes) if sampled else of_fits(sample, draws, mixes.rhat)
         found += [] if sampled else of_few_rows(posterior, draws)
         found += of_bounds(posterior, sample)
     advice = scale_advice(sample)
@@ -102,7 +106,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
         found = [f._replace(advice=advice) if f.kind in _OF_SCALE else f for f in found]
     found.sort(key=lambda finding: _WORST_FIRST.index(finding.kind))
     converged = all(finding.kind in _NOTES for finding in found)
-    good = _good_chains(draws, rhat, ess) if sampled else _good_fits(draws)
+    good = _good_chains(draws, mixes) if sampled else _good_fits(draws)
     return Verdict(converged, _in_words(found, good if converged else None), tuple(found))
 
 
@@ -114,15 +118,15 @@ def _in_words(found: list[Finding], good: str | None) -> str:
     return f"{worst.text}: {worst.advice}{also}"
 
 
-def _good_chains(draws: Any, rhat: float, ess: float) -> str:
+def _good_chains(draws: Any, mixes: Mixing) -> str:
     bias = _bias(draws)
     bias = f"; bias: {bias}" if bias and not bias.startswith("none") else ""
     evidence = ""
     if "log_evidence" in draws.get("fitted", {}):
         evidence = "; log evidence {:.2f}, standard error {:.2g}".format(*log_evidence(draws))
     return (
-        f"converged: R-hat of predictions at training rows {rhat:.2f}, {ess:.0f} independent draws"
-        f"{evidence}{bias}"
+        f"converged: R-hat of predictions at training rows {mixes.rhat:.2f}, {mixes.ess:.0f} "
+        f"independent draws{evidence}{bias}"
     )
 
 

@@ -27,6 +27,8 @@ Values = dict[str, Array]
 Data = tuple[Any, Array]
 Batch = Data | tuple[Any, Array, Array]
 
+_WRAPPED = dist.Independent | ExpandedDistribution
+
 
 class Terms(NamedTuple):
     """What a log-density is the sum of; ``posterior.total`` adds it up.
@@ -46,8 +48,8 @@ class Terms(NamedTuple):
         Mean and standard deviation of the prior, by site, where it is Gaussian given the other
         sites; they broadcast to the site.
     row_scale
-        What each row's log-likelihood was multiplied by (``numpyro.handlers.scale``), (rows,); None
-        where nothing scales it.
+        What each row's log-likelihood was multiplied by (``numpyro.handlers.scale``; 0 where
+        ``numpyro.handlers.mask`` hides the row), (rows,); None where nothing scales it.
     """
 
     log_priors: dict[str, Array]
@@ -299,16 +301,30 @@ def _by_row(trace: dict) -> Array:
 
 def _row_scale(trace: dict) -> Array | None:
     (observed,) = observed_sites(trace)
-    if observed["scale"] is None:
-        return None
     scale, shape = observed["scale"], observed["fn"].batch_shape
+    mask = _mask_of_rows(observed["fn"])
+    if scale is None:
+        return mask
     whole = (1,) * (len(shape) - jnp.ndim(scale)) + jnp.shape(scale)  # as it broadcasts
     if not shape or math.prod(whole[1:]) > 1:
         raise ValueError(
             f"got a scale of shape {jnp.shape(scale)} for y of batch shape {shape}, expected one "
             "for all outputs of a row: scale the plate of rows, of shape (rows, 1) there"
         )
-    return jnp.broadcast_to(scale, shape).reshape(shape[0], -1)[:, 0]
+    scale = jnp.broadcast_to(scale, shape).reshape(shape[0], -1)[:, 0]
+    return scale if mask is None else scale * mask
+
+
+def _mask_of_rows(distribution: dist.Distribution) -> Array | None:
+    """Give 0 for rows with all outputs masked, 1 for others; None without a mask."""
+    rows = distribution.batch_shape[:1]
+    while isinstance(distribution, _WRAPPED | dist.MaskedDistribution):
+        if isinstance(distribution, dist.MaskedDistribution) and rows:
+            mask = jnp.broadcast_to(distribution._mask, distribution.batch_shape)
+            by_row = mask.reshape(*mask.shape[:1], -1).any(-1)
+            return jnp.broadcast_to(by_row, rows).astype(float)
+        distribution = distribution.base_dist
+    return None
 
 
 def _normal(site: dict) -> tuple[Array, Array] | None:
@@ -320,7 +336,7 @@ def _normal(site: dict) -> tuple[Array, Array] | None:
 
 def innermost(distribution: dist.Distribution) -> dist.Distribution:
     """Strip plates and event dimensions: the distribution whose parameters have their own shape."""
-    while isinstance(distribution, dist.Independent | ExpandedDistribution):
+    while isinstance(distribution, _WRAPPED):
         distribution = distribution.base_dist
     return distribution
 

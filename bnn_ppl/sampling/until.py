@@ -10,10 +10,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from bnn_ppl.analysis import diagnostics
 from bnn_ppl.analysis.per_draw import probs_or_mean
-from bnn_ppl.analysis.predict import function_draws
-from bnn_ppl.analysis.rank_statistics import quantile_of_defined
+from bnn_ppl.analysis.predict import mixing_at
 from bnn_ppl.analysis.training_rows import spread
 from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
@@ -47,8 +45,8 @@ class Goal(NamedTuple):
 class Reached(NamedTuple):
     """What a look found."""
 
-    rhat: float  # 95 % quantile over the predictions
-    ess: float  # 5 % quantile, of the bulk
+    rhat: float  # 95 % quantile over the means of y, or its sds if that is larger
+    ess: float  # 5 % quantile, of the bulk; likewise
     finite: bool
 
 
@@ -218,12 +216,8 @@ def _look(goal: Goal, posterior: Posterior, recorder: Memory | Folder, done: Pro
     draws = recorder.result(done, {})
     reached = Reached(math.nan, math.nan, False)
     if jax.process_index() == 0:
-        functions: Any = function_draws(posterior, draws, goal.x)
-        (values,) = (each.values for each in functions.posterior.data_vars.values())
-        rhat, ess = diagnostics.rhat(values), diagnostics.ess(values)
-        finite = bool(np.isfinite(values).all())
-        # Predictions that never move have no R-hat.
-        reached = Reached(quantile_of_defined(rhat, 0.95), quantile_of_defined(ess, 0.05), finite)
+        mixes, finite = mixing_at(posterior, draws, goal.x)
+        reached = Reached(mixes.rhat, mixes.ess, finite)
     return Reached(*map(agreed, reached))
 
 
