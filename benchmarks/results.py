@@ -92,8 +92,13 @@ def results(pages: dict[str, str], tables: "Tables") -> str:
     parts = [PLACE.sub(lambda found: tables.with_origin(found.group(1)), first).strip()]
     for text in pages.values():
         lowered = re.sub("^#", "##", text.split("\n\n", 1)[1], flags=re.MULTILINE)
-        parts.append(lowered.strip().replace("](../", "](../docs/"))
+        parts.append(_links_from_here(lowered.strip()))
     return "\n\n".join([NOTE.format("benchmarks/studies/"), *parts]) + "\n"
+
+
+def _links_from_here(text: str) -> str:
+    text = text.replace("](../", "](../docs/")
+    return re.sub(r"\]\((\w+\.md)", r"](../docs/results/\1", text)
 
 
 def index(pages: dict[str, str]) -> str:

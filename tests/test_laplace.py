@@ -1001,7 +1001,20 @@ def test_a_likelihood_without_an_exact_sum_is_refused_but_for_its_empirical_curv
         laplace(posterior, "full")
     laplace(posterior, "full", curvature="empirical")
     with pytest.raises(ValueError, match="calls no dense or convolutional layer.*'diagonal'"):
-        laplace(posterior, curvature="empirical")
+        laplace(posterior, "kronecker", curvature="empirical")
+
+
+@pytest.mark.parametrize(("width", "expected"), [(3, "full"), (8001, "diagonal")])
+def test_without_layers_the_default_is_the_best_structure_that_fits(width, expected):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([width]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w[:3], 1.0), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    assert laplace(posterior).settings["structure"] == expected
+    network = with_network(partial(bnn.nets.MLP, 3, (2,), 3), X)
+    assert laplace(network).settings["structure"] == "kronecker"
 
 
 def test_too_many_outputs_to_sum_over_are_refused():

@@ -726,6 +726,8 @@ REFUSED_OPTIONS = {
     "temperature 0": ({"temperature": 0}, "got temperature=0, expected a finite number above 0"),
     "temperature below 0": ({"temperature": -1.0}, "got temperature=-1.0, expected"),
     "temperature NaN": ({"temperature": math.nan}, "got temperature=nan, expected"),
+    "temperature as text": ({"temperature": "1"}, "got temperature='1', expected a finite number"),
+    "temperatures": ({"temperature": np.ones(2)}, "got temperature=array.*expected a finite"),
     "temperature infinite": ({"temperature": math.inf}, "got temperature=inf, expected"),
     "tempered misspelt": (
         {"tempered": "prior"},

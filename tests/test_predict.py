@@ -16,6 +16,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats as st
 import xarray
+from flax import nnx
 from scipy.special import expit, logsumexp, softmax
 
 import bnn_ppl as bnn
@@ -517,6 +518,14 @@ REFUSED = {
         lambda posterior, draws: bnn.predict(posterior, network_draws(4)[0], (X, LABELS)),
         r"got draws of net.layers.0.bias of shape \(4,\), expected \(3,\) as in this posterior",
     ),
+    "draws of one chain without its axis": (
+        lambda posterior, draws: bnn.predict(posterior, draws.isel(chain=0), (X, LABELS)),
+        r"got draws without the dimension chain, expected both: .*isel\(chain=\[0\]\)",
+    ),
+    "y as text": (
+        lambda posterior, draws: bnn.predict(posterior, draws, (X, np.full(11, "a"))),
+        "got y of dtype <U1, expected numbers: encode it first",
+    ),
     "x alone": (
         lambda posterior, draws: bnn.predict(posterior, draws, X),
         r"got data of type ndarray, expected a pair \(x, y\), or \(x, None\)",
@@ -562,6 +571,38 @@ def test_refused(case):
     posterior, draws, *_ = classes()
     with pytest.raises(ValueError, match=message):
         attempt(posterior, draws)
+
+
+def test_draws_that_are_not_finite_and_unknown_y_are_warned_of():
+    posterior, draws, *_ = learnt_noise()
+    y = np.array([*REAL[:-1], np.nan])
+    with pytest.warns(UserWarning, match=r"in 1 of 11 rows of y \(first rows \[10\]\)"):
+        prediction = bnn.predict(posterior, draws, (X, y))
+    assert np.isfinite(prediction["mean"]).all()
+    assert np.isfinite(prediction["log_prob"].values).tolist() == [True] * 10 + [False]
+    values = {site: array.values.copy() for site, array in draws.posterior.items()}
+    values["noise"][0, 0] = np.nan
+    bad = draws_of_arrays({"posterior": values})
+    with pytest.warns(UserWarning, match=rf"in 1 of {values['noise'].size} draws, expected finite"):
+        bnn.predict(posterior, bad, (X, None), batch_size=4)
+
+
+class Half(nnx.Module):
+    def __init__(self, *, rngs):
+        options = {"dtype": jnp.bfloat16, "param_dtype": jnp.bfloat16, "rngs": rngs}
+        self.hidden, self.output = nnx.Linear(3, 4, **options), nnx.Linear(4, 1, **options)
+
+    def __call__(self, x):
+        return self.output(jnp.tanh(self.hidden(x)))
+
+
+def test_networks_of_half_precision_are_averaged_in_single():
+    posterior = bnn.condition(bnn.models.regressor(Half, bnn.priors.normal()), (X, REAL))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 9)
+    mean = bnn.predict(posterior, draws, (X, REAL))["mean"]
+    each = bnn.function_draws(posterior, draws, X).posterior["mean"]
+    assert mean.dtype == np.float32
+    np.testing.assert_allclose(mean, each.astype(np.float32).mean(("chain", "draw")), rtol=1e-5)
 
 
 def fixed_plate(x, y=None):
@@ -648,7 +689,7 @@ MISPLACED = {
     ),
     "a seed as key": (
         lambda key, posterior, draws: bnn.predictive_draws(0, posterior, draws),
-        "got key of type int, expected what jax.random.key",
+        "got key of type int, expected one key, as jax.random.key",
     ),
     "key after posterior": (
         lambda key, posterior, draws: bnn.prior_draws(posterior, key, 3),

@@ -80,6 +80,7 @@ def test_lp_is_the_log_density_of_the_draw(posterior):
     ("options", "words"),
     [
         ({"num_draws": 0}, "num_draws=0"),
+        ({"num_draws": True}, "num_draws=True"),
         ({"num_chains": 0}, "num_chains=0"),
         ({"num_warmup": -1}, "num_warmup=-1"),
         ({"thin": 1.5}, "thin=1.5"),
@@ -94,6 +95,28 @@ def test_used_folder_is_refused_before_sampling(posterior, tmp_path):
     (tmp_path / "mine.txt").write_text("keep me")
     with pytest.raises(FileExistsError, match="holds no run"):
         short(posterior, folder=tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_sampling(posterior, tmp_path):
+    (tmp_path / "mine.txt").write_text("keep me")
+    with pytest.raises(
+        OSError, match=r"cannot be made \(.*mine.txt is a file\), expected one that"
+    ):
+        short(posterior, folder=tmp_path / "mine.txt" / "run")
+
+
+def test_a_folder_may_be_of_the_users_home(posterior, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    draws = short(posterior, folder="~/run")
+    loaded = bnn.diagnostics.load("~/run")
+    assert (tmp_path / "run").is_dir()
+    np.testing.assert_array_equal(loaded.posterior["slope"], draws.posterior["slope"])
+
+
+def test_several_keys_are_refused(posterior):
+    keys = jax.random.split(jax.random.key(0))
+    with pytest.raises(TypeError, match=r"shape \(2,\), expected one key, as jax.random.key"):
+        bnn.run(keys, posterior, bnn.nuts(posterior))
 
 
 def test_folder_opens_again_with_the_same_draws(posterior, tmp_path):

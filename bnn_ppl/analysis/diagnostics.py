@@ -241,7 +241,7 @@ def load(folder: str | os.PathLike[str]) -> arviz.InferenceData:
     """
     from bnn_ppl.storage import zarr_reader
 
-    return zarr_reader.open_draws(os.fspath(folder))
+    return zarr_reader.open_draws(os.path.expanduser(folder))
 
 
 # Tables

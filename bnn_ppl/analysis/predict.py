@@ -27,6 +27,7 @@ from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import checked_inputs, rows_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
+from bnn_ppl.runtime.warned import warn
 from bnn_ppl.storage.inference_data import (
     in_blocks,
     inference_data,
@@ -98,6 +99,7 @@ def predict(
         return _predict(posterior, draws, data, batch_size, keep_each=False)[0]
     import xarray
 
+    folder = Path(folder).expanduser()
     with written(folder) as write:
         for part, has_y in _averages(posterior, draws, data, batch_size):
             write(dataset_of([part], has_y))
@@ -160,7 +162,7 @@ def _averages(
     sites = sites_to_predict(posterior, draws)
     all_weights = weights_of(draws)
     add = adder(posterior, kept is not None)
-    used = 0
+    used = not_finite = 0
     for start in range(0, num_rows, size):
         rows = part(start)
         sums, blocks, known = None, [], None
@@ -172,7 +174,13 @@ def _averages(
                 sums, each = jax.block_until_ready(add(sums, block, weights, *rows, known))
                 blocks.append(jax.tree.map(np.asarray, each))
                 used += len(weights)
+                not_finite += _num_not_finite(block) if start == 0 else 0
                 report(used)
+        if start == 0 and not_finite:
+            warn(
+                f"got NaN or infinite values in {not_finite} of {used} draws, expected finite "
+                "numbers: predictions are not finite either; leave these draws out (draws.isel)"
+            )
         if kept is not None:
             kept.append(_joined(blocks, axis=0))
         yield jax.tree.map(np.asarray, sums), rows[1] is not None
@@ -274,6 +282,11 @@ def predictive_draws(
         log_likelihood=xarray.Dataset({"y": ((*of_draws, "row"), found["log_likelihood"])}),
         observed_data=xarray.Dataset({"y": (rows, np.asarray(y))}),
     )
+
+
+def _num_not_finite(block: Tree) -> int:
+    finite = [np.isfinite(leaf).reshape(len(leaf), -1).all(1) for leaf in block.values()]
+    return int((~np.all(finite, 0)).sum())
 
 
 def _as_draws(functions: dict[str, np.ndarray], draws: Any) -> "arviz.InferenceData":

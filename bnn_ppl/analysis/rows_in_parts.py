@@ -13,6 +13,7 @@ import numpy as np
 from bnn_ppl.data.streams import Stream
 from bnn_ppl.model.checks import rows_to_predict
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.files import make_folder
 
 if TYPE_CHECKING:
     import xarray
@@ -62,7 +63,7 @@ def rows_of(
 
 
 @contextmanager
-def written(folder: str | Path) -> Iterator[Callable[["xarray.Dataset"], None]]:
+def written(folder: Path) -> Iterator[Callable[["xarray.Dataset"], None]]:
     """Write successive rows to a Zarr folder, which appears once all are there.
 
     Raises
@@ -70,13 +71,12 @@ def written(folder: str | Path) -> Iterator[Callable[["xarray.Dataset"], None]]:
     FileExistsError
         If there is something of that name.
     """
-    folder = Path(folder)
     if folder.exists():
         raise FileExistsError(
             f"got folder={str(folder)!r}, which exists, expected a new one: name another, "
             "or delete it"
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
 
     def write(rows: "xarray.Dataset") -> None:

@@ -85,7 +85,7 @@ def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> S
     name, center = probs_or_mean(predictive)
     variance = jnp.zeros(center.shape[:-1]) if name == "probs" else predictive.variance
     no_y = jnp.zeros(predictive.batch_shape)
-    return Sums(
+    sums = Sums(
         weight=weight,
         mean=center,
         spread=jnp.zeros_like(center),
@@ -93,6 +93,7 @@ def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> S
         log_prob=no_y if y is None else jnp.log(weight) + predictive.log_prob(y),
         entropy=entropy_of_outputs(predictive, variance.shape),
     )
+    return jax.tree.map(lambda leaf: leaf.astype(float), sums)  # a network's may have fewer bits
 
 
 def _merged(sums: Sums, new: Sums) -> Sums:

@@ -27,6 +27,7 @@ from bnn_ppl.methods.method import METHODS, Counts, Description
 from bnn_ppl.model.recipe import like
 from bnn_ppl.runtime.devices import bytes_of, one_device_a_core
 from bnn_ppl.runtime.names import hint, known_keywords
+from bnn_ppl.sampling.asked import check_run
 from bnn_ppl.sampling.prior_scale import scale_or_usual
 from bnn_ppl.storage.arviz_versions import as_dataset
 from bnn_ppl.storage.inference_data import with_groups
@@ -103,27 +104,28 @@ class BayesianNetwork(BaseEstimator):
         self.x_mean_, self.x_scale_ = x
         self._weighted = rows.weights is not None
         self._train = rows.standardised(x, y)
-        self._description()  # refuses an unknown method before the search for the prior's scale
+        self._description()  # refuses an unknown method before anything is compiled
+        key = jax.random.key(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        if self.prior is None and self.prior_scale is None:
+            self.prior_scale_ = None
+            self.posterior_ = self._conditioned()
+            # Before the search for the prior's scale, which takes its time.
+            method = self._method()
+            check_run(key, self.posterior_, method, **self._running(method))
         self.prior_scale_ = self._scale()
         self.posterior_ = self._conditioned()
         method = self._method()
-        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        self.draws_ = bnn.run(
-            jax.random.key(seed),
-            self.posterior_,
-            method,
-            num_chains=method.counts.num_chains if self.num_chains is None else self.num_chains,
-            num_warmup=self.num_warmup,
-            num_draws=self.num_draws,
-            thin=self.thin,
-            batch_size=self.batch_size,
-            until=self._until(),
-            max_minutes=self.max_minutes,
-            progress=self.progress,
-        )
+        self.draws_ = bnn.run(key, self.posterior_, method, **self._running(method))
         self.verdict_ = self.draws_.attrs.get("verdict", "")
         if self.draws_.attrs.get("converged") == 0:
             warnings.warn(self.verdict_, ConvergenceWarning, stacklevel=3)
+
+    def _running(self, method: bnn.Method) -> dict[str, Any]:
+        """Give the options of :func:`bnn_ppl.run`."""
+        names = "num_warmup", "num_draws", "thin", "batch_size", "max_minutes", "progress"
+        own = {name: getattr(self, name) for name in names}
+        num_chains = method.counts.num_chains if self.num_chains is None else self.num_chains
+        return own | {"num_chains": num_chains, "until": self._until()}
 
     def _until(self) -> Any:
         """Give `until` with inputs as the posterior sees them."""

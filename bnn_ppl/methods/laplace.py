@@ -10,7 +10,13 @@ import jax.numpy as jnp
 
 from bnn_ppl.methods.descent import starting_descent
 from bnn_ppl.methods.method import FITTED, DrawsFrom, Method, describe, step_info
-from bnn_ppl.methods.shared.block_gaussian import Structure, blocks_of, drawn, fitted
+from bnn_ppl.methods.shared.block_gaussian import (
+    Structure,
+    blocks_of,
+    drawn,
+    fitted,
+    usual_structure,
+)
 from bnn_ppl.methods.shared.expected_labels import Curvature
 from bnn_ppl.methods.shared.fisher import evaluated, shares
 from bnn_ppl.methods.shared.layer_calls import called_layers
@@ -62,7 +68,7 @@ class Prior(NamedTuple):
 )
 def laplace(
     posterior: Posterior,
-    structure: Structure = "kronecker",
+    structure: Structure | None = None,
     *,
     curvature: Curvature = "gauss_newton",
     prior_precision: PriorPrecision = "model",
@@ -97,7 +103,8 @@ def laplace(
         convolutional layer (Ritter et al., 2018; Grosse & Martens, 2016, for convolutions); weights
         of other sites are independent. ``"full"``: the full covariance of all sites.
         ``"last_layer"``: the full covariance of the last such layer's kernel and bias; all other
-        sites stay fixed (Daxberger et al., 2021).
+        sites stay fixed (Daxberger et al., 2021). By default ``"kronecker"``; for a model without
+        such layers ``"full"``, or ``"diagonal"`` if it has more than 8,000 weights.
     curvature
         Curvature F of a row. ``"gauss_newton"``: the expectation over y, exact for Normal,
         Categorical and Bernoulli likelihoods. ``"empirical"``: the outer product of the gradient at
@@ -165,7 +172,6 @@ def laplace(
     """
     check_arguments(posterior=posterior)
     _check(structure, curvature, prior_precision)
-    _check_damping(damping, structure, prior_precision)
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     few = jax.tree.map(lambda leaf: leaf[:2], posterior.examples)
     check_number_of_rows(
@@ -174,6 +180,8 @@ def laplace(
     gaussian = set(jax.eval_shape(posterior.terms, shapes, few).normals)
     chosen = gaussian if prior_precision == "marginal_likelihood" else set()
     layers = called_layers(posterior, shapes, few)
+    structure = usual_structure(posterior, layers) if structure is None else structure
+    _check_damping(damping, structure, prior_precision)
     blocks = tuple(blocks_of(posterior, structure, layers, shapes, chosen, damping))
     tapped = {name: call for block in blocks for name, call in block.layers.items()}
     free = [site for block in blocks for site in block.sites]
@@ -328,9 +336,9 @@ def _maximiser(function: Callable[[Array], Array]) -> Array:
     return (low + high) / 2
 
 
-def _check(structure: str, curvature: str, prior_precision: str) -> None:
+def _check(structure: str | None, curvature: str, prior_precision: str) -> None:
     for name, got, known in (
-        ("structure", structure, Structure),
+        ("structure", structure or "full", Structure),
         ("curvature", curvature, Curvature),
         ("prior_precision", prior_precision, PriorPrecision),
     ):

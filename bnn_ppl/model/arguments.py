@@ -20,18 +20,25 @@ def check_arguments(**given: Any) -> None:
     for name, value in given.items():
         fits, source = _EXPECTED[name]
         if not fits(value):
-            raise TypeError(f"got {name} of type {type(value).__name__}, expected {source}")
+            raise TypeError(f"got {name} of {_described(value)}, expected {source}")
 
 
 def _is_key(value: Any) -> bool:
     """Recognise random keys, typed or legacy uint32."""
     if not isinstance(value, jax.Array | np.ndarray):
         return False
-    return jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) or value.dtype == np.uint32
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return value.ndim == 0
+    return value.dtype == np.uint32 and value.ndim == 1
+
+
+def _described(value: Any) -> str:
+    shape = f" and shape {value.shape}" if isinstance(value, jax.Array) else ""
+    return f"type {type(value).__name__}{shape}"
 
 
 _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "key": (_is_key, "what jax.random.key(0) gives"),
+    "key": (_is_key, "one key, as jax.random.key(0) gives"),
     "posterior": (
         lambda value: isinstance(value, Posterior),
         "what bnn_ppl.condition(model, data) gives",

@@ -11,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl.model.trace import Array, Data, Terms, Values
+from bnn_ppl.runtime.checks import is_number
 from bnn_ppl.runtime.devices import MatmulPrecision
 from bnn_ppl.runtime.warned import warn
 
@@ -23,8 +24,8 @@ def check_options(
     temperature: float, tempered: str, microbatch: int | None, precision: str | None
 ) -> None:
     """Refuse options of :func:`bnn_ppl.condition` that are out of range."""
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"got temperature={temperature}, expected a finite number above 0")
+    if not is_number(temperature) or not 0 < temperature < math.inf:
+        raise ValueError(f"got temperature={temperature!r}, expected a finite number above 0")
     if tempered not in ("posterior", "likelihood"):
         raise ValueError(f"got tempered={tempered!r}, expected 'posterior' or 'likelihood'")
     if microbatch is not None and not (isinstance(microbatch, int | np.integer) and microbatch > 0):
@@ -89,6 +90,7 @@ def rows_to_predict(
     if y is None:
         return x, None
     seen = posterior.examples[1]
+    _refuse_text("y", y)
     y = jnp.asarray(y, float) if seen.dtype.kind == "f" else _as_array(y)
     expected = (len(jax.tree.leaves(x)[0]), *seen.shape[1:])
     if y.shape != expected:
@@ -97,6 +99,7 @@ def rows_to_predict(
         raise ValueError(
             f"got y of dtype {y.dtype}, expected {seen.dtype} as the model saw: use y.astype"
         )
+    _warn_of_nonfinite("y", y, first, "their log_prob is not")
     return x, y
 
 
@@ -107,6 +110,8 @@ def checked_inputs(posterior: "Posterior", x: Any, first: int | None = None) -> 
     the number of the first row, of a part of the rows.
     """
     _refuse_lists(x)
+    for leaf in jax.tree.leaves(x):
+        _refuse_text("x", leaf)
     seen = posterior.examples[0]
     if jax.tree.structure(x) != jax.tree.structure(seen):  # type: ignore[operator]
         got, expected = (reprlib.repr(jax.tree.map(np.shape, tree)) for tree in (x, seen))
@@ -124,7 +129,8 @@ def checked_inputs(posterior: "Posterior", x: Any, first: int | None = None) -> 
     if len({len(leaf) for leaf in jax.tree.leaves(x)}) > 1:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(x))
         raise ValueError(f"got inputs x of shapes {shapes}, expected as many rows in each")
-    _warn_of_nonfinite(x, first)
+    means = "predictions for these rows are NaN unless the model handles such values"
+    _warn_of_nonfinite("x", x, first, means)
     return x
 
 
@@ -230,8 +236,7 @@ def _refuse_lists(x: Any) -> None:
 
 
 def _refuse_nonfinite(name: str, array: np.ndarray) -> None:
-    if array.dtype.kind not in "biufc":
-        raise ValueError(f"got {name} of dtype {array.dtype}, expected numbers: encode it first")
+    _refuse_text(name, array)
     bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))
     if bad.size:
         raise ValueError(
@@ -240,7 +245,13 @@ def _refuse_nonfinite(name: str, array: np.ndarray) -> None:
         )
 
 
-def _warn_of_nonfinite(x: Any, first: int | None) -> None:
+def _refuse_text(name: str, array: Any) -> None:
+    dtype = getattr(array, "dtype", None) or np.asarray(array).dtype
+    if dtype.kind in "OUSMm":
+        raise ValueError(f"got {name} of dtype {dtype}, expected numbers: encode it first")
+
+
+def _warn_of_nonfinite(name: str, x: Any, first: int | None, means: str) -> None:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(x)]
     floats = [leaf for leaf in leaves if leaf.dtype.kind == "f" and len(leaf)]
     finite = [np.isfinite(leaf.reshape(len(leaf), -1)).all(1) for leaf in floats]
@@ -248,9 +259,9 @@ def _warn_of_nonfinite(x: Any, first: int | None) -> None:
         bad = (first or 0) + np.flatnonzero(~np.all(finite, axis=0))
         of = "" if first is None else f" from row {first} on"
         warn(
-            f"got NaN or infinite values in {bad.size} of {len(finite[0])} rows of x{of} (first "
-            f"rows {bad[:5].tolist()}), expected finite numbers: predictions for these rows are "
-            "NaN unless the model handles such values; drop or impute them"
+            f"got NaN or infinite values in {bad.size} of {len(finite[0])} rows of {name}{of} "
+            f"(first rows {bad[:5].tolist()}), expected finite numbers: {means}; drop or impute "
+            "them"
         )
 
 

@@ -133,7 +133,7 @@ def condition(
         automatic=automatic,
         precision=precision,
         layers=layers,
-        features=None if features is None else Path(features),
+        features=None if features is None else Path(features).expanduser(),
     )
     posterior = posterior_of(model, given, held={})
     if features is not None and _with_any_points(posterior, points).fixed_part() is None:

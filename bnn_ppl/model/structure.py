@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from flax import nnx
-from flax.errors import ModifyScopeVariableError
+from flax.errors import InvalidRngError, ModifyScopeVariableError
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
 from bnn_ppl.data.streams import Stream
@@ -62,6 +62,11 @@ def checked_structure(model: Callable, data: Data) -> str:
         raise ValueError(
             "got a linen network that updates its statistics when called, expected fixed ones: "
             "build it with use_running_average=True, or with flax.nnx.BatchNorm"
+        ) from error
+    except InvalidRngError as error:
+        raise ValueError(
+            "got a linen network that draws noise when called (dropout), expected a deterministic "
+            "one: build it with deterministic=True, or use mc_dropout for a network without it"
         ) from error
     except TypeError as error:
         if "dot_general" not in str(error):

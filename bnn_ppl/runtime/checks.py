@@ -7,8 +7,14 @@ import numpy as np
 
 def check_count(name: str, count: Any, least: int = 1) -> None:
     """Refuse anything but a whole number of at least `least`."""
-    if not isinstance(count, int | np.integer) or count < least:
+    whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
+    if not whole or count < least:
         raise ValueError(f"got {name}={count!r}, expected a whole number from {least} up")
+
+
+def is_number(value: Any) -> bool:
+    """Recognise real numbers; an array of one is none."""
+    return np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiu"
 
 
 def check_positive(name: str, number: Any) -> None:

@@ -10,6 +10,30 @@ except ImportError:  # not on this system
     fcntl = None  # type: ignore[assignment]
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_be_made(path, error.strerror or str(error)) from None
+
+
+def check_can_be_made(path: Path) -> None:
+    """Refuse, without making it, a folder where another file or the permissions are in the way."""
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise _cannot_be_made(path, f"{above} is a file")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise _cannot_be_made(path, f"no permission to write in {above}")
+
+
+def _cannot_be_made(path: Path, why: str) -> OSError:
+    return OSError(
+        f"got folder={str(path)!r}, which cannot be made ({why}), expected one that can: "
+        "name another"
+    )
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, even if the machine stops."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")

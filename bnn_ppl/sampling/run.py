@@ -190,6 +190,7 @@ def run(
     end = deadline(max_minutes)
     check_event_log(log_to)
     # Refuses a folder that is not a run's before any work.
+    folder = None if folder is None else Path(folder).expanduser()
     header = None if folder is None else checkpoint.read_header(folder)
     check_arguments(key=key, posterior=posterior, method=method)
     posterior, method = points_held(key, posterior, method, folder, progress, end)
@@ -223,7 +224,7 @@ def run(
             recorder, done = Memory(layout), Progress()
         else:
             settings = settings_to_resume(key, posterior, method, prepared, layout)
-            recorder = Folder(Path(folder), layout, settings, prepared.mesh)
+            recorder = Folder(folder, layout, settings, prepared.mesh)
             states, done = recorder.resume(prepared.states)
             prepared = prepared._replace(states=states)
     with event_log(log_to) as recorder.log, interrupts(progress) as pressed:

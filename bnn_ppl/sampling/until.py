@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
-import numpy as np
 
 from bnn_ppl.analysis.per_draw import probs_or_mean
 from bnn_ppl.analysis.predict import mixing_at
 from bnn_ppl.analysis.training_rows import spread
 from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.checks import check_count
+from bnn_ppl.runtime.checks import check_count, is_number
 from bnn_ppl.runtime.processes import agreed
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.sampling.loop import advance, num_steps
@@ -109,17 +108,13 @@ def _thresholds(until: Mapping[str, Any]) -> tuple[float | None, float | None]:
         )
     for name, least in (("rhat", 1), ("ess", 0)):
         value = until.get(name, least + 1)
-        if not _is_number(value) or not least < value < math.inf:
+        if not is_number(value) or not least < value < math.inf:
             raise ValueError(
                 f"got until with {name}={value!r}, expected a number above {least}: for example "
                 "{'rhat': 1.01, 'ess': 400}"
             )
     rhat, ess = until.get("rhat"), until.get("ess")
     return None if rhat is None else float(rhat), None if ess is None else float(ess)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 def check_recorded(goal: Goal | None, posterior: Posterior, layout: Layout) -> None:
@@ -156,7 +151,7 @@ def deadline(max_minutes: float | None) -> float:
     """Give the moment at which a run that starts now is to stop, by ``time.monotonic``."""
     if max_minutes is None:
         return math.inf
-    if not _is_number(max_minutes) or not max_minutes > 0:
+    if not is_number(max_minutes) or not max_minutes > 0:
         raise ValueError(
             f"got max_minutes={max_minutes!r}, expected a number above 0: leave it out to run "
             "without a limit"

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bnn_ppl.runtime.files import locked, replace_file
+from bnn_ppl.runtime.files import check_can_be_made, locked, replace_file
 from bnn_ppl.storage.files import JSON, damaged, read_json
 
 Tree = Any
@@ -63,6 +63,7 @@ def read_header(folder: str | Path) -> JSON | None:
     """Read a run's ``state.json``, or None for a folder where none has begun."""
     folder = Path(folder)
     if not folder.exists():
+        check_can_be_made(folder)
         return None
     if (folder / _STATE).is_file():
         header = read_json(folder / _STATE)

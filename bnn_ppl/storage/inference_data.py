@@ -94,6 +94,12 @@ def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:
             f"got draws of {', '.join(map(str, draws.posterior.data_vars))}, expected "
             f"{', '.join(missing)} too: use draws of the same model, recorded without keep="
         )
+    lacking = {"chain", "draw"} - set(draws.posterior.sizes)
+    if lacking:
+        raise ValueError(
+            f"got draws without the dimension {' and '.join(sorted(lacking))}, expected both: "
+            "select by a list, as in draws.isel(chain=[0])"
+        )
     if not draws.posterior.sizes["draw"]:
         raise ValueError("got no draws, expected some: resume the run (the same call again)")
     return {site: draws.posterior[site].transpose("chain", "draw", ...) for site in sites}

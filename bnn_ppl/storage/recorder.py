@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from bnn_ppl.runtime.devices import by_chain, local_chains, to_host, writers
 from bnn_ppl.runtime.event_log import Log, no_log
+from bnn_ppl.runtime.files import make_folder
 from bnn_ppl.runtime.processes import all_or_none, meet, on_all
 from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
 from bnn_ppl.storage.files import JSON, damaged
@@ -182,7 +183,7 @@ class Folder:
 
     def _prepare(self, path: Path) -> None:
         layout = self._layout
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         self._lock = checkpoint.lock(path)  # until this object or the process ends
         checkpoint.tidy(path)
         if self._header is not None:

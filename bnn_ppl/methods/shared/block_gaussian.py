@@ -18,6 +18,13 @@ Structure: TypeAlias = Literal["diagonal", "kronecker", "last_layer", "full"]
 _MOST_WEIGHTS = 8000  # in a full covariance matrix
 
 
+def usual_structure(posterior: Posterior, layers: dict[str, LayerCall]) -> Structure:
+    """Give the structure by layers or, of a model that calls none, the best that can be had."""
+    if layers:
+        return "kronecker"
+    return "full" if posterior.num_weights <= _MOST_WEIGHTS else "diagonal"
+
+
 def blocks_of(
     posterior: Posterior,
     structure: Structure,
