@@ -97,8 +97,11 @@ def test_a_state_of_another_version_is_refused_in_one_line(tmp_path, version):
     ("change", "words"),
     [
         ({"approximate": {"log_prior_at_start": -3.0001}}, None),
-        ({"approximate": {"log_prior_at_start": -3.1}}, "got log_prior_at_start=-3.1, expected"),
-        ({"approximate": {}}, "got log_prior_at_start=None"),
+        (
+            {"approximate": {"log_prior_at_start": -3.1}},
+            "got another prior or other first",
+        ),
+        ({"approximate": {}}, "got another prior"),
         ({"exact": {"thin": 1.0001}}, "got thin=1.0001, expected thin=1 "),
         ({"exact": {"thin": 1, "new": 2}}, "got new=2, expected new=None"),
     ],

@@ -149,12 +149,12 @@ def test_more_draws_extend_the_run_and_fewer_are_refused(capsys, draws_only):
 def test_a_named_folder_refuses_other_settings(capsys, draws_only, monkeypatch):
     same = ["run", "hmc", *SHORT, "--folder", "here"]
     cli.main(same)
-    assert "got log_prior_at_start=" in refused(capsys, *same, "--prior-scale", "2")
+    assert "got another prior or other first" in refused(capsys, *same, "--prior-scale", "2")
     monkeypatch.setattr("bnn_ppl.cli.problem.scale_or_usual", None)  # nor is a prior searched for
     for change, words in (
         (["--seed", "3"], "got seed=[0, 3], expected seed=[0, 0]"),
         (["--num-warmup", "4", "--seed", "3"], "got num_warmup=4, expected num_warmup=3"),
-        (["--split", "1"], "got data="),
+        (["--split", "1"], "got other training rows, expected those in the run that"),
         (["--num-draws", "4"], "got num_draws=4, expected at least the 5 draws that 'here' holds"),
         (["--hidden", "5", "--init", "here"], "got draws of net.layers.0.bias of shape (4,), exp"),
     ):

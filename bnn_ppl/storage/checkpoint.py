@@ -157,6 +157,16 @@ def _read_leaves(folder: Path, name: str, leaves: list, num_chains: int) -> list
     ]
 
 
+# What has a value that says nothing to a user.
+_IN_WORDS = {
+    "data": "other training rows",
+    "points": "other values of the points",
+    "recorded": "other sites, or sites of other shapes",
+    "log_prior_at_start": "another prior or other first weights",
+    "log_density_at_start": "another likelihood or other first weights",
+}
+
+
 def refuse_difference(folder: str | Path, stored: JSON, given: JSON) -> None:
     """Refuse to resume a run with other settings; name the first that differs."""
     for kind, same in (("exact", operator.eq), ("approximate", _close)):
@@ -164,9 +174,15 @@ def refuse_difference(folder: str | Path, stored: JSON, given: JSON) -> None:
             ours, theirs = given[kind].get(name), stored[kind].get(name)
             if not same(ours, theirs):
                 raise OtherRunError(
-                    f"got {name}={ours!r}, expected {name}={theirs!r} as in the run that "
-                    f"{str(folder)!r} holds: resume it with its settings, or name another folder"
+                    f"got {_difference(name, ours, theirs)} in the run that {str(folder)!r} holds: "
+                    "resume it with its settings, or name another folder"
                 )
+
+
+def _difference(name: str, ours: Any, theirs: Any) -> str:
+    if name in _IN_WORDS:
+        return f"{_IN_WORDS[name]}, expected those"
+    return f"{name}={ours!r}, expected {name}={theirs!r} as"
 
 
 def refuse_fewer_draws(folder: str | Path, header: JSON, num_draws: int) -> None:
