@@ -383,7 +383,7 @@ def test_a_run_is_resumed_with_the_points_that_it_began_with(flat, tmp_path, mon
 def test_other_points_are_not_resumed_with(flat, held, tmp_path):
     run(held, bnn.sgld(held, step_size=1e-4), folder=tmp_path)
     other = flat.hold({"net.kernel": held.held["net.kernel"] + 1e-6})
-    with pytest.raises(OtherRunError, match="got points="):
+    with pytest.raises(OtherRunError, match="got other values of the points"):
         run(other, bnn.sgld(other, step_size=1e-4), folder=tmp_path)
     fewer = conditioned(partial(nnx.Linear, 3, 1), {"bias": "point", "kernel": PRIOR})
     with pytest.raises(OtherRunError, match="got points net.bias, expected net.kernel"):
