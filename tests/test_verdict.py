@@ -285,6 +285,39 @@ def test_models_whose_mean_is_the_same_for_all_rows(model):
     assert kinds(found)[0] == "disagree"
 
 
+def test_probabilities_that_are_the_same_for_all_rows_are_not_compared_with_frequencies():
+    def share(x, y=None):
+        level = numpyro.sample("level", dist.Normal(0, 2))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Bernoulli(logits=level), obs=y)
+
+    posterior = bnn.condition(share, (X[:100], (np.arange(100) < 23).astype(int)))
+    level = -1.2 + 0.24 * RNG.normal(size=(4, 100))
+    assert bnn.verdict(posterior, draws_of_arrays({"posterior": {"level": level}})).converged
+
+
+def test_chains_of_other_densities_with_the_same_mean_and_sd():
+    def mixture(x, y=None):
+        apart = numpyro.sample("apart", dist.Uniform(0.0, 1.0))
+        sd = jnp.sqrt(1 - apart**2)
+        both = dist.Normal(jnp.stack([-apart, apart]), sd).expand([len(x), 2])
+        with numpyro.plate("data", len(x)):
+            numpyro.sample(
+                "y", dist.MixtureSameFamily(dist.Categorical(probs=jnp.ones(2) / 2), both), obs=y
+            )
+
+    y = np.where(np.arange(50) < 25, -0.95, 0.95) + 0.3 * RNG.normal(size=50)
+    posterior = bnn.condition(mixture, (X[:50], y))
+
+    def found(means):
+        apart = np.array(means)[:, None] + 0.02 * RNG.normal(size=(4, 100))
+        return bnn.verdict(posterior, draws_of_arrays({"posterior": {"apart": apart}}))
+
+    assert "disagree" not in kinds(found([0.9, 0.9, 0.9, 0.9]))
+    apart = found([0.1, 0.9, 0.9, 0.9])
+    assert not apart.converged and "R-hat of log densities of y at training rows" in apart.text
+
+
 def test_a_network_that_has_died_is_no_better_than_the_mean():
     net = partial(bnn.nets.MLP, 1, (4,), 1)
     model = bnn.models.regressor(net, bnn.priors.normal(1), bnn.priors.noise())

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from bnn_ppl.analysis.bounds import sites_on_bounds
 from bnn_ppl.analysis.mixing import LEAST_DRAWS, Mixing
-from bnn_ppl.analysis.training_rows import Seen, mean_depends_on_x
+from bnn_ppl.analysis.training_rows import Seen, depends_on_x
 from bnn_ppl.methods.shared.held_out_noise import noise_sites
 from bnn_ppl.model.posterior import Posterior
 
@@ -70,7 +70,7 @@ def of_values(posterior: Posterior, sample: Seen, sampled: bool) -> Iterator[Fin
     if sample.kind == "mean" and sample.center.shape[2:] == sample.y.shape:
         yield from _against_mean(posterior, sample, advice)
     elif sample.kind == "probs" and sample.center.shape[2:-1] == sample.y.shape:
-        yield from _against_frequencies(sample, advice)
+        yield from _against_frequencies(posterior, sample, advice)
 
 
 def _against_mean(posterior: Posterior, sample: Seen, advice: str) -> Iterator[Finding]:
@@ -83,7 +83,7 @@ def _against_mean(posterior: Posterior, sample: Seen, advice: str) -> Iterator[F
     sd = np.sqrt(np.average((y - average) ** 2, 0, sample.row_weights))
     log_normal = norm.logpdf(y, average, np.maximum(sd, 1e-38))
     better = _total(sample, sample.log_score) >= _total(sample, log_normal)
-    if better or not mean_depends_on_x(posterior, sample.x):
+    if better or not depends_on_x(posterior, sample.x):
         return
     yield Finding(
         "worse_than_mean",
@@ -102,14 +102,14 @@ def _total(sample: Seen, log_scores: np.ndarray) -> float:
     return _over_rows(sample, log_scores.reshape(len(log_scores), -1).sum(1))
 
 
-def _against_frequencies(sample: Seen, advice: str) -> Iterator[Finding]:
+def _against_frequencies(posterior: Posterior, sample: Seen, advice: str) -> Iterator[Finding]:
     """Compare with class frequencies; a rare class may be learnt without ever being predicted."""
     frequency = sample.y_average
     accuracy = _over_rows(sample, sample.mean.argmax(-1) == sample.y)
     share = _over_rows(sample, sample.y == frequency.argmax())
     log_score = _over_rows(sample, np.log(np.maximum(frequency, 1e-38))[sample.y])
     worse = _over_rows(sample, sample.log_score) < log_score
-    if share < 1 and accuracy <= share and worse:
+    if share < 1 and accuracy <= share and worse and depends_on_x(posterior, sample.x):
         yield Finding(
             "worse_than_mean",
             f"NO BETTER THAN THE MOST FREQUENT CLASS (accuracy {accuracy:.2f}, its share "

@@ -1,4 +1,4 @@
-"""How well chains agree on what they predict: the means, and the standard deviations, of y."""
+"""How well chains agree on what they predict: of y the means, standard deviations, densities."""
 
 from typing import NamedTuple
 
@@ -12,6 +12,8 @@ _MOST_SCALARS = 1000  # of which R-hat and ESS are computed
 # the noise is at its floor, R-hat shows differences of 1 % of it.
 _SAME_SD = 0.05
 _SD = "predicted standard deviations"
+_SAME_LOG_DENSITY = 0.1  # nats: likewise; the density changes by a tenth
+_FEW = 0.05  # of the scalars may be worse
 
 
 class Mixing(NamedTuple):
@@ -23,20 +25,39 @@ class Mixing(NamedTuple):
     ess_of: str = "predictions"
 
 
-def mixing_of(center: np.ndarray, sd: np.ndarray | None = None) -> Mixing:
-    """Diagnose predictions (chain, draw, ...): `center` and, where y has one, `sd`."""
-    rhat, ess = _quantiles(center.reshape(*center.shape[:2], -1))
-    found = Mixing(rhat, ess)
-    if sd is None:
-        return found
-    scalars = _distinct(sd.reshape(*sd.shape[:2], -1))
-    if not np.isnan(ess):  # else nothing but the sd is uncertain
-        scalars = scalars[:, :, scalars.std((0, 1)) > _SAME_SD * scalars.mean((0, 1))]
-    rhat_of_sd, ess_of_sd = _quantiles(scalars)
-    if rhat_of_sd > rhat or np.isnan(rhat):
-        found = found._replace(rhat=rhat_of_sd, rhat_of=_SD)
-    if ess_of_sd < ess or np.isnan(ess):
-        found = found._replace(ess=ess_of_sd, ess_of=_SD)
+def mixing_of(
+    center: np.ndarray, sd: np.ndarray | None = None, log_prob: np.ndarray | None = None
+) -> Mixing:
+    """Diagnose predictions (chain, draw, ...): `center` and, where they are given, the others.
+
+    The log density of y tells chains apart whose densities have the same mean and sd. Of it only
+    R-hat counts, since it is no average that a user would take over draws.
+    """
+    found = Mixing(*_quantiles(_scalars(center)))
+    if sd is not None:
+        scalars = _distinct(_scalars(sd))
+        if not np.isnan(found.ess):  # else nothing but the sd is uncertain
+            scalars = scalars[:, :, scalars.std((0, 1)) > _SAME_SD * scalars.mean((0, 1))]
+        found = _worse(found, *_quantiles(scalars), _SD)
+    if log_prob is not None:
+        scalars = _scalars(log_prob)
+        differ = scalars.std((0, 1)) > _SAME_LOG_DENSITY
+        if differ.mean() > _FEW:  # else most draws agree, whichever chain they are of
+            few = _FEW / differ.mean()
+            rhat, _ = _quantiles(scalars[:, :, differ], few)
+            found = _worse(found, rhat, np.nan, "log densities of y")
+    return found
+
+
+def _scalars(values: np.ndarray) -> np.ndarray:
+    return values.reshape(*values.shape[:2], -1)
+
+
+def _worse(found: Mixing, rhat: float, ess: float, of: str) -> Mixing:
+    if rhat > found.rhat or np.isnan(found.rhat):
+        found = found._replace(rhat=rhat, rhat_of=of)
+    if ess < found.ess or np.isnan(found.ess):
+        found = found._replace(ess=ess, ess_of=of)
     return found
 
 
@@ -51,7 +72,7 @@ def _distinct(values: np.ndarray) -> np.ndarray:
     return np.stack(list(distinct.values()), -1).reshape(chains, draws, -1)
 
 
-def _quantiles(values: np.ndarray) -> tuple[float, float]:
+def _quantiles(values: np.ndarray, few: float = _FEW) -> tuple[float, float]:
     if values.shape[1] < LEAST_DRAWS or not values.shape[2]:
         return np.nan, np.nan
     if values.shape[2] > _MOST_SCALARS:
@@ -64,4 +85,4 @@ def _quantiles(values: np.ndarray) -> tuple[float, float]:
     rhat, ess = diagnose(block, ("rhat", "bulk"))
     moving = np.isfinite(ess) & (np.ptp(block, axis=(1, 2)) > 0)
     # A probability that is 1 in all draws says nothing; one that never moves in a chain does.
-    return quantile_of_defined(rhat[moving], 0.95), quantile_of_defined(ess[moving], 0.05)
+    return quantile_of_defined(rhat[moving], 1 - few), quantile_of_defined(ess[moving], few)

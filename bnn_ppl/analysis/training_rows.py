@@ -7,7 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
-from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, center_and_sd, compiled, of_draws
+from bnn_ppl.analysis.per_draw import (
+    Array,
+    Predictive,
+    Tree,
+    center_and_sd,
+    compiled,
+    of_draws,
+    probs_or_mean,
+)
 from bnn_ppl.analysis.recomputed import sites_to_judge
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
@@ -138,15 +146,15 @@ def seen(posterior: Posterior, draws: Any) -> Seen:
     )
 
 
-def mean_depends_on_x(posterior: Posterior, x: Tree) -> bool:
-    """Whether the mean of y differs from row to row, at a draw from the prior."""
+def depends_on_x(posterior: Posterior, x: Tree) -> bool:
+    """Whether class probabilities, or the mean of y, differ by row, at a draw from the prior."""
     if posterior.batch_statistics is not None:
         return True
     try:
-        mean = posterior.predictive(posterior.from_prior(jax.random.key(0)), x).mean
+        _, center = probs_or_mean(posterior.predictive(posterior.from_prior(jax.random.key(0)), x))
     except NotImplementedError:  # an improper prior cannot be sampled
         return True
-    return bool(np.ptp(np.asarray(mean), axis=0).any())
+    return bool(np.ptp(np.asarray(center), axis=0).any())
 
 
 def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:

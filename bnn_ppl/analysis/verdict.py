@@ -72,8 +72,8 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     Verdict
         ``converged``; ``text``, one line; ``findings``, each with ``kind``, ``text`` and
         ``advice``, worst first. Chains of a sampler are judged by R-hat and effective sample size
-        of the predictions (for regressions, of means and of standard deviations of y), by
-        temperatures and by divergences; fits by whether their objective stopped improving and how
+        of the predictions (for regressions, also of the standard deviations of y; and R-hat of its log
+        density), by temperatures and by divergences; fits by whether their objective stopped improving and how
         far they fit the data below the point they started from; all by whether they predict better
         than no network. Members of an ensemble that differ, sites on a bound of their prior and
         single divergences are notes: they leave ``converged`` True.
@@ -94,8 +94,8 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     sampled = draws.attrs.get("draws_from", "chain") == "chain" and draws.attrs.get("thin", 1) > 0
     several = sampled or len(sample.center) > 1
     # Each fit of an ensemble may have a noise of its own.
-    sd = sample.sd if sampled else None
-    mixes = mixing_of(sample.center, sd) if several else Mixing(np.nan, np.nan)
+    others = (sample.sd, sample.log_prob) if sampled else ()
+    mixes = mixing_of(sample.center, *others) if several else Mixing(np.nan, np.nan)
     found = [*of_tempering(draws), *of_values(posterior, sample, sampled), *of_divergences(draws)]
     if "not_finite" not in {finding.kind for finding in found}:
         found += of_chains(sample, draws, mixes) if sampled else of_fits(sample, draws, mixes.rhat)
