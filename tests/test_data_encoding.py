@@ -180,6 +180,8 @@ def test_new_rows_that_do_not_fit(frame, words):
             "got 60 different texts, as 'name 0', in the column 'a', expected numbers, or at most "
             "50 categories; remove the column",
         ),
+        ('a,b\n"4,200",1\n"1,300",2\n', "got '4,200' in the column 'a', expected numbers with a d"),
+        ('a,b\n1,"0,5"\n2,"0,7"\n', "write 4.2 for 4,2, and 4200 for 4,200"),
     ],
 )
 def test_columns_that_are_neither(tmp_path, text, words):

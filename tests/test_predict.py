@@ -587,6 +587,20 @@ def test_draws_that_are_not_finite_and_unknown_y_are_warned_of():
         bnn.predict(posterior, bad, (X, None), batch_size=4)
 
 
+def test_a_distribution_without_a_mean_is_named():
+    def censored(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            lifetime = dist.Exponential(jnp.exp(x @ w))
+            numpyro.sample("y", dist.RightCensoredDistribution(lifetime, x[:, 0] > 1), obs=y)
+
+    posterior = bnn.condition(censored, (X, np.abs(REAL)))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 9)
+    for predicted in (bnn.predict, lambda *args: bnn.function_draws(*args[:2], X)):
+        with pytest.raises(NotImplementedError, match="got RightCensored.* use predictive_draws"):
+            predicted(posterior, draws, (X, None))
+
+
 class Half(nnx.Module):
     def __init__(self, *, rngs):
         options = {"dtype": jnp.bfloat16, "param_dtype": jnp.bfloat16, "rngs": rngs}

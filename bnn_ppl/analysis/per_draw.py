@@ -51,7 +51,14 @@ def probs_or_mean(predictive: dist.Distribution) -> tuple[str, Array]:
         return "probs", jnp.broadcast_to(probs, (*shape, probs.shape[-1]))
     if probs is not None and each.support is dist.constraints.boolean:
         return "probs", jnp.broadcast_to(jnp.stack([1 - probs, probs], -1), (*shape, 2))
-    return "mean", predictive.mean
+    try:
+        return "mean", predictive.mean
+    except NotImplementedError:
+        raise NotImplementedError(
+            f"got {type(each).__name__} for y, whose mean NumPyro does not know, "
+            "expected one with a mean or with classes: use predictive_draws, which draws y and has "
+            "its log density"
+        ) from None
 
 
 def center_and_sd(predictive: dist.Distribution) -> dict[str, Array]:

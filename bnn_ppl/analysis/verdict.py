@@ -72,11 +72,11 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     Verdict
         ``converged``; ``text``, one line; ``findings``, each with ``kind``, ``text`` and
         ``advice``, worst first. Chains of a sampler are judged by R-hat and effective sample size
-        of the predictions (for regressions, also of the standard deviations of y; and R-hat of its log
-        density), by temperatures and by divergences; fits by whether their objective stopped improving and how
-        far they fit the data below the point they started from; all by whether they predict better
-        than no network. Members of an ensemble that differ, sites on a bound of their prior and
-        single divergences are notes: they leave ``converged`` True.
+        of the predictions (for regressions, also of the standard deviations of y; and R-hat of its
+        log density), by temperatures and by divergences; fits by whether their objective stopped
+        improving and how far they fit the data below the point they started from; all by whether
+        they predict better than no network. Members of an ensemble that differ, sites on a bound
+        of their prior and single divergences are notes: they leave ``converged`` True.
 
     Raises
     ------

@@ -304,6 +304,8 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     """Describe data and model in two lines, and the columns of a .csv file if they were changed."""
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
+    if data.num_classes is None and data.stream is None and len(np.unique(data.train.y)) == 2:
+        kind += " (y has two values: --classes True makes them classes)"
     if problem.label_noise:
         kind += f", {problem.label_noise:.0%} of the training labels random"
     if problem.only_classes is not None:

@@ -85,8 +85,12 @@ def flowing(docstring: str | None) -> str:
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)
-    plain = re.sub(r":[a-z]+:`~?([^`]*)`", r"\1", "\n".join(lines))
-    return plain.replace("``", "").replace("\\", "")
+    return _plain("\n".join(lines))
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r":[a-z]+:`~?([^`]*)`", r"\1", text)
+    return text.replace("``", "").replace("\\", "")
 
 
 def flags_of(*functions: Callable) -> set[str]:
@@ -115,4 +119,4 @@ def first_positional(arguments: Sequence[str], flags: set[str]) -> str | None:
 
 def first_paragraph(function: Callable) -> str:
     """Give what a function does, as its docstring begins."""
-    return inspect.getdoc(function).split("\n\n")[0]  # type: ignore[union-attr]
+    return _plain(inspect.getdoc(function).split("\n\n")[0])  # type: ignore[union-attr]

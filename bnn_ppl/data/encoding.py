@@ -5,6 +5,7 @@ become the same numbers. It can be kept as JSON.
 """
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 from bnn_ppl.data.reading import require
 
 _MOST_CATEGORIES = 50
+_NUMBER_WITH_COMMAS = re.compile(r"[+-]?\d+(,\d+)+(\.\d+)?")
 _TRUTH = {"false": 0.0, "0": 0.0, "true": 1.0, "1": 1.0}
 _TRUTH_NAMES = ("False", "True")
 _EMPTY = ("", "nan", "na", "n/a", "null", "<na>")
@@ -170,10 +172,18 @@ def column_of(name: str, cells: Sequence[str], source: str) -> Column:
         return Column(name, "number")
     if all(cell.lower() in _TRUTH for cell in present):
         return Column(name, "boolean")
+    require(
+        source,
+        not all(_NUMBER_WITH_COMMAS.fullmatch(cell) for cell in present),
+        f"{present[0]!r} in the column {name!r}",
+        "numbers with a decimal point and no commas, or categories",
+        "write 4.2 for 4,2, and 4200 for 4,200",
+    )
     categories = tuple(sorted(set(present)))
     got = f"{len(categories)} different texts, as {present[0]!r}, in the column {name!r}"
     expected = f"numbers, or at most {_MOST_CATEGORIES} categories"
-    require(source, len(categories) <= _MOST_CATEGORIES, got, expected, "remove the column")
+    advice = "remove the column, or make numbers of it (of dates, say, days since the first)"
+    require(source, len(categories) <= _MOST_CATEGORIES, got, expected, advice)
     return Column(name, "category", categories)
 
 
@@ -184,7 +194,7 @@ def filled(column: Column, cells: Sequence[str], source: str) -> Column:
     require(source, present, got, "values to fill others with", "remove the column")
     if column.kind == "category":
         return column._replace(fill=max(column.categories, key=present.count))
-    mean = _values(present, column, source, "row {}".format).mean()
+    mean = _values(present, column, source, lambda row: "a row").mean()
     return column._replace(fill=float(mean if column.kind == "number" else mean >= 0.5))
 
 
