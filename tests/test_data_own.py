@@ -108,7 +108,13 @@ def test_classes_are_never_guessed_from_a_table(tmp_path):
         ("a,b\n1,-inf\n", {}, "got '-inf' in line 2"),
         ("a,b\n1,2\n1,2,3\n", {}, "got 3 cells in line 3, expected 2 as in the first"),
         ("a,b\n1,2\n\n1\n", {}, "got 1 cells in line 4, expected 2 as in the first; correct"),
-        ("a;b\n1;2\n", {}, "got one column, expected at least two; separate them by commas"),
+        (
+            "a;b\n1;2\n",
+            {},
+            "expected at least two; separate them by commas in place of ';', and wr",
+        ),
+        ("a\tb\n1\t2\n", {}, "separate them by commas in place of tabs"),
+        ("a\n1\n", {}, "got one column, expected at least two; separate them by commas$"),
         ("", {}, "got an empty file"),
         ("a,b\n", {}, "got 0 rows in .*expected at least 2"),
         ("a,b\n1,2\n3,4\n", {"target": "d"}, "target='d', expected one of the columns a, b;"),
@@ -127,7 +133,7 @@ def test_a_wrong_table_of_the_user(tmp_path, text, settings, message):
 
 def test_what_is_no_text_and_what_is_missing(tmp_path):
     (tmp_path / "mine.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="mine.csv: cannot be read"):
+    with pytest.raises(ValueError, match="mine.csv: cannot be read .*save it as UTF-8"):
         data.load(tmp_path / "mine.csv")
     with pytest.raises(FileNotFoundError, match=r"got 'no.csv', expected a file that exists"):
         data.load("no.csv")

@@ -202,7 +202,8 @@ def require(
 def unreadable(path: Path, error: Exception) -> ValueError:
     """Make the error for a file that could not be read, in one line."""
     first = (str(error) or type(error).__name__).splitlines()[0]
-    return ValueError(f"{path}: cannot be read ({first}); replace the file")
+    do = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "replace the file"
+    return ValueError(f"{path}: cannot be read ({first}); {do}")
 
 
 def streamed_files(name: str) -> tuple[Path, Path] | None:

@@ -27,6 +27,7 @@ _PARTS = (
     ("x_train", "y_train", "x_test", "y_test"),
     ("train_images", "train_labels", "test_images", "test_labels"),  # of MedMNIST
 )
+_OTHER_SEPARATORS = {";": "';'", "\t": "tabs"}
 Target = str | int | Sequence[str | int] | None
 INDEX = re.compile(r"|Unnamed: 0")  # the header that pandas gives an index, written and read
 _LAYOUTS = (
@@ -175,7 +176,9 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
         raise unreadable(path, error) from error
     require(path, lines, "an empty file", "rows of numbers", "fill it")
     width = len(lines[0][1])
-    require(path, width > 1, "one column", "at least two", "separate them by commas")
+    other = next((name for mark, name in _OTHER_SEPARATORS.items() if mark in lines[0][1][0]), "")
+    instead = f" in place of {other}, and write numbers with a decimal point" if other else ""
+    require(path, width > 1, "one column", "at least two", f"separate them by commas{instead}")
     for line, cells in lines:
         got = f"{len(cells)} cells in line {line}"
         require(path, len(cells) == width, got, f"{width} as in the first", "correct the line")
