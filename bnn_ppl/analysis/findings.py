@@ -8,8 +8,9 @@ import jax
 import numpy as np
 from scipy.stats import norm
 
+from bnn_ppl.analysis.agreement import LEAST_DRAWS
 from bnn_ppl.analysis.bounds import sites_on_bounds
-from bnn_ppl.analysis.mixing import LEAST_DRAWS, Mixing
+from bnn_ppl.analysis.mixing import Mixing
 from bnn_ppl.analysis.training_rows import Seen, depends_on_x
 from bnn_ppl.methods.shared.held_out_noise import noise_sites
 from bnn_ppl.model.posterior import Posterior

@@ -1,18 +1,18 @@
-"""How well chains agree on what they predict: of y the means, standard deviations, densities."""
+"""How well chains agree on the means, standard deviations and densities of y they predict."""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from bnn_ppl.analysis.agreement import LEAST_DRAWS
 from bnn_ppl.analysis.rank_statistics import diagnose, quantile_of_defined
 
-LEAST_DRAWS = 4  # a chain, below which R-hat is not defined
 _MOST_SCALARS = 1000  # of which R-hat and ESS are computed
-# Draws whose sds of y differ by so little predict alike, even if chains differ in how little: where
-# the noise is at its floor, R-hat shows differences of 1 % of it.
+# Relative spread of an sd of y up to which all draws predict alike, even where R-hat tells chains
+# apart: with the noise at its floor, R-hat shows differences of 1 %.
 _SAME_SD = 0.05
 _SD = "predicted standard deviations"
-_SAME_LOG_DENSITY = 0.1  # nats: likewise; the density changes by a tenth
+_SAME_LOG_DENSITY = 0.1  # nats, likewise of a log density: the density changes by a tenth
 _FEW = 0.05  # of the scalars may be worse
 
 
@@ -62,9 +62,9 @@ def _worse(found: Mixing, rhat: float, ess: float, of: str) -> Mixing:
 
 
 def _distinct(values: np.ndarray) -> np.ndarray:
-    """Count a scalar once that several rows share, as they do a noise.
+    """Keep one of the scalars that several rows share, such as a noise.
 
-    A noise of a small group of rows would else be among the 5 % that do not count.
+    Otherwise the noise of a small group of rows could be among the 5 % that may be worse.
     """
     chains, draws, _ = values.shape
     columns = np.ascontiguousarray(values.reshape(chains * draws, -1).T)

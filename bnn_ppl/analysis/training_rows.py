@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
+from bnn_ppl.analysis.agreement import LEAST_DRAWS
 from bnn_ppl.analysis.per_draw import (
     Array,
     Predictive,
@@ -25,7 +26,6 @@ _ROWS, _VALUES_OF_Y = 200, 50_000  # at most; a row of y may be an image
 _DRAWS_A_CHAIN, _DRAWS_IN_ALL = 100, (400, 2_000)  # few chains give more draws each, many fewer
 _BYTES = 2**29  # of draws that are read in all; a network of 10 million weights has 40 MB a draw
 _BYTES_AT_ONCE = 2**23  # up to which one compiled call takes all draws
-_LEAST_DRAWS = 4  # a chain, below which there is no R-hat
 
 
 class Seen(NamedTuple):
@@ -58,7 +58,7 @@ class Seen(NamedTuple):
 
 def some_rows(posterior: Posterior) -> tuple[Tree, Array]:
     """Take the same at most 200 training rows each time, spread evenly."""
-    return _some_rows(posterior, weights_of_rows(posterior))[:2]
+    return _some_rows(posterior, _weights_of_rows(posterior))[:2]
 
 
 def _some_rows(posterior: Posterior, weights: np.ndarray) -> tuple[Tree, Array, np.ndarray]:
@@ -71,7 +71,7 @@ def _some_rows(posterior: Posterior, weights: np.ndarray) -> tuple[Tree, Array, 
     return spread(rows, min(len(y), _ROWS, max(1, _VALUES_OF_Y // values)))
 
 
-def weights_of_rows(posterior: Posterior) -> np.ndarray:
+def _weights_of_rows(posterior: Posterior) -> np.ndarray:
     """Say how often the likelihood counts each of `posterior.examples`: 0 where it is masked."""
     posterior = posterior.whole
     values = {
@@ -104,7 +104,7 @@ def spread(rows: Tree, most: int) -> Tree:
 def seen(posterior: Posterior, draws: Any) -> Seen:
     """Predict some training rows with draws spread evenly over the chains."""
     posterior = with_points_of(draws, posterior)
-    row_weights = weights_of_rows(posterior)
+    row_weights = _weights_of_rows(posterior)
     x, y, weights_seen = _some_rows(posterior, row_weights)
     sites = sites_of(posterior, draws)
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
@@ -161,7 +161,7 @@ def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:
     least, most = (max(1, count // num_chains) for count in _DRAWS_IN_ALL)
     bytes_a_draw = sum(values.nbytes for values in sites.values()) // (num_chains * num_draws)
     readable = _BYTES // max(1, bytes_a_draw * num_chains)
-    chosen = max(_LEAST_DRAWS, min(max(_DRAWS_A_CHAIN, least), most, readable))
+    chosen = max(LEAST_DRAWS, min(max(_DRAWS_A_CHAIN, least), most, readable))
     return -(-num_draws // chosen)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
+from bnn_ppl.analysis.agreement import LEAST_DRAWS
 from bnn_ppl.analysis.per_draw import probs_or_mean
 from bnn_ppl.analysis.predict import mixing_at
 from bnn_ppl.analysis.training_rows import spread
@@ -24,7 +25,6 @@ from bnn_ppl.storage.recorder import Folder, Layout, Memory, Progress
 Tree = Any
 
 _MOST_ROWS = 200  # whose predictions are looked at
-_FEWEST_DRAWS = 4  # that R-hat and ESS are defined for
 _GROWTH = 3, 2  # from look to look, so that all looks together cost three of the last one
 
 
@@ -72,9 +72,9 @@ def goal_of(
             f"got until={{'rhat': {rhat:g}}} for num_chains={num_chains}, expected at least 2 "
             "chains, which R-hat compares: set num_chains=4, or ask for 'ess' alone"
         )
-    if num_draws < _FEWEST_DRAWS:
+    if num_draws < LEAST_DRAWS:
         raise ValueError(
-            f"got until= with num_draws={num_draws}, expected at least {_FEWEST_DRAWS}, which "
+            f"got until= with num_draws={num_draws}, expected at least {LEAST_DRAWS}, which "
             "R-hat and ESS need: num_draws says when to look first"
         )
     return Goal(rhat, ess, _some_rows(posterior, until.get("x")))

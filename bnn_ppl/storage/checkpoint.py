@@ -157,7 +157,7 @@ def _read_leaves(folder: Path, name: str, leaves: list, num_chains: int) -> list
     ]
 
 
-# What has a value that says nothing to a user.
+# Settings whose value tells a user nothing, and what to say in its place.
 _IN_WORDS = {
     "data": "other training rows",
     "points": "other values of the points",
