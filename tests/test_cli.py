@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 import xarray
+from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -696,6 +697,17 @@ def test_a_killed_run_is_summarised_and_goes_on(monkeypatch, capsys, draws_only)
     cli.main(["summary", "here"])
     assert "rhat_median" in capsys.readouterr().out
     cli.main(command)
+
+
+def test_a_run_stopped_by_ctrl_c_reports_on_its_draws_and_its_status_says_so(
+    monkeypatch, capsys, draws_only
+):
+    press_ctrl_c(monkeypatch, chunk=4)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["run", "hmc", *SHORT, "--num-draws", "200", "--folder", "here"])
+    assert stop.value.code == 130
+    assert 0 < bnn.diagnostics.load("here").posterior.sizes["draw"] < 200
+    assert capsys.readouterr().out.endswith("figure in here/report.png, draws in here\n")
 
 
 @pytest.mark.thorough

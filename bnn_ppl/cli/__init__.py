@@ -55,7 +55,11 @@ COMMANDS = (
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Parse the command line and do what it says; bad input is one line and exit status 2."""
+    """Parse the command line and do what it says; bad input is one line and exit status 2.
+
+    After Ctrl-C the exit status is 130, also where a run reports on its draws so far: a script that
+    goes on to the next command is to see that this one was stopped.
+    """
     given, repeated = _parted(sys.argv[1:] if argv is None else argv)
     if given == ["--version"]:
         print(f"bnn-ppl {bnn.__version__}")
@@ -67,9 +71,12 @@ def main(argv: list[str] | None = None) -> None:
     _start_jax()
     try:
         imported()
-        with raised_for_sure(), answered(partial(stopping, "stopping", "--json" in given)):
+        answer = partial(stopping, "stopping", "--json" in given)
+        with raised_for_sure(), answered(answer) as pressed:
             _parse(given, repeated)
             sys.stdout.flush()
+            if pressed():
+                sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at exit
         sys.exit(1)

@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 
 _SECONDS_TO_LEAVE = 0.05  # a callback
 _answers: list[Callable[[], None]] = []  # the last one holds
+_heard_once = threading.Event()  # since the first of them
 
 
 @contextmanager
@@ -38,21 +39,23 @@ def interrupts(progress: bool | Literal["json"]) -> Iterator[Callable[[], bool]]
 
 
 @contextmanager
-def answered(answer: Callable[[], None]) -> Iterator[None]:
+def answered(answer: Callable[[], None]) -> Iterator[Callable[[], bool]]:
     """Call `answer`, on another thread and once, as soon as Ctrl-C is pressed.
 
-    A handler of Python waits for compiled programs, and for the compiler, to return.
+    A handler of Python waits for compiled programs, and for the compiler, to return. What is given
+    tells whether Ctrl-C was pressed since the outermost of these began.
     """
     if not _heard():
-        yield
+        yield lambda: False
         return
     _answers.append(answer)
     try:
         if len(_answers) > 1:  # somebody listens already
-            yield
+            yield _heard_once.is_set
         else:
+            _heard_once.clear()
             with _listening():
-                yield
+                yield _heard_once.is_set
     finally:
         _answers.pop()
 
@@ -79,6 +82,7 @@ def _listening() -> Iterator[None]:
 def _listen(ours: socket.socket) -> None:
     while numbers := ours.recv(16):  # nothing once the other end is closed
         if signal.SIGINT in numbers and _answers:
+            _heard_once.set()
             answer, _answers[-1] = _answers[-1], _nothing
             answer()
 
