@@ -32,12 +32,14 @@ def problem(
 ) -> tuple[Any, bnn.Posterior, dict[str, float]]:
     """Load a problem; its prior scale, the same for all methods, is found once and kept.
 
-    It is looked up in all files `scales`, and written to the first.
+    It is looked up in all files `scales` by the name of the problem, which is that of its data
+    unless the settings say another, and written to the first.
     """
     key = f"{name} {split}"
     found = next((known[key] for known in map(_read, scales) if key in known), {})
     began = time.perf_counter()
-    chosen = Problem(data=name, split=split, **settings, prior_scale=found.get("prior_scale"))
+    settings = {"data": name} | settings
+    chosen = Problem(split=split, **settings, prior_scale=found.get("prior_scale"))
     data, posterior = conditioned(chosen)
     if not found:
         chosen, posterior = with_prior_scale(chosen, data, posterior)

@@ -2,6 +2,7 @@
 
     python benchmarks/frontier.py
     python benchmarks/frontier.py --data yacht --methods nuts sghmc --passes 500000
+    python benchmarks/frontier.py --data mnist-160 --passes 200000
     python benchmarks/frontier.py --table
 
 Four chains at the defaults of each method, warm-up and start included; after it as many draws are
@@ -10,8 +11,8 @@ gradient on a minibatch is its share of the rows. A method whose warm-up alone c
 budget has 10 draws, and its passes say so. The reference is four times the budget of nuts from
 other keys; its own row says how well it mixed. Distances of regressions are 2-Wasserstein, in the
 units of y, those of classifications total variation, both averaged over the test rows. Each
-finished run is appended to benchmarks/stored/frontier.csv; rerun the command to resume. Data sets
-other than yacht, energy and digits need BNN_PPL_DATA.
+finished run is appended to benchmarks/stored/frontier.csv; rerun the command to resume. mnist-160
+is the first 160 images of MNIST. Data sets other than yacht, energy and digits need BNN_PPL_DATA.
 """
 
 import argparse
@@ -28,13 +29,16 @@ import jax
 import stored
 import xarray
 from at_defaults import MIXING, SCORES, TEMPERATURES, mixing, problem
-from defaults import DATA as SETTINGS
 from memory import peak_memory_mb
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
 
-DATA = ["yacht", "energy", "concrete", "airfoil", "digits", "imdb"]
+DATA: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("yacht", "energy", "concrete", "airfoil", "digits")},
+    "mnist-160": {"data": "mnist", "subset": 160},
+    "imdb": {"subset": 5_000, "net": "cnn_lstm"},
+}
 CHAINS = ["nuts", "hmc", "chees", "laps", "adjusted_mclmc", "mclmc", "elliptical_slice"]
 CHAINS += ["sgld", "sghmc", "csgld", "sgnht", "kinetic_langevin", "smile", "amagold"]
 PASSES = 1_000_000
@@ -48,7 +52,7 @@ COLUMNS += ["prior_scale", "verdict"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", default=DATA, choices=DATA)
+    parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
     parser.add_argument("--methods", nargs="+", default=CHAINS)
     parser.add_argument("--passes", type=int, default=PASSES, help="over the training rows")
     parser.add_argument("--results", type=Path, default=stored.FOLDER / "frontier.csv")
@@ -71,7 +75,7 @@ def main() -> None:
 def measure(name: str, method: str, args: argparse.Namespace) -> None:
     jax.config.update("jax_num_cpu_devices", os.cpu_count())
     scales = [args.results.with_suffix(".scales.json"), stored.FOLDER / "defaults.scales.json"]
-    data, posterior, found = problem(name, 0, scales, **SETTINGS[name])
+    data, posterior, found = problem(name, 0, scales, **DATA[name])
     of_reference = args.runs / f"{name}.nc"
     is_reference = method == REFERENCE
     built = METHODS["nuts" if is_reference else method].build(posterior)
