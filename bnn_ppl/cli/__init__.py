@@ -122,7 +122,7 @@ def _check_words(arguments: list[str], commands: Sequence[Callable]) -> None:
         flags = flags_of(General, Problem, Training, bnn.run, by_name[command])
         method = first_positional(others, flags)
         if method is not None:
-            _check_word("method", method, list(METHODS))
+            _check_word("method", method, sorted(METHODS))
 
 
 def _check_word(what: str, word: str, names: list[str]) -> None:
