@@ -667,6 +667,43 @@ def test_labels_and_weights_give_the_fisher_information_of_each_likelihood():
     assert labels.shape == weights.shape == (3, 5)
 
 
+@pytest.mark.parametrize(
+    ("distribution", "parameters", "expected"),
+    [
+        (lambda z: dist.Poisson(jnp.exp(z)), 0.7, np.exp(0.7)),
+        (lambda z: dist.StudentT(4.0, z, 0.5), 0.7, 5 / 7 / 0.5**2),
+        (
+            lambda z: dist.NegativeBinomial2(jnp.exp(z), 3.0),
+            0.7,
+            np.exp(0.7) / (1 + np.exp(0.7) / 3),
+        ),
+        (lambda z: dist.Normal(z, 0.5).to_event(1), [0.7] * 7, np.eye(7) / 0.5**2),
+    ],
+)
+def test_without_an_exact_sum_the_fisher_information_is_a_mean_over_draws(
+    distribution, parameters, expected
+):
+    rows = jnp.broadcast_to(jnp.asarray(parameters), (2000, *np.shape(parameters)))
+    y = jnp.zeros_like(distribution(rows).sample(jax.random.key(1)))
+    got = products(distribution, rows, y).mean(0)
+    np.testing.assert_allclose(got, np.atleast_2d(expected), atol=0.04 * np.max(expected))
+
+
+def test_the_covariance_of_counts_is_the_inverse_of_their_information():
+    x = RNG.normal(size=(400, 3))
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+    w = np.array([0.5, -0.3, 0.1])
+    posterior = bnn.condition(model, (x, RNG.poisson(np.exp(x @ w))))
+    (root,) = fit(posterior, laplace(posterior), {"w": jnp.asarray(w)}).factors
+    information = (x.T * np.exp(x @ w)) @ x + np.eye(3)
+    np.testing.assert_allclose(covariance(root) @ information, np.eye(3), atol=0.06)
+
+
 def test_labels_and_weights_are_constants():
     def moved(z):
         labels, weights = labels_and_weights(dist.Normal(z, jnp.exp(z)), z, "gauss_newton")
@@ -990,18 +1027,16 @@ def test_more_covariances_than_fit_are_refused():
     laplace(posterior, "last_layer")
 
 
-def test_a_likelihood_without_an_exact_sum_is_refused_but_for_its_empirical_curvature():
+def test_a_structure_of_layers_is_refused_where_there_are_none():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
         with numpyro.plate("data", len(x)):
             numpyro.sample("y", dist.StudentT(4.0, x @ w, 1.0), obs=y)
 
     posterior = bnn.condition(model, (X, REAL))
-    with pytest.raises(ValueError, match="got a likelihood StudentT, expected .*'empirical'"):
-        laplace(posterior, "full")
-    laplace(posterior, "full", curvature="empirical")
+    laplace(posterior, "full")
     with pytest.raises(ValueError, match="calls no dense or convolutional layer.*'diagonal'"):
-        laplace(posterior, "kronecker", curvature="empirical")
+        laplace(posterior, "kronecker")
 
 
 @pytest.mark.parametrize(("width", "expected"), [(3, "full"), (8001, "diagonal")])
@@ -1015,17 +1050,6 @@ def test_without_layers_the_default_is_the_best_structure_that_fits(width, expec
     assert laplace(posterior).settings["structure"] == expected
     network = with_network(partial(bnn.nets.MLP, 3, (2,), 3), X)
     assert laplace(network).settings["structure"] == "kronecker"
-
-
-def test_too_many_outputs_to_sum_over_are_refused():
-    def model(x, y=None):
-        f = bnn.random_network("net", partial(bnn.nets.MLP, 3, (), 7), bnn.priors.normal(1.0))(x)
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Normal(f, 1.0).to_event(1), obs=y)
-
-    posterior = bnn.condition(model, (X, np.zeros((12, 7))))
-    with pytest.raises(ValueError, match="got 7 outputs per row with 3 values each, expected"):
-        laplace(posterior)
 
 
 @pytest.mark.parametrize(

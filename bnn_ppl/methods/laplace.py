@@ -106,9 +106,10 @@ def laplace(
         sites stay fixed (Daxberger et al., 2021). By default ``"kronecker"``; for a model without
         such layers ``"full"``, or ``"diagonal"`` if it has more than 8,000 weights.
     curvature
-        Curvature F of a row. ``"gauss_newton"``: the expectation over y, exact for Normal,
-        Categorical and Bernoulli likelihoods. ``"empirical"``: the outer product of the gradient at
-        the observed y, for any likelihood.
+        Curvature F of a row. ``"gauss_newton"``: the expectation over y, exact for Normal and
+        Bernoulli likelihoods of few outputs and for Categorical ones; for others (Poisson,
+        StudentT) the mean over 32 draws of y for each row. ``"empirical"``: the outer product of
+        the gradient at the observed y.
     prior_precision
         Precision of the prior. ``"model"``: the model's own. ``"marginal_likelihood"``: the model's
         times the number c from 1e-4 to 1e4 that maximises the log evidence (see Notes), found on a
@@ -127,8 +128,7 @@ def laplace(
     ValueError
         If an option is unknown; if ``"full"`` or ``"last_layer"`` would cover more than 8,000
         weights; if the structure needs a dense or convolutional layer and none is called; if a
-        convolution is grouped, masked or not zero-padded (``"kronecker"``); if the likelihood is
-        neither Normal nor over finitely many values (``"gauss_newton"``).
+        convolution is grouped, masked or not zero-padded (``"kronecker"``).
 
     Notes
     -----
