@@ -61,6 +61,12 @@ def test_draws_that_are_right_have_converged_in_one_line(posterior):
     assert biased.converged and biased.text.endswith("; bias: set by the step size")
 
 
+def test_one_chain_cannot_show_another_mode_and_says_so(posterior):
+    found = bnn.verdict(posterior, drawn(shape=(1, 1000)))
+    assert found.converged and "of one chain (num_chains=4 shows" in found.text
+    assert "of one chain" not in bnn.verdict(posterior, drawn()).text
+
+
 def test_predictions_worse_than_the_mean_are_shouted_whatever_the_method(posterior):
     for draws in (drawn(-1.0), fitted(slope=-1.0, training_ended=1)):
         found = bnn.verdict(posterior, draws)
