@@ -2,7 +2,7 @@
 
     python benchmarks/frontier.py
     python benchmarks/frontier.py --data yacht --methods nuts sghmc --passes 500000
-    python benchmarks/frontier.py --data mnist-160 --passes 200000
+    python benchmarks/frontier.py --data mnist-160 --passes 100000
     python benchmarks/frontier.py --table
 
 Four chains at the defaults of each method, warm-up and start included; after it as many draws are
