@@ -738,6 +738,20 @@ def test_other_priors_count_by_their_second_derivative_where_it_is_not_negative(
     assert float(state.prior.precision["noise"]) == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_noise_on_its_bound_is_drawn_close_to_it():
+    """Its logarithm has hardly any information there, and a prior that does not bend."""
+    x = RNG.normal(size=(60, 2))
+    net = partial(bnn.nets.MLP, 2, (), 1)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal(1.0)), (x, x[:, 0]))
+    kernel = jnp.array([[1.0], [0.0]])
+    position = {"net.layers.0.kernel": kernel, "net.layers.0.bias": jnp.zeros(1)}
+    position |= {"noise": jnp.asarray(math.log(0.03 / 60))}
+    state = fit(posterior, laplace(posterior), position)
+    assert float(state.prior.precision["noise"]) == 0.5
+    (noise,) = (block["noise"] for block in state.factors if isinstance(block, dict))
+    assert 1.3 < float(noise) < 1.42  # without that, 5 and more
+
+
 @pytest.mark.thorough
 def test_the_prior_counts_by_its_diagonal_where_it_correlates_weights():
     covariance = np.array([[1.0, 0.9], [0.9, 1.0]])

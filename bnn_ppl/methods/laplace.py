@@ -23,7 +23,7 @@ from bnn_ppl.methods.shared.layer_calls import called_layers
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_number_of_rows
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.trace import likelihood_alone
+from bnn_ppl.model.trace import Terms, likelihood_alone
 from bnn_ppl.runtime.checks import check_positive
 
 Array = jax.Array
@@ -32,7 +32,10 @@ PriorPrecision: TypeAlias = Literal["model", "marginal_likelihood"]
 
 _BATCH_SIZE = 500  # rows whose curvature is computed at a time
 _FEW_NUMBERS = 1000  # elements of a site up to which its prior may correlate them
-_LEAST_PRECISION = 1e-6  # minimum for non-Gaussian priors, in units of 1 / std^2
+_LEAST_PRECISION = 1e-6  # of non-Gaussian priors, in units of 1 / std^2
+# Of constrained sites: that of a half-Cauchy, and of a uniform on an interval, at their modes. The
+# likelihood hardly bends along the logarithm of a noise that is close to its bound.
+_LEAST_CONSTRAINED = 0.5
 _GRID = 161  # multipliers of the prior precision to try, from 1e-4 to 1e4
 _NARROWINGS = 30  # golden-section steps from the best of them, each to 0.62 of the interval
 
@@ -135,10 +138,10 @@ def laplace(
     :math:`\Lambda_0` is diagonal. For a site with a Gaussian prior it is 1 / scale^2 given the
     other sites at the position, over T if T also divides the prior. For other sites it is minus the
     second derivative of the (tempered) log prior and log-Jacobian with respect to each
-    unconstrained element, at least 0, plus 1e-6 / std^2. Priors without curvature (such as the
-    Laplace distribution) therefore hardly constrain weights that the data do not determine: prefer
-    a Gaussian prior. The elements of sites of more than 1,000 are treated as independent under such
-    a prior.
+    unconstrained element, at least 1e-6 / std^2, or 1/2 where the value is constrained. Priors
+    without curvature (such as the Laplace distribution) therefore hardly constrain weights that the
+    data do not determine: prefer a Gaussian prior. The elements of sites of more than 1,000 are
+    treated as independent under such a prior.
 
     A layer's Kronecker factors are means over the rows seen: A of :math:`a a^T`, with a the inputs
     that the kernel multiplies (and 1 for the bias), and G of :math:`E_y[g g^T]`, with g the
@@ -297,8 +300,11 @@ def _prior(
 def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any) -> Array:
     """Minus the second derivative of the log prior with respect to each element of a site."""
 
+    def terms_at(own: Array) -> Terms:
+        return posterior.terms(position | {site: own}, batch)
+
     def log_prior(own: Array) -> Array:
-        terms = posterior.terms(position | {site: own}, batch)
+        terms = terms_at(own)
         no_rows = terms._replace(log_likelihood=jnp.zeros_like(terms.log_likelihood))
         return posterior.total(no_rows, batch)
 
@@ -312,7 +318,9 @@ def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any
     else:
         each = jnp.eye(own.size, dtype=own.dtype).reshape(own.size, *own.shape)
         second = jax.lax.map(lambda one: jnp.sum(one * along(one)), each).reshape(own.shape)
-    return jnp.maximum(-second, 0.0) + _LEAST_PRECISION / posterior.prior_std[site] ** 2
+    constrained = jax.grad(lambda own: terms_at(own).log_jacobian)(own) != 0
+    unconstrained_least = _LEAST_PRECISION / posterior.prior_std[site] ** 2
+    return jnp.maximum(-second, jnp.where(constrained, _LEAST_CONSTRAINED, unconstrained_least))
 
 
 # --- the multiplier
