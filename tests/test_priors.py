@@ -14,6 +14,7 @@ from numpyro.infer.util import log_density
 from scipy.integrate import quad
 from scipy.special import logsumexp
 
+import bnn_ppl as bnn
 from bnn_ppl import priors
 from bnn_ppl.storage.inference_data import inference_data
 
@@ -130,6 +131,18 @@ def test_mixture_mixes_each_weight_on_its_own(float64):
 def test_fan_in_reads_all_axes_but_the_last(shape, fan_in):
     std = priors.fan_in(2.0)("net.layers.0.kernel", shape).scale
     np.testing.assert_allclose(std, 2.0 / math.sqrt(fan_in), rtol=1e-6)
+
+
+def test_the_fan_in_of_an_embedding_is_one_row():
+    """Over the size of the vocabulary it would keep the inputs of the next layer close to 0."""
+    sizes = {"vocabulary_size": 13, "embedding_size": 3, "filters": 4, "units": 5}
+    net = partial(bnn.nets.CNNLSTM, (21,), 2, **sizes)
+    tokens = np.zeros((4, 21), int)
+    posterior = bnn.condition(
+        bnn.models.classifier(net, priors.fan_in(2.0)), (tokens, [0, 1, 0, 1])
+    )
+    assert posterior.prior_std["net.embedding.embedding"] == 2.0
+    assert posterior.prior_std["net.output.kernel"] == pytest.approx(2 / math.sqrt(5))
 
 
 @pytest.mark.parametrize("shape", [(50,), ()])

@@ -106,6 +106,35 @@ def test_the_rate_taken_is_the_best_of_those_tried():
     np.testing.assert_array_equal(state.inner.position["w"], 0)  # it then starts anew
 
 
+def test_a_rate_that_pleases_the_prior_alone_is_not_taken():
+    """The state is the rate of the last step: large ones gain 5 nats of the prior, and no fit."""
+
+    def fit(state):
+        return jnp.where((state > 0) & (state < 0.005), 0.6, 0.0)
+
+    def prior(state):
+        return 5.0 * state
+
+    def step(key, state, batch, rate):
+        return rate, {"lp": fit(state) + prior(state)}
+
+    def rate_found(**options):
+        method = Method(lambda key, w, batch: jnp.zeros(()), step, lambda key, state: {"w": state})
+        method = self_paced(method, step, lambda info: info["lp"], **options)
+        state = method.begin(method.init(None, None, None), jnp.asarray(10_000))
+        state = jax.lax.fori_loop(0, 801, lambda i, s: method.step(None, s, None)[0], state)
+        return float(state.inner)
+
+    assert rate_found() == 1.0
+    assert rate_found(prior=prior) == pytest.approx(10**-2.5)
+
+
+@pytest.mark.parametrize("optimizer", [0.01, "adam"])
+def test_a_rate_in_the_place_of_an_optimizer_is_refused(regression, optimizer):
+    with pytest.raises(TypeError, match="expected one of optax, .* learning_rate="):
+        bnn.descent(regression[1], optimizer)
+
+
 def test_training_recovers_from_rates_at_which_it_is_not_finite():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1))

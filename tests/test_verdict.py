@@ -61,12 +61,6 @@ def test_draws_that_are_right_have_converged_in_one_line(posterior):
     assert biased.converged and biased.text.endswith("; bias: set by the step size")
 
 
-def test_one_chain_cannot_show_another_mode_and_says_so(posterior):
-    found = bnn.verdict(posterior, drawn(shape=(1, 1000)))
-    assert found.converged and "of one chain (num_chains=4 shows" in found.text
-    assert "of one chain" not in bnn.verdict(posterior, drawn()).text
-
-
 def test_predictions_worse_than_the_mean_are_shouted_whatever_the_method(posterior):
     for draws in (drawn(-1.0), fitted(slope=-1.0, training_ended=1)):
         found = bnn.verdict(posterior, draws)
@@ -82,13 +76,14 @@ def test_inputs_far_from_standardised_are_the_advice():
         assert f"scale the inputs to mean 0 and sd 1 ({words}" in found.text
 
 
+def softmax(x, y=None):
+    scale = numpyro.sample("scale", dist.Normal(0, 3))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Categorical(logits=scale * x), obs=y)
+
+
 @pytest.fixture(scope="module")
 def classes():
-    def softmax(x, y=None):
-        scale = numpyro.sample("scale", dist.Normal(0, 3))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Categorical(logits=scale * x), obs=y)
-
     x = RNG.normal(size=(90, 3)).astype(np.float32)
     return bnn.condition(softmax, (x, x.argmax(1).astype(np.int32)))
 
@@ -100,6 +95,14 @@ def test_a_classifier_must_beat_the_most_frequent_class(classes):
         found = bnn.verdict(classes, draws)
         assert found.converged == good
         assert good or found.text.startswith("NO BETTER THAN THE MOST FREQUENT CLASS (accuracy 0")
+
+
+def test_a_classifier_that_learnt_a_single_row_has_learnt_nothing():
+    x, y = np.zeros((150, 3)), np.arange(150) % 3
+    x[1, 1] = 1.0  # which is then right once more than the most frequent class
+    draws = draws_of_arrays({"posterior": {"scale": np.linspace(0.9, 1.1, 200).reshape(4, 50)}})
+    found = bnn.verdict(bnn.condition(softmax, (x, y)), draws)
+    assert found.text.startswith("NO BETTER THAN THE MOST FREQUENT CLASS (accuracy 0.34, its share")
 
 
 def test_a_rare_class_may_be_learnt_without_being_predicted():
@@ -601,3 +604,9 @@ def test_particles_and_replicas_that_disagree_are_too_few(posterior):
     early = bnn.verdict(posterior, drawn(stats={"exponent": np.full((4, 100), 0.5)}, num_warmup=9))
     assert not early.converged and kinds(early) == ["tempered"]
     assert "after 9 steps at an exponent of 0.5, expected 1: raise num_warmup" in early.text
+
+
+def test_one_chain_cannot_show_another_mode_and_says_so(posterior):
+    found = bnn.verdict(posterior, drawn(shape=(1, 1000)))
+    assert found.converged and "of one chain (num_chains=4 shows" in found.text
+    assert "of one chain" not in bnn.verdict(posterior, drawn()).text

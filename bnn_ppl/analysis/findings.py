@@ -31,6 +31,8 @@ MOST_DIVERGENT = 0.01
 # loses whose sd is 2.5 times that of the residuals (log k + 1 / (2 k^2) - 1 / 2).
 MOST_LOSS = 0.5
 MOST_LOSS_OF_LABELS = 0.1  # for class labels: their probability falls by a tenth
+# Of a classifier's accuracy, and of the class frequencies' deviance, the share that chance gains.
+_LEAST_LEARNT = 0.01
 FEW_MEMBERS_RHAT = 2.0  # of fits, above which a few of them do not show all that there are
 FAR_FROM_STANDARD = 30.0  # times the scale for which networks' priors and initialisers are made
 # Rows for each weight below which a fit takes noise for signal: least squares understates the noise
@@ -109,8 +111,9 @@ def _against_frequencies(posterior: Posterior, sample: Seen, advice: str) -> Ite
     accuracy = _over_rows(sample, sample.mean.argmax(-1) == sample.y)
     share = _over_rows(sample, sample.y == frequency.argmax())
     log_score = _over_rows(sample, np.log(np.maximum(frequency, 1e-38))[sample.y])
-    worse = _over_rows(sample, sample.log_score) < log_score
-    if share < 1 and accuracy <= share and worse and depends_on_x(posterior, sample.x):
+    no_better = _over_rows(sample, sample.log_score) < (1 - _LEAST_LEARNT) * log_score
+    no_better &= accuracy <= share + _LEAST_LEARNT
+    if share < 1 and no_better and depends_on_x(posterior, sample.x):
         yield Finding(
             "worse_than_mean",
             f"NO BETTER THAN THE MOST FREQUENT CLASS (accuracy {accuracy:.2f}, its share "

@@ -176,6 +176,10 @@ def descent(
     def objective(info: dict) -> jax.Array:
         return info["lp"] / num_rows
 
+    def prior(state: DescentState) -> jax.Array:
+        tempered = posterior.temperature if posterior.tempered == "posterior" else 1.0
+        return posterior.log_prior(state.position) / tempered / num_rows
+
     def draw(key: jax.Array, state: DescentState) -> Tree:
         del key
         return state.position if average_from is None else state.average
@@ -196,7 +200,8 @@ def descent(
         raw_rows=bool(fgsm_epsilon),
     )
     if finds_rate:
-        method = self_paced(method, step, objective, settled=_noise_found if noises else None)
+        settled = _noise_found if noises else None
+        method = self_paced(method, step, objective, settled=settled, prior=prior)
     if held_out is None:
         return method
     return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)
@@ -245,6 +250,11 @@ def optimizer_of(
     if learning_rate is not None:
         check_rate("learning_rate", learning_rate)
     if optimizer is not None:
+        if not hasattr(optimizer, "update"):
+            raise TypeError(
+                f"got optimizer={optimizer!r}, expected one of optax, such as optax.sgd(0.01): for "
+                "Adam at a given rate, learning_rate="
+            )
         return False, "of the optimizer given", optimizer
     if learning_rate is None:
         return True, "found", optax.adam(1.0)

@@ -92,8 +92,8 @@ def fan_in(gain: float = math.sqrt(2), bias_std: float = 1.0) -> SitePrior:
 
     Keeps the prior variance of a layer's output at ``gain^2`` times the mean square of its input,
     whatever the width (Neal, 1996, section 2.1); sqrt(2) compensates for ReLU (He et al., 2015).
-    Fan-in is the product of all axes of a kernel but the last. Parameters with one axis (biases,
-    normalisation) get `bias_std`.
+    Fan-in is the product of all axes of a kernel but the last, and 1 for an embedding, which takes
+    one row for each token. Parameters with one axis (biases, normalisation) get `bias_std`.
     """
     positive("gain", gain)
     positive("bias_std", bias_std)
@@ -102,9 +102,10 @@ def fan_in(gain: float = math.sqrt(2), bias_std: float = 1.0) -> SitePrior:
 
 
 def _fan_in(gain: Any, bias_std: Any, site: str, shape: tuple[int, ...]) -> dist.Distribution:
-    del site
-    std = gain / math.sqrt(math.prod(shape[:-1])) if len(shape) > 1 else bias_std
-    return dist.Normal(0.0, std)
+    if len(shape) < 2:
+        return dist.Normal(0.0, bias_std)
+    is_embedding = site.rpartition(".")[2] == "embedding"
+    return dist.Normal(0.0, gain / math.sqrt(1 if is_embedding else math.prod(shape[:-1])))
 
 
 def horseshoe(scale: float = 1.0) -> SitePrior:

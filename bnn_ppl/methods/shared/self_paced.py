@@ -18,6 +18,10 @@ Update = Callable[[jax.Array, Tree, Any, jax.Array], tuple[Tree, dict[str, jax.A
 # Rates that are tried, each for a hundredth of the budget from the same start.
 RATES = tuple(10 ** (-power / 2) for power in range(8))  # 1 to 3e-4
 _TRIAL_SHARE, _TRIAL_STEPS = 100, (10, 100)
+# Of the most that a trial gains on the training rows, what the rate chosen must gain. With many
+# weights to a row most of the objective is the prior's, and large rates that learn nothing are best
+# at that.
+_LEAST_SHARE_GAINED = 0.5
 
 # The mean objective is compared over windows of at least 500 steps, or a fifth of those taken.
 # Where it gains less than this many nats per row, the rate falls by a factor of sqrt(10); training
@@ -42,8 +46,11 @@ class Pace(NamedTuple):
     start: jax.Array  # step of the last start from the beginning
     rate: jax.Array  # the best one tried, reduced since
     first: jax.Array  # objective at the start
-    best: jax.Array  # objective of the best rate tried
+    first_prior: jax.Array  # the prior's part of it
+    scores: jax.Array  # objective of each rate tried
+    priors: jax.Array  # the prior's part of these
     total: jax.Array  # of the objective in this trial or window
+    total_prior: jax.Array  # of the prior's part in this trial
     before: jax.Array  # mean objective of the last window
     window_start: jax.Array
     window_end: jax.Array
@@ -77,6 +84,7 @@ def self_paced(
     objective: Objective,
     least_steps: int = 0,
     settled: Callable[[Tree], Tree] | None = None,
+    prior: Callable[[Tree], jax.Array] | None = None,
 ) -> Method:
     """Let a method that trains find its rate and its end.
 
@@ -93,6 +101,9 @@ def self_paced(
     settled
         ``state -> state``: changes how it trains from the third of four falls of the rate on, or
         from half the budget.
+    prior
+        ``state -> scalar``: the prior's part of the objective; by default the rate is chosen by the
+        objective alone.
     """
     fitted = method.fitted
 
@@ -101,7 +112,7 @@ def self_paced(
 
     return method._replace(
         init=init,
-        step=partial(step, update, objective, settled=settled),
+        step=partial(step, update, objective, settled=settled, prior=prior),
         draw=lambda key, state: method.draw(key, state.inner),
         begin=partial(with_budget, least_steps),
         fitted=None if fitted is None else lambda state: fitted(state.inner),
@@ -111,7 +122,22 @@ def self_paced(
 def begin(inner: Tree) -> PacedState:
     """Start training, with the budget still unknown."""
     zero, none, least = jnp.zeros((), int), jnp.zeros(()), jnp.asarray(-jnp.inf)
-    pace = Pace(jnp.asarray(_NEVER), zero, zero, none, none, least, none, least, zero, zero, zero)
+    pace = Pace(
+        budget=jnp.asarray(_NEVER),
+        num_steps=zero,
+        start=zero,
+        rate=none,
+        first=none,
+        first_prior=none,
+        scores=jnp.full(len(RATES), -jnp.inf),
+        priors=jnp.zeros(len(RATES)),
+        total=none,
+        total_prior=none,
+        before=least,
+        window_start=zero,
+        window_end=zero,
+        num_reductions=zero,
+    )
     return with_budget(0, PacedState(inner, inner, pace), pace.budget)
 
 
@@ -130,6 +156,7 @@ def step(
     state: PacedState,
     batch: Any,
     settled: Callable[[Tree], Tree] | None = None,
+    prior: Callable[[Tree], jax.Array] | None = None,
 ) -> tuple[PacedState, dict[str, jax.Array]]:
     """Take a step: a trial of a rate, a step at the best of them, or none once training has ended.
 
@@ -140,7 +167,8 @@ def step(
 
     def train(state: PacedState) -> tuple[PacedState, dict[str, jax.Array]]:
         inner, info = update(key, state.inner, batch, rate_now(state.pace))
-        state = _observed(state._replace(inner=inner), objective(info))
+        of_prior = jnp.zeros(()) if prior is None else prior(state.inner)
+        state = _observed(state._replace(inner=inner), objective(info), of_prior)
         if settled is not None:
             inner = where_needed(_is_settled(state.pace), settled, lambda inner: inner, state.inner)
             state = state._replace(inner=inner)
@@ -178,7 +206,7 @@ def _trial_length(budget: jax.Array) -> jax.Array:
     return jnp.clip(budget // _TRIAL_SHARE, *_TRIAL_STEPS)
 
 
-def _observed(state: PacedState, objective: jax.Array) -> PacedState:
+def _observed(state: PacedState, objective: jax.Array, prior: jax.Array) -> PacedState:
     """Count a step with its objective; end the trial or the window if it is the last of one."""
     pace = state.pace
     length = _trial_length(pace.budget)
@@ -187,8 +215,12 @@ def _observed(state: PacedState, objective: jax.Array) -> PacedState:
     # Only the second half of a trial counts, in which the first large steps are forgotten.
     counts = ~trying | (2 * (pace.num_steps % length) >= length)
     total = pace.total + jnp.where(counts, jnp.nan_to_num(objective, nan=-jnp.inf), 0.0)
+    total_prior = pace.total_prior + jnp.where(counts, prior, 0.0)
     first = jnp.where(pace.num_steps == 0, objective, pace.first)
-    pace = pace._replace(num_steps=count, total=total, first=first)
+    first_prior = jnp.where(pace.num_steps == 0, prior, pace.first_prior)
+    pace = pace._replace(
+        num_steps=count, total=total, total_prior=total_prior, first=first, first_prior=first_prior
+    )
     state = state._replace(pace=pace)
     ends = count == pace.window_end
     fell = ends & (total / (count - pace.window_start) < first - _MOST_FALL)
@@ -203,17 +235,24 @@ def _observed(state: PacedState, objective: jax.Array) -> PacedState:
 
 
 def _trial_ended(state: PacedState) -> PacedState:
+    """Note what the rate has reached, choose among those so far, and start anew."""
     pace = state.pace
     length = _trial_length(pace.budget)
-    score = pace.total / (length - length // 2)
-    rate = jnp.asarray(RATES)[pace.num_steps // length - 1]
-    better = score > pace.best
-    pace = pace._replace(
-        rate=jnp.where(better, rate, pace.rate),
-        best=jnp.where(better, score, pace.best),
-        total=jnp.zeros(()),
-    )
-    return PacedState(state.first, state.first, pace)
+    trial = pace.num_steps // length - 1
+    counted = length - length // 2
+    scores = pace.scores.at[trial].set(pace.total / counted)
+    priors = pace.priors.at[trial].set(pace.total_prior / counted)
+    zero = jnp.zeros(())
+    pace = pace._replace(scores=scores, priors=priors, total=zero, total_prior=zero)
+    return PacedState(state.first, state.first, pace._replace(rate=_best_rate(pace)))
+
+
+def _best_rate(pace: Pace) -> jax.Array:
+    """Give the rate of the best objective, of those that have learnt from the rows."""
+    gains = pace.scores - pace.priors - (pace.first - pace.first_prior)
+    most = jnp.max(gains)
+    learns = gains >= jnp.minimum(most, _LEAST_SHARE_GAINED * most)  # the best one in any case
+    return jnp.asarray(RATES)[jnp.argmax(jnp.where(learns, pace.scores, -jnp.inf))]
 
 
 def _restarted(state: PacedState) -> PacedState:
