@@ -1,5 +1,7 @@
 """The figures show what they say: artists against the numbers they stand for."""
 
+import io
+
 import matplotlib
 import numpy as np
 import pytest
@@ -339,6 +341,12 @@ def test_comparison_of_equal_shares_ends_at_one_and_marks_none_as_best():
     hollow, filled = accuracy.lines[:2]
     assert len(hollow.get_xdata()) == 3 and len(filled.get_xdata()) == 0
     assert not hollow.get_clip_on()
+    table = of_classes()[["nll", "brier", "ece", "accuracy"]]
+    table["accuracy"] = 1.0
+    shares_last = plots.comparison(table)
+    shares_last.savefig(io.BytesIO())  # the layout warns where an empty line counts
+    widths = [ax.get_position().width for ax in shares_last.axes]
+    assert min(widths) > 0.1
 
 
 def test_comparison_marks_the_reference_and_the_ideal():

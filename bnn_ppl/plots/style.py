@@ -38,4 +38,6 @@ def up_to_one(ax: Axes, axis: Literal["x", "y"]) -> None:
     getattr(ax, f"set_{axis}lim")(low, min(high, 1.0))
     for line in ax.lines:
         values = np.asarray(line.get_xdata() if axis == "x" else line.get_ydata(), float)
-        line.set_clip_on(bool((values > 1).any()))  # as the ends of error bars may be
+        # The ends of error bars may be beyond. A line without points would count, for the layout,
+        # as one at the corner of the figure.
+        line.set_clip_on(not values.size or bool((values > 1).any()))
