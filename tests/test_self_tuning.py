@@ -109,16 +109,16 @@ def test_the_rate_taken_is_the_best_of_those_tried():
 def test_a_rate_that_pleases_the_prior_alone_is_not_taken():
     """The state is the rate of the last step: large ones gain 5 nats of the prior, and no fit."""
 
-    def fit(state):
-        return jnp.where((state > 0) & (state < 0.005), 0.6, 0.0)
+    def fit(state, gained):
+        return jnp.where((state > 0) & (state < 0.005), gained, 0.0)
 
     def prior(state):
         return 5.0 * state
 
-    def step(key, state, batch, rate):
-        return rate, {"lp": fit(state) + prior(state)}
+    def rate_found(gained=0.6, **options):
+        def step(key, state, batch, rate):
+            return rate, {"lp": fit(state, gained) + prior(state)}
 
-    def rate_found(**options):
         method = Method(lambda key, w, batch: jnp.zeros(()), step, lambda key, state: {"w": state})
         method = self_paced(method, step, lambda info: info["lp"], **options)
         state = method.begin(method.init(None, None, None), jnp.asarray(10_000))
@@ -127,6 +127,7 @@ def test_a_rate_that_pleases_the_prior_alone_is_not_taken():
 
     assert rate_found() == 1.0
     assert rate_found(prior=prior) == pytest.approx(10**-2.5)
+    assert rate_found(gained=0.005, prior=prior) == pytest.approx(1e-3)  # the usual one
 
 
 @pytest.mark.parametrize("optimizer", [0.01, "adam"])

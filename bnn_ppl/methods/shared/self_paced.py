@@ -22,6 +22,9 @@ _TRIAL_SHARE, _TRIAL_STEPS = 100, (10, 100)
 # weights to a row most of the objective is the prior's, and large rates that learn nothing are best
 # at that.
 _LEAST_SHARE_GAINED = 0.5
+# Nats a row that a trial must gain on the training rows to say anything. A recurrent network may
+# need some hundred steps before it gains any: then Adam's usual rate is taken.
+_LEAST_GAINED, _USUAL_RATE = 0.01, 1e-3
 
 # The mean objective is compared over windows of at least 500 steps, or a fifth of those taken.
 # Where it gains less than this many nats per row, the rate falls by a factor of sqrt(10); training
@@ -167,7 +170,7 @@ def step(
 
     def train(state: PacedState) -> tuple[PacedState, dict[str, jax.Array]]:
         inner, info = update(key, state.inner, batch, rate_now(state.pace))
-        of_prior = jnp.zeros(()) if prior is None else prior(state.inner)
+        of_prior = None if prior is None else prior(state.inner)
         state = _observed(state._replace(inner=inner), objective(info), of_prior)
         if settled is not None:
             inner = where_needed(_is_settled(state.pace), settled, lambda inner: inner, state.inner)
@@ -206,9 +209,11 @@ def _trial_length(budget: jax.Array) -> jax.Array:
     return jnp.clip(budget // _TRIAL_SHARE, *_TRIAL_STEPS)
 
 
-def _observed(state: PacedState, objective: jax.Array, prior: jax.Array) -> PacedState:
+def _observed(state: PacedState, objective: jax.Array, prior: jax.Array | None) -> PacedState:
     """Count a step with its objective; end the trial or the window if it is the last of one."""
     pace = state.pace
+    trial_ended = _trial_ended if prior is None else _trial_ended_with_prior
+    prior = jnp.zeros(()) if prior is None else prior
     length = _trial_length(pace.budget)
     count = pace.num_steps + 1
     trying = pace.num_steps < len(RATES) * length
@@ -229,7 +234,7 @@ def _observed(state: PacedState, objective: jax.Array, prior: jax.Array) -> Pace
     case = jnp.where(trying & (count % length == 0), 1, jnp.where(lost, 2, jnp.where(ends, 3, 0)))
 
     def ended(state: PacedState) -> PacedState:
-        return jax.lax.switch(case - 1, (_trial_ended, _restarted, _window_ended), state)
+        return jax.lax.switch(case - 1, (trial_ended, _restarted, _window_ended), state)
 
     return where_needed(case > 0, ended, lambda state: state, state)
 
@@ -247,12 +252,25 @@ def _trial_ended(state: PacedState) -> PacedState:
     return PacedState(state.first, state.first, pace._replace(rate=_best_rate(pace)))
 
 
+def _trial_ended_with_prior(state: PacedState) -> PacedState:
+    """Do the same for an objective whose prior part is known."""
+    state = _trial_ended(state)
+    learns_nothing = jnp.max(_gains(state.pace)) < _LEAST_GAINED
+    rate = jnp.where(learns_nothing, _USUAL_RATE, state.pace.rate)
+    return state._replace(pace=state.pace._replace(rate=rate))
+
+
 def _best_rate(pace: Pace) -> jax.Array:
     """Give the rate of the best objective, of those that have learnt from the rows."""
-    gains = pace.scores - pace.priors - (pace.first - pace.first_prior)
+    gains = _gains(pace)
     most = jnp.max(gains)
     learns = gains >= jnp.minimum(most, _LEAST_SHARE_GAINED * most)  # the best one in any case
     return jnp.asarray(RATES)[jnp.argmax(jnp.where(learns, pace.scores, -jnp.inf))]
+
+
+def _gains(pace: Pace) -> jax.Array:
+    """Give what each rate tried has gained on the training rows, in nats per row."""
+    return pace.scores - pace.priors - (pace.first - pace.first_prior)
 
 
 def _restarted(state: PacedState) -> PacedState:
