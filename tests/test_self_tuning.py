@@ -112,12 +112,12 @@ def test_a_rate_that_pleases_the_prior_alone_is_not_taken():
     def fit(state, gained):
         return jnp.where((state > 0) & (state < 0.005), gained, 0.0)
 
-    def prior(state):
+    def prior(state, batch):
         return 5.0 * state
 
-    def rate_found(gained=0.6, **options):
+    def rate_found(gained=0.6, prior_of_lp=prior, **options):
         def step(key, state, batch, rate):
-            return rate, {"lp": fit(state, gained) + prior(state)}
+            return rate, {"lp": fit(state, gained) + prior_of_lp(state, batch)}
 
         method = Method(lambda key, w, batch: jnp.zeros(()), step, lambda key, state: {"w": state})
         method = self_paced(method, step, lambda info: info["lp"], **options)
@@ -128,6 +128,27 @@ def test_a_rate_that_pleases_the_prior_alone_is_not_taken():
     assert rate_found() == 1.0
     assert rate_found(prior=prior) == pytest.approx(10**-2.5)
     assert rate_found(gained=0.005, prior=prior) == pytest.approx(1e-3)  # the usual one
+
+    def lost(state, batch):
+        return jnp.where(state > 0.5, jnp.nan, prior(state, batch))
+
+    assert rate_found(prior_of_lp=lost, prior=lost) == pytest.approx(10**-2.5)
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_a_trial_tells_the_likelihood_from_the_prior(anchored):
+    posterior, _, _ = stiff(temperature=0.5)
+    method = bnn.descent(posterior, anchored=anchored)
+    start = jax.tree.map(jnp.zeros_like, posterior.init(jax.random.key(0)))
+    state = method.init(jax.random.key(1), start, posterior.data)
+    state = method.begin(state, jnp.asarray(10_000))
+    step, fits = jax.jit(method.step), []
+    for _ in range(100):
+        rows = posterior.log_likelihood(state.inner.position, posterior.data)
+        fits.append(float(rows.mean()) / 0.5)
+        state, _ = step(jax.random.key(0), state, posterior.data)
+    np.testing.assert_allclose(state.pace.first_fit, fits[0], rtol=1e-4)
+    np.testing.assert_allclose(state.pace.fits[0], np.mean(fits[50:]), rtol=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", [0.01, "adam"])

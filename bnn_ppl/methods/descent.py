@@ -16,6 +16,7 @@ from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import Terms
 
 Tree = Any
 NoiseRows: TypeAlias = Literal["both", "held_out", "training"]
@@ -176,9 +177,9 @@ def descent(
     def objective(info: dict) -> jax.Array:
         return info["lp"] / num_rows
 
-    def prior(state: DescentState) -> jax.Array:
-        tempered = posterior.temperature if posterior.tempered == "posterior" else 1.0
-        return posterior.log_prior(state.position) / tempered / num_rows
+    def prior(state: DescentState, batch: Any) -> jax.Array:
+        terms = _terms(posterior, state.position, state.anchor, batch)
+        return posterior.total(terms.prior_alone, batch) / num_rows
 
     def draw(key: jax.Array, state: DescentState) -> Tree:
         del key
@@ -212,13 +213,18 @@ def starting_descent(posterior: Posterior, *, anchored: bool = False) -> Method:
     return descent(posterior, anchored=anchored, noise_rows="held_out")
 
 
+def _terms(posterior: Posterior, position: Tree, anchor: Tree, batch: Any) -> Terms:
+    terms = posterior.terms(position, batch)
+    if anchor is None:
+        return terms
+    return terms._replace(log_priors=_anchored_log_priors(terms, position, anchor))
+
+
 def _loss(
     posterior: Posterior, num_rows: int, position: Tree, anchor: Tree, batch: Any
 ) -> jax.Array:
     """Return the negative log-density given the rows that a chain sees, per row."""
-    terms = posterior.terms(position, batch)
-    if anchor is not None:
-        terms = terms._replace(log_priors=_anchored_log_priors(terms, position, anchor))
+    terms = _terms(posterior, position, anchor, batch)
     if num_rows < posterior.num_rows:  # to which `total` scales the batch
         share = num_rows / posterior.num_rows
         terms = terms._replace(log_likelihood=share * terms.log_likelihood)
@@ -252,8 +258,8 @@ def optimizer_of(
     if optimizer is not None:
         if not hasattr(optimizer, "update"):
             raise TypeError(
-                f"got optimizer={optimizer!r}, expected one of optax, such as optax.sgd(0.01): for "
-                "Adam at a given rate, learning_rate="
+                f"got optimizer={optimizer!r}, expected one of optax, such as optax.sgd(0.01); to "
+                "set the rate of Adam, use learning_rate="
             )
         return False, "of the optimizer given", optimizer
     if learning_rate is None:

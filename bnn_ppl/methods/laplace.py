@@ -32,10 +32,10 @@ PriorPrecision: TypeAlias = Literal["model", "marginal_likelihood"]
 
 _BATCH_SIZE = 500  # rows whose curvature is computed at a time
 _FEW_NUMBERS = 1000  # elements of a site up to which its prior may correlate them
-_LEAST_PRECISION = 1e-6  # of non-Gaussian priors, in units of 1 / std^2
-# Of constrained sites: that of a half-Cauchy, and of a uniform on an interval, at their modes. The
-# likelihood hardly bends along the logarithm of a noise that is close to its bound.
-_LEAST_CONSTRAINED = 0.5
+# Minimum precisions for non-Gaussian priors, in units of 1 / std^2. That of constrained sites is
+# what a half-Cauchy, and a uniform on an interval, have at their modes: the likelihood of a noise
+# close to its lower bound has almost no curvature in the unconstrained value.
+_LEAST_PRECISION, _LEAST_CONSTRAINED = 1e-6, 0.5
 _GRID = 161  # multipliers of the prior precision to try, from 1e-4 to 1e4
 _NARROWINGS = 30  # golden-section steps from the best of them, each to 0.62 of the interval
 
@@ -112,7 +112,7 @@ def laplace(
         Curvature F of a row. ``"gauss_newton"``: the expectation over y, exact for Normal and
         Bernoulli likelihoods of few outputs and for Categorical ones; for others (Poisson,
         StudentT) the mean over 32 draws of y for each row. ``"empirical"``: the outer product of
-        the gradient at the observed y.
+        the gradient at the observed y, for any likelihood.
     prior_precision
         Precision of the prior. ``"model"``: the model's own. ``"marginal_likelihood"``: the model's
         times the number c from 1e-4 to 1e4 that maximises the log evidence (see Notes), found on a
@@ -138,10 +138,10 @@ def laplace(
     :math:`\Lambda_0` is diagonal. For a site with a Gaussian prior it is 1 / scale^2 given the
     other sites at the position, over T if T also divides the prior. For other sites it is minus the
     second derivative of the (tempered) log prior and log-Jacobian with respect to each
-    unconstrained element, at least 1e-6 / std^2, or 1/2 where the value is constrained. Priors
-    without curvature (such as the Laplace distribution) therefore hardly constrain weights that the
-    data do not determine: prefer a Gaussian prior. The elements of sites of more than 1,000 are
-    treated as independent under such a prior.
+    unconstrained element, at least 1e-6 / std^2; for constrained values at least 1/2, over T
+    if T also divides the prior. Priors without curvature (such as the Laplace distribution)
+    therefore hardly constrain weights that the data do not determine: prefer a Gaussian prior. The
+    elements of sites of more than 1,000 are treated as independent under such a prior.
 
     A layer's Kronecker factors are means over the rows seen: A of :math:`a a^T`, with a the inputs
     that the kernel multiplies (and 1 for the bias), and G of :math:`E_y[g g^T]`, with g the
@@ -304,9 +304,7 @@ def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any
         return posterior.terms(position | {site: own}, batch)
 
     def log_prior(own: Array) -> Array:
-        terms = terms_at(own)
-        no_rows = terms._replace(log_likelihood=jnp.zeros_like(terms.log_likelihood))
-        return posterior.total(no_rows, batch)
+        return posterior.total(terms_at(own).prior_alone, batch)
 
     own = position[site]
 
@@ -319,8 +317,8 @@ def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any
         each = jnp.eye(own.size, dtype=own.dtype).reshape(own.size, *own.shape)
         second = jax.lax.map(lambda one: jnp.sum(one * along(one)), each).reshape(own.shape)
     constrained = jax.grad(lambda own: terms_at(own).log_jacobian)(own) != 0
-    unconstrained_least = _LEAST_PRECISION / posterior.prior_std[site] ** 2
-    return jnp.maximum(-second, jnp.where(constrained, _LEAST_CONSTRAINED, unconstrained_least))
+    least = jnp.where(constrained, _LEAST_CONSTRAINED, _LEAST_PRECISION)
+    return jnp.maximum(-second, least / posterior.prior_std[site] ** 2)
 
 
 # --- the multiplier

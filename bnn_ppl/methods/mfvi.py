@@ -143,8 +143,7 @@ def mfvi(
             with tapped(_noise_tap(jax.random.fold_in(key, 1), estimator, layers, mean, std)):
                 rows = posterior.log_likelihood(position, batch)
             terms = terms._replace(log_likelihood=rows)
-        no_rows = terms._replace(log_likelihood=jnp.zeros_like(terms.log_likelihood))
-        return jnp.stack([posterior.total(part, batch) for part in (terms, no_rows)])
+        return jnp.stack([posterior.total(part, batch) for part in (terms, terms.prior_alone)])
 
     def loss(
         parameters: tuple[Tree, Tree], key: jax.Array, batch: Any, weight: jax.Array | None

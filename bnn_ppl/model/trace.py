@@ -68,6 +68,11 @@ class Terms(NamedTuple):
         """Log-determinant of the Jacobian for all sites together."""
         return _sum(self.log_jacobians)
 
+    @property
+    def prior_alone(self) -> "Terms":
+        """The same without a likelihood: their total is the prior's part of the log-density."""
+        return self._replace(log_likelihood=jnp.zeros_like(self.log_likelihood))
+
     def less(self, others: "Terms") -> "Terms":
         """Subtract the terms at another position, each from its own.
 

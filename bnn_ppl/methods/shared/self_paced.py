@@ -13,17 +13,18 @@ from bnn_ppl.runtime.branches import where_needed
 
 Tree = Any
 Objective = Callable[[dict[str, jax.Array]], jax.Array]
+Prior = Callable[[Tree, Any], jax.Array]
 Update = Callable[[jax.Array, Tree, Any, jax.Array], tuple[Tree, dict[str, jax.Array]]]
 
 # Rates that are tried, each for a hundredth of the budget from the same start.
 RATES = tuple(10 ** (-power / 2) for power in range(8))  # 1 to 3e-4
 _TRIAL_SHARE, _TRIAL_STEPS = 100, (10, 100)
-# Of the most that a trial gains on the training rows, what the rate chosen must gain. With many
-# weights to a row most of the objective is the prior's, and large rates that learn nothing are best
-# at that.
+# Where the prior's part of the objective is known, the rate chosen must gain at least this share of
+# the largest gain in log-likelihood. With many more weights than rows the prior dominates the
+# objective, and large rates that learn nothing increase it most.
 _LEAST_SHARE_GAINED = 0.5
-# Nats a row that a trial must gain on the training rows to say anything. A recurrent network may
-# need some hundred steps before it gains any: then Adam's usual rate is taken.
+# Where no trial gains this many nats per row, as with recurrent networks, which may need hundreds
+# of steps, the trials are inconclusive, and the usual rate of Adam is taken.
 _LEAST_GAINED, _USUAL_RATE = 0.01, 1e-3
 
 # The mean objective is compared over windows of at least 500 steps, or a fifth of those taken.
@@ -49,11 +50,11 @@ class Pace(NamedTuple):
     start: jax.Array  # step of the last start from the beginning
     rate: jax.Array  # the best one tried, reduced since
     first: jax.Array  # objective at the start
-    first_prior: jax.Array  # the prior's part of it
+    first_fit: jax.Array  # that without the prior's part, as the other fits
     scores: jax.Array  # objective of each rate tried
-    priors: jax.Array  # the prior's part of these
+    fits: jax.Array  # of each rate tried
     total: jax.Array  # of the objective in this trial or window
-    total_prior: jax.Array  # of the prior's part in this trial
+    total_fit: jax.Array  # in this trial
     before: jax.Array  # mean objective of the last window
     window_start: jax.Array
     window_end: jax.Array
@@ -87,7 +88,7 @@ def self_paced(
     objective: Objective,
     least_steps: int = 0,
     settled: Callable[[Tree], Tree] | None = None,
-    prior: Callable[[Tree], jax.Array] | None = None,
+    prior: Prior | None = None,
 ) -> Method:
     """Let a method that trains find its rate and its end.
 
@@ -105,8 +106,8 @@ def self_paced(
         ``state -> state``: changes how it trains from the third of four falls of the rate on, or
         from half the budget.
     prior
-        ``state -> scalar``: the prior's part of the objective; by default the rate is chosen by the
-        objective alone.
+        ``state, batch -> scalar``: the prior's part of the objective. Without it, the rate is
+        chosen by the objective alone.
     """
     fitted = method.fitted
 
@@ -131,11 +132,11 @@ def begin(inner: Tree) -> PacedState:
         start=zero,
         rate=none,
         first=none,
-        first_prior=none,
+        first_fit=none,
         scores=jnp.full(len(RATES), -jnp.inf),
-        priors=jnp.zeros(len(RATES)),
+        fits=jnp.full(len(RATES), -jnp.inf),
         total=none,
-        total_prior=none,
+        total_fit=none,
         before=least,
         window_start=zero,
         window_end=zero,
@@ -159,7 +160,7 @@ def step(
     state: PacedState,
     batch: Any,
     settled: Callable[[Tree], Tree] | None = None,
-    prior: Callable[[Tree], jax.Array] | None = None,
+    prior: Prior | None = None,
 ) -> tuple[PacedState, dict[str, jax.Array]]:
     """Take a step: a trial of a rate, a step at the best of them, or none once training has ended.
 
@@ -170,8 +171,12 @@ def step(
 
     def train(state: PacedState) -> tuple[PacedState, dict[str, jax.Array]]:
         inner, info = update(key, state.inner, batch, rate_now(state.pace))
-        of_prior = None if prior is None else prior(state.inner)
-        state = _observed(state._replace(inner=inner), objective(info), of_prior)
+        value = fit = objective(info)
+        if prior is not None:
+            nothing = jnp.zeros_like(value)
+            trying = _is_trying(state.pace)
+            fit = value - where_needed(trying, prior, lambda *_: nothing, state.inner, batch)
+        state = _observed(state._replace(inner=inner), value, fit, prior is not None)
         if settled is not None:
             inner = where_needed(_is_settled(state.pace), settled, lambda inner: inner, state.inner)
             state = state._replace(inner=inner)
@@ -200,6 +205,10 @@ def _is_settled(pace: Pace) -> jax.Array:
     return (pace.num_steps >= half) | (pace.num_reductions >= _REDUCTIONS - 1)
 
 
+def _is_trying(pace: Pace) -> jax.Array:
+    return pace.num_steps < num_trial_steps(pace.budget)
+
+
 def num_trial_steps(budget: Any) -> jax.Array:
     """Count the steps of a budget in which rates are tried, before training at the best one."""
     return len(RATES) * _trial_length(budget)
@@ -209,29 +218,33 @@ def _trial_length(budget: jax.Array) -> jax.Array:
     return jnp.clip(budget // _TRIAL_SHARE, *_TRIAL_STEPS)
 
 
-def _observed(state: PacedState, objective: jax.Array, prior: jax.Array | None) -> PacedState:
+def _observed(
+    state: PacedState, objective: jax.Array, fit: jax.Array, knows_prior: bool
+) -> PacedState:
     """Count a step with its objective; end the trial or the window if it is the last of one."""
     pace = state.pace
-    trial_ended = _trial_ended if prior is None else _trial_ended_with_prior
-    prior = jnp.zeros(()) if prior is None else prior
     length = _trial_length(pace.budget)
     count = pace.num_steps + 1
-    trying = pace.num_steps < len(RATES) * length
+    trying = _is_trying(pace)
     # Only the second half of a trial counts, in which the first large steps are forgotten.
     counts = ~trying | (2 * (pace.num_steps % length) >= length)
-    total = pace.total + jnp.where(counts, jnp.nan_to_num(objective, nan=-jnp.inf), 0.0)
-    total_prior = pace.total_prior + jnp.where(counts, prior, 0.0)
-    first = jnp.where(pace.num_steps == 0, objective, pace.first)
-    first_prior = jnp.where(pace.num_steps == 0, prior, pace.first_prior)
+    is_first = pace.num_steps == 0
     pace = pace._replace(
-        num_steps=count, total=total, total_prior=total_prior, first=first, first_prior=first_prior
+        num_steps=count,
+        total=pace.total + jnp.where(counts, jnp.nan_to_num(objective, nan=-jnp.inf), 0.0),
+        total_fit=pace.total_fit
+        + jnp.where(counts & trying, jnp.nan_to_num(fit, nan=-jnp.inf), 0.0),
+        first=jnp.where(is_first, objective, pace.first),
+        first_fit=jnp.where(is_first, fit, pace.first_fit),
     )
     state = state._replace(pace=pace)
     ends = count == pace.window_end
-    fell = ends & (total / (count - pace.window_start) < first - _MOST_FALL)
+    fell = ends & (pace.total / (count - pace.window_start) < pace.first - _MOST_FALL)
     fell &= pace.before > -jnp.inf
     lost = ~trying & (~jnp.isfinite(objective) | fell)
     case = jnp.where(trying & (count % length == 0), 1, jnp.where(lost, 2, jnp.where(ends, 3, 0)))
+
+    trial_ended = partial(_trial_ended, knows_prior)
 
     def ended(state: PacedState) -> PacedState:
         return jax.lax.switch(case - 1, (trial_ended, _restarted, _window_ended), state)
@@ -239,38 +252,27 @@ def _observed(state: PacedState, objective: jax.Array, prior: jax.Array | None) 
     return where_needed(case > 0, ended, lambda state: state, state)
 
 
-def _trial_ended(state: PacedState) -> PacedState:
+def _trial_ended(knows_prior: bool, state: PacedState) -> PacedState:
     """Note what the rate has reached, choose among those so far, and start anew."""
     pace = state.pace
     length = _trial_length(pace.budget)
-    trial = pace.num_steps // length - 1
-    counted = length - length // 2
-    scores = pace.scores.at[trial].set(pace.total / counted)
-    priors = pace.priors.at[trial].set(pace.total_prior / counted)
-    zero = jnp.zeros(())
-    pace = pace._replace(scores=scores, priors=priors, total=zero, total_prior=zero)
-    return PacedState(state.first, state.first, pace._replace(rate=_best_rate(pace)))
+    trial, counted = pace.num_steps // length - 1, length - length // 2
+    pace = pace._replace(
+        scores=pace.scores.at[trial].set(pace.total / counted),
+        fits=pace.fits.at[trial].set(pace.total_fit / counted),
+        total=jnp.zeros(()),
+        total_fit=jnp.zeros(()),
+    )
+    return PacedState(state.first, state.first, pace._replace(rate=_best_rate(pace, knows_prior)))
 
 
-def _trial_ended_with_prior(state: PacedState) -> PacedState:
-    """Do the same for an objective whose prior part is known."""
-    state = _trial_ended(state)
-    learns_nothing = jnp.max(_gains(state.pace)) < _LEAST_GAINED
-    rate = jnp.where(learns_nothing, _USUAL_RATE, state.pace.rate)
-    return state._replace(pace=state.pace._replace(rate=rate))
-
-
-def _best_rate(pace: Pace) -> jax.Array:
-    """Give the rate of the best objective, of those that have learnt from the rows."""
-    gains = _gains(pace)
+def _best_rate(pace: Pace, knows_prior: bool) -> jax.Array:
+    """Give the rate with the best objective of those that have learnt from the rows."""
+    gains = pace.fits - pace.first_fit
     most = jnp.max(gains)
-    learns = gains >= jnp.minimum(most, _LEAST_SHARE_GAINED * most)  # the best one in any case
-    return jnp.asarray(RATES)[jnp.argmax(jnp.where(learns, pace.scores, -jnp.inf))]
-
-
-def _gains(pace: Pace) -> jax.Array:
-    """Give what each rate tried has gained on the training rows, in nats per row."""
-    return pace.scores - pace.priors - (pace.first - pace.first_prior)
+    too_little = gains < jnp.minimum(most, _LEAST_SHARE_GAINED * most)
+    best = jnp.asarray(RATES)[jnp.argmax(jnp.where(too_little, -jnp.inf, pace.scores))]
+    return jnp.where(most < _LEAST_GAINED, _USUAL_RATE, best) if knows_prior else best
 
 
 def _restarted(state: PacedState) -> PacedState:
