@@ -32,8 +32,8 @@ def problem(
 ) -> tuple[Any, bnn.Posterior, dict[str, float]]:
     """Load a problem; its prior scale, the same for all methods, is found once and kept.
 
-    It is looked up in all files `scales` by the name of the problem, which is that of its data
-    unless the settings say another, and written to the first.
+    It is looked up by name in all files `scales`, and written to the first. The name is also that
+    of the data, unless the settings name others.
     """
     key = f"{name} {split}"
     found = next((known[key] for known in map(_read, scales) if key in known), {})

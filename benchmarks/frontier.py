@@ -29,16 +29,14 @@ import jax
 import stored
 import xarray
 from at_defaults import MIXING, SCORES, TEMPERATURES, mixing, problem
+from defaults import DATA as OF_DEFAULTS
 from memory import peak_memory_mb
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
 
-DATA: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("yacht", "energy", "concrete", "airfoil", "digits")},
-    "mnist-160": {"data": "mnist", "subset": 160},
-    "imdb": {"subset": 5_000, "net": "cnn_lstm"},
-}
+DATA = ["yacht", "energy", "concrete", "airfoil", "digits", "mnist-160", "imdb"]
+SETTINGS = OF_DEFAULTS | {"mnist-160": {"data": "mnist", "subset": 160}}
 CHAINS = ["nuts", "hmc", "chees", "laps", "adjusted_mclmc", "mclmc", "elliptical_slice"]
 CHAINS += ["sgld", "sghmc", "csgld", "sgnht", "kinetic_langevin", "smile", "amagold"]
 PASSES = 1_000_000
@@ -52,7 +50,7 @@ COLUMNS += ["prior_scale", "verdict"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
+    parser.add_argument("--data", nargs="+", default=DATA, choices=DATA)
     parser.add_argument("--methods", nargs="+", default=CHAINS)
     parser.add_argument("--passes", type=int, default=PASSES, help="over the training rows")
     parser.add_argument("--results", type=Path, default=stored.FOLDER / "frontier.csv")
@@ -75,7 +73,7 @@ def main() -> None:
 def measure(name: str, method: str, args: argparse.Namespace) -> None:
     jax.config.update("jax_num_cpu_devices", os.cpu_count())
     scales = [args.results.with_suffix(".scales.json"), stored.FOLDER / "defaults.scales.json"]
-    data, posterior, found = problem(name, 0, scales, **DATA[name])
+    data, posterior, found = problem(name, 0, scales, **SETTINGS[name])
     of_reference = args.runs / f"{name}.nc"
     is_reference = method == REFERENCE
     built = METHODS["nuts" if is_reference else method].build(posterior)

@@ -132,8 +132,9 @@ def noisy_kfac(
     labels
         Labels y at which g is taken for S and for the squares. ``"sampled"``: one draw per row from
         the network's own prediction, so that S estimates the Fisher information, as in K-FAC.
-        ``"gauss_newton"``: the exact expectation over these, for Normal, Categorical and Bernoulli
-        likelihoods. ``"empirical"``: the observed labels.
+        ``"gauss_newton"``: the expectation over these, exact for Normal and Bernoulli likelihoods
+        of few outputs and for Categorical ones, otherwise the mean over 32 draws for each row.
+        ``"empirical"``: the observed labels.
     prior_split
         ``"factored"``: the prior's precision is split between the factors as above, which adds
         cross terms to the precision. ``"exact"``: it is added to :math:`\tfrac{N}{T} A \otimes S`

@@ -69,7 +69,7 @@ def comparison(table: pandas.DataFrame) -> Figure:
         )
     num_rows = -(-len(columns) // 4)
     num_columns = -(-len(columns) // num_rows)
-    size = (1.4 + 2.5 * num_columns, 0.5 + num_rows * (0.9 + 0.25 * max(2, len(table))))
+    size = (1.4 + 2.5 * num_columns, 0.5 + num_rows * (0.9 + 0.25 * len(table)))
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
     axes = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False).ravel()
     for ax, column in zip(axes, columns, strict=False):

@@ -16,7 +16,7 @@ Curvature: TypeAlias = Literal["gauss_newton", "empirical"]
 Labels: TypeAlias = Literal["sampled", "gauss_newton", "empirical"]
 
 _MOST_LABELS = 1024  # values of a row's y to sum over
-_NUM_DRAWS = 32  # of a row's y, where there is no such sum: a few percent of error over 50 rows
+_NUM_DRAWS = 32  # of a row's y, where there is no such sum: an error of a few percent for 50 rows
 
 
 def labels_and_weights(
@@ -33,7 +33,7 @@ def labels_and_weights(
     outputs of a row are independent, or those of a MultivariateNormal times its Cholesky factor,
     and take every combination of their values. For other distributions, and more than 1,024
     combinations, the nodes are 32 draws. For ``"empirical"`` it is the observed y, for
-    ``"sampled"`` one draw. Draws are right on average.
+    ``"sampled"`` one draw. With draws the estimate is unbiased.
 
     Parameters
     ----------
@@ -57,13 +57,12 @@ def labels_and_weights(
     if curvature == "sampled":
         return _drawn(distribution, y, key, 1)
     correlated = isinstance(distribution, dist.MultivariateNormal)
-    nodes_and_weights = _quadrature(dist.Normal(jnp.zeros(y.shape)) if correlated else distribution)
-    if nodes_and_weights is None:
-        return _drawn(distribution, y, jax.random.key(0), _NUM_DRAWS)
-    nodes, weights = (_for_each_row(array, y.shape) for array in nodes_and_weights)
-    num_nodes, _, num_outputs = nodes.shape
-    if num_nodes**num_outputs > _MOST_LABELS:
-        return _drawn(distribution, y, jax.random.key(0), _NUM_DRAWS)
+    exact = _quadrature(dist.Normal(jnp.zeros(y.shape)) if correlated else distribution)
+    num_outputs = y[0].size
+    if exact is None or len(exact[0]) ** num_outputs > _MOST_LABELS:
+        return _drawn(distribution, y, jax.random.key(0), _NUM_DRAWS)  # the same in each pass
+    nodes, weights = (_for_each_row(array, y.shape) for array in exact)
+    num_nodes = len(nodes)
     choices = np.indices((num_nodes,) * num_outputs).reshape(num_outputs, -1).T  # (K, outputs)
     each = np.arange(num_outputs)
     labels = jnp.moveaxis(nodes[choices, :, each], 1, 2)  # (K, rows, outputs)
@@ -77,14 +76,14 @@ def labels_and_weights(
 def _drawn(
     distribution: dist.Distribution, y: Array, key: Array | None, num_draws: int
 ) -> tuple[Array, Array]:
-    """Independent draws for each row, also of a distribution that the rows share."""
+    """Independent draws for each row, even of a distribution that all rows share."""
     of_rows = distribution.expand(y.shape[: y.ndim - distribution.event_dim])
     labels = jax.lax.stop_gradient(of_rows.sample(key, (num_draws,)))
     return labels, jnp.full((num_draws, len(y)), 1 / num_draws)
 
 
 def _quadrature(distribution: dist.Distribution) -> tuple[Array, Array] | None:
-    """Nodes and weights (k, ...) of one output; nothing if no sum is exact."""
+    """Nodes and weights (k, ...) of one output; None if there is no exact quadrature."""
     if type(distribution) is dist.Normal:
         loc, scale = jnp.broadcast_arrays(distribution.loc, distribution.scale)
         unit = jnp.sqrt(3.0) * jnp.array([-1.0, 0.0, 1.0])
