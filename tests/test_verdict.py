@@ -608,5 +608,5 @@ def test_particles_and_replicas_that_disagree_are_too_few(posterior):
 
 def test_one_chain_cannot_show_another_mode_and_says_so(posterior):
     found = bnn.verdict(posterior, drawn(shape=(1, 1000)))
-    assert found.converged and "of one chain (num_chains=4 shows" in found.text
-    assert "of one chain" not in bnn.verdict(posterior, drawn()).text
+    assert found.converged and "from one chain (num_chains=4 shows" in found.text
+    assert "one chain" not in bnn.verdict(posterior, drawn()).text

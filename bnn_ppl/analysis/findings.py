@@ -31,7 +31,8 @@ MOST_DIVERGENT = 0.01
 # loses whose sd is 2.5 times that of the residuals (log k + 1 / (2 k^2) - 1 / 2).
 MOST_LOSS = 0.5
 MOST_LOSS_OF_LABELS = 0.1  # for class labels: their probability falls by a tenth
-# Of a classifier's accuracy, and of the class frequencies' deviance, the share that chance gains.
+# What a classifier must gain over the class frequencies to have learnt anything: this much
+# accuracy, or this share of their deviance.
 _LEAST_LEARNT = 0.01
 FEW_MEMBERS_RHAT = 2.0  # of fits, above which a few of them do not show all that there are
 FAR_FROM_STANDARD = 30.0  # times the scale for which networks' priors and initialisers are made

@@ -125,7 +125,7 @@ def _good_chains(draws: Any, mixes: Mixing) -> str:
     if "log_evidence" in draws.get("fitted", {}):
         evidence = "; log evidence {:.2f}, standard error {:.2g}".format(*log_evidence(draws))
     alone = draws.posterior.sizes["chain"] == 1
-    of_one = " of one chain (num_chains=4 shows whether others agree)" if alone else ""
+    of_one = " from one chain (num_chains=4 shows whether others agree)" if alone else ""
     return (
         f"converged: R-hat of predictions at training rows {mixes.rhat:.2f}, {mixes.ess:.0f} "
         f"independent draws{of_one}{evidence}{bias}"

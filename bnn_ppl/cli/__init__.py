@@ -57,8 +57,8 @@ COMMANDS = (
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and do what it says; bad input is one line and exit status 2.
 
-    After Ctrl-C the exit status is 130, also where a run reports on its draws so far: a script that
-    goes on to the next command is to see that this one was stopped.
+    After Ctrl-C the exit status is 130, even if a run reports on its draws so far, so that a script
+    can tell that the command was stopped.
     """
     given, repeated = _parted(sys.argv[1:] if argv is None else argv)
     if given == ["--version"]:

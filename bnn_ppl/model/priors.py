@@ -92,8 +92,8 @@ def fan_in(gain: float = math.sqrt(2), bias_std: float = 1.0) -> SitePrior:
 
     Keeps the prior variance of a layer's output at ``gain^2`` times the mean square of its input,
     whatever the width (Neal, 1996, section 2.1); sqrt(2) compensates for ReLU (He et al., 2015).
-    Fan-in is the product of all axes of a kernel but the last, and 1 for an embedding, which takes
-    one row for each token. Parameters with one axis (biases, normalisation) get `bias_std`.
+    Fan-in is the product of all axes of a kernel but the last, and 1 for an embedding, which looks
+    up one row for each token. Parameters with one axis (biases, normalisation) get `bias_std`.
     """
     positive("gain", gain)
     positive("bias_std", bias_std)

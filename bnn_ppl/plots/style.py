@@ -38,6 +38,6 @@ def up_to_one(ax: Axes, axis: Literal["x", "y"]) -> None:
     getattr(ax, f"set_{axis}lim")(low, min(high, 1.0))
     for line in ax.lines:
         values = np.asarray(line.get_xdata() if axis == "x" else line.get_ydata(), float)
-        # The ends of error bars may be beyond. A line without points would count, for the layout,
-        # as one at the corner of the figure.
+        # Error bars may extend beyond 1. The layout would place an unclipped line without points at
+        # the corner of the figure.
         line.set_clip_on(not values.size or bool((values > 1).any()))

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 _SECONDS_TO_LEAVE = 0.05  # a callback
 _answers: list[Callable[[], None]] = []  # the last one holds
-_heard_once = threading.Event()  # since the first of them
+_heard_once = threading.Event()  # since the first of them began
 
 
 @contextmanager
@@ -42,8 +42,8 @@ def interrupts(progress: bool | Literal["json"]) -> Iterator[Callable[[], bool]]
 def answered(answer: Callable[[], None]) -> Iterator[Callable[[], bool]]:
     """Call `answer`, on another thread and once, as soon as Ctrl-C is pressed.
 
-    A handler of Python waits for compiled programs, and for the compiler, to return. What is given
-    tells whether Ctrl-C was pressed since the outermost of these began.
+    A handler of Python waits for compiled programs, and for the compiler, to return. Yields a
+    function that tells whether Ctrl-C has been pressed since the outermost of these began.
     """
     if not _heard():
         yield lambda: False
