@@ -135,6 +135,22 @@ def test_a_rate_that_pleases_the_prior_alone_is_not_taken():
     assert rate_found(prior_of_lp=lost, prior=lost) == pytest.approx(10**-2.5)
 
 
+@pytest.mark.parametrize(("gained_until", "rate"), [(100, 1e-3), (400, 1.0)])
+def test_a_rate_must_keep_in_its_first_window_what_it_gained_in_its_trial(gained_until, rate):
+    """The state counts steps: high rates gain 0.6 nats in the first of them, and then nothing."""
+
+    def step(key, count, batch, rate):
+        gains = (rate > 0.002) & (count > 0) & (count < gained_until)
+        return count + 1, {"lp": jnp.where(gains, 0.6, 0.0)}
+
+    method = Method(lambda key, w, batch: jnp.zeros(()), step, lambda key, state: {"w": state})
+    method = self_paced(method, step, lambda info: info["lp"], prior=lambda *_: jnp.zeros(()))
+    state = method.begin(method.init(None, None, None), jnp.asarray(10_000))
+    state = jax.lax.fori_loop(0, 1_300, lambda i, s: method.step(None, s, None)[0], state)
+    assert float(state.pace.rate) == pytest.approx(rate)
+    assert float(state.inner) == (0 if rate < 1 else 500)  # it starts anew at another rate
+
+
 @pytest.mark.parametrize("anchored", [False, True])
 def test_a_trial_tells_the_likelihood_from_the_prior(anchored):
     posterior, _, _ = stiff(temperature=0.5)

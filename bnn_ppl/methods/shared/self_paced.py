@@ -20,11 +20,13 @@ Update = Callable[[jax.Array, Tree, Any, jax.Array], tuple[Tree, dict[str, jax.A
 RATES = tuple(10 ** (-power / 2) for power in range(8))  # 1 to 3e-4
 _TRIAL_SHARE, _TRIAL_STEPS = 100, (10, 100)
 # Where the prior's part of the objective is known, the rate chosen must gain at least this share of
-# the largest gain in log-likelihood. With many more weights than rows the prior dominates the
-# objective, and large rates that learn nothing increase it most.
+# the largest gain in log-likelihood, in its trial and in its first window of training. With many
+# more weights than rows the prior dominates the objective, and large rates that learn nothing, or
+# lose what they have learnt, increase it most.
 _LEAST_SHARE_GAINED = 0.5
 # Where no trial gains this many nats per row, as with recurrent networks, which may need hundreds
-# of steps, the trials are inconclusive, and the usual rate of Adam is taken.
+# of steps, or the first window does not confirm the trial, the trials are inconclusive, and the
+# usual rate of Adam is taken.
 _LEAST_GAINED, _USUAL_RATE = 0.01, 1e-3
 
 # The mean objective is compared over windows of at least 500 steps, or a fifth of those taken.
@@ -54,7 +56,7 @@ class Pace(NamedTuple):
     scores: jax.Array  # objective of each rate tried
     fits: jax.Array  # of each rate tried
     total: jax.Array  # of the objective in this trial or window
-    total_fit: jax.Array  # in this trial
+    total_fit: jax.Array  # in this trial or first window
     before: jax.Array  # mean objective of the last window
     window_start: jax.Array
     window_end: jax.Array
@@ -174,8 +176,8 @@ def step(
         value = fit = objective(info)
         if prior is not None:
             nothing = jnp.zeros_like(value)
-            trying = _is_trying(state.pace)
-            fit = value - where_needed(trying, prior, lambda *_: nothing, state.inner, batch)
+            early = _is_early(state.pace)
+            fit = value - where_needed(early, prior, lambda *_: nothing, state.inner, batch)
         state = _observed(state._replace(inner=inner), value, fit, prior is not None)
         if settled is not None:
             inner = where_needed(_is_settled(state.pace), settled, lambda inner: inner, state.inner)
@@ -209,6 +211,12 @@ def _is_trying(pace: Pace) -> jax.Array:
     return pace.num_steps < num_trial_steps(pace.budget)
 
 
+def _is_early(pace: Pace) -> jax.Array:
+    """Whether this is a trial, or the first window since a start."""
+    first_window = jnp.maximum(pace.start, num_trial_steps(pace.budget))
+    return _is_trying(pace) | (pace.window_start == first_window)
+
+
 def num_trial_steps(budget: Any) -> jax.Array:
     """Count the steps of a budget in which rates are tried, before training at the best one."""
     return len(RATES) * _trial_length(budget)
@@ -233,7 +241,7 @@ def _observed(
         num_steps=count,
         total=pace.total + jnp.where(counts, jnp.nan_to_num(objective, nan=-jnp.inf), 0.0),
         total_fit=pace.total_fit
-        + jnp.where(counts & trying, jnp.nan_to_num(fit, nan=-jnp.inf), 0.0),
+        + jnp.where(counts & _is_early(pace), jnp.nan_to_num(fit, nan=-jnp.inf), 0.0),
         first=jnp.where(is_first, objective, pace.first),
         first_fit=jnp.where(is_first, fit, pace.first_fit),
     )
@@ -242,12 +250,19 @@ def _observed(
     fell = ends & (pace.total / (count - pace.window_start) < pace.first - _MOST_FALL)
     fell &= pace.before > -jnp.inf
     lost = ~trying & (~jnp.isfinite(objective) | fell)
-    case = jnp.where(trying & (count % length == 0), 1, jnp.where(lost, 2, jnp.where(ends, 3, 0)))
-
-    trial_ended = partial(_trial_ended, knows_prior)
+    forgot = ends & knows_prior & _has_forgotten(pace)
+    cases = (trying & (count % length == 0), lost, forgot, ends, True)
+    case = jnp.select(cases, (1, 2, 3, 4, 0))
 
     def ended(state: PacedState) -> PacedState:
-        return jax.lax.switch(case - 1, (trial_ended, _restarted, _window_ended), state)
+        pace = state.pace
+        branches = (
+            partial(_trial_ended, knows_prior),
+            partial(_restarted, pace.rate / 3),
+            partial(_restarted, jnp.asarray(_USUAL_RATE)),
+            _window_ended,
+        )
+        return jax.lax.switch(case - 1, branches, state)
 
     return where_needed(case > 0, ended, lambda state: state, state)
 
@@ -275,11 +290,18 @@ def _best_rate(pace: Pace, knows_prior: bool) -> jax.Array:
     return jnp.where(most < _LEAST_GAINED, _USUAL_RATE, best) if knows_prior else best
 
 
-def _restarted(state: PacedState) -> PacedState:
-    """Start again at a lower rate after the objective was not finite, or fell far."""
+def _has_forgotten(pace: Pace) -> jax.Array:
+    """Whether the first window, now at its end, has not learnt what the trials did."""
+    gain = pace.total_fit / (pace.num_steps - pace.window_start) - pace.first_fit
+    most = jnp.max(pace.fits) - pace.first_fit
+    return _is_early(pace) & (pace.rate > _USUAL_RATE) & (gain < _LEAST_SHARE_GAINED * most)
+
+
+def _restarted(rate: jax.Array, state: PacedState) -> PacedState:
+    """Start again at a lower rate."""
     pace = state.pace
     zero = jnp.zeros_like(pace.num_reductions)
-    pace = pace._replace(rate=pace.rate / 3, start=pace.num_steps, num_reductions=zero)
+    pace = pace._replace(rate=rate, start=pace.num_steps, num_reductions=zero)
     return PacedState(state.first, state.first, _next_window(pace, jnp.asarray(-jnp.inf)))
 
 
@@ -298,6 +320,7 @@ def _next_window(pace: Pace, before: jax.Array) -> Pace:
     trained = pace.num_steps - num_trial_steps(pace.budget)
     return pace._replace(
         total=jnp.zeros(()),
+        total_fit=jnp.zeros(()),
         before=before,
         window_start=pace.num_steps,
         window_end=pace.num_steps + jnp.maximum(_WINDOW_STEPS, trained // _WINDOW_SHARE),
