@@ -178,7 +178,7 @@ def of_chains(sample: Seen, draws: Any, mixes: Mixing) -> Iterator[Finding]:
         who = "chains disagree" if num_chains > 1 else "the chain has not settled"
         yield Finding(
             "disagree",
-            f"{who} (R-hat of {mixes.rhat_of} at training rows {mixes.rhat:.3g}, expected at most "
+            f"{who} (R-hat of {mixes.rhat_of} at training rows {mixes.rhat:.4g}, expected at most "
             f"{MOST_RHAT})",
             _advice(
                 draws,

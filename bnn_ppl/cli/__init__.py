@@ -102,7 +102,7 @@ def _parse(arguments: list[str], repeated: list[str]) -> Any:
         prog="bnn-ppl",
         description=(
             "Bayesian neural networks, sampled.  Try: bnn-ppl run hmc --data yacht;  "
-            "then: bnn-ppl summary runs/yacht-0-hmc.  bnn-ppl --version tells the version."
+            "then: bnn-ppl summary runs/yacht-0-hmc.  bnn-ppl --version prints the version."
         ),
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs),

@@ -61,8 +61,9 @@ def run_command() -> Callable[..., Any]:
         inside
             Sampling in a subspace.
         running
-            Length of the run and number of chains: by default four chains (fits with --init: as
-            many as that run), and the method's own counts, shown by `bnn-ppl run METHOD --help`.
+            Length of the run and number of chains: by default four chains (laps, meads: 32;
+            laplace: one; fits with --init: as many as that run), and the method's own counts,
+            shown by `bnn-ppl run METHOD --help`.
         """
         if general.distributed:
             join_hosts()

@@ -93,8 +93,9 @@ def run(
     thin
         Steps between saved draws; 0 samples a fitted distribution directly.
     batch_size
-        Rows per step, drawn on the device: an independent permutation for each chain and epoch;
-        rows that do not fill a batch are left out of that epoch. "all" takes all rows, as samplers
+        Rows per step, drawn on the device: an independent permutation for each chain and epoch
+        (rows that do not fill a batch are left out), or with replacement for methods whose friction
+        counters the minibatch noise (sgnht, smile, tuned sghmc). "all" takes all rows, as samplers
         with a Metropolis test and mclmc require. By default, for methods that take minibatches,
         128 rows, or up to 1,024 for networks with few weights, unless the rows make at most two
         such batches.
