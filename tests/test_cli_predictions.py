@@ -322,6 +322,20 @@ def test_the_likelihood_alone_is_tempered_and_older_runs_are_of_the_posterior(fo
     assert reopen(folder / "here").posterior.tempered == "posterior"
 
 
+def test_a_table_that_has_moved_is_found_and_one_that_has_changed_is_refused(
+    folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)  # not where it was run
+    assert reopen(folder / "here").problem.data == str(folder / "train.csv")
+    lines = (folder / "train.csv").read_text().splitlines()
+    (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
+    moved = reopen(folder / "here", data_dir=tmp_path)
+    assert moved.problem.data == str(tmp_path / "train.csv")
+    (tmp_path / "train.csv").write_text("\n".join(lines[:-3]) + "\n")
+    with pytest.raises(ValueError, match="got training rows of .* that have changed since the run"):
+        reopen(folder / "here", data_dir=tmp_path)
+
+
 # --- reading
 
 
@@ -388,6 +402,24 @@ def test_arrays_that_are_not_like_the_training_rows_are_refused(arrays, words, d
     np.savez(folder / "broken.npz", **arrays)
     with pytest.raises(ValueError, match=words):
         read_new_rows(folder / "broken.npz", data)
+
+
+def test_one_column_is_enough_for_a_model_of_one(folder):
+    table(20)[["age", "price"]].to_csv("two.csv", index=False)
+    data = bnn.data.load(str(folder / "two.csv"))
+    (folder / "one.csv").write_text("age\n0.5\n1\n")
+    assert read_new_rows(folder / "one.csv", data).x.shape == (2, 1)
+    (folder / "one.csv").write_text("age;price\n0.5;1\n")
+    with pytest.raises(ValueError, match="separate them by commas in place of ';'"):
+        read_new_rows(folder / "one.csv", data)
+
+
+def test_a_column_of_y_that_is_empty_is_no_y(data, folder):
+    (folder / "unknown.csv").write_text("age,dose,cost,price\n1,2,3,\n3,4,5,NA\n")
+    assert read_new_rows(folder / "unknown.csv", data).y is None
+    (folder / "unknown.csv").write_text("age,dose,cost,price\n1,2,3,\n3,4,5,6\n")
+    with pytest.raises(ValueError, match="got '' in line 2, column 'price'"):
+        read_new_rows(folder / "unknown.csv", data)
 
 
 def test_columns_of_text_are_encoded_as_in_training(folder):

@@ -43,6 +43,24 @@ def test_a_table_with_or_without_names(tmp_path, header):
     np.testing.assert_allclose(loaded.train.x.std(0), 1)
 
 
+@pytest.mark.parametrize("header", ["0,1,2\n", ",0,1,2\n"])
+def test_the_names_that_pandas_gives_to_columns_without_names_are_no_row(tmp_path, header):
+    index = "{}," if header[0] == "," else ""
+    lines = csv_of(ROWS, "").splitlines()
+    text = header + "".join(f"{index.format(row)}{line}\n" for row, line in enumerate(lines))
+    named = data.load(write(tmp_path, text), dtype=np.float64)
+    plain = data.load(write(tmp_path, csv_of(ROWS, "a,b,c\n")), dtype=np.float64)
+    np.testing.assert_array_equal(named.train.x, plain.train.x)
+    np.testing.assert_array_equal(named.test.y, plain.test.y)
+
+
+def test_a_range_is_a_category_and_no_number(tmp_path):
+    """Python reads 10_20 as 1020."""
+    text = "age,y\n" + "".join(f"{10 * (k % 3)}_{10 * (k % 3) + 10},{k}\n" for k in range(20))
+    with pytest.warns(UserWarning, match="age one-hot"):
+        assert data.load(write(tmp_path, text)).train.x.shape == (18, 3)
+
+
 def test_a_path_object_and_the_home_folder(tmp_path, monkeypatch):
     path = write(tmp_path, csv_of(ROWS))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -114,6 +132,9 @@ def test_classes_are_never_guessed_from_a_table(tmp_path):
             "expected at least two; separate them by commas in place of ';', and wr",
         ),
         ("a\tb\n1\t2\n", {}, "separate them by commas in place of tabs"),
+        ("0,1\n1,1\n", {}, "got a first line 0,1, expected either names or values; write other n"),
+        ("a,b\na,b\nb,b\n", {}, "got a first line a,b, each of which is also a value of its col"),
+        ("a,b\n1,yes\n3,yes\n", {}, "got one class in all rows, expected at least two"),
         ("a\n1\n", {}, "got one column, expected at least two; separate them by commas$"),
         ("", {}, "got an empty file"),
         ("a,b\n", {}, "got 0 rows in .*expected at least 2"),

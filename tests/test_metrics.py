@@ -288,6 +288,12 @@ def test_regression_metrics_are_of_original_units():
     assert metrics.rmse(prediction["mean"].values, y) == metrics.rmse(prediction, y)
 
 
+def test_targets_that_are_missing_are_named():
+    prediction = {"mean": np.zeros(4), "variance": np.ones(4)}
+    with pytest.raises(ValueError, match=r"got y that is NaN or infinite in 1 of 4 rows \(row 3\)"):
+        metrics.coverage(prediction, [0, 0, 0, np.nan])
+
+
 def test_coverage_counts_targets_inside_the_interval():
     prediction, _, _, y = mixture(rows=400)
     sd = np.sqrt(prediction["variance"].values)

@@ -56,6 +56,28 @@ def test_they_are_those_of_the_mixture(weighted, monkeypatch):
             assert found[i, row] == pytest.approx(expected, abs=1e-8)
 
 
+@pytest.mark.parametrize("df", [0.8, 1.5])
+def test_tails_may_have_no_mean_and_no_variance(df):
+    def model(x, y=None):
+        loc = numpyro.sample("loc", dist.Normal())
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.StudentT(df, loc + x[:, 0], 0.5), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    draws = draws_of_arrays({"posterior": {"loc": np.array([[2.0, 2.0]])}})
+    found = bnn.predict_quantiles(posterior, draws, X, LEVELS)
+    law = st.t(df, 2 + X[:, 0], 0.5)
+    np.testing.assert_allclose(found, [law.ppf(level) for level in LEVELS], rtol=1e-6)
+    variance = bnn.predict(posterior, draws, (X, None))["variance"]
+    if df > 1:
+        np.testing.assert_array_equal(variance, np.inf)
+
+
+def test_a_probability_that_rounds_to_1_is_refused():
+    with jax.enable_x64(False), pytest.raises(ValueError, match="expected probabilities between"):
+        QUANTILES.check_levels([0.5, 1 - 1e-9])
+
+
 def test_of_one_gaussian_they_are_its_own():
     net = partial(bnn.nets.MLP, 3, (), 2)
     model = bnn.models.regressor(net, bnn.priors.normal(), "heteroscedastic")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _NUMBERS_AT_ONCE = 2**24  # of all draws' distributions, in memory
 _HALVINGS = 60  # of the interval that holds a quantile; it is then at the limit of the precision
+_MOST_U = 40.0  # sinh(u) is then 1e17, whose square is still a float32
 
 
 def predict_quantiles(
@@ -33,8 +34,7 @@ def predict_quantiles(
     r"""Quantiles of y given x, averaged over draws: for regression.
 
     The value at which the average over draws of the distribution functions is the given
-    probability, :math:`\frac{1}{S} \sum_s F(y | x, w_s) = q`, found by bisection between the
-    bounds that mean and variance set (Cantelli's inequality).
+    probability, :math:`\frac{1}{S} \sum_s F(y | x, w_s) = q`, found by bisection.
 
     Parameters
     ----------
@@ -81,10 +81,10 @@ def predict_quantiles(
 
 def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
     """Give probabilities as an array; refuse what is not strictly between 0 and 1."""
-    levels = np.atleast_1d(np.asarray(quantiles, float))
+    levels = np.atleast_1d(np.asarray(jnp.asarray(quantiles, float)))  # in JAX's precision
     if levels.ndim != 1 or not levels.size or not ((levels > 0) & (levels < 1)).all():
         raise ValueError(f"got quantiles={quantiles}, expected probabilities between 0 and 1")
-    return jnp.asarray(levels, float)
+    return jnp.asarray(levels)
 
 
 def _distributions(predictive: Predictive, block: Tree, x: Tree) -> dist.Distribution:
@@ -116,19 +116,33 @@ def _quantiles(
     def average(function: Callable[[dist.Distribution], Array]) -> Array:
         return jnp.tensordot(share, jax.vmap(function)(each), 1)
 
-    mean = average(lambda one: one.mean)
-    sd = jnp.sqrt(average(lambda one: one.variance + (one.mean - mean) ** 2))
+    means = jax.vmap(lambda one: one.mean)(each)
+    center = _average_where_finite(share, means)
+    squares = jax.vmap(lambda one: one.variance)(each) + (means - center) ** 2
+    width = jnp.sqrt(_average_where_finite(share, squares))
+    width = jnp.where(width > 0, width, 1.0)
+
+    # Heavy tails may have no mean or variance, hence no bounds: y = center + width sinh(u) is
+    # searched over u, which is fine near the center and reaches 1e17 widths.
+    def y_at(u: Array) -> Array:
+        return center + width * jnp.sinh(u)
 
     def one(level: Array) -> Array:
         def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = ends
             middle = 0.5 * (low + high)
-            left = average(lambda one: one.cdf(middle)) >= level
+            left = average(lambda one: one.cdf(y_at(middle))) >= level
             return jnp.where(left, low, middle), jnp.where(left, middle, high)
 
-        odds = level / (1 - level)  # Cantelli's inequality: the quantile lies between these
-        ends = mean - sd / jnp.sqrt(odds), mean + sd * jnp.sqrt(odds)
+        ends = jnp.full_like(center, -_MOST_U), jnp.full_like(center, _MOST_U)
         low, high = jax.lax.fori_loop(0, _HALVINGS, halve, ends)
-        return 0.5 * (low + high)
+        return y_at(0.5 * (low + high))
 
     return jax.lax.map(one, levels)
+
+
+def _average_where_finite(share: Array, values: Array) -> Array:
+    """Average over draws those of a row that are finite; 0 if none is."""
+    finite = jnp.isfinite(values)
+    shares = jnp.tensordot(share, finite.astype(share.dtype), 1)
+    return jnp.tensordot(share, jnp.where(finite, values, 0.0), 1) / jnp.maximum(shares, 1e-30)

@@ -105,7 +105,7 @@ def _merged(sums: Sums, new: Sums) -> Sums:
         weight=weight,
         mean=mean,
         spread=sums.spread + new.weight * change * (new.mean - mean),
-        variance=sums.variance + share * (new.variance - sums.variance),
+        variance=(1 - share) * sums.variance + share * new.variance,  # either may be infinite
         log_prob=jnp.logaddexp(sums.log_prob, new.log_prob),
         entropy=sums.entropy + share * (new.entropy - sums.entropy),
     )

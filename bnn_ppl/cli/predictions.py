@@ -135,7 +135,7 @@ def _checked_out(folder: Path, inputs: Path | None, out: Path | None) -> Path:
 
 def _of_data_set(run: Opened) -> Rows:
     part = run.data.test
-    return Rows(part.x, part.y, f"{run.rows} rows of {run.problem.data}")
+    return Rows(part.x, part.y, f"{run.rows} rows of {run.data_name}")
 
 
 def _read(run: Opened, path: Path) -> Rows:

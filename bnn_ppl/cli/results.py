@@ -1,7 +1,7 @@
 """Commands on the folders of runs: ``summary``, ``prune``, ``compare``."""
 
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from bnn_ppl.data.published import OWN_REFERENCES, HMCChains, OwnReference
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.sampling.judged import judged
+from bnn_ppl.storage.inference_data import weights_of
 
 PUBLISHED = ("published", *OWN_REFERENCES)
 
@@ -156,7 +157,8 @@ def compare(
     draws = {name: run.draws for name, run in runs.items()}
     predictions, functions = predicted(runs, data.test, progress=progress)
     elsewhere = None if reference in runs else predicted_elsewhere(reference, data, data_dir)
-    by_chain = _by_chain(runs, predictions, functions, standard_errors)
+    of_regressions = set(runs) if standard_errors else {reference}
+    by_chain = _by_chain(runs, predictions, functions, of_regressions)
     if isinstance(elsewhere, HMCChains):
         by_chain["the reference"] = list(elsewhere.probs_by_chain)
         elsewhere = elsewhere.probs
@@ -183,7 +185,7 @@ def compare(
 
 
 def _by_chain(
-    runs: dict[str, Opened], predictions: dict, functions: dict, also_regressions: bool
+    runs: dict[str, Opened], predictions: dict, functions: dict, of_regressions: Collection
 ) -> dict[str, list]:
     """Predictions of each chain: of classes averages of what is known; of regressions anew."""
     found: dict[str, list] = {}
@@ -192,9 +194,10 @@ def _by_chain(
         if number < 2:
             continue
         if "probs" in predictions[name]:
-            probs = functions[name].posterior["probs"].mean("draw").to_numpy()
-            found[name] = list(probs)
-        elif also_regressions:
+            probs = functions[name].posterior["probs"].transpose("chain", "draw", ...).to_numpy()
+            shares = weights_of(run.draws) / probs.shape[1]
+            found[name] = list(np.einsum("cd,cd...->c...", shares, probs))
+        elif name in of_regressions:
             draws = run.draws
             chains = [draws.isel(chain=[k]) for k in range(number)]
             found[name] = [bnn.predict(run.predicting, each, run.data.test) for each in chains]

@@ -12,6 +12,10 @@ from bnn_ppl.cli.problem import Problem, conditioned
 from bnn_ppl.cli.rows import Scored, scored
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.data.encoding import from_json, to_json
+from bnn_ppl.data.image_files import is_folder
+from bnn_ppl.data.user_files import is_file
+from bnn_ppl.sampling.settings import fingerprint
+from bnn_ppl.storage.checkpoint import read_header
 
 
 class Opened(NamedTuple):
@@ -22,6 +26,12 @@ class Opened(NamedTuple):
     data: Any  # with the rows to score in the place of the test rows
     posterior: bnn.Posterior
     rows: str  # what these are: "test" or "held-out"
+
+    @property
+    def data_name(self) -> str:
+        """The name of the data set, of a user's file without its folder."""
+        name = self.problem.data
+        return Path(name).name if is_file(name) or is_folder(name) else name
 
     @property
     def predicting(self) -> bnn.Posterior:
@@ -53,19 +63,36 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
     new = None if problem.new is None else tuple(problem.new)
     weights = None if problem.weights is None else Path(problem.weights)
     problem = problem._replace(data_dir=data_dir or problem.data_dir, weights=weights, new=new)
+    moved = Path(data_dir or "") / Path(problem.data).name
+    if is_file(problem.data) and data_dir is not None and moved.is_file():
+        problem = problem._replace(data=str(moved))
     data, posterior = conditioned(problem, _encoding(path, record))
+    if is_file(problem.data):
+        _check_unchanged(folder, problem, posterior)
     data, rows = scored(problem, data, on)
     return Opened(folder, problem, data, posterior, rows)
 
 
 def settings_of(problem: Problem, data: Any) -> Options:
     """Give what is written in ``problem.json``, from which `reopen` makes the same problem."""
+    own = is_file(problem.data) or is_folder(problem.data)
     paths = {
+        "data": str(Path(problem.data).expanduser().absolute()) if own else problem.data,
         "data_dir": problem.data_dir and str(problem.data_dir),
         "weights": problem.weights and str(problem.weights.absolute()),
     }
     settings = problem._asdict() | paths
     return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
+
+
+def _check_unchanged(folder: Path, problem: Problem, posterior: bnn.Posterior) -> None:
+    """Refuse a file whose rows have changed: its scales would be others than those of the run."""
+    header = read_header(folder)
+    if header is not None and header["settings"]["exact"]["data"] != fingerprint(posterior.data):
+        raise ValueError(
+            f"got training rows of {problem.data} that have changed since the run in "
+            f"{str(folder)!r}, expected the same: restore the file, or run again in another folder"
+        )
 
 
 def _encoding(path: Path, record: Any) -> bnn.data.Encoding | None:
@@ -99,9 +126,9 @@ def on_the_same_rows(runs: dict[str, Opened]) -> dict[str, Opened]:
         if not _same_rows(run.data, first.data):
             hint = " (--on test)" if "held-out" in (run.rows, first.rows) else ""
             raise ValueError(
-                f"got a run on {run.problem.data}, split {run.problem.split}, in {name!r}, scored "
+                f"got a run on {run.data_name}, split {run.problem.split}, in {name!r}, scored "
                 f"on {len(run.data.test.y)} {run.rows} rows, expected the {first.rows} rows and "
-                f"units of {first.problem.data}, split {first.problem.split}, as in the first: "
+                f"units of {first.data_name}, split {first.problem.split}, as in the first: "
                 f"compare runs on the same rows{hint}"
             )
     return runs

@@ -221,7 +221,7 @@ def fills_in_words(frame: Mapping[str, Sequence[Any]], encoding: Encoding) -> st
     """Say in one line how many rows have empty cells and what fills them; "" if none has."""
     cells = {str(name).strip(): frame[name] for name in frame.keys()}  # noqa: SIM118 (DataFrames)
     filling = [column for column in encoding.inputs if column.fill is not None]
-    empty = {column: [_is_empty(cell) for cell in cells[column.name]] for column in filling}
+    empty = {column: [is_empty(cell) for cell in cells[column.name]] for column in filling}
     parts = [
         f"{column.name} with {_fill_in_words(column)}" for column in filling if any(empty[column])
     ]
@@ -284,7 +284,7 @@ def _values(
             found = number_in(cell) if numbers is None else numbers.get(cell)
         if found is not None and math.isfinite(found):
             return found
-        empty = _is_empty(cell)
+        empty = is_empty(cell)
         if empty and filling is not None:
             return float(filling)
         do = "correct the cell or remove the line"
@@ -298,17 +298,18 @@ def _values(
 
 
 def _present(cells: Sequence[str]) -> list[str]:
-    return [_text(cell) for cell in cells if not _is_empty(cell)]
+    return [_text(cell) for cell in cells if not is_empty(cell)]
 
 
-def _is_empty(cell: Any) -> bool:
+def is_empty(cell: Any) -> bool:
+    """Whether a cell says that there is no value."""
     return _text(cell).lower() in _EMPTY
 
 
 def number_in(cell: str) -> float | None:
-    """Give the number that a cell holds; None if it holds something else."""
+    """Give the number that a cell holds; None if it holds something else, such as 10_20."""
     try:
-        return float(cell)
+        return None if "_" in cell else float(cell)
     except ValueError:
         return None
 

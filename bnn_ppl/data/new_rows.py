@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bnn_ppl.data.choice import numbered_anew
-from bnn_ppl.data.encoding import Column, Encoding, encoded, encoded_target, fills_in_words
+from bnn_ppl.data.encoding import (
+    Column,
+    Encoding,
+    encoded,
+    encoded_target,
+    fills_in_words,
+    is_empty,
+)
 from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.standardise import MeanScale, standardise
@@ -91,7 +98,8 @@ def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | Non
     require(path, table.columns and len(table.columns[0]), "no rows", "at least one", "fill it")
     encoding = _numbers(math.prod(like.train.x.shape[1:]), like.encoding)
     columns = [*encoding.inputs, *encoding.targets]
-    if {column.name for column in columns} == set(map(str, range(len(columns)))):
+    without_names = {column.name for column in columns} == set(map(str, range(len(columns))))
+    if without_names and not {column.name for column in encoding.inputs} <= set(table.names):
         table = _by_number(path, table, encoding)
     repeated = {name for name in table.names if table.names.count(name) > 1}
     got = f"several columns {', '.join(repeated)}"
@@ -100,14 +108,15 @@ def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | Non
     cells = dict(zip(table.names, table.columns, strict=True))
     source = str(path)
     x = encoded(cells, encoding, source=source, place=table.place)
-    found = [cells[column.name] for column in encoding.targets if column.name in cells]
+    named = [cells[column.name] for column in encoding.targets if column.name in cells]
+    found = [own for own in named if any(not is_empty(cell) for cell in own)]
     complete = len(found) == len(encoding.targets)
     y = encoded_target(found, encoding, source, table.place) if complete else None
     return x.reshape(-1, *like.train.x.shape[1:]), y, fills_in_words(cells, encoding)
 
 
 def _csv(path: Path) -> _Table:
-    names, columns, lines = read_table(path)
+    names, columns, lines = read_table(path, least_columns=1)
     return _Table(names, columns, lambda row: f"line {lines[row]}")
 
 

@@ -155,18 +155,27 @@ def _values_to_split(
     return encoded(inputs, Encoding(complete, Column("", "number")), source=source)
 
 
-def read_table(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
+def read_table(path: Path, least_columns: int = 2) -> tuple[list[str], list[list[str]], list[int]]:
     """Read names of columns (numbers where there is no header), cells by column, line numbers."""
-    lines = _lines(path)
-    names = [str(column) for column in range(len(lines[0][1]))]
-    if all(number_in(cell) is None for cell in lines[0][1]):
-        names = [cell.strip() for cell in lines.pop(0)[1]]
-    columns = [[cells[column] for _, cells in lines] for column in range(len(names))]
-    return names, columns, [line for line, _ in lines]
+    lines = _lines(path, least_columns)
+    first = [cell.strip() for cell in lines[0][1]]
+    numbers = [str(column) for column in range(len(first))]
+    by_pandas = first in (numbers, ["", *numbers[:-1]])  # names columns without names so
+    got, do = f"a first line {','.join(first)}", "write other names, or 0.0,1.0"
+    require(path, first != ["0", "1"], got, "either names or values", do)
+    in_words = all(number_in(cell) is None for cell in first)
+    has_names = in_words or (by_pandas and len(first) > 1)
+    rows = lines[1:] if has_names else lines
+    columns = [[cells[column] for _, cells in rows] for column in range(len(first))]
+    if in_words and rows:
+        got = f"a first line {','.join(first)}, each of which is also a value of its column"
+        known = all(name in cells for name, cells in zip(first, columns, strict=True))
+        require(path, not known, got, "names of the columns", "add a line of names")
+    return first if has_names else numbers, columns, [line for line, _ in rows]
 
 
 # csv, not pandas.read_csv, which fills short rows and loses the line numbers of messages.
-def _lines(path: Path) -> list[tuple[int, list[str]]]:
+def _lines(path: Path, least_columns: int) -> list[tuple[int, list[str]]]:
     """Read the numbers and cells of the lines that are not empty; all must have the same length."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -178,7 +187,8 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
     width = len(lines[0][1])
     other = next((name for mark, name in _OTHER_SEPARATORS.items() if mark in lines[0][1][0]), "")
     instead = f" in place of {other}, and write numbers with a decimal point" if other else ""
-    require(path, width > 1, "one column", "at least two", f"separate them by commas{instead}")
+    enough = width > 1 or (width == least_columns and not other)
+    require(path, enough, "one column", "at least two", f"separate them by commas{instead}")
     for line, cells in lines:
         got = f"{len(cells)} cells in line {line}"
         require(path, len(cells) == width, got, f"{width} as in the first", "correct the line")
@@ -303,4 +313,5 @@ def _num_classes(path: Path, train: Data, test: Data) -> int:
     numbered = np.array_equal(found, np.arange(len(found)))
     got = f"classes {', '.join(f'{value:g}' for value in found[:5])}{', ...' * (len(found) > 5)}"
     require(path, numbered, got, "0, 1, 2, ..., each in some row", "renumber them")
+    require(path, len(found) > 1, "one class in all rows", "at least two", "add rows of another")
     return len(found)

@@ -110,7 +110,7 @@ def settings_without_prior(
         "tempered": posterior.tempered,
         "matmul_precision": matmul_precision(posterior.precision),
         "precision": jnp.zeros(()).dtype.name,
-        "data": _fingerprint(posterior.data),
+        "data": fingerprint(posterior.data),
     }
 
 
@@ -118,7 +118,8 @@ def _of_subspace(posterior: Posterior, written: Callable[[Any], Any]) -> dict[st
     return {} if posterior.subspace is None else {"subspace": written(posterior.subspace.settings)}
 
 
-def _fingerprint(data: Any) -> str:
+def fingerprint(data: Any) -> str:
+    """Give a digest of the training rows, by which a run knows them again."""
     if isinstance(data, Stream):
         return data.fingerprint()
     found = hashlib.sha256()

@@ -120,6 +120,12 @@ def targets(y: ArrayLike, mean: Array) -> Array:
             f"got y of shape {y.shape} and a prediction of shape {mean.shape}, expected (rows,), "
             "or (rows, outputs), for both; pass the y of the predicted rows"
         )
+    if not np.isfinite(y).all():
+        wrong = ~np.isfinite(y.reshape(len(y), -1)).all(axis=1)
+        raise ValueError(
+            f"got y that is NaN or infinite in {wrong.sum()} of {len(y)} rows (row "
+            f"{int(np.argmax(wrong))}), expected numbers; leave out these rows"
+        )
     return y
 
 
