@@ -379,7 +379,7 @@ MADE = {
         "python benchmarks/uci.py --data yacht boston energy concrete --methods mclmc",
     ),
     "uci": Made(  # whose first splits are those of defaults.py, which uci.py does not repeat
-        uci, "defaults.csv, uci.csv", "python benchmarks/uci.py --data yacht boston energy concrete"
+        uci, "defaults.csv, uci.csv", "python benchmarks/uci.py --all"
     ),
     "frontier": Made(frontier_table.table, "frontier.csv", "python benchmarks/frontier.py"),
     "gaps": Made(gaps, "gaps.csv", "python benchmarks/uci.py --gaps"),

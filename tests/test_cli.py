@@ -490,6 +490,7 @@ def test_runs_are_compared_side_by_side(capsys, draws_only):
     capsys.readouterr()
     cli.main(["compare", "exact", "dropout", "point", "--reference", "exact"])
     lines = capsys.readouterr().out.splitlines()
+    assert "one half of the reference's chains against the other: 1-wasserstein" in lines[-2]
     assert [line.split()[0] for line in lines[1:4]] == ["exact", "dropout", "point"]
     assert {"rmse", "nll", "wasserstein_2", "rhat_median", "seconds"} <= set(lines[0].split())
     assert Path("comparison.png").stat().st_size > 1000
@@ -517,11 +518,16 @@ def test_runs_are_compared_side_by_side(capsys, draws_only):
         ("--figure", "nowhere/x.png"): "got --figure nowhere/x.png",
         ("--reference", "nowhere.npz"): "got --reference nowhere.npz",
         ("--reference", "exact/problem.npz"): "cannot be read",
+        ("--calibrate", "0.01"): "got --calibrate 0.01 of 31 rows, which is 0, expected some to",
     }.items():
         Path("exact/problem.npz").write_bytes(b"")
         with pytest.raises(SystemExit):
             cli.main(["compare", "exact", "dropout", *wrong])
         assert words in capsys.readouterr().err
+    Path("point/problem.json").write_text("{")
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "exact", "point"])
+    assert "got 'point/problem.json' that cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -10,8 +11,10 @@ import xarray
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
+from bnn_ppl.cli.results import chain_predictions
 from bnn_ppl.cli.run_folders import reopen
 from bnn_ppl.data.new_rows import read_new_rows
+from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 
 SMALL = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL += ["--step-size", "1e-4", "--no-progress"]
@@ -540,6 +543,19 @@ def test_several_targets_are_numbers_in_the_order_named(folder):
     found = bnn.data.load("few.csv", target=["weight", 1], split=0)
     assert found.output_names == ("weight", "height") and found.y_scale.shape == (2,)
     np.testing.assert_allclose(found.train.y.std(0), 1, atol=1e-5)
+    last_two = bnn.data.load("few.csv", target="-1,-2", split=0)
+    assert last_two.output_names == tuple(people(20).columns[[-1, -2]])
+
+
+def test_the_prediction_of_a_chain_weighs_its_draws():
+    probs = np.array([[0.9, 0.1], [0.3, 0.7]])[None, :, None]  # a chain of two draws, one row
+    named = {"posterior": {"probs": np.tile(probs, (2, 1, 1, 1))}}
+    functions = draws_of_arrays(named)
+    weight = xarray.Dataset({"log_weight": (("chain", "draw"), np.log([[3.0, 1.0], [1.0, 1.0]]))})
+    draws = draws_of_groups({**groups_of(functions), "sample_stats": weight}, {})
+    run = SimpleNamespace(draws=draws)
+    found = chain_predictions({"a": run}, {"a": ["probs"]}, {"a": functions}, ())
+    np.testing.assert_allclose(found["a"], [[[0.75, 0.25]], [[0.6, 0.4]]])
 
 
 def test_rows_whose_empty_cells_are_filled_are_counted(capsys, monkeypatch):

@@ -172,7 +172,7 @@ def test_new_rows_that_do_not_fit(frame, words):
             "a,b\n1,2\nx,3\n4,5\n",
             "got 'x' in line 3, column 'a', expected a finite number; correct",
         ),
-        ("a,a,b\n1,2,3\n1,2,3\n", "got a name of two columns"),
+        ("a,a,b\n1,2,3\n1,2,3\n", "got several columns a, expected a name each"),
         ("a,b\nTrue,2\nmaybe,3\n", None),  # two categories
         ("a,b\nTrue,2\n1,3\n", "got 'True' in line 2, column 'a', expected a finite number"),
         (

@@ -305,6 +305,12 @@ def test_text_as_y_of_a_regression_is_refused():
             BayesianRegressor().fit(X, np.array(y, object))
 
 
+def test_a_missing_y_among_objects_is_named():
+    y = np.array([None, *Y[1:]], object)
+    with pytest.raises(ValueError, match=r"in 1 of \d+ rows of y \(first row 0\)"):
+        BayesianRegressor().fit(X, y)
+
+
 @pytest.mark.thorough
 def test_a_method_that_follows_another_by_a_function():
     fitted = BayesianRegressor(

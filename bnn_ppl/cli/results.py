@@ -154,11 +154,17 @@ def compare(
     first = next(iter(runs.values()))
     check_published(reference, first)
     data = first.data
+    num_calibrating = round(calibrate * len(data.test.y))
+    if calibrate and not 0 < num_calibrating < len(data.test.y):
+        raise ValueError(
+            f"got --calibrate {calibrate:g} of {len(data.test.y)} rows, which is "
+            f"{num_calibrating}, expected some to calibrate on and some to score: choose another"
+        )
     draws = {name: run.draws for name, run in runs.items()}
     predictions, functions = predicted(runs, data.test, progress=progress)
     elsewhere = None if reference in runs else predicted_elsewhere(reference, data, data_dir)
     of_regressions = set(runs) if standard_errors else {reference}
-    by_chain = _by_chain(runs, predictions, functions, of_regressions)
+    by_chain = chain_predictions(runs, predictions, functions, of_regressions)
     if isinstance(elsewhere, HMCChains):
         by_chain["the reference"] = list(elsewhere.probs_by_chain)
         elsewhere = elsewhere.probs
@@ -166,7 +172,7 @@ def compare(
         predictions,
         data.test.y,
         reference if reference in runs else elsewhere,
-        validation=np.arange(round(calibrate * len(data.test.y))) if calibrate else None,
+        validation=np.arange(num_calibrating) if calibrate else None,
         draws=draws,
         function_rhat={
             name: of_run for name, of_run in functions.items() if of_run.posterior.sizes["draw"] > 1
@@ -184,7 +190,7 @@ def compare(
     print(f"figure in {figure}")
 
 
-def _by_chain(
+def chain_predictions(
     runs: dict[str, Opened], predictions: dict, functions: dict, of_regressions: Collection
 ) -> dict[str, list]:
     """Predictions of each chain: of classes averages of what is known; of regressions anew."""

@@ -52,7 +52,13 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
             f"got folder={str(folder)!r} without problem.json, expected the folder of a run "
             "made by bnn-ppl run; for your own model use the Python functions"
         )
-    settings = json.loads(path.read_text())
+    try:
+        settings = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"got {str(path)!r} that cannot be read ({error}), expected what run wrote: copy the "
+            "file again"
+        ) from error
     record = settings.pop("encoding", None) if isinstance(settings, dict) else None
     settings = _checked(path, settings)
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows

@@ -117,7 +117,9 @@ def _read_csv(
     used = [column for column in range(len(names)) if column not in (*at, *index)]
     require(path, used, f"targets {target!r}, all columns", "one more or several", "name fewer")
     inputs = {names[column]: columns[column] for column in used}
-    require(path, len(inputs) == len(used), "a name of two columns", "a name each", "rename one")
+    repeated = {name for name in names if names.count(name) > 1}
+    got = f"several columns {', '.join(sorted(repeated))}"
+    require(path, len(inputs) == len(used), got, "a name each", "rename one")
     values = _values_to_split(inputs, split, str(path), len(lines))
     split_into = partial(split_rows, name, split, values)
     if encoding is None:
@@ -199,7 +201,7 @@ def _targets(path: Path, columns: list[str], target: Target) -> list[int]:
     """Give the numbers of the columns of y, in the order named; a text may name several."""
     if isinstance(target, str) and "," in target and target not in columns:
         target = [
-            int(name) if name.isdecimal() and name not in columns else name.strip()
+            int(name) if re.fullmatch(r"-?\d+", name) and name not in columns else name.strip()
             for name in target.split(",")
         ]
     several = target if isinstance(target, Sequence) and not isinstance(target, str) else [target]
