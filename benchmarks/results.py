@@ -283,11 +283,12 @@ def many_chains() -> str:
 def airfoil_chosen() -> str:
     """Give a row a setting tried on held-out training rows, the best likelihood first."""
     rows = _airfoil("held out").query("method == 'mclmc'").sort_values("gaussian_nll")
-    head = ["activation", "prior", "RMSE", "NLL", "R-hat, median / 95 %"]
-    body = [
-        [row["activation"], f"{row['prior']}({row['scale']:g})", *_airfoil_scores(row)]
-        for _, row in rows.iterrows()
-    ]
+    head = ["activation", "hidden", "prior", "steps", "RMSE", "NLL", "R-hat, median / 95 %"]
+    body = []
+    for _, row in rows.iterrows():
+        steps = f"{row['num_warmup'] + row['num_draws'] * row['thin']:,}"
+        own = [row["activation"], row["hidden"], f"{row['prior']}({row['scale']:g})", steps]
+        body.append([*own, *_airfoil_scores(row)])
     return markdown([head, *body])
 
 
