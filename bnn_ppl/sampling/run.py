@@ -83,7 +83,8 @@ def run(
         they are fitted first, as by :func:`bnn_ppl.fit_points`, and the method is built anew for
         the rest.
     num_chains
-        Independent chains.
+        Chains, independent but for those of chees, laps and meads, which adapt together and want
+        16 or more.
     num_warmup
         Warm-up steps of each chain, which adapt and are discarded. A method that trains stops
         earlier once its objective has stopped improving. This and the other counts default to the
