@@ -377,7 +377,7 @@ MADE = {
     "uci/beside_mc_dropout": Made(
         beside_mc_dropout,
         "defaults.csv, uci.csv",
-        "python benchmarks/uci.py --data yacht boston energy concrete --methods mclmc",
+        "python benchmarks/uci.py --data yacht boston energy concrete --methods hmc",
     ),
     "uci": Made(  # whose first splits are those of defaults.py, which uci.py does not repeat
         uci, "defaults.csv, uci.csv", "python benchmarks/uci.py --all"

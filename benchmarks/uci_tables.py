@@ -72,7 +72,7 @@ def tables(rows: pandas.DataFrame, methods: list[str] | None = None) -> dict[str
     return made | (last if names else {})
 
 
-def beside_mc_dropout(rows: pandas.DataFrame, method: str = "mclmc") -> str:
+def beside_mc_dropout(rows: pandas.DataFrame, method: str = "hmc") -> str:
     """Give a row a data set of which a method has run all splits, beside published MC dropout."""
     table = [["", "RMSE", "MC dropout", "log-likelihood", "MC dropout", "90 % covers"]]
     for name, num_splits in NUM_SPLITS.items():
