@@ -710,9 +710,9 @@ def test_a_run_stopped_by_ctrl_c_reports_on_its_draws_and_its_status_says_so(
 ):
     press_ctrl_c(monkeypatch, chunk=4)
     with pytest.raises(SystemExit) as stop:
-        cli.main(["run", "hmc", *SHORT, "--num-draws", "200", "--folder", "here"])
+        cli.main(["run", "hmc", *SHORT, "--num-draws", "20000", "--folder", "here"])
     assert stop.value.code == 130
-    assert 0 < bnn.diagnostics.load("here").posterior.sizes["draw"] < 200
+    assert 0 < bnn.diagnostics.load("here").posterior.sizes["draw"] < 20_000
     assert capsys.readouterr().out.endswith("figure in here/report.png, draws in here\n")
 
 
