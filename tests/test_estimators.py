@@ -307,7 +307,9 @@ def test_text_as_y_of_a_regression_is_refused():
 
 def test_a_missing_y_among_objects_is_named():
     y = np.array([None, *Y[1:]], object)
-    with pytest.raises(ValueError, match=r"in 1 of \d+ rows of y \(first row 0\)"):
+    with pytest.raises(
+        ValueError, match=r"got NaN or infinite values in y of rows \[0\], expected"
+    ):
         BayesianRegressor().fit(X, y)
 
 

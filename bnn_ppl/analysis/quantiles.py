@@ -81,10 +81,10 @@ def predict_quantiles(
 
 def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
     """Give probabilities as an array; refuse what is not strictly between 0 and 1."""
-    levels = np.atleast_1d(np.asarray(jnp.asarray(quantiles, float)))  # in JAX's precision
+    levels = jnp.atleast_1d(jnp.asarray(quantiles, float))  # in JAX's precision
     if levels.ndim != 1 or not levels.size or not ((levels > 0) & (levels < 1)).all():
         raise ValueError(f"got quantiles={quantiles}, expected probabilities between 0 and 1")
-    return jnp.asarray(levels)
+    return levels
 
 
 def _distributions(predictive: Predictive, block: Tree, x: Tree) -> dist.Distribution:

@@ -69,9 +69,9 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
     new = None if problem.new is None else tuple(problem.new)
     weights = None if problem.weights is None else Path(problem.weights)
     problem = problem._replace(data_dir=data_dir or problem.data_dir, weights=weights, new=new)
-    moved = Path(data_dir or "") / Path(problem.data).name
-    if is_file(problem.data) and data_dir is not None and moved.is_file():
-        problem = problem._replace(data=str(moved))
+    if data_dir is not None and is_file(problem.data):
+        moved = data_dir / Path(problem.data).name
+        problem = problem._replace(data=str(moved) if moved.is_file() else problem.data)
     data, posterior = conditioned(problem, _encoding(path, record))
     if is_file(problem.data):
         _check_unchanged(folder, problem, posterior)

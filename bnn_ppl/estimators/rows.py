@@ -122,13 +122,8 @@ def checked_rows(
         validate_data(estimator, x[:_HEAD], y[:_HEAD], dtype=None, **of_y)
     else:
         x, y = validate_data(estimator, x, y, dtype=np.float64, **of_y)
-        # scikit-learn misses those of objects.
-        if y.dtype.kind == "f" and not np.isfinite(y).all():
-            wrong = np.unique(np.argwhere(~np.isfinite(y))[:, 0])
-            raise ValueError(
-                f"got NaN or infinite values in {len(wrong)} of {len(y)} rows of y (first row "
-                f"{wrong[0]}), expected numbers: leave out these rows"
-            )
+        if y.dtype.kind == "f":
+            refuse_nonfinite("y", y, np.arange(len(y)))  # scikit-learn misses those of objects
     if y.ndim == 2 and y.shape[1] == 1:
         y = y.reshape(-1)
     if sample_weight is None:
