@@ -103,7 +103,7 @@ def timed_run(posterior: bnn.Posterior, method: bnn.Method, lengths: dict) -> tu
 
 def this_device(size: int = 4_096, length: int = 2**25) -> Device:
     """Describe the device at hand by its measured rates."""
-    with jax.default_matmul_precision(matmul_precision()):
+    with jax.default_matmul_precision(matmul_precision(None)):
         a = jnp.ones((size, size), jnp.float32)
         flops = 2 * size**3 / best_seconds(partial(jax.jit(lambda a: a @ a), a))
     b = jnp.ones(length, jnp.float32)

@@ -5,6 +5,7 @@
 
 import datetime
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,9 @@ def machine() -> str:
 
 
 def _commit() -> str:
-    """Give the commit of the code, with a + where files differ from it."""
+    """Give the commit of the code, with a + where files differ from it; "" if git does not tell."""
+    if shutil.which("git") is None:
+        return ""
     folder = Path(__file__).parent
 
     def git(*command: str) -> str:
