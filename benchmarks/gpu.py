@@ -35,6 +35,7 @@ import stored
 from timing import best_seconds
 
 import bnn_ppl as bnn
+from bnn_ppl.runtime.jaxprs import cost_of
 
 PAPER = {"chains": 3, "trajectories": 240, "leapfrogs": 70_248, "images": 50_000}
 PRECISIONS = ("bfloat16", "tensorfloat32", "float32")
@@ -148,13 +149,9 @@ def resnet_gradient(x, y, microbatch: int) -> tuple[float, float]:
     model = bnn.models.classifier(net, bnn.priors.normal(0.2))
     posterior = bnn.condition(model, (x, y), microbatch=microbatch)
     position = jax.jit(posterior.init)(jax.random.key(0))
-    call = jax.jit(jax.grad(posterior.logdensity)).lower(position, posterior.data).compile()
-    # XLA counts a loop's body once, so the operations are those of a batch, times batches. They are
-    # counted before compiling: a GPU's convolutions are library calls, which XLA may not count.
-    rows = (posterior.data[0][:microbatch], posterior.data[1][:microbatch])
-    whole = bnn.condition(model, rows, microbatch=microbatch)
-    one = jax.jit(jax.grad(whole.logdensity)).lower(position, whole.data)
-    flops = one.cost_analysis()["flops"] * len(y) / microbatch
+    gradient = jax.grad(posterior.logdensity)
+    flops = cost_of(jax.make_jaxpr(gradient)(position, posterior.data).jaxpr).flops
+    call = jax.jit(gradient).lower(position, posterior.data).compile()
     return best_seconds(partial(call, position, posterior.data)), flops
 
 

@@ -248,12 +248,12 @@ def test_ten_thousand_other_rows_are_not_the_published_ones(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, rows, most", [("digits-lenet", 360, 1.01), ("mnist160", 2000, 1.11)]
+    "name, chains, rows, most", [("digits-lenet", 4, 360, 1.01), ("mnist160", 16, 2000, 1.27)]
 )
-def test_the_references_of_the_package_are_of_its_test_rows(name, rows, most, monkeypatch):
+def test_the_references_of_the_package_are_of_its_test_rows(name, chains, rows, most, monkeypatch):
     monkeypatch.delenv("BNN_PPL_DATA", raising=False)
     found = data.hmc_reference(name)
-    assert found.probs.shape == (rows, 10) and found.probs_by_chain.shape == (4, rows, 10)
+    assert found.probs.shape == (rows, 10) and found.probs_by_chain.shape == (chains, rows, 10)
     np.testing.assert_allclose(found.probs_by_chain.sum(2), 1, rtol=1e-4)
     np.testing.assert_allclose(found.probs, found.probs_by_chain.mean(0), rtol=1e-5)
     words = found.about["problem"].split()

@@ -7,6 +7,7 @@ import arviz as az
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats
 
 from bnn_ppl import diagnostics
 from bnn_ppl.analysis import slabs
@@ -113,7 +114,10 @@ def test_equals_arviz(name, kind):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         answer = ours(AWKWARD[name])
-    np.testing.assert_allclose(answer, arviz_of(arviz, AWKWARD[name]), rtol=1e-10)
+    # ArviZ ranks by SciPy, since 1.18 in the precision of the draws, where ours ranks in float64.
+    ranks = stats.rankdata(AWKWARD[name][:, :1].ravel())
+    rtol = max(1e-10, 10 * np.finfo(ranks.dtype).eps)
+    np.testing.assert_allclose(answer, arviz_of(arviz, AWKWARD[name]), rtol=rtol)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections import OrderedDict
 from functools import partial
+from importlib.metadata import PackageNotFoundError
 from weakref import WeakKeyDictionary
 
 import arviz
@@ -62,6 +63,18 @@ def test_result_has_arviz_groups_names_and_facts(posterior):
     assert set(json.loads(facts["versions"])) >= {"jax", "numpyro", "blackjax"}
     assert facts["sampling_time"] > 0
     assert set(arviz.summary(draws).index) == {"slope", "scale"}
+
+
+def test_a_copy_of_the_package_that_is_not_installed_runs(posterior, monkeypatch):
+    def version(package):
+        if package == "bnn_ppl":
+            raise PackageNotFoundError(package)
+        return "1.0"
+
+    monkeypatch.setattr("bnn_ppl.sampling.settings.version", version)
+    facts = short(posterior).attrs
+    assert facts["inference_library_version"] == "not installed"
+    assert json.loads(facts["versions"])["jax"] == "1.0"
 
 
 def test_draws_are_constrained(posterior):

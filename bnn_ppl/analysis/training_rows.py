@@ -74,9 +74,9 @@ def _some_rows(posterior: Posterior, weights: np.ndarray) -> tuple[Tree, Array, 
 def _weights_of_rows(posterior: Posterior) -> np.ndarray:
     """Say how often the likelihood counts each of `posterior.examples`: 0 where it is masked."""
     posterior = posterior.whole
-    values = {
-        site: jax.ShapeDtypeStruct(shape, float) for site, shape in posterior.value_shapes().items()
-    }
+    dtype = jnp.result_type(float)
+    shapes = posterior.value_shapes()
+    values = {site: jax.ShapeDtypeStruct(shape, dtype) for site, shape in shapes.items()}
     anywhere = jax.eval_shape(posterior.unconstrain, values)
 
     def scale(data: Tree) -> Array | None:

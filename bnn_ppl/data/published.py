@@ -59,7 +59,8 @@ class HMCChains(NamedTuple):
     y : numpy.ndarray
         Shape (rows,), int: the true classes, with which a user can check the order of the rows.
     probs_by_chain : numpy.ndarray
-        Shape (chains, rows, classes), float32: the average over the draws of each chain.
+        Shape (chains, rows, classes), float32: the average over the draws of each chain; for
+        "mnist160", of four chains each.
     about : dict
         How it was run, as far as is known: "problem" (arguments of ``bnn-ppl run``, by which other
         methods sample the same posterior), numbers of draws and gradients, R-hat and effective
@@ -148,7 +149,7 @@ def _own_reference(name: str) -> HMCChains:
         chains, y, text = read_npz(path, "probs_by_chain", "y", "about")
         about = json.loads(str(text))
     else:  # made before labels and settings were kept with it
-        scalars = "num_draws", "acceptance", "seconds", "gradient_evaluations"
+        scalars = "num_chains", "num_draws", "acceptance", "seconds", "gradient_evaluations"
         chains, rhat, *values = read_npz(path, "probs_by_chain", "rhat", *scalars)
         (y,) = read_npz(PACKAGE / "mnist" / "mnist.npz", "y_test")
         about = {

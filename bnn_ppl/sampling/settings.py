@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import jax
@@ -37,7 +37,7 @@ def attributes(
     draws, cached = prepared.phases[1], _cached_features(prepared)
     return {
         "inference_library": "bnn_ppl",
-        "inference_library_version": version("bnn_ppl"),
+        "inference_library_version": _version("bnn_ppl"),
         "method": method.settings.get("method", "own"),
         **_of_subspace(posterior, json.dumps),
         "draws_from": method.draws_from,
@@ -46,7 +46,7 @@ def attributes(
         "tempered": posterior.tempered,
         "seed": np.asarray(jax.random.key_data(key)).tolist(),
         "matmul_precision": matmul_precision(posterior.precision),
-        "versions": json.dumps({package: version(package) for package in packages}),
+        "versions": json.dumps({package: _version(package) for package in packages}),
         "devices": json.dumps([str(device) for device in prepared.mesh.devices.flat]),
         "mesh": json.dumps(dict(prepared.mesh.shape)),
         "num_warmup": prepared.num["warmup"],
@@ -55,6 +55,13 @@ def attributes(
         "bootstrap": int(draws.minibatches.bootstrap),
         **({"cached_features": cached} if cached else {}),
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a folder on PYTHONPATH
+        return "not installed"
 
 
 def _cached_features(prepared: Prepared) -> int:
