@@ -61,6 +61,14 @@ class Figure:
         path.write_bytes(b"")
 
 
+def test_an_unknown_option_is_answered_with_those_of_its_command(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["run", "hmc", "--num-drawz", "5"])
+    error = capsys.readouterr().err
+    assert "--num-draws" in error and "run bnn-ppl run --help" in error
+    assert "adversarial" not in error and "continual" not in error
+
+
 @pytest.fixture
 def seen(monkeypatch):
     """Keep what a function of the package is given and returns: a list of (arguments, result)."""

@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 import numpy as np
+import pandas
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -305,6 +306,13 @@ def test_text_as_y_of_a_regression_is_refused():
             BayesianRegressor().fit(X, np.array(y, object))
 
 
+@pytest.mark.parametrize(("labels", "dtype"), [(["a", "b"], "string"), ([1, 0], "Int64")])
+def test_a_missing_y_of_pandas_is_named(labels, dtype):
+    y = pandas.Series([labels[0], None, *labels * 4], dtype=dtype)
+    with pytest.raises(ValueError, match=r"got NaN or infinite values in y of rows \[1\]"):
+        BayesianClassifier().fit(np.zeros((10, 2)), y)
+
+
 def test_a_missing_y_among_objects_is_named():
     y = np.array([None, *Y[1:]], object)
     with pytest.raises(
@@ -328,7 +336,8 @@ def test_a_method_that_follows_another_by_a_function():
         (BayesianRegressor("hcm"), "got method='hcm'; did you mean 'hmc'\\? expected one of"),
         (BayesianRegressor(temperature=0.0), "got temperature=0.0, expected"),
         (BayesianRegressor(noise=-1.0), "got noise=-1.0, expected a number above 0"),
-        (BayesianRegressor(hidden=0), r"got hidden=\(0,\), expected widths from 1 up"),
+        (BayesianRegressor(hidden=0), "got hidden=0, expected whole numbers from 1 up"),
+        (BayesianRegressor(hidden=3.0), "got hidden=3.0, expected whole numbers from 1 up"),
         (BayesianRegressor(noise="learned"), "got noise='learned', expected 'learnt', 'hetero"),
     ],
 )

@@ -52,6 +52,7 @@ COMMANDS = (
     continual,
     label_noise,
 )
+_CONFIG = tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -98,6 +99,11 @@ def _parse(arguments: list[str], repeated: list[str]) -> Any:
     for options in (General, Problem, Training, InSubspace):
         options.__doc__ = flowing(options.__doc__)
     _check_words(arguments, commands)
+    # One command alone, so that an error does not speak of the options of others.
+    alone = {_name(command): command for command in commands}.get(arguments[0].replace("_", "-"))
+    if alone is not None:
+        prog, words = f"bnn-ppl {arguments[0]}", arguments[1:]
+        return tyro.cli(alone, prog=prog, args=words, config=_CONFIG)
     return app.cli(
         prog="bnn-ppl",
         description=(
@@ -105,8 +111,12 @@ def _parse(arguments: list[str], repeated: list[str]) -> Any:
             "then: bnn-ppl summary runs/yacht-0-hmc.  bnn-ppl --version prints the version."
         ),
         args=arguments,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs),
+        config=_CONFIG,
     )
+
+
+def _name(command: Callable) -> str:
+    return command.__name__.replace("_", "-")
 
 
 def _check_words(arguments: list[str], commands: Sequence[Callable]) -> None:
@@ -114,7 +124,7 @@ def _check_words(arguments: list[str], commands: Sequence[Callable]) -> None:
     command, *others = arguments
     if command.startswith("-"):
         return
-    by_name = {function.__name__.replace("_", "-"): function for function in commands}
+    by_name = {_name(function): function for function in commands}
     if command.replace("-", "_") in METHODS:
         raise ValueError(f"got the method {command!r}, expected a command: bnn-ppl run {command}")
     _check_word("command", command, list(by_name))

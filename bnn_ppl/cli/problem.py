@@ -18,6 +18,7 @@ from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.choice import of_classes
 from bnn_ppl.data.encoding import in_words
 from bnn_ppl.data.images import blank as blank_images
+from bnn_ppl.data.user_files import is_file
 from bnn_ppl.runtime.devices import MatmulPrecision
 from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
 
@@ -321,9 +322,10 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     of = " of the likelihood" if posterior.tempered == "likelihood" else ""
     if posterior.subspace is not None:
         of += ", in a subspace of rank {rank} ({kind})".format(**posterior.subspace.settings)
+    where = "" if is_file(problem.data) else f" ({data.source})"
     return "\n".join(
         [
-            f"data   {problem.data}, split {problem.split} ({data.source}): {posterior.num_rows} "
+            f"data   {problem.data}, split {problem.split}{where}: {posterior.num_rows} "
             f"training{apart} and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             *([f"input  {columns}"] if columns else []),
             f"model  {problem.net} {hidden} with "

@@ -1,11 +1,10 @@
 """What the two estimators share: scaling, sampling, predicting."""
 
 import math
-import numbers
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
@@ -160,7 +159,7 @@ class BayesianNetwork(BaseEstimator):
         if self._as_fitted.net is not None:
             return self._as_fitted.net
         hidden = self._as_fitted.hidden
-        hidden = (hidden,) if isinstance(hidden, numbers.Integral) else tuple(hidden)
+        hidden = tuple(hidden) if isinstance(hidden, Iterable) else hidden
         return partial(bnn.nets.MLP, self.n_features_in_, hidden, num_outputs)
 
     def _prior(self) -> Any:

@@ -113,6 +113,7 @@ def checked_rows(
     ValueError
         If shapes do not fit, a value is not finite, or a weight is negative.
     """
+    _refuse_missing(y)
     large = is_large(x)
     if large:
         if y is None:
@@ -130,6 +131,13 @@ def checked_rows(
         return Rows(x, y, None, large)
     weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
     return Rows(x, y, weights, large)
+
+
+def _refuse_missing(y: Any) -> None:
+    """Refuse pandas' NA in y, which scikit-learn compares with itself."""
+    if hasattr(y, "isna"):
+        missing = np.asarray(y.isna())
+        refuse_nonfinite("y", np.where(missing, np.nan, 0.0), np.arange(len(missing)))
 
 
 def refuse_texts(y: Any) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from numbers import Integral
 
 import jax
 from flax import nnx
@@ -31,7 +32,7 @@ class MLP(nnx.Module):
     Raises
     ------
     ValueError
-        If a hidden layer has no units.
+        If a hidden layer has no units, or a width is no whole number.
     """
 
     def __init__(
@@ -45,8 +46,8 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
     ):
         between = list(hidden) if isinstance(hidden, Iterable) else [hidden]
-        if min(between, default=1) < 1:
-            raise ValueError(f"got hidden={hidden!r}, expected widths from 1 up")
+        if not all(isinstance(width, Integral) and width > 0 for width in between):
+            raise ValueError(f"got hidden={hidden!r}, expected whole numbers from 1 up")
         widths = [in_features, *between, out_features]
         self.layers = nnx.List([nnx.Linear(m, n, rngs=rngs) for m, n in pairwise(widths)])
         self.activation = activation
