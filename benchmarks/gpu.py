@@ -1,6 +1,6 @@
 """Measure full-batch sampling on an accelerator: rates, chains, precision, plans, a real run.
 
-    make gpu                              all of it, stored in stored/gpu.csv; not yet run as a whole
+    make gpu                              all of it, stored; not yet run as a whole
     python benchmarks/gpu.py --only gradient chains
     python benchmarks/gpu.py --only gradient --num-images 64 --matrix 512      a quick check
 
