@@ -11,6 +11,7 @@ import xarray
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
+from bnn_ppl.cli.problem import describe
 from bnn_ppl.cli.results import chain_predictions
 from bnn_ppl.cli.run_folders import reopen
 from bnn_ppl.data.new_rows import read_new_rows
@@ -65,6 +66,14 @@ class Figure:
 def in_the_folder(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(cli, "_start_jax", lambda: None)
+
+
+def test_a_run_says_where_data_are_from_but_for_a_file_that_is_named(folder):
+    own, digits = reopen(folder / "here"), reopen(folder / "classes")
+    words = describe(own.problem, own.data, own.posterior)
+    assert words.startswith(f"data   {folder / 'train.csv'}, split 0: 95 training")
+    words = describe(digits.problem, digits.data, digits.posterior)
+    assert words.startswith("data   digits, split 0 (package): 40 training")
 
 
 def by_hand(path, rows):

@@ -474,6 +474,7 @@ def short(posterior, method, **options):
     return bnn.run(jax.random.key(0), posterior, method, **options)
 
 
+@pytest.mark.filterwarnings("error:Explicitly requested dtype")  # by jax 0.11 and later
 def test_run_says_it_once_and_keeps_it_with_the_draws(posterior, capsys, tmp_path, verdicts):
     sample = partial(short, posterior, bnn.hmc(posterior), num_warmup=100)
     draws = sample(progress=True, folder=tmp_path)

@@ -6,7 +6,7 @@ there is a new option here.
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from typing import Any
@@ -98,9 +98,10 @@ def _parse(arguments: list[str], repeated: list[str]) -> Any:
         app.command(command)
     for options in (General, Problem, Training, InSubspace):
         options.__doc__ = flowing(options.__doc__)
-    _check_words(arguments, commands)
-    # One command alone, so that an error does not speak of the options of others.
-    alone = {_name(command): command for command in commands}.get(arguments[0].replace("_", "-"))
+    by_name = {command.__name__.replace("_", "-"): command for command in commands}
+    _check_words(arguments, by_name)
+    # One command alone, so that an error does not suggest the options of others.
+    alone = by_name.get(arguments[0].replace("_", "-"))
     if alone is not None:
         prog, words = f"bnn-ppl {arguments[0]}", arguments[1:]
         return tyro.cli(alone, prog=prog, args=words, config=_CONFIG)
@@ -115,16 +116,11 @@ def _parse(arguments: list[str], repeated: list[str]) -> Any:
     )
 
 
-def _name(command: Callable) -> str:
-    return command.__name__.replace("_", "-")
-
-
-def _check_words(arguments: list[str], commands: Sequence[Callable]) -> None:
+def _check_words(arguments: list[str], by_name: dict[str, Callable]) -> None:
     """Refuse commands and methods that there are not, with the closest that there is."""
     command, *others = arguments
     if command.startswith("-"):
         return
-    by_name = {_name(function): function for function in commands}
     if command.replace("-", "_") in METHODS:
         raise ValueError(f"got the method {command!r}, expected a command: bnn-ppl run {command}")
     _check_word("command", command, list(by_name))

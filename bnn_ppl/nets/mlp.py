@@ -32,7 +32,7 @@ class MLP(nnx.Module):
     Raises
     ------
     ValueError
-        If a hidden layer has no units, or a width is no whole number.
+        If a hidden layer has no units, or a width is not an integer.
     """
 
     def __init__(
