@@ -11,109 +11,22 @@ The map of the package, from a model to an answer::
                                                          studies, plots
 """
 
-import sys
-import warnings
+import importlib
+import typing
 
-from bnn_ppl.runtime import starting  # noqa: F401 (first: it answers Ctrl-C)
-
-# isort: split
-from bnn_ppl import data, nets, plots, studies
-from bnn_ppl.analysis import (
-    conformal,
-    correlations,
-    diagnostics,
-    metrics,
-    pruning,
-    surface,
-    symmetry,
-)
-from bnn_ppl.analysis.chain_budget import chain_budget
-from bnn_ppl.analysis.closed_form import predict_closed_form
-from bnn_ppl.analysis.compare import compare
-from bnn_ppl.analysis.from_numpyro import from_numpyro
-from bnn_ppl.analysis.guide import guide
-from bnn_ppl.analysis.linearised import linearised
-from bnn_ppl.analysis.predict import function_draws, predict, predictive_draws
-from bnn_ppl.analysis.prior_draws import prior_draws
-from bnn_ppl.analysis.quantiles import predict_quantiles
-from bnn_ppl.analysis.verdict import Verdict, verdict
-from bnn_ppl.methods import *  # noqa: F403 (each method by its name)
-from bnn_ppl.methods import augmentation, preconditioners, schedules
-from bnn_ppl.methods.control_variates import control_variates
-from bnn_ppl.methods.method import METHODS, Method
-from bnn_ppl.model import models, priors
-from bnn_ppl.model.conditioning import condition
-from bnn_ppl.model.network import random_network
-from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.robustness import adversarial, corruptions, shift
-from bnn_ppl.runtime.programs import cache_compiled_programs
-from bnn_ppl.sampling.gp_prior import gp_prior
-from bnn_ppl.sampling.plan import plan
-from bnn_ppl.sampling.points import fit_points
-from bnn_ppl.sampling.prior_scale import prior_scale
-from bnn_ppl.sampling.run import run
-from bnn_ppl.sampling.subspace import subspace
+from bnn_ppl.runtime import starting  # first: it answers Ctrl-C
 
 __version__ = "0.1.0"
 
-# ArviZ 0.23 announces its next version at its first import of a day, in the middle of our output.
-# Appended, so that a filter of the user's own comes first.
-warnings.filterwarnings(
-    "ignore", r"\nArviZ is undergoing a major refactor", FutureWarning, "arviz$", append=True
-)
+if typing.TYPE_CHECKING or not starting.is_command():
+    from bnn_ppl._public import *  # noqa: F403
+    from bnn_ppl._public import __all__ as __all__
+else:  # the command answers its mistakes before it imports JAX, which takes a second
 
-# Public modules can be imported by their public names, wherever their files are.
-for _module in (
-    *(adversarial, augmentation, conformal, correlations, corruptions, diagnostics, metrics),
-    *(models, preconditioners, priors, pruning, schedules, shift, surface, symmetry),
-):
-    sys.modules[f"bnn_ppl.{_module.__name__.rsplit('.', 1)[1]}"] = _module
-
-__all__ = [
-    *METHODS,
-    "Method",
-    "Posterior",
-    "Verdict",
-    "adversarial",
-    "augmentation",
-    "cache_compiled_programs",
-    "chain_budget",
-    "compare",
-    "condition",
-    "conformal",
-    "control_variates",
-    "correlations",
-    "corruptions",
-    "data",
-    "diagnostics",
-    "fit_points",
-    "from_numpyro",
-    "function_draws",
-    "gp_prior",
-    "guide",
-    "linearised",
-    "metrics",
-    "models",
-    "nets",
-    "plan",
-    "plots",
-    "preconditioners",
-    "predict",
-    "predict_closed_form",
-    "predict_quantiles",
-    "predictive_draws",
-    "prior_draws",
-    "prior_scale",
-    "priors",
-    "pruning",
-    "random_network",
-    "run",
-    "schedules",
-    "shift",
-    "studies",
-    "subspace",
-    "surface",
-    "symmetry",
-    "verdict",
-]
-__all__.sort()
+    def __getattr__(name: str) -> typing.Any:
+        """Import the public names when one of them is first used."""
+        public = importlib.import_module("bnn_ppl._public")
+        globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
+        if name not in globals():
+            raise AttributeError(f"module 'bnn_ppl' has no attribute {name!r}")
+        return globals()[name]

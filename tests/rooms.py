@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).parent.parent / "bnn_ppl"
 
 def rooms() -> list[str]:
     """Name the folders of the package and the files beside them."""
-    entries = [path for path in PACKAGE.iterdir() if not path.name.startswith("__")]
+    entries = [path for path in PACKAGE.iterdir() if not path.name.startswith("_")]
     folders = [path.name for path in entries if path.is_dir()]
     return sorted(folders + [path.stem for path in entries if path.suffix == ".py"])
 
@@ -18,7 +18,7 @@ def arrows() -> dict[tuple[str, str], list[str]]:
     names, found = set(rooms()), {}
     for path in sorted(PACKAGE.rglob("*.py")):
         room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if room.startswith("__"):
+        if room.startswith("_"):
             continue  # they re-export
         for imported in sorted((_imports(path) & names) - {room}):
             found.setdefault((room, imported), []).append(str(path.relative_to(PACKAGE)))

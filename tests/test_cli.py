@@ -1,6 +1,7 @@
 """The command line, as a user types it (in this process, short runs)."""
 
 import functools
+import inspect
 import json
 import os
 import re
@@ -17,8 +18,13 @@ from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.cli import run_folders
+from bnn_ppl.cli import commands, run_folders
+from bnn_ppl.cli import words as known
+from bnn_ppl.cli.methods import Training
+from bnn_ppl.cli.problem import Problem
+from bnn_ppl.cli.run_arguments import General
 from bnn_ppl.cli.signatures import flowing
+from bnn_ppl.cli.subspace import InSubspace
 from bnn_ppl.cli.tables import duration, found_in_warmup
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.sampling.plan import Plan
@@ -65,8 +71,8 @@ def test_an_unknown_option_is_answered_with_those_of_its_command(capsys):
     with pytest.raises(SystemExit):
         cli.main(["run", "hmc", "--num-drawz", "5"])
     error = capsys.readouterr().err
-    assert "--num-draws" in error and "run bnn-ppl run --help" in error
-    assert "adversarial" not in error and "continual" not in error
+    assert error.startswith("bnn-ppl: got --num-drawz; did you mean --num-draws?")
+    assert error.endswith("expected an option of bnn-ppl run hmc: --help after it lists them\n")
 
 
 @pytest.fixture
@@ -584,6 +590,50 @@ def test_the_help_lists_every_command(capsys):
     assert expected <= listed
 
 
+def test_help_version_and_mistakes_are_answered_without_jax():
+    """Importing it takes longer than all else that they need."""
+    script = """
+import contextlib, io, sys
+sys.argv = ["bnn-ppl"]
+from bnn_ppl.cli import main
+for words in sys.stdin.read().splitlines():
+    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()) as said:
+        main(words.split())
+    assert words in ("--help", "-h", "--version") or "expected" in said.getvalue(), words
+print(sorted({"jax", "numpy", "tyro"} & set(sys.modules)))
+import bnn_ppl
+assert bnn_ppl.run and "run" in bnn_ppl.__all__ and not hasattr(bnn_ppl, "rnu")
+"""
+    asked = ["--help", "-h", "--version", "rnu", "--foo", "run hcm", "run hmc --num-drawz 3"]
+    asked += ["summary here --foo", "sweep seed 1 -- hmc --foo"]
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, input="\n".join(asked), capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_words_read_from_the_source_are_those_that_are_parsed():
+    found = commands.commands([])
+    assert list(known.COMMANDS) == list(found)
+    groups = [name for each in (General, Problem, Training, InSubspace) for name in each._fields]
+    of_run = {*inspect.signature(bnn.run).parameters} - known.NOT_OF_RUN
+    for name, command in found.items():
+        own = {*inspect.signature(command).parameters}
+        if name in ("run", "plan"):
+            own -= {"method", "general", "problem", "training", "inside", "running"}
+            own |= {*groups, *of_run}
+        assert set(known.options(name)) == own
+    assert set(known.methods()) == set(METHODS)
+    for name, method in METHODS.items():
+        own = {*inspect.signature(method.build).parameters} - known.NOT_OF_METHODS
+        assert set(known.options("run", name)) == {*known.options("run"), *own}
+
+
+@pytest.mark.parametrize("typed", ["--float64", "--no-float64", "--no_progress", "--prior=normal"])
+def test_flags_and_underscores_are_options_too(typed):
+    known.check_words(["run", "mc-dropout", typed, "--learning-rate", "-1e-3"])
+
+
 def test_bare_it_shows_the_help_and_ends_as_a_usage_error_does(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([])
@@ -749,13 +799,14 @@ def test_a_reader_of_the_output_that_stops_early_causes_no_message(num_more):
     script = f"""
 import sys
 from bnn_ppl import cli
+from bnn_ppl.cli import commands
 
 def lines(*_):
     print("line", flush=True)
     sys.stdin.read()
     print("line\\n" * {num_more})
 
-cli._parse = lines
+commands._parse = lines
 cli.main(["summary", "folder"])
 """
     pipe, buffered = subprocess.PIPE, os.environ | {"PYTHONUNBUFFERED": ""}

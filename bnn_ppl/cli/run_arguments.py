@@ -11,12 +11,11 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.methods import Chosen
 from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
+from bnn_ppl.cli.words import NOT_OF_METHODS, NOT_OF_RUN
 from bnn_ppl.methods.method import Description, described_methods
 from bnn_ppl.runtime.progress import Show
 
 _RUNNING = {"num_chains": None}
-_NOT_TYPED = {"key", "posterior", "method", "init", "keep", "folder", "mesh"}
-_NOT_TYPED |= {"progress", "until", "verdict", "held_out"}
 _SECONDS_TO_REPORT = 900  # other hosts wait for the first one, which reports, before they leave
 
 
@@ -115,7 +114,7 @@ def join_hosts() -> None:
 
 def annotations() -> Options:
     """Give the types of the methods with their options, and of the length of a run."""
-    running = options_of(bnn.run, omit=_NOT_TYPED, defaults=_RUNNING, give=dict)
+    running = options_of(bnn.run, omit=NOT_OF_RUN, defaults=_RUNNING, give=dict)
 
     def chosen(method: Description, **options: Any) -> Chosen:
         return Chosen(method, options)
@@ -128,7 +127,7 @@ def annotations() -> Options:
                 description=f"{first_paragraph(method.build)} By default: {method.length}.",
                 constructor=options_of(
                     method.build,
-                    omit={"posterior", "optimizer", "held_out"},
+                    omit=NOT_OF_METHODS,
                     give=partial(chosen, method),
                 ),
             ),

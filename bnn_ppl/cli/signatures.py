@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -11,7 +11,6 @@ from bnn_ppl.methods.preconditioners import Preconditioner
 from bnn_ppl.methods.schedules import Schedule
 
 Options = dict[str, Any]
-_NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?", re.IGNORECASE)
 PRECONDITIONERS: dict[str, Callable[[], Preconditioner]] = {
     "rmsprop": bnn.preconditioners.rmsprop,
     "rmsprop_with_curvature": partial(bnn.preconditioners.rmsprop, curvature=True),
@@ -91,30 +90,6 @@ def flowing(docstring: str | None) -> str:
 def _plain(text: str) -> str:
     text = re.sub(r":[a-z]+:`~?([^`]*)`", r"\1", text)
     return text.replace("``", "").replace("\\", "")
-
-
-def flags_of(*functions: Callable) -> set[str]:
-    """Options that take no value, as they are typed, of functions and of tuples with names."""
-    names = [name for each in functions for name, hint in hints_of(each).items() if hint is bool]
-    plain = {name.replace("_", "-") for name in names}
-    return {f"--{prefix}{name}" for name in plain for prefix in ("", "no-")} | {"--help", "-h"}
-
-
-def first_positional(arguments: Sequence[str], flags: set[str]) -> str | None:
-    """Give the first word that is neither an option nor the value of one, if there is one.
-
-    After the first value of an option, numbers and name=value are taken for further ones.
-    """
-    taken = False  # whether the next word is the value of an option
-    for place, word in enumerate(arguments):
-        is_option = word.startswith("-") and not _NUMBER.fullmatch(word)
-        if is_option:
-            taken = "=" not in word and word.replace("_", "-") not in flags
-        elif taken:
-            taken = False
-        elif not (place and (_NUMBER.fullmatch(word) or "=" in word)):
-            return word
-    return None
 
 
 def first_paragraph(function: Callable) -> str:

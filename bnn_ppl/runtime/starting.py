@@ -16,7 +16,7 @@ INTERRUPTED = 130  # the exit status after Ctrl-C, as of a shell: 128 and the nu
 def quiet_while_importing() -> None:
     """End on Ctrl-C with one line, if this process is the command, until `imported`."""
     free = threading.current_thread() is threading.main_thread()
-    if free and _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if free and is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
@@ -26,7 +26,7 @@ def imported() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _is_command() -> bool:
+def is_command() -> bool:
     """Whether this is ``bnn-ppl`` or ``python -m bnn_ppl``, which imports under the name -m."""
     words = sys.orig_argv
     by_module = sys.argv[:1] == ["-m"] and "-m" in words
