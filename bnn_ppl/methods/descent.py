@@ -1,5 +1,6 @@
 """Point estimates: any optax optimiser on the log-density."""
 
+import math
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -7,16 +8,33 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share, step_info
+from bnn_ppl.methods.method import (
+    FITTED,
+    Method,
+    describe,
+    rows_of_share,
+    step_info,
+)
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.shared.adversarial_training import with_adversarial_rows
 from bnn_ppl.methods.shared.early_stopping import stopped_early
-from bnn_ppl.methods.shared.held_out_noise import is_held_out, noise_sites, with_noise_held_out
+from bnn_ppl.methods.shared.held_out_noise import (
+    NOISE_SHARE,
+    held_out_score,
+    is_held_out,
+    noise_sites,
+    with_noise_held_out,
+)
 from bnn_ppl.methods.shared.random import gaussian_like
-from bnn_ppl.methods.shared.self_paced import self_paced
+from bnn_ppl.methods.shared.self_paced import HeldOut, is_costly, self_paced, usual_lengths
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms
+
+_SHARE = 0.1  # of the rows, held out to end training by
+# Standard deviation of a row's change of log-likelihood between good fits, in nats.
+_ROW_ERROR = 2.0
+_LEAST_ROWS = 100  # of which some are held out; of fewer, those would tell too little
 
 Tree = Any
 NoiseRows: TypeAlias = Literal["both", "held_out", "training"]
@@ -140,6 +158,9 @@ def descent(
         value_and_gradient = with_adversarial_rows(loss, posterior, fgsm_epsilon)
     holds_out = finds_rate and noise_rows != "training" and not fgsm_epsilon
     noises = noise_sites(posterior) if holds_out else set()
+    stops = holds_out and held_out is None and num_rows >= _LEAST_ROWS
+    holds_out = bool(noises) or stops
+    share_out = NOISE_SHARE if noises else _SHARE
     weight = 0.5 if noise_rows == "both" else 1.0
     of_either = jax.value_and_grad(partial(with_noise_held_out, loss, noises, weight), has_aux=True)
 
@@ -147,7 +168,7 @@ def descent(
         anchor = drawn_anchor(key, posterior, position, batch) if anchored else None
         position = position | (anchor or {})
         average = None if average_from is None else position
-        rows = RowsHeldOut(jax.random.bits(key), jnp.ones((), bool)) if noises else None
+        rows = RowsHeldOut(jax.random.bits(key), jnp.ones((), bool)) if holds_out else None
         zero = jnp.zeros((), int)
         return DescentState(position, optimizer.init(position), average, anchor, zero, rows)
 
@@ -159,8 +180,9 @@ def descent(
         if rows is None:
             value, gradient = value_and_gradient(state.position, state.anchor, batch)
         else:
-            held_out = rows.now & is_held_out(rows.seed, batch)
-            (_, value), gradient = of_either(state.position, state.anchor, batch, held_out)
+            apart = rows.now & is_held_out(rows.seed, batch, share_out)
+            (_, value), gradient = of_either(state.position, state.anchor, batch, apart)
+            scores = held_out_score(posterior, state.position, batch, apart) if stops else None
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
         if rows is not None:
             updates |= {site: jnp.where(rows.now, updates[site], 0) for site in noises}
@@ -171,6 +193,7 @@ def descent(
             share = 1.0 / jnp.maximum(state.num_steps - average_from + 1, 1)
             average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
         info = step_info(-value * num_rows, num_gradients)
+        info |= {"held_out_lp": scores} if stops else {}
         count = state.num_steps + 1
         return DescentState(position, inner, average, state.anchor, count, rows), info
 
@@ -201,8 +224,18 @@ def descent(
         raw_rows=bool(fgsm_epsilon),
     )
     if finds_rate:
-        settled = _noise_found if noises else None
-        method = self_paced(method, step, objective, settled=settled, prior=prior)
+        costly = stops and is_costly(posterior, num_rows)
+        error = _ROW_ERROR / math.sqrt(share_out * num_rows)
+        stop = HeldOut(lambda info: info["held_out_lp"], 0.0 if costly else -error, error)
+        method = self_paced(
+            method,
+            step,
+            objective,
+            settled=_on_all_rows if holds_out and (noises or not costly) else None,
+            prior=prior,
+            held_out=stop if stops else None,
+            lengths=usual_lengths(posterior, num_rows),
+        )
     if held_out is None:
         return method
     return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)
@@ -231,7 +264,7 @@ def _loss(
     return -posterior.total(terms, batch) / num_rows
 
 
-def _noise_found(state: DescentState) -> DescentState:
+def _on_all_rows(state: DescentState) -> DescentState:
     """Train on all rows from here on, with the noise fixed."""
     assert state.held_out is not None
     return state._replace(held_out=state.held_out._replace(now=jnp.zeros((), bool)))

@@ -17,7 +17,7 @@ from bnn_ppl.model.posterior import Posterior
 Tree = Any
 Loss = Callable[[Tree, Tree, Any], jax.Array]
 
-SHARE = 0.2  # of the rows, that is held out
+NOISE_SHARE = 0.2  # of the rows, held out to find the noise
 
 
 def noise_sites(posterior: Posterior) -> set[str]:
@@ -66,15 +66,30 @@ def with_noise_held_out(
         return loss(seen | noise, anchor, (*batch[:2], rows))
 
     of_weights = on(~held_out, position, 1 - weight)
+    if not sites:
+        return of_weights, of_weights
     return of_weights + on(held_out, fixed, weight), of_weights
 
 
-def is_held_out(seed: jax.Array, batch: Any) -> jax.Array:
-    """Choose a fifth of all rows by a hash of their content, the same in every batch; (rows,)."""
+def held_out_score(
+    posterior: Posterior, position: Tree, batch: Any, held_out: jax.Array
+) -> jax.Array:
+    """Give the mean log-likelihood of the held-out rows of a batch, NaN where there is none.
+
+    All its rows are evaluated: the forward pass is then that of the gradient, which the compiler
+    does once, and batch statistics are those of all rows.
+    """
+    mask = batch[2] & held_out if len(batch) == 3 else held_out
+    rows = posterior.log_likelihood(position, batch)
+    return jnp.sum(jnp.where(mask, rows, 0.0)) / jnp.sum(mask)
+
+
+def is_held_out(seed: jax.Array, batch: Any, share: float = NOISE_SHARE) -> jax.Array:
+    """Choose a share of all rows by a hash of their content, the same in every batch; (rows,)."""
     leaves = jax.tree.leaves(batch[:2])
     columns = [jnp.reshape(leaf, (len(leaf), -1)).astype(jnp.float32) for leaf in leaves]
     bits = jax.lax.bitcast_convert_type(jnp.concatenate(columns, axis=1), jnp.uint32)
     # Sums of products with random factors, modulo 2^32, are close to uniform in their high bits.
     factors = jax.random.bits(jax.random.key(seed), bits.shape[1:], jnp.uint32)
     hashes = jnp.sum(bits * factors, axis=1)
-    return hashes < jnp.uint32(SHARE * 2**32)
+    return hashes < jnp.uint32(share * 2**32)
