@@ -18,7 +18,7 @@ from bnn_ppl import cli
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import Method, usual_batch_size, usual_num_steps
-from bnn_ppl.methods.shared.self_paced import RATES, self_paced
+from bnn_ppl.methods.shared.self_paced import RATES, HeldOut, self_paced, usual_lengths
 from bnn_ppl.methods.shared.tuned_steps import slowed_gradient
 from bnn_ppl.sampling import starting_method
 
@@ -154,7 +154,7 @@ def test_a_rate_must_keep_in_its_first_window_what_it_gained_in_its_trial(gained
 @pytest.mark.parametrize("anchored", [False, True])
 def test_a_trial_tells_the_likelihood_from_the_prior(anchored):
     posterior, _, _ = stiff(temperature=0.5)
-    method = bnn.descent(posterior, anchored=anchored)
+    method = bnn.descent(posterior, anchored=anchored, noise_rows="training")
     start = jax.tree.map(jnp.zeros_like, posterior.init(jax.random.key(0)))
     state = method.init(jax.random.key(1), start, posterior.data)
     state = method.begin(state, jnp.asarray(10_000))
@@ -220,6 +220,97 @@ def test_training_that_begins_again_settles_anew():
     state = jax.lax.fori_loop(0, 20_000, lambda i, s: method.step(None, s, None)[0], state)
     assert state.inner["settled"]
     assert state.inner["num_unsettled"] > 1_000  # since it began again
+
+
+def counting(score, most_loss=0.1):
+    """Train a state that counts steps, with an objective that never stops rising."""
+
+    def step(key, count, batch, rate):
+        return count + 1, {"lp": 0.1 * count.astype(float), "held_out": score(count)}
+
+    method = Method(lambda key, w, batch: jnp.zeros((), int), step, lambda key, count: {"w": count})
+    held_out = HeldOut(lambda info: info["held_out"], most_loss, must_gain=False)
+    method = self_paced(method, step, lambda info: info["lp"], held_out=held_out)
+    state = method.begin(method.init(None, None, None), jnp.asarray(50_000))
+
+    def after(num_steps):
+        return jax.lax.fori_loop(0, num_steps, lambda i, s: method.step(None, s, None)[0], state)
+
+    return method, after
+
+
+def test_training_that_predicts_held_out_rows_worse_goes_back_and_ends():
+    method, after = counting(lambda count: -0.001 * jnp.abs(count - 1_450.0))
+    state = after(10_000)
+    assert state.pace.num_reductions == 4 and state.pace.overfits
+    assert method.draw(None, state)["w"] == 1_500  # scores are means over 100 steps
+    assert state.pace.num_steps < 800 + 6_000
+
+
+def test_training_goes_on_while_held_out_rows_are_predicted_no_worse():
+    _, after = counting(lambda count: -jnp.exp(-0.01 * count))
+    state = after(10_000)
+    assert state.pace.num_reductions == 0 and not state.pace.overfits
+    assert state.inner == 10_000 - 800
+
+
+def test_training_that_is_interrupted_gives_its_best_point_so_far_and_none_of_a_trial():
+    method, after = counting(lambda count: -0.001 * jnp.abs(count - 1_450.0), most_loss=10.0)
+    assert method.draw(None, after(450))["w"] == 0  # after four trials and a half
+    assert after(450).inner == 50
+    assert method.draw(None, after(4_000))["w"] == 1_500
+
+
+def test_where_steps_are_costly_the_usual_rate_is_taken_at_once():
+    def costly(*hidden):
+        net = partial(bnn.nets.MLP, 8, hidden, 3)
+        model = bnn.models.classifier(net, bnn.priors.normal(1.0))
+        rng = np.random.default_rng(0)
+        data = rng.normal(size=(300, 8)), rng.integers(3, size=300)
+        return bnn.condition(model, data)
+
+    assert usual_lengths(costly(4), 300) == (100, 500)
+    posterior = costly(3_000)
+    assert usual_lengths(posterior, 300) == (0, 50)
+    assert usual_lengths(posterior, 300, of_adam=False) == (10, 50)
+    method = bnn.descent(posterior)
+    state = method.init(jax.random.key(0), posterior.init(jax.random.key(0)), posterior.data)
+    state = method.begin(state, jnp.asarray(10_000))
+    state, info = method.step(jax.random.key(0), state, posterior.data)
+    assert float(info["step_size"]) == pytest.approx(1e-3)
+    assert np.isfinite(info["held_out_lp"])
+
+
+def test_a_noise_that_depends_on_x_does_not_collapse_on_the_rows_it_is_trained_on():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1_200, 6))
+    y = x[:, 0] + np.exp(0.5 * x[:, 1]) * rng.normal(size=1_200)
+    net = partial(bnn.nets.MLP, 6, (50,), 2)
+    model = bnn.models.regressor(net, bnn.priors.fan_in(2.0), "heteroscedastic")
+    posterior = bnn.condition(model, (x[:200], y[:200]))
+    draws = run(posterior, bnn.descent(posterior))
+    nll = -bnn.predict(posterior, draws, (x[200:], y[200:]))["log_prob"].mean()
+    assert nll < 2.0  # of a normal with the sd of y: 1.9; trained on, more than ten
+    assert draws.attrs["training_ended"] == 1
+
+
+def test_a_sampler_whose_steps_are_too_long_goes_back_at_once_with_shorter_ones():
+    """All weights move the mean together, which the diagonal of the curvature does not tell."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(1, 2, 600)
+    y = 3 * x + 0.01 * rng.normal(size=600)
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 0.1).expand([400]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(jnp.exp(w.sum()) * x, 0.01), obs=y)
+
+    posterior = bnn.condition(model, (x, y))
+    counts = {"num_warmup": 600, "num_draws": 5, "thin": 5, "batch_size": 100}
+    draws = run(posterior, bnn.sgnht(posterior), **counts)
+    assert 0 < draws.warmup_sample_stats["diverging"].sum() < 20
+    assert np.isfinite(draws.posterior["w"]).all()
+    assert not np.isnan(draws.warmup_sample_stats["lp"].values[:, 100:]).any()
 
 
 @pytest.mark.thorough

@@ -95,7 +95,9 @@ def descent(
             num_draws=1, thin=0)
 
     With constrained sites this maximises the density of the unconstrained position, which is also
-    what samplers target; but by default a learnt noise is fitted to held-out rows too.
+    what samplers target; but by default a learnt noise is fitted to held-out rows too, and training
+    goes back to its best point, and ends early, where it predicts held-out rows worse (see
+    `noise_rows`).
 
     Parameters
     ----------
@@ -106,7 +108,7 @@ def descent(
         recorded: pass the same ones to resume a run.
     learning_rate
         Learning rate of Adam, a number or a schedule, for all steps of warm-up. None: tuned, and
-        training stops automatically.
+        training stops automatically; where a step is costly, it starts at Adam's usual 1e-3.
     average_from
         First step of averaging: draw the mean of the points from this step on instead of the last
         point (Polyak & Juditsky, 1992; for network weights Izmailov et al., 2018, without cyclical
@@ -120,9 +122,14 @@ def descent(
         Rows that a learnt noise (a site with ``noise`` in its name) is fitted to, while each chain
         trains its weights on four fifths of the rows: ``"both"``, training and held-out rows with
         equal weight; or ``"held_out"`` alone, whose noise includes the error of the weights. The
-        noise is then fixed and the weights are trained on all rows. ``"training"`` fits both to the
-        same rows throughout, which gives the mode of the posterior, where the noise is too small;
-        so does any run with `optimizer`, `learning_rate` or `fgsm_epsilon`.
+        noise is then fixed and the weights are trained on all rows. Without such a site, or where
+        a step is costly (a network with convolutions, or a batch of more than 2^21 rows times
+        weights), each chain holds out its own tenth of at least 100 rows: whenever the learning
+        rate falls, and where their mean log-likelihood is below its best by more than 2 nats over
+        the square root of their number, training goes back to the point at which it was best;
+        in the second case it also ends before it would take in all rows. ``"training"`` fits
+        everything to all rows throughout, which gives the mode of the posterior, where the noise is
+        too small; so does any run with `optimizer`, `learning_rate` or `fgsm_epsilon`.
     subsample
         Fraction of the rows, above 0, that each chain sees: its own subset, drawn at random without
         replacement (subagging; Bühlmann & Yu, 2002), rounded to a whole number. N is then their
@@ -158,7 +165,9 @@ def descent(
         value_and_gradient = with_adversarial_rows(loss, posterior, fgsm_epsilon)
     holds_out = finds_rate and noise_rows != "training" and not fgsm_epsilon
     noises = noise_sites(posterior) if holds_out else set()
-    stops = holds_out and held_out is None and num_rows >= _LEAST_ROWS
+    # A noise that is itself held out keeps small networks from overfitting.
+    costly = holds_out and is_costly(posterior, num_rows)
+    stops = holds_out and held_out is None and num_rows >= _LEAST_ROWS and (costly or not noises)
     holds_out = bool(noises) or stops
     share_out = NOISE_SHARE if noises else _SHARE
     weight = 0.5 if noise_rows == "both" else 1.0
@@ -182,7 +191,6 @@ def descent(
         else:
             apart = rows.now & is_held_out(rows.seed, batch, share_out)
             (_, value), gradient = of_either(state.position, state.anchor, batch, apart)
-            scores = held_out_score(posterior, state.position, batch, apart) if stops else None
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
         if rows is not None:
             updates |= {site: jnp.where(rows.now, updates[site], 0) for site in noises}
@@ -193,7 +201,8 @@ def descent(
             share = 1.0 / jnp.maximum(state.num_steps - average_from + 1, 1)
             average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
         info = step_info(-value * num_rows, num_gradients)
-        info |= {"held_out_lp": scores} if stops else {}
+        if rows is not None and stops:
+            info["held_out_lp"] = held_out_score(posterior, state.position, batch, apart)
         count = state.num_steps + 1
         return DescentState(position, inner, average, state.anchor, count, rows), info
 
@@ -224,9 +233,8 @@ def descent(
         raw_rows=bool(fgsm_epsilon),
     )
     if finds_rate:
-        costly = stops and is_costly(posterior, num_rows)
         error = _ROW_ERROR / math.sqrt(share_out * num_rows)
-        stop = HeldOut(lambda info: info["held_out_lp"], 0.0 if costly else -error, error)
+        stop = HeldOut(lambda info: info["held_out_lp"], error, must_gain=costly)
         method = self_paced(
             method,
             step,

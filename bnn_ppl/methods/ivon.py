@@ -22,7 +22,7 @@ from bnn_ppl.methods.shared.mean_field import (
     running_mean,
 )
 from bnn_ppl.methods.shared.row_groups import over_groups
-from bnn_ppl.methods.shared.self_paced import rate_of, self_paced
+from bnn_ppl.methods.shared.self_paced import rate_of, self_paced, usual_lengths
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
@@ -222,7 +222,11 @@ def ivon(
     )
     if not finds_rate:
         return method
-    return self_paced(method, step, objective, round(_MEMORIES / (1 - beta2)))._replace(
+    memory, lengths = (
+        round(_MEMORIES / (1 - beta2)),
+        usual_lengths(posterior, posterior.num_rows, of_adam=False),
+    )
+    return self_paced(method, step, objective, memory, lengths=lengths)._replace(
         start=starting_descent(posterior)
     )
 

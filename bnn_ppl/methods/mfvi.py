@@ -17,7 +17,7 @@ from bnn_ppl.methods.shared.layers import Layer, Tap, tapped, with_weights
 from bnn_ppl.methods.shared.per_example_gradients import Layers, row_layers
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.row_groups import over_groups
-from bnn_ppl.methods.shared.self_paced import self_paced
+from bnn_ppl.methods.shared.self_paced import self_paced, usual_lengths
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms
@@ -195,7 +195,10 @@ def mfvi(
     )
     if not finds_rate:
         return method
-    return self_paced(method, step, objective)._replace(start=starting_descent(posterior))
+    lengths = usual_lengths(posterior, posterior.num_rows)
+    return self_paced(method, step, objective, lengths=lengths)._replace(
+        start=starting_descent(posterior)
+    )
 
 
 def _draw(key: jax.Array, mean: Tree, log_std: Tree) -> Tree:

@@ -24,7 +24,7 @@ from bnn_ppl.methods.shared.mean_field import (
     likelihood_weight,
     running_mean,
 )
-from bnn_ppl.methods.shared.self_paced import rate_of, self_paced
+from bnn_ppl.methods.shared.self_paced import rate_of, self_paced, usual_lengths
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.branches import where_needed
@@ -241,7 +241,11 @@ def noisy_kfac(
     )
     if not finds_rate:
         return method
-    paced = self_paced(method, step, objective, round(_MEMORIES / (1 - beta2)))
+    memory, lengths = (
+        round(_MEMORIES / (1 - beta2)),
+        usual_lengths(posterior, posterior.num_rows, of_adam=False),
+    )
+    paced = self_paced(method, step, objective, memory, lengths=lengths)
     return paced if deterministic else paced._replace(start=starting_descent(posterior))
 
 

@@ -10,7 +10,7 @@ import optax
 from bnn_ppl.methods.descent import optimizer_of
 from bnn_ppl.methods.method import Counts, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
-from bnn_ppl.methods.shared.self_paced import self_paced
+from bnn_ppl.methods.shared.self_paced import self_paced, usual_lengths
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
@@ -125,7 +125,10 @@ def svgd(
         needs_warmup=True,
     )
     if finds_rate:
-        paced = self_paced(method, train, lambda info: info["lp"] / posterior.num_rows)
+        lengths = usual_lengths(posterior, posterior.num_rows)
+        paced = self_paced(
+            method, train, lambda info: info["lp"] / posterior.num_rows, lengths=lengths
+        )
         method = paced._replace(warmup=paced.step, step=_handed_out_paced)
     else:
         method = method._replace(warmup=train, step=_handed_out)

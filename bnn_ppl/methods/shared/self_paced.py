@@ -48,14 +48,16 @@ class HeldOut(NamedTuple):
     """How training ends by rows that are held out."""
 
     score: Objective  # their mean log-likelihood in the batch, NaN where it has none
-    least_gain: float  # of the score in a window, over its best, below which the rate falls
-    most_loss: float  # of the score, above which training goes back: it overfits
+    most_loss: float  # nats a row below its best at which training goes back: it overfits
+    must_gain: bool  # whether the rate falls also where a window does not raise its best
 
 
 # Where a step costs more rows times weights than this, or the weights of convolutions act at many
 # places, a plain loop would have trained the network in the time of the trials: Adam's usual rate
 # is taken, other optimisers try theirs for a few steps each, and windows last so many epochs.
 _CHEAP_STEP, _SHORT_TRIAL, _WINDOW_EPOCHS, _LEAST_WINDOW = 2**21, 10, 10, 50
+
+_CHECKS = 5  # of held-out rows in a window
 
 # Nats a row that a window, other than the first at a rate, may be below the start. Training that
 # falls further is unstable, as where an averaged curvature lags behind a falling noise.
@@ -79,10 +81,11 @@ class Pace(NamedTuple):
     fits: jax.Array  # of each rate tried
     total: jax.Array  # of the objective in this trial or window
     total_fit: jax.Array  # in this trial or first window
-    held_out: jax.Array  # total score of held-out rows in this window
+    held_out: jax.Array  # total score of held-out rows since the last check
     num_held_out: jax.Array  # steps that have scored any
     before: jax.Array  # mean objective of the last window
-    best_score: jax.Array  # of held-out rows, in a window
+    best_score: jax.Array  # of held-out rows, between two checks
+    best_before: jax.Array  # that at the start of this window
     overfits: jax.Array  # whether held-out rows have been predicted worse while training went on
     window_start: jax.Array
     window_end: jax.Array
@@ -214,6 +217,7 @@ def begin(inner: Tree, lengths: Lengths = USUAL) -> PacedState:
         num_held_out=zero,
         before=least,
         best_score=least,
+        best_before=least,
         overfits=jnp.zeros((), bool),
         window_start=zero,
         window_end=zero,
@@ -328,14 +332,15 @@ def _observed(
         first=jnp.where(is_first, objective, pace.first),
         first_fit=jnp.where(is_first, fit, pace.first_fit),
     )
-    state = state._replace(pace=pace)
+    state, overfits = _checked(training, state._replace(pace=pace))
+    pace = state.pace
     knows_prior = training.prior is not None
     ends = count == pace.window_end
     fell = ends & (pace.total / (count - pace.window_start) < pace.first - _MOST_FALL)
     fell &= pace.before > -jnp.inf
     lost = ~trying & (~jnp.isfinite(objective) | fell)
     forgot = ends & knows_prior & early & _has_forgotten(pace)
-    cases = (trying & (count % length == 0), lost, forgot, ends, True)
+    cases = (trying & (count % length == 0), lost, forgot, ends | overfits, True)
     case = jnp.select(cases, (1, 2, 3, 4, 0))
 
     def ended(state: PacedState) -> PacedState:
@@ -344,7 +349,7 @@ def _observed(
             partial(_trial_ended, training),
             partial(_restarted, training, pace.rate / 3),
             partial(_restarted, training, jnp.asarray(_USUAL_RATE)),
-            partial(_window_ended, training),
+            partial(_window_ended, training, overfits),
         )
         return jax.lax.switch(case - 1, branches, state)
 
@@ -354,6 +359,29 @@ def _observed(
     settles = _is_settled(state.pace) & ~_ended(state.pace)
     inner = where_needed(settles, training.settled, lambda inner: inner, state.inner)
     return state._replace(inner=inner)
+
+
+def _checked(training: Training, state: PacedState) -> tuple[PacedState, jax.Array]:
+    """Keep the state if held-out rows have been predicted best; whether it overfits."""
+    pace = state.pace
+    if training.held_out is None:
+        return state, jnp.zeros((), bool)
+    steps = pace.num_steps - pace.window_start
+    every = jnp.maximum((pace.window_end - pace.window_start) // _CHECKS, 1)
+    due = (pace.num_held_out > 0) & (steps % every == 0)
+    score = pace.held_out / pace.num_held_out
+    better = due & (score > pace.best_score)
+    worse = due & ~(score > pace.best_score - training.held_out.most_loss)
+    best = where_needed(
+        better, lambda inner, _: inner, lambda _, best: best, state.inner, state.best
+    )
+    pace = pace._replace(
+        held_out=jnp.where(due, 0.0, pace.held_out),
+        num_held_out=jnp.where(due, 0, pace.num_held_out),
+        best_score=jnp.where(better, score, pace.best_score),
+        overfits=pace.overfits | worse,
+    )
+    return PacedState(state.inner, best, pace), worse
 
 
 def _trial_ended(training: Training, state: PacedState) -> PacedState:
@@ -396,26 +424,21 @@ def _restarted(training: Training, rate: jax.Array, state: PacedState) -> PacedS
     return PacedState(state.best, state.best, pace)
 
 
-def _window_ended(training: Training, state: PacedState) -> PacedState:
-    pace = state.pace
+def _window_ended(training: Training, overfits: jax.Array, state: PacedState) -> PacedState:
+    pace, best, inner = state.pace, state.best, state.inner
     mean = pace.total / (pace.num_steps - pace.window_start)
-    flat = mean - pace.before < _LEAST_GAIN
-    best, inner, overfits = state.best, state.inner, pace.overfits
+    flat = overfits | (mean - pace.before < _LEAST_GAIN)
     if training.held_out is not None:
-        _, least_gain, most_loss = training.held_out
-        score = pace.held_out / pace.num_held_out  # NaN where no row is held out any more
-        gain = score - pace.best_score
-        flat |= gain < least_gain
-        overfits |= gain < -most_loss
-        best = jax.tree.map(partial(jnp.where, gain > 0), inner, best)
-        inner = jax.tree.map(partial(jnp.where, gain < -most_loss), best, inner)
-        pace = pace._replace(best_score=jnp.fmax(score, pace.best_score), overfits=overfits)
+        if training.held_out.must_gain:
+            flat |= pace.best_score - pace.best_before < _LEAST_GAIN
+        inner = jax.tree.map(partial(jnp.where, flat & ~_is_settled(pace)), best, inner)
     num = pace.num_reductions + flat
-    # Training that overfits ends where it would train on all rows.
-    ends = overfits & _is_settled(pace._replace(num_reductions=num))
+    # Training that overfits ends where it would go on with all rows.
+    ends = pace.overfits & _is_settled(pace._replace(num_reductions=num))
     pace = pace._replace(
         rate=jnp.where(flat, pace.rate / 10**0.5, pace.rate),
         num_reductions=jnp.where(ends, _REDUCTIONS, num),
+        best_before=pace.best_score,
     )
     inner = jax.tree.map(partial(jnp.where, ends), best, inner)
     return PacedState(inner, best, _next_window(training, pace, jnp.where(flat, -jnp.inf, mean)))

@@ -136,11 +136,17 @@ def tuned(
 
     def adapt(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
         chain, info = move(key, state.chain, batch, state.step_size, state.mass)
-        worst = jnp.maximum(state.worst, jnp.nan_to_num(_instability(info), nan=jnp.inf))
-        state = state._replace(chain=chain, excess=state.excess + info["excess"], worst=worst)
-        info = recorded(info, state.step_size)
+        instability, excess = _instability(info), info["excess"]
+        lost = ~(instability < _LOST * highest)
+        info = recorded(info | {"diverging": info["diverging"] | lost}, state.step_size)
+        state = state._replace(
+            chain=chain,
+            excess=state.excess + excess,
+            worst=jnp.maximum(state.worst, jnp.where(lost, jnp.inf, instability)),
+        )
         due = state.num_steps + 1 == state.window_end
-        return where_needed(due, partial(_next_window, highest), lambda state: state, state), info
+        ended = partial(_next_window, highest, lost)
+        return where_needed(lost | due, ended, lambda state: state, state), info
 
     def probe(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
         point = position(state.chain)
@@ -277,10 +283,11 @@ def _highest_temperature(num_weights: int) -> float:
     return 2.0 + 6 * math.sqrt(2 / num_weights)
 
 
-def _next_window(highest: float, state: TunedState) -> TunedState:
+def _next_window(highest: float, lost: Array, state: TunedState) -> TunedState:
     """Set the step size by the excess measured; double the window.
 
     A window in which the dynamics became unstable is undone, and its step size never tried again.
+    One that ends early, because the chain is lost, begins again at its old length.
     """
     length = state.window_end - state.window_start
     unstable = state.worst > highest
@@ -294,6 +301,6 @@ def _next_window(highest: float, state: TunedState) -> TunedState:
         ceiling=ceiling,
         excess=jnp.zeros(()),
         worst=jnp.zeros(()),
-        window_start=state.window_end,
-        window_end=state.window_end + 2 * length,
+        window_start=jnp.where(lost, state.num_steps + 1, state.window_end),
+        window_end=jnp.where(lost, state.num_steps + 1 + length, state.window_end + 2 * length),
     )
