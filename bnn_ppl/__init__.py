@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 if typing.TYPE_CHECKING or not starting.is_command():
     from bnn_ppl._public import *  # noqa: F403
+    from bnn_ppl._public import METHODS as METHODS
     from bnn_ppl._public import __all__ as __all__
 else:  # the command answers its mistakes before it imports JAX, which takes a second
 
