@@ -65,7 +65,7 @@ def measure(sampler: str, seed: int) -> list[float]:
 
     data = bnn.data.load("yacht")
     net = partial(bnn.nets.MLP, 6, (50,), 1)
-    model = bnn.models.regressor(net, bnn.priors.fan_in(), bnn.priors.noise())
+    model = bnn.models.regressor(net, bnn.priors.fan_in(2**0.5), bnn.priors.noise())
     posterior = bnn.condition(model, data.train)
     key = jax.random.key(seed)
     positions = jax.jit(jax.vmap(posterior.init))(jax.random.split(key, num_chains))

@@ -27,7 +27,9 @@ def main() -> None:
     noise = bnn.priors.noise() if args.learnt_noise else 0.1
     for hidden in args.hidden:
         net = partial(bnn.nets.MLP, 6, (hidden,), 1)
-        posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(), noise), data.train)
+        posterior = bnn.condition(
+            bnn.models.regressor(net, bnn.priors.fan_in(2**0.5), noise), data.train
+        )
         run = partial(bnn.run, jax.random.key(0), posterior, progress=False)
         laplace = run(bnn.laplace(posterior, "full"), num_chains=8)
         about_points = np.sort(laplace.fitted["log_evidence"].values).round(1)

@@ -29,7 +29,7 @@ def measure(shape: str) -> dict[str, float]:
 
     def program(features_first: bool):
         net = partial(bnn.nets.MLP, num_inputs, hidden, 1, features_first=features_first)
-        posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(), 0.1), data)
+        posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(2**0.5), 0.1), data)
 
         def step(key, i, position):
             gradient = jax.grad(posterior.logdensity)(position, posterior.data)

@@ -43,13 +43,13 @@ def main() -> None:
 def digits() -> bnn.Posterior:
     data = bnn.data.load("digits")
     net = partial(bnn.nets.MLP, 64, (), 10)
-    return bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in()), data.train)
+    return bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in(2**0.5)), data.train)
 
 
 def yacht() -> bnn.Posterior:
     data = bnn.data.load("yacht", split=0)
     net = partial(bnn.nets.MLP, 6, (50,), 1, activation=jnp.tanh)
-    model = bnn.models.regressor(net, bnn.priors.fan_in(), bnn.priors.noise())
+    model = bnn.models.regressor(net, bnn.priors.fan_in(2**0.5), bnn.priors.noise())
     return bnn.condition(model, data.train)
 
 

@@ -44,7 +44,7 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", os.cpu_count())
     data = bnn.data.load("digits")
     net = partial(bnn.nets.MLP, 64, (), 10)
-    model = bnn.models.classifier(net, bnn.priors.fan_in())
+    model = bnn.models.classifier(net, bnn.priors.fan_in(2**0.5))
     x, y = data.train
     posterior = bnn.condition(model, (np.asarray(x)[:200].reshape(200, -1), y[:200]))
     test = np.asarray(data.test.x)[:100].reshape(100, -1)

@@ -41,7 +41,7 @@ def main() -> None:
 
 def yacht(method: str):
     net = partial(bnn.nets.MLP, 6, (50,), 1)
-    model = bnn.models.regressor(net, bnn.priors.fan_in(), bnn.priors.noise())
+    model = bnn.models.regressor(net, bnn.priors.fan_in(2**0.5), bnn.priors.noise())
     posterior = bnn.condition(model, bnn.data.load("yacht").train)
     return posterior, getattr(bnn, method)(posterior)
 

@@ -123,7 +123,7 @@ def problem(size: str) -> tuple:
 
         return classifier(size)
     net = partial(bnn.nets.MLP, 6, (50,), 1)
-    model = bnn.models.regressor(net, bnn.priors.fan_in(), bnn.priors.noise())
+    model = bnn.models.regressor(net, bnn.priors.fan_in(2**0.5), bnn.priors.noise())
     return model, bnn.data.load("yacht").train
 
 

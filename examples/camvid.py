@@ -47,7 +47,7 @@ def main(config: Config) -> dict[str, float]:
     test = bnn.data.Data(*(leaf[: config.num_test] for leaf in data.test))
     shape, blocks = data.train.x.shape[1:], config.blocks
     net = partial(bnn.nets.Tiramisu, shape, data.num_classes, depth=config.depth, blocks=blocks)
-    posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in()), data.train)
+    posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in(2**0.5)), data.train)
 
     fit = partial(bnn.run, posterior=posterior, thin=0, batch_size=config.batch_size)
     descent = bnn.descent(posterior, learning_rate=config.rate)

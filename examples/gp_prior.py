@@ -57,7 +57,7 @@ def main(config: Config) -> dict[str, float]:
     scores = {}
     for ax, (name, prior) in zip(
         panels[:, 1:].T,
-        {"usual prior": bnn.priors.fan_in(), "gp_prior": found}.items(),
+        {"usual prior": bnn.priors.fan_in(2**0.5), "gp_prior": found}.items(),
         strict=True,
     ):
         model = bnn.models.regressor(net, prior, config.noise)

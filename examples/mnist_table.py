@@ -49,7 +49,7 @@ def main(config: Config) -> dict[str, float]:
     data = bnn.data.load("mnist", subset=config.subset)
     test = bnn.data.Data(*(leaf[: config.num_test] for leaf in data.test))
     net = partial(bnn.nets.MLP, 784, config.hidden, 10)
-    posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in()), data.train)
+    posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in(2**0.5)), data.train)
     fits = methods(config, posterior)
     names = config.methods or tuple(fits)
     if not set(names) <= set(fits):

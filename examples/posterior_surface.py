@@ -41,7 +41,7 @@ def main(config: Config) -> dict[str, float]:
     """Find the three points and look around them; densities and depths by name."""
     data = bnn.data.load(config.data)
     net = partial(bnn.nets.MLP, data.train.x.shape[1], config.hidden, 1)
-    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in()), data.train)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(2**0.5)), data.train)
     run = partial(bnn.run, jax.random.key(0), posterior)
     chains = run(
         bnn.hmc(posterior), num_chains=2, num_warmup=config.num_warmup, num_draws=config.num_draws

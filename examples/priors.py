@@ -50,7 +50,7 @@ def chosen(config: Config) -> dict[str, Any]:
         "logistic": bnn.priors.logistic(std),
         "student_t": bnn.priors.student_t(std, df=5),
         "mixture": bnn.priors.mixture((wide, wide / 100), (0.75, 0.25)),
-        "fan_in": bnn.priors.fan_in(),  # one standard deviation per layer
+        "fan_in": bnn.priors.fan_in(2**0.5),  # one standard deviation per layer
         "hierarchical": bnn.priors.hierarchical(std),  # one learnt per layer
         "horseshoe": bnn.priors.horseshoe(std),  # one learnt per weight
     }

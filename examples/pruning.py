@@ -48,7 +48,7 @@ def main(config: Config) -> dict[str, float]:
     data = bnn.data.load(config.data, subset=config.subset)
     num_pixels = prod(data.train.x.shape[1:])
     net = partial(bnn.nets.MLP, num_pixels, config.hidden, data.num_classes)
-    model = bnn.models.classifier(net, bnn.priors.fan_in())
+    model = bnn.models.classifier(net, bnn.priors.fan_in(2**0.5))
     posterior = bnn.condition(
         model, data.train, temperature=config.temperature, tempered="likelihood"
     )

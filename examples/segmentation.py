@@ -47,7 +47,7 @@ def main(config: Config) -> dict[str, float]:
     images = bnn.data.Data(*(leaf[: config.num_test] for leaf in data.test))
     train, test = (masks(config, data, part) for part in (data.train, images))
     net = partial(bnn.nets.UNet, train.x.shape[1:], 2, widths=config.widths)
-    posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in()), train)
+    posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in(2**0.5)), train)
     scores, predictions = {}, {}
     for way, draws in fits(config, posterior).items():
         predictions[way] = bnn.predict(posterior, draws, (test.x, None))

@@ -49,7 +49,7 @@ def main(config: Config) -> dict[str, float]:
     join(config)
     data = bnn.data.load(config.data)
     net = partial(bnn.nets.MLP, data.train.x.shape[1], config.hidden, 1)
-    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in()), data.train)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(2**0.5)), data.train)
     draws = bnn.run(
         jax.random.key(0),  # the same on every host: chains are numbered across hosts
         posterior,

@@ -47,7 +47,7 @@ def main(config: Config) -> dict[str, float]:
     """Run the methods; scores by "<method> <score>"."""
     data = bnn.data.load(config.data, split=config.split)
     net = partial(bnn.nets.MLP, data.train.x.shape[1], config.hidden, 1)
-    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in()), data.train)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(2**0.5)), data.train)
     fits = methods(config, posterior)
     names = config.methods or tuple(fits)
     if not set(names) <= set(fits):

@@ -60,8 +60,8 @@ def main(config: Config) -> dict[str, float]:
     train = data.train.x, exchanged(data.train.y, config.share_wrong)
     net = partial(bnn.nets.MLP, train[0].shape[1], config.hidden, 1)
     models = {
-        "Gaussian": bnn.models.regressor(net, bnn.priors.fan_in()),
-        "Student-t": student_t_regressor(net, bnn.priors.fan_in()),
+        "Gaussian": bnn.models.regressor(net, bnn.priors.fan_in(2**0.5)),
+        "Student-t": student_t_regressor(net, bnn.priors.fan_in(2**0.5)),
     }
     scores: dict[str, float] = {}
     for name, model in models.items():

@@ -79,7 +79,7 @@ def arviz_1(monkeypatch):
 @pytest.fixture(scope="module")
 def posterior():
     net = partial(bnn.nets.MLP, 2, (2,), 1)
-    return bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(), 0.5), DATA)
+    return bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(2**0.5), 0.5), DATA)
 
 
 @pytest.fixture(scope="module")

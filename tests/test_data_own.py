@@ -311,5 +311,5 @@ def test_a_target_is_for_tables_alone(tmp_path):
 def test_a_posterior_is_conditioned_on_a_table_of_the_user(tmp_path):
     loaded = data.load(write(tmp_path, csv_of(ROWS)))
     net = bnn.nets.MLP
-    model = bnn.models.regressor(lambda rngs: net(2, (3,), 1, rngs=rngs), bnn.priors.fan_in())
+    model = bnn.models.regressor(lambda rngs: net(2, (3,), 1, rngs=rngs), bnn.priors.fan_in(2**0.5))
     assert bnn.condition(model, loaded.train).num_rows == 18

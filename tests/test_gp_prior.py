@@ -51,7 +51,7 @@ def test_functions_of_a_network_come_closer_to_the_process():
         values = np.asarray(functions_of(net, prior, X, 4000))[:, :, 0]
         return np.abs(np.cov(values.T) - exact).mean()
 
-    assert error(prior) < 0.15 < 3 * 0.15 < error(bnn.priors.fan_in())
+    assert error(prior) < 0.15 < 3 * 0.15 < error(bnn.priors.fan_in(2**0.5))
 
 
 @pytest.mark.statistical

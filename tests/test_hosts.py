@@ -175,7 +175,7 @@ SOME_RUN = """
 import bnn_ppl as bnn
 from functools import partial
 key, data = jax.random.key(0), bnn.data.load("yacht")
-model = bnn.models.regressor(partial(bnn.nets.MLP, 6, (4,), 1), bnn.priors.fan_in())
+model = bnn.models.regressor(partial(bnn.nets.MLP, 6, (4,), 1), bnn.priors.fan_in(2**0.5))
 posterior = bnn.condition(model, data.train)
 method = bnn.hmc(posterior, 0.01, 0.05)
 """

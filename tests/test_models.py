@@ -202,7 +202,7 @@ def test_numpyro_fits_it_with_svi(name):
 
 def test_rows_may_be_images():
     factory = partial(bnn.nets.LeNet, (15, 15, 1), 4)
-    model = bnn.models.classifier(factory, bnn.priors.fan_in())
+    model = bnn.models.classifier(factory, bnn.priors.fan_in(2**0.5))
     images = np.zeros((2, 15, 15, 1), np.float32)
     posterior = bnn.condition(model, (images, np.array([0, 3])))
     position = jax.eval_shape(posterior.init, jax.random.key(0))
@@ -309,7 +309,7 @@ def test_every_pixel_may_have_a_label():
     x = rng.normal(size=(6, 8, 4, 1)).astype(np.float32)
     y = (x[..., 0] > 0).astype(np.int32)
     net = partial(bnn.nets.UNet, (8, 4, 1), 2, widths=(2, 3))
-    posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in()), (x, y))
+    posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in(2**0.5)), (x, y))
     draws = bnn.run(
         jax.random.key(0), posterior, bnn.hmc(posterior, 1e-3, 5e-3), num_draws=2, progress=False
     )

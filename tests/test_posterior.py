@@ -654,7 +654,7 @@ def test_refused_data(case):
 
 def test_inputs_that_the_network_does_not_take_are_refused():
     net = partial(bnn.nets.MLP, X.shape[1] + 1, (4,), 1)
-    model = bnn.models.regressor(net, bnn.priors.fan_in(), 0.5)
+    model = bnn.models.regressor(net, bnn.priors.fan_in(2**0.5), 0.5)
     told = rf"got x with rows of \({X.shape[1]},\), expected rows that the model's network takes"
     with pytest.raises(ValueError, match=told) as error:
         bnn.condition(model, (X, REAL))

@@ -737,7 +737,7 @@ def test_draws_of_small_data_are_further_apart(num_rows, thin):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(num_rows, 2)), rng.normal(size=num_rows)
     net = partial(bnn.nets.MLP, 2, (100,), 1)
-    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in()), (x, y))
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.fan_in(2**0.5)), (x, y))
     assert bnn.sghmc(posterior).counts.thin == bnn.sgld(posterior).counts.thin == thin
     assert bnn.sgnht(posterior).counts.thin == 300  # which moves farther
     # swag's path is short: of a long one the mean fits badly.

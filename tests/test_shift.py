@@ -60,7 +60,7 @@ def some(mnist):
 def trained():
     """Three small networks fitted to digits: (data, posterior, draws)."""
     data = bnn.data.load("digits")
-    model = bnn.models.classifier(partial(bnn.nets.MLP, 64, (32,), 10), bnn.priors.fan_in())
+    model = bnn.models.classifier(partial(bnn.nets.MLP, 64, (32,), 10), bnn.priors.fan_in(2**0.5))
     posterior = bnn.condition(model, data.train)
     method = bnn.descent(posterior, optax.adam(0.01))
     options = {"num_chains": 3, "num_warmup": 150, "batch_size": 200, "thin": 0}

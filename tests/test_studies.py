@@ -300,7 +300,7 @@ def test_accuracies_are_those_of_the_fits_in_the_folder(learnt, digits):
     rows = table.set_index(["learner", "task", "tested_on"])["accuracy"]
     assert len(rows) == 6
     x, y = (leaf[:100] for leaf in digits.test)
-    model = bnn.models.classifier(linear(), bnn.priors.fan_in())
+    model = bnn.models.classifier(linear(), bnn.priors.fan_in(2**0.5))
     posterior = bnn.condition(model, digits.train)
     for learner in ("vcl", "fine_tuning"):
         draws = bnn.diagnostics.load(folder / learner / "task-2")

@@ -50,7 +50,7 @@ def test_a_sweep_runs_each_value_and_scores_each_run(tmp_path):
         draws = bnn.diagnostics.load(folder / f"{row.temperature:g}")
         assert draws.attrs["temperature"] == row.temperature
         model = bnn.models.regressor(
-            lambda *, rngs: bnn.nets.MLP(6, (4,), 1, rngs=rngs), bnn.priors.fan_in()
+            lambda *, rngs: bnn.nets.MLP(6, (4,), 1, rngs=rngs), bnn.priors.fan_in(2**0.5)
         )
         posterior = bnn.condition(model, data.train, temperature=row.temperature)
         rmse = bnn.metrics.rmse(

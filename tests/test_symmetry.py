@@ -20,12 +20,12 @@ LABELS = np.arange(4)
 def regression(activation=jax.nn.relu, prior=None):
     net = partial(bnn.nets.MLP, 3, (5, 4), 1, activation=activation)
     return bnn.condition(
-        bnn.models.regressor(net, prior or bnn.priors.fan_in(), 0.5), (X, X[:, 0] * X[:, 1])
+        bnn.models.regressor(net, prior or bnn.priors.fan_in(2**0.5), 0.5), (X, X[:, 0] * X[:, 1])
     )
 
 
 def classification(net):
-    return bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in()), (IMAGES, LABELS))
+    return bnn.condition(bnn.models.classifier(net, bnn.priors.fan_in(2**0.5)), (IMAGES, LABELS))
 
 
 def two_chains(posterior, renamed):

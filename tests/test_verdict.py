@@ -458,7 +458,7 @@ def test_the_worst_comes_first_and_the_others_are_short(posterior):
 def test_the_rows_are_the_same_each_time_and_of_every_class():
     x = np.zeros((1000, 2))
     posterior = bnn.condition(
-        bnn.models.classifier(partial(bnn.nets.MLP, 2, (2,), 2), bnn.priors.fan_in()),
+        bnn.models.classifier(partial(bnn.nets.MLP, 2, (2,), 2), bnn.priors.fan_in(2**0.5)),
         (x, np.arange(1000, dtype=np.int32) % 2),
     )
     (_, y), (_, again) = some_rows(posterior), some_rows(posterior)

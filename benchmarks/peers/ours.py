@@ -11,7 +11,7 @@ import bnn_ppl as bnn
 
 def predict(x_train, y_train, x_test, seed, method):
     net = partial(bnn.nets.MLP, x_train.shape[1], (50,), 1)
-    model = bnn.models.regressor(net, bnn.priors.fan_in())
+    model = bnn.models.regressor(net, bnn.priors.fan_in(2**0.5))
     posterior = bnn.condition(model, (x_train, y_train))
     key, method = jax.random.key(seed), getattr(bnn, method)(posterior)
     draws = bnn.run(key, posterior, method, num_chains=4, progress=False)
@@ -24,7 +24,7 @@ def predict(x_train, y_train, x_test, seed, method):
 
 def classify(x_train, y_train, x_test, seed, method):
     net = partial(bnn.nets.MLP, x_train.shape[1], (50,), 10)
-    model = bnn.models.classifier(net, bnn.priors.fan_in())
+    model = bnn.models.classifier(net, bnn.priors.fan_in(2**0.5))
     posterior = bnn.condition(model, (x_train, y_train))
     key, method = jax.random.key(seed), getattr(bnn, method)(posterior)
     draws = bnn.run(key, posterior, method, num_chains=4, progress=False)

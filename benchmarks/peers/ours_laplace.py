@@ -11,7 +11,7 @@ import bnn_ppl as bnn
 
 def predict(x_train, y_train, x_test, seed):
     net = partial(bnn.nets.MLP, x_train.shape[1], (50,), 1)
-    model = bnn.models.regressor(net, bnn.priors.fan_in())
+    model = bnn.models.regressor(net, bnn.priors.fan_in(2**0.5))
     posterior = bnn.condition(model, (x_train, y_train))
     key, method = jax.random.key(seed), bnn.laplace(posterior)
     draws = bnn.run(key, posterior, method, num_chains=1, progress=False)
@@ -25,7 +25,7 @@ def predict(x_train, y_train, x_test, seed):
 
 def classify(x_train, y_train, x_test, seed):
     net = partial(bnn.nets.MLP, x_train.shape[1], (50,), 10)
-    model = bnn.models.classifier(net, bnn.priors.fan_in())
+    model = bnn.models.classifier(net, bnn.priors.fan_in(2**0.5))
     posterior = bnn.condition(model, (x_train, y_train))
     key, method = jax.random.key(seed), bnn.laplace(posterior)
     draws = bnn.run(key, posterior, method, num_chains=1, progress=False)

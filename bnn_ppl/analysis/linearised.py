@@ -69,7 +69,7 @@ def linearised(
         with changed_networks(_linearised_about(centre)):
             return of_network(values, x)
 
-    return posterior._replace(predictive=predictive)
+    return posterior._replace(predictive=predictive, open_scale=None)
 
 
 def for_prediction(

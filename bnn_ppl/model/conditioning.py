@@ -12,6 +12,7 @@ from bnn_ppl.model.batch_statistics import layers_of
 from bnn_ppl.model.checks import check_number_of_rows, check_options, checked_data
 from bnn_ppl.model.initial import shapes_and_sites_from_prior
 from bnn_ppl.model.microbatch import fitting_microbatch, fitting_rows
+from bnn_ppl.model.open_scale import scales_asked
 from bnn_ppl.model.points import point_shapes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.posterior_functions import Conditions, posterior_of
@@ -97,11 +98,14 @@ def condition(
     compiled again. They are the leaves of a model that is a ``jax.tree_util.Partial``, as those of
     :mod:`bnn_ppl.models` are: the parameters of its priors and a noise scale, where these are
     distributions, Partials or numbers themselves.
+
+    Where a prior leaves its scale open, as ``priors.fan_in()`` does, the posterior has it at the
+    usual one, and :func:`bnn_ppl.run` runs the posterior at the scale that it finds.
     """
     check_options(temperature, tempered, microbatch, precision)
     check_model(model)
     rows, data = data, checked_data(data.examples if isinstance(data, Stream) else data)
-    with statistics_found() as found:
+    with statistics_found() as found, scales_asked() as scales:
         observed = checked_structure(model, data)
     stream = rows if isinstance(rows, Stream) else None
     if stream is not None:
@@ -127,6 +131,7 @@ def condition(
         shapes=shapes,
         from_prior=from_prior,
         points=points,
+        open_scale=next(iter(scales), None),
         temperature=float(temperature),
         tempered=tempered,
         microbatch=microbatch,

@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 from bnn_ppl.data.streams import Stream
 from bnn_ppl.model.batch_statistics import BatchStatistics
 from bnn_ppl.model.features import FixedPart
+from bnn_ppl.model.open_scale import OpenScale
 from bnn_ppl.model.prior_summary import Precision
 from bnn_ppl.model.recipe import Recipe
 from bnn_ppl.model.streamed_rows import StreamedRows
@@ -108,6 +109,12 @@ class Posterior(NamedTuple):
         Dict from point site to the value at which it is held.
     hold
         ``values -> Posterior``: the posterior of the other sites, with all points held.
+    open_scale
+        What to do about the scale that priors leave open
+        (:class:`bnn_ppl.model.open_scale.OpenScale`); None if there is no such prior, or its scale
+        is held.
+    prior_scale
+        The scale at which such priors are held; None otherwise.
     recipe
         How to make it anew with other numbers, if the model has some: see :func:`condition`.
     batch_statistics
@@ -147,6 +154,8 @@ class Posterior(NamedTuple):
     points: tuple[str, ...]
     held: Values
     hold: Callable[[Mapping[str, Any]], "Posterior"]
+    open_scale: OpenScale | None = None
+    prior_scale: Any = None
     recipe: Recipe | None = None
     batch_statistics: BatchStatistics | None = None
     subspace: Subspace | None = None
@@ -162,6 +171,7 @@ class Posterior(NamedTuple):
             f"{self.num_rows} rows, {self.num_weights} parameters in {len(self.prior_std)} sites"
         )
         sizes += f", {len(self.points)} of them points" if self.points else ""
+        sizes += "" if self.open_scale is None else ", a prior scale to be found"
         if self.subspace is not None:
             of_all = f"a subspace of {self.whole.num_weights} parameters"
             sizes = f"{self.num_rows} rows, {self.num_weights} coordinates in {of_all}"

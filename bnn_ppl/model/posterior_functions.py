@@ -1,7 +1,7 @@
 """The functions of a posterior, of a model and data that :func:`condition` has checked."""
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from bnn_ppl.model.checks import check_finite, distribution_at
 from bnn_ppl.model.features import FixedPart, fixed_part
 from bnn_ppl.model.initial import initialiser
 from bnn_ppl.model.network import active_changes
+from bnn_ppl.model.open_scale import OpenScale, at_scale
 from bnn_ppl.model.points import holding, with_points_held
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.prior_summary import prior_summary
@@ -51,6 +52,7 @@ class Conditions(NamedTuple):
     shapes: Position  # of a position
     from_prior: set[str]  # sites whose chains start at a draw from it
     points: dict[str, tuple[int, ...]]  # shapes
+    open_scale: float | None  # the usual one of priors that leave theirs open
     temperature: float
     tempered: str
     microbatch: int | None
@@ -60,18 +62,33 @@ class Conditions(NamedTuple):
     features: Path | None  # where those of the fixed part are kept
 
 
-def posterior_of(model: Callable, given: Conditions, held: Values) -> Posterior:
-    """Make the posterior with all points held, or with none."""
-    numbers, with_numbers = numbers_of((model, held))
-    hold = holding(partial(posterior_of, model, given), {} if held else given.points)
+def posterior_of(
+    model: Callable, given: Conditions, held: Values, scale: float | None = None
+) -> Posterior:
+    """Make the posterior with all points held, or with none, its open priors at a scale or open."""
+    numbers, with_numbers = numbers_of((model, held, scale))
+    hold_points = partial(posterior_of, model, given, scale=scale)
+    hold = holding(hold_points, {} if held else given.points)
+    opened = None if scale is not None else _open_scale(model, given, held)
 
     def make(numbers: list[Any]) -> Posterior:
-        model, held = with_numbers(numbers)
-        return _posterior(model, given, held)._replace(hold=hold)
+        model, held, scale = with_numbers(numbers)
+        made = _posterior(model if scale is None else Partial(at_scale, scale, model), given, held)
+        return made._replace(hold=hold, open_scale=opened, prior_scale=scale)
 
     posterior = make(numbers)
-    recipe = Recipe(make, posterior, numbers, of=((model, held), given))
+    recipe = Recipe(make, posterior, numbers, of=((model, held, scale), given))
     return posterior._replace(recipe=recipe) if numbers else posterior
+
+
+def _open_scale(model: Callable, given: Conditions, held: Values) -> OpenScale | None:
+    if given.open_scale is None:
+        return None
+    # Points are fitted anew at each scale: the features of layers before them would fill a folder.
+    features = None if given.points else given.features
+    untempered = given._replace(temperature=1.0, tempered="posterior", features=features)
+    hold = lru_cache(maxsize=2)(partial(posterior_of, model, given, held))
+    return OpenScale(given.open_scale, hold, partial(posterior_of, model, untempered, held))
 
 
 def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:

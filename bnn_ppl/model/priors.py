@@ -17,6 +17,7 @@ from jax.tree_util import Partial
 
 from bnn_ppl.model.first_layer_priors import empcov as empcov
 from bnn_ppl.model.first_layer_priors import sum_filter as sum_filter
+from bnn_ppl.model.open_scale import open_scale
 from bnn_ppl.model.prior_distributions import GeneralisedNormal, positive
 from bnn_ppl.model.prior_from_draws import from_draws as from_draws
 from bnn_ppl.model.prior_summary import sample_precision
@@ -24,10 +25,17 @@ from bnn_ppl.model.site_priors import Point
 
 SitePrior = Callable[[str, tuple[int, ...]], dist.Distribution]
 
+_USUAL_SCALE = math.sqrt(2)
 
-def normal(std: float = 1.0) -> dist.Distribution:
-    """Gaussian with mean 0 and standard deviation `std`."""
-    return dist.Normal(0.0, positive("std", std))
+
+def normal(std: float | None = 1.0) -> dist.Distribution | SitePrior:
+    """Gaussian with mean 0 and standard deviation `std`; None leaves it open, as :func:`fan_in`."""
+    return Partial(_open_normal) if std is None else dist.Normal(0.0, positive("std", std))
+
+
+def _open_normal(site: str, shape: tuple[int, ...]) -> dist.Distribution:
+    del site, shape
+    return dist.Normal(0.0, open_scale(_USUAL_SCALE))
 
 
 def laplace(std: float = 1.0) -> dist.Distribution:
@@ -87,15 +95,20 @@ def mixture(
     return dist.MixtureSameFamily(dist.Categorical(jnp.array(shares)), dist.Normal(0.0, scales))
 
 
-def fan_in(gain: float = math.sqrt(2), bias_std: float = 1.0) -> SitePrior:
+def fan_in(gain: float | None = None, bias_std: float = 1.0) -> SitePrior:
     """Gaussian with standard deviation ``gain / sqrt(fan_in)`` for kernels, `bias_std` otherwise.
+
+    Without a gain the scale is left open: :func:`bnn_ppl.run` finds it from the training rows, as
+    :func:`bnn_ppl.prior_scale` does. Until then, and where it cannot be found, it is sqrt(2); so
+    NumPyro's own inference takes it.
 
     Keeps the prior variance of a layer's output at ``gain^2`` times the mean square of its input,
     whatever the width (Neal, 1996, section 2.1); sqrt(2) compensates for ReLU (He et al., 2015).
     Fan-in is the product of all axes of a kernel but the last, and 1 for an embedding, which looks
     up one row for each token. Parameters with one axis (biases, normalisation) get `bias_std`.
     """
-    positive("gain", gain)
+    if gain is not None:
+        positive("gain", gain)
     positive("bias_std", bias_std)
 
     return Partial(_fan_in, gain, bias_std)  # whose numbers are arguments of compiled programs
@@ -104,6 +117,8 @@ def fan_in(gain: float = math.sqrt(2), bias_std: float = 1.0) -> SitePrior:
 def _fan_in(gain: Any, bias_std: Any, site: str, shape: tuple[int, ...]) -> dist.Distribution:
     if len(shape) < 2:
         return dist.Normal(0.0, bias_std)
+    if gain is None:
+        gain = open_scale(_USUAL_SCALE)
     is_embedding = site.rpartition(".")[2] == "embedding"
     return dist.Normal(0.0, gain / math.sqrt(1 if is_embedding else math.prod(shape[:-1])))
 

@@ -110,6 +110,7 @@ def _restricted(
         return {SITE: plane.projected(whole.unconstrain(sites, data))}
 
     return whole._replace(
+        open_scale=None,
         init=init,
         from_prior=from_prior,
         log_prior=lambda position: terms(position, whole.examples).log_prior,

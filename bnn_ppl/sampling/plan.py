@@ -90,7 +90,8 @@ def plan(
     Parameters
     ----------
     key, posterior, method, num_chains, num_warmup, num_draws, thin, batch_size, bootstrap
-        As for :func:`bnn_ppl.run`.
+        As for :func:`bnn_ppl.run`. The search for the scale of a prior that leaves it open is not
+        counted: the plan is that of the usual scale.
     init, keep, mesh
         As for :func:`bnn_ppl.run`.
     trial_seconds

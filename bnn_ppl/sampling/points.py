@@ -54,7 +54,8 @@ def fit_points(
         From ``jax.random.key``.
     posterior
         From :func:`bnn_ppl.condition`, of a model with points among its weights.
-        Without points, or with all held, it is given back.
+        A prior scale that is left open is taken at its usual value: hold another one first, by
+        ``posterior.open_scale.hold``. Without points, or with all held, it is given back.
     folder
         Folder of a run: if one has begun there, its points are read instead.
     progress

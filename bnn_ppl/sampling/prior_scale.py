@@ -1,19 +1,25 @@
 """The scale of a Gaussian prior, found by the evidence of the training rows."""
 
+import json
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
 
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.laplace import laplace
+from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.recipe import like
+from bnn_ppl.model.recipe import like, recipe_of
 from bnn_ppl.runtime.checks import check_count, check_positive
+from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.points import fit_points
 from bnn_ppl.sampling.run import run
+from bnn_ppl.sampling.start import check_built_with
 
 _NUM_CHAINS, _NUM_STEPS, _NUM_ROUNDS = 2, 5_000, 2
 _MOST_RATIO = 0.7  # of a change to the one before, by which the changes to come are extrapolated
@@ -35,9 +41,64 @@ def scale_or_usual(posterior_at: Callable[[float], Posterior], usual: float) -> 
     if not is_searched(posterior_at(usual)):
         return usual
     try:
-        return prior_scale(jax.random.key(0), posterior_at, usual)
-    except ValueError:  # there is no Laplace approximation of this model
+        return prior_scale(jax.random.key(0), posterior_at, round(usual, 3))
+    except (ValueError, TypeError, NotImplementedError):
+        # There is no Laplace approximation of this model.
         return usual
+
+
+_found: WeakKeyDictionary[Callable, float] = WeakKeyDictionary()  # by a posterior's log-density
+
+
+def with_scale_found(
+    posterior: Posterior, method: Method, header: Mapping[str, Any] | None, progress: Show
+) -> tuple[Posterior, Method]:
+    """Give what a run with open priors runs: the posterior at their scale, and the method for it.
+
+    The scale is that of the run to resume, whose ``state.json`` is `header`, or else searched for.
+    """
+    opened, recipe = posterior.open_scale, recipe_of(method)
+    if opened is None:
+        return posterior, method
+    check_built_with(posterior, method)
+    if recipe is None:  # a scale in an older method is that at which it was built
+        scale, how = opened.usual, "the usual one, since this method cannot be built anew"
+    elif header is not None:  # runs of older versions took the usual one
+        scale = header["settings"]["exact"].get("prior_scale", opened.usual)
+        how = "that of the run so far"
+    else:
+        scale, how = _searched(posterior, progress)
+    _tell(scale, how, progress)
+    if recipe is None:
+        return posterior, method
+    held = opened.hold(scale)
+    return held, recipe.make(held)
+
+
+def _tell(scale: float, how: str, progress: Show) -> None:
+    if progress and jax.process_index() == 0:
+        line = f"prior scale {scale:.4g}: {how}"
+        if progress == "json":
+            line = json.dumps({"phase": "prior_scale", "prior_scale": scale})
+        print(line, file=sys.stderr, flush=True)
+
+
+def _searched(posterior: Posterior, progress: Show) -> tuple[float, str]:
+    """Give the scale for the training rows, and how it was found."""
+    opened = posterior.open_scale
+    assert opened is not None
+    if not is_searched(posterior):
+        return opened.usual, "the usual one, since a search would take hours or is not possible"
+    scale = _found.get(posterior.logdensity)
+    if scale is None:
+        if progress is True:
+            words = "finding the scale of the prior (a number given to the prior is taken as it is)"
+            print(words, file=sys.stderr, flush=True)
+        scale = scale_or_usual(opened.untempered, opened.usual)
+        _found[posterior.logdensity] = scale
+    if scale == opened.usual:
+        return scale, "the usual one, since this model has no Laplace approximation"
+    return scale, "found from the training rows"
 
 
 def prior_scale(
@@ -56,8 +117,9 @@ def prior_scale(
     precision that maximises the log evidence of a Kronecker-factored Laplace approximation there
     (MacKay, 1992; for networks Immer et al., 2021), a geometric mean over two modes. The changes
     shrink geometrically; those after the last round are extrapolated (Aitken's method). Only
-    training rows are used, and all of them: none need be held out. Points of a partly Bayesian
-    network are fitted anew in each round, and the evidence is that of the rest given them.
+    training rows are used, and all of them: none need be held out. :func:`bnn_ppl.run` does this by
+    itself for priors that leave their scale open, such as ``priors.fan_in()``. Points of a partly
+    Bayesian network are fitted anew in each round, and the evidence is that of the rest given them.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ from bnn_ppl.runtime.names import known_keywords
 from bnn_ppl.runtime.processes import agreed
 from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import waiting
-from bnn_ppl.sampling.asked import asked_of
+from bnn_ppl.sampling.asked import asked_of, check_run
 from bnn_ppl.sampling.compiled_loop import one_record
 from bnn_ppl.sampling.judged import judged, log_likelihood_at, tell
 from bnn_ppl.sampling.points import points_held
@@ -79,9 +79,11 @@ def run(
     posterior
         From :func:`bnn_ppl.condition`.
     method
-        From :func:`bnn_ppl.hmc` or another method, built with this posterior. If that has points,
-        they are fitted first, as by :func:`bnn_ppl.fit_points`, and the method is built anew for
-        the rest.
+        From :func:`bnn_ppl.hmc` or another method, built with this posterior. If a prior leaves
+        its scale open (``priors.fan_in()``), that is found first from the training rows, as by
+        :func:`bnn_ppl.prior_scale`, told in a line and recorded as the attribute ``prior_scale``;
+        points are fitted first, as by :func:`bnn_ppl.fit_points`. The method is then built anew
+        for the rest.
     num_chains
         Chains, independent but for those of chees, laps and meads, which adapt together and want
         16 or more.
@@ -195,21 +197,24 @@ def run(
     folder = None if folder is None else Path(folder).expanduser()
     header = None if folder is None else checkpoint.read_header(folder)
     check_arguments(key=key, posterior=posterior, method=method)
+    asked: dict[str, Any] = {
+        "num_chains": num_chains,
+        "num_warmup": num_warmup,
+        "num_draws": num_draws,
+        "thin": thin,
+        "batch_size": batch_size,
+        "bootstrap": bootstrap,
+        "until": until,
+        "score_every": score_every,
+        "held_out": held_out,
+    }
+    if posterior.open_scale is not None:
+        from bnn_ppl.sampling.prior_scale import with_scale_found  # which runs methods itself
+
+        check_run(key, posterior, method, folder=folder, mesh=mesh, init=init, **asked)
+        posterior, method = with_scale_found(posterior, method, header, progress)
     posterior, method = points_held(key, posterior, method, folder, progress, end)
-    method, lengths, goal = asked_of(
-        posterior,
-        method,
-        header,
-        num_chains=num_chains,
-        num_warmup=num_warmup,
-        num_draws=num_draws,
-        thin=thin,
-        batch_size=batch_size,
-        bootstrap=bootstrap,
-        until=until,
-        score_every=score_every,
-        held_out=held_out,
-    )
+    method, lengths, goal = asked_of(posterior, method, header, **asked)
     recorder: Memory | Folder
     with waiting(progress):
         prepared = prepare(key, posterior, method, lengths, init, keep, mesh, progress=progress)

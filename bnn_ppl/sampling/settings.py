@@ -44,6 +44,7 @@ def attributes(
         "settings": json.dumps(dict(method.settings), default=_plain),
         "temperature": posterior.temperature,
         "tempered": posterior.tempered,
+        **_of_scale(posterior),
         "seed": np.asarray(jax.random.key_data(key)).tolist(),
         "matmul_precision": matmul_precision(posterior.precision),
         "versions": json.dumps({package: _version(package) for package in packages}),
@@ -89,6 +90,7 @@ def settings_to_resume(
     exact = {
         **method.settings,
         **_of_subspace(posterior, dict),
+        **_of_scale(posterior),
         **settings_without_prior(key, posterior, lengths),
         **({"points": digest_of(posterior.held)} if posterior.held else {}),
         "recorded": {
@@ -123,6 +125,12 @@ def settings_without_prior(
 
 def _of_subspace(posterior: Posterior, written: Callable[[Any], Any]) -> dict[str, Any]:
     return {} if posterior.subspace is None else {"subspace": written(posterior.subspace.settings)}
+
+
+def _of_scale(posterior: Posterior) -> dict[str, float]:
+    """Give the scale of priors that leave theirs open, found or taken before the run."""
+    scale = posterior.prior_scale
+    return {} if scale is None else {"prior_scale": float(scale)}
 
 
 def fingerprint(data: Any) -> str:

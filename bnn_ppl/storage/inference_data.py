@@ -73,7 +73,10 @@ def _dims(name: str, count: int) -> list[str]:
 
 
 def with_points_of(draws: Any, posterior: Posterior) -> Posterior:
-    """Give the posterior that draws are of: its points held at the values recorded with them."""
+    """Give the posterior that draws are of: at the prior's scale, and with points, as recorded."""
+    opened = posterior.open_scale
+    if opened is not None and "prior_scale" in draws.attrs:
+        posterior = opened.hold(float(draws.attrs["prior_scale"]))
     if not posterior.points:
         return posterior
     found = draws["constant_data"] if "constant_data" in draws else {}  # noqa: SIM401

@@ -1,5 +1,6 @@
 """Continual learning: tasks one after the other, the posterior of each the prior of the next."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -133,7 +134,7 @@ def continual_learning(
     )
     check_study(data, training, seed)
     _check(learners, num_tasks, num_draws, num_rows)
-    first = priors.fan_in() if prior is None else prior
+    first = priors.fan_in(math.sqrt(2)) if prior is None else prior
     rows = []
     for learner in learners:
         before: Learnt | None = None
