@@ -40,8 +40,12 @@ def assert_same(got, expected):
         np.testing.assert_allclose(got[site], expected[site], rtol=1e-5)
 
 
+def step_of(posterior):
+    return bnn.hmc(posterior, step_size=0.005, trajectory_length=0.05)
+
+
 def run(posterior, method=None, **options):
-    method = bnn.hmc(posterior, step_size=0.01) if method is None else method
+    method = step_of(posterior) if method is None else method
     counts = {"num_warmup": 0, "num_draws": 2, "progress": False}
     return bnn.run(KEY, posterior, method, **counts | options)
 
@@ -82,11 +86,23 @@ def test_until_it_is_found_the_scale_is_the_usual_one_also_for_numpyro():
     usual = bnn.condition(of_user(bnn.priors.fan_in(2**0.5)), (X, Y))
     position = usual.init(KEY)
     assert_same(opened.prior_std, usual.prior_std)
-    assert opened.log_prior(position) == pytest.approx(usual.log_prior(position))
+    assert opened.log_prior(position) == usual.log_prior(position)
     own = log_density(of_user(bnn.priors.fan_in()), (X, Y), {}, position)[0]
-    assert own == pytest.approx(usual.logdensity(position, (X, Y)), rel=1e-5)
+    np.testing.assert_allclose(own, usual.logdensity(position, (X, Y)), rtol=1e-5)
     assert opened.open_scale is not None and usual.open_scale is None
     assert "a prior scale to be found" in repr(opened)
+
+
+def test_a_normal_prior_and_one_in_a_dict_and_of_a_point_may_leave_it_open():
+    opened = bnn.condition(of_user(bnn.priors.normal(None)), (X, Y)).open_scale
+    assert_same(opened.hold(2.0).prior_std, dict.fromkeys(opened.hold(2.0).prior_std, 2.0))
+    assert opened.hold(2.0) is opened.hold(2.0)  # or all would be compiled again
+    priors = {"layers.0.*": bnn.priors.point(bnn.priors.fan_in()), "*": bnn.priors.normal(0.5)}
+    held = bnn.condition(of_user(priors), (X, Y)).open_scale.hold(2.0)
+    assert held.points == ("net.layers.0.bias", "net.layers.0.kernel")
+    assert held.prior_std["net.layers.0.kernel"] == 2 and held.open_scale is None
+    points = {site: np.zeros(held.value_shapes()[site]) for site in held.points}
+    assert held.hold(points).prior_scale == 2
 
 
 def test_what_is_asked_of_draws_is_asked_at_their_scale(searches):
@@ -126,7 +142,7 @@ def test_where_no_scale_can_be_found_it_is_the_usual_one_and_says_so(
     words, searches, monkeypatch, capsys
 ):
     opened = bnn.condition(of_package(bnn.priors.fan_in()), (X, Y))
-    method = bnn.hmc(opened, step_size=0.01)
+    method = step_of(opened)
     if "anew" in words:
         method = method._replace(settings={"method": "mine"})
     else:

@@ -61,16 +61,17 @@ def with_scale_found(
     if opened is None:
         return posterior, method
     check_built_with(posterior, method)
-    if recipe is None:  # a scale in an older method is that at which it was built
-        scale, how = opened.usual, "the usual one, since this method cannot be built anew"
-    elif header is not None:  # runs of older versions took the usual one
-        scale = header["settings"]["exact"].get("prior_scale", opened.usual)
-        how = "that of the run so far"
+    stored = None if header is None else header["settings"]["exact"]
+    if recipe is None or (stored is not None and "prior_scale" not in stored):
+        # Versions that did not search have run it at the usual scale.
+        why = "since this method cannot be built anew" if recipe is None else "as in the run so far"
+        _tell(opened.usual, f"the usual one, {why}", progress)
+        return posterior, method
+    if stored is not None:
+        scale, how = stored["prior_scale"], "as in the run so far"
     else:
         scale, how = _searched(posterior, progress)
     _tell(scale, how, progress)
-    if recipe is None:
-        return posterior, method
     held = opened.hold(scale)
     return held, recipe.make(held)
 
