@@ -213,22 +213,11 @@ HOSTILE = {
 def test_metadata_that_no_run_writes_are_refused(folder, change):
     path = folder / "draws.zarr" / "zarr.json"
     root = json.loads(path.read_text())
+    root["attributes"].pop("checksum")
     change(root)
     path.write_text(json.dumps(root))
+    (folder / "draws.zarr" / "zarr.json.copy").unlink()
     with pytest.raises(ValueError, match="which is damaged or not a run's"):
         open_draws(folder)
 
 
-@pytest.mark.parametrize("group", ["posterior/noise", "sample_stats/n_steps", "posterior/chain"])
-@pytest.mark.parametrize("damage", ["truncated", "missing", "all missing"])
-def test_a_store_truncated_by_hand_is_refused(folder, group, damage):
-    chunks = folder / "draws.zarr" / group / "c"
-    file = next(path for path in sorted(chunks.rglob("*")) if path.is_file())
-    if damage == "truncated":
-        file.write_bytes(file.read_bytes()[:-3])
-    elif damage == "missing":
-        file.unlink()
-    else:
-        shutil.rmtree(chunks)
-    with pytest.raises(ValueError, match=r"noise|n_steps|chain"):
-        open_draws(folder)

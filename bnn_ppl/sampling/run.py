@@ -25,7 +25,7 @@ from bnn_ppl.sampling.compiled_loop import one_record
 from bnn_ppl.sampling.judged import judged, log_likelihood_at, tell
 from bnn_ppl.sampling.points import points_held
 from bnn_ppl.sampling.settings import attributes, settings_to_resume
-from bnn_ppl.sampling.start import Keep, prepare
+from bnn_ppl.sampling.start import Keep, drawn_anew, prepare
 from bnn_ppl.sampling.starting_method import started
 from bnn_ppl.sampling.until import (
     check_recorded,
@@ -234,6 +234,8 @@ def run(
             recorder = Folder(folder, layout, settings, prepared.mesh)
             states, done = recorder.resume(prepared.states)
             prepared = prepared._replace(states=states)
+            if recorder.redrawn and lengths.thin:
+                prepared = drawn_anew(key, prepared, recorder.redrawn)
     with event_log(log_to) as recorder.log, interrupts(progress) as pressed:
         interrupted = pressed_or_late(pressed, end)
         if method.start is not None and init is None and not done.warmup + done.draws:

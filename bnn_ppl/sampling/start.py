@@ -180,6 +180,13 @@ def with_states(
     return prepared._replace(positions=positions, states=states)
 
 
+def drawn_anew(key: jax.Array, prepared: Prepared, count: int) -> Prepared:
+    """Give the draws other keys, after the old ones' draws were damaged `count` times."""
+    own = jax.random.fold_in(jax.random.fold_in(key, 2), count)
+    of_draws = everywhere(own, prepared.mesh), prepared.keys["draws"][1]
+    return prepared._replace(keys=prepared.keys | {"draws": of_draws})
+
+
 def phases_of(
     method: Method,
     posterior: Posterior,

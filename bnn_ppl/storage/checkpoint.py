@@ -1,10 +1,12 @@
 """The samplers' state on disk, from which a run that was stopped or killed is resumed.
 
     folder/
-      state.json      the run's settings, its progress, and the names, dtypes and shapes of
-      state-*.bin     the state's arrays, one file per process that writes
+      state.json         the run's settings, its progress, and the names, dtypes and shapes of
+      state-*.bin        the state's arrays, one file per process that writes
+      state-before.json  what state.json was before: where that or its arrays are damaged, the run
+                         is resumed from these, with the same draws
 
-Neither uses pickle: the arrays stand end to end, followed by a checksum.
+None uses pickle: the arrays stand end to end, followed by a checksum of them and of the run's name.
 """
 
 import itertools
@@ -22,15 +24,24 @@ import jax
 import numpy as np
 
 from bnn_ppl.runtime.files import check_can_be_made, locked, replace_file
-from bnn_ppl.storage.files import JSON, damaged, read_json
+from bnn_ppl.runtime.warned import warn
+from bnn_ppl.storage.files import (
+    JSON,
+    RUN,
+    STATE,
+    STATE_BEFORE,
+    damaged,
+    read_of_run,
+    run_of,
+    sealed,
+)
 
 Tree = Any
 
-_STATE = "state.json"
 _FORMAT = 2  # of state.json; raised when it changes
 _STATE_FILE = re.compile(r"state-\d+-\d+-\d+\.bin")  # save, file, files
 _OURS = re.compile(
-    r"\.?(problem\.json|draws\.zarr|(fitted|warmup)-\d+\.npz|state(\.json|\.lock|-[\d-]+\.bin))(\.\d+)?"
+    r"\.?(problem\.json|draws\.zarr|(fitted|warmup)-\d+\.npz|state((-before)?\.json|\.lock|-[\d-]+\.bin))(\.\d+)?"
 )
 
 
@@ -39,42 +50,85 @@ def save_state(
 ) -> None:
     """Save the state of this process's chains; ``state.json`` then names it, in one instant.
 
-    `header` has the run's settings and progress, and under "saves" the number of saves so far;
-    `writers` are the processes that write; `meet` waits until all of them have written theirs.
+    `header` has the run's settings, progress and name, and under "saves" the number of saves so
+    far; `writers` are the processes that write; `meet` waits until all of them have written theirs.
     """
     process, num_files = jax.process_index(), len(writers)
     leaves = jax.tree_util.tree_leaves_with_path(state)
     names = [f"state-{header['saves']}-{i}-{num_files}.bin" for i in range(num_files)]
     if process in writers:
         content = b"".join(np.ascontiguousarray(leaf).tobytes() for _, leaf in leaves)
-        crc = zlib.crc32(content).to_bytes(4, "little")
-        replace_file(folder / names[writers.index(process)], content + crc)
+        replace_file(folder / names[writers.index(process)], content + _crc(content, header))
     meet()
     if process:
         return
     header = {"format": _FORMAT} | header | {"arrays": _arrays(leaves), "files": names}
-    replace_file(folder / _STATE, json.dumps(header, indent=1).encode())
+    before = _whole_header(folder, STATE)
+    if before is not None and header["saves"] > before["saves"]:
+        replace_file(folder / STATE_BEFORE, (folder / STATE).read_bytes())
+        names = names + before["files"]
+    replace_file(folder / STATE, json.dumps(sealed(header), indent=1).encode())
     for old in folder.glob("state-*.bin"):
         if old.name not in names:
             old.unlink(missing_ok=True)
 
 
+def _crc(content: bytes, header: JSON) -> bytes:
+    run = header.get(RUN)
+    start = 0 if run is None else zlib.crc32(run.encode())
+    return zlib.crc32(content, start).to_bytes(4, "little")
+
+
 def read_header(folder: str | Path) -> JSON | None:
-    """Read a run's ``state.json``, or None for a folder where none has begun."""
+    """Read a run's ``state.json``, or None for a folder where none has begun.
+
+    Where it is damaged, a warning says so, and what it was before is read.
+    """
     folder = Path(folder)
     if not folder.exists():
         check_can_be_made(folder)
         return None
-    if (folder / _STATE).is_file():
-        header = read_json(folder / _STATE)
-        _check_header(folder, header)
-        return header
+    if (folder / STATE).is_file() or (folder / STATE_BEFORE).is_file():
+        try:
+            return _read_header(folder, STATE)
+        except OtherRunError:
+            raise
+        except ValueError as error:
+            before = header_before(folder)
+            if before is None:
+                raise
+            warn_of_state(error)
+            return before
     if not folder.is_dir() or not all(map(_is_ours, folder.iterdir())):
         raise FileExistsError(
             f"got folder={str(folder)!r}, which is not empty and holds no run, expected a new one "
             "or a run's: name another, or remove it first"
         )
     return None
+
+
+def header_before(folder: Path) -> JSON | None:
+    """Read what ``state.json`` was before it was last replaced; None if that is not whole."""
+    return _whole_header(folder, STATE_BEFORE)
+
+
+def warn_of_state(error: ValueError) -> None:
+    """Warn of a damaged state, in whose place the one before it is used."""
+    got = str(error).partition(", expected")[0]
+    warn(f"{got}: the run resumes from the state before it, with the same draws")
+
+
+def _whole_header(folder: Path, name: str) -> JSON | None:
+    try:
+        return _read_header(folder, name)
+    except ValueError:
+        return None
+
+
+def _read_header(folder: Path, name: str) -> JSON:
+    header = read_of_run(folder / name, run_of(folder))
+    _check_header(folder, header)
+    return header
 
 
 def _check_header(folder: Path, header: JSON) -> None:
@@ -92,7 +146,7 @@ def _check_header(folder: Path, header: JSON) -> None:
         or not all(isinstance(n, int | float) and n >= 0 for n in header["progress"].values())
         or not header["files"]
     ):
-        raise damaged(folder / _STATE, "it lacks what a run writes there")
+        raise damaged(folder / STATE, "it lacks what a run writes there")
 
 
 def lock(folder: Path) -> Any:
@@ -121,9 +175,9 @@ def read_state(folder: Path, header: JSON, like: Tree, num_chains: int) -> Tree:
     """Read the state of all chains, arrays as in `like`; refuse a damaged file."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     if _arrays(leaves) != header["arrays"]:
-        raise damaged(folder / _STATE, "its arrays are not those of this method's state")
+        raise damaged(folder / STATE, "its arrays are not those of this method's state")
     num_each = num_chains // max(1, len(header["files"]))
-    parts = [_read_leaves(folder, name, leaves, num_each) for name in header["files"]]
+    parts = [_read_leaves(folder, header, name, leaves, num_each) for name in header["files"]]
     return jax.tree.unflatten(
         structure, [np.concatenate(part) for part in zip(*parts, strict=True)]
     )
@@ -136,9 +190,11 @@ def _arrays(leaves: list) -> list:
     ]
 
 
-def _read_leaves(folder: Path, name: str, leaves: list, num_chains: int) -> list[np.ndarray]:
+def _read_leaves(
+    folder: Path, header: JSON, name: str, leaves: list, num_chains: int
+) -> list[np.ndarray]:
     if not (isinstance(name, str) and _STATE_FILE.fullmatch(name)):
-        raise damaged(folder / _STATE, f"it names the file {name!r}")
+        raise damaged(folder / STATE, f"it names the file {name!r}")
     shapes = [(num_chains, *leaf.shape[1:]) for _, leaf in leaves]
     sizes = [
         math.prod(s) * leaf.dtype.itemsize for s, (_, leaf) in zip(shapes, leaves, strict=True)
@@ -148,7 +204,7 @@ def _read_leaves(folder: Path, name: str, leaves: list, num_chains: int) -> list
     if size != sum(sizes) + 4:
         raise damaged(path, f"it has {size} bytes, expected {sum(sizes) + 4}")
     content = path.read_bytes()
-    if zlib.crc32(content[:-4]).to_bytes(4, "little") != content[-4:]:
+    if _crc(content[:-4], header) != content[-4:]:
         raise damaged(path, "its checksum is wrong")
     starts = itertools.accumulate(sizes, initial=0)
     return [

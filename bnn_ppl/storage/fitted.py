@@ -1,30 +1,33 @@
 """Small arrays of each chain on disk, such as the parameters of fitted distributions.
 
 ``folder/<kind>-<first chain>.npz`` has those of one process's chains. Of the kind ``fitted`` it has
-the group of that name, once the run has ended.
+the group of that name, once the run has ended. Each file names its run.
 """
 
 import io
 import re
-import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bnn_ppl.runtime.files import replace_file
-from bnn_ppl.storage.files import damaged
+from bnn_ppl.runtime.warned import warn
+from bnn_ppl.storage.files import RUN, damaged
 
 Arrays = dict[str, np.ndarray]
 
 
-def write_fitted(folder: str | Path, first_chain: int, fitted: Arrays) -> None:
+def write_fitted(
+    folder: str | Path, first_chain: int, fitted: Arrays, run: str | None = None
+) -> None:
     """Write the parameters (chain, ...) of the distributions that some chains draw from."""
-    write_by_chain(Path(folder), "fitted", first_chain, fitted)
+    write_by_chain(Path(folder), "fitted", first_chain, fitted, run)
 
 
-def read_fitted(folder: Path) -> Arrays:
-    """Read the parameters of all chains; nothing where none were written."""
-    parts = [arrays for _, arrays in read_by_chain(folder, "fitted")]
+def read_fitted(folder: Path, run: str | None) -> Arrays:
+    """Read the parameters of all chains; nothing where none were written, or some are damaged."""
+    parts = [arrays for _, arrays in read_by_chain(folder, "fitted", run)]
     names = parts[0] if parts else {}
     return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
@@ -34,26 +37,43 @@ def remove_fitted(folder: str | Path) -> None:
     remove_by_chain(Path(folder), "fitted")
 
 
-def write_by_chain(folder: Path, kind: str, first_chain: int, arrays: Arrays) -> None:
-    """Write arrays (chain, ...) of some chains."""
+def write_by_chain(
+    folder: Path, kind: str, first_chain: int, arrays: Arrays, run: str | None
+) -> None:
+    """Write arrays (chain, ...) of some chains of a run."""
     content = io.BytesIO()
-    np.savez(content, **arrays)  # type: ignore[arg-type]
+    named: dict[str, Any] = arrays | ({} if run is None else {RUN: np.array(run)})
+    np.savez(content, **named)
     replace_file(folder / f"{kind}-{first_chain}.npz", content.getvalue())
 
 
-def read_by_chain(folder: Path, kind: str) -> list[tuple[int, Arrays]]:
-    """Read the arrays of each file of a kind, with its first chain, in their order."""
+def read_by_chain(folder: Path, kind: str, run: str | None) -> list[tuple[int, Arrays]]:
+    """Read the arrays of each file of a kind, with its first chain, in their order.
+
+    Nothing, and a warning, where a file is damaged or of another run.
+    """
     parts: list[tuple[int, Arrays]] = []
     for first_chain, file in _files(folder, kind):
         try:
-            with np.load(file, allow_pickle=False) as arrays:
-                parts.append((first_chain, dict(arrays)))
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise damaged(file, "it is not a file of arrays") from error
-        one, first = parts[-1][1], parts[0][1]
-        if one.keys() != first.keys() or not all(map(np.ndim, one.values())):
-            raise damaged(file, "it holds other arrays than the rest")
+            with np.load(file, allow_pickle=False) as content:
+                one = dict(content)
+        # What zipfile and NumPy raise depends on the bit that is wrong.
+        except Exception as error:
+            return _left_out(file, f"it is not a file of arrays: {error}")
+        if str(one.pop(RUN, run)) != str(run):
+            return _left_out(file, "it is of another run")
+        parts.append((first_chain, one))
+        if one.keys() != parts[0][1].keys() or not all(map(np.ndim, one.values())):
+            return _left_out(file, "it holds other arrays than the rest")
     return parts
+
+
+def _left_out(file: Path, why: str) -> list:
+    warn(
+        f"{str(damaged(file, why)).partition(', expected')[0]}, left it out; if the run ends again "
+        "(the same call or command), it is written anew"
+    )
+    return []
 
 
 def remove_by_chain(folder: Path, kind: str) -> None:

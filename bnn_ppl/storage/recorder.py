@@ -16,8 +16,9 @@ from bnn_ppl.runtime.devices import by_chain, local_chains, to_host, writers
 from bnn_ppl.runtime.event_log import Log, no_log
 from bnn_ppl.runtime.files import make_folder
 from bnn_ppl.runtime.processes import all_or_none, meet, on_all
+from bnn_ppl.runtime.warned import warn
 from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
-from bnn_ppl.storage.files import JSON, damaged
+from bnn_ppl.storage.files import JSON, RUN, damaged
 from bnn_ppl.storage.fitted import remove_fitted, write_fitted
 from bnn_ppl.storage.inference_data import inference_data, with_constants, with_groups
 from bnn_ppl.storage.warmup import (
@@ -174,9 +175,11 @@ class Folder:
                 "all of them share: give its full path on a shared disk"
             )
         self._saves = self._header["saves"] if self._header else 0
+        self.redrawn = self._header.get("redrawn", 0) if self._header else 0
         self._warmup, self._warmup_written = NO_STATS, NO_STATS
         with all_or_none(path):
-            self._writer = zarr_writer.open_writer(path, layout.num_draws)  # refuses a damaged one
+            self._writer = zarr_writer.open_writer(path, layout.num_draws)
+            self._damage = zarr_reader.damage_of(path, self._writer.metadata)
         noted = self._writer.metadata["attributes"] if self._header else {}
         kept = {name: noted[name] for name in _OF_WARMUP if name in noted}
         self._layout = layout._replace(attrs=layout.attrs | kept)
@@ -210,23 +213,66 @@ class Folder:
             self._forget_fitted()
             self.record(Progress(), self.copied(states), None)
             return states, Progress()
-        if set(self._header["progress"]) != set(Progress._fields):
-            raise damaged(self._path / "state.json", "it does not say what the run has done")
-        done = Progress(**self._header["progress"])
+        whole, done = self._read_state(states)
+        done = self._before_damage(done)
         checkpoint.refuse_fewer_draws(self._path, self._header, self._layout.num_draws)
+        warmup = read_warmup(self._path, self._layout.num_chains, self._writer.run)
+        self._warmup = self._warmup_written = some_of(warmup, self._chains, done.warmup)
+        self._forget_fitted()
+        if not len(warmup.steps) and jax.process_index() == 0:
+            remove_warmup(self._path)  # it may be damaged
+        return by_chain(whole, self._mesh), done
+
+    def _read_state(self, states: Tree) -> tuple[Tree, Progress]:
+        """Read the last state that is whole, with what the run had done then."""
+        like = jax.eval_shape(lambda tree: tree, states)
+        before = checkpoint.header_before(self._path)
+        try:
+            return self._state_of(self._header, like)
+        except ValueError as error:
+            if before is None or before["saves"] == self._header["saves"]:
+                raise
+            found = self._state_of(before, like)
+            checkpoint.warn_of_state(error)
+            return found
+
+    def _state_of(self, header: JSON, like: Tree) -> tuple[Tree, Progress]:
+        if set(header["progress"]) != set(Progress._fields):
+            raise damaged(self._path / "state.json", "it does not say what the run has done")
+        done = Progress(**header["progress"])
         stored = zarr_writer.num_published(self._writer)
         if done.draws > stored:
             raise ValueError(
                 f"got {stored} draws in {str(self._path)!r}, expected the {done.draws} that its "
                 "state follows: the folder was changed, copy it again"
             )
-        like = jax.eval_shape(lambda tree: tree, states)
-        num_chains = self._layout.num_chains
-        whole = checkpoint.read_state(self._path, self._header, like, num_chains)
-        warmup = read_warmup(self._path, num_chains)
-        self._warmup = self._warmup_written = some_of(warmup, self._chains, done.warmup)
-        self._forget_fitted()
-        return by_chain(whole, self._mesh), done
+        return checkpoint.read_state(self._path, header, like, self._layout.num_chains), done
+
+    def _before_damage(self, done: Progress) -> Progress:
+        """Go back to the draws before a damaged one; the states stay, further on in the chain.
+
+        Draws that follow from steps are then other ones: these have new keys (`redrawn`), since the
+        state already follows from the old ones.
+        """
+        first, files = self._damage.first, self._damage.arrays
+        if not files:
+            return done
+        with all_or_none(self._path):
+            if jax.process_index() == 0:
+                for name in files:
+                    self._write_fixed(name)
+        zarr_writer.hide_draws(self._writer, first)
+        if first < done.draws:
+            self.redrawn += 1
+            file = str(next(iter(files.values())))
+            warn(f"got {file!r} damaged: the run resumes after the {first} draws before that")
+        return done._replace(draws=min(first, done.draws))
+
+    def _write_fixed(self, name: str) -> None:
+        fixed = {f"constant_data/{site}": v for site, v in self._layout.constants.items()}
+        fixed |= {} if self._layout.y is None else {"observed_data/y": self._layout.y}
+        if name in fixed:
+            zarr_writer.write_fixed(self._writer, name, fixed[name])
 
     def _forget_fitted(self) -> None:
         """Remove the fitted parameters of an earlier call, once nothing is left to refuse."""
@@ -255,12 +301,13 @@ class Folder:
             self._publish(done)
             self._saves += 1
             header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
+            header |= {"redrawn": self.redrawn, RUN: self._writer.run}
             written = partial(meet, "the state is written")
             checkpoint.save_state(self._path, header, states, self._writers, written)
 
     def _write_warmup(self) -> None:
         if self._warmup is not self._warmup_written and self._writes:
-            write_warmup(self._path, self._chains.start, self._warmup)
+            write_warmup(self._path, self._chains.start, self._warmup, self._writer.run)
             self._warmup_written = self._warmup
 
     @contextmanager
@@ -311,7 +358,7 @@ class Folder:
         """Store the parameters of the distribution that draws come from, and open the draws."""
         del done
         if fitted and self._writes:
-            write_fitted(self._path, self._chains.start, fitted)
+            write_fitted(self._path, self._chains.start, fitted, self._writer.run)
         meet("the parameters are written")
         return zarr_reader.open_draws(self._path)
 

@@ -80,18 +80,20 @@ def warmup_dataset(kept: WarmupStats) -> "xarray.Dataset | None":
 # --- files
 
 
-def write_warmup(folder: Path, first_chain: int, kept: WarmupStats) -> None:
+def write_warmup(
+    folder: Path, first_chain: int, kept: WarmupStats, run: str | None = None
+) -> None:
     """Write what is kept of this process's chains."""
     num_chains = len(next(iter(kept.values.values())))
     steps = np.broadcast_to(kept.steps, (num_chains, len(kept.steps)))
-    write_by_chain(folder, "warmup", first_chain, {_STEP: steps, **kept.values})
+    write_by_chain(folder, "warmup", first_chain, {_STEP: steps, **kept.values}, run)
 
 
-def read_warmup(folder: Path, num_chains: int) -> WarmupStats:
-    """Read what is kept of all chains; nothing unless all processes have written."""
+def read_warmup(folder: Path, num_chains: int, run: str | None = None) -> WarmupStats:
+    """Read what is kept of all chains; nothing unless all files are there and whole."""
     parts: list[dict[str, np.ndarray]] = []
     found = 0  # chains
-    for first_chain, part in _read(folder).items():
+    for first_chain, part in _read(folder, run).items():
         if first_chain == found:  # others are of an earlier call with more processes
             parts.append(part)
             found += len(part[_STEP])
@@ -115,8 +117,8 @@ def some_of(kept: WarmupStats, chains: slice, num_steps: int) -> WarmupStats:
     return WarmupStats(kept.steps[stay], values)
 
 
-def _read(folder: Path) -> dict[int, dict[str, np.ndarray]]:
-    parts = dict(read_by_chain(folder, "warmup"))
+def _read(folder: Path, run: str | None) -> dict[int, dict[str, np.ndarray]]:
+    parts = dict(read_by_chain(folder, "warmup", run))
     for first_chain, part in parts.items():
         shape = part[_STEP].shape if _STEP in part else ()
         if len(shape) != 2 or any(values.shape[:2] != shape for values in part.values()):

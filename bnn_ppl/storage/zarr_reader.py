@@ -1,15 +1,15 @@
 """Opening the draws of a run, which are stored as zarr_writer.py describes."""
 
 import itertools
-import math
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from bnn_ppl.runtime.warned import warn
 from bnn_ppl.storage.arviz_versions import draws_of_groups
-from bnn_ppl.storage.files import DRAWS, DTYPES, JSON, damaged, read_json
+from bnn_ppl.storage.chunks import Chunks, chunks_of, num_whole, stored_chunk
+from bnn_ppl.storage.files import DRAWS, JSON, METADATA, RUN, SPARE, damaged, read_of_run, run_of
 from bnn_ppl.storage.fitted import read_fitted
 from bnn_ppl.storage.inference_data import by_chain
 from bnn_ppl.storage.warmup import GROUP, read_warmup, warmup_dataset
@@ -17,40 +17,107 @@ from bnn_ppl.storage.warmup import GROUP, read_warmup, warmup_dataset
 if TYPE_CHECKING:
     import arviz
 
-_CODECS = ({"name": "bytes"}, {"name": "bytes", "configuration": {"endian": "little"}})
+Whole = Literal["draws", "sites"]
+
+_WEIGHTS = "sample_stats/log_weight"  # without which draws mean something else
 
 
-def open_draws(folder: str | Path) -> "arviz.InferenceData":
+class Damage(NamedTuple):
+    """What of the arrays of a run is not as it was written."""
+
+    first: int  # draw that is not whole in all arrays; their number where all are
+    arrays: dict[str, Path]  # with damaged draws, or damaged: by "group/name", a file of each
+    weights: int  # as `first`, of the weights of the draws alone
+
+
+def open_draws(folder: str | Path, whole: Whole = "draws") -> "arviz.InferenceData":
     """Open the draws of a run, finished or not.
 
-    Values are read when used, those fitted and of warm-up at once.
-    A truncated or damaged folder is refused before any draw is read.
+    Values are read when used, those fitted and of warm-up at once. Where a file is damaged, a
+    warning names it, and what is `whole` is opened: the "draws" before the damage, or all draws of
+    the other "sites".
     """
     import xarray
 
+    folder = Path(folder)
     metadata = read_metadata(folder)
-    path = Path(folder) / DRAWS
+    path, attrs = folder / DRAWS, dict(metadata["attributes"])
+    run, num_draws = attrs.pop(RUN, None), num_draws_of(metadata)
+    found = damage_of(folder, metadata)
+    stop = found.first if whole == "draws" else found.weights
+    left_out = {
+        name for name in found.arrays if whole == "sites" or "draw" not in _dims(metadata, name)
+    }
+    if found.arrays:
+        _warn_of(folder, found, stop, num_draws, left_out)
+    if stop < num_draws:
+        attrs = {name: a for name, a in attrs.items() if name not in ("verdict", "converged")}
+        attrs["num_draws"] = stop
     try:
         datasets: Any = {
-            name: xarray.Dataset(_arrays(path, metadata, name), attrs=node["attributes"])
+            name: xarray.Dataset(
+                _arrays(path, metadata, name, stop, left_out), attrs=node["attributes"]
+            )
             for name, node in nodes(metadata).items()
             if "shape" not in node
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged(path / "zarr.json", "its arrays do not fit together") from error
-    fitted = read_fitted(Path(folder))
+        raise damaged(path / METADATA, "its arrays do not fit together") from error
     num_chains = datasets["posterior"].sizes["chain"]
+    fitted = read_fitted(folder, run)
     if fitted and len(next(iter(fitted.values()))) == num_chains:  # all processes have written
         datasets["fitted"] = by_chain(fitted)
-    datasets[GROUP] = warmup_dataset(read_warmup(Path(folder), num_chains))
-    return draws_of_groups(datasets, metadata["attributes"])
+    datasets[GROUP] = warmup_dataset(read_warmup(folder, num_chains, run))
+    return draws_of_groups(datasets, attrs)
+
+
+def damage_of(folder: Path, metadata: JSON) -> Damage:
+    """Compare what is stored with its checksums."""
+    num_draws = num_draws_of(metadata)
+    first, arrays, weights = num_draws, {}, num_draws
+    for name, chunks in _chunks(folder / DRAWS, metadata).items():
+        if _is_index(metadata, name):
+            continue
+        count, file = num_whole(chunks, num_draws)
+        if file is None:
+            continue
+        arrays[name] = file
+        if chunks.draw_axis is not None:
+            first = min(first, count)
+        if name == _WEIGHTS:
+            weights = count
+    return Damage(first, arrays, weights)
+
+
+def _warn_of(
+    folder: Path, found: Damage, stop: int, num_draws: int, left_out: set[str]
+) -> None:
+    """Warn of the first damaged file; refuse to open a run of which no draw would be left."""
+    file, *others = found.arrays.values()
+    more = f", and {len(others)} other files" if others else ""
+    got = f"got {str(file)!r}{more}, which is damaged or not a run's, expected what it wrote"
+    if num_draws and not stop:
+        raise ValueError(
+            f"{got}: no draw before it is whole; diagnostics.load(folder, whole='sites') opens the "
+            "other sites, and the same call or command runs again from the first draw"
+        )
+    parts = [f"the {stop} of {num_draws} draws before it"] if stop < num_draws else []
+    parts += [f"all but {', '.join(sorted(left_out))}"] if left_out else []
+    also = " (whole='sites' opens the other sites)" if stop < num_draws else ""
+    warn(
+        f"{got}: opened {' and '.join(parts)}{also}; the same call or command resumes the run from "
+        "there"
+    )
 
 
 def read_constants(folder: str | Path) -> dict[str, np.ndarray]:
     """Read the values at which a run holds the points of its network; none where it has none."""
     import xarray
 
-    found = _arrays(Path(folder) / DRAWS, read_metadata(folder), "constant_data")
+    folder = Path(folder)
+    metadata = read_metadata(folder)
+    left_out = set(damage_of(folder, metadata).arrays)
+    found = _arrays(folder / DRAWS, metadata, "constant_data", 0, left_out)
     return {str(name): array.values for name, array in xarray.Dataset(found).items()}
 
 
@@ -69,68 +136,86 @@ def nodes(metadata: JSON) -> dict[str, JSON]:
     return metadata["consolidated_metadata"]["metadata"]
 
 
-def _arrays(path: Path, metadata: JSON, group: str) -> dict[str, tuple]:
+def _arrays(
+    path: Path, metadata: JSON, group: str, num_draws: int, left_out: set[str]
+) -> dict[str, tuple]:
     """Give the dimensions and the array, unread, of each variable of a group."""
-    return {
-        name.removeprefix(f"{group}/"): (
-            node.get("dimension_names", ()),
-            _array_on_disk(path / name, node),
+    found: dict[str, tuple] = {}
+    for name, chunks in _chunks(path, metadata).items():
+        if not name.startswith(f"{group}/") or name in left_out:
+            continue
+        dims, short = _dims(metadata, name), name.removeprefix(f"{group}/")
+        shape = tuple(
+            num_draws if i == chunks.draw_axis else n for i, n in enumerate(chunks.shape)
         )
-        for name, node in nodes(metadata).items()
-        if "shape" in node and name.startswith(f"{group}/")
-    }
+        if _is_index(metadata, name):
+            found[short] = dims, np.arange(shape[0])
+        else:
+            found[short] = dims, _array_on_disk(chunks._replace(shape=shape))
+    return found
+
+
+def _is_index(metadata: JSON, name: str) -> bool:
+    """Whether an array numbers a dimension from 0 on; it is then not read."""
+    return _dims(metadata, name) == [name.split("/")[1]]
+
+
+def _dims(metadata: JSON, name: str) -> list[str]:
+    return nodes(metadata)[name]["dimension_names"]
 
 
 # --- checks
 
 
 def read_metadata(folder: str | Path) -> JSON:
-    """Read the metadata of draws.zarr; refuse it unless all chunks that it counts are whole."""
+    """Read the metadata of draws.zarr, or their copy where they are damaged."""
     path = Path(folder) / DRAWS
     if not path.is_dir():
         raise FileNotFoundError(
             f"got folder={str(folder)!r} without {DRAWS}, expected the folder of a run: "
             "pass the folder= that run was given"
         )
-    metadata = read_json(path / "zarr.json") if (path / "zarr.json").is_file() else {}
+    run = run_of(path.parent)
     try:
-        arrays = {name: node for name, node in nodes(metadata).items() if "shape" in node}
+        return _metadata_in(path / METADATA, run)
+    except ValueError as error:
+        if not (path / SPARE).is_file():
+            raise
+        found = _metadata_in(path / SPARE, run)
+        warn(f"{str(error).partition(', expected')[0]}, read {SPARE} in its place")
+        return found
+
+
+def _metadata_in(file: Path, run: str | None) -> JSON:
+    metadata = read_of_run(file, run)
+    try:
         named = {"posterior", "posterior/draw"} <= set(nodes(metadata))
         if not isinstance(metadata["attributes"], dict) or not named:
-            raise damaged(path / "zarr.json", "it lacks what a run writes there")
-        for name, node in arrays.items():
-            _check_chunks(path / name, node)
-    except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
-        raise damaged(path / "zarr.json", "it is not the metadata of a run") from error
+            raise damaged(file, "it lacks what a run writes there")
+        num_draws = num_draws_of(metadata)
+        for name, chunks in _chunks(file.parent, metadata).items():
+            draws = num_draws if chunks.draw_axis is None else chunks.shape[chunks.draw_axis]
+            if len(Path(name).parts) != 2 or ".." in name.split("/") or draws != num_draws:
+                raise damaged(file, f"{name} does not fit")
+    except (KeyError, TypeError, AttributeError, ArithmeticError, IndexError) as error:
+        raise damaged(file, "it is not the metadata of a run") from error
     return metadata
 
 
-def _check_chunks(path: Path, node: JSON) -> None:
-    """Refuse an array that is not laid out as ours are, or whose chunks are not all there."""
-    grid, dtype, codecs = node["chunk_grid"], node["data_type"], node["codecs"]
-    shape, chunk = node["shape"], grid["configuration"]["chunk_shape"]
-    if dtype not in DTYPES or len(codecs) != 1 or codecs[0] not in _CODECS:
-        raise damaged(path, f"dtype {dtype!r}, codecs {codecs!r}")
-    if grid["name"] != "regular" or not len(shape) == len(chunk) == len(
-        node.get("dimension_names", ())
-    ):
-        raise damaged(path, f"shape {shape!r} in chunks {chunk!r}")
-    counts = [-(-n // length) for n, length in zip(shape, chunk, strict=True)]
-    found = sum(len(files) for _, _, files in os.walk(path / "c"))
-    if math.prod(counts) > max(1, found):
-        raise damaged(path, f"it has {found} chunks, expected {math.prod(counts)} for {shape}")
-    expected = math.prod(chunk) * np.dtype(dtype).itemsize
-    for index in itertools.product(*map(range, counts)):
-        file = path.joinpath("c", *map(str, index))
-        size = file.stat().st_size if file.is_file() else 0
-        if size != expected:
-            raise damaged(file, f"it has {size} bytes, expected {expected}")
+def _chunks(path: Path, metadata: JSON) -> dict[str, Chunks]:
+    """Give the layout of each array."""
+    run = metadata["attributes"].get(RUN)
+    return {
+        name: chunks_of(path / name, node, run)
+        for name, node in nodes(metadata).items()
+        if "shape" in node
+    }
 
 
 # --- reading parts of an array
 
 
-def _array_on_disk(path: Path, node: JSON) -> Any:
+def _array_on_disk(chunks: Chunks) -> Any:
     """Make an array for xarray that reads only what is asked for, through memory maps.
 
     Zarr's reader decodes whole chunks, several at once. R-hat of 335,000 weights, 4 chains of 200
@@ -139,24 +224,21 @@ def _array_on_disk(path: Path, node: JSON) -> Any:
     from xarray.backends import BackendArray
     from xarray.core import indexing
 
-    chunk = node["chunk_grid"]["configuration"]["chunk_shape"]
-
     def read(key: tuple[int | slice, ...]) -> np.ndarray:
         ranges = [
             range(k, k + 1) if isinstance(k, int | np.integer) else range(n)[k]
-            for k, n in zip(key, node["shape"], strict=True)
+            for k, n in zip(key, chunks.shape, strict=True)
         ]
-        found = np.empty([len(r) for r in ranges], node["data_type"])
-        for index in itertools.product(*map(_chunks_of, ranges, chunk)):
-            file = path.joinpath("c", *map(str, index))
-            stored = np.memmap(file, found.dtype, "r", shape=(*chunk,))
-            parts = [_overlap(*part) for part in zip(ranges, index, chunk, strict=True)]
+        found = np.empty([len(r) for r in ranges], chunks.dtype)
+        for index in itertools.product(*map(_chunks_of, ranges, chunks.chunk)):
+            stored = stored_chunk(chunks, index)
+            parts = [_overlap(*part) for part in zip(ranges, index, chunks.chunk, strict=True)]
             found[tuple(here for here, _ in parts)] = stored[tuple(there for _, there in parts)]
         return found[tuple(0 if isinstance(k, int | np.integer) else slice(None) for k in key)]
 
     class OnDisk(BackendArray):
-        shape = tuple(node["shape"])
-        dtype = np.dtype(node["data_type"])
+        shape = chunks.shape
+        dtype = chunks.dtype
 
         def __getitem__(self, key: Any) -> Any:
             basic = indexing.IndexingSupport.BASIC  # integers and ascending slices

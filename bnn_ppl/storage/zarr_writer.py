@@ -1,12 +1,12 @@
 """Writing a run's draws to disk as they come.
 
 ``folder/draws.zarr`` has the groups posterior, sample_stats and observed_data, and constant_data
-where weights are held; any Zarr reader
-opens it. Arrays are laid out for the whole run, uncompressed. The number of draws is stored in one
-place, the consolidated metadata in draws.zarr/zarr.json. It is replaced in one instant, after the
-draws are written, so readers see whole draws only, whenever the run was killed. (A reader told to
-ignore consolidated metadata sees a run in progress at its full length, with zeros for the draws to
-come.)
+where weights are held; any Zarr reader opens it. Arrays are laid out for the whole run,
+uncompressed, in chunks with checksums (chunks.py). The number of draws is stored in one place, the
+consolidated metadata in draws.zarr/zarr.json. It is replaced in one instant, after the draws are
+written, so readers see whole draws only, whenever the run was killed; a copy of it, replaced next,
+serves where it is damaged. (To a reader told to ignore consolidated metadata, a run in progress has
+its full length, and the draws to come are zeros or fail their checksums.)
 
 A run calls `create_empty` once, `open_writer` each time it starts or resumes, and then for each
 chunk of draws `write_draws` and `publish_draws`.
@@ -15,6 +15,7 @@ chunk of draws `write_draws` and `publish_draws`.
 import json
 import math
 import os
+import secrets
 import shutil
 import warnings
 from pathlib import Path
@@ -24,7 +25,9 @@ import jax
 import numpy as np
 
 from bnn_ppl.runtime.files import replace_file
-from bnn_ppl.storage.files import DRAWS, JSON
+from bnn_ppl.storage import chunks as files_of
+from bnn_ppl.storage.chunks import CELL_DRAWS, CHECKSUM, Chunks, checksum_of, chunks_of
+from bnn_ppl.storage.files import DRAWS, JSON, METADATA, RUN, SPARE, sealed
 from bnn_ppl.storage.inference_data import inference_data, with_constants
 from bnn_ppl.storage.zarr_reader import nodes, num_draws_of, read_metadata
 
@@ -33,16 +36,23 @@ if TYPE_CHECKING:
 
 Records = dict[str, dict[str, Any]]  # by group ("posterior", "sample_stats") and name
 
-_CHUNK_BYTES = 2**23  # of one array; other readers read a chunk as a whole
-_CHUNK_DRAWS = 1024
+_CHUNK_DRAWS = 1024  # at most
+# Of one array. Draws of at least a page are written in place; the chunks of smaller ones, which are
+# replaced by each write, are small.
+_CHUNK_BYTES, _SMALL_CHUNK_BYTES, _PAGE = 2**23, 2**18, 2**12
 
 
 class ZarrWriter(NamedTuple):
     """A draws.zarr that is open for writing."""
 
     path: Path
-    chunks: dict[str, list[int]]  # shape of a chunk, by "group/name"
+    chunks: dict[str, Chunks]  # by "group/name"
     metadata: JSON  # consolidated: what readers see
+
+    @property
+    def run(self) -> str | None:
+        """What this run's files are tagged with."""
+        return self.metadata["attributes"].get(RUN)
 
 
 def create_empty(
@@ -78,7 +88,7 @@ def create_empty(
         group = root.create_group(name, attributes=dict(draws[name].attrs))
         for variable, array in draws[name].variables.items():
             _create_array(group, str(variable), array, num_draws)
-    (unfinished / "zarr.json").write_text(json.dumps(_consolidated(unfinished)))
+    _write_metadata(unfinished, _consolidated(unfinished, secrets.token_hex(8)))
     if (folder / DRAWS).exists():
         shutil.rmtree(folder / DRAWS)
     unfinished.rename(folder / DRAWS)
@@ -88,17 +98,20 @@ def open_writer(folder: str | Path, num_draws: int) -> ZarrWriter:
     """Open ``draws.zarr`` to write up to `num_draws` draws in all; those already there stay."""
     path = Path(folder) / DRAWS
     metadata = read_metadata(folder)
-    chunks = {}
+    run, chunks = metadata["attributes"].get(RUN), {}
     for name, node in nodes(metadata).items():
-        if "draw" not in node.get("dimension_names", ()):
+        if "shape" not in node:
             continue
-        chunks[name] = node["chunk_grid"]["configuration"]["chunk_shape"]
-        if jax.process_index() == 0:
-            length = max(num_draws, node["shape"][_draw_axis(node)])
-            whole = json.dumps(_with_draws(node, length)).encode()
-            replace_file(path / name / "zarr.json", whole)
-            if name.endswith("/draw"):
-                _write_draw_numbers(path / name, length, np.dtype(node["data_type"]))
+        chunks[name] = chunks_of(path / name, node, run)
+        if "draw" not in node["dimension_names"] or jax.process_index():
+            continue
+        length = max(num_draws, node["shape"][_draw_axis(node)])
+        whole = json.dumps(_with_draws(node, length)).encode()
+        replace_file(path / name / "zarr.json", whole)
+        if name.endswith("/draw"):
+            _write_draw_numbers(chunks[name], length)
+    if jax.process_index() == 0:
+        _write_metadata(path, metadata)  # which may have been damaged
     return ZarrWriter(path, chunks, metadata)
 
 
@@ -106,18 +119,36 @@ def write_draws(writer: ZarrWriter, chains: slice, end: int, records: Records) -
     """Write records (chain, draw, ...) as the draws up to `end`; readers see none of it yet."""
     for group, leaves in records.items():
         for name, values in leaves.items():
-            path, chunk = writer.path / group / name, writer.chunks[f"{group}/{name}"]
-            for i, draws in enumerate(values):
-                _write_chain(path, chunk, chains.start + i, end - len(draws), draws)
+            chunks = writer.chunks[f"{group}/{name}"]
+            files_of.write_draws(chunks, chains.start, end - values.shape[1], values)
+
+
+def write_fixed(writer: ZarrWriter, name: str, values: np.ndarray) -> None:
+    """Write an array without draws, such as "observed_data/y", again."""
+    chunks = writer.chunks[name]
+    files_of.write_whole(chunks, (0,) * values.ndim, values)
 
 
 def publish_draws(writer: ZarrWriter, num_draws: int, attrs: JSON) -> None:
     """Let readers see the first `num_draws` draws and these attributes, all at one instant."""
-    for name in writer.chunks:
-        nodes(writer.metadata)[name] = _with_draws(nodes(writer.metadata)[name], num_draws)
-    writer.metadata["attributes"] = attrs
+    hide_draws(writer, num_draws)
+    run = {} if writer.run is None else {RUN: writer.run}
+    writer.metadata["attributes"] = attrs | run
     if jax.process_index() == 0:
-        replace_file(writer.path / "zarr.json", json.dumps(writer.metadata).encode())
+        _write_metadata(writer.path, writer.metadata)
+
+
+def hide_draws(writer: ZarrWriter, num_draws: int) -> None:
+    """Have the next `publish_draws` begin with these."""
+    for name, node in nodes(writer.metadata).items():
+        if "draw" in node.get("dimension_names", ()):
+            nodes(writer.metadata)[name] = _with_draws(node, num_draws)
+
+
+def _write_metadata(path: Path, metadata: JSON) -> None:
+    content = json.dumps(sealed(metadata)).encode()
+    for name in (METADATA, SPARE):
+        replace_file(path / name, content)
 
 
 def num_published(writer: ZarrWriter) -> int:
@@ -131,78 +162,64 @@ def bytes_published(writer: ZarrWriter) -> int:
     return sum(math.prod(a["shape"]) * np.dtype(a["data_type"]).itemsize for a in arrays)
 
 
-# --- chunk files
-
-
-def _write_chain(path: Path, chunk: list[int], chain: int, start: int, draws: np.ndarray) -> None:
-    """Write draws of one chain into the chunks they belong to; what else is there stays.
-
-    In place, beyond what readers see, so that adding a draw costs no more than its bytes.
-    """
-    size = math.prod(chunk) * draws.dtype.itemsize
-    while len(draws):
-        place = start % chunk[1]
-        part, draws = np.split(draws, [chunk[1] - place])
-        rest = ["0"] * (len(chunk) - 2)
-        file = path.joinpath("c", str(chain // chunk[0]), str(start // chunk[1]), *rest)
-        offset = (chain % chunk[0] * chunk[1] + place) * (part.nbytes // len(part))
-        _write_at(file, offset, np.ascontiguousarray(part).data, size)
-        start += len(part)
-
-
-def _write_draw_numbers(path: Path, length: int, dtype: np.dtype) -> None:
-    for start in range(0, length, _CHUNK_DRAWS):
-        numbers = np.arange(start, start + _CHUNK_DRAWS, dtype=dtype)
-        _write_at(path / "c" / str(start // _CHUNK_DRAWS), 0, numbers.data, numbers.nbytes)
-
-
-def _write_at(path: Path, offset: int, content: Any, size: int) -> None:
-    """Write into a file of the given size, which is made if there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
-        if os.fstat(file.fileno()).st_size != size:
-            file.truncate(size)
-        file.seek(offset)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())  # before the metadata count it, or a power cut could leave zeros
-
-
 # --- layout and metadata
 
 
 def _create_array(group: Any, name: str, array: "xarray.Variable", num_draws: int) -> None:
+    from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+
     shape = list(array.shape)
     chunks = [max(1, n) for n in shape]
-    if "draw" in array.dims:
-        axis = array.dims.index("draw")
-        shape[axis] = num_draws
-        chunks = _chunks(array, num_draws) if array.ndim > 1 else [_CHUNK_DRAWS]
+    attributes, codecs = dict(array.attrs), {"compressors": [Crc32cCodec()]}
+    if "draw" not in array.dims:
+        attributes[CHECKSUM] = checksum_of(array.values)
+    elif array.ndim == 1:
+        shape, chunks = [num_draws], [_CHUNK_DRAWS]
+    else:
+        shape[1] = num_draws
+        cell, chunks = _cell_and_chunk(array, num_draws)
+        checked = [BytesCodec(), Crc32cCodec()]
+        sharded = ShardingCodec(
+            chunk_shape=cell, codecs=checked, index_codecs=checked, index_location="start"
+        )
+        codecs = {"compressors": None, "serializer": sharded}
     created = group.create_array(
         name,
         shape=shape,
         chunks=chunks,
         dtype=array.dtype,
-        compressors=None,
         dimension_names=array.dims,
-        attributes=dict(array.attrs),
+        attributes=attributes,
         config={"write_empty_chunks": True},  # or chunks of zeros would seem to be missing
+        **codecs,
     )
     if "draw" not in array.dims:
         created[...] = array.values
 
 
-def _chunks(array: "xarray.Variable", num_draws: int) -> list[int]:
-    """Give a chunk some draws: of all chains together for a small site, else of one chain."""
+def _cell_and_chunk(array: "xarray.Variable", num_draws: int) -> tuple[list[int], list[int]]:
+    """Give shapes: large draws are cells by themselves, of one chain; small ones share them."""
     num_chains, one, *rest = array.shape
-    bytes_per_draw = array.nbytes // one
-    if bytes_per_draw > _CHUNK_BYTES // 16 or jax.process_count() > 1:
-        num_chains, bytes_per_draw = 1, max(1, bytes_per_draw // num_chains)
-    draws = min(max(num_draws, 256), _CHUNK_DRAWS, max(1, _CHUNK_BYTES // max(1, bytes_per_draw)))
-    return [num_chains, draws, *(max(1, n) for n in rest)]
+    rest = [max(1, n) for n in rest]
+    bytes_per_draw = max(1, array.nbytes // (one * num_chains))
+    if bytes_per_draw >= _PAGE:
+        draws = min(max(num_draws, 256), _CHUNK_DRAWS, max(1, _CHUNK_BYTES // bytes_per_draw))
+        return [1, 1, *rest], [1, draws, *rest]
+    of_cell = CELL_DRAWS * bytes_per_draw
+    if of_cell * num_chains > _SMALL_CHUNK_BYTES or jax.process_count() > 1:
+        num_chains = 1
+    cells = max(1, _SMALL_CHUNK_BYTES // (of_cell * num_chains))
+    cells = min(cells, _CHUNK_DRAWS // CELL_DRAWS, max(8, -(-num_draws // CELL_DRAWS)))
+    return [num_chains, CELL_DRAWS, *rest], [num_chains, cells * CELL_DRAWS, *rest]
 
 
-def _consolidated(path: Path) -> JSON:
+def _write_draw_numbers(chunks: Chunks, length: int) -> None:
+    for start in range(0, length, chunks.chunk[0]):
+        numbers = np.arange(start, start + chunks.chunk[0], dtype=chunks.dtype)
+        files_of.write_whole(chunks, (start // chunks.chunk[0],), numbers)
+
+
+def _consolidated(path: Path, run: str) -> JSON:
     """Give the root's metadata with those of the whole hierarchy, without draws."""
     found = {}
     for file in sorted(path.rglob("zarr.json")):
@@ -213,7 +230,7 @@ def _consolidated(path: Path) -> JSON:
             found[name] = _with_draws(node, 0)
     inline = {"kind": "inline", "must_understand": False, "metadata": found}
     root = json.loads((path / "zarr.json").read_text())
-    return root | {"attributes": {}, "consolidated_metadata": inline}
+    return root | {"attributes": {RUN: run}, "consolidated_metadata": inline}
 
 
 def _draw_axis(node: JSON) -> int:
