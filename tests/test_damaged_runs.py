@@ -264,7 +264,7 @@ def test_draws_are_written_in_parts_of_any_size(tmp_path):
     while start < 90:
         end = min(90, start + int(rng.integers(1, 50)))
         for chains in (slice(0, 1), slice(1, 3)):
-            part = jax.tree.map(lambda a, c=chains, e=end: a[c, start:e], records)
+            part = jax.tree.map(lambda a, c=chains, s=start, e=end: a[c, s:e], records)
             zarr_writer.write_draws(writer, chains, end, part)
         start = end
         zarr_writer.publish_draws(writer, end, {})

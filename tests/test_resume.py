@@ -245,7 +245,8 @@ def test_killed_while_it_is_extended(posterior, tmp_path, kill_at_write):
 
 def test_draws_without_their_state_are_not_overwritten(posterior, tmp_path):
     expected = sample(posterior, tmp_path).posterior["slope"].values
-    (tmp_path / "state.json").unlink()
+    for name in ("state.json", "state-before.json"):
+        (tmp_path / name).unlink()
     with pytest.raises(ValueError, match="without the state.json"):
         sample(posterior, tmp_path, seed=1)
     np.testing.assert_array_equal(bnn.diagnostics.load(tmp_path).posterior["slope"], expected)

@@ -1,7 +1,6 @@
 """Draws on disk: what is written is what is read, and what no run wrote is refused."""
 
 import json
-import shutil
 
 import arviz as az
 import jax
@@ -219,5 +218,3 @@ def test_metadata_that_no_run_writes_are_refused(folder, change):
     (folder / "draws.zarr" / "zarr.json.copy").unlink()
     with pytest.raises(ValueError, match="which is damaged or not a run's"):
         open_draws(folder)
-
-

@@ -265,10 +265,12 @@ def _write_in_place(
         if os.fstat(content.fileno()).st_size != chunks.file_bytes:
             content.truncate(chunks.file_bytes)
         for i, draws in enumerate(part, place[0]):
-            cells = np.empty(len(draws), _cell_dtype(chunks._replace(cell=(1, 1, *draws.shape[1:]))))
+            cells = np.empty(
+                len(draws), _cell_dtype(chunks._replace(cell=(1, 1, *draws.shape[1:])))
+            )
             cells["values"] = draws[:, None, None]
             if chunks.checked:
-                cells["crc"] = [google_crc32c.value(one.tobytes()) for one in cells["values"]]
+                cells["crc"] = [google_crc32c.value(c.tobytes()) for c in cells["values"]]
             at = i * chunks.chunk[1] + place[1]
             content.seek(len(header) + at * cells.itemsize)
             content.write(cells.data)

@@ -213,7 +213,7 @@ class Folder:
             self._forget_fitted()
             self.record(Progress(), self.copied(states), None)
             return states, Progress()
-        whole, done = self._read_state(states)
+        whole, done = self._read_state(self._header, states)
         done = self._before_damage(done)
         checkpoint.refuse_fewer_draws(self._path, self._header, self._layout.num_draws)
         warmup = read_warmup(self._path, self._layout.num_chains, self._writer.run)
@@ -223,14 +223,14 @@ class Folder:
             remove_warmup(self._path)  # it may be damaged
         return by_chain(whole, self._mesh), done
 
-    def _read_state(self, states: Tree) -> tuple[Tree, Progress]:
+    def _read_state(self, header: JSON, states: Tree) -> tuple[Tree, Progress]:
         """Read the last state that is whole, with what the run had done then."""
         like = jax.eval_shape(lambda tree: tree, states)
         before = checkpoint.header_before(self._path)
         try:
-            return self._state_of(self._header, like)
+            return self._state_of(header, like)
         except ValueError as error:
-            if before is None or before["saves"] == self._header["saves"]:
+            if before is None or before["saves"] == header["saves"]:
                 raise
             found = self._state_of(before, like)
             checkpoint.warn_of_state(error)

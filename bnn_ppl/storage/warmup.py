@@ -80,9 +80,7 @@ def warmup_dataset(kept: WarmupStats) -> "xarray.Dataset | None":
 # --- files
 
 
-def write_warmup(
-    folder: Path, first_chain: int, kept: WarmupStats, run: str | None = None
-) -> None:
+def write_warmup(folder: Path, first_chain: int, kept: WarmupStats, run: str | None = None) -> None:
     """Write what is kept of this process's chains."""
     num_chains = len(next(iter(kept.values.values())))
     steps = np.broadcast_to(kept.steps, (num_chains, len(kept.steps)))

@@ -89,9 +89,7 @@ def damage_of(folder: Path, metadata: JSON) -> Damage:
     return Damage(first, arrays, weights)
 
 
-def _warn_of(
-    folder: Path, found: Damage, stop: int, num_draws: int, left_out: set[str]
-) -> None:
+def _warn_of(folder: Path, found: Damage, stop: int, num_draws: int, left_out: set[str]) -> None:
     """Warn of the first damaged file; refuse to open a run of which no draw would be left."""
     file, *others = found.arrays.values()
     more = f", and {len(others)} other files" if others else ""
@@ -145,9 +143,7 @@ def _arrays(
         if not name.startswith(f"{group}/") or name in left_out:
             continue
         dims, short = _dims(metadata, name), name.removeprefix(f"{group}/")
-        shape = tuple(
-            num_draws if i == chunks.draw_axis else n for i, n in enumerate(chunks.shape)
-        )
+        shape = tuple(num_draws if i == chunks.draw_axis else n for i, n in enumerate(chunks.shape))
         if _is_index(metadata, name):
             found[short] = dims, np.arange(shape[0])
         else:

@@ -170,7 +170,8 @@ def _create_array(group: Any, name: str, array: "xarray.Variable", num_draws: in
 
     shape = list(array.shape)
     chunks = [max(1, n) for n in shape]
-    attributes, codecs = dict(array.attrs), {"compressors": [Crc32cCodec()]}
+    attributes = dict(array.attrs)
+    codecs: dict[str, Any] = {"compressors": [Crc32cCodec()]}
     if "draw" not in array.dims:
         attributes[CHECKSUM] = checksum_of(array.values)
     elif array.ndim == 1:
@@ -178,7 +179,7 @@ def _create_array(group: Any, name: str, array: "xarray.Variable", num_draws: in
     else:
         shape[1] = num_draws
         cell, chunks = _cell_and_chunk(array, num_draws)
-        checked = [BytesCodec(), Crc32cCodec()]
+        checked: list[Any] = [BytesCodec(), Crc32cCodec()]
         sharded = ShardingCodec(
             chunk_shape=cell, codecs=checked, index_codecs=checked, index_location="start"
         )
