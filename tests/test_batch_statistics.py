@@ -1,5 +1,7 @@
 """Networks with batch normalisation: fixed statistics, and those of the batch."""
 
+import json
+import shutil
 from functools import partial
 
 import jax
@@ -456,3 +458,43 @@ def test_a_prior_may_name_its_scale_and_bias():
     posterior = bnn.condition(bnn.models.classifier(Net, prior), (X, Y))
     means = posterior.from_prior(jax.random.key(0))["net.norm.scale"]
     assert means.shape == (4,)
+
+
+# --- other rows than those of the run
+
+
+@pytest.fixture(scope="module")
+def folder(posterior, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stored") / "run"
+    method = bnn.sgld(posterior, 1e-4)
+    options = {"num_chains": 2, "num_warmup": 2, "num_draws": 3, "batch_size": 50}
+    options |= {"progress": False, "verdict": False, "folder": folder}
+    bnn.run(jax.random.key(0), posterior, method, **options)
+    return folder
+
+
+def test_a_stored_run_predicts_as_with_its_training_rows(posterior, folder):
+    stored = bnn.diagnostics.load(folder)
+    few = conditioned(x=np.zeros((2, 3), np.float32), y=np.array([0, 1], np.int32))
+    expected = bnn.predict(posterior, bnn.diagnostics.load(folder), (X, None))
+    np.testing.assert_allclose(bnn.predict(few, stored, (X, None)).probs, expected.probs, 1e-6)
+    two = bnn.predict(few, stored.isel(chain=[1], draw=[0, 2]), (X, None))
+    assert np.abs(two.probs - expected.probs).max() > 1e-6
+    same = bnn.predict(posterior, stored.isel(chain=[1], draw=[0, 2]), (X, None))
+    np.testing.assert_allclose(two.probs, same.probs, 1e-6)
+
+
+def test_other_rows_are_refused_where_no_statistics_are_stored(draws, folder, tmp_path):
+    few = conditioned(x=X[:20], y=Y[:20])
+    with pytest.raises(ValueError, match="of other rows than the draws for net.norm") as refused:
+        bnn.predict(few, draws, (X, None))
+    assert "\n" not in str(refused.value)
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "run" / "batch_statistics-0.npz").unlink()
+    path = tmp_path / "run" / "draws.zarr"
+    root = json.loads((path / "zarr.json").read_text())
+    for name in ("data", "checksum"):  # as an earlier version wrote it
+        root["attributes"].pop(name)
+    (path / "zarr.json").write_text(json.dumps(root))
+    with pytest.raises(ValueError, match="of other rows than the draws for net.norm"):
+        bnn.predict(few, bnn.diagnostics.load(tmp_path / "run"), (X, None))

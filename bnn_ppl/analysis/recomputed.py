@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from bnn_ppl.data.streams import fingerprint
+from bnn_ppl.model.batch_norm import names_of
+from bnn_ppl.model.batch_statistics import BatchStatistics
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import numbers_of
 from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.runtime.programs import compiled_once
+from bnn_ppl.storage.fitted import STATISTICS
 from bnn_ppl.storage.inference_data import in_blocks, sites_of
 
 if TYPE_CHECKING:
@@ -29,11 +33,21 @@ def sites_to_predict(posterior: Posterior, draws: Any) -> Sites:
     """Give the sites of draws, as ``sites_of`` does, with the statistics that predictions need.
 
     Networks with batch normalisation in train mode need those of the training rows: a pass over
-    these for each draw, taken once for the same `draws`. All others need none.
+    these for each draw, taken once for the same `draws`, unless they are stored with them. All
+    others need none.
+
+    Raises
+    ------
+    ValueError
+        If they are not stored and the posterior is of other rows than the draws.
     """
     sites = sites_of(posterior, draws)
     if posterior.batch_statistics is None:
         return sites
+    stored = _stored(posterior.batch_statistics, draws)
+    if stored:
+        return sites | stored
+    _check_rows(posterior, draws)
     for of_draws, predictive, statistics in _kept:
         if of_draws() is draws and predictive() is posterior.predictive:
             return sites | statistics
@@ -48,6 +62,41 @@ def sites_to_judge(posterior: Posterior, sites: Sites) -> Sites:
     if posterior.batch_statistics is None:
         return sites
     return sites | _statistics(posterior.batch_statistics.of_some_rows, posterior, sites)
+
+
+def statistics_to_store(posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
+    """Give the statistics (chain, draw, channel) that predictions need; none if not all sites are.
+
+    Nor if there are none to take.
+    """
+    statistics = posterior.batch_statistics
+    if statistics is None or set(posterior.whole.prior_std) - set(draws["posterior"]):
+        return {}
+    found = sites_to_predict(posterior, draws)
+    return {name: found[name].values for layer in statistics.layers for name in names_of(layer)}
+
+
+def _stored(statistics: BatchStatistics, draws: Any) -> Sites:
+    names = [name for layer in statistics.layers for name in names_of(layer)]
+    found = draws[STATISTICS] if STATISTICS in draws else {}  # noqa: SIM401 (a node of a tree)
+    if any(name not in found for name in names):
+        return {}
+    of_draws = [draws["posterior"].sizes[dim] for dim in ("chain", "draw")]
+    sites = {name: found[name].transpose("chain", "draw", ...) for name in names}
+    return sites if all([*a.shape[:2]] == of_draws for a in sites.values()) else {}
+
+
+def _check_rows(posterior: Posterior, draws: Any) -> None:
+    """Refuse other training rows than those of the draws, where that is known of these."""
+    assert posterior.batch_statistics is not None
+    known = getattr(draws, "attrs", {}).get("data")
+    if known is not None and known != fingerprint(posterior.data):
+        layer = posterior.batch_statistics.layers[0]
+        raise ValueError(
+            f"got a posterior of other rows than the draws for {layer}, "
+            "a BatchNorm whose statistics are those of the training rows, expected the same: "
+            "condition on these, or end the run in a folder (the same call), which stores them"
+        )
 
 
 def _statistics(of_draw: Callable, posterior: Posterior, sites: Sites) -> Sites:

@@ -13,8 +13,8 @@ from bnn_ppl.cli.rows import Scored, scored
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.data.encoding import from_json, to_json
 from bnn_ppl.data.image_files import is_folder
+from bnn_ppl.data.streams import fingerprint
 from bnn_ppl.data.user_files import is_file
-from bnn_ppl.sampling.settings import fingerprint
 from bnn_ppl.storage.checkpoint import read_header
 
 

@@ -1,7 +1,7 @@
 """Run a method: warm-up, then draws, over chains and devices, recorded as they are made."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from bnn_ppl.analysis.recomputed import statistics_to_store
 from bnn_ppl.data.streams import Stream
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
@@ -251,6 +252,7 @@ def run(
     if done.warmup == lengths.num_warmup:
         fitted = _fitted(posterior, method, states, prepared.mesh)
     draws = recorder.result(done, fitted)
+    draws = recorder.with_statistics(draws, partial(statistics_to_store, posterior))
     if verdict and jax.process_count() == 1:
         with waiting(progress, "judging"):
             facts = judged(posterior, draws)

@@ -1,6 +1,5 @@
 """What is recorded of how a run was made, and what must be equal to resume it."""
 
-import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.data.streams import Stream
+from bnn_ppl.data.streams import fingerprint
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.batch_statistics import few_rows
 from bnn_ppl.model.features import Features
@@ -55,6 +54,7 @@ def attributes(
         "batch_size": draws.minibatches.size or "all",
         "bootstrap": int(draws.minibatches.bootstrap),
         **({"cached_features": cached} if cached else {}),
+        **({"data": fingerprint(posterior.data)} if posterior.batch_statistics else {}),
     }
 
 
@@ -131,16 +131,6 @@ def _of_scale(posterior: Posterior) -> dict[str, float]:
     """Give the scale of priors that leave theirs open, found or taken before the run."""
     scale = posterior.prior_scale
     return {} if scale is None else {"prior_scale": float(scale)}
-
-
-def fingerprint(data: Any) -> str:
-    """Give a digest of the training rows, by which a run knows them again."""
-    if isinstance(data, Stream):
-        return data.fingerprint()
-    found = hashlib.sha256()
-    for leaf in jax.tree.leaves(data):
-        found.update(np.ascontiguousarray(leaf).tobytes())
-    return found.hexdigest()[:16]
 
 
 def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:

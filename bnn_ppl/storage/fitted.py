@@ -1,7 +1,8 @@
 """Small arrays of each chain on disk, such as the parameters of fitted distributions.
 
 ``folder/<kind>-<first chain>.npz`` has those of one process's chains. Of the kind ``fitted`` it has
-the group of that name, once the run has ended. Each file names its run.
+the group of that name, once the run has ended; of the kind ``batch_statistics``
+the mean and variance by which each draw normalises. Each file names its run.
 """
 
 import io
@@ -16,6 +17,8 @@ from bnn_ppl.runtime.warned import warn
 from bnn_ppl.storage.files import RUN, damaged
 
 Arrays = dict[str, np.ndarray]
+
+STATISTICS = "batch_statistics"  # the kind, and the group of draws: of each draw of each chain
 
 
 def write_fitted(
@@ -33,8 +36,9 @@ def read_fitted(folder: Path, run: str | None) -> Arrays:
 
 
 def remove_fitted(folder: str | Path) -> None:
-    """Remove the parameters that an earlier call of the run wrote at its end."""
-    remove_by_chain(Path(folder), "fitted")
+    """Remove what an earlier call of the run wrote at its end."""
+    for kind in ("fitted", STATISTICS):
+        remove_by_chain(Path(folder), kind)
 
 
 def write_by_chain(

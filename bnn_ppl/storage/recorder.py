@@ -2,7 +2,7 @@
 
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from bnn_ppl.runtime.processes import all_or_none, meet, on_all
 from bnn_ppl.runtime.warned import warn
 from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
 from bnn_ppl.storage.files import JSON, RUN, damaged
-from bnn_ppl.storage.fitted import remove_fitted, write_fitted
+from bnn_ppl.storage.fitted import STATISTICS, remove_fitted, write_by_chain, write_fitted
 from bnn_ppl.storage.inference_data import inference_data, with_constants, with_groups
 from bnn_ppl.storage.warmup import (
     GROUP,
@@ -135,6 +135,11 @@ class Memory:
         """Add attributes that become known during a run."""
         del done
         self._layout = self._layout._replace(attrs=self._layout.attrs | facts)
+
+    def with_statistics(self, draws: Any, compute: Callable[[Any], Any]) -> Any:
+        """Keep no statistics: they are computed of the training rows when they are needed."""
+        del compute
+        return draws
 
     def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
         """Give the draws, and the parameters of the distribution they come from."""
@@ -360,6 +365,14 @@ class Folder:
         if fitted and self._writes:
             write_fitted(self._path, self._chains.start, fitted, self._writer.run)
         meet("the parameters are written")
+        return zarr_reader.open_draws(self._path)
+
+    def with_statistics(self, draws: Any, compute: Callable[[Any], Any]) -> Any:
+        """Store what `compute` takes from the training rows, so that draws predict without them."""
+        found = compute(draws) if jax.process_count() == 1 else {}
+        if not found:
+            return draws
+        write_by_chain(self._path, STATISTICS, 0, found, self._writer.run)
         return zarr_reader.open_draws(self._path)
 
 

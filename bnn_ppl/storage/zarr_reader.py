@@ -1,6 +1,7 @@
 """Opening the draws of a run, which are stored as zarr_writer.py describes."""
 
 import itertools
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -9,13 +10,25 @@ import numpy as np
 from bnn_ppl.runtime.warned import warn
 from bnn_ppl.storage.arviz_versions import draws_of_groups
 from bnn_ppl.storage.chunks import Chunks, chunks_of, num_whole, stored_chunk
-from bnn_ppl.storage.files import DRAWS, JSON, METADATA, RUN, SPARE, damaged, read_of_run, run_of
-from bnn_ppl.storage.fitted import read_fitted
+from bnn_ppl.storage.files import (
+    DRAWS,
+    JSON,
+    METADATA,
+    RUN,
+    SPARE,
+    STATE,
+    damaged,
+    read_json,
+    read_of_run,
+    run_of,
+)
+from bnn_ppl.storage.fitted import STATISTICS, read_by_chain, read_fitted
 from bnn_ppl.storage.inference_data import by_chain
 from bnn_ppl.storage.warmup import GROUP, read_warmup, warmup_dataset
 
 if TYPE_CHECKING:
     import arviz
+    import xarray
 
 Whole = Literal["draws", "sites"]
 
@@ -43,6 +56,8 @@ def open_draws(folder: str | Path, whole: Whole = "draws") -> "arviz.InferenceDa
     metadata = read_metadata(folder)
     path, attrs = folder / DRAWS, dict(metadata["attributes"])
     run, num_draws = attrs.pop(RUN, None), num_draws_of(metadata)
+    with suppress(ValueError, KeyError, TypeError):  # earlier versions have it there alone
+        attrs.setdefault("data", read_json(folder / STATE)["settings"]["exact"]["data"])
     found = damage_of(folder, metadata)
     stop = found.first if whole == "draws" else found.weights
     left_out = {
@@ -67,8 +82,26 @@ def open_draws(folder: str | Path, whole: Whole = "draws") -> "arviz.InferenceDa
     fitted = read_fitted(folder, run)
     if fitted and len(next(iter(fitted.values()))) == num_chains:  # all processes have written
         datasets["fitted"] = by_chain(fitted)
+    datasets[STATISTICS] = _statistics(folder, run, (num_chains, num_draws), stop)
     datasets[GROUP] = warmup_dataset(read_warmup(folder, num_chains, run))
     return draws_of_groups(datasets, attrs)
+
+
+def _statistics(
+    folder: Path, run: str | None, shape: tuple[int, int], stop: int
+) -> "xarray.Dataset | None":
+    """Read the statistics (chain, draw, channel) of the draws; None unless there are all."""
+    import xarray
+
+    parts = read_by_chain(folder, STATISTICS, run)
+    if not parts or any(values.shape[:2] != shape for values in parts[0][1].values()):
+        return None
+    return xarray.Dataset(
+        {
+            name: (["chain", "draw", f"{name}_channel"], a[:, :stop])
+            for name, a in parts[0][1].items()
+        }
+    )
 
 
 def damage_of(folder: Path, metadata: JSON) -> Damage:
