@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.cli.problem import describe
 from bnn_ppl.cli.results import chain_predictions
-from bnn_ppl.cli.run_folders import reopen
+from bnn_ppl.cli.run_folders import reopen, write_problem
 from bnn_ppl.data.new_rows import read_new_rows
 from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 
@@ -329,9 +330,42 @@ def test_the_likelihood_alone_is_tempered_and_older_runs_are_of_the_posterior(fo
     assert bnn.diagnostics.load("cold").attrs["tempered"] == "likelihood"
     path = folder / "here" / "problem.json"
     settings = json.loads(path.read_text())
+    del settings["checksum"]
     assert settings.pop("tempered") == "posterior"
     path.write_text(json.dumps(settings))
     assert reopen(folder / "here").posterior.tempered == "posterior"
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "missing", "another run's"])
+def test_a_damaged_problem_is_refused_and_written_again(damage, folder, tmp_path):
+    shutil.copytree(folder / "here", tmp_path / "here")
+    path = tmp_path / "here" / "problem.json"
+    content = path.read_text()
+    held_out = content.replace('"held_out": 0.3', '"held_out": 0.2')  # other training rows
+    damaged = {"truncated": content[:-90], "empty": "", "flipped": held_out}
+    damaged["another run's"] = (folder / "classes" / "problem.json").read_text()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_text(damaged[damage])
+    with pytest.raises((ValueError, FileNotFoundError), match="problem.json") as refused:
+        reopen(tmp_path / "here")
+    assert "same command" in str(refused.value) and "\n" not in str(refused.value)
+    write_problem(
+        tmp_path / "here", {k: v for k, v in json.loads(content).items() if k != "checksum"}
+    )
+    assert json.loads(path.read_text()) == json.loads(content)
+    reopen(tmp_path / "here")
+
+
+def test_other_training_rows_than_the_run_had_are_refused(folder, tmp_path):
+    shutil.copytree(folder / "classes", tmp_path / "classes")
+    path = tmp_path / "classes" / "problem.json"
+    problem = json.loads(path.read_text())
+    del problem["checksum"]
+    path.write_text(json.dumps(problem | {"subset": 30}))
+    with pytest.raises(ValueError, match="got training rows of digits that have changed"):
+        reopen(tmp_path / "classes")
 
 
 def test_a_table_that_has_moved_is_found_and_one_that_has_changed_is_refused(

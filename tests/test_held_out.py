@@ -109,7 +109,7 @@ def test_the_run_says_which_rows_it_held_out_and_a_run_of_old_held_out_the_last(
     assert said == {"held_out": 0.2, "held_out_seed": 0, "folds": None, "fold": 0}
     old = Path("old")
     old.mkdir()
-    known = {"held_out_seed", "folds", "fold"}
+    known = {"held_out_seed", "folds", "fold", "checksum", "run_id"}
     kept = {name: value for name, value in settings.items() if name not in known}
     (old / "problem.json").write_text(json.dumps(kept))
     run = reopen(old, on="held-out")

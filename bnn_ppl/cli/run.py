@@ -1,7 +1,6 @@
 """The command ``run``."""
 
 import itertools
-import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +18,7 @@ from bnn_ppl.cli.problem import Problem, conditioned, describe, refuse_unused, w
 from bnn_ppl.cli.results import num_draws, predicting
 from bnn_ppl.cli.rows import rows_held_out, scored, training_rows
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
-from bnn_ppl.cli.run_folders import settings_of
+from bnn_ppl.cli.run_folders import settings_of, write_problem
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.tables import results_table
@@ -181,10 +180,12 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
     """Run in a folder; a new one first says what is learnt, so that it can be read at any time."""
     new = read_header(folder) is None and jax.process_index() == 0
     if new:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "problem.json").write_text(json.dumps(settings, indent=2) + "\n")
+        write_problem(folder, settings)
     try:
-        return sample(folder=folder)
+        draws = sample(folder=folder)
+        if jax.process_index() == 0:
+            write_problem(folder, settings)  # which may have been damaged
+        return draws
     except (ValueError, TypeError):
         if new and len(list(folder.iterdir())) == 1:  # refused before anything was begun
             (folder / "problem.json").unlink()

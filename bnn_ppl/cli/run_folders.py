@@ -1,6 +1,7 @@
 """Opening the folders of runs."""
 
 import json
+import secrets
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -16,6 +17,7 @@ from bnn_ppl.data.image_files import is_folder
 from bnn_ppl.data.streams import fingerprint
 from bnn_ppl.data.user_files import is_file
 from bnn_ppl.storage.checkpoint import read_header
+from bnn_ppl.storage.files import DRAWS, PROBLEM, RUN, damaged, read_json, run_of, sealed
 
 
 class Opened(NamedTuple):
@@ -46,20 +48,15 @@ class Opened(NamedTuple):
 
 def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test") -> Opened:
     """Load the data and rebuild the posterior of a run; its data set may have moved."""
-    path = folder / "problem.json"
+    path = folder / PROBLEM
     if not path.is_file():
         raise FileNotFoundError(
             f"got folder={str(folder)!r} without problem.json, expected the folder of a run "
-            "made by bnn-ppl run; for your own model use the Python functions"
+            "made by bnn-ppl run (the same command writes it again); for your own model use the "
+            "Python functions"
         )
-    try:
-        settings = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(
-            f"got {str(path)!r} that cannot be read ({error}), expected what run wrote: copy the "
-            "file again"
-        ) from error
-    record = settings.pop("encoding", None) if isinstance(settings, dict) else None
+    settings = _read_problem(folder)
+    record = settings.pop("encoding", None)
     settings = _checked(path, settings)
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows
     problem = Problem(**settings)
@@ -73,8 +70,7 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
         moved = data_dir / Path(problem.data).name
         problem = problem._replace(data=str(moved) if moved.is_file() else problem.data)
     data, posterior = conditioned(problem, _encoding(path, record))
-    if is_file(problem.data):
-        _check_unchanged(folder, problem, posterior)
+    _check_unchanged(folder, problem, posterior)
     data, rows = scored(problem, data, on)
     return Opened(folder, problem, data, posterior, rows)
 
@@ -91,13 +87,42 @@ def settings_of(problem: Problem, data: Any) -> Options:
     return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
 
 
+def write_problem(folder: Path, settings: Options) -> None:
+    """Say what a run in this folder learns, unless a whole file there does."""
+    try:
+        _read_problem(folder)
+    except (ValueError, FileNotFoundError):
+        begun = (folder / DRAWS).exists()
+        run = run_of(folder) if begun else secrets.token_hex(8)
+        folder.mkdir(parents=True, exist_ok=True)
+        content = json.loads(json.dumps(settings)) | ({} if run is None else {RUN: run})
+        (folder / PROBLEM).write_text(json.dumps(sealed(content), indent=2) + "\n")
+
+
+def _read_problem(folder: Path) -> Options:
+    """Read what a run learns; refuse a damaged file, and that of another run."""
+    path, run = folder / PROBLEM, run_of(folder)
+    try:
+        settings = read_json(path)
+        if settings.pop(RUN, run) != run and (folder / DRAWS).exists():
+            raise damaged(path, "it is of another run")
+    except ValueError as error:
+        got = str(error).partition(", expected")[0]
+        raise ValueError(
+            f"{got}, expected what run wrote: give the same command, which writes it again, or "
+            "take out its checksum if you changed it yourself"
+        ) from error
+    return settings
+
+
 def _check_unchanged(folder: Path, problem: Problem, posterior: bnn.Posterior) -> None:
     """Refuse a file whose rows have changed: its scales would be others than those of the run."""
     header = read_header(folder)
     if header is not None and header["settings"]["exact"]["data"] != fingerprint(posterior.data):
         raise ValueError(
             f"got training rows of {problem.data} that have changed since the run in "
-            f"{str(folder)!r}, expected the same: restore the file, or run again in another folder"
+            f"{str(folder)!r}, expected the same: restore the file, or {PROBLEM} if it is another "
+            "run's, or run again in another folder"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem import Problem, with_prior_scale
 from bnn_ppl.sampling.subspace import Kind
+from bnn_ppl.storage.files import read_json
 
 # What a path and a run in its subspace may have different.
 _FREE = {"data_dir", "prior", "prior_scale", "prior_power", "temperature", "tempered"}
@@ -48,7 +49,7 @@ def problem_inside(chosen: InSubspace, problem: Problem) -> Problem:
     file = chosen.subspace / "problem.json"
     if not file.is_file():  # a run made in Python, whose draws must fit all the same
         return problem
-    path = json.loads(file.read_text())
+    path = read_json(file)
     mine = json.loads(json.dumps(problem._asdict(), default=str))
     for name in sorted(set(path) & set(mine) - _FREE):
         if path[name] != mine[name]:

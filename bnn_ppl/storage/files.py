@@ -11,6 +11,7 @@ JSON = dict[str, Any]
 
 DRAWS = "draws.zarr"  # in the folder of a run
 METADATA, SPARE = "zarr.json", "zarr.json.copy"  # in draws.zarr
+PROBLEM = "problem.json"  # of a run of the command line: written first, with a name for the run
 STATE, STATE_BEFORE = "state.json", "state-before.json"
 RUN = "run_id"  # drawn when a run begins; its files have it, so that those of another are known
 DTYPES = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}

@@ -18,6 +18,7 @@ import os
 import secrets
 import shutil
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +28,7 @@ import numpy as np
 from bnn_ppl.runtime.files import replace_file
 from bnn_ppl.storage import chunks as files_of
 from bnn_ppl.storage.chunks import CELL_DRAWS, CHECKSUM, Chunks, checksum_of, chunks_of
-from bnn_ppl.storage.files import DRAWS, JSON, METADATA, RUN, SPARE, sealed
+from bnn_ppl.storage.files import DRAWS, JSON, METADATA, PROBLEM, RUN, SPARE, read_json, sealed
 from bnn_ppl.storage.inference_data import inference_data, with_constants
 from bnn_ppl.storage.zarr_reader import nodes, num_draws_of, read_metadata
 
@@ -88,7 +89,7 @@ def create_empty(
         group = root.create_group(name, attributes=dict(draws[name].attrs))
         for variable, array in draws[name].variables.items():
             _create_array(group, str(variable), array, num_draws)
-    _write_metadata(unfinished, _consolidated(unfinished, secrets.token_hex(8)))
+    _write_metadata(unfinished, _consolidated(unfinished, _name_of(folder)))
     if (folder / DRAWS).exists():
         shutil.rmtree(folder / DRAWS)
     unfinished.rename(folder / DRAWS)
@@ -218,6 +219,15 @@ def _write_draw_numbers(chunks: Chunks, length: int) -> None:
     for start in range(0, length, chunks.chunk[0]):
         numbers = np.arange(start, start + chunks.chunk[0], dtype=chunks.dtype)
         files_of.write_whole(chunks, (start // chunks.chunk[0],), numbers)
+
+
+def _name_of(folder: Path) -> str:
+    """Give a new run the name in its problem.json, or one of its own."""
+    with suppress(ValueError):
+        given = read_json(folder / PROBLEM).get(RUN)
+        if isinstance(given, str):
+            return given
+    return secrets.token_hex(8)
 
 
 def _consolidated(path: Path, run: str) -> JSON:
