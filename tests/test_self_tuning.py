@@ -18,7 +18,9 @@ from bnn_ppl import cli
 from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import Method, usual_batch_size, usual_num_steps
-from bnn_ppl.methods.shared.self_paced import RATES, HeldOut, self_paced, usual_lengths
+from bnn_ppl.methods.shared.held_out_rows import HeldOut
+from bnn_ppl.methods.shared.rate_trials import RATES, usual_lengths
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.methods.shared.tuned_steps import slowed_gradient
 from bnn_ppl.sampling import starting_method
 
@@ -163,8 +165,8 @@ def test_a_trial_tells_the_likelihood_from_the_prior(anchored):
         rows = posterior.log_likelihood(state.inner.position, posterior.data)
         fits.append(float(rows.mean()) / 0.5)
         state, _ = step(jax.random.key(0), state, posterior.data)
-    np.testing.assert_allclose(state.pace.first_fit, fits[0], rtol=1e-4)
-    np.testing.assert_allclose(state.pace.fits[0], np.mean(fits[50:]), rtol=1e-4)
+    np.testing.assert_allclose(state.pace.trials.first_fit, fits[0], rtol=1e-4)
+    np.testing.assert_allclose(state.pace.trials.fits[0], np.mean(fits[50:]), rtol=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", [0.01, "adam"])
@@ -242,7 +244,7 @@ def counting(score, most_loss=0.1):
 def test_training_that_predicts_held_out_rows_worse_goes_back_and_ends():
     method, after = counting(lambda count: -0.001 * jnp.abs(count - 1_450.0))
     state = after(10_000)
-    assert state.pace.num_reductions == 4 and state.pace.overfits
+    assert state.pace.num_reductions == 4 and state.pace.held_out.overfits
     assert method.draw(None, state)["w"] == 1_500  # scores are means over 100 steps
     assert state.pace.num_steps < 800 + 6_000
 
@@ -250,7 +252,7 @@ def test_training_that_predicts_held_out_rows_worse_goes_back_and_ends():
 def test_training_goes_on_while_held_out_rows_are_predicted_no_worse():
     _, after = counting(lambda count: -jnp.exp(-0.01 * count))
     state = after(10_000)
-    assert state.pace.num_reductions == 0 and not state.pace.overfits
+    assert state.pace.num_reductions == 0 and not state.pace.held_out.overfits
     assert state.inner == 10_000 - 800
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import bnn_ppl as bnn
 from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.cli.problem import Problem
-from bnn_ppl.methods.shared.self_paced import num_trial_steps
+from bnn_ppl.methods.shared.rate_trials import num_trial_steps
 
 if TYPE_CHECKING:
     import xarray

@@ -25,8 +25,10 @@ from bnn_ppl.methods.shared.held_out_noise import (
     noise_sites,
     with_noise_held_out,
 )
+from bnn_ppl.methods.shared.held_out_rows import HeldOut
 from bnn_ppl.methods.shared.random import gaussian_like
-from bnn_ppl.methods.shared.self_paced import HeldOut, is_costly, self_paced, usual_lengths
+from bnn_ppl.methods.shared.rate_trials import is_costly, usual_lengths
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms

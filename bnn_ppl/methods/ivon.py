@@ -21,8 +21,9 @@ from bnn_ppl.methods.shared.mean_field import (
     prior_normals,
     running_mean,
 )
+from bnn_ppl.methods.shared.rate_trials import rate_of, usual_lengths
 from bnn_ppl.methods.shared.row_groups import over_groups
-from bnn_ppl.methods.shared.self_paced import rate_of, self_paced, usual_lengths
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count

@@ -12,7 +12,8 @@ from bnn_ppl.methods.method import FITTED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.shared.layers import Layer, tapped
 from bnn_ppl.methods.shared.per_example_gradients import row_layers
-from bnn_ppl.methods.shared.self_paced import self_paced, usual_lengths
+from bnn_ppl.methods.shared.rate_trials import usual_lengths
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 

@@ -16,8 +16,9 @@ from bnn_ppl.methods.shared.kl_weight import check_kl_weight
 from bnn_ppl.methods.shared.layers import Layer, Tap, tapped, with_weights
 from bnn_ppl.methods.shared.per_example_gradients import Layers, row_layers
 from bnn_ppl.methods.shared.random import gaussian_like
+from bnn_ppl.methods.shared.rate_trials import usual_lengths
 from bnn_ppl.methods.shared.row_groups import over_groups
-from bnn_ppl.methods.shared.self_paced import self_paced, usual_lengths
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms

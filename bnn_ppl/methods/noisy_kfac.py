@@ -24,7 +24,8 @@ from bnn_ppl.methods.shared.mean_field import (
     likelihood_weight,
     running_mean,
 )
-from bnn_ppl.methods.shared.self_paced import rate_of, self_paced, usual_lengths
+from bnn_ppl.methods.shared.rate_trials import rate_of, usual_lengths
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.branches import where_needed

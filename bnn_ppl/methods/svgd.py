@@ -10,7 +10,8 @@ import optax
 from bnn_ppl.methods.descent import optimizer_of
 from bnn_ppl.methods.method import Counts, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
-from bnn_ppl.methods.shared.self_paced import self_paced, usual_lengths
+from bnn_ppl.methods.shared.rate_trials import usual_lengths
+from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count

@@ -1,10 +1,61 @@
-"""Held-out rows in the record of a run, by which resuming it with others is refused."""
+"""Rows that a chain is not trained on, by which its training ends."""
 
 import zlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+
+
+class HeldOut(NamedTuple):
+    """How training ends by rows that are held out."""
+
+    score: Callable[
+        [dict[str, jax.Array]], jax.Array
+    ]  # their mean log-likelihood in the batch, NaN where it has none
+    most_loss: float  # nats a row below its best at which training goes back: it overfits
+    must_gain: bool  # whether the rate falls also where a window does not raise its best
+
+
+class HeldOutScores(NamedTuple):
+    """Scores of held-out rows while a chain trains."""
+
+    total: jax.Array  # since the last check
+    count: jax.Array  # steps that have scored any
+    best: jax.Array  # mean between two checks
+    best_before: jax.Array  # that at the start of this window
+    overfits: jax.Array  # whether they have been predicted worse while training went on
+
+
+def no_scores() -> HeldOutScores:
+    """Begin before the first score."""
+    zero, least = jnp.zeros((), int), jnp.asarray(-jnp.inf)
+    return HeldOutScores(jnp.zeros(()), zero, least, least, jnp.zeros((), bool))
+
+
+def checked(
+    scores: HeldOutScores, held_out: HeldOut, due: jax.Array
+) -> tuple[HeldOutScores, jax.Array, jax.Array]:
+    """Compare the scores since the last check, if one is due, with the best.
+
+    Returns
+    -------
+    tuple[HeldOutScores, jax.Array, jax.Array]
+        The scores; whether these are the best; whether they are so much worse that it overfits.
+    """
+    due &= scores.count > 0
+    score = scores.total / scores.count
+    better = due & (score > scores.best)
+    worse = due & ~(score > scores.best - held_out.most_loss)
+    scores = scores._replace(
+        total=jnp.where(due, 0.0, scores.total),
+        count=jnp.where(due, 0, scores.count),
+        best=jnp.where(better, score, scores.best),
+        overfits=scores.overfits | worse,
+    )
+    return scores, better, worse
 
 
 def described(rows: tuple[Any, Any]) -> str:
