@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+Objective = Callable[[dict[str, jax.Array]], jax.Array]
+
 
 class HeldOut(NamedTuple):
     """How training ends by rows that are held out."""
 
-    score: Callable[
-        [dict[str, jax.Array]], jax.Array
-    ]  # their mean log-likelihood in the batch, NaN where it has none
+    score: Objective  # their mean log-likelihood in the batch, NaN where it has none
     most_loss: float  # nats a row below its best at which training goes back: it overfits
     must_gain: bool  # whether the rate falls also where a window does not raise its best
 
@@ -23,7 +23,7 @@ class HeldOutScores(NamedTuple):
     """Scores of held-out rows while a chain trains."""
 
     total: jax.Array  # since the last check
-    count: jax.Array  # steps that have scored any
+    steps: jax.Array  # that have scored any
     best: jax.Array  # mean between two checks
     best_before: jax.Array  # that at the start of this window
     overfits: jax.Array  # whether they have been predicted worse while training went on
@@ -45,13 +45,13 @@ def checked(
     tuple[HeldOutScores, jax.Array, jax.Array]
         The scores; whether these are the best; whether they are so much worse that it overfits.
     """
-    due &= scores.count > 0
-    score = scores.total / scores.count
+    due &= scores.steps > 0
+    score = scores.total / scores.steps
     better = due & (score > scores.best)
     worse = due & ~(score > scores.best - held_out.most_loss)
     scores = scores._replace(
         total=jnp.where(due, 0.0, scores.total),
-        count=jnp.where(due, 0, scores.count),
+        steps=jnp.where(due, 0, scores.steps),
         best=jnp.where(better, score, scores.best),
         overfits=scores.overfits | worse,
     )

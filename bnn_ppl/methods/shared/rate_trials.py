@@ -90,7 +90,8 @@ def num_trial_steps(budget: Any, lengths: Lengths = USUAL) -> jax.Array:
     return len(RATES) * trial_length(budget, lengths)
 
 
-def trial_length(budget: jax.Array, lengths: Lengths) -> jax.Array:
+def trial_length(budget: Any, lengths: Lengths = USUAL) -> jax.Array:
+    """Count the steps of a trial."""
     least = min(_LEAST_TRIAL, lengths.trial)
     return jnp.clip(budget // _TRIAL_SHARE, least, lengths.trial)
 

@@ -8,7 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.method import Method
-from bnn_ppl.methods.shared.held_out_rows import HeldOut, HeldOutScores, checked, no_scores
+from bnn_ppl.methods.shared.held_out_rows import (
+    HeldOut,
+    HeldOutScores,
+    Objective,
+    checked,
+    no_scores,
+)
 from bnn_ppl.methods.shared.rate_trials import (
     RATES,
     USUAL,
@@ -24,7 +30,6 @@ from bnn_ppl.methods.shared.rate_trials import (
 from bnn_ppl.runtime.branches import where_needed
 
 Tree = Any
-Objective = Callable[[dict[str, jax.Array]], jax.Array]
 Prior = Callable[[Tree, Any], jax.Array]
 Update = Callable[[jax.Array, Tree, Any, jax.Array], tuple[Tree, dict[str, jax.Array]]]
 
@@ -163,8 +168,8 @@ def with_budget(
     budget = jnp.asarray(num_steps, int)
     trials = num_trial_steps(budget, lengths)
     window = max(lengths.window, least_steps)
-    windows = {"window_start": trials, "window_end": trials + window}
-    return state._replace(pace=state.pace._replace(budget=budget, **windows))
+    pace = state.pace._replace(budget=budget, window_start=trials, window_end=trials + window)
+    return state._replace(pace=pace)
 
 
 def step(
@@ -249,7 +254,7 @@ def _observed(
         total_fit=pace.total_fit
         + jnp.where(counts & early, jnp.nan_to_num(fit, nan=-jnp.inf), 0.0),
         held_out=scores._replace(
-            total=scores.total + jnp.where(scored, held_out, 0.0), count=scores.count + scored
+            total=scores.total + jnp.where(scored, held_out, 0.0), steps=scores.steps + scored
         ),
         trials=trials._replace(
             first=jnp.where(is_first, objective, trials.first),
@@ -351,7 +356,7 @@ def _next_window(training: Training, pace: Pace, before: jax.Array) -> Pace:
         total=jnp.zeros(()),
         total_fit=jnp.zeros(()),
         held_out=pace.held_out._replace(
-            total=jnp.zeros(()), count=jnp.zeros_like(pace.held_out.count)
+            total=jnp.zeros(()), steps=jnp.zeros_like(pace.held_out.steps)
         ),
         before=before,
         window_start=pace.num_steps,
