@@ -19,7 +19,8 @@ from bnn_ppl.analysis.compare import compare
 from bnn_ppl.analysis.from_numpyro import from_numpyro
 from bnn_ppl.analysis.guide import guide
 from bnn_ppl.analysis.linearised import linearised
-from bnn_ppl.analysis.predict import function_draws, predict, predictive_draws
+from bnn_ppl.analysis.predict import function_draws, predict
+from bnn_ppl.analysis.predictive_draws import predictive_draws
 from bnn_ppl.analysis.prior_draws import prior_draws
 from bnn_ppl.analysis.quantiles import predict_quantiles
 from bnn_ppl.analysis.verdict import Verdict, verdict

@@ -80,7 +80,7 @@ def test_a_run_says_where_data_are_from_but_for_a_file_that_is_named(folder):
 def by_hand(path, rows):
     """Predict rows with the Python functions, in the units of training."""
     run = reopen(path)
-    return run, bnn.predict(run.predicting, run.draws, rows(run.data))
+    return run, bnn.predict(run.posterior, run.draws, rows(run.data))
 
 
 def standardised(data):
@@ -300,7 +300,7 @@ def test_laplace_predicts_linearised_in_closed_form_or_sampled(folder, capsys):
     expected = {
         "linearised": bnn.predict(bnn.linearised(run.posterior, draws), draws, test),
         "closed_form": bnn.predict_closed_form(run.posterior, draws, test),
-        "sampled": bnn.predict(run.posterior, draws, test),
+        "sampled": bnn.predict(run.posterior, draws, test, predictive="sampled"),
     }
     means = {}
     for form, prediction in expected.items():
@@ -312,7 +312,7 @@ def test_laplace_predicts_linearised_in_closed_form_or_sampled(folder, capsys):
     capsys.readouterr()
     with pytest.raises(SystemExit):
         cli.main(["predict", "here", "--predictive", "closed_form"])
-    words = "got predictive='closed_form' for sgld with 2 chains, expected laplace with one"
+    words = "got draws of sgld to predict in closed form, expected those of laplace"
     assert words in capsys.readouterr().err
 
 

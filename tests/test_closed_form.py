@@ -13,7 +13,6 @@ from targets import NOISE, linear_regression
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.closed_form import log_probit
-from bnn_ppl.analysis.predictives import predict_in_form, quantiles_in_form
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)
@@ -61,7 +60,7 @@ def test_of_a_linear_regression_it_is_the_exact_predictive():
     assert set(found) == set(expected)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-8, err_msg=name)
-    quantiles = quantiles_in_form("closed_form", posterior, draws, x, (0.05, 0.5))
+    quantiles = bnn.predict_quantiles(posterior, draws, x, (0.05, 0.5), predictive="closed_form")
     np.testing.assert_allclose(quantiles, [law.ppf(0.05), law.ppf(0.5)], rtol=1e-8)
 
 
@@ -161,13 +160,13 @@ def test_of_a_network_it_is_near_the_average_of_its_linearised_draws():
     draws = fitted(posterior, 2000)
     y = np.arange(6) % 3
     found = bnn.predict_closed_form(posterior, draws, (NEW, y))
-    expected = predict_in_form(None, posterior, draws, (NEW, y))
+    expected = bnn.predict(posterior, draws, (NEW, y))
     assert np.abs(found["probs"] - expected["probs"]).max() < 0.1
     np.testing.assert_allclose(found["probs"].sum("class"), 1)
     chosen = found["probs"].values[np.arange(6), y]
     np.testing.assert_allclose(found["log_prob"], np.log(chosen))
     np.testing.assert_allclose(found["entropy"], bnn.metrics.entropy(found))
-    sampled = predict_in_form("sampled", posterior, draws, (NEW, None))
+    sampled = bnn.predict(posterior, draws, NEW, predictive="sampled")
     assert np.abs(sampled["probs"] - expected["probs"]).max() > 0.02  # of another network
 
 
@@ -176,12 +175,10 @@ def test_other_draws_are_refused(form):
     target = linear_regression(1.0, "posterior")
     posterior = bnn.condition(target.model, target.data)
     draws = bnn.prior_draws(jax.random.key(0), posterior, 2)
-    with pytest.raises(
-        ValueError, match=f"got predictive='{form}' for .* expected laplace with one"
-    ):
-        predict_in_form(form, posterior, draws, target.data)
+    with pytest.raises(ValueError, match="got .*draws of None .*expected those of laplace"):
+        bnn.predict(posterior, draws, target.data, predictive=form)
     with pytest.raises(ValueError, match="got predictive='exact', expected one of 'linearised'"):
-        predict_in_form("exact", posterior, draws, target.data)
+        bnn.predict(posterior, draws, target.data, predictive="exact")
 
 
 def test_a_run_without_its_covariance_is_refused():

@@ -526,13 +526,13 @@ REFUSED = {
         lambda posterior, draws: bnn.predict(posterior, draws, (X, np.full(11, "a"))),
         "got y of dtype <U1, expected numbers: encode it first",
     ),
-    "x alone": (
-        lambda posterior, draws: bnn.predict(posterior, draws, X),
-        r"got data of type ndarray, expected a pair \(x, y\), or \(x, None\)",
+    "inputs of another form": (
+        lambda posterior, draws: bnn.function_draws(posterior, draws, {"x": X}),
+        r"got inputs x of shapes \{'x': \(11, 3\)\}, expected what .* have, \(11, 3\)",
     ),
-    "x and y as inputs": (
-        lambda posterior, draws: bnn.function_draws(posterior, draws, (X, LABELS)),
-        r"got inputs x of shapes \(\(11, 3\), \(11,\)\), expected what .* have, \(11, 3\)",
+    "rows that differ in length": (
+        lambda posterior, draws: bnn.predict(posterior, draws, [[1.0, 2.0, 3.0], [1.0], [2.0]]),
+        r"got x as a list whose rows differ in length, expected an array",
     ),
     "one row as inputs": (
         lambda posterior, draws: bnn.predict(posterior, draws, (X[0], None)),

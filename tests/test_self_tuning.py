@@ -15,7 +15,6 @@ from targets import linear_regression
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import Method, usual_batch_size, usual_num_steps
 from bnn_ppl.methods.shared.held_out_rows import HeldOut
@@ -600,21 +599,6 @@ def test_a_chain_lost_along_the_path_of_swag_is_brought_back():
     lost = state._replace(inner=state.inner._replace(chain=away))
     state, info = warmup(jax.random.key(30), lost, posterior.data)
     assert info["diverging"] and np.isfinite(state.moments.mean["w"]).all()
-
-
-@pytest.mark.thorough
-def test_a_laplace_approximation_is_predicted_with_linearised():
-    x = np.linspace(-1, 1, 30)[:, None]
-    net = partial(bnn.nets.MLP, 1, (5,), 1)
-    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 0.1), (x, x[:, 0]))
-    draws = run(posterior, bnn.laplace(posterior), num_chains=1, num_draws=30)
-    expected = bnn.predict(bnn.linearised(posterior, draws), draws, (x, None))["mean"]
-    found = bnn.predict(for_prediction(posterior, draws), draws, (x, None))["mean"]
-    np.testing.assert_array_equal(found, expected)
-    assert np.abs(expected - bnn.predict(posterior, draws, (x, None))["mean"]).max() > 1e-4
-    assert for_prediction(posterior, run(posterior, bnn.laplace(posterior))) is posterior
-    draws.attrs["method"] = "mfvi"
-    assert for_prediction(posterior, draws) is posterior
 
 
 @pytest.mark.thorough

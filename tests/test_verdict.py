@@ -356,15 +356,6 @@ def test_fits_say_how_training_ended(posterior):
     assert "1,000 steps at the given rate" in bnn.verdict(posterior, rate).text
 
 
-def test_a_single_laplace_says_what_predicts_with_it(posterior):
-    def told(chains, **attrs):
-        draws = drawn(shape=(chains, 100), draws_from="gaussian", thin=0, **attrs)
-        return "predict with linearised(posterior, draws)" in bnn.verdict(posterior, draws).text
-
-    assert told(1, method="laplace")
-    assert not told(2, method="laplace") and not told(1, method="mfvi")
-
-
 def test_fits_far_below_the_point_they_started_from(posterior):
     wide = fitted(noise=0.5, training_ended=1, start_log_likelihood=0.9)
     found = bnn.verdict(posterior, wide)

@@ -11,13 +11,14 @@ import numpy as np
 from scipy.special import logsumexp
 
 from bnn_ppl.analysis import metrics
+from bnn_ppl.analysis.predictives import predicting
 from bnn_ppl.analysis.recomputed import sites_to_predict
 from bnn_ppl.analysis.running_average import adder
-from bnn_ppl.model.checks import rows_to_predict
+from bnn_ppl.model.checks import rows_to_score
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.runtime.progress import Report, reporting
-from bnn_ppl.storage.inference_data import in_blocks, weights_of, with_points_of
+from bnn_ppl.storage.inference_data import in_blocks, weights_of
 
 if TYPE_CHECKING:
     import arviz
@@ -102,11 +103,10 @@ def chain_budget(
         If there are no draws or they lack a site, y is missing or not one number per row, or a
         number of chains or draws is below 1 or above what the draws have.
     """
-    x, y = rows_to_predict(posterior, data)
-    if y is None or y.ndim != 1:
-        got = "no y" if y is None else f"y of shape {y.shape}"
-        raise ValueError(f"got {got}, expected one number per row to score against: pass (x, y)")
-    posterior = with_points_of(draws, posterior)
+    x, y = rows_to_score(posterior, data)
+    if y.ndim != 1:
+        raise ValueError(f"got y of shape {y.shape}, expected one number per row to score against")
+    posterior = predicting(posterior, draws)
     sites = sites_to_predict(posterior, draws)
     all_chains, all_draws = next(iter(sites.values())).shape[:2]
     chains = _numbers("num_chains", num_chains, all_chains, _EVERY_NUMBER)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import entr, ndtri
+from jax.scipy.special import entr, logsumexp
 
 from bnn_ppl.analysis.per_draw import Array, Tree, each_output, probs_or_mean, row_dims
-from bnn_ppl.analysis.quantiles import check_levels
+from bnn_ppl.analysis.rows_in_parts import rows_of
 from bnn_ppl.methods.shared.block_gaussian import blocks_of
 from bnn_ppl.methods.shared.covariance_blocks import Block
 from bnn_ppl.methods.shared.layer_calls import called_layers
 from bnn_ppl.model.arguments import check_arguments
-from bnn_ppl.model.checks import rows_to_predict
+from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import innermost
 from bnn_ppl.runtime.devices import products_in
@@ -39,12 +39,12 @@ class Gaussian(NamedTuple):
     mean, covariance
         Of the means of y (k,), or of the logits (classes,).
     noise
-        Covariance of the noise (k, k); zeros (0, 0) for classes.
+        Covariance of the noise (k, k); None for classes.
     """
 
     mean: Array
     covariance: Array
-    noise: Array
+    noise: Array | None
 
 
 def predict_closed_form(
@@ -69,14 +69,16 @@ def predict_closed_form(
     as the softmax does not. The form with :math:`S_{cc}` alone (Gibbs, 1998; Daxberger et al.,
     2021) leaves out how the logits vary together.
 
+    The prediction of several chains is the average over them: a mixture of Laplace approximations.
+
     Parameters
     ----------
     posterior
         The posterior that was approximated.
     draws
-        From :func:`bnn_ppl.laplace` with one chain, of which the fitted distribution is used.
+        From :func:`bnn_ppl.laplace`, of which the fitted distributions are used.
     data
-        A pair (x, y) or (x, None). y is in the units of training.
+        Inputs x, a pair (x, y) or (x, None), as for :func:`bnn_ppl.predict`.
 
     Returns
     -------
@@ -89,47 +91,73 @@ def predict_closed_form(
     TypeError
         If posterior or draws are of another type.
     ValueError
-        If the draws are not of one Laplace approximation, the likelihood is neither Gaussian nor of
+        If the draws are not of a Laplace approximation, the likelihood is neither Gaussian nor of
         classes, one to a row, or as :func:`bnn_ppl.predict`.
     """
+    (prediction,) = closed_form_parts(posterior, draws, data, None)
+    return prediction
+
+
+def closed_form_parts(
+    posterior: Posterior, draws: "arviz.InferenceData", data: Any, batch_size: int | None
+) -> Iterator["xarray.Dataset"]:
+    """Predict as :func:`predict_closed_form` does, so many rows at a time."""
+    for columns in _columns_of_parts(posterior, draws, data, batch_size):
+        yield _dataset({name: np.asarray(values) for name, values in _averaged(columns).items()})
+
+
+def closed_form_gaussians(
+    posterior: Posterior, draws: "arviz.InferenceData", x: Any
+) -> dist.Distribution:
+    """Give the Gaussians (chain, row, ...) of y whose average is the closed form."""
+    (columns,) = _columns_of_parts(posterior, draws, checked_inputs(posterior, x), None)
+    if "mean" not in columns[0]:
+        raise ValueError("got a likelihood of classes, expected one of real numbers: use predict")
+    means = jnp.stack([each["mean"] for each in columns])
+    return dist.Normal(means, jnp.sqrt(jnp.stack([each["variance"] for each in columns])))
+
+
+def _columns_of_parts(
+    posterior: Posterior, draws: Any, data: Any, batch_size: int | None
+) -> Iterator[list[dict[str, Array]]]:
+    """Predict part by part of the rows: what each chain alone predicts, by name."""
     check_arguments(posterior=posterior, draws=draws)
     posterior = with_points_of(draws, posterior)
-    x, y = rows_to_predict(posterior, data)
-    rows = jax.tree.map(lambda leaf: leaf[:1], x)
-    position, blocks, factors = _fitted(posterior, draws)
+    num_rows, size, part = rows_of(posterior, data, batch_size)
+    blocks, fits = _fitted(posterior, draws)
     with products_in(posterior.precision):
-        of_classes = _of_classes(posterior, position, rows)
-        found = jax.jit(partial(_outputs, posterior, blocks))(position, factors, x)
-        columns = (_classes if of_classes else _reals)(found, y)
-    return _dataset({name: np.asarray(values) for name, values in columns.items()})
-
-
-def closed_form_quantiles(prediction: "xarray.Dataset", quantiles: Any) -> np.ndarray:
-    """Quantiles (quantiles, rows, ...) of a Gaussian prediction of :func:`predict_closed_form`."""
-    levels = np.asarray(ndtri(check_levels(quantiles)))
-    mean, sd = prediction["mean"].values, np.sqrt(prediction["variance"].values)
-    return mean + levels.reshape(-1, *[1] * mean.ndim) * sd
+        few = jax.tree.map(lambda leaf: leaf[:1], posterior.examples[0])
+        columns = _classes if _of_classes(posterior, fits[0][0], few) else _reals
+        outputs = jax.jit(partial(_outputs, posterior, blocks))
+    for start in range(0, num_rows, size):
+        x, y = part(start)
+        with products_in(posterior.precision):
+            yield [columns(outputs(*fit, x), y) for fit in fits]
 
 
 # --- the Gaussian of the outputs
 
 
-def _fitted(posterior: Posterior, draws: Any) -> tuple[Tree, list[Block], list[Any]]:
-    """Give the fitted position, the blocks of its covariance, and the factors of each."""
-    if draws.attrs.get("method") != "laplace" or draws["posterior"].sizes["chain"] != 1:
-        got = f"{draws['posterior'].sizes['chain']} chains of {draws.attrs.get('method')}"
-        raise ValueError(f"got {got} to predict in closed form, expected laplace with one chain")
-    fitted: Mapping[str, Array] = {
-        str(name): jnp.asarray(values.values[0], float) for name, values in draws["fitted"].items()
-    }
+def _fitted(posterior: Posterior, draws: Any) -> tuple[list[Block], list[tuple[Tree, list[Any]]]]:
+    """Give the blocks of the covariance; by chain, the fitted position and the blocks' factors."""
+    if (method := draws.attrs.get("method")) != "laplace":
+        raise ValueError(
+            f"got draws of {method} to predict in closed form, expected those of laplace: predict "
+            "with the draws"
+        )
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     few = jax.tree.map(lambda leaf: leaf[:2], posterior.examples)
     structure = json.loads(draws.attrs["settings"])["structure"]
     layers = called_layers(posterior, shapes, few)
     blocks = blocks_of(posterior, structure, layers, shapes, set())
     try:
-        position = {site: fitted[f"{site}.loc"] for site in shapes}
-        return position, blocks, [block.recorded(fitted) for block in blocks]
+        fits = []
+        for chain in range(draws["posterior"].sizes["chain"]):
+            own = draws["fitted"].isel(chain=chain)
+            fitted = {str(name): jnp.asarray(each.values, float) for name, each in own.items()}
+            position = {site: fitted[f"{site}.loc"] for site in shapes}
+            fits.append((position, [block.recorded(fitted) for block in blocks]))
+        return blocks, fits
     except KeyError as error:
         raise ValueError(
             f"got a run of laplace without {error}, expected the covariance of this posterior: "
@@ -146,7 +174,7 @@ def _outputs(
     def of_row(x: Tree) -> Gaussian:
         row = jax.tree.map(lambda leaf: leaf[None], x)
 
-        def outputs(own: Tree) -> tuple[Array, Array]:
+        def outputs(own: Tree) -> tuple[Array, Array | None]:
             mean, noise = _mean_and_noise(_at(posterior, position | own, row))
             return mean, noise
 
@@ -188,7 +216,7 @@ def _of_classes(posterior: Posterior, position: Tree, rows: Tree) -> bool:
     )
 
 
-def _mean_and_noise(distribution: dist.Distribution) -> tuple[Array, Array]:
+def _mean_and_noise(distribution: dist.Distribution) -> tuple[Array, Array | None]:
     """Give the logits of a row, or the means and the covariance of the noise of its outputs."""
     if probs_or_mean(distribution)[0] == "mean":
         mean = distribution.mean[0]
@@ -198,21 +226,22 @@ def _mean_and_noise(distribution: dist.Distribution) -> tuple[Array, Array]:
     logits = innermost(distribution).logits
     if logits.ndim == len(distribution.shape()):  # of a Bernoulli, against 0
         logits = jnp.stack([jnp.zeros_like(logits), logits], -1)
-    return logits.reshape(-1, logits.shape[-1])[0], jnp.zeros((0, 0))
+    return logits.reshape(-1, logits.shape[-1])[0], None
 
 
 # --- its predictions
 
 
 def _reals(found: Gaussian, y: Array | None) -> dict[str, Array]:
+    assert found.noise is not None
     covariance = found.covariance + found.noise
     own, noise, both = (
         jnp.diagonal(matrix, axis1=1, axis2=2)
         for matrix in (found.covariance, found.noise, covariance)
     )
     columns = {"mean": found.mean, "variance": both, "epistemic_variance": own}
-    columns["entropy"] = 0.5 * jnp.log(2 * math.pi * math.e * both)
-    columns["expected_entropy"] = 0.5 * jnp.log(2 * math.pi * math.e * noise)
+    columns["entropy"] = _gaussian_entropy(both)
+    columns["expected_entropy"] = _gaussian_entropy(noise)
     columns["mutual_information"] = columns["entropy"] - columns["expected_entropy"]
     if found.mean.shape[1] == 1:
         columns = {name: values[:, 0] for name, values in columns.items()}
@@ -231,6 +260,29 @@ def _classes(found: Gaussian, y: Array | None) -> dict[str, Array]:
     if y is not None:
         columns["log_prob"] = jnp.take_along_axis(logs, y.astype(int)[:, None], 1)[:, 0]
     return columns
+
+
+def _averaged(chains: list[dict[str, Array]]) -> dict[str, Array]:
+    """Average predictions over chains, as those of :func:`bnn_ppl.predict` over draws."""
+    if len(chains) == 1:
+        return chains[0]
+    each = {name: jnp.stack([own[name] for own in chains]) for name in chains[0]}
+    columns = {name: values.mean(0) for name, values in each.items()}
+    if "probs" in each:
+        columns["entropy"] = entr(columns["probs"]).sum(1)
+    else:
+        between = each["mean"].var(0)
+        columns["variance"] += between
+        columns["epistemic_variance"] += between
+        columns["entropy"] = _gaussian_entropy(columns["variance"])
+    columns["mutual_information"] = columns["entropy"] - columns["expected_entropy"]
+    if "log_prob" in each:
+        columns["log_prob"] = logsumexp(each["log_prob"], axis=0) - math.log(len(chains))
+    return columns
+
+
+def _gaussian_entropy(variance: Array) -> Array:
+    return 0.5 * jnp.log(2 * math.pi * math.e * variance)
 
 
 def log_probit(logits: Array, covariance: Array) -> Array:

@@ -13,12 +13,13 @@ import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis.per_draw import each_output, of_draws
+from bnn_ppl.analysis.predictives import predicting
 from bnn_ppl.analysis.recomputed import sites_to_predict
-from bnn_ppl.model.checks import rows_to_predict
+from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.runtime.progress import reporting
-from bnn_ppl.storage.inference_data import in_blocks, weights_of, with_points_of
+from bnn_ppl.storage.inference_data import in_blocks, weights_of
 
 if TYPE_CHECKING:
     import arviz
@@ -84,8 +85,8 @@ def function_correlations(
     ValueError
         If the draws lack a site, there are fewer than 2 of them, or the output does not exist.
     """
-    x, _ = rows_to_predict(posterior, (x, None))
-    posterior = with_points_of(draws, posterior)
+    x = checked_inputs(posterior, x)
+    posterior = predicting(posterior, draws)
     sites = sites_to_predict(posterior, draws)
     weights = weights_of(draws)
     if weights.size < 2:

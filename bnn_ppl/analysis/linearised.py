@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax.tree_util import Partial
 from numpyro.distributions import Distribution
 
+from bnn_ppl.analysis.recomputed import CENTRE
 from bnn_ppl.model.network import changed_networks
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Values
@@ -26,32 +29,33 @@ def linearised(
 
     A Gaussian about a mode with the Gauss-Newton curvature approximates the posterior of this
     linearised network rather than of the original one, in which its draws can predict badly (Immer
-    et al., 2021). So predict with draws from :func:`bnn_ppl.laplace` by::
+    et al., 2021). So draws from :func:`bnn_ppl.laplace` predict like this by default, which is the
+    same as::
 
         predict(linearised(posterior, draws), draws, data)
 
-    Sites outside networks keep their drawn values.
+    Each chain has its own weights w*, and their average is that of a mixture of Laplace
+    approximations. Sites outside networks keep their drawn values.
 
     Parameters
     ----------
     posterior
         The posterior that was approximated.
     values
-        The weights w*: a dict of arrays by site, or an InferenceData with one chain, whose fitted
-        mean is used if there is one, else its only draw.
+        The weights w*: a dict of arrays by site, or an InferenceData, of which each chain has its
+        fitted mean if there is one, else its only draw.
 
     Returns
     -------
     Posterior
         The same except for ``predictive(values, x)``; densities remain those of the original
-        network.
+        network. Linearised about several chains, it predicts with draws of as many.
 
     Raises
     ------
     ValueError
         If a site is missing or has another shape, the network has batch normalisation in train
-        mode, or there are several chains or, without a fitted
-        distribution, several draws.
+        mode, or there are several draws without a fitted distribution.
     """
     if hasattr(values, "posterior"):
         posterior = with_points_of(values, posterior)
@@ -60,39 +64,26 @@ def linearised(
             f"got the BatchNorm {posterior.batch_statistics.layers[0]} in train mode to linearise, "
             "expected fixed statistics: pass a trained network after .eval()"
         )
-    centre = _checked(posterior.whole, _values(posterior.whole, values))
+    each = [_checked(posterior.whole, own) for own in _values(posterior.whole, values)]
+    centres = {site: jnp.stack([own[site] for own in each]) for site in each[0]}
     # Only this function is captured, not the posterior: `predict` caches programs by it, and the
-    # cache must not keep the data alive.
-    of_network = posterior.predictive
-
-    def predictive(values: Values, x: Any) -> Distribution:
-        with changed_networks(_linearised_about(centre)):
-            return of_network(values, x)
-
-    return posterior._replace(predictive=predictive, open_scale=None)
+    # cache must not keep the data alive. The centres are numbers of a program, not constants.
+    predictive = Partial(_predictive, posterior.predictive, centres)
+    return posterior._replace(predictive=predictive, open_scale=None, centres=len(each))
 
 
-def for_prediction(
-    posterior: Posterior, draws: "arviz.InferenceData", predictive: str | None = None
-) -> Posterior:
-    """Linearise for draws of a single Laplace approximation of all weights; others predict as are.
-
-    With `predictive` "linearised" other draws are refused; with "sampled" nothing is linearised.
-    """
-    method, num_chains = draws.attrs.get("method"), draws["posterior"].sizes["chain"]
-    single = is_single_laplace(draws)
-    if predictive not in (None, "sampled") and not single:
+def _predictive(of_network: Callable, centres: Values, values: Values, x: Any) -> Distribution:
+    count = len(next(iter(centres.values())))
+    if count > 1 and CENTRE not in values:
         raise ValueError(
-            f"got predictive={predictive!r} for {method} with {num_chains} chains, expected "
-            "laplace with one: use 'sampled'"
+            f"got values of a draw for a posterior linearised about {count} chains, expected the "
+            "chain too: linearise about one, draws.isel(chain=[0])"
         )
-    return linearised(posterior, draws) if single and predictive != "sampled" else posterior
-
-
-def is_single_laplace(draws: "arviz.InferenceData") -> bool:
-    """Whether draws are of a single Laplace approximation of all weights."""
-    of_all_weights = draws.attrs.get("method") == "laplace" and "subspace" not in draws.attrs
-    return of_all_weights and draws["posterior"].sizes["chain"] == 1
+    number = values.get(CENTRE, 0)
+    centre = {site: each[number] for site, each in centres.items()}
+    own = {site: value for site, value in values.items() if site != CENTRE}
+    with changed_networks(_linearised_about(centre)):
+        return of_network(own, x)
 
 
 def _linearised_about(centre: Values) -> Callable[[str, nnx.Module], Callable]:
@@ -120,26 +111,32 @@ def _linearised_about(centre: Values) -> Callable[[str, nnx.Module], Callable]:
     return change
 
 
-def _values(posterior: Posterior, given: Any) -> Mapping[str, Any]:
+def _values(posterior: Posterior, given: Any) -> list[Mapping[str, Any]]:
+    """Give the values of each chain's centre."""
     if not hasattr(given, "posterior"):
-        return given
-    sites = list(posterior.prior_std)
-    if "fitted" in given and f"{sites[0]}.loc" in given["fitted"]:
-        _check_count("chains", given["fitted"].sizes["chain"])
-        locs = {site: jnp.asarray(given["fitted"][f"{site}.loc"].values[0]) for site in sites}
-        return posterior.constrain(locs)
+        return [given]
     draws = sites_of(posterior, given)
-    for name, count in zip(("chains", "draws"), draws[sites[0]].shape[:2], strict=True):
-        _check_count(name, count)
-    return {site: values.values[0, 0] for site, values in draws.items()}
-
-
-def _check_count(name: str, count: int) -> None:
-    if count != 1:
+    num_chains, num_draws = next(iter(draws.values())).shape[:2]
+    if has_centres(posterior, given):
+        locs = {site: np.asarray(given["fitted"][f"{site}.loc"]) for site in posterior.prior_std}
+        return [
+            posterior.constrain({site: jnp.asarray(loc[chain]) for site, loc in locs.items()})
+            for chain in range(num_chains)
+        ]
+    if num_draws != 1:
         raise ValueError(
-            f"got {count} {name} to linearise about, expected one: select it by "
-            "draws.isel(chain=[0], draw=[0])"
+            f"got {num_draws} draws without a fitted mean to linearise about, expected one of each "
+            "chain: select it by draws.isel(draw=[0])"
         )
+    only = {site: each.values[:, 0] for site, each in draws.items()}
+    return [{site: each[chain] for site, each in only.items()} for chain in range(num_chains)]
+
+
+def has_centres(posterior: Posterior, draws: Any) -> bool:
+    """Whether draws hold the mean of a fitted distribution for each site of a posterior."""
+    return "fitted" in draws and all(
+        f"{site}.loc" in draws["fitted"] for site in posterior.whole.prior_std
+    )
 
 
 def _checked(posterior: Posterior, values: Mapping[str, Any]) -> Values:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from bnn_ppl.analysis.at_inputs import at_inputs, known_of_inputs
+from bnn_ppl.analysis.recomputed import CENTRE
 from bnn_ppl.model.features import worthwhile_part
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
@@ -26,14 +27,17 @@ def of_draws(
 ) -> Callable[[Tree], dist.Distribution]:
     """Predict x with each draw of a block.
 
-    What x alone decides is computed here, once, unless it is known from :func:`known_of`.
+    What x alone decides is computed here, once, unless it is known from :func:`known_of`. The draws
+    are of one chain where each chain has a centre: x then decides all that the centre predicts.
     """
-    return at_inputs(predictive, jax.tree.map(lambda leaf: leaf[0], block), x, known)
+    first = jax.tree.map(lambda leaf: leaf[0], block)
+    centre = {CENTRE: first[CENTRE]} if CENTRE in first else {}
+    return at_inputs(lambda values, x: predictive(values | centre, x), first, x, known)
 
 
 def known_of(posterior: Posterior, block: Tree, x: Tree) -> list[Array] | None:
     """Compute for all blocks of draws, if that pays, what x alone decides."""
-    if worthwhile_part(posterior) is None:
+    if posterior.centres > 1 or worthwhile_part(posterior) is None:
         return None
     return compiled(_known, posterior)(block, x)
 

@@ -1,13 +1,13 @@
-"""Predictions averaged over draws; each draw's own, for diagnosis; draws of y, for ArviZ."""
+"""Predictions averaged over draws, and each draw's own, for diagnosis."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from bnn_ppl.analysis.closed_form import closed_form_parts
 from bnn_ppl.analysis.mixing import Mixing, mixing_of
 from bnn_ppl.analysis.per_draw import (
     Array,
@@ -20,21 +20,17 @@ from bnn_ppl.analysis.per_draw import (
     probs_or_mean,
     row_dims,
 )
+from bnn_ppl.analysis.predictives import predicting
 from bnn_ppl.analysis.recomputed import sites_to_predict
 from bnn_ppl.analysis.rows_in_parts import rows_of, written
 from bnn_ppl.analysis.running_average import Sums, adder, dataset_of
+from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
-from bnn_ppl.model.checks import checked_inputs, rows_to_predict
+from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.runtime.warned import warn
-from bnn_ppl.storage.inference_data import (
-    in_blocks,
-    inference_data,
-    weights_of,
-    with_groups,
-    with_points_of,
-)
+from bnn_ppl.storage.inference_data import in_blocks, inference_data, weights_of
 
 if TYPE_CHECKING:
     import arviz
@@ -46,6 +42,7 @@ def predict(
     draws: "arviz.InferenceData",
     data: Any,
     *,
+    predictive: PredictiveForm | None = None,
     batch_size: int | None = None,
     folder: str | Path | None = None,
 ) -> "xarray.Dataset":
@@ -57,15 +54,19 @@ def predict(
     Parameters
     ----------
     posterior
-        The posterior that was sampled. For draws of :func:`bnn_ppl.laplace` pass
-        ``linearised(posterior, draws)``, as the command line and the estimators do: averaged over
-        the network itself, such draws can predict badly.
+        The posterior that was sampled.
     draws
         From :func:`bnn_ppl.run`, or any InferenceData with the model's sites. Draws have equal
         weights unless ``sample_stats`` holds ``log_weight``; chains always have.
     data
-        A pair (x, y) or (x, None), or rows on disk, from :func:`bnn_ppl.data.stream`. y is in the
-        units of training.
+        Inputs x, a pair (x, y) or (x, None), or rows on disk, from :func:`bnn_ppl.data.stream`.
+        Arrays, or data frames or lists of numbers; y is in the units of training.
+    predictive
+        What draws predict with: "sampled" the network itself; "linearised" the network linearised
+        about the fitted mean of the draw's chain (:func:`bnn_ppl.linearised`); "closed_form" does
+        without draws (:func:`bnn_ppl.predict_closed_form`). By default what the draws are made for:
+        "linearised" for :func:`bnn_ppl.laplace`, whose draws can predict badly with the network
+        itself; otherwise "sampled".
     batch_size
         Rows at a time; all at once by default, 1,024 of a stream.
     folder
@@ -91,18 +92,27 @@ def predict(
         If posterior or draws are of another type.
     ValueError
         If the draws lack a site, x and y differ in length, x or y differ in structure, shape or
-        dtype from the training data, or `batch_size` is below 1.
+        dtype from the training data, `batch_size` is below 1, or `predictive` is unknown or needs
+        a fitted distribution that the draws do not have.
     FileExistsError
         If `folder` exists.
     """
-    if folder is None:
-        return _predict(posterior, draws, data, batch_size, keep_each=False)[0]
     import xarray
 
+    check_arguments(posterior=posterior, draws=draws)
+    if predictive == "closed_form":
+        parts = closed_form_parts(posterior, draws, data, batch_size)
+    else:
+        averaging = predicting(posterior, draws, predictive)
+        averages = _averages(averaging, draws, data, batch_size)
+        parts = (dataset_of([part], has_y) for part, has_y in averages)
+    if folder is None:
+        first, *others = parts
+        return xarray.concat([first, *others], "row") if others else first
     folder = Path(folder).expanduser()
     with written(folder) as write:
-        for part, has_y in _averages(posterior, draws, data, batch_size):
-            write(dataset_of([part], has_y))
+        for part in parts:
+            write(part)
     return xarray.open_zarr(folder, chunks=None)
 
 
@@ -119,29 +129,16 @@ def predict_with_functions(
     Parameters, results and errors are as for these; `report` is told how many draws have been used,
     over all batches of rows.
     """
-    prediction, functions = _predict(posterior, draws, data, batch_size, True, report)
-    return prediction, _as_draws(functions, draws)
-
-
-def _predict(
-    posterior: Posterior,
-    draws: Any,
-    data: Any,
-    batch_size: int | None,
-    keep_each: bool,
-    report: Callable[[int], None] = lambda num_draws: None,
-) -> tuple["xarray.Dataset", dict[str, np.ndarray]]:
-    """Go through rows and draws once; give the average, and each draw's prediction if kept."""
+    check_arguments(posterior=posterior, draws=draws)
+    posterior = predicting(posterior, draws)
     functions: list[dict[str, np.ndarray]] = []
-    kept = functions if keep_each else None
-    found = list(_averages(posterior, draws, data, batch_size, kept, report))
-    by_chain = {}
-    if keep_each:
-        of_chains = weights_of(draws).shape
-        by_chain = jax.tree.map(
-            lambda leaf: leaf.reshape(*of_chains, *leaf.shape[1:]), _joined(functions, axis=1)
-        )
-    return dataset_of([part for part, _ in found], found[0][1]), by_chain
+    found = list(_averages(posterior, draws, data, batch_size, functions, report))
+    of_chains = weights_of(draws).shape
+    by_chain = jax.tree.map(
+        lambda leaf: leaf.reshape(*of_chains, *leaf.shape[1:]), _joined(functions, axis=1)
+    )
+    prediction = dataset_of([part for part, _ in found], found[0][1])
+    return prediction, _as_draws(by_chain, draws)
 
 
 def _averages(
@@ -156,8 +153,6 @@ def _averages(
 
     What each draw predicts of a part is added to `kept`.
     """
-    check_arguments(posterior=posterior, draws=draws)
-    posterior = with_points_of(draws, posterior)
     num_rows, size, part = rows_of(posterior, data, batch_size)
     sites = sites_to_predict(posterior, draws)
     all_weights = weights_of(draws)
@@ -191,7 +186,11 @@ def _joined(trees: list[Tree], axis: int) -> Tree:
 
 
 def function_draws(
-    posterior: Posterior, draws: "arviz.InferenceData", x: Any
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    x: Any,
+    *,
+    predictive: PredictiveForm | None = None,
 ) -> "arviz.InferenceData":
     """Prediction of each draw, to diagnose chains in function space.
 
@@ -205,7 +204,9 @@ def function_draws(
     draws
         From :func:`bnn_ppl.run`.
     x
-        Inputs, shape (rows, ...).
+        Inputs, shape (rows, ...), in any form that :func:`predict` takes.
+    predictive
+        "linearised" or "sampled", as for :func:`predict`.
 
     Returns
     -------
@@ -219,69 +220,20 @@ def function_draws(
         As :func:`predict`.
     """
     check_arguments(posterior=posterior, draws=draws)
+    posterior = predicting(posterior, draws, predictive)
     return _as_draws(_functions(_centers, posterior, draws, x), draws)
 
 
 def mixing_at(posterior: Posterior, draws: "arviz.InferenceData", x: Any) -> tuple[Mixing, bool]:
-    """Diagnose what the draws predict at x, and say whether all of it is finite."""
+    """Diagnose what the draws predict at x, and say whether all of it is finite.
+
+    The network itself predicts: a run that goes on has no fitted mean yet.
+    """
+    posterior = predicting(posterior, draws, "sampled")
     functions = _functions(_centers_and_sds, posterior, draws, x)
     sd = functions.pop("sd", None)
     (center,) = functions.values()
     return mixing_of(center, sd), bool(np.isfinite(center).all())
-
-
-def predictive_draws(
-    key: Array, posterior: Posterior, draws: "arviz.InferenceData", data: Any = None
-) -> "arviz.InferenceData":
-    """Draws of y and the log-likelihood of each row, in the form that ArviZ's model checks need.
-
-    One draw of y per draw of the weights: ``az.plot_ppc`` compares them with the data; ``az.loo``
-    and ``az.compare`` use the log-likelihoods to estimate how well new rows are predicted.
-
-    Parameters
-    ----------
-    key
-        From ``jax.random.key``.
-    posterior
-        The posterior that was sampled.
-    draws
-        From :func:`bnn_ppl.run`.
-    data
-        A pair (x, y); by default the training data, which ``az.loo`` needs.
-
-    Returns
-    -------
-    arviz.InferenceData
-        The groups of `draws`; ``posterior_predictive`` with ``y`` (chain, draw, row, ...),
-        ``log_likelihood`` with ``y`` (chain, draw, row), in nats and untempered, and
-        ``observed_data`` with ``y``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As :func:`predict`, or if y is missing.
-
-    Notes
-    -----
-    Weights of draws (``log_weight`` from :func:`bnn_ppl.csgld`) are ignored here, since ArviZ has
-    no weighted draws.
-    """
-    import xarray
-
-    check_arguments(key=key, posterior=posterior, draws=draws)
-    posterior = with_points_of(draws, posterior)
-    x, y = rows_to_predict(posterior, posterior.data if data is None else data)
-    if y is None:
-        raise ValueError("got no y, expected the rows' y, to evaluate their log-likelihood")
-    of_block = compiled(_drawn, posterior)
-    found = _map_draws(lambda block, first: of_block(block, key, first, x, y), posterior, draws)
-    rows, of_draws = row_dims(y.ndim - 1), ("chain", "draw")
-    return with_groups(
-        draws,
-        posterior_predictive=xarray.Dataset({"y": ((*of_draws, *rows), found["drawn"])}),
-        log_likelihood=xarray.Dataset({"y": ((*of_draws, "row"), found["log_likelihood"])}),
-        observed_data=xarray.Dataset({"y": (rows, np.asarray(y))}),
-    )
 
 
 def _num_not_finite(block: Tree) -> int:
@@ -300,7 +252,6 @@ def _as_draws(functions: dict[str, np.ndarray], draws: Any) -> "arviz.InferenceD
 def _functions(
     program: Callable, posterior: Posterior, draws: Any, x: Any
 ) -> dict[str, np.ndarray]:
-    posterior = with_points_of(draws, posterior)
     x = checked_inputs(posterior, x)
     of_draws = compiled(program, posterior)
     known: list[Array] | None = None
@@ -310,10 +261,10 @@ def _functions(
         known = known_of(posterior, block, x) if first == 0 else known
         return of_draws(block, x, known)
 
-    return _map_draws(of_block, posterior, draws)
+    return map_draws(of_block, posterior, draws)
 
 
-def _map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
+def map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
     """Apply a function of a block of draws and the first one's number to all; join by chain."""
     sites = sites_to_predict(posterior, draws)
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
@@ -339,21 +290,3 @@ def _centers_and_sds(
 ) -> dict[str, Array]:
     at = of_draws(predictive, block, x, known)
     return jax.lax.map(lambda values: center_and_sd(at(values)), block)
-
-
-def _drawn(
-    predictive: Predictive, block: Tree, key: Array, first: Array, x: Tree, y: Array
-) -> dict[str, Array]:
-    at = of_draws(predictive, block, x)
-
-    def one(numbered: tuple[Array, Tree]) -> dict[str, Array]:
-        number, values = numbered
-        distribution = at(values)
-        log_prob = distribution.log_prob(y)
-        return {
-            "drawn": distribution.sample(jax.random.fold_in(key, number)),
-            "log_likelihood": log_prob.reshape(len(log_prob), -1).sum(1),
-        }
-
-    numbers = first + jnp.arange(len(jax.tree.leaves(block)[0]))
-    return jax.lax.map(one, (numbers, block))

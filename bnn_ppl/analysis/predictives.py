@@ -1,64 +1,74 @@
-"""Predictions of a run in the form that is asked for: sampled, linearised or in closed form."""
+"""What draws predict with: the network itself, the linearised one, or a closed form."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, get_args
 
-import numpy as np
-
-from bnn_ppl.analysis.closed_form import closed_form_quantiles, predict_closed_form
-from bnn_ppl.analysis.linearised import for_prediction
-from bnn_ppl.analysis.predict import predict
-from bnn_ppl.analysis.quantiles import predict_quantiles
+from bnn_ppl.analysis.linearised import has_centres, linearised
+from bnn_ppl.methods.method import METHODS, PredictiveForm
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.warned import warn
+from bnn_ppl.storage.inference_data import with_points_of
 
 if TYPE_CHECKING:
     import arviz
-    import xarray
-
-PredictiveForm: TypeAlias = Literal["linearised", "closed_form", "sampled"]
 
 
-def predict_in_form(
-    form: PredictiveForm | None, posterior: Posterior, draws: "arviz.InferenceData", data: Any
-) -> "xarray.Dataset":
-    """Predict rows (x, y) or (x, None) as :func:`bnn_ppl.predict` does, in a given form.
+def predicting(
+    posterior: Posterior, draws: "arviz.InferenceData", form: PredictiveForm | None = None
+) -> Posterior:
+    """Give the posterior by which draws predict in a form; None is the one they are made for.
 
-    None is linearised for a single Laplace approximation and sampled for all else.
+    A posterior that is linearised already stays as it is.
 
     Raises
     ------
     ValueError
-        If the form is unknown, or the draws are not of a single Laplace approximation and the form
-        needs one; or as the function that predicts.
+        If the form is unknown, "closed_form" where each draw is to predict, or "linearised" for
+        draws without a fitted mean.
     """
-    predicting = _predicting(form, posterior, draws)
+    check_form(form)
+    posterior = with_points_of(draws, posterior)
     if form == "closed_form":
-        return predict_closed_form(posterior, draws, data)
-    return predict(predicting, draws, data)
+        raise ValueError(
+            "got predictive='closed_form' where each draw predicts, expected 'linearised' or "
+            "'sampled': predict and predict_quantiles have the closed form"
+        )
+    if posterior.centres:
+        return _as_it_is(posterior, form)
+    method, wanted = draws.attrs.get("method"), form or made_for(draws)
+    if wanted == "sampled":
+        return posterior
+    if has_centres(posterior, draws):
+        return linearised(posterior, draws)
+    if form is None:
+        warn(
+            f"got draws of {method} without the fitted mean, expected it in the group fitted, to "
+            "linearise about: they predict with the network itself, often badly"
+        )
+        return posterior
+    raise ValueError(
+        f"got predictive={form!r} for draws of {method} without a fitted mean, expected those of "
+        "laplace: use 'sampled'"
+    )
 
 
-def quantiles_in_form(
-    form: PredictiveForm | None,
-    posterior: Posterior,
-    draws: "arviz.InferenceData",
-    x: Any,
-    quantiles: Sequence[float] | np.ndarray,
-) -> np.ndarray:
-    """Give quantiles (quantiles, rows), as :func:`bnn_ppl.predict_quantiles` does, in a form.
-
-    Raises
-    ------
-    ValueError
-        As :func:`predict_in_form`, or if a quantile is not between 0 and 1.
-    """
-    predicting = _predicting(form, posterior, draws)
-    if form == "closed_form":
-        return closed_form_quantiles(predict_closed_form(posterior, draws, (x, None)), quantiles)
-    return predict_quantiles(predicting, draws, x, quantiles)
+def made_for(draws: "arviz.InferenceData") -> PredictiveForm:
+    """Say what draws predict with by default."""
+    described = METHODS.get(draws.attrs.get("method", ""))
+    # In a subspace the fitted mean is that of its coordinates.
+    return described.predictive if described and "subspace" not in draws.attrs else "sampled"
 
 
-def _predicting(form: PredictiveForm | None, posterior: Posterior, draws: Any) -> Posterior:
+def check_form(form: str | None) -> None:
+    """Refuse a form that does not exist."""
     if form not in (None, *get_args(PredictiveForm)):
         known = ", ".join(map(repr, get_args(PredictiveForm)))
         raise ValueError(f"got predictive={form!r}, expected one of {known}, or None")
-    return for_prediction(posterior, draws, form)
+
+
+def _as_it_is(posterior: Posterior, form: str | None) -> Posterior:
+    if form == "sampled":
+        raise ValueError(
+            "got predictive='sampled' with a linearised posterior, expected the one that was "
+            "sampled: pass what linearised(...) was given"
+        )
+    return posterior

@@ -7,6 +7,7 @@ import numpy as np
 
 from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.predict import predict
+from bnn_ppl.analysis.predictives import made_for
 from bnn_ppl.analysis.weight_statistics import (
     Arrays,
     divergence_from_prior,
@@ -14,6 +15,7 @@ from bnn_ppl.analysis.weight_statistics import (
     real_sites,
     signal_to_noise,
 )
+from bnn_ppl.model.checks import rows_to_score
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.storage.arviz_versions import draws_of_groups, groups_of
 from bnn_ppl.storage.inference_data import draws_of
@@ -60,7 +62,8 @@ def pruned(
     Returns
     -------
     arviz.InferenceData
-        The same draws, in memory, without the group ``fitted``, which no longer describes them.
+        The same draws, in memory. Of the group ``fitted``, which no longer describes them, only the
+        mean is left, about which draws of :func:`bnn_ppl.laplace` predict, 0 at the same weights.
 
     Raises
     ------
@@ -89,7 +92,7 @@ def pruning_curve(
     posterior, draws, by
         As in `pruned`.
     data
-        A pair (x, y) of rows to predict, y in the units of training.
+        A pair (x, y) of rows to predict, as for :func:`bnn_ppl.predict`.
     shares
         Shares of the weights to delete, each from 0 to below 1.
     batch_size
@@ -111,14 +114,15 @@ def pruning_curve(
     import pandas as pd
 
     _check_shares(shares)
+    x, y = rows_to_score(posterior, data)
     scores = _scores(posterior, draws, by)
     rows = []
     for share in shares:
         gone = _lowest(scores, share)
         left = _without(draws, gone, share, by)
-        prediction = predict(posterior, left, data, batch_size=batch_size)
+        prediction = predict(posterior, left, (x, y), batch_size=batch_size)
         num_left = sum(int(np.sum(~lost[0])) for lost in gone.values())
-        rows.append({"share": share, "num_weights": num_left, **_costs(prediction, data[1], scale)})
+        rows.append({"share": share, "num_weights": num_left, **_costs(prediction, y, scale)})
     return pd.DataFrame(rows)
 
 
@@ -161,8 +165,16 @@ def _without(
         site: found.copy(data=np.where(gone[site][:, None], 0, found.values))
         for site, found in values.items()
     }
-    groups = {name: group for name, group in groups_of(draws).items() if name != "fitted"}
-    groups["posterior"] = groups["posterior"].assign(left)
+    groups = groups_of(draws) | {"posterior": draws["posterior"].assign(left)}
+    fitted = groups.pop("fitted", {})
+    # Weights that are real numbers are their own positions.
+    means = {
+        name: mean.where(~gone[site], 0) if (site := name.removesuffix(".loc")) in gone else mean
+        for name, mean in fitted.items()
+        if name.endswith(".loc")
+    }
+    if means and made_for(draws) == "linearised":
+        groups["fitted"] = fitted.drop_vars(set(fitted) - set(means)).assign(means)
     return draws_of_groups(groups, {**draws.attrs, "pruned": share, "pruned_by": by})
 
 

@@ -8,14 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from bnn_ppl.analysis.closed_form import closed_form_gaussians
 from bnn_ppl.analysis.per_draw import Array, Predictive, Tree, compiled, each_output, of_draws
+from bnn_ppl.analysis.predictives import predicting
 from bnn_ppl.analysis.recomputed import sites_to_predict
+from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import innermost
 from bnn_ppl.runtime.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, weights_of, with_points_of
+from bnn_ppl.runtime.programs import compiled_once
+from bnn_ppl.storage.inference_data import in_blocks, weights_of
 
 if TYPE_CHECKING:
     import arviz
@@ -30,6 +34,8 @@ def predict_quantiles(
     draws: "arviz.InferenceData",
     x: Any,
     quantiles: Sequence[float] | np.ndarray,
+    *,
+    predictive: PredictiveForm | None = None,
 ) -> np.ndarray:
     r"""Quantiles of y given x, averaged over draws: for regression.
 
@@ -43,9 +49,12 @@ def predict_quantiles(
     draws
         From :func:`bnn_ppl.run`, with the weights of :func:`bnn_ppl.predict`.
     x
-        Inputs, shape (rows, ...).
+        Inputs, shape (rows, ...), in any form that :func:`bnn_ppl.predict` takes.
     quantiles
         Probabilities between 0 and 1, such as ``(0.05, 0.5, 0.95)``.
+    predictive
+        As for :func:`bnn_ppl.predict`: "closed_form" gives quantiles of the Gaussian of each chain,
+        averaged over chains.
 
     Returns
     -------
@@ -62,20 +71,24 @@ def predict_quantiles(
         function in NumPyro, or as :func:`bnn_ppl.predict`.
     """
     check_arguments(posterior=posterior, draws=draws)
-    posterior = with_points_of(draws, posterior)
     levels = check_levels(quantiles)
+    if predictive == "closed_form":
+        gaussians = closed_form_gaussians(posterior, draws, x)
+        shares = jnp.ones(len(gaussians.loc))
+        return np.asarray(_solve(gaussians, shares, levels))
+    posterior = predicting(posterior, draws, predictive)
     x = checked_inputs(posterior, x)
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
     size = max(1, _NUMBERS_AT_ONCE // weights.size)
-    drawn, solve = compiled(_distributions, posterior), compiled(_quantiles, posterior)
+    drawn = compiled(_distributions, posterior)
     found = []
     with products_in(posterior.precision):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], x)  # noqa: B023
             blocks = [drawn(block, rows) for block, _ in in_blocks(sites, weights)]
             each = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
-            found.append(np.asarray(solve(each, jnp.asarray(weights.ravel(), float), levels)))
+            found.append(np.asarray(_solve(each, jnp.asarray(weights.ravel(), float), levels)))
     return np.concatenate(found, axis=1)
 
 
@@ -107,10 +120,7 @@ def _with_cdf(predictive: dist.Distribution) -> dist.Distribution:
     )
 
 
-def _quantiles(
-    predictive: Predictive, each: dist.Distribution, weights: Array, levels: Array
-) -> Array:
-    del predictive  # by which the program is cached
+def _quantiles(each: dist.Distribution, weights: Array, levels: Array) -> Array:
     share = weights / weights.sum()
 
     def average(function: Callable[[dist.Distribution], Array]) -> Array:
@@ -139,6 +149,9 @@ def _quantiles(
         return y_at(0.5 * (low + high))
 
     return jax.lax.map(one, levels)
+
+
+_solve = compiled_once(_quantiles)
 
 
 def _average_where_finite(share: Array, values: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Draws with the statistics of their batch normalisation, computed once for all predictions."""
+"""Draws with what their predictions need besides: statistics, computed once, and the centre."""
 
 import weakref
 from collections.abc import Callable
@@ -24,24 +24,28 @@ if TYPE_CHECKING:
 
 Sites = dict[str, "xarray.DataArray"]
 
+CENTRE = "linearised about"  # beside the sites of a draw: the number of its centre, by chain
+
 # The last few: of several runs whose predictions at many shifts of the inputs are compared.
 _NUM_KEPT = 8
 _kept: list[tuple[weakref.ref, weakref.ref, Sites]] = []
 
 
 def sites_to_predict(posterior: Posterior, draws: Any) -> Sites:
-    """Give the sites of draws, as ``sites_of`` does, with the statistics that predictions need.
+    """Give the sites of draws, as ``sites_of`` does, with what predictions need besides.
 
-    Networks with batch normalisation in train mode need those of the training rows: a pass over
-    these for each draw, taken once for the same `draws`, unless they are stored with them. All
-    others need none.
+    Networks with batch normalisation in train mode need the statistics of the training rows: a pass
+    over these for each draw, taken once for the same `draws`, unless they are stored with them.
+    Networks linearised about several chains need the number of each draw's. All others need
+    nothing.
 
     Raises
     ------
     ValueError
-        If they are not stored and the posterior is of other rows than the draws.
+        If statistics are not stored and the posterior is of other rows than the draws, or draws
+        are of another number of chains than it is linearised about.
     """
-    sites = sites_of(posterior, draws)
+    sites = with_centres(posterior, sites_of(posterior, draws))
     if posterior.batch_statistics is None:
         return sites
     stored = _stored(posterior.batch_statistics, draws)
@@ -58,7 +62,8 @@ def sites_to_predict(posterior: Posterior, draws: Any) -> Sites:
 
 
 def sites_to_judge(posterior: Posterior, sites: Sites) -> Sites:
-    """Add to some draws the statistics of some training rows, where predictions need any."""
+    """Add to some draws what predictions need besides, statistics being of some training rows."""
+    sites = with_centres(posterior, sites)
     if posterior.batch_statistics is None:
         return sites
     return sites | _statistics(posterior.batch_statistics.of_some_rows, posterior, sites)
@@ -97,6 +102,22 @@ def _check_rows(posterior: Posterior, draws: Any) -> None:
             "a BatchNorm whose statistics are those of the training rows, expected the same: "
             "condition on these, or end the run in a folder (the same call), which stores them"
         )
+
+
+def with_centres(posterior: Posterior, sites: Sites) -> Sites:
+    """Add the number of the chain (chain, draw) where each has a centre of its own."""
+    import xarray
+
+    if posterior.centres < 2:
+        return sites
+    num_chains, num_draws = next(iter(sites.values())).shape[:2]
+    if num_chains != posterior.centres:
+        raise ValueError(
+            f"got draws of {num_chains} chains for a posterior linearised about "
+            f"{posterior.centres}, expected as many: linearise about these draws"
+        )
+    numbers = np.broadcast_to(np.arange(num_chains)[:, None], (num_chains, num_draws))
+    return sites | {CENTRE: xarray.DataArray(numbers, dims=("chain", "draw"))}
 
 
 def _statistics(of_draw: Callable, posterior: Posterior, sites: Sites) -> Sites:

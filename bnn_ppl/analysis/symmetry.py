@@ -104,8 +104,9 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
     Returns
     -------
     arviz.InferenceData
-        The same draws with units renamed. ``bnn.diagnostics.rhat`` and ``ess`` of them are those up
-        to symmetry; predictions with them are those with `draws`.
+        The same draws with units renamed, also in the fitted means of :func:`bnn_ppl.laplace`.
+        ``bnn.diagnostics.rhat`` and ``ess`` of them are those up to symmetry; predictions with them
+        are those with `draws`.
 
     Raises
     ------
@@ -121,6 +122,8 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
         )
     sites = sites_of(posterior, draws)
     values = {site: np.array(array.values) for site, array in sites.items()}
+    fitted = draws["fitted"] if "fitted" in draws else {}  # noqa: SIM401
+    locs = {site: np.array(fitted[name]) for site in sites if (name := f"{site}.loc") in fitted}
     means = {site: array.mean(1) for site, array in values.items()}
     precisions = {site: float(std) ** -2 for site, std in posterior.prior_std.items()}
     reference = {site: mean[0] for site, mean in means.items()}
@@ -132,8 +135,14 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
                 moved = place._replace(axis=place.axis + 1)
                 array = values[place.site][chain]
                 values[place.site][chain] = _moved(array, moved, order, signs)
+                if place.site in locs:
+                    locs[place.site][chain] = _moved(locs[place.site][chain], place, order, signs)
     renamed = {site: array.copy(data=values[site]) for site, array in sites.items()}
-    return with_groups(draws, posterior=draws["posterior"].assign(renamed))
+    groups = {"posterior": draws["posterior"].assign(renamed)}
+    if locs:
+        loc_of = {f"{site}.loc": fitted[f"{site}.loc"].copy(data=loc) for site, loc in locs.items()}
+        groups["fitted"] = fitted.assign(loc_of)
+    return with_groups(draws, **groups)
 
 
 def barrier(

@@ -17,7 +17,7 @@ from bnn_ppl.analysis.per_draw import (
     of_draws,
     probs_or_mean,
 )
-from bnn_ppl.analysis.recomputed import sites_to_judge
+from bnn_ppl.analysis.recomputed import CENTRE, sites_to_judge
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of, with_points_of
@@ -151,7 +151,9 @@ def depends_on_x(posterior: Posterior, x: Tree) -> bool:
     if posterior.batch_statistics is not None:
         return True
     try:
-        _, center = probs_or_mean(posterior.predictive(posterior.from_prior(jax.random.key(0)), x))
+        values = posterior.from_prior(jax.random.key(0))
+        values |= {CENTRE: 0} if posterior.centres else {}
+        _, center = probs_or_mean(posterior.predictive(values, x))
     except NotImplementedError:  # an improper prior cannot be sampled
         return True
     return bool(np.ptp(np.asarray(center), axis=0).any())
@@ -174,8 +176,11 @@ def _average(y: np.ndarray, weights: np.ndarray, num_classes: int | None) -> np.
 
 
 def _blocks(sites: dict[str, Any], weights: np.ndarray) -> Any:
-    """Give the draws as one block if they are small, so that one shape is compiled."""
-    if sum(values.nbytes for values in sites.values()) > _BYTES_AT_ONCE:
+    """Give the draws as one block if they are small, so that one shape is compiled.
+
+    Those of a chain stay together where each chain has a centre.
+    """
+    if CENTRE in sites or sum(values.nbytes for values in sites.values()) > _BYTES_AT_ONCE:
         return (block for block, _ in in_blocks(sites, weights))
     return [{site: a.values.reshape(-1, *a.shape[2:]) for site, a in sites.items()}]
 

@@ -17,8 +17,8 @@ from bnn_ppl.analysis.findings import (
     of_values,
     scale_advice,
 )
-from bnn_ppl.analysis.linearised import is_single_laplace
 from bnn_ppl.analysis.mixing import Mixing, mixing_of
+from bnn_ppl.analysis.predictives import predicting
 from bnn_ppl.analysis.training_rows import seen
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.model.arguments import check_arguments
@@ -43,8 +43,6 @@ _WORST_FIRST = (
     *_NOTES,
 )
 
-_LINEARISED = "predict with linearised(posterior, draws), as the commands and estimators do"
-
 
 class Verdict(NamedTuple):
     """Whether a run has converged, in a line, and what was found, worst first."""
@@ -57,8 +55,9 @@ class Verdict(NamedTuple):
 def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     """Judge whether a run can be used, by what it predicts for rows that it was trained on.
 
-    Looks at no more than 200 training rows and a few hundred draws, spread evenly, and at all of
-    the run's statistics. :func:`bnn_ppl.run` does so at its end.
+    Looks at no more than 200 training rows and a few hundred draws, spread evenly, which predict
+    as in :func:`bnn_ppl.predict`, and at all of the run's statistics. :func:`bnn_ppl.run` does so
+    at its end.
 
     Parameters
     ----------
@@ -90,7 +89,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     """
     check_arguments(posterior=posterior, draws=draws)
     posterior = with_points_of(draws, posterior.whole)
-    sample = seen(posterior, draws)
+    sample = seen(predicting(posterior, draws), draws)
     sampled = draws.attrs.get("draws_from", "chain") == "chain" and draws.attrs.get("thin", 1) > 0
     several = sampled or len(sample.center) > 1
     # Each fit of an ensemble may have a noise of its own.
@@ -144,8 +143,7 @@ def _good_fits(draws: Any) -> str:
     else:
         text = "fitted"
     bias = _bias(draws)
-    text = f"{text}; bias: {bias}" if bias else text
-    return f"{text}; {_LINEARISED}" if is_single_laplace(draws) else text
+    return f"{text}; bias: {bias}" if bias else text
 
 
 def _bias(draws: Any) -> str:

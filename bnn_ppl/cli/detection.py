@@ -103,7 +103,7 @@ def _predictions(
         for name, run in runs.items():
             draws, found = shift.thinned(run.draws, num_draws), {}
             for data, x in rows.items():
-                found[data] = bnn.predict(run.predicting, draws, (x, None), batch_size=batch_size)
+                found[data] = bnn.predict(run.posterior, draws, (x, None), batch_size=batch_size)
                 done = len(predictions) * len(rows) + len(found)
                 report(name, done, {f"entropy of {data}": float(found[data]["entropy"].mean())})
             predictions[name] = found

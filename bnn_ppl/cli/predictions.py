@@ -9,11 +9,11 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.predictives import PredictiveForm, predict_in_form, quantiles_in_form
 from bnn_ppl.cli.rows import Scored, rows_held_out, training_rows
 from bnn_ppl.cli.run_folders import Opened, reopen
 from bnn_ppl.cli.tables import answers, answers_by_row, scores
 from bnn_ppl.data.new_rows import read_new_rows
+from bnn_ppl.methods.method import PredictiveForm
 
 if TYPE_CHECKING:
     import xarray
@@ -62,8 +62,8 @@ def predict(
     level
         Probability of the interval between the outer quantiles, and of conformal ones.
     predictive
-        For runs of laplace with one chain: "linearised" (their default) averages over draws of
-        the weights, with the network linearised at the fitted ones; "closed_form" does without
+        For runs of laplace: "linearised" (their default) averages over draws of the weights, with
+        the network linearised at the fitted ones of the draw's chain; "closed_form" does without
         draws (for classes by MacKay's probit approximation, without expected entropy); "sampled"
         averages the network itself, as for all other runs.
     conformal
@@ -94,13 +94,13 @@ def predict(
     fewest = bnn.conformal.fewest_rows(level)
     used = None if conformal is None else _calibration(run, conformal, fewest)
     draws = run.draws
-    averaged = partial(predict_in_form, predictive, run.posterior, draws)
+    averaged = partial(bnn.predict, run.posterior, draws, predictive=predictive)
     prediction = averaged((rows.x, rows.y))
     table = answers(prediction, rows.y, run.data)
     if run.data.num_classes is None:
         levels = (1 - level) / 2, 0.5, (1 + level) / 2
         table = table.assign_coords(probability=list(levels))
-        found = quantiles_in_form(predictive, run.posterior, draws, rows.x, levels)
+        found = bnn.predict_quantiles(run.posterior, draws, rows.x, levels, predictive=predictive)
         found = found.astype(float) * run.data.y_scale + run.data.y_mean
         table["quantile"] = ("probability", "row", "output")[: found.ndim], found
     if rows.y is not None:

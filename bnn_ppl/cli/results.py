@@ -13,7 +13,6 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.analysis.compare_inputs import VARIABLES
 from bnn_ppl.analysis.compare_tables import HEADINGS, to_latex, with_errors
-from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.rows import Scored
@@ -64,7 +63,7 @@ def summary(
     if "log_evidence" in getattr(draws, "fitted", {}):
         mean, error = bnn.diagnostics.log_evidence(draws)
         print(f"{'log_evidence':28} {mean:.4f}, standard error over chains {error:.2g}")
-    functions = bnn.function_draws(run.predicting, draws, run.data.test.x)
+    functions = bnn.function_draws(run.posterior, draws, run.data.test.x)
     print("\nfunctions at the test rows, and weights")
     print(bnn.diagnostics.summary(draws, functions).to_string(float_format="{:.4g}".format))
     print(f"\nweights, layer by layer{', units matched' if matched else ''}")
@@ -206,7 +205,7 @@ def chain_predictions(
         elif name in of_regressions:
             draws = run.draws
             chains = [draws.isel(chain=[k]) for k in range(number)]
-            found[name] = [bnn.predict(run.predicting, each, run.data.test) for each in chains]
+            found[name] = [bnn.predict(run.posterior, each, run.data.test) for each in chains]
     return found
 
 
@@ -288,8 +287,7 @@ def predicted(
     before = 0
     with predicting(progress, sum(map(num_draws, draws.values()))) as report:
         for name, drawn in draws.items():
-            posterior = for_prediction(runs[name].posterior, drawn)
-            told = partial(report, name, before)
+            posterior, told = runs[name].posterior, partial(report, name, before)
             found[name] = predict_with_functions(posterior, drawn, rows, report=told)
             before += num_draws(drawn)
     predictions, functions = zip(*(found[name] for name in runs), strict=True)

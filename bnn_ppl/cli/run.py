@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.features import claim, refuse_unused_features
 from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
@@ -141,10 +140,9 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
     draws, test = run.draws, run.to_score.test
     if jax.process_count() > 1:  # here all chains can be read
         draws.attrs |= judged(run.posterior, draws)
-    posterior = for_prediction(run.posterior, draws)
     with predicting(show, num_draws(draws)) as report:
         prediction, functions = predict_with_functions(
-            posterior, draws, test, report=partial(report, "predicting", 0)
+            run.posterior, draws, test, report=partial(report, "predicting", 0)
         )
     print(results_table(run.problem, run.to_score, draws, prediction, functions, run.rows))
     if "verdict" in draws.attrs and (jax.process_count() > 1 or show is not True):

@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.cli.problem import Problem, conditioned
 from bnn_ppl.cli.rows import Scored, scored
 from bnn_ppl.cli.signatures import Options
@@ -34,11 +33,6 @@ class Opened(NamedTuple):
         """The name of the data set, of a user's file without its folder."""
         name = self.problem.data
         return Path(name).name if is_file(name) or is_folder(name) else name
-
-    @property
-    def predicting(self) -> bnn.Posterior:
-        """The posterior to predict with, linearised for a Laplace approximation."""
-        return for_prediction(self.posterior, self.draws)
 
     @property
     def draws(self) -> Any:

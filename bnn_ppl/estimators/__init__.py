@@ -15,9 +15,9 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.predictives import PredictiveForm
 from bnn_ppl.estimators.network import BayesianNetwork
 from bnn_ppl.estimators.rows import checked_rows, numbered, refuse_texts
+from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.runtime.checks import check_level, check_positive
 from bnn_ppl.runtime.names import known_keywords
 
@@ -47,8 +47,8 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
     temperature
         Temperature of the posterior; 1 is the Bayes posterior.
     predictive
-        How laplace with one chain predicts: "linearised" (the default), with draws of the weights
-        and the network linearised at the fitted ones; "closed_form", without draws
+        How laplace predicts, as for :func:`bnn_ppl.predict`: "linearised" (the default), with draws
+        of the weights and the network linearised at the fitted ones; "closed_form", without draws
         (:func:`bnn_ppl.predict_closed_form`); "sampled", with draws and the network itself, as
         all other methods do.
     num_chains, num_warmup, num_draws, thin, batch_size
@@ -143,8 +143,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
     temperature
         Temperature of the posterior; 1 is the Bayes posterior.
     predictive
-        How laplace with one chain predicts: "linearised" (the default), with draws of the weights
-        and the network linearised at the fitted ones; "closed_form", without draws
+        How laplace predicts, as for :func:`bnn_ppl.predict`: "linearised" (the default), with draws
+        of the weights and the network linearised at the fitted ones; "closed_form", without draws
         (:func:`bnn_ppl.predict_closed_form`); "sampled", with draws and the network itself, as
         all other methods do.
     num_chains, num_warmup, num_draws, thin, batch_size

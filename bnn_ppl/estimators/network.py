@@ -18,11 +18,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.predictives import PredictiveForm, predict_in_form, quantiles_in_form
 from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.streams import Stream
 from bnn_ppl.estimators.rows import Rows, parts_to_predict
-from bnn_ppl.methods.method import METHODS, Counts, Description
+from bnn_ppl.methods.method import METHODS, Counts, Description, PredictiveForm
 from bnn_ppl.model.recipe import like
 from bnn_ppl.runtime.devices import bytes_of, one_device_a_core
 from bnn_ppl.runtime.names import hint, known_keywords
@@ -212,14 +211,14 @@ class BayesianNetwork(BaseEstimator):
         """Predict these variables of :func:`bnn_ppl.predict`, by row."""
 
         def of_inputs(posterior: bnn.Posterior, draws: Any, x: Any) -> list[np.ndarray]:
-            prediction = predict_in_form(self.predictive, posterior, draws, (x, None))
+            prediction = bnn.predict(posterior, draws, (x, None), predictive=self.predictive)
             return [prediction[name].values for name in names]
 
         return [np.concatenate(parts) for parts in zip(*self._by_part(of_inputs, X), strict=True)]
 
     def _quantiles(self, X: Any, quantiles: np.ndarray) -> np.ndarray:
         def of_inputs(posterior: bnn.Posterior, draws: Any, x: Any) -> np.ndarray:
-            return quantiles_in_form(self.predictive, posterior, draws, x, quantiles)
+            return bnn.predict_quantiles(posterior, draws, x, quantiles, predictive=self.predictive)
 
         return np.concatenate(self._by_part(of_inputs, X), axis=1)
 

@@ -68,6 +68,7 @@ class Prior(NamedTuple):
     kind="fit",
     trained_once=True,
     counts=FITTED,
+    predictive="linearised",
 )
 def laplace(
     posterior: Posterior,
@@ -90,11 +91,12 @@ def laplace(
     a time::
 
         draws = run(key, posterior, laplace(posterior))
-        predict(linearised(posterior, draws), draws, data)
+        predict(posterior, draws, data)
 
     T divides the log-likelihood, and with ``tempered="posterior"`` the log prior too. For a
-    nonlinear network these draws are often too wide: :func:`bnn_ppl.linearised` predicts with the
-    network linearised at the mode, for which the Gaussian is exact (Immer et al., 2021).
+    nonlinear network these draws are often too wide, so they predict, by default, with the network
+    linearised at the mode (:func:`bnn_ppl.linearised`), for which the Gaussian is exact (Immer et
+    al., 2021). Several chains are approximations about several modes, averaged.
 
     Parameters
     ----------

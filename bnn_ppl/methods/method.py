@@ -20,6 +20,7 @@ import numpy as np
 from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.runtime.names import known_keywords
 
+PredictiveForm: TypeAlias = Literal["linearised", "closed_form", "sampled"]
 DrawsFrom: TypeAlias = Literal[
     "chain",
     "point",
@@ -232,6 +233,8 @@ class Description(NamedTuple):
         Default length of a run: ``SAMPLED`` or ``FITTED``, or one adapted from them. The methods
         that it builds use it unless they have their own, with the default batch size if they take
         minibatches.
+    predictive
+        What its draws are made to predict with, the default of :func:`bnn_ppl.predict`.
     complete
         ``options, running -> options``: fills in options that depend on the run length, and refuses
         those that do not fit it. `running` holds the arguments of :func:`bnn_ppl.run`.
@@ -248,6 +251,7 @@ class Description(NamedTuple):
     trained_once: bool = False
     takes_batch_statistics: bool = False
     counts: Counts = SAMPLED
+    predictive: PredictiveForm = "sampled"
     complete: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]] = (
         lambda options, running: options
     )

@@ -1,7 +1,6 @@
 """Check rows (x, y): to condition on, like those conditioned on, or to predict."""
 
 import math
-import reprlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -10,6 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from bnn_ppl.model.given_rows import (
+    array_of,
+    arrays_like,
+    given_arrays,
+    inputs_and_targets,
+    pair_of,
+    refuse_text,
+)
 from bnn_ppl.model.trace import Array, Data, Terms, Values
 from bnn_ppl.runtime.checks import is_number
 from bnn_ppl.runtime.devices import MatmulPrecision
@@ -43,8 +50,10 @@ def check_options(
 
 def checked_data(data: Any) -> Data:
     """Give rows (x, y) as arrays; refuse NaN, infinities and different numbers of rows."""
-    x, y = _pair(data, "expected a pair (x, y): pass data.train, or a tuple of arrays")
-    _refuse_lists(x)
+    x, y = pair_of(data)
+    if y is None:
+        raise ValueError("got rows without y, expected a pair (x, y): give their y too")
+    x, y = given_arrays(x), array_of("y", y)
     leaves = jax.tree.leaves(x)
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in [*leaves, y]}
     if len(lengths) != 1 or lengths & {None, 0} or not leaves:
@@ -55,12 +64,15 @@ def checked_data(data: Any) -> Data:
         )
     for name, array in [*(("x", leaf) for leaf in leaves), ("y", y)]:
         _refuse_nonfinite(name, np.asarray(array))
-    return jax.tree.map(_as_array, x), _as_array(y)
+    return x, y
 
 
 def checked_rows(posterior: "Posterior", data: Any) -> Data:
     """Give rows (x, y) as arrays; refuse rows unlike those conditioned on."""
-    rows = checked_data(data)
+    known = posterior.examples[0]
+    x, y = inputs_and_targets(data, known)
+    y = None if y is None else array_of("y", y, posterior.examples[1].dtype.kind == "f")
+    rows = checked_data((arrays_like(known, x), y))
     for name, new, seen in zip("xy", rows, posterior.examples, strict=True):
         got, expected = (
             [f"{leaf.shape[1:]} {leaf.dtype}" for leaf in jax.tree.leaves(tree)]
@@ -84,14 +96,13 @@ def check_float_inputs(x: Any) -> None:
 def rows_to_predict(
     posterior: "Posterior", data: Any, first: int | None = None
 ) -> tuple[Any, Array | None]:
-    """Give rows (x, y) or (x, None) to predict as arrays; see :func:`checked_inputs` for x."""
-    x, y = _pair(data, "expected a pair (x, y), or (x, None)")
-    x = checked_inputs(posterior, x, first)
+    """Give rows x, (x, y) or (x, None) to predict as arrays; see :func:`checked_inputs` for x."""
+    x, y = inputs_and_targets(data, posterior.examples[0])
+    x = _checked_inputs(posterior, x, first)
     if y is None:
         return x, None
     seen = posterior.examples[1]
-    _refuse_text("y", y)
-    y = jnp.asarray(y, float) if seen.dtype.kind == "f" else _as_array(y)
+    y = array_of("y", y, as_float=seen.dtype.kind == "f")
     expected = (len(jax.tree.leaves(x)[0]), *seen.shape[1:])
     if y.shape != expected:
         raise ValueError(f"got y of shape {y.shape}, expected {expected}: a row for each of x")
@@ -103,23 +114,30 @@ def rows_to_predict(
     return x, y
 
 
-def checked_inputs(posterior: "Posterior", x: Any, first: int | None = None) -> Any:
-    """Give inputs as arrays; a row's shape may differ, for networks that take images of any size.
+def rows_to_score(posterior: "Posterior", data: Any) -> Data:
+    """Give rows (x, y) to predict and compare with y as arrays; refuse x alone."""
+    x, y = rows_to_predict(posterior, data)
+    if y is None:
+        raise ValueError("got no y, expected a pair (x, y): give the y of these rows too")
+    return x, y
+
+
+def checked_inputs(posterior: "Posterior", x: Any) -> Any:
+    """Give inputs, or those of rows (x, y), as arrays.
+
+    A row's shape may differ from those conditioned on, for networks that take images of any size.
+    """
+    return _checked_inputs(posterior, inputs_and_targets(x, posterior.examples[0])[0])
+
+
+def _checked_inputs(posterior: "Posterior", x: Any, first: int | None = None) -> Any:
+    """Give inputs as arrays.
 
     NaN is allowed, since each row has its own prediction; a warning counts such rows. `first` is
     the number of the first row, of a part of the rows.
     """
-    _refuse_lists(x)
-    for leaf in jax.tree.leaves(x):
-        _refuse_text("x", leaf)
     seen = posterior.examples[0]
-    if jax.tree.structure(x) != jax.tree.structure(seen):  # type: ignore[operator]
-        got, expected = (reprlib.repr(jax.tree.map(np.shape, tree)) for tree in (x, seen))
-        raise ValueError(
-            f"got inputs x of shapes {got}, expected what the data conditioned on have, "
-            f"{expected}: pass x in that form, without y"
-        )
-    x = jax.tree.map(_as_array, x)
+    x = arrays_like(seen, x)
     for new, known in zip(jax.tree.leaves(x), jax.tree.leaves(seen), strict=True):
         if new.ndim != known.ndim:
             raise ValueError(
@@ -218,37 +236,14 @@ def check_finite(terms: Terms, observed: str) -> None:
         )
 
 
-def _pair(data: Any, expected: str) -> tuple[Any, Any]:
-    try:
-        x, y = data
-    except (TypeError, ValueError):
-        raise ValueError(f"got data of type {type(data).__name__}, {expected}") from None
-    return x, y
-
-
-def _refuse_lists(x: Any) -> None:
-    """Refuse lists of numbers, which JAX would take for as many arrays without rows."""
-    if isinstance(x, list | tuple) and any(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
-        raise ValueError(
-            f"got x as a {type(x).__name__} of numbers, expected an array (rows, ...): pass "
-            "numpy.asarray(x)"
-        )
-
-
 def _refuse_nonfinite(name: str, array: np.ndarray) -> None:
-    _refuse_text(name, array)
+    refuse_text(name, array)
     bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))
     if bad.size:
         raise ValueError(
             f"got NaN or infinite values in {bad.size} of {len(array)} rows of {name} "
             f"(first rows {bad[:5].tolist()}), expected finite numbers: drop or impute them"
         )
-
-
-def _refuse_text(name: str, array: Any) -> None:
-    dtype = getattr(array, "dtype", None) or np.asarray(array).dtype
-    if dtype.kind in "OUSMm":
-        raise ValueError(f"got {name} of dtype {dtype}, expected numbers: encode it first")
 
 
 def _warn_of_nonfinite(name: str, x: Any, first: int | None, means: str) -> None:
@@ -285,11 +280,6 @@ def refuse_nonfinite_chunks(chunks: "StreamChunks") -> None:
     for number in range(chunks.num):
         numbers, rows = chunks.rows(number)
         refuse_nonfinite_rows(rows, numbers)
-
-
-def _as_array(array: Any) -> Array:
-    array = np.asarray(array)
-    return jnp.asarray(array, float if array.dtype.kind == "f" else None)
 
 
 def check_proper_priors(from_prior: Callable[..., Values], examples: Data) -> None:

@@ -120,6 +120,9 @@ class Posterior(NamedTuple):
     batch_statistics
         Of networks with batch normalisation in train mode: the statistics of the training rows, by
         which `predictive` normalises, in place of those of the batch. None for other models.
+    centres
+        The number of weights, one set for each chain, about which `predictive` is linearised (see
+        :func:`bnn_ppl.linearised`); 0 where it is that of the network itself.
     subspace
         What it is a part of, for one that :func:`bnn_ppl.subspace` gives: its position is then not
         of the sites of the model, whose values `constrain` gives all the same.
@@ -158,6 +161,7 @@ class Posterior(NamedTuple):
     prior_scale: Any = None
     recipe: Recipe | None = None
     batch_statistics: BatchStatistics | None = None
+    centres: int = 0
     subspace: Subspace | None = None
 
     @property

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bnn_ppl.analysis.predictives import predicting
 from bnn_ppl.analysis.recomputed import sites_to_predict
 from bnn_ppl.model.checks import check_float_inputs, checked_rows
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness.shift import predictions_of, scored
 from bnn_ppl.runtime.devices import products_in
-from bnn_ppl.storage.inference_data import in_blocks, weights_of, with_points_of
+from bnn_ppl.storage.inference_data import in_blocks, weights_of
 
 if TYPE_CHECKING:
     import arviz
@@ -180,7 +181,7 @@ def _slope(
     posterior: Posterior, draws: "arviz.InferenceData"
 ) -> Callable[[np.ndarray, np.ndarray], Array]:
     """Make the function of rows (x, y) that gives the gradient by x of their log density."""
-    posterior = with_points_of(draws, posterior)
+    posterior = predicting(posterior, draws)
     sites = sites_to_predict(posterior, draws)
     weights = weights_of(draws)
     add = _adder(posterior)

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.analysis.per_draw import of_draws
 from bnn_ppl.analysis.training_rows import some_rows
 from bnn_ppl.analysis.verdict import verdict
@@ -32,7 +31,7 @@ def judged(posterior: Posterior, draws: "arviz.InferenceData") -> dict[str, Any]
     if "verdict" in draws.attrs:  # of a finished run that was called again: nothing was added
         return {name: draws.attrs[name] for name in _FACTS if name in draws.attrs}
     try:
-        found = verdict(for_prediction(posterior, draws), draws)
+        found = verdict(posterior, draws)
     # Hours of sampling may be in memory alone: no failure to judge them may lose them.
     except (Exception, KeyboardInterrupt) as error:
         words = str(error).splitlines() or [type(error).__name__]
