@@ -15,7 +15,6 @@ import numpy as np
 from memory import peak_memory_mb
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.cli.problem import Problem, conditioned, with_prior_scale
 from bnn_ppl.methods.method import METHODS
 
@@ -59,7 +58,7 @@ def evaluate(data: Any, posterior: bnn.Posterior, method: bnn.Method) -> dict[st
         jax.random.key(0), posterior, method, num_chains=method.counts.num_chains, progress=False
     )
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_before
-    prediction = bnn.predict(for_prediction(posterior, draws), draws, data.test)
+    prediction = bnn.predict(posterior, draws, data.test)
     scores = bnn.metrics.summary(prediction, data.test.y, scale=data.y_scale)
     stats = draws.get("sample_stats", {})
     return {

@@ -22,7 +22,6 @@ import numpy as np
 import stored
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.linearised import for_prediction
 from bnn_ppl.cli.problem import Problem, conditioned
 from bnn_ppl.methods.method import METHODS
 
@@ -76,13 +75,12 @@ def scored(name: str, posterior: bnn.Posterior, data: bnn.data.DataSet) -> dict[
     began = time.perf_counter()
     draws = bnn.run(key, posterior, method, num_chains=chains, progress=False)
     seconds = time.perf_counter() - began
-    predicting = for_prediction(posterior, draws)
     by_chain = {"the reference": list(reference.probs_by_chain)}
     if chains > 1:
         each = [draws.isel(chain=[number]) for number in range(chains)]
-        by_chain[name] = [bnn.predict(predicting, one, data.test)["probs"] for one in each]
+        by_chain[name] = [bnn.predict(posterior, one, data.test)["probs"] for one in each]
     table = bnn.compare(
-        {name: bnn.predict(predicting, draws, data.test)},
+        {name: bnn.predict(posterior, draws, data.test)},
         data.test.y,
         reference.probs,
         by_chain=by_chain,

@@ -151,7 +151,7 @@ def adapters(data, net, _) -> None:
     method = bnn.laplace(posterior, prior_precision="marginal_likelihood")
     draws = bnn.run(jax.random.key(1), posterior, method, num_draws=30, init=mode(posterior))
     print(f"Laplace on rank-4 adapters: {(time.perf_counter() - began) / 60:.1f} min")
-    prediction = bnn.predict(bnn.linearised(posterior, draws), draws, data.test, batch_size=250)
+    prediction = bnn.predict(posterior, draws, data.test, batch_size=250)
     report("Laplace on rank-4 adapters", prediction, data.test.y)
 
 

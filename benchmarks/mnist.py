@@ -98,9 +98,8 @@ def measure(name: str, chosen: Setting, train, test, args: argparse.Namespace) -
     posterior = bnn.condition(bnn.models.classifier(net, chosen.prior), train)
     began = time.perf_counter()
     draws = sample("laplace" if name == "linearised" else name, chosen, posterior, args)
-    if name == "linearised":
-        posterior = bnn.linearised(posterior, draws)
-    prediction = bnn.predict(posterior, draws, test, batch_size=2_000)
+    form = "sampled" if name == "laplace" else None
+    prediction = bnn.predict(posterior, draws, test, predictive=form, batch_size=2_000)
     scores = bnn.metrics.summary(prediction, test.y, digits=None)
     return {
         "method": name,

@@ -172,10 +172,13 @@ def compared(posterior: bnn.Posterior, draws: dict, data: bnn.data.DataSet) -> A
         f"{bnn.metrics.agreement(*halves):.4f}, "
         f"total variation {bnn.metrics.total_variation(*halves):.4f}"
     )
-    predictions = {name: bnn.predict(posterior, run, data.test) for name, run in draws.items()}
+    predictions = {
+        name: bnn.predict(posterior, run, data.test, predictive="sampled")
+        for name, run in draws.items()
+    }
     if "laplace" in draws:
-        model = bnn.linearised(posterior, draws["laplace"])
-        predictions["laplace_linearised"] = bnn.predict(model, draws["laplace"], data.test)
+        linear = bnn.predict(posterior, draws["laplace"], data.test)
+        predictions["laplace_linearised"] = linear
     return bnn.compare(
         {"hmc": chains.mean(0)} | predictions,
         data.test.y,

@@ -234,7 +234,7 @@ def test_errors_say_what_was_got_expected_and_what_to_do():
             budget((X, y), num_chains=chosen)
     with pytest.raises(ValueError, match=r"got num_draws=\(12,\), expected .* from 1 to 11"):
         budget((X, y), num_draws=(12,))
-    with pytest.raises(ValueError, match="got no y, expected one number per row"):
+    with pytest.raises(ValueError, match="got no y, expected a pair"):
         budget((X, None))
     with pytest.raises(ValueError, match="got max_subsets=0, expected at least 1"):
         budget((X, y), max_subsets=0)

@@ -1,12 +1,17 @@
 """Closed-form predictions of Laplace approximations: exact linear models, and Monte Carlo."""
 
 from functools import partial
+from importlib import import_module
+from itertools import product
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from flax import nnx
+from marks import some_quick
 from scipy.special import expit, softmax
 from scipy.stats import multivariate_normal, norm
 from targets import NOISE, linear_regression
@@ -15,6 +20,9 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.closed_form import log_probit
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
+CLOSED_FORM, QUANTILES = (
+    import_module(f"bnn_ppl.analysis.{name}") for name in ("closed_form", "quantiles")
+)
 RNG = np.random.default_rng(0)
 X, NEW = RNG.normal(size=(20, 3)), 2 * RNG.normal(size=(6, 3))
 REAL, LABELS = RNG.normal(size=20), np.arange(20) % 3
@@ -168,6 +176,66 @@ def test_of_a_network_it_is_near_the_average_of_its_linearised_draws():
     np.testing.assert_allclose(found["entropy"], bnn.metrics.entropy(found))
     sampled = bnn.predict(posterior, draws, NEW, predictive="sampled")
     assert np.abs(sampled["probs"] - expected["probs"]).max() > 0.02  # of another network
+
+
+# --- rows in parts
+
+
+def counts(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 0.3).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+
+def ordered(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.OrderedLogistic(x @ w, jnp.array([-1.0, 1.0])), obs=y)
+
+
+def of_network(model, num_outputs, *options, **named):
+    net = partial(bnn.nets.MLP, 3, (), num_outputs)
+    return model(net, bnn.priors.normal(), *options, **named)
+
+
+LIKELIHOODS = {
+    "classes": (of_network(bnn.models.classifier, 3), LABELS),
+    "two classes": (of_network(bnn.models.classifier, 2), LABELS % 2),
+    "one output": (of_network(bnn.models.regressor, 1, 0.5), REAL),
+    "outputs": (of_network(bnn.models.regressor, 2, 0.5, num_outputs=2), X[:, :2]),
+    "counts": (counts, LABELS),
+    "ordered classes": (ordered, LABELS),
+}
+PART = 4
+
+
+@pytest.mark.parametrize("kind", some_quick(LIKELIHOODS, ["classes"]))
+def test_rows_in_parts_are_predicted_as_together(kind, monkeypatch):
+    model, y = LIKELIHOODS[kind]
+    posterior = bnn.condition(model, (X, y))
+    forms = ["sampled"]
+    if kind in ("counts", "ordered classes"):
+        draws = bnn.prior_draws(jax.random.key(0), posterior, 3)
+    else:
+        forms += ["linearised", "closed_form"]
+        draws = fitted(posterior, 3)
+    outputs = {"two classes": 2, "one output": 1, "outputs": 2}.get(kind, 3)
+    monkeypatch.setattr(QUANTILES, "_NUMBERS_AT_ONCE", PART * 3)  # of as many draws
+    for form, num_rows in product(forms, (PART - 1, PART, PART + 3)):
+        rows = X[:num_rows], y[:num_rows]
+        together = bnn.predict(posterior, draws, rows, predictive=form)
+        # Once by the caller's parts, and once by those within which gradients fit into memory.
+        found = [bnn.predict(posterior, draws, rows, predictive=form, batch_size=PART)]
+        with monkeypatch.context() as patch:
+            numbers = PART * outputs * posterior.num_weights
+            patch.setattr(CLOSED_FORM, "_NUMBERS_AT_ONCE", numbers)
+            found.append(bnn.predict(posterior, draws, rows, predictive=form))
+        for part, (name, values) in product(found, together.items()):
+            np.testing.assert_allclose(part[name], values, rtol=1e-9, err_msg=name)
+        if kind in ("one output", "outputs"):
+            quantiles = bnn.predict_quantiles(posterior, draws, rows[0], 0.8, predictive=form)
+            assert quantiles.shape == (1, *together["mean"].shape)
+            assert (quantiles[0] > together["mean"].values).all()
 
 
 @pytest.mark.parametrize("form", ["linearised", "closed_form"])

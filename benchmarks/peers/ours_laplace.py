@@ -15,7 +15,6 @@ def predict(x_train, y_train, x_test, seed):
     posterior = bnn.condition(model, (x_train, y_train))
     key, method = jax.random.key(seed), bnn.laplace(posterior)
     draws = bnn.run(key, posterior, method, num_chains=1, progress=False)
-    posterior = bnn.linearised(posterior, draws)
     means = bnn.function_draws(posterior, draws, x_test).posterior["mean"].values
     return {"mean": means, "sd": draws.posterior["noise"].values[..., None]}
 
@@ -29,5 +28,4 @@ def classify(x_train, y_train, x_test, seed):
     posterior = bnn.condition(model, (x_train, y_train))
     key, method = jax.random.key(seed), bnn.laplace(posterior)
     draws = bnn.run(key, posterior, method, num_chains=1, progress=False)
-    posterior = bnn.linearised(posterior, draws)
     return {"probs": bnn.predict(posterior, draws, (x_test, None))["probs"].values}

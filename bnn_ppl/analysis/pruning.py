@@ -166,7 +166,7 @@ def _without(
         for site, found in values.items()
     }
     groups = groups_of(draws) | {"posterior": draws["posterior"].assign(left)}
-    fitted = groups.pop("fitted", {})
+    fitted: Any = groups.pop("fitted", {})
     # Weights that are real numbers are their own positions.
     means = {
         name: mean.where(~gone[site], 0) if (site := name.removesuffix(".loc")) in gone else mean

@@ -122,7 +122,7 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
         )
     sites = sites_of(posterior, draws)
     values = {site: np.array(array.values) for site, array in sites.items()}
-    fitted = draws["fitted"] if "fitted" in draws else {}  # noqa: SIM401
+    fitted: Any = draws["fitted"] if "fitted" in draws else {}  # noqa: SIM401
     locs = {site: np.array(fitted[name]) for site in sites if (name := f"{site}.loc") in fitted}
     means = {site: array.mean(1) for site, array in values.items()}
     precisions = {site: float(std) ** -2 for site, std in posterior.prior_std.items()}
@@ -138,11 +138,11 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
                 if place.site in locs:
                     locs[place.site][chain] = _moved(locs[place.site][chain], place, order, signs)
     renamed = {site: array.copy(data=values[site]) for site, array in sites.items()}
-    groups = {"posterior": draws["posterior"].assign(renamed)}
+    changed = {"posterior": draws["posterior"].assign(renamed)}
     if locs:
         loc_of = {f"{site}.loc": fitted[f"{site}.loc"].copy(data=loc) for site, loc in locs.items()}
-        groups["fitted"] = fitted.assign(loc_of)
-    return with_groups(draws, **groups)
+        changed["fitted"] = fitted.assign(loc_of)
+    return with_groups(draws, **changed)
 
 
 def barrier(

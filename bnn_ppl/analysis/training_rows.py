@@ -152,7 +152,7 @@ def depends_on_x(posterior: Posterior, x: Tree) -> bool:
         return True
     try:
         values = posterior.from_prior(jax.random.key(0))
-        values |= {CENTRE: 0} if posterior.centres else {}
+        values |= {CENTRE: jnp.asarray(0)} if posterior.centres else {}
         _, center = probs_or_mean(posterior.predictive(values, x))
     except NotImplementedError:  # an improper prior cannot be sampled
         return True

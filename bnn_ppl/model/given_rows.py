@@ -111,7 +111,8 @@ def _is_plain(leaf: Any) -> bool:
 def _leaves_like(known: Any, x: Any) -> list[Any] | None:
     """Give what stands in x where `known` has arrays; None if x has another form."""
     try:
-        return list(jax.tree.structure(known).flatten_up_to(x))
+        structure: Any = jax.tree.structure(known)
+        return list(structure.flatten_up_to(x))
     except (ValueError, TypeError):
         return None
 
