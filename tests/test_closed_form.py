@@ -193,8 +193,8 @@ def ordered(x, y=None):
         numpyro.sample("y", dist.OrderedLogistic(x @ w, jnp.array([-1.0, 1.0])), obs=y)
 
 
-def of_network(model, num_outputs, *options, **named):
-    net = partial(bnn.nets.MLP, 3, (), num_outputs)
+def of_network(model, width, *options, **named):
+    net = partial(bnn.nets.MLP, 3, (), width)
     return model(net, bnn.priors.normal(), *options, **named)
 
 
@@ -243,7 +243,7 @@ def test_other_draws_are_refused(form):
     target = linear_regression(1.0, "posterior")
     posterior = bnn.condition(target.model, target.data)
     draws = bnn.prior_draws(jax.random.key(0), posterior, 2)
-    with pytest.raises(ValueError, match="got .*draws of None .*expected those of laplace"):
+    with pytest.raises(ValueError, match="got .*draws of prior .*expected those of laplace"):
         bnn.predict(posterior, draws, target.data, predictive=form)
     with pytest.raises(ValueError, match="got predictive='exact', expected one of 'linearised'"):
         bnn.predict(posterior, draws, target.data, predictive="exact")

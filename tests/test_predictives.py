@@ -200,4 +200,5 @@ def test_chains_of_a_run_average_their_closed_forms(structure):
         mixed = np.logaddexp(*(one["log_prob"].values for one in one_by_one)) - np.log(CHAINS)
         np.testing.assert_allclose(found["log_prob"], mixed, rtol=1e-4)
     middle = bnn.predict_quantiles(posterior, draws, X, (0.1, 0.9), predictive="closed_form")
+    assert middle.shape == (2, len(X))
     assert (middle[0] < means.mean(0)).all() and (means.mean(0) < middle[1]).all()

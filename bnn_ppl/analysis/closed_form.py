@@ -114,7 +114,8 @@ def closed_form_gaussians(
     if "mean" not in columns[0]:
         raise ValueError("got a likelihood of classes, expected one of real numbers: use predict")
     means = jnp.stack([each["mean"] for each in columns])
-    return dist.Normal(means, jnp.sqrt(jnp.stack([each["variance"] for each in columns])))
+    sds = jnp.sqrt(jnp.stack([each["variance"] for each in columns]))
+    return jax.vmap(dist.Normal)(means, sds)  # each of the shape of a chain's
 
 
 def _columns_of_parts(
