@@ -133,7 +133,8 @@ def _columns_of_parts(
     for start in range(0, num_rows, size):
         x, y = part(start)
         with products_in(posterior.precision):
-            yield [columns(outputs(*fit, x), y) for fit in fits]
+            found = [columns(outputs(*fit, x), y) for fit in fits]
+        yield found
 
 
 # --- the Gaussian of the outputs
