@@ -296,7 +296,7 @@ def test_predictive_draws_of_new_rows(float64):
     got = bnn.predictive_draws(jax.random.key(0), posterior, draws, (X[:5], LABELS[:5]))
     assert got.posterior_predictive["y"].shape == (CHAINS, DRAWS, 5)
     np.testing.assert_array_equal(got.observed_data["y"], LABELS[:5])
-    with pytest.raises(ValueError, match="expected the rows' y"):
+    with pytest.raises(ValueError, match="got no y, expected a pair"):
         bnn.predictive_draws(jax.random.key(0), posterior, draws, (X, None))
 
 

@@ -204,8 +204,6 @@ class Description(NamedTuple):
 
     Attributes
     ----------
-    name
-        Public name of the method.
     build
         ``posterior, **options -> Method``: the decorated function. Its signature and docstring
         become the options and the help of ``bnn-ppl run <name>``.
@@ -240,7 +238,6 @@ class Description(NamedTuple):
         those that do not fit it. `running` holds the arguments of :func:`bnn_ppl.run`.
     """
 
-    name: str
     build: Callable[..., Method]
     gives: str
     cost: str
@@ -255,6 +252,11 @@ class Description(NamedTuple):
     complete: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]] = (
         lambda options, running: options
     )
+
+    @property
+    def name(self) -> str:
+        """Its public name."""
+        return self.build.__name__
 
 
 METHODS: dict[str, Description] = {}  # by name; filled as the modules of methods are imported
@@ -390,7 +392,8 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
 
         counts = description.get("counts", SAMPLED)
         usual = f"{counts.num_warmup:,} warm-up steps, {counts.num_draws:,} draws"
-        described = Description(name or build.__name__, built, **({"length": usual} | description))
+        built.__name__ = name or build.__name__
+        described = Description(built, **({"length": usual} | description))
         METHODS[described.name] = described
         return cast(_Build, built)
 
