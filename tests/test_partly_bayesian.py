@@ -1,5 +1,6 @@
 """Partly Bayesian networks: weights that are random, fixed as given, or fitted as points."""
 
+import sys
 from functools import partial
 
 import jax
@@ -9,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from flax import nnx
+from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.shared.per_example_gradients import row_gradients
@@ -378,6 +380,43 @@ def test_a_run_is_resumed_with_the_points_that_it_began_with(flat, tmp_path, mon
     # Whatever the key: a folder's points are its own.
     again = bnn.fit_points(jax.random.key(99), flat, folder=tmp_path / "parts")
     np.testing.assert_array_equal(again.held["net.kernel"], whole.constant_data["net.kernel"])
+
+
+def test_stopped_while_the_points_are_fitted_it_gives_the_fit_so_far_and_resumes(flat, tmp_path):
+    method = bnn.sgld(flat, step_size=1e-4)
+    whole = run(flat, method)
+    calls, draws = 0, None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 80)
+        while draws is None or "stopped" in draws.attrs:
+            calls += 1
+            with pytest.MonkeyPatch.context() as pressed:
+                press_ctrl_c(pressed, 2)
+                draws = run(flat, method, folder=tmp_path)
+            if draws.attrs.get("stopped_in") == "points":
+                assert draws.posterior.sizes["draw"] == 1
+                assert np.isfinite(draws.constant_data["net.kernel"]).all()
+                assert not (tmp_path / "draws.zarr").exists()
+    assert_same(draws, whole)
+    np.testing.assert_array_equal(
+        draws.constant_data["net.kernel"], whole.constant_data["net.kernel"]
+    )
+    assert calls > 3 and not (tmp_path / "before").exists()
+
+
+def test_another_run_whose_points_are_not_yet_fitted_is_refused(flat, tmp_path):
+    method = bnn.sgld(flat, step_size=1e-4)
+    with pytest.MonkeyPatch.context() as patch:
+        press_ctrl_c(patch, 1)
+        run(flat, method, folder=tmp_path)
+    with pytest.raises(OtherRunError, match=r"got seed=\[0, 4\], expected seed=\[0, 3\]"):
+        bnn.run(jax.random.key(4), flat, method, folder=tmp_path, progress=False)
+
+
+def test_a_keep_that_fails_is_refused_before_the_points_are_fitted(flat, monkeypatch):
+    monkeypatch.setattr(points_module, "prepared_points", None)
+    with pytest.raises(KeyError, match="nowhere"):
+        run(flat, bnn.sgld(flat, step_size=1e-4), keep=lambda values: {"a": values["nowhere"]})
 
 
 def test_other_points_are_not_resumed_with(flat, held, tmp_path):

@@ -275,6 +275,9 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(folder, tmp_path, monkeypat
         if name == "sghmc":
             stopped = sampled(posterior, folder=tmp_path / "run", **options)
             assert 0 < stopped.posterior.sizes["draw"] < 12
+        elif name == "swag":
+            stopped = sampled(posterior, folder=tmp_path / "run", **options)
+            assert stopped.attrs["stopped_in"] == "warmup"
         else:  # in warm-up
             with pytest.raises(KeyboardInterrupt):
                 sampled(posterior, folder=tmp_path / "run", **options)

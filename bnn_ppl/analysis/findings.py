@@ -54,6 +54,20 @@ class Finding(NamedTuple):
     advice: str
 
 
+# --- the end of a run
+
+
+def of_stops(draws: Any) -> Iterator[Finding]:
+    """Find a run that was stopped by the user or the clock before it was done."""
+    if "stopped" in draws.attrs:
+        drawing = draws.attrs.get("stopped_in") == "draws"
+        yield Finding(
+            "stopped_drawing" if drawing else "stopped",
+            draws.attrs["stopped"],
+            "give it more time; with a folder, the same call goes on from there",
+        )
+
+
 # --- predictions against y
 
 

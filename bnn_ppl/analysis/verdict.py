@@ -13,6 +13,7 @@ from bnn_ppl.analysis.findings import (
     of_divergences,
     of_few_rows,
     of_fits,
+    of_stops,
     of_tempering,
     of_values,
     scale_advice,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import arviz
 
 _NOTES = (
+    "stopped_drawing",
     "some_divergences",
     "members",
     "narrow",
@@ -37,6 +39,7 @@ _NOTES = (
 # Often due to data of another scale than the prior's, which is then the first thing to mend.
 _OF_SCALE = ("not_finite", "worse_than_mean", "all_diverge", "divergences", "stuck", "disagree")
 _WORST_FIRST = (
+    "stopped",
     "tempered",
     *_OF_SCALE,
     *("few_draws", "temperature", "far_from_start", "unfinished", "few_independent"),
@@ -95,7 +98,8 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     # Each fit of an ensemble may have a noise of its own.
     others = (sample.sd, sample.log_prob) if sampled else ()
     mixes = mixing_of(sample.center, *others) if several else Mixing(np.nan, np.nan)
-    found = [*of_tempering(draws), *of_values(posterior, sample, sampled), *of_divergences(draws)]
+    found = [*of_stops(draws), *of_tempering(draws)]
+    found += [*of_values(posterior, sample, sampled), *of_divergences(draws)]
     if "not_finite" not in {finding.kind for finding in found}:
         found += of_chains(sample, draws, mixes) if sampled else of_fits(sample, draws, mixes.rhat)
         found += [] if sampled else of_few_rows(posterior, draws)

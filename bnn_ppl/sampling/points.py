@@ -3,27 +3,31 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from bnn_ppl.methods.descent import descent
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.method import Method, before_points
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.runtime.devices import products_in, to_host
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import Report, reporting, waiting
+from bnn_ppl.sampling.compiled_loop import one_record
 from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.settings import settings_to_resume
 from bnn_ppl.sampling.start import Prepared, check_built_with, prepare
 from bnn_ppl.sampling.starting_method import MOST_STEPS
+from bnn_ppl.sampling.stopped import Stopped
 from bnn_ppl.sampling.until import pressed_or_late
 from bnn_ppl.storage import checkpoint
-from bnn_ppl.storage.recorder import Nowhere, Progress
+from bnn_ppl.storage.before import Nowhere, place_before
+from bnn_ppl.storage.recorder import Layout
 from bnn_ppl.storage.zarr_reader import read_constants
 
 _OWN_KEY = 6  # of the key given; `run` has those below
@@ -57,7 +61,8 @@ def fit_points(
         A prior scale that is left open is taken at its usual value: hold another one first, by
         ``posterior.open_scale.hold``. Without points, or with all held, it is given back.
     folder
-        Folder of a run: if one has begun there, its points are read instead.
+        Folder of a run: if one has begun there, its points are read instead. Otherwise the fit is
+        saved there, and goes on where an earlier one was stopped or killed.
     progress
         As for :func:`bnn_ppl.run`.
 
@@ -75,23 +80,40 @@ def fit_points(
         of another model, or several processes run.
     """
     check_arguments(key=key, posterior=posterior)
-    return _with_points(key, posterior, folder, progress, float("inf"))
+    held, stopped = _with_points(key, posterior, folder, progress, float("inf"))
+    if stopped is not None:
+        raise KeyboardInterrupt
+    return held
+
+
+class Held(NamedTuple):
+    """What a run with points runs."""
+
+    posterior: Posterior  # which holds the points
+    method: Method  # for it
+    stopped: Stopped | None = None  # within the fit of the points
+    position: Mapping[str, Any] | None = None  # of the other sites, then
 
 
 def points_held(
     key: jax.Array,
     posterior: Posterior,
     method: Method,
+    keep: Callable[..., Any] | None,
     folder: str | Path | None,
     progress: bool | Literal["json"],
     end: float,
-) -> tuple[Posterior, Method]:
-    """Give what a run with points runs: the posterior that holds them, and the method for it."""
+) -> Held:
+    """Fit the points, or read them, and give what the run runs; refuse a `keep` that will fail."""
     if not posterior.points:
-        return posterior, method
+        return Held(posterior, method)
     make = maker_of(posterior, method)
-    held = _with_points(key, posterior, folder, progress, end)
-    return held, make(held)
+    if keep is not None:
+        before = before_points(posterior)
+        position = jax.eval_shape(before.init, key)
+        jax.eval_shape(lambda at: keep(before.constrain(at, before.examples)), position)
+    held, reached = _with_points(key, posterior, folder, progress, end)
+    return Held(held, make(held), *(reached or ()))
 
 
 def maker_of(posterior: Posterior, method: Method) -> Callable[[Posterior], Method]:
@@ -118,11 +140,12 @@ def prepared_points(key: jax.Array, posterior: Posterior) -> tuple[Method, Prepa
 
 def _with_points(
     key: jax.Array, posterior: Posterior, folder: str | Path | None, progress: Any, end: float
-) -> Posterior:
+) -> tuple[Posterior, tuple[Stopped, Mapping[str, Any]] | None]:
+    """Hold the points; where the fit was stopped, also say so, and where the other sites were."""
     if not posterior.points:
-        return posterior
+        return posterior, None
     if folder is not None and checkpoint.read_header(folder) is not None:
-        return posterior.hold(_recorded(posterior, folder))
+        return posterior.hold(_recorded(posterior, folder)), None
     if jax.process_count() > 1:
         raise ValueError(
             "got points to fit in several processes, expected them held: fit them in one, by "
@@ -130,18 +153,41 @@ def _with_points(
         )
     with waiting(progress):
         method, prepared = prepared_points(key, posterior)
-    prepared = prepared._replace(num=prepared.num | {"draws": 0})
-    with interrupts(progress) as pressed, reporting(progress, prepared.num["warmup"]) as report:
+        saved = _place(key, posterior, method, prepared, folder)
+        states, done = saved.resume(prepared.states)
+    num = prepared.num["warmup"]
+    prepared = prepared._replace(num=prepared.num | {"draws": 0}, states=states)
+    with interrupts(progress) as pressed, reporting(progress, num, done.warmup) as report:
         interrupted = pressed_or_late(pressed, end)
-        states, done = advance(prepared, Progress(), Nowhere(), _of_points(report), interrupted)
-    if done.warmup < prepared.num["warmup"]:
-        if pressed():
-            raise KeyboardInterrupt
-        raise TimeoutError("got too few max_minutes to fit the points, expected more: give more")
+        states, done = advance(prepared, done, saved, _of_points(report), interrupted)
     with products_in(posterior.precision):
         state = jax.tree.map(lambda leaf: leaf[0], to_host(states))
         found = method.draw(key, state)
-    return posterior.hold(_finite({site: np.asarray(found[site]) for site in posterior.points}))
+    values = {site: np.asarray(value) for site, value in found.items()}
+    held = posterior.hold(_finite({site: values.pop(site) for site in posterior.points}))
+    if done.warmup == num:
+        return held, None
+    if not done.warmup:
+        if pressed():
+            raise KeyboardInterrupt
+        raise TimeoutError("got too few max_minutes to fit the points, expected more: give more")
+    stopped = Stopped("points", "the fit of the points", done.warmup, num, pressed())
+    return held, (stopped, values)
+
+
+def _place(
+    key: jax.Array,
+    posterior: Posterior,
+    method: Method,
+    prepared: Prepared,
+    folder: str | Path | None,
+) -> Nowhere:
+    """Give where the state of the fit is saved."""
+    if folder is None:
+        return Nowhere()
+    layout = Layout(one_record(prepared), 1, 1, None, {})
+    settings = settings_to_resume(key, posterior, method, prepared, layout)
+    return place_before(Path(folder).expanduser(), "points", settings, prepared.mesh)
 
 
 def _recorded(posterior: Posterior, folder: str | Path) -> Mapping[str, np.ndarray]:

@@ -168,7 +168,7 @@ def prior_scale(
 
 
 def _run(key: jax.Array, posterior: Posterior, method: Any, init: Any, **counts: Any) -> Any:
-    return run(
+    found = run(
         key,
         posterior,
         method,
@@ -178,3 +178,6 @@ def _run(key: jax.Array, posterior: Posterior, method: Any, init: Any, **counts:
         verdict=False,
         **counts,
     )
+    if "stopped" in found.attrs:
+        raise KeyboardInterrupt  # which ends the search too
+    return found

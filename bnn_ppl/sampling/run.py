@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import jax
 import numpy as np
@@ -23,17 +23,12 @@ from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import waiting
 from bnn_ppl.sampling.asked import asked_of, check_run
 from bnn_ppl.sampling.compiled_loop import one_record
-from bnn_ppl.sampling.judged import judged, log_likelihood_at, tell
+from bnn_ppl.sampling.judged import judged, tell
+from bnn_ppl.sampling.phases import Ready, kept_in_errors, through_start, to_the_end, with_draws
 from bnn_ppl.sampling.points import points_held
 from bnn_ppl.sampling.settings import attributes, settings_to_resume
 from bnn_ppl.sampling.start import Keep, drawn_anew, prepare
-from bnn_ppl.sampling.starting_method import started
-from bnn_ppl.sampling.until import (
-    check_recorded,
-    deadline,
-    draw_until,
-    pressed_or_late,
-)
+from bnn_ppl.sampling.until import check_recorded, deadline, pressed_or_late
 from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.recorder import Folder, Layout, Memory, Progress
 
@@ -71,7 +66,8 @@ def run(
 
     Chains run side by side: over the devices, and on each by ``vmap`` on an accelerator, one after
     the other on a CPU. There ``jax.config.update("jax_num_cpu_devices", n)``, before JAX starts,
-    gives each core a device. Ctrl-C ends the run after the current draws and keeps all of them.
+    gives each core a device. Ctrl-C ends the run after the current draws and keeps all of them;
+    before the first draw, it ends the run with draws of the fit that it has reached (see Notes).
 
     Parameters
     ----------
@@ -132,8 +128,8 @@ def run(
         draws are those of an ordinary run of that length. Without `max_minutes` there is no other
         limit; memory grows with the draws unless there is a `folder`.
     max_minutes
-        Stop after this time, including compilation, as after Ctrl-C: all draws so far are kept, and
-        with `folder` the same call continues, for up to as long again.
+        Stop after this time, including compilation, as after Ctrl-C: all draws so far, or the fit
+        so far, are kept, and with `folder` the same call continues, for up to as long again.
     progress
         True for a bar with the time left, or plain lines where there is no terminal; "json" for
         lines of JSON on standard error; False for silence.
@@ -182,10 +178,19 @@ def run(
     ImportError
         If `log_to` is given and tensorboardX is not installed.
     TimeoutError
-        If `max_minutes` pass before the first draw. With `folder` the same call resumes the run.
+        If `max_minutes` pass before the first draw and there is no fit to draw from: in the warm-up
+        of a sampler that starts from the prior. With `folder` the same call resumes the run.
 
     Notes
     -----
+    A run that is stopped before its first draw gives what it has reached. A distribution or point
+    in training is drawn from as it is. A sampler that starts from a fit, stopped in that fit or in
+    its own warm-up, gives one draw of each chain: the point where it is. The verdict says so, and
+    so do the attributes ``stopped``, in words, and ``stopped_in``: "points", "start", "warmup" or
+    "draws". With `folder` each of these phases is saved, the draws are there to be read, and the
+    same call drops them and goes on. Without, an error or a second Ctrl-C carries the draws so far
+    as its attribute ``draws``.
+
     A further run of the same method and posterior compiles nothing, whatever its counts, unless
     chains, devices or shapes differ or `keep` is given. For this the last four compiled loops are
     cached (a warm-up and its draws have one each), and with them the data of their posteriors. Nor
@@ -214,7 +219,11 @@ def run(
 
         check_run(key, posterior, method, folder=folder, mesh=mesh, init=init, **asked)
         posterior, method = with_scale_found(posterior, method, header, progress)
-    posterior, method = points_held(key, posterior, method, folder, progress, end)
+    posterior, method, stopped, position = points_held(
+        key, posterior, method, keep, folder, progress, end
+    )
+    if stopped is not None:  # the points are not yet those that a folder is to hold
+        init, folder, header = position, None, None
     method, lengths, goal = asked_of(posterior, method, header, **asked)
     recorder: Memory | Folder
     with waiting(progress):
@@ -237,20 +246,40 @@ def run(
             prepared = prepared._replace(states=states)
             if recorder.redrawn and lengths.thin:
                 prepared = drawn_anew(key, prepared, recorder.redrawn)
-    with event_log(log_to) as recorder.log, interrupts(progress) as pressed:
-        interrupted = pressed_or_late(pressed, end)
-        if method.start is not None and init is None and not done.warmup + done.draws:
-            prepared, done = started(key, posterior, method, prepared, interrupted, progress)
-        from_elsewhere = method.start is not None or init is not None
-        if verdict and from_elsewhere and not done.warmup + done.draws:
-            with waiting(progress):
-                recorder.note(done, log_likelihood_at(posterior, prepared.positions))
-        states, done = draw_until(goal, posterior, prepared, done, recorder, interrupted, progress)
-    if not done.draws:
-        _raise_without_draws(agreed(pressed()), max_minutes)
+    from_fit = method.start is not None or init is not None
+    starts = method.start is not None and init is None and not done.warmup + done.draws
+    ready = Ready(key, posterior, method, prepared, done, recorder, from_fit, starts)
+    with kept_in_errors(recorder):
+        with event_log(log_to) as recorder.log, interrupts(progress) as pressed:
+            interrupted = pressed_or_late(pressed, end)
+            if stopped is None:
+                ready, stopped = through_start(ready, interrupted, progress, notes=verdict)
+            if stopped is None:
+                ready, stopped = to_the_end(ready, goal, interrupted, progress)
+            by_user = agreed(pressed() or (stopped is not None and stopped.pressed))
+            if stopped is not None:
+                by = "Ctrl-C" if by_user else f"max_minutes={max_minutes:g}"
+                ready = with_draws(ready, stopped, by) or ready
+        if not ready.done.draws:
+            _raise_without_draws(by_user, max_minutes)
+        return _result(ready, verdict, progress)
+
+
+def _raise_without_draws(pressed: bool, max_minutes: float | None) -> NoReturn:
+    if pressed:
+        raise KeyboardInterrupt
+    raise TimeoutError(
+        f"got max_minutes={max_minutes:g}, which passed before the first draw, expected more: give "
+        "more minutes, or a folder, where the same call or command resumes the run"
+    )
+
+
+def _result(ready: Ready, verdict: bool, progress: Any) -> "arviz.InferenceData":
+    """Give the draws, with the verdict on them."""
+    _, posterior, method, prepared, done, recorder, *_ = ready
     fitted = {}
-    if done.warmup == lengths.num_warmup:
-        fitted = _fitted(posterior, method, states, prepared.mesh)
+    if prepared.states is not None:
+        fitted = _fitted(posterior, method, prepared.states, prepared.mesh)
     draws = recorder.result(done, fitted)
     draws = recorder.with_statistics(draws, partial(statistics_to_store, posterior))
     if verdict and jax.process_count() == 1:
@@ -260,15 +289,6 @@ def run(
         draws.attrs |= facts
         tell(facts, progress)
     return draws
-
-
-def _raise_without_draws(pressed: bool, max_minutes: float | None) -> None:
-    if pressed:
-        raise KeyboardInterrupt
-    raise TimeoutError(
-        f"got max_minutes={max_minutes:g}, which passed before the first draw, expected more: give "
-        "more minutes, or a folder, where the same call or command resumes the run"
-    )
 
 
 def _fitted(

@@ -147,7 +147,7 @@ def _rows(posterior: Posterior, method: Method, shards: int, progress: Show) -> 
 
 def _of_stream(stream: Stream, method: Method, minibatches: Minibatches) -> Minibatches:
     """Refuse a long stream as a batch; the rows of a short one are a batch by themselves."""
-    name = method.settings.get("method", "this method")
+    name = name_of(method)
     if minibatches.size is None and stream.num_rows > _SHORT:
         raise ValueError(
             f"got batch_size='all' for {name} on a stream of {stream.num_rows} rows, expected "
@@ -222,6 +222,11 @@ def phases_of(
     return warmup, draws
 
 
+def name_of(method: Method) -> str:
+    """Give the method's name; a user's own may have none."""
+    return str(method.settings.get("method", "this method"))
+
+
 # --- checks
 
 
@@ -251,7 +256,7 @@ def _accumulates(posterior: Posterior, method: Method) -> bool:
 
 def check_built_with(posterior: Posterior, method: Method) -> None:
     """Refuse a method that was built with another posterior."""
-    name = method.settings.get("method", "this method")
+    name = name_of(method)
     if method.logdensity not in (None, posterior.logdensity):
         raise ValueError(
             f"got {name} built with another posterior, expected one built with the posterior given "
@@ -277,7 +282,7 @@ def _check_method(
     method: Method, posterior: Posterior, num_warmup: int, minibatches: Minibatches
 ) -> None:
     check_built_with(posterior, method)
-    name = method.settings.get("method", "this method")
+    name = name_of(method)
     if method.finish is not None and not num_warmup:
         raise ValueError(
             f"{name} fits a distribution during warm-up: set num_warmup > 0 (got 0); its draws "

@@ -1,23 +1,20 @@
 """The method that another one starts from: its warm-up finds where the chains start."""
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.features import Features
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.streamed_rows import StreamedRows
-from bnn_ppl.runtime.devices import chain_sharding, everywhere, over_chains, products_in
-from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import Report, Show, reporting, waiting
 from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.loop import advance
-from bnn_ppl.sampling.start import Prepared, prepare, with_states
-from bnn_ppl.storage.recorder import Nowhere, Progress
+from bnn_ppl.sampling.start import Prepared, name_of, prepare, with_states
+from bnn_ppl.sampling.stopped import Stopped, one_draw
+from bnn_ppl.storage.before import Nowhere, Progress
 
 Tree = Any
 
@@ -25,42 +22,76 @@ MOST_STEPS = 100_000  # fewer where training ends by itself
 _OWN_KEY = 4  # of `run`'s key; the numbers below are the keys of the method itself
 
 
+class Started(NamedTuple):
+    """Where the chains start, or where the starting method was stopped."""
+
+    positions: Tree  # None if stopped before any step
+    done: Progress  # of the starting methods
+    stopped: Stopped | None = None
+
+
 def started(
     key: jax.Array,
     posterior: Posterior,
     method: Method,
     prepared: Prepared,
+    before: Nowhere,
     interrupted: Callable[[], bool],
-    progress: Any,
-) -> tuple[Prepared, Progress]:
-    """Run the warm-up of the starting method, and prepare `method` anew where that ends.
+    progress: Show,
+) -> Started:
+    """Run the warm-up of the starting method: where that ends, `method` starts.
 
-    The starting method may itself have one, whose warm-up comes first. Nothing of it is stored: a
-    run that is killed meanwhile does it again when resumed, with the same result.
+    The starting method may itself have one, whose warm-up comes first. The state of each is saved
+    by `before`, from which a run that was stopped goes on.
     """
     start = method.start
     assert start is not None
     own_key = jax.random.fold_in(key, _OWN_KEY)
     with waiting(progress):
         own = prepared_start(own_key, posterior, start, prepared, progress)
-    done = Progress()
-    if start.start is not None:
-        own, done = started(own_key, posterior, start, own, interrupted, progress)
-    with reporting(progress, own.num["warmup"]) as report:
-        states, done = advance(own, done, Nowhere(), _as_start(report), interrupted)
-    draws = _compiled_draws(start.draw, prepared.mesh)
-    with waiting(progress), products_in(posterior.precision):
-        positions = draws(prepared.chains, states, everywhere(own_key, prepared.mesh))
+        states, done = before.resume(own.states)
+        own = own._replace(states=states)
+    if start.start is not None and not done.warmup:
+        first = started(
+            own_key, posterior, start, own, before.before("start"), interrupted, progress
+        )
+        if first.stopped is not None:
+            return first
+        own = placed(own_key, posterior, start, own, first.positions, progress)
+        done = first.done
+    num = own.num["warmup"]
+    with reporting(progress, num, done.warmup) as report:
+        states, done = advance(own, done, before, _as_start(report), interrupted)
+    with waiting(progress):
+        positions = one_draw(own_key, posterior, start, own, states)
+    stopped = None
+    if done.warmup < num:
+        stopped = Stopped("start", f"the fit by {name_of(start)}", done.warmup, num)
+        if not done.warmup and start.start is None:
+            positions = None
+    return Started(positions, done._replace(warmup=0, divergences=0), stopped)
+
+
+def placed(
+    key: jax.Array,
+    posterior: Posterior,
+    method: Method,
+    prepared: Prepared,
+    positions: Tree,
+    progress: Show,
+) -> Prepared:
+    """Prepare `method` anew where its starting method ends."""
+    with waiting(progress):
         try:
-            prepared = with_states(prepared, key, posterior, method, positions)
+            return with_states(prepared, key, posterior, method, positions)
         except ValueError as error:
-            raise ValueError(_of_start(method, start, error)) from error
-    return prepared, done._replace(warmup=0, divergences=0)
+            assert method.start is not None
+            raise ValueError(_of_start(method, method.start, error)) from error
 
 
 def _of_start(method: Method, start: Method, error: ValueError) -> str:
     """Say where chains that cannot start come from, and the usual reason."""
-    name, of_start = (each.settings.get("method", "this method") for each in (method, start))
+    name, of_start = name_of(method), name_of(start)
     return (
         f"{error} ({name} starts where {of_start} ends, which fails where the density has no "
         "maximum, as in a hierarchical model whose scale goes to 0: write it non-centred, or give "
@@ -108,12 +139,3 @@ def _as_start(report: Report) -> Report:
         report("start" if phase == "warmup" else phase, done, facts)
 
     return of_start
-
-
-@lru_cache(maxsize=2)
-def _compiled_draws(draw: Callable, mesh: Mesh) -> Callable:
-    def drawn(chain: jax.Array, state: Tree, key: jax.Array) -> Tree:
-        return draw(jax.random.fold_in(jax.random.fold_in(key, 5), chain), state)
-
-    mapped = over_chains(drawn, mesh, num_mapped=2)
-    return compiled_once(mapped, out_shardings=chain_sharding(mesh))

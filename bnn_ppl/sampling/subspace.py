@@ -244,6 +244,8 @@ def _trained_bend(key: Array, posterior: Posterior, ends: Position) -> dict[str,
     middle = {site: leaf.mean(0) for site, leaf in ends.items()}
     to_mode = descent(along, noise_rows="training")
     found = run(key, along, to_mode, init=middle, progress=False, verdict=False)
+    if "stopped" in found.attrs:
+        raise KeyboardInterrupt  # of a curve that is not yet one
     return _positions(posterior, found, slice(0, 1), slice(-1, None))
 
 

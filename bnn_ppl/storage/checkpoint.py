@@ -41,7 +41,7 @@ Tree = Any
 _FORMAT = 2  # of state.json; raised when it changes
 _STATE_FILE = re.compile(r"state-\d+-\d+-\d+\.bin")  # save, file, files
 _OURS = re.compile(
-    r"\.?(problem\.json|draws\.zarr|(fitted|warmup|batch_statistics)-\d+\.npz|state((-before)?\.json|\.lock|-[\d-]+\.bin))(\.\d+)?"
+    r"\.?(problem\.json|draws\.zarr|before|(fitted|warmup|batch_statistics)-\d+\.npz|state((-before)?\.json|\.lock|-[\d-]+\.bin))(\.\d+)?"
 )
 
 

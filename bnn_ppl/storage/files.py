@@ -3,7 +3,8 @@
 import json
 import zlib
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,17 @@ def damaged(path: Path, what: str) -> ValueError:
         f"got {str(path)!r}, which is damaged or not a run's ({what}), expected a file as a run "
         "left it: copy the folder again, or name another"
     )
+
+
+@contextmanager
+def storing(path: Path, what: str) -> Iterator[None]:
+    """Say what a full disk means for a run."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"got '{error.strerror}' on storing {what} in {str(path)!r}, expected room and "
+            "permission to write: what was stored is whole; once the cause is removed, the same "
+            "call resumes the run",
+        ) from error

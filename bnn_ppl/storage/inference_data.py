@@ -141,3 +141,14 @@ def in_blocks(
             rows = slice(start, start + size)
             block = {site: values[chain, rows].values for site, values in sites.items()}
             yield block, weights[chain, rows]
+
+
+def with_all_stats(records: dict[str, Any], one_record: dict[str, Any]) -> dict[str, Any]:
+    """Add the statistics of steps that were not taken: not a number, none and no."""
+    drawn = next(iter(records["posterior"].values())).shape[:2]
+    stats = {
+        name: np.full(drawn + leaf.shape, np.nan if leaf.dtype.kind == "f" else 0, leaf.dtype)
+        for name, leaf in one_record["sample_stats"].items()
+        if name not in records["sample_stats"]
+    }
+    return records | {"sample_stats": records["sample_stats"] | stats}

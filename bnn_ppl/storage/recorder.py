@@ -2,8 +2,7 @@
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,9 +17,15 @@ from bnn_ppl.runtime.files import make_folder
 from bnn_ppl.runtime.processes import all_or_none, meet, on_all
 from bnn_ppl.runtime.warned import warn
 from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
-from bnn_ppl.storage.files import JSON, RUN, damaged
+from bnn_ppl.storage.before import Before, Nowhere, Progress, place_before, remove_before
+from bnn_ppl.storage.files import JSON, RUN, damaged, storing
 from bnn_ppl.storage.fitted import STATISTICS, remove_fitted, write_by_chain, write_fitted
-from bnn_ppl.storage.inference_data import inference_data, with_constants, with_groups
+from bnn_ppl.storage.inference_data import (
+    inference_data,
+    with_all_stats,
+    with_constants,
+    with_groups,
+)
 from bnn_ppl.storage.warmup import (
     GROUP,
     NO_STATS,
@@ -42,16 +47,6 @@ Attributes = dict[str, Any]
 _OF_WARMUP = ("start_log_likelihood", "training_ended")  # noted then, and kept when resumed
 
 
-class Progress(NamedTuple):
-    """What a run has done so far; saved with the samplers' state."""
-
-    warmup: int = 0
-    draws: int = 0
-    gradient_evaluations: int = 0
-    divergences: int = 0
-    sampling_time: float = 0.0  # seconds
-
-
 class Layout(NamedTuple):
     """What a run will record."""
 
@@ -61,25 +56,6 @@ class Layout(NamedTuple):
     y: np.ndarray | None  # None of a stream
     attrs: Attributes  # known before the first step
     constants: dict[str, np.ndarray] = {}  # noqa: RUF012 (never changed)
-
-
-class Nowhere:
-    """Nothing is kept: the phase before a run, of which only the last states matter."""
-
-    bytes_on_disk = 0
-    log: Log = staticmethod(no_log)
-
-    def note(self, done: Progress, facts: Attributes) -> None:
-        """Drop the attributes."""
-
-    def copied(self, states: Tree) -> None:
-        """Copy nothing: states are not saved."""
-
-    def record(self, done: Progress, states: Tree, records: Records | None) -> None:
-        """Drop the records."""
-
-    def warmed(self, first: int, stats: dict[str, np.ndarray]) -> None:
-        """Drop the statistics."""
 
 
 class Memory:
@@ -97,9 +73,15 @@ class Memory:
         shape = layout.num_chains, layout.num_draws
         self._layout = layout
         self._warmup = NO_STATS
+        self._done = Progress()  # of what is recorded
         self._records = jax.tree.map(
             lambda leaf: np.zeros(shape + leaf.shape, leaf.dtype), layout.one_record
         )
+
+    def before(self, phase: str) -> Nowhere:
+        """Give the place of the phase before warm-up, of which nothing is kept."""
+        del phase
+        return Nowhere()
 
     def copied(self, states: Tree) -> None:
         """Copy nothing: states are not saved."""
@@ -107,6 +89,8 @@ class Memory:
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
         """Copy the last draws."""
         del states
+        self._done = done
+        records = records and with_all_stats(records, self._layout.one_record)
         for group, leaves in (records or {}).items():
             for name, values in leaves.items():
                 start = done.draws - values.shape[1]
@@ -121,6 +105,10 @@ class Memory:
         if done.draws:
             planned = self._layout.num_draws
             print(f"stopped: {done.draws} of {planned} draws are kept", file=sys.stderr)
+
+    def so_far(self) -> "arviz.InferenceData | None":
+        """Give the draws that were recorded, for an error that ends the run; None without any."""
+        return self.result(self._done, {}) if self._done.draws else None
 
     def extend(self, num_draws: int) -> None:
         """Make room for more draws, `num_draws` in all."""
@@ -140,6 +128,10 @@ class Memory:
         """Keep no statistics: they are computed of the training rows when they are needed."""
         del compute
         return draws
+
+    def provisional(self, facts: Attributes) -> None:
+        """Take draws of a run that was stopped before its first one; `facts` say so."""
+        self.note(Progress(), facts)
 
     def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
         """Give the draws, and the parameters of the distribution they come from."""
@@ -181,6 +173,7 @@ class Folder:
             )
         self._saves = self._header["saves"] if self._header else 0
         self.redrawn = self._header.get("redrawn", 0) if self._header else 0
+        self._is_provisional = False
         self._warmup, self._warmup_written = NO_STATS, NO_STATS
         with all_or_none(path):
             self._writer = zarr_writer.open_writer(path, layout.num_draws)
@@ -216,6 +209,7 @@ class Folder:
             if jax.process_index() == 0:
                 remove_warmup(self._path)
             self._forget_fitted()
+            remove_before(self._path)  # a run whose state is gone, or the fit of points, now held
             self.record(Progress(), self.copied(states), None)
             return states, Progress()
         whole, done = self._read_state(self._header, states)
@@ -226,6 +220,8 @@ class Folder:
         self._forget_fitted()
         if not len(warmup.steps) and jax.process_index() == 0:
             remove_warmup(self._path)  # it may be damaged
+        if not done.draws and "stopped_in" in self._writer.metadata["attributes"]:  # provisional
+            zarr_writer.publish_draws(self._writer, 0, self._layout.attrs | _counts(done))
         return by_chain(whole, self._mesh), done
 
     def _read_state(self, header: JSON, states: Tree) -> tuple[Tree, Progress]:
@@ -285,6 +281,10 @@ class Folder:
             remove_fitted(self._path)
         meet("the parameters of an earlier call are gone")
 
+    def before(self, phase: str) -> Before:
+        """Give the place of the state of the phase before warm-up."""
+        return place_before(self._path, phase, self._settings, self._mesh)
+
     def warmed(self, first: int, stats: dict[str, np.ndarray]) -> None:
         """Keep statistics of the warm-up steps from number `first` on, thinned, for `record`."""
         self._warmup = with_steps(self._warmup, first, stats)
@@ -295,9 +295,14 @@ class Folder:
 
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
         """Write the last draws, let readers see them, and save the `copied` state that follows."""
-        with self._storing(done.draws):
+        with storing(self._path, f"draw {done.draws}"):
             if records is not None and self._writes:
+                records = with_all_stats(records, self._layout.one_record)
                 zarr_writer.write_draws(self._writer, self._chains, done.draws, records)
+            if self._is_provisional:
+                meet("the provisional draws are written")
+                self._publish(done)
+                return
             if jax.process_index():
                 self._write_warmup()
             meet("the draws are written")
@@ -309,29 +314,21 @@ class Folder:
             header |= {"redrawn": self.redrawn, RUN: self._writer.run}
             written = partial(meet, "the state is written")
             checkpoint.save_state(self._path, header, states, self._writers, written)
+        if done.warmup + done.draws:
+            remove_before(self._path)
 
     def _write_warmup(self) -> None:
         if self._warmup is not self._warmup_written and self._writes:
             write_warmup(self._path, self._chains.start, self._warmup, self._writer.run)
             self._warmup_written = self._warmup
 
-    @contextmanager
-    def _storing(self, draw: int) -> Iterator[None]:
-        """Say what a full disk means for the run."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"got '{error.strerror}' on storing draw {draw} in {str(self._path)!r}, "
-                "expected room and permission to write: what was stored is whole; once the cause "
-                "is removed, the same call resumes the run",
-            ) from error
-
     @property
     def bytes_on_disk(self) -> int:
         """Bytes of the draws that readers see."""
         return zarr_writer.bytes_published(self._writer)
+
+    def so_far(self) -> None:
+        """Give nothing: the draws that were recorded are in the folder."""
 
     def stopped(self, done: Progress) -> None:
         """Say how to resume."""
@@ -345,14 +342,22 @@ class Folder:
     def extend(self, num_draws: int) -> None:
         """Make room for more draws, `num_draws` in all; readers see no difference."""
         self._layout = self._layout._replace(num_draws=num_draws)
-        with self._storing(num_draws), all_or_none(self._path):
+        with storing(self._path, f"draw {num_draws}"), all_or_none(self._path):
             self._writer = zarr_writer.open_writer(self._path, num_draws)
 
     def note(self, done: Progress, facts: Attributes) -> None:
         """Add attributes that become known during a run."""
         self._layout = self._layout._replace(attrs=self._layout.attrs | facts)
-        with self._storing(done.draws):
+        with storing(self._path, f"draw {done.draws}"):
             self._publish(done)
+
+    def provisional(self, facts: Attributes) -> None:
+        """Take draws of a run that was stopped before its first one; `facts` say so.
+
+        Readers see them, but the state that is saved stays that before them: `resume` drops them.
+        """
+        self._is_provisional = True
+        self._layout = self._layout._replace(attrs=self._layout.attrs | facts)
 
     def _publish(self, done: Progress) -> None:
         """Let readers see the draws; those that an earlier call published stay visible."""

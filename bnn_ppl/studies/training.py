@@ -89,6 +89,6 @@ def fit(
         folder=None if training.folder is None else training.folder / name,
         progress=training.progress,
     )
-    if draws["posterior"].sizes["draw"] < num_draws:
-        raise KeyboardInterrupt  # stopped while drawing, which ends the study too
+    if "stopped" in draws.attrs or draws["posterior"].sizes["draw"] < num_draws:
+        raise KeyboardInterrupt  # which ends the study too
     return draws

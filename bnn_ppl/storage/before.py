@@ -1,0 +1,132 @@
+"""The state of a phase that comes before a run's own warm-up, so that it too can be resumed.
+
+``folder/before/<phase>/`` has a ``state.json`` and ``state-*.bin`` as the folder of a run does: of
+the fit of points (``points``), of the method that another one starts from (``start``), and of the
+one that this starts from (``start-start``). The run removes them once it has steps of its own.
+"""
+
+import shutil
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bnn_ppl.runtime.devices import by_chain, to_host, writers
+from bnn_ppl.runtime.event_log import Log, no_log
+from bnn_ppl.runtime.files import make_folder
+from bnn_ppl.runtime.processes import all_or_none, meet, on_all
+from bnn_ppl.storage import checkpoint
+from bnn_ppl.storage.files import JSON, storing
+
+Tree = Any
+
+_BEFORE = "before"  # in the folder of a run
+
+
+class Progress(NamedTuple):
+    """What a run has done so far; saved with the samplers' state."""
+
+    warmup: int = 0
+    draws: int = 0
+    gradient_evaluations: int = 0
+    divergences: int = 0
+    sampling_time: float = 0.0  # seconds
+
+
+class Nowhere:
+    """Nothing is kept: a phase before a run without a folder, of which only the end matters."""
+
+    bytes_on_disk = 0
+    log: Log = staticmethod(no_log)
+
+    def before(self, phase: str) -> Self:
+        """Keep nothing of the phase before this one either."""
+        del phase
+        return self
+
+    def resume(self, states: Tree) -> tuple[Tree, Progress]:
+        """Begin with the states given."""
+        return states, Progress()
+
+    def note(self, done: Progress, facts: dict[str, Any]) -> None:
+        """Drop the attributes."""
+
+    def copied(self, states: Tree) -> Tree:
+        """Copy nothing: states are not saved."""
+
+    def record(self, done: Progress, states: Tree, records: Any) -> None:
+        """Drop the records."""
+
+    def warmed(self, first: int, stats: dict[str, np.ndarray]) -> None:
+        """Drop the statistics."""
+
+
+class Before(Nowhere):
+    """The state of a phase in the folder of its run, saved after each chunk of steps."""
+
+    def __init__(self, path: Path, settings: JSON, mesh: Mesh):
+        self._path, self._settings, self._mesh = path, settings, mesh
+        self._writers, self._saves = writers(mesh), 0
+
+    def before(self, phase: str) -> "Before":
+        """Give the place of the phase before this one."""
+        path = self._path.with_name(f"{self._path.name}-{phase}")
+        return Before(path, self._settings, self._mesh)
+
+    def resume(self, states: Tree) -> tuple[Tree, Progress]:
+        """Give the state and progress that were saved, or the states given."""
+        with all_or_none(self._path):
+            if jax.process_index() == 0:
+                make_folder(self._path)
+                self._lock = checkpoint.lock(self._path)  # until this object or the process ends
+            found = self._read(jax.eval_shape(lambda tree: tree, states))
+        if not on_all(found is not None):
+            return states, Progress()
+        assert found is not None
+        return by_chain(found[0], self._mesh), found[1]
+
+    def _read(self, like: Tree) -> tuple[Tree, Progress] | None:
+        """Read what was saved; None if nothing was, or, with a warning, where it is damaged."""
+        num_chains = len(jax.tree.leaves(like)[0]) if jax.tree.leaves(like) else 1
+        try:
+            header = checkpoint.read_header(self._path)
+            if header is None:
+                return None
+            checkpoint.refuse_difference(self._path, header["settings"], self._settings)
+            whole = checkpoint.read_state(self._path, header, like, num_chains)
+            done = Progress(**header["progress"])
+        except checkpoint.OtherRunError:
+            raise
+        except (ValueError, TypeError, OSError) as error:
+            warnings.warn(f"{error}; this phase begins again", stacklevel=2)
+            return None
+        self._saves = header["saves"]
+        return whole, done
+
+    def copied(self, states: Tree) -> Tree:
+        """Copy the states that `record` saves, before the next steps overwrite them."""
+        return jax.tree.map(np.array, to_host(states))
+
+    def record(self, done: Progress, states: Tree, records: Any) -> None:
+        """Save the `copied` state."""
+        del records
+        self._saves += 1
+        header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
+        written = partial(meet, "the state is written")
+        with storing(self._path, "the state before warm-up"):
+            checkpoint.save_state(self._path, header, states, self._writers, written)
+
+
+def place_before(folder: Path, phase: str, settings: JSON, mesh: Mesh) -> Before:
+    """Give the place of a phase in the folder of its run."""
+    return Before(folder / _BEFORE / phase, settings, mesh)
+
+
+def remove_before(folder: Path) -> None:
+    """Remove the states of all phases before a run that has begun itself."""
+    if jax.process_index() == 0:
+        shutil.rmtree(folder / _BEFORE, ignore_errors=True)

@@ -1,0 +1,223 @@
+"""A run that ends early, in whatever phase: what it gives, and that it resumes."""
+
+import itertools
+import sys
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from interrupts import press_ctrl_c
+from test_resume import assert_same, line
+
+import bnn_ppl as bnn
+from bnn_ppl.methods.method import Counts, Method, step_info
+from bnn_ppl.sampling import until as module
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    x = np.linspace(-1, 1, 12)[:, None]
+    return bnn.condition(line, (x, x[:, 0]))
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 4)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Let a second pass whenever the run looks at the clock."""
+    ticks = itertools.count()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+
+
+def trained(start=None, name="trained") -> Method:
+    """Move a point half of its way to 1 in each step, with noise that a resumed run must repeat."""
+
+    def init(key, position, batch):
+        return {"at": position["slope"], "last": jnp.zeros(())}
+
+    def step(key, state, batch):
+        at = state["at"] + 0.5 * (1 - state["at"]) + 1e-3 * jax.random.normal(key)
+        return {"at": at, "last": jax.random.normal(key)}, step_info(-(at**2))
+
+    def draw(key, state):
+        return {"slope": state["at"] + 1e-3 * jax.random.normal(key)}
+
+    def finish(state):
+        return state | {"last": state["last"] + 1}
+
+    counts = Counts(num_warmup=12, num_draws=5, thin=0)
+    method = Method(init, step, draw, settings={"method": name}, draws_from="gaussian")
+    fitted = {"fitted": lambda state: {"slope.loc": state["at"], "slope.scale": state["last"]}}
+    return method._replace(counts=counts, start=start, finish=finish, **fitted)
+
+
+def walk(start=None) -> Method:
+    """Take a random walk, from a fit if there is one."""
+
+    def init(key, position, batch):
+        return position["slope"]
+
+    def step(key, at, batch):
+        return at + 1e-2 * jax.random.normal(key), step_info(-(at**2))
+
+    counts = Counts(num_warmup=6, num_draws=8)
+    settings = {"method": "walk"}
+    return Method(
+        init, step, lambda key, at: {"slope": at}, settings=settings, counts=counts, start=start
+    )
+
+
+FIT, CHAIN = trained(), walk()
+FIT_FROM_FIT = trained(FIT, "second")
+CHAIN_FROM_FITS = walk(FIT_FROM_FIT)
+ALL = {
+    "fit": FIT,
+    "chain": CHAIN,
+    "fit from fit": FIT_FROM_FIT,
+    "chain from fits": CHAIN_FROM_FITS,
+}
+
+
+def sample(posterior, method, folder=None, **options):
+    options = {"num_chains": 2, "progress": False} | options
+    return bnn.run(jax.random.key(0), posterior, method, folder=folder, **options)
+
+
+def stopped_at(posterior, chunk, method, folder=None, **options):
+    """Press Ctrl-C in the given chunk of all phases."""
+    with pytest.MonkeyPatch.context() as patch:
+        press_ctrl_c(patch, chunk)
+        return sample(posterior, method, folder, **options)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_run_that_is_stopped_after_each_chunk_ends_with_the_same_draws(name, posterior, tmp_path):
+    expected, calls, draws = sample(posterior, ALL[name]), 0, None
+    while draws is None or "stopped" in draws.attrs:
+        calls += 1
+        try:
+            draws = stopped_at(posterior, 1, ALL[name], tmp_path)
+        except KeyboardInterrupt:
+            draws = None
+    assert_same(draws, expected)
+    assert_same(bnn.diagnostics.load(tmp_path), expected)
+    assert calls > {"fit": 3, "chain": 3, "fit from fit": 8, "chain from fits": 9}[name]
+    assert not (tmp_path / "before").exists()
+    for site in expected.get("fitted", {}):
+        np.testing.assert_array_equal(draws["fitted"][site], expected["fitted"][site])
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_stopped_in_training_it_draws_from_the_fit_so_far(stored, posterior, tmp_path, capsys):
+    folder = tmp_path / "run" if stored else None
+    draws = stopped_at(posterior, 2, FIT, folder)
+    assert draws.posterior.sizes["draw"] == 5
+    np.testing.assert_allclose(draws.posterior["slope"], 1, atol=0.2)
+    assert (draws["fitted"]["slope.loc"] != 0).all()
+    words = "stopped in training by Ctrl-C, after 5 of at most 12 steps; the draws are of the fit"
+    assert draws.attrs["stopped"].startswith(words)
+    if stored:
+        assert_same(bnn.diagnostics.load(folder), draws)
+        assert "the same call or command resumes" in capsys.readouterr().err
+        assert_same(sample(posterior, FIT, folder), sample(posterior, FIT))
+        assert "stopped" not in bnn.diagnostics.load(folder).attrs
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(
+    ("chunk", "words"),
+    [
+        (2, "stopped in the fit by trained that walk starts from by Ctrl-C, after 5 of at most 12"),
+        (6, "stopped in the fit by second that walk starts from by Ctrl-C, after 5 of at most 12"),
+        (9, "stopped in warm-up by Ctrl-C, after 1 of at most 6 steps; each draw is the one point"),
+    ],
+)
+def test_stopped_between_its_fit_and_its_draws_a_chain_gives_its_point(
+    chunk, words, stored, posterior, tmp_path
+):
+    folder = tmp_path / "run" if stored else None
+    draws = stopped_at(posterior, chunk, CHAIN_FROM_FITS, folder)
+    assert draws.posterior.sizes["draw"] == 1 and draws.attrs["thin"] == 0
+    np.testing.assert_allclose(draws.posterior["slope"], 1, atol=0.2)
+    assert np.isnan(draws.sample_stats["lp"]).all() and not draws.sample_stats["n_steps"].any()
+    assert draws.attrs["stopped"].startswith(words)
+    if stored:
+        assert_same(bnn.diagnostics.load(folder), draws)
+        whole = sample(posterior, CHAIN_FROM_FITS, folder)
+        assert_same(whole, sample(posterior, CHAIN_FROM_FITS))
+        assert whole.attrs["thin"] == 1
+
+
+def test_max_minutes_stop_training_as_ctrl_c_does(posterior, clock):
+    draws = sample(posterior, FIT, max_minutes=0.05)
+    assert draws.attrs["stopped"].startswith("stopped in training by max_minutes=0.05, after")
+    draws = sample(posterior, CHAIN_FROM_FITS, max_minutes=0.05)
+    assert "starts from by max_minutes=0.05, after" in draws.attrs["stopped"]
+    draws = sample(posterior, CHAIN, num_draws=100, max_minutes=0.2)
+    assert draws.attrs["stopped"].startswith("stopped in drawing by max_minutes=0.2, after")
+
+
+def test_the_verdict_says_so_first(posterior, clock, verdicts):
+    draws = sample(posterior, FIT, max_minutes=0.05)
+    text, converged = draws.attrs["verdict"], draws.attrs["converged"]
+    assert text.startswith("stopped in training by max_minutes=0.05, after") and not converged
+    assert "give it more time" in text
+    draws = sample(posterior, CHAIN_FROM_FITS, num_draws=400, max_minutes=2)
+    assert "note: stopped in drawing" in draws.attrs["verdict"] or not draws.attrs["converged"]
+
+
+def test_a_chain_on_its_way_from_the_prior_is_no_answer(posterior, clock):
+    with pytest.raises(TimeoutError, match="before the first draw"):
+        sample(posterior, CHAIN, max_minutes=0.05)
+    with pytest.raises(KeyboardInterrupt):
+        stopped_at(posterior, 1, CHAIN)
+
+
+def test_a_fit_that_is_not_finite_is_no_answer(posterior):
+    def broken(state):
+        return {"slope": jnp.full((), jnp.nan)}
+
+    method = FIT._replace(draw=lambda key, state: broken(state))
+    with pytest.raises(KeyboardInterrupt):
+        stopped_at(posterior, 2, method)
+    with pytest.raises(KeyboardInterrupt):
+        stopped_at(posterior, 2, walk(method))
+
+
+def test_an_error_without_a_folder_carries_the_draws_before_it(posterior, monkeypatch):
+    calls = itertools.count()
+
+    def full(*args):
+        if next(calls) == 4:
+            raise OSError(28, "No space left on device")
+
+    expected = sample(posterior, CHAIN)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "_shown", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        sample(posterior, CHAIN)
+    count = error.value.draws.posterior.sizes["draw"]
+    assert 0 < count < 8 and "attribute draws" in error.value.__notes__[0]
+    np.testing.assert_array_equal(
+        error.value.draws.posterior["slope"], expected.posterior["slope"][:, :count]
+    )
+
+
+# --- files
+
+
+@pytest.mark.parametrize("kind", ["truncated", "empty", "flipped", "another"])
+def test_a_damaged_state_of_a_fit_begins_that_fit_again(kind, posterior, tmp_path):
+    stopped_at(posterior, 2, CHAIN_FROM_FITS, tmp_path)
+    (file,) = (tmp_path / "before" / "start-start").glob("state-*.bin")
+    content = file.read_bytes()
+    bad = {"truncated": content[:-1], "empty": b"", "another": content + content}
+    bad["flipped"] = bytes([content[0] ^ 1]) + content[1:]
+    file.write_bytes(bad[kind])
+    with pytest.warns(UserWarning, match="state-.*this phase begins again"):
+        draws = sample(posterior, CHAIN_FROM_FITS, tmp_path)
+    assert_same(draws, sample(posterior, CHAIN_FROM_FITS))
