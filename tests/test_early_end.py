@@ -1,7 +1,15 @@
 """A run that ends early, in whatever phase: what it gives, and that it resumes."""
 
 import itertools
+import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -9,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from interrupts import press_ctrl_c
-from test_resume import assert_same, line
+from test_resume import Killed, assert_same, kill_at_write, line  # noqa: F401 (a fixture)
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import Counts, Method, step_info
@@ -112,6 +120,19 @@ def test_a_run_that_is_stopped_after_each_chunk_ends_with_the_same_draws(name, p
         np.testing.assert_array_equal(draws["fitted"][site], expected["fitted"][site])
 
 
+@pytest.mark.thorough
+def test_killed_at_a_write_of_any_phase_it_goes_on(posterior, tmp_path, kill_at_write):  # noqa: F811
+    expected, number, finished = sample(posterior, CHAIN_FROM_FITS), 0, False
+    while not finished:
+        for _ in kill_at_write(number):
+            with suppress(Killed):
+                sample(posterior, CHAIN_FROM_FITS, tmp_path / str(number))
+                finished = True
+        assert_same(sample(posterior, CHAIN_FROM_FITS, tmp_path / str(number)), expected)
+        number += 7
+    assert number > 40
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_stopped_in_training_it_draws_from_the_fit_so_far(stored, posterior, tmp_path, capsys):
     folder = tmp_path / "run" if stored else None
@@ -207,7 +228,72 @@ def test_an_error_without_a_folder_carries_the_draws_before_it(posterior, monkey
     )
 
 
+# --- the search for the scale of the prior
+
+
+def at_scale(scale):
+    x = np.random.default_rng(0).normal(size=(12, 1))
+    net = partial(bnn.nets.MLP, 1, (), 1)
+    return bnn.condition(bnn.models.regressor(net, bnn.priors.normal(scale), 0.5), (x, x[:, 0]))
+
+
+def test_a_search_that_is_stopped_after_a_chunk_ends_with_the_same_scale(tmp_path, monkeypatch):
+    monkeypatch.setattr("bnn_ppl.sampling.prior_scale._NUM_STEPS", 20)
+    search = partial(bnn.prior_scale, jax.random.key(0), at_scale)
+    expected, found, calls = search(), None, 0
+    while found is None:
+        calls += 1
+        with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
+            press_ctrl_c(patch, 4)
+            found = search(folder=tmp_path)
+    assert found == expected and calls > 3
+
+
+def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("bnn_ppl.sampling.prior_scale._NUM_STEPS", 20)
+    with pytest.raises(TimeoutError, match="in the search for the scale.*the same call goes on"):
+        bnn.prior_scale(jax.random.key(0), at_scale, folder=tmp_path, max_minutes=1e-9)
+    bnn.prior_scale(jax.random.key(0), at_scale, num_rounds=1, progress="json")
+    phases = [json.loads(line)["phase"] for line in capsys.readouterr().err.splitlines()]
+    assert {"prior scale, round 1 of 1"} == set(phases) - {"compiling"}
+
+
 # --- files
+
+
+SCRIPT = Path(__file__).with_name("resumable_start.py")
+OF_EACH_FAMILY = (
+    *("hmc", "mclmc", "sgld", "sghmc", "tempered_smc", "svgd"),
+    *("descent", "mfvi", "ivon", "laplace", "swag", "points"),
+)
+NUM_KILLS = 6
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", OF_EACH_FAMILY)
+def test_killed_at_random_instants_of_all_phases_it_goes_on_to_the_same_draws(name, tmp_path):
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    command = [sys.executable, str(SCRIPT)]
+    for folder in (tmp_path / "compiled", whole):
+        began = time.monotonic()
+        subprocess.run([*command, folder, name], check=True, env=environment, capture_output=True)
+    seconds = time.monotonic() - began
+    random, ended = np.random.default_rng(), False
+    for _ in range(NUM_KILLS):
+        with subprocess.Popen(
+            [*command, broken, name], env=environment, stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                process.wait(random.uniform(0.2, 1.0) * seconds)
+                ended = True
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+        if ended:
+            break
+    subprocess.run([*command, broken, name], check=True, env=environment, capture_output=True)
+    assert_same(bnn.diagnostics.load(broken), bnn.diagnostics.load(whole))
 
 
 @pytest.mark.parametrize("kind", ["truncated", "empty", "flipped", "another"])

@@ -24,6 +24,8 @@ _SECONDS_TO_TRUST = 2.0  # of a phase, before which its speed is not shown
 _LEAST_BAR = 10  # characters
 _LONGEST_PHASE = 24
 
+_names: list[str] = []  # of :func:`phases_named`, the innermost last
+
 
 @contextmanager
 def reporting(progress: Show, total: int, done: int = 0) -> Iterator[Report]:
@@ -35,14 +37,31 @@ def reporting(progress: Show, total: int, done: int = 0) -> Iterator[Report]:
     if progress is False or jax.process_index():
         yield lambda phase, done, facts: None
     elif progress == "json" or not _in_terminal():
-        yield _lines("json" if progress == "json" else "lines", total)
+        yield _named(_lines("json" if progress == "json" else "lines", total))
     else:
         begun = COMPILING if done < total else None
         with tqdm(total=total, initial=done, dynamic_ncols=True, bar_format=begun) as bar:
             try:
-                yield _bar(bar)
+                yield _named(_bar(bar))
             finally:
                 bar.leave = bar.bar_format != COMPILING
+
+
+@contextmanager
+def phases_named(name: str) -> Iterator[None]:
+    """Show the phases of runs that are a part of something else by its name."""
+    _names.append(name)
+    try:
+        yield
+    finally:
+        _names.pop()
+
+
+def _named(report: Report) -> Report:
+    if not _names:
+        return report
+    name = _names[-1]
+    return lambda phase, done, facts: report(phase if phase == COMPILING else name, done, facts)
 
 
 @contextmanager

@@ -5,14 +5,19 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.devices import chain_sharding, over_chains, to_host
+from bnn_ppl.runtime.processes import on_all
+from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import Show, waiting
 from bnn_ppl.sampling.judged import log_likelihood_at
+from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.start import Prepared, name_of
-from bnn_ppl.sampling.starting_method import placed, started
-from bnn_ppl.sampling.stopped import Stopped, draw_points, draw_reached, stopped_in_warmup
+from bnn_ppl.sampling.starting_method import Stopped, one_draw, placed, started
 from bnn_ppl.sampling.until import Goal, draw_until
 from bnn_ppl.storage.before import Progress
 from bnn_ppl.storage.recorder import Folder, Memory
@@ -119,3 +124,99 @@ def kept_in_errors(recorder: Memory | Folder) -> Iterator[None]:
                 count = draws["posterior"].sizes["draw"]
                 error.add_note(f"The {count} draws before this error are its attribute draws.")
         raise
+
+
+# --- draws of what has been reached
+
+
+def is_chain(method: Method) -> bool:
+    """Whether draws are the states of a chain, not of what was trained in warm-up."""
+    return method.draws_from == "chain"
+
+
+def stopped_in_warmup(
+    method: Method, prepared: Prepared, done: Progress, from_fit: bool
+) -> Stopped | None:
+    """Say where a run without a draw has ended; None if it has reached nothing to draw from.
+
+    A chain on its way from the prior tells nothing of the posterior; one that came from a fit, or
+    whose warm-up has ended, does.
+    """
+    num = prepared.num["warmup"]
+    if is_chain(method):
+        usable, what = from_fit or 0 < num == done.warmup, "warm-up"
+    else:
+        usable, what = from_fit or done.warmup > 0, "training"
+    return Stopped("warmup", what, done.warmup, num) if usable else None
+
+
+def draw_reached(
+    key: jax.Array,
+    posterior: Posterior,
+    method: Method,
+    prepared: Prepared,
+    done: Progress,
+    recorder: Memory | Folder,
+    facts: dict[str, Any],
+) -> tuple[Tree, Progress] | None:
+    """Draw from the states of `prepared` as they are; None if they are not finite.
+
+    A distribution is drawn from as at the end of its training; a chain gives one draw, where it is.
+    Gives the states drawn from, or None for those of points, and how many draws there are.
+    """
+    states = prepared.states
+    if method.finish is not None and 0 < done.warmup < prepared.num["warmup"]:
+        states = _over_chains(method.finish, prepared.mesh)(states)
+    positions = one_draw(key, posterior, method, prepared, states)
+    if is_chain(method) or not done.warmup:
+        return draw_points(prepared, positions, done, recorder, facts)
+    if not _all_finite(positions):
+        return None
+    num = {"warmup": done.warmup, "draws": prepared.num["draws"]}
+    facts = facts | {"stopped": f"{facts['stopped']}; the draws are of the fit so far"}
+    return _draw(prepared._replace(states=states, num=num), done, recorder, facts)
+
+
+def draw_points(
+    prepared: Prepared,
+    positions: Tree,
+    done: Progress,
+    recorder: Memory | Folder,
+    facts: dict[str, Any],
+) -> tuple[Tree, Progress] | None:
+    """Take the point of each chain for its only draw; None if one is not finite."""
+    if not _all_finite(positions):
+        return None
+    warmup, draws = prepared.phases
+    draws = draws._replace(thin=0, step=_no_step, draw=_itself, make=None)
+    prepared = prepared._replace(
+        states=positions, phases=(warmup, draws), num={"warmup": done.warmup, "draws": 1}
+    )
+    drawn = "each draw is the one point that its chain had reached"
+    facts = facts | {"stopped": f"{facts['stopped']}; {drawn}", "thin": 0, "draws_from": "point"}
+    return None, _draw(prepared, done, recorder, facts)[1]
+
+
+def _draw(
+    prepared: Prepared, done: Progress, recorder: Memory | Folder, facts: dict[str, Any]
+) -> tuple[Tree, Progress]:
+    recorder.provisional(facts)
+    return advance(prepared, done, recorder, lambda *_: None, lambda: False)
+
+
+def _all_finite(positions: Tree) -> bool:
+    return on_all(all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(to_host(positions))))
+
+
+def _over_chains(function: Any, mesh: Mesh) -> Any:
+    return compiled_once(over_chains(function, mesh, 1), out_shardings=chain_sharding(mesh))
+
+
+def _no_step(key: jax.Array, position: Tree, batch: Any) -> tuple[Tree, dict]:
+    del key, batch
+    return position, {}
+
+
+def _itself(key: jax.Array, position: Tree) -> Tree:
+    del key
+    return position

@@ -22,8 +22,7 @@ from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.minibatches import Minibatches
 from bnn_ppl.sampling.settings import settings_to_resume
 from bnn_ppl.sampling.start import Prepared, check_built_with, prepare
-from bnn_ppl.sampling.starting_method import MOST_STEPS
-from bnn_ppl.sampling.stopped import Stopped
+from bnn_ppl.sampling.starting_method import MOST_STEPS, Stopped
 from bnn_ppl.sampling.until import pressed_or_late
 from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.before import Nowhere, place_before

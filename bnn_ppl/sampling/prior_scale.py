@@ -3,8 +3,11 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
@@ -16,10 +19,13 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import like, recipe_of
 from bnn_ppl.runtime.checks import check_count, check_positive
-from bnn_ppl.runtime.progress import Show
+from bnn_ppl.runtime.progress import Show, phases_named
 from bnn_ppl.sampling.points import fit_points
 from bnn_ppl.sampling.run import run
 from bnn_ppl.sampling.start import check_built_with
+from bnn_ppl.sampling.until import deadline
+from bnn_ppl.storage.before import place_of
+from bnn_ppl.storage.checkpoint import OtherRunError
 
 _NUM_CHAINS, _NUM_STEPS, _NUM_ROUNDS = 2, 5_000, 2
 _MOST_RATIO = 0.7  # of a change to the one before, by which the changes to come are extrapolated
@@ -36,12 +42,19 @@ def is_searched(posterior: Posterior) -> bool:
     return quick and possible
 
 
-def scale_or_usual(posterior_at: Callable[[float], Posterior], usual: float) -> float:
-    """Search for the scale where that is quick and possible, else give the usual one."""
+def scale_or_usual(
+    posterior_at: Callable[[float], Posterior], usual: float, **options: Any
+) -> float:
+    """Search for the scale where that is quick and possible, else give the usual one.
+
+    `options` are those of :func:`prior_scale`.
+    """
     if not is_searched(posterior_at(usual)):
         return usual
     try:
-        return prior_scale(jax.random.key(0), posterior_at, round(usual, 3))
+        return prior_scale(jax.random.key(0), posterior_at, round(usual, 3), **options)
+    except OtherRunError:  # of other rows, say
+        raise
     except (ValueError, TypeError, NotImplementedError):
         # There is no Laplace approximation of this model.
         return usual
@@ -51,11 +64,17 @@ _found: WeakKeyDictionary[Callable, float] = WeakKeyDictionary()  # by a posteri
 
 
 def with_scale_found(
-    posterior: Posterior, method: Method, header: Mapping[str, Any] | None, progress: Show
+    posterior: Posterior,
+    method: Method,
+    header: Mapping[str, Any] | None,
+    folder: Path | None,
+    end: float,
+    progress: Show,
 ) -> tuple[Posterior, Method]:
     """Give what a run with open priors runs: the posterior at their scale, and the method for it.
 
-    The scale is that of the run to resume, whose ``state.json`` is `header`, or else searched for.
+    The scale is that of the run to resume, whose ``state.json`` is `header`, or else searched for,
+    until the `end`; the search is kept in the `folder` of the run until that begins.
     """
     opened, recipe = posterior.open_scale, recipe_of(method)
     if opened is None:
@@ -70,7 +89,7 @@ def with_scale_found(
     if stored is not None:
         scale, how = stored["prior_scale"], "as in the run so far"
     else:
-        scale, how = _searched(posterior, progress)
+        scale, how = _searched(posterior, folder, end, progress)
     _tell(scale, how, progress)
     held = opened.hold(scale)
     return held, recipe.make(held)
@@ -84,7 +103,9 @@ def _tell(scale: float, how: str, progress: Show) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def _searched(posterior: Posterior, progress: Show) -> tuple[float, str]:
+def _searched(
+    posterior: Posterior, folder: Path | None, end: float, progress: Show
+) -> tuple[float, str]:
     """Give the scale for the training rows, and how it was found."""
     opened = posterior.open_scale
     assert opened is not None
@@ -95,7 +116,10 @@ def _searched(posterior: Posterior, progress: Show) -> tuple[float, str]:
         if progress is True:
             words = "finding the scale of the prior (a number given to the prior is taken as it is)"
             print(words, file=sys.stderr, flush=True)
-        scale = scale_or_usual(opened.untempered, opened.usual)
+        minutes = None if math.isinf(end) else max((end - time.monotonic()) / 60, 1e-9)
+        place = None if folder is None else place_of(folder, "prior-scale")
+        limits = {"folder": place, "max_minutes": minutes, "progress": progress}
+        scale = scale_or_usual(opened.untempered, opened.usual, **limits)
         _found[posterior.logdensity] = scale
     if scale == opened.usual:
         return scale, "the usual one, since this model has no Laplace approximation"
@@ -108,6 +132,9 @@ def prior_scale(
     start: float = math.sqrt(2),
     *,
     num_rounds: int = _NUM_ROUNDS,
+    folder: str | Path | None = None,
+    max_minutes: float | None = None,
+    progress: Show = False,
 ) -> float:
     r"""Find the prior scale that maximises the Laplace approximation of the evidence.
 
@@ -133,6 +160,13 @@ def prior_scale(
         Scale to start from.
     num_rounds
         Rounds, at least one.
+    folder
+        Where to keep the fits of the search: the same call with the same folder goes on with one
+        that was stopped or killed.
+    max_minutes
+        Stop after this time.
+    progress
+        As for :func:`bnn_ppl.run`.
 
     Returns
     -------
@@ -144,18 +178,25 @@ def prior_scale(
     ValueError
         If a number is out of range, or the Laplace approximation does not support the model (see
         :func:`bnn_ppl.laplace`).
+    TimeoutError
+        If `max_minutes` pass before the end.
     """
     check_positive("start", start)
     check_count("num_rounds", num_rounds)
     log_scale, modes, changes = math.log(start), None, [0.0]
-    known = None
-    for round_key in jax.random.split(key, num_rounds):
-        posterior = fit_points(round_key, posterior_at(math.exp(log_scale)), progress=False)
-        known = posterior = posterior if known is None else like(posterior, known)
-        to_mode = descent(posterior, noise_rows="training")
-        modes = _run(round_key, posterior, to_mode, modes, num_warmup=_NUM_STEPS)
-        evidence = laplace(posterior, prior_precision="marginal_likelihood")
-        found = _run(round_key, posterior, evidence, modes, num_draws=1)
+    known, search = None, _Search(folder, deadline(max_minutes), progress, num_rounds)
+    for number, round_key in enumerate(jax.random.split(key, num_rounds), 1):
+        own = search.folder(number, "mode")
+        with search.told(number):
+            posterior = posterior_at(math.exp(log_scale))
+            posterior = fit_points(round_key, posterior, folder=own, progress=progress)
+            known = posterior = posterior if known is None else like(posterior, known)
+            to_mode = descent(posterior, noise_rows="training")
+            evidence = laplace(posterior, prior_precision="marginal_likelihood")  # or is refused
+            options = {"folder": own, "num_warmup": _NUM_STEPS}
+            modes = search.run(round_key, posterior, to_mode, modes, **options)
+            options = {"folder": search.folder(number, "evidence"), "num_draws": 1}
+            found = search.run(round_key, posterior, evidence, modes, **options)
         multipliers = found["fitted"]["prior_precision_multiplier"].to_numpy()
         change = -0.5 * float(np.log(multipliers).mean())
         if not math.isfinite(change):
@@ -167,17 +208,49 @@ def prior_scale(
     return float(f"{math.exp(log_scale + changes[-1] * ratio / (1 - ratio)):.3g}")
 
 
-def _run(key: jax.Array, posterior: Posterior, method: Any, init: Any, **counts: Any) -> Any:
-    found = run(
-        key,
-        posterior,
-        method,
-        num_chains=_NUM_CHAINS,
-        init=init,
-        progress=False,
-        verdict=False,
-        **counts,
-    )
-    if "stopped" in found.attrs:
-        raise KeyboardInterrupt  # which ends the search too
-    return found
+class _Search(NamedTuple):
+    """Where the fits of a search are kept, and how long it may take."""
+
+    place: str | Path | None
+    end: float  # by time.monotonic
+    progress: Show
+    num_rounds: int
+
+    def folder(self, number: int, fit: str) -> Path | None:
+        """Give the folder of a fit in a round."""
+        return None if self.place is None else Path(self.place) / f"{fit}-{number}"
+
+    @contextmanager
+    def told(self, number: int) -> Iterator[None]:
+        """Show the progress of fits as that of the search."""
+        with phases_named(f"prior scale, round {number} of {self.num_rounds}"):
+            yield
+
+    def run(
+        self, key: jax.Array, posterior: Posterior, method: Method, init: Any, **options: Any
+    ) -> Any:
+        """Run a fit; raise if the search is stopped in it."""
+        left = (self.end - time.monotonic()) / 60
+        if left <= 0:
+            raise self._too_late()
+        found = run(
+            key,
+            posterior,
+            method,
+            num_chains=_NUM_CHAINS,
+            init=init,
+            max_minutes=None if math.isinf(left) else left,
+            progress=self.progress,
+            verdict=False,
+            **options,
+        )
+        if "stopped" in found.attrs:
+            raise self._too_late() if time.monotonic() >= self.end else KeyboardInterrupt
+        return found
+
+    def _too_late(self) -> TimeoutError:
+        how = ", or give the scale" if self.place is None else "; the same call goes on from here"
+        return TimeoutError(
+            "got max_minutes that passed in the search for the scale of the prior, expected more: "
+            f"give more minutes{how}"
+        )

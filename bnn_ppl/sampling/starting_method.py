@@ -1,25 +1,44 @@
 """The method that another one starts from: its warm-up finds where the chains start."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.features import Features
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.streamed_rows import StreamedRows
+from bnn_ppl.runtime.devices import chain_sharding, everywhere, over_chains, products_in
+from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import Report, Show, reporting, waiting
 from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.start import Prepared, name_of, prepare, with_states
-from bnn_ppl.sampling.stopped import Stopped, one_draw
 from bnn_ppl.storage.before import Nowhere, Progress
 
 Tree = Any
 
 MOST_STEPS = 100_000  # fewer where training ends by itself
 _OWN_KEY = 4  # of `run`'s key; the numbers below are the keys of the method itself
+
+
+class Stopped(NamedTuple):
+    """Where a run was stopped."""
+
+    phase: str  # "points", "start", "warmup" or "draws"
+    what: str  # in words
+    done: int  # steps, or draws
+    most: int
+    pressed: bool = False  # by Ctrl-C, if that is no longer known elsewhere
+
+    def facts(self, by: str) -> dict[str, Any]:
+        """Give the attributes of the draws that say so."""
+        unit = "draws" if self.phase == "draws" else "steps"
+        text = f"stopped in {self.what} by {by}, after {self.done:,} of at most {self.most:,} "
+        return {"stopped": text + unit, "stopped_in": self.phase}
 
 
 class Started(NamedTuple):
@@ -139,3 +158,21 @@ def _as_start(report: Report) -> Report:
         report("start" if phase == "warmup" else phase, done, facts)
 
     return of_start
+
+
+def one_draw(
+    key: jax.Array, posterior: Posterior, method: Method, prepared: Prepared, states: Tree
+) -> Tree:
+    """Draw one position of each chain."""
+    draws = _compiled_draws(method.draw, prepared.mesh)
+    with products_in(posterior.precision):
+        return draws(prepared.chains, states, everywhere(key, prepared.mesh))
+
+
+@lru_cache(maxsize=2)
+def _compiled_draws(draw: Any, mesh: Mesh) -> Any:
+    def drawn(chain: jax.Array, state: Tree, key: jax.Array) -> Tree:
+        return draw(jax.random.fold_in(jax.random.fold_in(key, 5), chain), state)
+
+    mapped = over_chains(drawn, mesh, num_mapped=2)
+    return compiled_once(mapped, out_shardings=chain_sharding(mesh))

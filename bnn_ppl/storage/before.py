@@ -121,9 +121,14 @@ class Before(Nowhere):
             checkpoint.save_state(self._path, header, states, self._writers, written)
 
 
+def place_of(folder: Path, phase: str) -> Path:
+    """Give the folder of a phase in that of its run."""
+    return folder / _BEFORE / phase
+
+
 def place_before(folder: Path, phase: str, settings: JSON, mesh: Mesh) -> Before:
-    """Give the place of a phase in the folder of its run."""
-    return Before(folder / _BEFORE / phase, settings, mesh)
+    """Give the place of the state of a phase in the folder of its run."""
+    return Before(place_of(folder, phase), settings, mesh)
 
 
 def remove_before(folder: Path) -> None:
