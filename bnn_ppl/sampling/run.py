@@ -218,9 +218,7 @@ def run(
         from bnn_ppl.sampling.prior_scale import with_scale_found  # which runs methods itself
 
         check_run(key, posterior, method, folder=folder, mesh=mesh, init=init, **asked)
-        posterior, method = with_scale_found(
-            posterior, method, header, folder, end, progress
-        )
+        posterior, method = with_scale_found(posterior, method, header, folder, end, progress)
     posterior, method, stopped, position = points_held(
         key, posterior, method, keep, folder, progress, end
     )
