@@ -220,7 +220,7 @@ class Folder:
         self._forget_fitted()
         if not len(warmup.steps) and jax.process_index() == 0:
             remove_warmup(self._path)  # it may be damaged
-        if not done.draws and "stopped_in" in self._writer.metadata["attributes"]:  # provisional
+        if not done.draws and "stopped_in" in self._writer.metadata["attributes"]:
             zarr_writer.publish_draws(self._writer, 0, self._layout.attrs | _counts(done))
         return by_chain(whole, self._mesh), done
 
@@ -328,7 +328,7 @@ class Folder:
         return zarr_writer.bytes_published(self._writer)
 
     def so_far(self) -> None:
-        """Give nothing: the draws that were recorded are in the folder."""
+        """Give nothing: the draws are in the folder."""
 
     def stopped(self, done: Progress) -> None:
         """Say how to resume."""
@@ -352,10 +352,7 @@ class Folder:
             self._publish(done)
 
     def provisional(self, facts: Attributes) -> None:
-        """Take draws of a run that was stopped before its first one; `facts` say so.
-
-        Readers see them, but the state that is saved stays that before them: `resume` drops them.
-        """
+        """Take draws of a run that was stopped before its first one; `resume` drops them."""
         self._is_provisional = True
         self._layout = self._layout._replace(attrs=self._layout.attrs | facts)
 
