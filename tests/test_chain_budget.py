@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from scipy.stats import t
 
 import bnn_ppl as bnn
 from bnn_ppl import cli, metrics
@@ -164,7 +165,7 @@ def test_standard_errors_of_linear_scores_are_those_of_the_mean_of_all_chains():
     values = RNG.normal(size=6)
     with jax.enable_x64(True):
         table = chain_budget(*of_numbers(values))
-    expected = values.std(ddof=1) / np.sqrt(6)
+    expected = values.std(ddof=1) / np.sqrt(6) * t.ppf(0.975, 5) / 2
     np.testing.assert_allclose(table["rmse_se"][:5], expected, rtol=1e-6)
     np.testing.assert_allclose(table["rmse"], 1e3 + values.mean(), rtol=1e-9)
 

@@ -36,8 +36,16 @@ def test_state_comes_back_as_it_was_saved(tmp_path):
 
 def test_state_of_another_method_is_refused(tmp_path):
     header = saved(tmp_path)
-    with pytest.raises(ValueError, match="its arrays are not those"):
-        checkpoint.read_state(tmp_path, header, STATE | {"more": STATE["at"]}, 2)
+    for other in ({"more": STATE["at"]}, STATE | {"at": STATE["at"][..., None]}):
+        with pytest.raises(ValueError, match="its arrays are not those"):
+            checkpoint.read_state(tmp_path, header, other, 2)
+
+
+def test_arrays_that_a_state_has_gained_since_are_zero(tmp_path):
+    more = np.arange(6.0).reshape(2, 3)
+    state = checkpoint.read_state(tmp_path, saved(tmp_path), {"first": more} | STATE, 2)
+    np.testing.assert_array_equal(state.pop("first"), 0 * more)
+    jax.tree.map(np.testing.assert_array_equal, state, STATE)
 
 
 @pytest.mark.parametrize(

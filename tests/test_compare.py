@@ -21,6 +21,7 @@ from bnn_ppl.analysis.row_scores import (
     scores_of,
     scores_of_resamples,
 )
+from bnn_ppl.analysis.standard_errors import widened
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 ROWS, CLASSES = 40, 3
@@ -324,9 +325,16 @@ def test_the_chain_part_is_the_error_of_a_mean_over_chains(labels):
     y = np.zeros(ROWS, int)
     whole = np.mean(chains, axis=0)
     table = compare({"a": whole}, y, by_chain={"a": chains}, standard_errors=True)
-    expected = 4 * (1 - first.mean()) * first.std(ddof=1) / 8**0.5
+    expected = 4 * (1 - first.mean()) * first.std(ddof=1) / 8**0.5 * widened(7)
     assert table.loc["a", "brier_se"] == pytest.approx(expected, rel=0.3)
-    assert table.loc["a", "accuracy_se"] == 0
+
+
+def test_a_share_of_all_rows_has_an_error():
+    probs, y = np.tile([0.9, 0.1], (50, 1)), np.zeros(50, int)
+    table = compare({"a": probs}, y, standard_errors=True)
+    p = 52 / 54  # Agresti and Coull's
+    assert table.loc["a", "accuracy"] == 1
+    assert table.loc["a", "accuracy_se"] == pytest.approx(np.sqrt(p * (1 - p) / 54))
 
 
 def test_the_reference_has_no_error_of_its_distance_to_itself(labels):

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flax import nnx
-from scipy.stats import sem
+from scipy.stats import sem, t
 from sklearn.model_selection import KFold
 
 import bnn_ppl as bnn
@@ -98,7 +98,8 @@ def test_values_are_scored_on_rows_held_out_over_splits_folds_and_seeds(tmp_path
         (shown,) = table[table["learning-rate"] == value].itertuples()
         assert of_value["rmse"].nunique() == 4
         np.testing.assert_allclose(shown.rmse, np.mean(of_value["rmse"]))
-        np.testing.assert_allclose(shown.rmse_se, sem(of_value["rmse"]))
+        expected = sem(of_value["rmse"]) * t.ppf(0.975, 3) / 2
+        np.testing.assert_allclose(shown.rmse_se, expected)
     out = capsys.readouterr().out
     assert "scores on the held-out rows: mean ± standard error of 4 runs" in out
     assert f"{table['rmse'][0]:.4g} ± {table['rmse_se'][0]:.2g}" in out

@@ -14,6 +14,7 @@ from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.predictives import predicting
 from bnn_ppl.analysis.recomputed import sites_to_predict
 from bnn_ppl.analysis.running_average import adder
+from bnn_ppl.analysis.standard_errors import widened
 from bnn_ppl.model.checks import rows_to_score
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
@@ -95,7 +96,9 @@ def chain_budget(
 
         .. math:: \sqrt{\frac{c}{C - c} \frac 1 S \sum_{s=1}^S (\theta_s - \bar\theta)^2}
 
-        over S subsets of C chains, which for c = 1 is the usual standard error. NaN for c = C.
+        over S subsets of C chains, which for c = 1 is the usual standard error, times half the
+        97.5 % quantile of Student's t with C - 1 degrees of freedom, so that twice it is half of a
+        95 % interval. NaN for c = C.
 
     Raises
     ------
@@ -271,6 +274,6 @@ def _summary(scores: list[dict[str, float]], count: int, num_chains: int) -> dic
     for name in scores[0]:
         values = np.array([score[name] for score in scores])
         summary[name] = float(values.mean())
-        error = values.std() * math.sqrt(ratio)
+        error = values.std() * math.sqrt(ratio) * widened(num_chains - 1)
         summary[f"{name}_se"] = float(error)
     return summary

@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 from bnn_ppl.analysis.compare_inputs import ByMethod, Variables, check_names, variables_of
 from bnn_ppl.analysis.metrics.inputs import Array
 from bnn_ppl.analysis.row_scores import RowScores, Scores, scores_of, scores_of_resamples
+from bnn_ppl.analysis.standard_errors import variance_of_share, widened
 
 _ROW_RESAMPLES = 200
 _CHAIN_RESAMPLES = 100
@@ -59,6 +60,9 @@ def bootstrap_errors(
 ) -> Scores:
     """Bootstrap the scores over rows, the chains of the prediction and those of the reference.
 
+    The part of few chains is widened as of `standard_errors`. That of the rows of a share, such as
+    an accuracy, has a closed form, for a bootstrap finds no error in a share of 0 or 1.
+
     Parameters
     ----------
     by_row
@@ -77,6 +81,7 @@ def bootstrap_errors(
     num_rows = len(next(iter(rows.by_row.values())))
     resamples = rng.choice(num_rows, (_ROW_RESAMPLES, num_rows))
     total = _variances(scores_of_resamples(rows, resamples), 1.0)
+    total |= _of_shares(rows, side is target)
 
     def score(mixed: Variables, other: Variables | None) -> Scores:
         return scores_of(by_row(mixed, other))
@@ -122,7 +127,17 @@ def _over(
             known[chosen] = score(mixture([chains[number] for number in chosen]))
         drawn.append(known[chosen])
     together = {name: np.array([each[name] for each in drawn]) for name in drawn[0]}
-    return _variances(together, count / (count - 1))
+    return _variances(together, count / (count - 1) * widened(count - 1) ** 2)
+
+
+def _of_shares(rows: RowScores, itself: bool) -> Scores:
+    """Variances of the shares of rows; a prediction agrees with itself without an error."""
+    shares = {name: each for name, each in rows.by_row.items() if each.dtype == bool}
+    return {
+        name: variance_of_share(each.reshape(len(each), -1).mean(1))
+        for name, each in shares.items()
+        if not (itself and name == "agreement")
+    }
 
 
 def _variances(resamples: Mapping[str, Array], factor: float) -> Scores:

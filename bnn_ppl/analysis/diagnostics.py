@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from bnn_ppl.analysis.agreement import (
     are_fits,
     spreads_by_variable,
 )
+from bnn_ppl.analysis.evidence import LogEvidence, log_evidence
 from bnn_ppl.analysis.rank_statistics import diagnose, quantile_of_defined
 from bnn_ppl.analysis.slabs import chain_draw_first, check_draws, dataset_of, slabs
 from bnn_ppl.runtime.names import hint
@@ -174,51 +175,6 @@ def summary(
         found = {name: spreads_by_variable(space).values() for name, space in spaces.items()}
         return _table({name: agreement_row(*spreads) for name, spreads in found.items()})
     return _table({name: _summary_row(*_pooled(space)) for name, space in spaces.items()})
-
-
-class LogEvidence(NamedTuple):
-    """Log evidence, and the standard error of that number."""
-
-    mean: float
-    standard_error: float
-
-
-def log_evidence(draws: arviz.InferenceData) -> LogEvidence:
-    """Log evidence of a model: the mean over chains, and its standard error.
-
-    Each chain of ``tempered_smc`` and ``parallel_tempering`` estimates it on its own. That of the
-    former has no bias on the scale of the evidence, so that the mean of the logarithms is expected
-    to be too low by half their variance. Each chain of ``laplace`` approximates it about its own
-    point; the standard error, of what differs from point to point, says nothing of the error of
-    that approximation.
-
-    Parameters
-    ----------
-    draws : arviz.InferenceData
-        Of ``tempered_smc``, ``parallel_tempering`` or ``laplace``: the group ``fitted`` has
-        ``log_evidence`` (chain,).
-
-    Returns
-    -------
-    LogEvidence
-        ``mean`` and ``standard_error``, in nats: NaN if a chain has not come to the posterior; the
-        latter also for a single chain.
-
-    Raises
-    ------
-    ValueError
-        If the draws have none.
-    """
-    if "log_evidence" not in getattr(draws, "fitted", {}):
-        method = getattr(draws, "attrs", {}).get("method", "an unknown method")
-        raise ValueError(
-            f"got draws of {method} without log_evidence, expected those of a whole run of "
-            "tempered_smc, parallel_tempering or laplace"
-        )
-    by_chain = draws["fitted"]["log_evidence"].values.astype(float)
-    count = len(by_chain)
-    error = by_chain.std(ddof=1) / np.sqrt(count) if count > 1 else np.nan
-    return LogEvidence(float(by_chain.mean()), float(error))
 
 
 def load(

@@ -10,6 +10,7 @@ from scipy.stats import norm
 
 from bnn_ppl.analysis.agreement import LEAST_DRAWS
 from bnn_ppl.analysis.bounds import sites_on_bounds
+from bnn_ppl.analysis.evidence import gap
 from bnn_ppl.analysis.mixing import Mixing
 from bnn_ppl.analysis.training_rows import Seen, depends_on_x
 from bnn_ppl.methods.shared.held_out_noise import noise_sites
@@ -24,6 +25,8 @@ LEAST_ESS = 100
 # Error of a temperature, beyond that of its estimate. A Gaussian's variance is proportional to it,
 # so this is 2.5 % of a standard deviation.
 MOST_TEMPERATURE_ERROR = 0.05
+# Nats between the log evidence on the way from the prior to the posterior and that on the way back.
+MOST_GAP = 1.0
 # Share of diverging draws that is more than bad luck. Any may bias (Betancourt, 2017,
 # arXiv:1701.02434, section 6.2), so fewer are noted.
 MOST_DIVERGENT = 0.01
@@ -167,6 +170,17 @@ def of_tempering(draws: Any) -> Iterator[Finding]:
             f"NOT YET DRAWS OF THE POSTERIOR: warm-up ended after {draws.attrs['num_warmup']:,} "
             f"steps at an exponent of {reached:.2g}, expected 1",
             "raise num_warmup",
+        )
+
+    if gap(draws) > MOST_GAP:
+        forward, backward = (
+            float(draws["fitted"][f"log_evidence_{way}"].mean()) for way in ("forward", "backward")
+        )
+        yield Finding(
+            "lag",
+            "THE PARTICLES LAG BEHIND THE DENSITIES: from the prior to the posterior the log "
+            f"evidence is {forward:.1f}, on the way back {backward:.1f}",
+            "more exponents (target_ess nearer to 1)",
         )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bnn_ppl.analysis.diagnostics import log_evidence
+from bnn_ppl.analysis.evidence import evidence_in_words
 from bnn_ppl.analysis.findings import (
     Finding,
     of_bounds,
@@ -42,7 +42,7 @@ _WORST_FIRST = (
     "stopped",
     "tempered",
     *_OF_SCALE,
-    *("few_draws", "temperature", "far_from_start", "unfinished", "few_independent"),
+    *("lag", "few_draws", "temperature", "far_from_start", "unfinished", "few_independent"),
     *_NOTES,
 )
 
@@ -126,7 +126,7 @@ def _good_chains(draws: Any, mixes: Mixing) -> str:
     bias = f"; bias: {bias}" if bias and not bias.startswith("none") else ""
     evidence = ""
     if "log_evidence" in draws.get("fitted", {}):
-        evidence = "; log evidence {:.2f}, standard error {:.2g}".format(*log_evidence(draws))
+        evidence = f"; log evidence {evidence_in_words(draws)}"
     alone = draws.posterior.sizes["chain"] == 1
     of_one = " from one chain (num_chains=4 shows whether others agree)" if alone else ""
     return (

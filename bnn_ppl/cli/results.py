@@ -13,6 +13,7 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.analysis.compare_inputs import VARIABLES
 from bnn_ppl.analysis.compare_tables import HEADINGS, to_latex, with_errors
+from bnn_ppl.analysis.evidence import evidence_in_words
 from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.rows import Scored
@@ -61,8 +62,7 @@ def summary(
     if found := found_in_warmup(draws):
         print(f"{'found in warm-up':28} {found}")
     if "log_evidence" in getattr(draws, "fitted", {}):
-        mean, error = bnn.diagnostics.log_evidence(draws)
-        print(f"{'log_evidence':28} {mean:.4f}, standard error over chains {error:.2g}")
+        print(f"{'log_evidence':28} {evidence_in_words(draws)}")
     functions = bnn.function_draws(run.posterior, draws, run.data.test.x)
     print("\nfunctions at the test rows, and weights")
     print(bnn.diagnostics.summary(draws, functions).to_string(float_format="{:.4g}".format))

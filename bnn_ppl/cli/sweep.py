@@ -11,6 +11,7 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.analysis.compare_tables import with_errors
+from bnn_ppl.analysis.standard_errors import widened
 from bnn_ppl.cli.results import check_published, check_reference, predicted, predicted_elsewhere
 from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, reopen_all
@@ -292,11 +293,12 @@ def _report(tables: list[Any], study: Study, folder: Path) -> None:
 def mean_and_error(runs: Any, options: list[str]) -> Any:
     """Average the scores of runs by the values of `options`: a row for each, in their order.
 
-    Beside each score its standard error, the standard deviation (divisor n - 1) over the square
-    root of n; runs without the score do not count.
+    Beside each score its standard error: the standard deviation (divisor n - 1) over the square
+    root of n, times half the 97.5 % quantile of Student's t, so that twice it is half of a 95 %
+    interval. Runs without the score do not count.
     """
     by_value = runs.groupby(options, sort=False)
-    means, errors = by_value.mean(), by_value.sem()
+    means, errors = by_value.mean(), by_value.sem() * (by_value.count() - 1).map(widened)
     columns: dict[str, Any] = {}
     for name in means:
         columns |= {name: means[name]}

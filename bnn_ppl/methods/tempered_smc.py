@@ -1,25 +1,22 @@
 """Tempered sequential Monte Carlo: particles from the prior to the posterior, and the evidence."""
 
-import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import logsumexp
 
 from bnn_ppl.methods.method import SAMPLED, Method, describe, step_info
-from bnn_ppl.methods.shared.adaptation import initial_mass
-from bnn_ppl.methods.shared.running_moments import RunningMoments, estimated_mass, initial_moments
-from bnn_ppl.methods.shared.tempering import (
-    Kernel,
-    drawn_from_prior,
-    drawn_num_steps,
-    moved,
-    of_all,
-    squared_width,
+from bnn_ppl.methods.shared.annealing import (
+    Options,
+    Walk,
+    annealed,
+    drawn_step_size,
+    relative_variance,
+    turned_back,
+    walk_from_prior,
 )
+from bnn_ppl.methods.shared.tempering import Kernel, drawn_num_steps, moved
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.checks import check_proper_priors
 from bnn_ppl.model.posterior import Posterior
@@ -30,30 +27,22 @@ Array = jax.Array
 Tree = Any
 
 _NUM_PARTICLES, _MOST_WARMUP = 500, 2000
-_GAIN = 1.0  # change of the log step size per deviation of the acceptance rate from its target
-_NUM_HALVINGS = 50  # bisection steps: the first exponent may be as small as 1e-10
-
-
-class Options(NamedTuple):
-    """Options of :func:`tempered_smc`."""
-
-    num_particles: int
-    target_ess: float
-    target_acceptance: float
-    max_num_steps: int
 
 
 class Population(NamedTuple):
     """The particles of a chain, and their progress."""
 
     positions: Tree  # (particle, ...)
-    gains: Array  # (particle,): log-density of the target minus that of the prior
+    gains: Array
     exponent: Array
     log_evidence: Array
     step_size: Array
     inverse_mass: Tree
-    squares: Tree  # of the gradient, averaged over the particles
+    squares: Tree
     last: Array  # particle that was drawn last
+    lineages: Array
+    back: Walk  # of copies of the particles, from the posterior to the prior
+    turned: Array  # whether that has begun
 
 
 @describe(
@@ -71,7 +60,7 @@ def tempered_smc(
     target_acceptance: float = 0.8,
     max_num_steps: int = 100,
 ) -> Method:
-    r"""Sequential Monte Carlo from the prior to the posterior, by tempering (adaptive SMC).
+    r"""Sequential Monte Carlo from the prior to the posterior and back, by tempering.
 
     K particles, drawn from the prior, pass through the densities
 
@@ -85,12 +74,20 @@ def tempered_smc(
       `target_ess` times K (Jasra et al., 2011);
     - multiplies the evidence by their mean: :math:`Z = \prod_t \frac1K \sum_i u_i`;
     - resamples the particles by them, systematically;
-    - moves each by a trajectory of Hamiltonian Monte Carlo that leaves :math:`\pi_\beta` invariant
+    - moves each by trajectories of Hamiltonian Monte Carlo that leave :math:`\pi_\beta` invariant,
+      until the rank correlation of the log ratios :math:`\log\pi(w_i) - \log p(w_i)` with those
+      before has fallen to 0.2 (for few particles to :math:`2 / \sqrt K`), at most 10 each
+      (Buchholz, Chopin & Jacob, 2021; Dai, Heng, Jacob & Whiteley, 2022)
 
     (Neal, 2001; Del Moral, Doucet & Jasra, 2006; weighing, resampling and kernel are BlackJAX's).
-    Warm-up ends at :math:`\beta = 1`. Each later step moves the next particle by a trajectory and
-    returns it. The weight of a mode is the number of particles that resampling has left in it, so
-    that no chain needs to cross from one mode to another.
+    At :math:`\beta = 1` copies of the particles set out on the way back to :math:`\beta = 0`, in
+    the same way, and estimate 1 / Z; warm-up ends when they have arrived. Particles that lag behind
+    the densities make the first estimate of log Z too low, and that on the way back too high
+    (Grosse, Ghahramani & Adams, 2015): the result is their mean, and the gap is part of its error.
+
+    Each step after warm-up moves the next particle by a trajectory and returns it. The weight of a
+    mode is the number of particles that resampling has left in it, so that no chain needs to cross
+    from one mode to another.
 
     Parameters
     ----------
@@ -113,15 +110,22 @@ def tempered_smc(
 
     Notes
     -----
-    The group ``fitted`` of the result holds the ``log_evidence`` of each chain, NaN if its warm-up
-    ended before :math:`\beta = 1`: that of the model at T = 1, otherwise the log integral of the
-    tempered density, as in :func:`bnn_ppl.laplace`. Its mean over chains, with the standard error,
-    is given by :func:`bnn_ppl.diagnostics.log_evidence`. ``exponent``, in ``sample_stats`` and
-    ``warmup_sample_stats``, is :math:`\beta`.
+    The group ``fitted`` of the result holds the ``log_evidence`` of each chain: that of the model
+    at T = 1, otherwise the log integral of the tempered density, as in :func:`bnn_ppl.laplace`. It
+    is the mean of ``log_evidence_forward`` and ``log_evidence_backward``, and
+    ``log_evidence_error`` is its standard error by the lineages of the particles: the first
+    particles contribute to Z independently, each by its descendants, so that its relative variance
+    is about :math:`\sum_e (n_e / K)^2 - 1 / K` with their numbers :math:`n_e` (Chan & Lai, 2013;
+    Lee & Whiteley, 2018). All are NaN if warm-up ended before :math:`\beta = 1`.
+    :func:`bnn_ppl.diagnostics.log_evidence` gives the mean over chains, with its standard error.
+    ``exponent``, in ``sample_stats`` and ``warmup_sample_stats``, is :math:`\beta`, and
+    ``num_moves`` the number of trajectories of each particle at it.
 
-    Trajectories are a quarter period long, times 0.7 to 1.3. The step size is multiplied by
-    :math:`e^{\bar a - a^*}` after each warm-up step, with the particles' mean acceptance rate
-    :math:`\bar a` and its target. The inverse mass of a weight is
+    Trajectories are a quarter period long, times 0.7 to 1.3, with the longest step size, which is
+    multiplied by :math:`e^{\bar a - a^*}` after each move, with the particles' mean acceptance rate
+    :math:`\bar a` and its target. Each particle draws its step size log-uniformly from a sixteenth
+    of it on, for the width of a density with a scale parameter varies: with the same steps
+    everywhere, particles would never enter where it is narrow. The inverse mass of a weight is
     :math:`\sqrt{\operatorname{Var}(w_j) / \mathrm E(g_j^2)}` over the particles, where g is the
     gradient of :math:`\log\pi_\beta`: the variance of the diagonal Gaussian with the smallest
     Fisher divergence. The variance of the particles alone, which spans all modes, would be far from
@@ -141,16 +145,13 @@ def tempered_smc(
         del key
         return jax.tree.map(lambda all_: all_[state.last], state.positions)
 
-    def evidence(state: Population) -> dict[str, Array]:
-        return {"log_evidence": jnp.where(state.exponent < 1, jnp.nan, state.log_evidence)}
-
     return Method(
         partial(_from_prior, posterior, options),
         partial(_handed_out, posterior, options),
         draw,
         partial(_warmed_up, posterior, options),
         settings={"method": "tempered_smc", **options._asdict()},
-        fitted=evidence,
+        fitted=_evidence,
         logdensity=posterior.logdensity,
         all_rows=True,
         needs_warmup=True,
@@ -161,122 +162,76 @@ def tempered_smc(
 def _from_prior(
     posterior: Posterior, options: Options, key: Array, position: Tree, batch: Any
 ) -> Population:
-    keys = jax.random.split(key, options.num_particles)
-    positions, gains, _ = of_all(posterior, partial(drawn_from_prior, posterior, batch), keys)
-    _, mass = initial_moments(position, initial_mass(posterior.prior_std, "diagonal"))
-    return Population(
-        positions,
-        gains,
-        exponent=jnp.zeros(()),
-        log_evidence=jnp.zeros(()),
-        step_size=jnp.asarray(posterior.num_weights**-0.25, float),
-        inverse_mass=mass,
-        squares=jax.tree.map(jnp.reciprocal, mass),
-        last=jnp.zeros((), int),
-    )
+    walk = walk_from_prior(posterior, options.num_particles, key, position, batch)
+    last, turned = jnp.zeros((), int), jnp.zeros((), bool)
+    return Population(**walk._asdict(), last=last, back=walk, turned=turned)
 
 
 def _warmed_up(
     posterior: Posterior, options: Options, key: Array, state: Population, batch: Any
 ) -> tuple[Population, dict]:
-    """Raise the exponent and move all particles; do nothing once it is 1."""
+    """Raise the exponent and move all particles, then copies of them back; then do nothing."""
 
     def anneal(state: Population) -> tuple[Population, dict]:
-        return _annealed(posterior, options, key, state, batch)
+        rising, there = state.exponent < 1, _there(state)
+        back = _where(state.turned, state.back, turned_back(there))
+        end = jnp.where(rising, 1.0, 0.0)
+        walk, info = annealed(posterior, options, end, key, _where(rising, there, back), batch)
+        there, back = _where(rising, walk, there), _where(rising, state.back, walk)
+        return state._replace(**there._asdict(), back=back, turned=~rising), info
 
     _, shapes = jax.eval_shape(anneal, state)
     none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    state, info = where_needed(state.exponent < 1, anneal, lambda state: (state, none), state)
-    return state, info | {"done": state.exponent >= 1}
+    state, info = where_needed(~_is_back(state), anneal, lambda state: (state, none), state)
+    return state, info | {"done": _is_back(state)}
 
 
-def _annealed(
-    posterior: Posterior, options: Options, key: Array, state: Population, batch: Any
-) -> tuple[Population, dict]:
-    choice_key, time_key, key = jax.random.split(key, 3)
-    state = _resampled(choice_key, posterior, state, options.target_ess)
-    # The same number for all particles, so that none waits for another.
-    steps = drawn_num_steps(time_key, state.step_size, options.max_num_steps)
-    keys = jax.random.split(key, options.num_particles)
-    kernel = Kernel(state.exponent, state.step_size, state.inverse_mass, steps)
-    new = of_all(
-        posterior,
-        lambda one: moved(posterior, one[0], one[1], kernel, batch),
-        (keys, state.positions),
-    )
-    acceptance = jnp.mean(new.acceptance_rate)
-    info = step_info(
-        jnp.mean(new.lp),
-        acceptance_rate=acceptance,
-        step_size=state.step_size,
-        exponent=state.exponent,
-    )
-    state = state._replace(
-        positions=new.position,
-        gains=new.gain,
-        step_size=state.step_size * jnp.exp(_GAIN * (acceptance - options.target_acceptance)),
-        squares=jax.tree.map(lambda g: jnp.mean(g**2, 0), new.gradient),
-    )
-    return state, info | {"n_steps": options.num_particles * (steps + 1)}
+def _there(state: Population) -> Walk:
+    return Walk(**{name: getattr(state, name) for name in Walk._fields})
+
+
+def _is_back(state: Population) -> Array:
+    return state.turned & (state.back.exponent <= 0)
+
+
+def _where(chosen: Array, one: Walk, other: Walk) -> Walk:
+    return jax.tree.map(partial(jnp.where, chosen), one, other)
+
+
+def _evidence(state: Population) -> dict[str, Array]:
+    """Give both estimates, and the standard error of their mean by their lineages."""
+    forward, backward = state.log_evidence, -state.back.log_evidence
+    variances = relative_variance(_there(state)) + relative_variance(state.back)
+    found = {
+        "log_evidence": (forward + backward) / 2,
+        "log_evidence_forward": forward,
+        "log_evidence_backward": backward,
+        "log_evidence_error": jnp.sqrt(variances) / 2,
+    }
+    found = {name: jnp.where(_is_back(state), value, jnp.nan) for name, value in found.items()}
+    forward = jnp.where(state.exponent < 1, jnp.nan, forward)
+    found["log_evidence_forward"] = forward
+    found["log_evidence"] = jnp.where(_is_back(state), found["log_evidence"], forward)
+    return found
 
 
 def _handed_out(
     posterior: Posterior, options: Options, key: Array, state: Population, batch: Any
 ) -> tuple[Population, dict]:
     """Move the next particle, which is then the one drawn."""
-    time_key, key = jax.random.split(key)
+    time_key, size_key, key = jax.random.split(key, 3)
     now = (state.last + 1) % options.num_particles
     steps = drawn_num_steps(time_key, state.step_size, options.max_num_steps)
     position = jax.tree.map(lambda all_: all_[now], state.positions)
-    kernel = Kernel(state.exponent, state.step_size, state.inverse_mass, steps)
+    step_size = drawn_step_size(size_key, state)
+    kernel = Kernel(state.exponent, step_size, state.inverse_mass, steps)
     new = moved(posterior, key, position, kernel, batch)
     positions = jax.tree.map(lambda all_, one: all_.at[now].set(one), state.positions, new.position)
     info = step_info(
         new.lp,
         acceptance_rate=new.acceptance_rate,
-        step_size=state.step_size,
+        step_size=step_size,
         exponent=state.exponent,
     )
     info |= {"diverging": new.diverging, "n_steps": steps + 1}
     return state._replace(positions=positions, last=now), info
-
-
-def _resampled(
-    key: Array, posterior: Posterior, state: Population, target_ess: float
-) -> Population:
-    """Raise the exponent as far as the weights allow, and resample with them."""
-    from blackjax.smc.ess import ess_solver
-    from blackjax.smc.resampling import systematic
-
-    count, left = len(state.gains), 1 - state.exponent
-    rise = ess_solver(lambda _: state.gains, state.positions, target_ess, left, _first_below)
-    log_weights = rise * state.gains
-    total = logsumexp(log_weights)
-    chosen = systematic(key, jnp.exp(log_weights - total), count)
-    positions = jax.tree.map(lambda all_: all_[chosen], state.positions)
-    variances = jax.tree.map(lambda all_: all_.var(0), positions)
-    widths = jax.tree.map(squared_width, variances, state.squares)
-    moments = RunningMoments(jnp.asarray(float(count)), mean=None, variance=widths)
-    return state._replace(
-        positions=positions,
-        exponent=jnp.where(rise < left, state.exponent + rise, 1.0),
-        log_evidence=state.log_evidence + total - math.log(count),
-        inverse_mass=estimated_mass(moments, initial_mass(posterior.prior_std, "diagonal")),
-    )
-
-
-def _first_below(function: Callable[[Array], Array], low: float, high: Array) -> Array:
-    """Find the smallest point beyond which a falling function is not above 0, by bisection.
-
-    The result is above `low`, even if the function falls at once, as when some prior draws have
-    likelihood 0: these are then dropped. BlackJAX's solver has branches, all of which vmapped
-    chains would compute.
-    """
-
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        middle = (ends[0] + ends[1]) / 2
-        above = function(middle) > 0
-        return jnp.where(above, middle, ends[0]), jnp.where(above, ends[1], middle)
-
-    ends = jnp.full_like(high, low), high
-    return jax.lax.fori_loop(0, _NUM_HALVINGS, halve, ends)[1]

@@ -172,14 +172,24 @@ def _is_ours(path: Path) -> bool:
 
 
 def read_state(folder: Path, header: JSON, like: Tree, num_chains: int) -> Tree:
-    """Read the state of all chains, arrays as in `like`; refuse a damaged file."""
+    """Read the state of all chains, arrays as in `like`; refuse a damaged file.
+
+    Arrays that the state of a method has gained since are 0.
+    """
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    if _arrays(leaves) != header["arrays"]:
+    names = {name for name, *_ in header["arrays"]}
+    stored = [leaf for leaf in leaves if jax.tree_util.keystr(leaf[0]) in names]
+    if not stored or _arrays(stored) != header["arrays"]:
         raise damaged(folder / STATE, "its arrays are not those of this method's state")
     num_each = num_chains // max(1, len(header["files"]))
-    parts = [_read_leaves(folder, header, name, leaves, num_each) for name in header["files"]]
+    parts = [_read_leaves(folder, header, name, stored, num_each) for name in header["files"]]
+    whole = map(np.concatenate, zip(*parts, strict=True))
     return jax.tree.unflatten(
-        structure, [np.concatenate(part) for part in zip(*parts, strict=True)]
+        structure,
+        [
+            next(whole) if name in names else np.zeros((num_chains, *shape), dtype)
+            for name, dtype, shape in _arrays(leaves)
+        ],
     )
 
 

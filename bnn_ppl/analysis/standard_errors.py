@@ -1,0 +1,53 @@
+"""Standard errors that hold for few values: twice one is half of a 95 % interval.
+
+A spread that is estimated from few chains or runs is often too small. Of a normal variable, the
+mean of four is within two of the usual standard errors in 86 % of cases only, that of two in 70 %.
+"""
+
+import numpy as np
+from scipy.stats import t as student_t
+
+# Rows that are hits, and as many that are not, added to a share's rows (Agresti & Coull, 1998).
+_ADDED = 2
+
+
+def widened(freedom: float) -> float:
+    """Give the number by which an estimate with so many degrees of freedom is to be multiplied.
+
+    Half the 97.5 % quantile of Student's t: 1.6 for 3 degrees, 1 for many. NaN for none.
+    """
+    return float(student_t.ppf(0.975, freedom)) / 2 if freedom > 0 else np.nan
+
+
+def error_of_mean(
+    values: np.ndarray, stated: np.ndarray | None = None, worth: float = 0.0
+) -> float:
+    """Estimate the standard error of the mean of independent values.
+
+    Parameters
+    ----------
+    values
+        (number,).
+    stated
+        The standard error of each value, known in another way: its mean square counts beside the
+        variance of the values.
+    worth
+        Degrees of freedom that it counts for.
+
+    Returns
+    -------
+    float
+        NaN for a single value of which none is stated.
+    """
+    squares, freedom = float(((values - values.mean()) ** 2).sum()), len(values) - 1.0
+    if stated is not None:
+        squares, freedom = squares + worth * float(np.mean(stated**2)), freedom + worth
+    if not freedom:
+        return np.nan
+    return widened(freedom) * float(np.sqrt(squares / freedom / len(values)))
+
+
+def variance_of_share(hits: np.ndarray) -> float:
+    """Squared standard error of a share, that of hits (row,) from 0 to 1; above 0 for any hits."""
+    more = np.concatenate([hits, np.ones(_ADDED), np.zeros(_ADDED)])
+    return float(more.var() / len(more))
