@@ -31,7 +31,7 @@ PUBLISHED = ROOT / "benchmarks" / "published"
 PAGES = ROOT / "docs" / "results"
 ORDER = ["defaults", "early", "uci", "samplers", "gradients", "training", "mnist", "airfoil"]
 ORDER += ["peers", "comparison", "partly_bayesian", "priors", "large_data", "machines", "precision"]
-ORDER += ["waiting", "exactness"]
+ORDER += ["waiting", "exactness", "standard_errors"]
 BEGIN, END = "<!-- table: {} -->", "<!-- end of table -->"
 PLACE = re.compile(r"<!-- table: (\S+) -->")
 FILLED = re.compile(rf"<!-- table: (\S+) -->.*?{END}", re.DOTALL)
@@ -259,6 +259,24 @@ def subspace() -> str:
     return markdown([head, *body, ["published, on splits of its own", *known]])
 
 
+def standard_errors() -> str:
+    """Give a row an estimate: how often the truth is within two of its stated errors."""
+    rows = pandas.read_csv(STORED / "standard_errors.csv")
+    head = ["estimate", "problem", "repetitions", "within two errors", "mean error", "rms"]
+    body = [
+        [
+            row["estimate"],
+            row["problem"],
+            str(row["repetitions"]),
+            f"{100 * row['within_2']:.0f} %",
+            f"{row['bias']:+.2f}",
+            f"{row['rms']:.2f}",
+        ]
+        for _, row in rows.iterrows()
+    ]
+    return markdown([head, *body])
+
+
 def many_chains() -> str:
     """Give a row a number of chains and method."""
     rows = pandas.read_csv(STORED / "many_chains.csv").sort_values("chains", kind="stable")
@@ -406,6 +424,9 @@ MADE = {
         gradient_noise, "gradient_noise.csv", "python benchmarks/gradient_noise.py"
     ),
     "many_chains": Made(many_chains, "many_chains.csv", "python benchmarks/many_chains.py"),
+    "standard_errors": Made(
+        standard_errors, "standard_errors.csv", "python benchmarks/standard_errors.py"
+    ),
     "gpu": Made(gpu, "gpu.csv", "python benchmarks/gpu.py"),
 }
 
