@@ -246,7 +246,7 @@ def test_a_search_that_is_stopped_after_a_chunk_ends_with_the_same_scale(tmp_pat
         with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
             press_ctrl_c(patch, 4)
             found = search(folder=tmp_path)
-    assert found == expected and calls > 3
+    assert found == expected and calls > 1
 
 
 def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp_path, capsys):
