@@ -20,6 +20,7 @@ from interrupts import press_ctrl_c
 from test_resume import Killed, assert_same, kill_at_write, line  # noqa: F401 (a fixture)
 
 import bnn_ppl as bnn
+from bnn_ppl import cli
 from bnn_ppl.methods.method import Counts, Method, step_info
 from bnn_ppl.sampling import until as module
 
@@ -256,6 +257,27 @@ def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp
     bnn.prior_scale(jax.random.key(0), at_scale, num_rounds=1, progress="json")
     phases = [json.loads(line)["phase"] for line in capsys.readouterr().err.splitlines()]
     assert {"prior scale, round 1 of 1"} == set(phases) - {"compiling"}
+
+
+def test_the_command_searches_once_and_counts_it(searched_priors, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bnn_ppl.sampling.prior_scale._NUM_STEPS", 20)
+    command = ["run", "descent", "--data", "yacht", "--hidden", "2", "--num-warmup", "20"]
+    command += ["--no-progress", "--num-chains", "2"]
+    with pytest.raises(SystemExit):
+        cli.main([*command, "--max-minutes", "1e-6"])
+    assert "in the search for the scale of the prior" in capsys.readouterr().err
+    problem = tmp_path / "runs" / "yacht-0-descent" / "problem.json"
+    assert json.loads(problem.read_text())["prior_scale"] is None
+    cli.main(command)
+    found = json.loads(problem.read_text())["prior_scale"]
+    assert f"fan_in({found})" in capsys.readouterr().out
+    monkeypatch.setattr("bnn_ppl.cli.problem.scale_or_usual", None)  # nothing is searched for
+    cli.main(command)
+    cli.main([*command, "--folder", str(problem.parent)])
+    cli.main([*command, "--seed", "1"])
+    other = tmp_path / "runs" / "yacht-0-descent-2" / "problem.json"
+    assert json.loads(other.read_text())["prior_scale"] == found
 
 
 # --- files

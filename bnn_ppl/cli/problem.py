@@ -216,11 +216,22 @@ def _posterior(problem: Problem, data: Any, features: Path | None) -> bnn.Poster
 
 
 def with_prior_scale(
-    problem: Problem, data: Any, posterior: bnn.Posterior, features: Path | None = None
+    problem: Problem,
+    data: Any,
+    posterior: bnn.Posterior,
+    features: Path | None = None,
+    known: float | None = None,
+    **search: Any,
 ) -> tuple[Problem, bnn.Posterior]:
-    """Find the scale of a Gaussian prior from the training rows, unless it is given."""
+    """Find the scale of a Gaussian prior from the training rows, unless it is given or known.
+
+    `search` has options of :func:`bnn_ppl.prior_scale`.
+    """
     if problem.prior_scale is not None:
         return problem, posterior
+    if known is not None:
+        problem = problem._replace(prior_scale=known)
+        return problem, _posterior(problem, data, features)
     if problem.prior not in _SEARCHED:
         return problem._replace(prior_scale=USUAL_SCALE), posterior
     train, _ = training_rows(problem, data)
@@ -234,7 +245,7 @@ def with_prior_scale(
 
     if scale_is_searched(problem, posterior):
         print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)
-    problem = problem._replace(prior_scale=scale_or_usual(posterior_at, USUAL_SCALE))
+    problem = problem._replace(prior_scale=scale_or_usual(posterior_at, USUAL_SCALE, **search))
     return problem, _posterior(problem, data, features)
 
 

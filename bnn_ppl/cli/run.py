@@ -1,7 +1,7 @@
 """The command ``run``."""
 
-import itertools
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,14 @@ from bnn_ppl.cli.results import num_draws, predicting
 from bnn_ppl.cli.rows import rows_held_out, scored, training_rows
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
 from bnn_ppl.cli.run_folders import settings_of, write_problem
+from bnn_ppl.cli.scale_search import folders_named, kept_search, scale_of_run
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.tables import results_table
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.asked import check_run
 from bnn_ppl.sampling.judged import judged
+from bnn_ppl.sampling.until import minutes_left
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 
 
@@ -120,15 +122,23 @@ def _check_and_sample(
     # Before the search for a prior, which takes its time.
     check_run(key, posterior, built, folder=general.folder, **running)
     claim(general.features, problem)
-    problem, posterior = with_prior_scale(problem, data, posterior, general.features)
+    name = f"{Path(problem.data).stem}-{problem.split}-{method.name}"
+    name += "" if inside.subspace is None else "-subspace"
+    folders = folders_named(name) if general.folder is None else [general.folder]
+    began = time.monotonic()
+    known, place = scale_of_run(folders, problem, data, posterior)
+    with kept_search(place, problem, data) as place:
+        search = {name: running[name] for name in ("max_minutes", "progress")} | {"folder": place}
+        problem, posterior = with_prior_scale(
+            problem, data, posterior, general.features, known, **search
+        )
+    running = running | {"max_minutes": minutes_left(running["max_minutes"], began)}
     built = built_method(method, training, running, posterior, held_out)
     if jax.process_index() == 0:
         print(describe(problem, data, posterior), flush=True)
     sample = partial(bnn.run, key, posterior, built, **running)
     settings = settings_of(problem, data)
     if general.folder is None:
-        name = f"{Path(problem.data).stem}-{problem.split}-{method.name}"
-        name += "" if inside.subspace is None else "-subspace"
         folder, draws = _sample_in_free_folder(sample, settings, name)
     else:
         folder, draws = general.folder, _sample(sample, settings, general.folder)
@@ -194,8 +204,7 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
 def _sample_in_free_folder(sample: Callable, settings: Options, name: str) -> tuple[Path, Any]:
     """Run in the first folder of this name that is free or holds the same run; name a new one."""
     taken = ""
-    for number in itertools.count(1):
-        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+    for folder in folders_named(name):
         try:
             if taken and read_header(folder) is None and jax.process_index() == 0:
                 print(f"{taken}: this run is stored in {folder}", flush=True)

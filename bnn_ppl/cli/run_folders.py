@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -49,7 +50,7 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
             "made by bnn-ppl run (the same command writes it again); for your own model use the "
             "Python functions"
         )
-    settings = _read_problem(folder)
+    settings = read_problem(folder)
     record = settings.pop("encoding", None)
     settings = _checked(path, settings)
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows
@@ -82,18 +83,19 @@ def settings_of(problem: Problem, data: Any) -> Options:
 
 
 def write_problem(folder: Path, settings: Options) -> None:
-    """Say what a run in this folder learns, unless a whole file there does."""
-    try:
-        _read_problem(folder)
-    except (ValueError, FileNotFoundError):
-        begun = (folder / DRAWS).exists()
-        run = run_of(folder) if begun else secrets.token_hex(8)
-        folder.mkdir(parents=True, exist_ok=True)
-        content = json.loads(json.dumps(settings)) | ({} if run is None else {RUN: run})
-        (folder / PROBLEM).write_text(json.dumps(sealed(content), indent=2) + "\n")
+    """Say what a run in this folder learns, unless a whole file there does since it has begun."""
+    begun = (folder / DRAWS).exists()
+    with suppress(ValueError, FileNotFoundError):
+        read_problem(folder)
+        if begun:
+            return
+    run = run_of(folder) if begun else secrets.token_hex(8)
+    folder.mkdir(parents=True, exist_ok=True)
+    content = json.loads(json.dumps(settings)) | ({} if run is None else {RUN: run})
+    (folder / PROBLEM).write_text(json.dumps(sealed(content), indent=2) + "\n")
 
 
-def _read_problem(folder: Path) -> Options:
+def read_problem(folder: Path) -> Options:
     """Read what a run learns; refuse a damaged file, and that of another run."""
     path, run = folder / PROBLEM, run_of(folder)
     try:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from bnn_ppl.runtime.devices import bytes_of, one_device_a_core
 from bnn_ppl.runtime.names import hint, known_keywords
 from bnn_ppl.sampling.asked import check_run
 from bnn_ppl.sampling.prior_scale import scale_or_usual
+from bnn_ppl.sampling.until import minutes_left
 from bnn_ppl.storage.arviz_versions import as_dataset
 from bnn_ppl.storage.inference_data import with_groups
 
@@ -110,10 +112,13 @@ class BayesianNetwork(BaseEstimator):
             # Before the search for the prior's scale, which takes its time.
             method = self._method()
             check_run(key, self.posterior_, method, **self._running(method))
+        began = time.monotonic()
         self.prior_scale_ = self._scale()
         self.posterior_ = self._conditioned()
         method = self._method()
-        self.draws_ = bnn.run(key, self.posterior_, method, **self._running(method))
+        running = self._running(method)
+        running |= {"max_minutes": minutes_left(self.max_minutes, began)}
+        self.draws_ = bnn.run(key, self.posterior_, method, **running)
         self.verdict_ = self.draws_.attrs.get("verdict", "")
         if self.draws_.attrs.get("converged") == 0:
             warnings.warn(self.verdict_, ConvergenceWarning, stacklevel=3)
@@ -181,7 +186,8 @@ class BayesianNetwork(BaseEstimator):
             self.prior_scale_ = scale
             return self._condition()
 
-        return scale_or_usual(posterior_at, _USUAL_SCALE)
+        limits = {"max_minutes": self.max_minutes, "progress": self.progress}
+        return scale_or_usual(posterior_at, _USUAL_SCALE, **limits)
 
     def _method(self) -> bnn.Method:
         options = dict(self.method_options or {})

@@ -24,6 +24,7 @@ from bnn_ppl.storage.recorder import Folder, Layout, Memory, Progress
 
 Tree = Any
 
+_LEAST_MINUTES = 1e-9  # a run refuses none
 _MOST_ROWS = 200  # whose predictions are looked at
 _GROWTH = 3, 2  # from look to look, so that all looks together cost three of the last one
 
@@ -157,6 +158,13 @@ def deadline(max_minutes: float | None) -> float:
             "without a limit"
         )
     return time.monotonic() + 60 * float(max_minutes)
+
+
+def minutes_left(max_minutes: float | None, began: float) -> float | None:
+    """Give what is left for a run of the minutes that began at a moment of ``time.monotonic``."""
+    if max_minutes is None:
+        return None
+    return max(max_minutes - (time.monotonic() - began) / 60, _LEAST_MINUTES)
 
 
 def pressed_or_late(pressed: Callable[[], bool], end: float) -> Callable[[], bool]:

@@ -1,0 +1,95 @@
+"""The search for the scale of the prior before a run: known from its folder, or kept there."""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import bnn_ppl as bnn
+from bnn_ppl.cli.problem import Problem, scale_is_searched
+from bnn_ppl.cli.run_folders import read_problem, settings_of, write_problem
+from bnn_ppl.sampling.settings import fingerprint
+from bnn_ppl.storage.before import place_of
+from bnn_ppl.storage.checkpoint import lock, read_header
+
+_SEARCH = "prior-scale"
+
+
+def folders_named(name: str) -> Iterator[Path]:
+    """Give the folders that a run without --folder may have, in the order of trying."""
+    for number in itertools.count(1):
+        yield Path("runs") / (name if number == 1 else f"{name}-{number}")
+
+
+def scale_of_run(
+    folders: Iterable[Path], problem: Problem, data: Any, posterior: bnn.Posterior
+) -> tuple[float | None, Path | None]:
+    """Give the scale that a run of the same problem has found, from the first folder with one.
+
+    Else give the first folder that is free, or in which such a search was stopped. None for both
+    if there is nothing to search for, or no place to keep the search.
+    """
+    if not scale_is_searched(problem, posterior) or jax.process_count() > 1:
+        return None, None
+    ours = _plain(settings_of(problem, data))
+    for folder in folders:
+        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            return None, folder
+        stored = _read(folder)
+        if stored is None:
+            continue
+        scale = stored.pop("prior_scale", None)
+        if stored != {name: value for name, value in ours.items() if name != "prior_scale"}:
+            continue
+        if scale is None:
+            return None, folder
+        if _has_rows(folder, fingerprint(posterior.data)):
+            return float(scale), None
+    return None, None
+
+
+def _has_rows(folder: Path, rows: str) -> bool:
+    """Whether a run learns from these rows, or has not begun; False where that cannot be read."""
+    with suppress(ValueError, OSError):
+        header = read_header(folder)
+        return header is None or header["settings"]["exact"].get("data") == rows
+    return False
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(settings))
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    """Read a problem, with defaults for options that are newer than it."""
+    with suppress(OSError, ValueError):
+        return _plain(Problem()._asdict()) | {"held_out_seed": None} | read_problem(folder)
+    return None
+
+
+@contextmanager
+def kept_search(folder: Path | None, problem: Problem, data: Any) -> Iterator[Path | None]:
+    """Give the place of a search in the folder of its run, which says what is searched for.
+
+    None where another process searches there.
+    """
+    if folder is None:
+        yield None
+        return
+    place = place_of(folder, _SEARCH)
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        held = lock(place)
+    except ValueError:
+        yield None
+        return
+    write_problem(folder, settings_of(problem, data))
+    try:
+        yield place
+    finally:
+        if held is not None:
+            held.close()
