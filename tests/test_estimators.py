@@ -195,6 +195,50 @@ def test_a_number_for_the_noise_is_in_the_units_of_y():
 
 
 @pytest.mark.thorough
+def test_weights_of_classes_are_weights_of_their_rows():
+    labels = np.array(["no", "yes"])[(X[:, 0] > 0.5).astype(int)]
+
+    def probs(sample_weight=None, **options):
+        fitted = BayesianClassifier("descent", **SHORT | options)
+        return fitted.fit(X, labels, sample_weight).predict_proba(X)
+
+    yes, share = labels == "yes", np.mean(labels == "yes")
+    np.testing.assert_allclose(
+        probs(class_weight={"yes": 3.0}), probs(np.where(yes, 3.0, 1.0)), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        probs(np.full(40, 2.0), class_weight="balanced"),
+        probs(np.where(yes, 1 / share, 1 / (1 - share))),
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    ("class_weight", "message"),
+    [
+        ("even", "got class_weight='even', expected 'balanced' or a dict from labels to weights"),
+        ({"yse": 2.0}, "got class_weight of yse, expected labels of y, such as no, yes: name them"),
+        ({"yes": -2.0}, r"got class_weight\['yes'\]=-2.0, expected a number above 0"),
+    ],
+)
+def test_refused_weights_of_classes(class_weight, message):
+    labels = np.array(["no", "yes"])[(X[:, 0] > 0.5).astype(int)]
+    with pytest.raises(ValueError, match=message):
+        BayesianClassifier(class_weight=class_weight, **SHORT).fit(X, labels)
+
+
+@pytest.mark.thorough
+def test_one_hot_rows_are_the_labels_of_their_columns():
+    names = np.array(["no", "yes"])[(X[:, 0] > 0).astype(int)]
+    one_hot = pandas.get_dummies(names)
+    fitted = [BayesianClassifier("mfvi", **SHORT).fit(X, y) for y in (names, one_hot)]
+    assert [each.classes_.tolist() for each in fitted] == [["no", "yes"]] * 2
+    np.testing.assert_array_equal(*(each.predict(X) for each in fitted))
+    numbers = BayesianClassifier("mfvi", **SHORT).fit(X.tolist(), one_hot.to_numpy().tolist())
+    assert numbers.classes_.tolist() == [0, 1]
+
+
+@pytest.mark.thorough
 def test_labels_of_any_kind_come_back_with_probabilities_in_their_order():
     labels = np.array(["no", "yes", "maybe"])[np.digitize(X[:, 0], [-0.5, 0.5])]
     fitted = BayesianClassifier("mfvi", hidden=(), batch_size=20, random_state=0).fit(X, labels)

@@ -87,7 +87,7 @@ def test_whole_numbers_and_booleans_of_lists_and_frames_are_numbers(regression):
         found = checked_rows(posterior, (given, [0] * len(expected)))
         np.testing.assert_array_equal(found[0], expected)
         assert {leaf.dtype for leaf in found} == {np.dtype("float32")}
-    with pytest.raises(ValueError, match="got x of dtype object, expected numbers: encode it"):
+    with pytest.raises(ValueError, match="got x of dtype object, expected real numbers: encode it"):
         checked_inputs(posterior, pd.DataFrame({"a": ["text"] * 2, "b": [1, 2], "c": [1, 2]}))
     with pytest.raises(ValueError, match=r"got x with rows of \(3,\) int.*, expected \(3,\) float"):
         checked_rows(posterior, (NUMBERS, REAL))  # an array may have been prepared otherwise

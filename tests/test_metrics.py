@@ -466,8 +466,8 @@ def test_errors_say_what_was_got_expected_and_what_to_do(probs, labels):
     no_density, no_noise = regression.drop_vars("log_prob"), regression * 0
     cases = [
         (metrics.accuracy, (probs, labels[:-1]), "shape (199,), expected (200,)"),
-        (metrics.nll, (probs, np.eye(CLASSES)[labels]), "one-hot labels as y.argmax(1)"),
-        (metrics.brier, (probs, labels.astype(float)), "dtype float64, expected integers"),
+        (metrics.nll, (probs, np.eye(CLASSES)[labels] / 2), "got y of shape"),
+        (metrics.brier, (probs, labels + 0.5), "dtype float64, expected integers"),
         (metrics.ece, (probs, labels + 1), "labels from 1 to 5, expected 0 to 4"),
         (metrics.nll, (probs, labels - 1), "labels from -1 to 3, expected 0 to 4"),
         (metrics.nll, (np.log(probs), labels), "apply softmax to logits"),

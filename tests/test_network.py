@@ -1,5 +1,6 @@
 """Random networks: site names, the kinds of net and prior accepted, what is refused."""
 
+import re
 from functools import partial
 
 import jax
@@ -312,6 +313,31 @@ def test_condition_refuses_it_too():
     model = bnn.models.regressor(WithDropout, bnn.priors.normal(), 1.0)
     with pytest.raises(ValueError, match="got an active Dropout"):
         bnn.condition(model, (X, X[:, 0]))
+
+
+class WithDropoutAndNorm(nnx.Module):
+    def __init__(self, *, rngs):
+        self.norm = nnx.BatchNorm(3, rngs=rngs)
+        self.drop = nnx.Dropout(0.1, rngs=rngs)
+        self.out = nnx.Linear(3, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.out(self.drop(self.norm(x)))
+
+
+def test_the_message_of_a_dropout_beside_batch_norm_says_what_works():
+    net = WithDropoutAndNorm(rngs=nnx.Rngs(0))
+    told = r"call (net.set_attributes\(nnx.Dropout, .*?\)), which leaves BatchNorm in train mode"
+    with pytest.raises(ValueError, match=told) as error:
+        bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 1.0), (X, X[:, 0]))
+    eval(re.search(told, str(error.value))[1])  # as a reader of the message would
+    bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 1.0), (X, X[:, 0]))
+    net.eval()
+    told = r"(net.set_attributes\(nnx.BatchNorm, .*?\))"
+    with pytest.raises(ValueError, match=told) as error:
+        bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 1.0), (X, X[:, 0]))
+    eval(re.search(told, str(error.value))[1])
+    bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 1.0), (X, X[:, 0]))
 
 
 def test_a_dropout_that_is_switched_off_is_accepted():

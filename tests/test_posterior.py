@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 import scipy.stats as st
 from flax import nnx
@@ -632,8 +633,9 @@ REFUSED_DATA = {
     "a number as y": ((X, 1.0), r"got x of \(12, 3\) and y of \(\), expected arrays"),
     "no rows": ((X[:0], REAL[:0]), r"got x of \(0, 3\) and y of \(0,\), expected .* at least one"),
     "no inputs": ((None, REAL), r"got x of nothing and y of \(12,\), expected arrays"),
-    "strings": ((X, np.array(["a"] * ROWS)), "got y of dtype <U1, expected numbers: encode"),
-    "objects": ((X, [None] * ROWS), "got y of dtype object, expected numbers: encode"),
+    "strings": ((X, np.array(["a"] * ROWS)), "got y of dtype <U1, expected real numbers: encode"),
+    "objects": ((X, [None] * ROWS), "got y of dtype object, expected real numbers: encode"),
+    "complex numbers": ((X * 1j, REAL), "got x of dtype complex128, expected real numbers"),
     "an array": (X, r"got data of type ndarray, expected a pair \(x, y\): pass data.train"),
     "a number": (3, r"got data of type int, expected a pair \(x, y\)"),
     "a triple": ((X, REAL, REAL), r"got data of type tuple of 3, expected a pair \(x, y\)"),
@@ -660,13 +662,89 @@ def test_inputs_that_the_network_does_not_take_are_refused():
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("of", [np.ndarray.tolist, pd.DataFrame], ids=["lists", "a table"])
+def test_lists_of_numbers_and_tables_are_taken_as_x_and_y(of):
+    posterior = bnn.condition(plain, (of(X), REAL.tolist()))
+    for leaf, expected in zip(posterior.data, (X, REAL), strict=True):
+        np.testing.assert_array_equal(leaf, np.asarray(expected, np.float32))
+
+
+def test_trees_of_lists_are_as_trees_of_arrays():
+    def model(x, y=None):
+        plain(x["a"] + x["b"][:, None], y)
+
+    trees = [{"a": of(X), "b": of(X[:, 0])} for of in (np.asarray, np.ndarray.tolist)]
+    one, other = (bnn.condition(model, (x, REAL)).data[0] for x in trees)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_lists_that_are_no_columns_are_refused():
+    with pytest.raises(ValueError, match="got x as a list whose rows differ in length"):
+        bnn.condition(plain, ([[1.0, 2.0], [3.0]] * 6, REAL))
+    model = bnn.models.regressor(net(1), bnn.priors.normal(), 0.5)
+    with pytest.raises(ValueError, match=r"got x with rows of \(\), .*: give it columns: one is"):
+        bnn.condition(model, (X[:, 0].tolist(), REAL))
+
+
+def coin(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def counts(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+
+COLOURS = np.array(["blue", "red"])
+TAKEN_LABELS = {
+    "floats": (LABELS * 1.0, None),
+    "booleans": (LABELS > 0, (False, True)),
+    "text": (COLOURS[LABELS], ("blue", "red")),
+    "text of pandas": (pd.Series(COLOURS[LABELS], dtype="category"), ("blue", "red")),
+    "bytes": (COLOURS[LABELS].astype("S"), ("blue", "red")),
+    "one-hot": (np.eye(2)[LABELS], None),
+    "one-hot truth values": (np.eye(2)[LABELS] > 0, None),
+}
+
+
+@pytest.mark.parametrize("model", [classifier(bnn.priors.normal()), coin], ids=["net", "coin"])
+@pytest.mark.parametrize("case", TAKEN_LABELS)
+def test_labels_that_are_not_ambiguous_are_numbered(case, model):
+    labels, names = TAKEN_LABELS[case]
+    posterior = bnn.condition(model, (X, labels))
+    np.testing.assert_array_equal(posterior.data[1], LABELS)
+    assert posterior.data[1].dtype == jnp.int32 and posterior.classes == (2, names)
+
+
+@pytest.mark.parametrize("labels", [LABELS + 1, LABELS + 1.0])
+def test_labels_from_1_are_numbered_from_0_with_a_warning(labels):
+    with pytest.warns(UserWarning, match="got labels from 1 to 2 of 2 classes, taken for the cla"):
+        posterior = bnn.condition(classifier(bnn.priors.normal()), (X, labels))
+    np.testing.assert_array_equal(posterior.data[1], LABELS)
+    assert posterior.classes == (2, (1, 2))
+
+
+def test_whole_floats_are_counts_where_the_model_counts():
+    posterior = bnn.condition(counts, (X, LABELS * 3.0))
+    np.testing.assert_array_equal(posterior.data[1], LABELS * 3)
+    assert posterior.data[1].dtype == jnp.int32 and posterior.classes is None
+
+
+def test_y_of_a_regression_is_left_as_it_is():
+    posterior = bnn.condition(plain, (X, LABELS * 1.0))
+    assert posterior.data[1].dtype == jnp.float32 and posterior.classes is None
+
+
 REFUSED_LABELS = {
     "a column": (LABELS[:, None], r"got y of shape \(12, 1\) at site 'y', expected .* \(12,\)"),
-    "one-hot": (np.eye(2)[LABELS], r"got y of shape \(12, 2\) at site 'y', .*y.argmax\(1\)"),
-    "floats": (LABELS * 1.0, "got y of dtype float32 at the discrete site 'y', .*astype"),
-    "booleans": (LABELS > 0, "got y of dtype bool at the discrete site 'y', .*astype"),
+    "one-hot of 3": (np.eye(3)[LABELS], r"got y of shape \(12, 3\) at site 'y', .*y.argmax\(1\)"),
+    "between numbers": (LABELS + 0.5, "got y of dtype float32 at the discrete site 'y', .*astype"),
+    "three texts": (np.array([*"abc"] * 4), "got 3 different texts as labels, a, b, c, for a mo"),
     "-1 and 1": (2 * LABELS - 1, "got y from -1 to 1 at site 'y', expected from 0 to 1: number"),
-    "from 1": (LABELS + 1, "got y from 1 to 2 at site 'y', expected from 0 to 1: number the cl"),
+    "from 2": (LABELS + 2, "got y from 2 to 3 at site 'y', expected from 0 to 1: number the cl"),
 }
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 import scipy.stats as st
 import xarray
@@ -494,6 +495,59 @@ def test_whole_numbers_are_a_real_outcome_too(float64):
     np.testing.assert_array_equal(as_integers["log_prob"], as_floats["log_prob"])
 
 
+NAMES = np.array(["setosa", "versicolor", "virginica"])
+NAMED = {
+    "text": (NAMES, ["setosa", "versicolor", "virginica"]),
+    "objects": (NAMES.astype(object), ["setosa", "versicolor", "virginica"]),
+    "1 to 3": (np.arange(1, 4), [1, 2, 3]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:got labels from 1 to 3")
+@pytest.mark.parametrize("case", NAMED)
+def test_names_of_classes_are_kept_in_predictions_and_metrics(case, float64, tmp_path):
+    names, kept = NAMED[case]
+    posterior, draws, y, expected, _ = classes()
+    named = bnn.condition(bnn.models.classifier(linear_net(3), PRIOR), (X, names[LABELS]))
+    prediction = bnn.predict(named, draws, (X, names[y]))
+    assert_equal(prediction, expected, rtol=1e-9)
+    assert prediction["class"].values.tolist() == kept
+    assert bnn.function_draws(named, draws, X).posterior["class"].values.tolist() == kept
+    plain, some = bnn.predict(posterior, draws, (X, y)), y < 2  # labels 1 and 2 of 1 to 3
+    for y_of in (names[y], names[y].tolist()):
+        pd.testing.assert_series_equal(
+            bnn.metrics.summary(prediction, y_of), bnn.metrics.summary(plain, y)
+        )
+    assert bnn.metrics.nll(prediction.isel(row=some), names[y[some]]) == bnn.metrics.nll(
+        plain.isel(row=some), y[some]
+    )
+    tables = bnn.compare({"a": prediction}, names[y]), bnn.compare({"a": plain}, y)
+    pd.testing.assert_frame_equal(*tables)
+    stored = bnn.predict(named, draws, (X, names[y]), batch_size=4, folder=tmp_path / "x.zarr")
+    assert stored["class"].values.tolist() == kept
+    with pytest.raises(ValueError, match="got the class label .*, expected those of the training"):
+        bnn.predict(named, draws, (X, np.full(ROWS, "rose" if case != "1 to 3" else 0)))
+
+
+def test_one_hot_rows_and_whole_floats_are_class_numbers(float64):
+    posterior, draws, y, expected, _ = classes()
+    for labels in (y * 1.0, np.eye(3)[y]):
+        assert_equal(bnn.predict(posterior, draws, (X, labels)), expected, rtol=1e-9)
+        probs = expected["probs"]
+        assert bnn.metrics.nll(probs, labels) == bnn.metrics.nll(probs, y)
+
+
+def test_predictions_whose_classes_have_other_names_are_not_compared():
+    _, draws, y, *_ = classes()
+    model = bnn.models.classifier(linear_net(3), PRIOR)
+    one, other = (
+        bnn.predict(bnn.condition(model, (X, names[LABELS])), draws, (X, None))
+        for names in (NAMES, np.array(["a", "b", "c"]))
+    )
+    with pytest.raises(ValueError, match="classes setosa, .* and of a, b, c, expected the same"):
+        bnn.compare({"one": one, "other": other}, NAMES[y])
+
+
 def test_arviz_summarises_function_draws():
     posterior, draws, _, _, by_draw = classes()
     table = az.summary(bnn.function_draws(posterior, draws, X[:2]))
@@ -524,7 +578,7 @@ REFUSED = {
     ),
     "y as text": (
         lambda posterior, draws: bnn.predict(posterior, draws, (X, np.full(11, "a"))),
-        "got y of dtype <U1, expected numbers: encode it first",
+        "got y of dtype <U1, expected real numbers: encode it first",
     ),
     "inputs of another form": (
         lambda posterior, draws: bnn.function_draws(posterior, draws, {"x": X}),
@@ -554,9 +608,13 @@ REFUSED = {
         lambda posterior, draws: bnn.predict(posterior, draws, (X, LABELS[:, None])),
         r"got y of shape \(11, 1\), expected \(11,\)",
     ),
-    "labels as floats": (
-        lambda posterior, draws: bnn.predict(posterior, draws, (X, LABELS * 1.0)),
+    "labels between numbers": (
+        lambda posterior, draws: bnn.predict(posterior, draws, (X, LABELS + 0.5)),
         "got y of dtype float32, expected int32 as the model saw: use y.astype",
+    ),
+    "labels of other classes": (
+        lambda posterior, draws: bnn.predict(posterior, draws, (X, LABELS + 1)),
+        "got y from 1 to 3, expected the classes 0 to 2 of the model: leave out rows of others",
     ),
     "batch size 0": (
         lambda posterior, draws: bnn.predict(posterior, draws, (X, LABELS), batch_size=0),

@@ -231,6 +231,30 @@ def test_another_model_or_other_data_are_refused(posterior, tmp_path):
 
 
 @pytest.mark.thorough
+def test_names_of_classes_are_stored_with_the_draws(tmp_path):
+    x = np.random.default_rng(0).normal(size=(12, 1))
+    names = np.array(["no", "yes"])[(x[:, 0] > 0).astype(int)]
+
+    def model(x, y=None):
+        w = numpyro.sample("slope", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Bernoulli(logits=w * x[:, 0]), obs=y)
+
+    posterior = bnn.condition(model, (x, names))
+    sample(posterior, tmp_path / "run")
+    draws = sample(posterior, tmp_path / "run")  # opened again
+    stored = bnn.diagnostics.load(tmp_path / "run")
+    of_numbers = bnn.condition(model, (x[:1], [0]))
+    for each in (draws, stored):
+        prediction = bnn.predict(of_numbers, each, (x, names))
+        assert prediction["class"].values.tolist() == ["no", "yes"]
+    others = bnn.condition(model, (x, np.where(names == "no", "false", "true")))
+    with pytest.raises(ValueError, match="draws of the classes no, yes for a posterior of the cl"):
+        bnn.predict(others, draws, (x, None))
+    with pytest.raises(OtherRunError, match="class_names"):
+        sample(others, tmp_path / "run")
+
+
 def test_killed_while_it_is_extended(posterior, tmp_path, kill_at_write):
     expected = sample(posterior, num_draws=1100)
     for number in range(0, 8, 2):

@@ -397,6 +397,17 @@ def test_draws_that_weigh_nothing_have_no_say(doubles):
     np.testing.assert_array_equal(fgsm(posterior, draws, data, 0.1), expected)
 
 
+def test_labels_with_names_are_attacked_like_their_numbers(doubles):
+    posterior, draws, (x, y) = toy("classes")
+    for names in (np.array(["a", "b", "c"]), np.arange(1, 4)):
+        named = posterior._replace(classes=posterior.classes._replace(names=tuple(names.tolist())))
+        tables = [
+            attacked(p, draws, rows, epsilons=[0.1])
+            for p, rows in ((posterior, (x, y)), (named, (x, names[y])))
+        ]
+        pd.testing.assert_frame_equal(*tables)
+
+
 def test_bounds_are_kept(doubles):
     posterior, draws, (x, y) = toy("classes")
     low, high = x.min(0), x.max(0)

@@ -106,10 +106,10 @@ def chain_budget(
         If there are no draws or they lack a site, y is missing or not one number per row, or a
         number of chains or draws is below 1 or above what the draws have.
     """
+    posterior = predicting(posterior, draws)
     x, y = rows_to_score(posterior, data)
     if y.ndim != 1:
         raise ValueError(f"got y of shape {y.shape}, expected one number per row to score against")
-    posterior = predicting(posterior, draws)
     sites = sites_to_predict(posterior, draws)
     all_chains, all_draws = next(iter(sites.values())).shape[:2]
     chains = _numbers("num_chains", num_chains, all_chains, _EVERY_NUMBER)

@@ -22,7 +22,7 @@ from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import innermost
 from bnn_ppl.runtime.devices import products_in
-from bnn_ppl.storage.inference_data import with_points_of
+from bnn_ppl.storage.inference_data import with_class_names, with_points_of
 
 if TYPE_CHECKING:
     import arviz
@@ -103,7 +103,8 @@ def closed_form_parts(
 ) -> Iterator["xarray.Dataset"]:
     """Predict as :func:`predict_closed_form` does, so many rows at a time."""
     for columns in _columns_of_parts(posterior, draws, data, batch_size):
-        yield _dataset({name: np.asarray(values) for name, values in _averaged(columns).items()})
+        averages = {name: np.asarray(values) for name, values in _averaged(columns).items()}
+        yield with_class_names(_dataset(averages), draws, posterior)
 
 
 def closed_form_gaussians(

@@ -25,7 +25,7 @@ from bnn_ppl.analysis.compare_inputs import (
 )
 from bnn_ppl.analysis.compare_tables import table_of
 from bnn_ppl.analysis.compare_temperatures import fit_temperatures
-from bnn_ppl.analysis.metrics.inputs import Array, Prediction
+from bnn_ppl.analysis.metrics.inputs import Array, Prediction, numbered_as_in
 from bnn_ppl.analysis.row_scores import (
     RowScores,
     Scores,
@@ -113,8 +113,8 @@ def compare(
         If there are no predictions, they differ in rows, classes or kind, a name is unknown, a
         prediction or y is invalid, or ``validation`` leaves no rows to fit or to score.
     """
-    y = np.asarray(y)
     methods = variables_by_method(predictions)
+    y = numbered_as_in(predictions.values(), y)
     target = reference_variables(reference, methods)
     named = reference if isinstance(reference, str) else None
     everyone = methods if target is None else methods | {named or UNNAMED: target}

@@ -14,7 +14,7 @@ from bnn_ppl.analysis.compare_inputs import (
     rows_of,
     variables_by_method,
 )
-from bnn_ppl.analysis.metrics.inputs import Array
+from bnn_ppl.analysis.metrics.inputs import Array, numbered_as_in
 
 
 def fit_temperatures(
@@ -47,7 +47,8 @@ def _separate_set(validation: tuple, methods: ByMethod) -> tuple[ByMethod, Array
             "validation: got a tuple, expected (predictions by name, labels): "
             "pass row numbers as a list or an array"
         )
-    own, y = variables_by_method(validation[0]), np.asarray(validation[1])
+    own = variables_by_method(validation[0])
+    y = numbered_as_in(validation[0].values(), validation[1])
     if set(own) != set(methods):
         raise ValueError(
             f"validation: got predictions of {', '.join(own)}, expected {', '.join(methods)}: "

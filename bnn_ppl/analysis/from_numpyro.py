@@ -9,7 +9,7 @@ import numpy as np
 from bnn_ppl.data.streams import Stream
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.storage.inference_data import inference_data, with_constants
+from bnn_ppl.storage.inference_data import inference_data, recorded_classes, with_constants
 
 if TYPE_CHECKING:
     import arviz
@@ -73,6 +73,7 @@ def from_numpyro(posterior: Posterior, samples: Any) -> "arviz.InferenceData":
             "inference_library_version": version("numpyro"),
             "method": "numpyro",
             "draws_from": "chain",
+            **recorded_classes(posterior),
         },
     )
     return with_constants(

@@ -30,7 +30,14 @@ from bnn_ppl.model.checks import checked_inputs
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in
 from bnn_ppl.runtime.warned import warn
-from bnn_ppl.storage.inference_data import in_blocks, inference_data, weights_of
+from bnn_ppl.storage.arviz_versions import as_dataset
+from bnn_ppl.storage.inference_data import (
+    in_blocks,
+    inference_data,
+    weights_of,
+    with_class_names,
+    with_groups,
+)
 
 if TYPE_CHECKING:
     import arviz
@@ -77,7 +84,8 @@ def predict(
     -------
     xarray.Dataset
         With `folder`, values are read when used. By row, for classification: ``probs`` (row,
-        class), summing to 1. For regression: ``mean``, ``variance`` (total),
+        class), summing to 1, with the names of the classes as the coordinate ``class`` if the
+        labels were not the numbers 0, 1, ... For regression: ``mean``, ``variance`` (total),
         ``epistemic_variance`` (of the mean over draws). For both, in nats:
         ``entropy`` of the average (for regression, of the Gaussian with its mean and variance),
         ``expected_entropy`` of a draw (NaN where the distribution has no closed form), their
@@ -105,7 +113,10 @@ def predict(
     else:
         averaging = predicting(posterior, draws, predictive)
         averages = _averages(averaging, draws, data, batch_size)
-        parts = (dataset_of([part], has_y) for part, has_y in averages)
+        parts = (
+            with_class_names(dataset_of([part], has_y), draws, posterior)
+            for part, has_y in averages
+        )
     if folder is None:
         first, *others = parts
         return xarray.concat([first, *others], "row") if others else first
@@ -138,7 +149,8 @@ def predict_with_functions(
         lambda leaf: leaf.reshape(*of_chains, *leaf.shape[1:]), _joined(functions, axis=1)
     )
     prediction = dataset_of([part for part, _ in found], found[0][1])
-    return prediction, _as_draws(by_chain, draws)
+    functions_of_draws = _as_draws(by_chain, draws, posterior)
+    return with_class_names(prediction, draws, posterior), functions_of_draws
 
 
 def _averages(
@@ -221,7 +233,7 @@ def function_draws(
     """
     check_arguments(posterior=posterior, draws=draws)
     posterior = predicting(posterior, draws, predictive)
-    return _as_draws(_functions(_centers, posterior, draws, x), draws)
+    return _as_draws(_functions(_centers, posterior, draws, x), draws, posterior)
 
 
 def mixing_at(posterior: Posterior, draws: "arviz.InferenceData", x: Any) -> tuple[Mixing, bool]:
@@ -241,12 +253,16 @@ def _num_not_finite(block: Tree) -> int:
     return int((~np.all(finite, 0)).sum())
 
 
-def _as_draws(functions: dict[str, np.ndarray], draws: Any) -> "arviz.InferenceData":
+def _as_draws(
+    functions: dict[str, np.ndarray], draws: Any, posterior: Posterior
+) -> "arviz.InferenceData":
     dims = {}
     for name, values in functions.items():
         classes = name == "probs"
         dims[name] = [*row_dims(values.ndim - 3 - classes), *(["class"] if classes else [])]
-    return inference_data(functions, {}, None, dict(draws.attrs), dims=dims)
+    found = inference_data(functions, {}, None, dict(draws.attrs), dims=dims)
+    of_functions = as_dataset(found["posterior"])
+    return with_groups(found, posterior=with_class_names(of_functions, draws, posterior))
 
 
 def _functions(

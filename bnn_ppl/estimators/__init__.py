@@ -16,8 +16,9 @@ from sklearn.utils.multiclass import check_classification_targets
 
 import bnn_ppl as bnn
 from bnn_ppl.estimators.network import BayesianNetwork
-from bnn_ppl.estimators.rows import checked_rows, numbered, refuse_texts
+from bnn_ppl.estimators.rows import checked_rows, class_weights, labels_of, refuse_texts
 from bnn_ppl.methods.method import PredictiveForm
+from bnn_ppl.model.labels import numbered
 from bnn_ppl.runtime.checks import check_level, check_positive
 from bnn_ppl.runtime.names import known_keywords
 
@@ -32,6 +33,10 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
     method
         Name of a method of this package, or a function of a posterior that returns a
         :class:`bnn_ppl.Method`.
+    class_weight
+        Weights of the classes, a dict from labels (those left out have 1), by which the
+        log-likelihoods of their rows are multiplied, as by `sample_weight`; or "balanced", rows
+        over classes times rows of the class.
     method_options
         Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
     hidden
@@ -79,8 +84,55 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         Number of columns of X.
     """
 
+    @known_keywords
+    def __init__(
+        self,
+        method: str | Callable[..., bnn.Method] = "sgnht",
+        *,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        method_options: Mapping[str, Any] | None = None,
+        hidden: int | Sequence[int] = (50,),
+        net: Any = None,
+        prior: Any = None,
+        prior_scale: float | None = None,
+        temperature: float = 1.0,
+        predictive: PredictiveForm | None = None,
+        num_chains: int | None = None,
+        num_warmup: int | None = None,
+        num_draws: int | None = None,
+        thin: int | None = None,
+        batch_size: int | Literal["all"] | None = None,
+        until: Mapping[str, Any] | None = None,
+        max_minutes: float | None = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ):
+        super().__init__(
+            method,
+            method_options=method_options,
+            hidden=hidden,
+            net=net,
+            prior=prior,
+            prior_scale=prior_scale,
+            temperature=temperature,
+            predictive=predictive,
+            num_chains=num_chains,
+            num_warmup=num_warmup,
+            num_draws=num_draws,
+            thin=thin,
+            batch_size=batch_size,
+            until=until,
+            max_minutes=max_minutes,
+            random_state=random_state,
+            progress=progress,
+        )
+        self.class_weight = class_weight
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BayesianClassifier":
-        """Sample the posterior given X (rows, columns) and labels y (rows,).
+        """Sample the posterior given X (rows, columns) and labels y (rows,), or one-hot rows.
+
+        Labels may be numbers, truth values or text; those of one-hot rows (rows, classes) are the
+        names of the columns of a pandas DataFrame, or their numbers.
 
         With `sample_weight` (rows,), at least 0, each row's log-likelihood is multiplied by its
         weight: a row of weight 2 counts as two rows, also in the scales of X. A NumPy array X of
@@ -92,8 +144,10 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
             If X or y does not have this shape or is not finite, y has only one class, a weight is
             negative, or an argument is out of range.
         """
+        y = labels_of(y)
         rows = checked_rows(self, X, y, sample_weight)
         check_classification_targets(rows.y)
+        rows = rows._replace(weights=class_weights(self.class_weight, rows))
         self.classes_, numbers = numbered(rows.y)
         if len(self.classes_) < 2:
             raise ValueError("got y with only one class, expected at least 2 classes")

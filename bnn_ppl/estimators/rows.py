@@ -1,23 +1,25 @@
 """The rows that an estimator is fitted to: checked and standardised, large ones part by part."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from bnn_ppl.data.moments import merged, moments, parts_of, refuse_nonfinite
 from bnn_ppl.data.sources import source_of
 from bnn_ppl.data.standardise import MeanScale, mean_and_scale, standardise
 from bnn_ppl.data.streams import Stream, stream
+from bnn_ppl.model.labels import is_one_hot, listed
+from bnn_ppl.runtime.checks import check_positive
 
 MOST_IN_MEMORY = 2**26  # bytes of X; of more no copy is made
 _HEAD = 2  # rows of a large X that scikit-learn checks
 _PART_BYTES = 2**23  # of X in double precision, to predict together
-_LABELS = 2**18  # that are looked up together
 _SINGLE = np.dtype(np.float32)
 
 
@@ -152,14 +154,43 @@ def refuse_texts(y: Any) -> None:
         )
 
 
-def numbered(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give the different labels, sorted, and the number of each row's among them."""
-    parts = [labels[start : start + _LABELS] for start in range(0, len(labels), _LABELS)]
-    classes = np.unique(np.concatenate([np.unique(part) for part in parts]))
-    numbers = np.empty(len(labels), np.int32)
-    for place, part in enumerate(parts):
-        numbers[place * _LABELS :][: len(part)] = np.searchsorted(classes, part)
-    return classes, numbers
+def labels_of(y: Any) -> Any:
+    """Give the names of the columns that one-hot rows are of; other labels as they are."""
+    rows = np.asarray(y)
+    if rows.ndim != 2 or rows.shape[1] < 2 or not is_one_hot(rows, rows.shape[1]):
+        return y
+    return np.asarray(getattr(y, "columns", np.arange(rows.shape[1])))[rows.argmax(1)]
+
+
+def class_weights(class_weight: Any, rows: Rows) -> np.ndarray | None:
+    """Give the weights of the rows, times those of their classes.
+
+    Raises
+    ------
+    ValueError
+        If `class_weight` is neither "balanced" nor a dict of weights above 0, or has weights for
+        other labels in place of some of y's.
+    """
+    if class_weight is None:
+        return rows.weights
+    if isinstance(class_weight, Mapping):
+        for label, weight in class_weight.items():
+            check_positive(f"class_weight[{label!r}]", weight)
+        labels = np.unique(rows.y).tolist()
+        others = [label for label in class_weight if label not in labels]
+        missing = [label for label in labels if label not in class_weight]
+        if others and missing:
+            raise ValueError(
+                f"got class_weight of {listed(others)}, expected labels of y, such as "
+                f"{listed(missing)}: name them as y does"
+            )
+    elif not (isinstance(class_weight, str) and class_weight == "balanced"):
+        raise ValueError(
+            f"got class_weight={class_weight!r}, expected 'balanced' or a dict from labels to "
+            "weights"
+        )
+    of_classes = compute_sample_weight(class_weight, rows.y)
+    return of_classes if rows.weights is None else of_classes * rows.weights
 
 
 def parts_to_predict(x: Any) -> Iterator[Any]:

@@ -171,8 +171,9 @@ def check_state(module: nnx.Module, state: nnx.State, *, ready: bool) -> None:
     if fixed and all(_unseen(values, ready) for values in fixed.values()):
         raise ValueError(
             f"got statistics of no rows at {next(iter(fixed))}, those of a new network in eval "
-            "mode, expected given ones: pass a trained network, not its factory; or, for an "
-            "nnx.BatchNorm, leave it in train mode, and the training rows give them"
+            "mode, expected given ones: pass a trained network, not its factory; or put its "
+            "nnx.BatchNorm back in train mode, and the training rows give them: "
+            "net.set_attributes(nnx.BatchNorm, use_running_average=False)"
         )
 
 

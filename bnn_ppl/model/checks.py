@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_args
 
 import jax
@@ -17,6 +18,7 @@ from bnn_ppl.model.given_rows import (
     pair_of,
     refuse_text,
 )
+from bnn_ppl.model.labels import of_one_kind, whole_numbers
 from bnn_ppl.model.trace import Array, Data, Terms, Values
 from bnn_ppl.runtime.checks import is_number
 from bnn_ppl.runtime.devices import MatmulPrecision
@@ -48,12 +50,15 @@ def check_options(
         )
 
 
-def checked_data(data: Any) -> Data:
-    """Give rows (x, y) as arrays; refuse NaN, infinities and different numbers of rows."""
+def paired_rows(data: Any) -> tuple[Any, np.ndarray]:
+    """Give rows (x, y) as arrays; refuse different numbers of rows, NaN and infinities in x.
+
+    y may still be text, of which :func:`bnn_ppl.model.structure.numbered_classes` makes numbers.
+    """
     x, y = pair_of(data)
     if y is None:
         raise ValueError("got rows without y, expected a pair (x, y): give their y too")
-    x, y = given_arrays(x), array_of("y", y)
+    x, y = given_arrays(x), _labels_or_numbers(y)
     leaves = jax.tree.leaves(x)
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else None for leaf in [*leaves, y]}
     if len(lengths) != 1 or lengths & {None, 0} or not leaves:
@@ -62,17 +67,23 @@ def checked_data(data: Any) -> Data:
             f"got x of {' and '.join(shapes) or 'nothing'} and y of {np.shape(y)}, expected arrays "
             "with as many rows in x as in y, at least one"
         )
-    for name, array in [*(("x", leaf) for leaf in leaves), ("y", y)]:
-        _refuse_nonfinite(name, np.asarray(array))
+    for leaf in leaves:
+        _refuse_nonfinite("x", np.asarray(leaf))
     return x, y
+
+
+def checked_y(y: np.ndarray, as_float: bool = False) -> Array:
+    """Give y as an array of numbers; refuse text, NaN and infinities."""
+    _refuse_nonfinite("y", y)
+    return array_of("y", y, as_float)
 
 
 def checked_rows(posterior: "Posterior", data: Any) -> Data:
     """Give rows (x, y) as arrays; refuse rows unlike those conditioned on."""
-    known = posterior.examples[0]
+    known, known_y = posterior.examples
     x, y = inputs_and_targets(data, known)
-    y = None if y is None else array_of("y", y, posterior.examples[1].dtype.kind == "f")
-    rows = checked_data((arrays_like(known, x), y))
+    x, y = paired_rows((arrays_like(known, x), y))
+    rows = x, checked_y(_numbers(posterior, y), as_float=known_y.dtype.kind == "f")
     for name, new, seen in zip("xy", rows, posterior.examples, strict=True):
         got, expected = (
             [f"{leaf.shape[1:]} {leaf.dtype}" for leaf in jax.tree.leaves(tree)]
@@ -102,7 +113,7 @@ def rows_to_predict(
     if y is None:
         return x, None
     seen = posterior.examples[1]
-    y = array_of("y", y, as_float=seen.dtype.kind == "f")
+    y = array_of("y", _numbers(posterior, y), as_float=seen.dtype.kind == "f")
     expected = (len(jax.tree.leaves(x)[0]), *seen.shape[1:])
     if y.shape != expected:
         raise ValueError(f"got y of shape {y.shape}, expected {expected}: a row for each of x")
@@ -234,6 +245,33 @@ def check_finite(terms: Terms, observed: str) -> None:
             f"got a log-density that is not finite at the start: {' and '.join(problems)}; "
             "expected a finite one: check the scale of the data, the supports and init="
         )
+
+
+def _labels_or_numbers(y: Any) -> np.ndarray:
+    """Give y as an array of text, truth values or numbers."""
+    with suppress(ValueError):  # rows that differ in length
+        labels = of_one_kind(np.asarray(y))
+        if labels.dtype.kind in "bU":
+            return labels
+    return np.asarray(array_of("y", y))
+
+
+def _numbers(posterior: "Posterior", y: Any) -> Any:
+    """Give the numbers of class labels, or of counts; y that is real as it is."""
+    seen = posterior.examples[1]
+    if y is seen or seen.dtype.kind == "f":
+        return y
+    classes = posterior.classes
+    numbers = _labels_or_numbers(y)
+    numbers = whole_numbers(numbers) if classes is None else classes.numbers(numbers, seen.ndim)
+    if numbers.dtype.kind not in "iu":
+        return numbers
+    if classes is not None and not ((numbers >= 0) & (numbers < classes.num)).all():
+        raise ValueError(
+            f"got y from {numbers.min()} to {numbers.max()}, expected the classes 0 to "
+            f"{classes.num - 1} of the model: leave out rows of others"
+        )
+    return numbers.astype(seen.dtype)
 
 
 def _refuse_nonfinite(name: str, array: np.ndarray) -> None:

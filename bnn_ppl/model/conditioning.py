@@ -9,15 +9,22 @@ import jax.numpy as jnp
 from bnn_ppl.data.streams import Stream
 from bnn_ppl.model.batch_norm import statistics_found
 from bnn_ppl.model.batch_statistics import layers_of
-from bnn_ppl.model.checks import check_number_of_rows, check_options, checked_data
+from bnn_ppl.model.checks import check_number_of_rows, check_options, checked_y, paired_rows
 from bnn_ppl.model.initial import shapes_and_sites_from_prior
+from bnn_ppl.model.labels import Classes
 from bnn_ppl.model.microbatch import fitting_microbatch, fitting_rows
 from bnn_ppl.model.open_scale import scales_asked
 from bnn_ppl.model.points import point_shapes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.posterior_functions import Conditions, posterior_of
+from bnn_ppl.model.scales import warn_of_scales
 from bnn_ppl.model.streamed_rows import StreamChunks
-from bnn_ppl.model.structure import check_classes, check_model, checked_structure
+from bnn_ppl.model.structure import (
+    check_classes,
+    check_model,
+    checked_structure,
+    numbered_classes,
+)
 from bnn_ppl.model.trace import Array, Data, Position, evaluated
 from bnn_ppl.runtime.devices import MatmulPrecision
 
@@ -40,8 +47,11 @@ def condition(
         ``model(x, y=None)`` with exactly one observed site, whose rows are conditionally
         independent given the other sites. With or without a network.
     data
-        A pair ``(x, y)``: y an array (rows, ...), x an array or a tree of arrays (rows, ...). Or
-        rows that stay on disk, from :func:`bnn_ppl.data.stream`.
+        A pair ``(x, y)``: y an array (rows, ...), x an array or a tree of arrays (rows, ...); lists
+        of numbers and tables count as arrays. Or rows that stay on disk, from
+        :func:`bnn_ppl.data.stream`. Labels of classes may be whole floats, truth values, text with
+        as many words as classes, one-hot rows, or 1 to K (with a warning); predictions then keep
+        their names.
     temperature
         T > 0. Below 1 a cold, above 1 a warm posterior.
     tempered
@@ -75,6 +85,12 @@ def condition(
     Posterior
         Pure functions of unconstrained positions; see :class:`Posterior`.
 
+    Warns
+    -----
+    UserWarning
+        If y, or a column of x, is on another scale than draws from the model's prior. For this 16
+        draws are made, unless the data look standardised or the model has more than 20 sites.
+
     Raises
     ------
     TypeError
@@ -104,10 +120,12 @@ def condition(
     """
     check_options(temperature, tempered, microbatch, precision)
     check_model(model)
-    rows, data = data, checked_data(data.examples if isinstance(data, Stream) else data)
+    stream = data if isinstance(data, Stream) else None
+    x, y = paired_rows(data if stream is None else stream.examples)
+    y, names = numbered_classes(model, x, y) if stream is None else (y, None)
+    data = x, checked_y(y)
     with statistics_found() as found, scales_asked() as scales:
         observed = checked_structure(model, data)
-    stream = rows if isinstance(rows, Stream) else None
     if stream is not None:
         check_classes(model, stream, data)
     layers = layers_of(tuple(found), data[0], microbatch, streamed=stream is not None)
@@ -127,7 +145,8 @@ def condition(
         examples=data,
         stream=stream,
         chunks=chunks,
-        observed=observed,
+        observed=observed.name,
+        classes=None if observed.num_classes is None else Classes(observed.num_classes, names),
         shapes=shapes,
         from_prior=from_prior,
         points=points,
@@ -146,6 +165,7 @@ def condition(
             f"got features={str(features)!r} for a model without fixed layers before the random "
             "ones, whose outputs could be kept, expected some: leave it out"
         )
+    warn_of_scales(model, observed.name, len(shapes), data)
     return posterior
 
 

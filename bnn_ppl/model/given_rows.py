@@ -80,14 +80,15 @@ def array_of(name: str, given: Any, as_float: bool = False) -> Array:
     if array.dtype.kind == "O" and hasattr(given, "to_numpy") and _kinds(given) <= set("biuf"):
         array = given.to_numpy(dtype=float, na_value=np.nan)
     refuse_text(name, array)
-    return jnp.asarray(array, float if as_float or array.dtype.kind == "f" else None)
+    is_float = as_float or jnp.issubdtype(array.dtype, jnp.floating)  # bfloat16 among them
+    return jnp.asarray(array, float if is_float else None)
 
 
 def refuse_text(name: str, array: Any) -> None:
     """Refuse what is not made of numbers."""
     dtype = getattr(array, "dtype", None) or np.asarray(array).dtype
-    if dtype.kind in "OUSMm":
-        raise ValueError(f"got {name} of dtype {dtype}, expected numbers: encode it first")
+    if dtype.kind in "OUSTMmc":
+        raise ValueError(f"got {name} of dtype {dtype}, expected real numbers: encode it first")
 
 
 def _kinds(frame: Any) -> set[str]:

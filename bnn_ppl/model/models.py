@@ -33,8 +33,8 @@ def classifier(net: Any, prior: Prior) -> Model:
     Returns
     -------
     Callable
-        ``model(x, y=None)`` with integer classes y, shape (rows,) or (rows, height, width); the
-        pixels of a row are one event.
+        ``model(x, y=None)`` with classes y, shape (rows,) or (rows, height, width), whose pixels
+        are one event; :func:`bnn_ppl.condition` numbers labels that are not 0, 1, ...
     """
 
     def model(ready: Any, prior: Prior, x: jax.Array, y: jax.Array | None = None) -> None:

@@ -189,11 +189,20 @@ def _flat(state: nnx.State) -> list[tuple[tuple, nnx.Variable]]:
 
 
 def _refuse_stochastic_layers(module: nnx.Module) -> None:
-    for path, layer in nnx.iter_modules(module):
+    layers = list(nnx.iter_modules(module))
+    training = (isinstance(e, nnx.BatchNorm) and not e.use_running_average for _, e in layers)
+    # In eval mode, a new network's BatchNorm would have the statistics of no rows.
+    advice = "call .eval()"
+    if any(training):
+        advice = (
+            "call net.set_attributes(nnx.Dropout, deterministic=True), which leaves BatchNorm in "
+            "train mode, with the statistics of the training rows"
+        )
+    for path, layer in layers:
         if isinstance(layer, nnx.Dropout) and not layer.deterministic and layer.rate > 0:
             raise ValueError(
                 f"got an active Dropout at {'.'.join(map(str, path))}, expected a deterministic "
-                "network: weights are sampled already, so remove it or call .eval()"
+                f"network: weights are sampled already, so remove it or {advice}"
             )
 
 

@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 from bnn_ppl.data.streams import Stream
 from bnn_ppl.model.batch_statistics import BatchStatistics
 from bnn_ppl.model.features import FixedPart
+from bnn_ppl.model.labels import Classes
 from bnn_ppl.model.open_scale import OpenScale
 from bnn_ppl.model.prior_summary import Precision
 from bnn_ppl.model.recipe import Recipe
@@ -115,6 +116,9 @@ class Posterior(NamedTuple):
         is held.
     prior_scale
         The scale at which such priors are held; None otherwise.
+    classes
+        The classes that y is one of, and their names if the labels were not 0, 1, ...; None for
+        other models.
     recipe
         How to make it anew with other numbers, if the model has some: see :func:`condition`.
     batch_statistics
@@ -159,6 +163,7 @@ class Posterior(NamedTuple):
     hold: Callable[[Mapping[str, Any]], "Posterior"]
     open_scale: OpenScale | None = None
     prior_scale: Any = None
+    classes: Classes | None = None
     recipe: Recipe | None = None
     batch_statistics: BatchStatistics | None = None
     centres: int = 0

@@ -16,6 +16,7 @@ from bnn_ppl.model.batch_statistics import Layers, batch_statistics
 from bnn_ppl.model.checks import check_finite, distribution_at
 from bnn_ppl.model.features import FixedPart, fixed_part
 from bnn_ppl.model.initial import initialiser
+from bnn_ppl.model.labels import Classes
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.open_scale import OpenScale, at_scale
 from bnn_ppl.model.points import holding, with_points_held
@@ -49,6 +50,7 @@ class Conditions(NamedTuple):
     stream: Stream | None
     chunks: StreamChunks | None  # of the stream
     observed: str
+    classes: Classes | None
     shapes: Position  # of a position
     from_prior: set[str]  # sites whose chains start at a draw from it
     points: dict[str, tuple[int, ...]]  # shapes
@@ -165,6 +167,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         fixed_part=find_fixed_part,
         stored_features=_stored_features(given, find_fixed_part),
         batch_statistics=statistics,
+        classes=given.classes,
         points=() if held else tuple(given.points),
         held=dict(held),
         hold=holding(None, {}),

@@ -1,8 +1,9 @@
 """Check a model: one observed site that fits y, and priors on everything else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from flax.errors import InvalidRngError, ModifyScopeVariableError
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
 from bnn_ppl.data.streams import Stream
+from bnn_ppl.model.labels import numbered_to_train, whole_numbers
 from bnn_ppl.model.site_priors import POINT
 from bnn_ppl.model.trace import (
     Array,
@@ -38,8 +40,52 @@ def check_model(model: Any) -> None:
         )
 
 
-def checked_structure(model: Callable, data: Data) -> str:
-    """Trace the model without computing anything and return the name of its observed site."""
+class Observed(NamedTuple):
+    """The observed site of a model: its name, and the number of classes where it has some."""
+
+    name: str
+    num_classes: int | None
+
+
+def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, ...] | None]:
+    """Give y with numbers in the place of class labels, and the names of the classes.
+
+    Integers from 0 and real numbers are left as they are, and so are those of other models.
+
+    Raises
+    ------
+    ValueError
+        If y is text but not one for each class of the model.
+    """
+    is_whole = y.dtype.kind in "biu" or whole_numbers(y).dtype.kind in "iu"
+    from_0 = y.dtype.kind in "iu" and y.min() == 0 and not (y.max() == 1 and y.ndim > 1)
+    if from_0 or not (is_whole or y.dtype.kind == "U"):
+        return y, None
+    found: list[dist.Distribution] = []
+
+    def inspect(x: Any, y: Any) -> None:
+        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        found.extend(site["fn"] for site in observed_sites(trace) if site["value"] is y)
+
+    with _explained(x):
+        jax.eval_shape(inspect, x, jax.ShapeDtypeStruct(y.shape, jnp.int32))
+    if len(found) != 1 or not found[0].support.is_discrete:
+        return y, None
+    num = _num_classes(found[0])
+    if num is None:
+        return whole_numbers(y), None
+    return numbered_to_train(y, num, len(found[0].shape()))
+
+
+def _num_classes(likelihood: dist.Distribution) -> int | None:
+    each = innermost(likelihood)
+    if isinstance(each, CategoricalProbs | CategoricalLogits):
+        return each.support.upper_bound + 1
+    return 2 if element_support(likelihood.support) is dist.constraints.boolean else None
+
+
+def checked_structure(model: Callable, data: Data) -> Observed:
+    """Trace the model without computing anything and return its observed site."""
     x, y = data
     found: dict[str, Any] = {}
 
@@ -56,8 +102,24 @@ def checked_structure(model: Callable, data: Data) -> str:
         if observed[0]["value"] is y:  # as it is, and not a function of it
             found["likelihood"] = observed[0]["fn"]
 
-    try:
+    with _explained(x):
         jax.eval_shape(inspect, x, y)
+    _refuse_numbers(found["name"], y, found.get("likelihood"))
+    if found["shape"][:1] != y.shape[:1]:
+        raise ValueError(
+            f"got a log-likelihood of shape {found['shape']} at site {found['name']!r} for "
+            f"{y.shape[0]} rows, expected one value per row: rows must be independent given the "
+            "latent sites; put the site in numpyro.plate('data', len(x))"
+        )
+    likelihood = found.get("likelihood")
+    return Observed(found["name"], None if likelihood is None else _num_classes(likelihood))
+
+
+@contextmanager
+def _explained(x: Any) -> Iterator[None]:
+    """Say what is wrong with the network of a model where tracing it fails."""
+    try:
+        yield
     except ModifyScopeVariableError as error:
         raise ValueError(
             "got a linen network that updates its statistics when called, expected fixed ones: "
@@ -71,20 +133,14 @@ def checked_structure(model: Callable, data: Data) -> str:
     except TypeError as error:
         if "dot_general" not in str(error):
             raise
-        shapes = " and ".join(str(leaf.shape[1:]) for leaf in jax.tree.leaves(x))
+        rows = [leaf.shape[1:] for leaf in jax.tree.leaves(x)]
+        advice = "build it for them, as in partial(MLP, x.shape[1], ...)"
+        if () in rows:
+            advice = "give it columns: one is numpy.asarray(x)[:, None]"
         raise ValueError(
-            f"got x with rows of {shapes}, expected rows that the model's network takes "
-            f"({str(error).splitlines()[0].rstrip('.')}): build it for them, as in "
-            "partial(MLP, x.shape[1], ...)"
+            f"got x with rows of {' and '.join(map(str, rows))}, expected rows that the model's "
+            f"network takes ({str(error).splitlines()[0].rstrip('.')}): {advice}"
         ) from error
-    _refuse_numbers(found["name"], y, found.get("likelihood"))
-    if found["shape"][:1] != y.shape[:1]:
-        raise ValueError(
-            f"got a log-likelihood of shape {found['shape']} at site {found['name']!r} for "
-            f"{y.shape[0]} rows, expected one value per row: rows must be independent given the "
-            "latent sites; put the site in numpyro.plate('data', len(x))"
-        )
-    return found["name"]
 
 
 def check_classes(model: Callable, stream: Stream, data: Data) -> None:
@@ -175,7 +231,7 @@ def _refuse_observed(site: dict) -> None:
     if likelihood.support.is_discrete and not jnp.issubdtype(value.dtype, jnp.integer):
         raise ValueError(
             f"got y of dtype {value.dtype} at the discrete site {name!r}, expected integers: "
-            "use y.astype(int)"
+            "use y.astype(int) if it holds class numbers or counts, or another likelihood"
         )
 
 

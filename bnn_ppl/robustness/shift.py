@@ -23,6 +23,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness.corruptions import corrupt, rotate
 from bnn_ppl.robustness.corruptions.files import CorruptedFiles, suitable
 from bnn_ppl.runtime.progress import reporting
+from bnn_ppl.storage.inference_data import classes_of
 
 if TYPE_CHECKING:
     import arviz
@@ -280,16 +281,24 @@ def predictions_of(
     versions
         Inputs, each of as many rows as y.
     y
-        Targets of the rows.
+        Targets of the rows; of classes their numbers.
     batch_size
         Rows at a time; those of a version by default.
+
+    Returns
+    -------
+    Iterator[xarray.Dataset]
+        Without names of classes, so that metrics take the numbers.
     """
+    classes = classes_of(draws, posterior)
+    targets = y if classes is None else classes.labels(y)
     remaining = iter(versions)
     for first in remaining:
         some = [first, *islice(remaining, _BYTES_AT_ONCE // first.nbytes)]
-        together = np.concatenate(some), np.concatenate([y] * len(some))
+        together = np.concatenate(some), np.concatenate([targets] * len(some))
         size = len(y) if batch_size is None else batch_size
         prediction = predict(posterior, draws, together, batch_size=size)
+        prediction = prediction.drop_vars("class", errors="ignore")
         for start in range(0, len(some) * len(y), len(y)):
             yield prediction.isel(row=slice(start, start + len(y)))
 

@@ -21,6 +21,7 @@ from bnn_ppl.runtime.devices import matmul_precision, products_in, to_host
 from bnn_ppl.runtime.processes import agreed
 from bnn_ppl.sampling.lengths import Lengths
 from bnn_ppl.sampling.start import Prepared
+from bnn_ppl.storage.inference_data import recorded_classes
 from bnn_ppl.storage.recorder import Layout
 
 Tree = Any
@@ -39,6 +40,7 @@ def attributes(
         "inference_library_version": _version("bnn_ppl"),
         "method": method.settings.get("method", "own"),
         **_of_subspace(posterior, json.dumps),
+        **recorded_classes(posterior),
         "draws_from": method.draws_from,
         "settings": json.dumps(dict(method.settings), default=_plain),
         "temperature": posterior.temperature,
@@ -120,6 +122,7 @@ def settings_without_prior(
         "matmul_precision": matmul_precision(posterior.precision),
         "precision": jnp.zeros(()).dtype.name,
         "data": fingerprint(posterior.data),
+        **recorded_classes(posterior),
     }
 
 

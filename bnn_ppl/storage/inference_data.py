@@ -1,11 +1,13 @@
 """Draws as ArviZ's InferenceData: making it, and reading sites and weights from it."""
 
+import json
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bnn_ppl.model.labels import Classes, listed
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 from bnn_ppl.storage.files import JSON
@@ -73,10 +75,16 @@ def _dims(name: str, count: int) -> list[str]:
 
 
 def with_points_of(draws: Any, posterior: Posterior) -> Posterior:
-    """Give the posterior that draws are of: at the prior's scale, and with points, as recorded."""
+    """Give the posterior that draws are of: at the prior's scale, and with points, as recorded.
+
+    Its classes have the names recorded with the draws, unless they were conditioned on.
+    """
     opened = posterior.open_scale
     if opened is not None and "prior_scale" in draws.attrs:
         posterior = opened.hold(float(draws.attrs["prior_scale"]))
+    classes = classes_of(draws, posterior)
+    if classes is not posterior.classes:
+        posterior = posterior._replace(classes=classes)
     if not posterior.points:
         return posterior
     found = draws["constant_data"] if "constant_data" in draws else {}  # noqa: SIM401
@@ -86,7 +94,46 @@ def with_points_of(draws: Any, posterior: Posterior) -> Posterior:
             f"got draws without the values of the points {', '.join(missing)}, expected them in "
             "the group constant_data: use draws that run gave for this posterior"
         )
-    return posterior.hold({site: found[site].values for site in posterior.points})
+    held = posterior.hold({site: found[site].values for site in posterior.points})
+    return held if held.classes is classes else held._replace(classes=classes)
+
+
+def recorded_classes(posterior: Posterior) -> JSON:
+    """Give the attribute ``class_names`` of draws; none where the classes are 0, 1, ..."""
+    classes = posterior.classes
+    return {"class_names": json.dumps(classes.names)} if classes and classes.names else {}
+
+
+def classes_of(draws: Any, posterior: Posterior) -> Classes | None:
+    """Give the classes that draws tell apart, by the names recorded with them or conditioned on.
+
+    Raises
+    ------
+    ValueError
+        If these are not the same.
+    """
+    classes = posterior.classes
+    if classes is None or "class_names" not in draws.attrs:
+        return classes
+    recorded = classes._replace(names=tuple(json.loads(draws.attrs["class_names"])))
+    if classes.names is None:
+        return recorded
+    if classes != recorded:
+        raise ValueError(
+            f"got draws of the classes {listed(recorded.names)} for a posterior of the classes "
+            f"{listed(classes.names)}, expected the same: condition on labels of the same names"
+        )
+    return classes
+
+
+def with_class_names(
+    dataset: "xarray.Dataset", draws: Any, posterior: Posterior
+) -> "xarray.Dataset":
+    """Give predictions of classes that have names the coordinate ``class``."""
+    classes = classes_of(draws, posterior)
+    if classes is None or classes.names is None or "class" not in dataset.dims:
+        return dataset
+    return dataset.assign_coords({"class": np.asarray(classes.names)})
 
 
 def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:

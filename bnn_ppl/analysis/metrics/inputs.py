@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from bnn_ppl.model.labels import Classes, listed
 
 Array: TypeAlias = NDArray[Any]
 Prediction: TypeAlias = ArrayLike | Mapping[Any, Any]  # an xarray.Dataset is a Mapping
@@ -95,12 +97,13 @@ def is_regression(prediction: Prediction) -> bool:
 
 def probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array]:
     """Class probabilities and the true class of every row, both checked."""
-    probs, y = probabilities(prediction), np.asarray(y)
+    probs = probabilities(prediction)
     rows, classes = probs.shape
+    y = Classes(classes, _class_names(prediction)).numbers(y, num_axes=1)
     if y.shape != (rows,):
         raise ValueError(
             f"got y of shape {y.shape}, expected ({rows},), one class number per row; "
-            "pass the y of the predicted rows, one-hot labels as y.argmax(1)"
+            "pass the y of the predicted rows"
         )
     if y.dtype.kind not in "iu":
         raise ValueError(f"got y of dtype {y.dtype}, expected integers; use y.astype(int)")
@@ -110,6 +113,33 @@ def probs_and_labels(prediction: Prediction, y: ArrayLike) -> tuple[Array, Array
             "number the classes from 0"
         )
     return probs, y
+
+
+def numbered_as_in(predictions: Iterable[Any], y: ArrayLike) -> Array:
+    """Give y as an array: class numbers, where a prediction names its classes.
+
+    Raises
+    ------
+    ValueError
+        If two predictions name them differently, or a label is none of the names.
+    """
+    known = dict.fromkeys(_class_names(prediction) for prediction in predictions)
+    named = [names for names in known if names is not None]
+    if len(named) > 1:
+        one, other, *_ = named
+        raise ValueError(
+            f"got predictions of the classes {listed(one)} and of {listed(other)}, expected the "
+            "same: predict with models of the same labels"
+        )
+    for names in named:
+        return Classes(len(names), names).numbers(y, num_axes=1)
+    return np.asarray(y)
+
+
+def _class_names(prediction: Prediction) -> tuple[Any, ...] | None:
+    """Names of the classes, where the prediction has them: the coordinate ``class``."""
+    coords = getattr(prediction, "coords", {})
+    return tuple(coords["class"].values.tolist()) if "class" in coords else None
 
 
 def targets(y: ArrayLike, mean: Array) -> Array:
