@@ -10,7 +10,7 @@ import bnn_ppl as bnn
 from bnn_ppl.data import moments
 from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor, rows
 from bnn_ppl.estimators.rows import checked_rows
-from bnn_ppl.model import labels
+from bnn_ppl.model import labels as shared
 from bnn_ppl.model.labels import numbered
 
 NUM = 1000
@@ -28,7 +28,7 @@ def all_are_large(monkeypatch):
     """Let each array be large, and parts be of some dozens of rows."""
     monkeypatch.setattr(rows, "MOST_IN_MEMORY", 0)
     monkeypatch.setattr(rows, "_PART_BYTES", 24 * 300)
-    monkeypatch.setattr(labels, "_AT_ONCE", 70)
+    monkeypatch.setattr(shared, "_AT_ONCE", 70)
     monkeypatch.setattr(moments, "_PART_BYTES", 2**10)
 
 
