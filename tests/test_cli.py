@@ -25,7 +25,7 @@ from bnn_ppl.cli.problem import Problem
 from bnn_ppl.cli.run_arguments import General
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.subspace import InSubspace
-from bnn_ppl.cli.tables import duration, found_in_warmup
+from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.sampling.plan import Plan
 
@@ -321,6 +321,15 @@ def test_summary_tells_what_warmup_found_and_not_what_was_given():
     found = recorded({"learning_rate": "found"}, warmup_sample_stats=warmup)
     assert found_in_warmup(found) == "learning rate 0.0316"
     assert found_in_warmup(recorded({"learning_rate": 0.01}, warmup_sample_stats=warmup)) == ""
+
+
+def test_tables_write_counts_out_and_leave_out_what_was_not_computed():
+    import pandas as pd
+
+    rows = {"n": [1e5, 20.0], "rhat": [1.012345, float("nan")], "chains": [4, 1234]}
+    text = table_text(pd.DataFrame(rows, index=["weights", "function"]))
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[1:] == [["weights", "100,000", "1.012", "4"], ["function", "20", "1,234"]]
 
 
 @pytest.mark.thorough

@@ -13,11 +13,14 @@ import termios
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from bnn_ppl.runtime import progress as module
 from bnn_ppl.runtime.interrupts import answered, interrupts, raised_for_sure
-from bnn_ppl.runtime.progress import COMPILING, reporting, waiting
+from bnn_ppl.runtime.progress import COMPILING, in_words, reporting, waiting
+from bnn_ppl.sampling.loop import _shown
+from bnn_ppl.storage.recorder import Nowhere, Progress
 
 FACTS = {
     "acceptance": 0.853,
@@ -71,7 +74,7 @@ def test_a_bar_fits_its_terminal_with_whole_fields(width, monkeypatch):
     assert phase == "draws  50%"
     assert len(bar) >= 10 and set(bar.strip()) <= set("█▏▎▍▌▋▊▉")
     done, clock, *facts = fields.split()
-    assert done == "63250/126500" and re.fullmatch(r"\[00:0\d\]", clock)
+    assert done == "63,250/126,500" and re.fullmatch(r"\[00:0\d\]", clock)
     assert facts == ALL[: len(facts)]  # those that matter most, none of them cut
     assert len(facts) >= {60: 0, 70: 1, 80: 2, 100: 3}.get(width, 4)
     assert width < 160 or facts == ALL
@@ -234,3 +237,35 @@ def test_an_interrupt_in_a_callback_of_the_garbage_collector_is_not_lost(capsys)
     finally:
         gc.callbacks.remove(press)
     assert not capsys.readouterr().err  # Python would have told of it, and gone on
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (123_456, "123,456"),
+        (1e5, "100,000"),
+        (9999.7, "10,000"),
+        (-1234.6, "-1,235"),
+        (0.00123456, "0.001235"),
+        (12.0, "12"),
+        (4.7e9, "4.7e+09"),
+        (True, "True"),
+        ("all", "all"),
+    ],
+)
+def test_numbers_are_written_out_for_people(value, words):
+    assert in_words(value, 4) == words
+
+
+@pytest.mark.parametrize(("second", "shown"), [("ended", -3.0), ("probe", -3.0), ("lost", np.nan)])
+def test_the_log_density_shown_is_that_of_the_chains_that_computed_one(second, shown):
+    lp = np.array([[-5.0, -3.0], [-1.0, 0.0 if second == "ended" else np.nan]])
+    stats = {
+        "lp": lp,
+        "n_steps": np.array([[1, 1], [1, int(second != "ended")]]),
+        "diverging": np.array([[False, False], [False, second == "lost"]]),
+    }
+    facts = _shown(Progress(), stats, Nowhere(), {})
+    np.testing.assert_equal(facts["lp"], shown)
+    stats["lp"][:], stats["diverging"][:] = np.nan, False
+    assert "lp" not in _shown(Progress(), stats, Nowhere(), {})

@@ -10,8 +10,8 @@ from targets import linear_regression
 from test_sgmcmc import gaussian, sample
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.method import Method, step_info
-from bnn_ppl.methods.swag import swag, swag_along_path
+from bnn_ppl.methods.method import Method, described_methods, step_info
+from bnn_ppl.methods.swag import swag
 
 RNG = np.random.default_rng(0)
 MIXING = np.array([[0.1, 0, 0, 0], [2.0, 3.0, 0, 0], [0, 1.0, 0.5, 0], [4.0, 0, 0, 4.0]])
@@ -229,10 +229,32 @@ def test_a_short_tuning_along_sgld_still_finds_steps_that_move(posterior):
     assert int(draws.fitted["num_collected"][0]) == 40
 
 
-@pytest.mark.parametrize("build", [bnn.swag, swag_along_path])
-def test_collecting_before_sgld_is_tuned_is_refused(posterior, build):
+def test_collecting_before_sgld_is_tuned_is_refused(posterior):
     with pytest.raises(ValueError, match="got collect_from=0 without a learning rate, expected"):
-        build(posterior, collect_from=0)
+        swag(posterior, collect_from=0)
+
+
+def test_the_path_of_sgd_is_that_of_descent_with_it_from_half_of_warmup(posterior):
+    """The options of the path have the names that they have on the command line."""
+    options = {"num_warmup": 20, "num_draws": 3, "thin": 0, "batch_size": 4}
+    inner = bnn.descent(posterior, optax.sgd(0.05, momentum=0.9))
+    expected = sample(posterior, swag(posterior, inner, collect_from=10), **options)
+    found = sample(posterior, swag(posterior, learning_rate=0.05), **options)
+    np.testing.assert_array_equal(found.posterior["w"], expected.posterior["w"])
+    np.testing.assert_array_equal(found.fitted["num_collected"], 4)  # once an epoch of 3 steps
+
+
+def test_the_functions_take_what_the_commands_take():
+    assert all(getattr(bnn, each.name) is each.build for each in described_methods())
+
+
+@pytest.mark.parametrize("given", [{"learning_rate": 0.1}, {"fgsm_epsilon": 0.1}])
+def test_options_of_sgd_with_another_path_are_refused(posterior, given):
+    (name,) = given
+    with pytest.raises(ValueError, match=f"got inner and {name}, expected one of them: give"):
+        swag(posterior, bnn.sgld(posterior), **given)
+    with pytest.raises(ValueError, match="got learning_rate=0, expected a number above 0"):
+        swag(posterior, learning_rate=0)
 
 
 # --- bad input
@@ -283,7 +305,7 @@ def test_the_path_of_sgd_may_be_that_of_adversarial_training():
         state = method.init(jax.random.key(1), position, posterior.data)
         return method.step(jax.random.key(2), state, posterior.data)[0]
 
-    method = swag_along_path(posterior, learning_rate=0.01, fgsm_epsilon=0.2)
+    method = swag(posterior, learning_rate=0.01, fgsm_epsilon=0.2)
     assert method.settings["fgsm_epsilon"] == 0.2
     mean = stepped(method).moments.mean["weights"]
     alone, plain = (
@@ -293,4 +315,4 @@ def test_the_path_of_sgd_may_be_that_of_adversarial_training():
     np.testing.assert_allclose(mean, alone.position["weights"], rtol=1e-6)
     assert not np.allclose(mean, plain.position["weights"], rtol=1e-3)
     with pytest.raises(ValueError, match=r"got fgsm_epsilon=0.2 without learning_rate, expected"):
-        swag_along_path(posterior, fgsm_epsilon=0.2)
+        swag(posterior, fgsm_epsilon=0.2)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from bnn_ppl.analysis.metrics.inputs import Array
+from bnn_ppl.runtime.progress import in_words
 
 if TYPE_CHECKING:
     import pandas
@@ -68,8 +69,13 @@ def with_errors(table: pandas.DataFrame) -> pandas.DataFrame:
     shown = table.copy()
     for name in [name for name in table if f"{name}_se" in table]:
         pairs = zip(table[name], shown.pop(f"{name}_se"), strict=True)
-        shown[name] = [f"{value:.4g} ± {error:.2g}" for value, error in pairs]
+        shown[name] = [_with_error(value, error) for value, error in pairs]
     return shown
+
+
+def _with_error(value: float, error: float) -> str:
+    known = "" if np.isnan(error) else f" ± {in_words(error, 2)}"
+    return "" if np.isnan(value) else in_words(value, 4) + known
 
 
 def _is_ranked(column: str) -> bool:

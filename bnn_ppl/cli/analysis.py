@@ -19,6 +19,7 @@ from bnn_ppl.analysis.surface import surface as surface_through
 from bnn_ppl.cli.problem import USUAL_SCALE, conditioned
 from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, figure_path, reopen, reopen_all
+from bnn_ppl.cli.tables import table_text
 from bnn_ppl.plots.surface import posterior_surface
 from bnn_ppl.robustness.correlation_decay import correlation_decay
 from bnn_ppl.robustness.shift import evenly, thinned
@@ -84,7 +85,7 @@ def correlations(
         tables[title] = by_class(found, labels).rename(index=names, columns=names)
     for title, table in tables.items():
         print(f"\n{title}: {_within_and_between(table)}")
-        print(table.to_string(float_format="{:.3f}".format))
+        print(table.to_string(na_rep="", float_format="{:.3f}".format))
     _tidy(tables).to_csv(folder / "correlations.csv", index=False)
     what = "class" if run.data.num_classes else "y"
     bnn.plots.correlations(tables, what=what).savefig(folder / "correlations.png", dpi=150)
@@ -112,7 +113,7 @@ def _write_decays(decays: dict[str, Any], folder: Path) -> None:
     means = table.groupby(["draws", "severity"], sort=False)["correlation"].mean().unstack()
     means.loc["RBF kernel"] = table.groupby("severity")["rbf"].mean()
     print("\ncorrelation with the corrupted image, by severity, mean over corruptions")
-    print(means.to_string(float_format="{:.3f}".format))
+    print(means.to_string(na_rep="", float_format="{:.3f}".format))
     path = folder / "correlation_decay.csv"
     table.to_csv(path, index=False)
     bnn.plots.correlation_decay(decays).savefig(path.with_suffix(".png"), dpi=150)
@@ -174,7 +175,7 @@ def chains(
         scale=run.data.y_scale,
         progress=progress,
     )
-    print(table.to_string(index=False, float_format="{:.4g}".format))
+    print(table_text(table, index=False))
     table.to_csv(folder / "chains.csv", index=False)
     bnn.plots.chain_budget(table).savefig(folder / "chains.png", dpi=150)
     print(f"table in {folder / 'chains.csv'}, figure in {folder / 'chains.png'}")

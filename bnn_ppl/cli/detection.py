@@ -11,6 +11,7 @@ from bnn_ppl.cli.problem import Problem
 from bnn_ppl.cli.robustness import Folders, image_runs, write_tables
 from bnn_ppl.cli.rows import load_data
 from bnn_ppl.cli.run_folders import Opened, figure_path
+from bnn_ppl.cli.tables import table_text
 from bnn_ppl.data.choice import inputs_of_others
 from bnn_ppl.robustness import shift
 from bnn_ppl.runtime.progress import reporting
@@ -74,7 +75,7 @@ def ood(
     }
     for name, table in tables.items():
         print(f"\n{name}: detecting rows unlike those of {problem.data}")
-        print(table.to_string(index=False, float_format="{:.4g}".format))
+        print(table_text(table, index=False))
     drawn = bnn.plots.out_of_distribution(predictions, problem.data)
     write_tables(tables, drawn, path)
 

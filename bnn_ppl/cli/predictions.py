@@ -11,7 +11,7 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.cli.rows import Scored, rows_held_out, training_rows
 from bnn_ppl.cli.run_folders import Opened, reopen
-from bnn_ppl.cli.tables import answers, answers_by_row, scores
+from bnn_ppl.cli.tables import answers, answers_by_row, scores, table_text
 from bnn_ppl.data.new_rows import read_new_rows
 from bnn_ppl.methods.method import PredictiveForm
 
@@ -104,7 +104,7 @@ def predict(
         found = found.astype(float) * run.data.y_scale + run.data.y_mean
         table["quantile"] = ("probability", "row", "output")[: found.ndim], found
     if rows.y is not None:
-        print(scores(prediction, rows.y, run.data).to_string())
+        print(table_text(scores(prediction, rows.y, run.data)))
     if used is not None:
         scored = (rows, prediction) if inputs is not None and rows.y is not None else (test, None)
         table = _with_conformal(run, averaged, table, prediction, used, scored, level)

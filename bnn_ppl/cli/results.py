@@ -18,7 +18,7 @@ from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.predict import predict_with_functions
 from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
-from bnn_ppl.cli.tables import found_in_warmup, with_output_names
+from bnn_ppl.cli.tables import cell, found_in_warmup, table_text, with_output_names
 from bnn_ppl.data.published import OWN_REFERENCES, HMCChains, OwnReference
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import reporting
@@ -58,16 +58,16 @@ def summary(
     print(f"{draws.attrs['verdict']}\n")
     for name, value in draws.attrs.items():
         if name != "verdict":
-            print(f"{name:28} {value}")
+            print(f"{name:28} {cell(value)}")
     if found := found_in_warmup(draws):
         print(f"{'found in warm-up':28} {found}")
     if "log_evidence" in getattr(draws, "fitted", {}):
         print(f"{'log_evidence':28} {evidence_in_words(draws)}")
     functions = bnn.function_draws(run.posterior, draws, run.data.test.x)
     print("\nfunctions at the test rows, and weights")
-    print(bnn.diagnostics.summary(draws, functions).to_string(float_format="{:.4g}".format))
+    print(table_text(bnn.diagnostics.summary(draws, functions)))
     print(f"\nweights, layer by layer{', units matched' if matched else ''}")
-    print(bnn.diagnostics.weights(draws).to_string(float_format="{:.4g}".format))
+    print(table_text(bnn.diagnostics.weights(draws)))
 
 
 def prune(
@@ -99,7 +99,7 @@ def prune(
     }
     for title, curve in curves.items():
         print(f"\nby {title}")
-        print(curve.to_string(index=False, float_format="{:.4g}".format))
+        print(table_text(curve, index=False))
     bnn.plots.pruning(curves).savefig(folder / "pruning.png", dpi=150)
     bnn.plots.weights(draws).savefig(folder / "weights.png", dpi=150)
     print(f"figures in {folder / 'pruning.png'} and {folder / 'weights.png'}")
@@ -182,7 +182,7 @@ def compare(
     )
     table = with_output_names(table, data, axis=1)
     shown = with_errors(table)
-    print(to_latex(table) if latex else shown.to_string(float_format="{:.4g}".format))
+    print(to_latex(table) if latex else table_text(shown))
     if not latex:
         _print_floor(table)
     bnn.plots.comparison(table).savefig(figure, dpi=150)
@@ -212,8 +212,8 @@ def chain_predictions(
 def _print_floor(table: Any) -> None:
     floor = table.attrs["noise_floor"]
     if floor:
-        words = ", ".join(f"{HEADINGS[name].lower()} {value:.4g}" for name, value in floor.items())
-        print(f"one half of the reference's chains against the other: {words}")
+        words = [f"{HEADINGS[name].lower()} {cell(value)}" for name, value in floor.items()]
+        print(f"one half of the reference's chains against the other: {', '.join(words)}")
 
 
 def _check_comparison(names: list[str], reference: str | None, calibrate: float) -> None:

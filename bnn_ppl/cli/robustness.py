@@ -297,7 +297,8 @@ def _by_condition(
     import pandas as pd
 
     means = {name: table.groupby(condition)[scores].mean().T for name, table in tables.items()}
-    return pd.concat(means, names=["run", "score"]).to_string(float_format="{:.3f}".format)
+    shown = pd.concat(means, names=["run", "score"])
+    return shown.to_string(na_rep="", float_format="{:.3f}".format)
 
 
 def _by_models(tables: Mapping[str, "pandas.DataFrame"]) -> str:
@@ -308,7 +309,7 @@ def _by_models(tables: Mapping[str, "pandas.DataFrame"]) -> str:
         name: table.pivot_table(index="num_models", columns="severity", values="nll")
         for name, table in tables.items()
     }
-    return pd.concat(means, names=["run"]).to_string(float_format="{:.3f}".format)
+    return pd.concat(means, names=["run"]).to_string(na_rep="", float_format="{:.3f}".format)
 
 
 def write_tables(tables: Mapping[str, "pandas.DataFrame"], figure: "Figure", path: Path) -> None:

@@ -61,7 +61,7 @@ def score(
             rows[str(path), part] = _scores(path, values, target, number)
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.index = pd.MultiIndex.from_tuples(rows, names=["file", "rows"])
-    print(table.to_string(float_format="{:.4f}".format))
+    print(table.to_string(na_rep="", float_format="{:.4f}".format))
     if out is not None:
         table.to_csv(out)
         print(f"table in {out}")

@@ -9,6 +9,7 @@ import bnn_ppl as bnn
 from bnn_ppl import studies
 from bnn_ppl.cli.networks import Net, network, refuse_hidden
 from bnn_ppl.cli.problem import Problem
+from bnn_ppl.cli.tables import table_text
 from bnn_ppl.methods.laplace import Structure
 from bnn_ppl.plots.studies import LEARNERS
 from bnn_ppl.studies.continual import Learner
@@ -203,7 +204,7 @@ def label_noise(
             seed=seed,
         )
         table = pd.concat([table, of_process], ignore_index=True)
-    print("\n" + table.to_string(index=False, float_format="{:.4g}".format))
+    print("\n" + table_text(table, index=False))
     print("\nlog evidence in nats a training row; guessing has -log(num_classes)")
     table.to_csv(folder / "label_noise.csv", index=False)
     bnn.plots.label_noise(table).savefig(folder / "label_noise.png", dpi=150)

@@ -15,7 +15,7 @@ from bnn_ppl.analysis.standard_errors import widened
 from bnn_ppl.cli.results import check_published, check_reference, predicted, predicted_elsewhere
 from bnn_ppl.cli.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, reopen_all
-from bnn_ppl.cli.tables import with_output_names
+from bnn_ppl.cli.tables import table_text, with_output_names
 from bnn_ppl.data.published import HMCChains
 
 _ALL_ROWS = (
@@ -281,7 +281,7 @@ def _report(tables: list[Any], study: Study, folder: Path) -> None:
         runs[[*options, *repeated, *scores]].to_csv(folder / "runs.csv", index=False)
         table = mean_and_error(runs.drop(columns=repeated), options)
     shown = table.dropna(axis="columns", how="all")  # without what no run has
-    print(with_errors(shown).to_string(index=False, float_format="{:.4g}".format))
+    print(table_text(with_errors(shown), index=False))
     table.to_csv(folder / "sweep.csv", index=False)
     bnn.plots.sweep(table, options).savefig(folder / "sweep.png", dpi=150)
     number = len(tables)

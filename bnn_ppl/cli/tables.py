@@ -10,8 +10,10 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.agreement import are_fits
 from bnn_ppl.cli.problem import Problem
 from bnn_ppl.methods.shared.rate_trials import num_trial_steps
+from bnn_ppl.runtime.progress import in_words
 
 if TYPE_CHECKING:
+    import pandas
     import xarray
 
 _COLUMNS = [
@@ -38,20 +40,20 @@ def results_table(
         beside["nll"] = -beside["nll"]
     for name, value in scores(prediction, data.test.y, data).items():
         other = beside.get(name)
-        rows.append((name, f"{value:.4g}", "" if other is None else f"{other:.4g}"))
+        rows.append((name, in_words(value, 4), "" if other is None else in_words(other, 4)))
     fits = are_fits(draws)
     if not fits or max(draws.posterior.sizes[dim] for dim in ("chain", "draw")) > 1:
         diagnosis = bnn.diagnostics.summary(draws, functions).T.dropna(how="all")
         title = f"{'agreement of the fits' if fits else 'mixing'}, {scored} rows"
         rows += [("", "", ""), (title, "functions", "weights")]
         for name in diagnosis.index:
-            rows.append((name, *(f"{diagnosis.loc[name, space]:.4g}" for space in diagnosis)))
+            rows.append((name, *(cell(diagnosis.loc[name, space]) for space in diagnosis)))
     rows += [("", "", ""), ("sampling", "", "")]
     stats = draws.get("sample_stats", {})
     if "acceptance_rate" in stats:
         rows.append(("acceptance", f"{float(stats.acceptance_rate.mean()):.3f}", ""))
     if "diverging" in stats:
-        rows.append(("divergences", str(int(stats.diverging.sum())), ""))
+        rows.append(("divergences", f"{int(stats.diverging.sum()):,}", ""))
     rows.append(("gradient evaluations", f"{draws.attrs['gradient_evaluations']:,}", ""))
     rows.append(("seconds", f"{draws.attrs['sampling_time']:.1f}", ""))
     width = max(24, 2 + max(len(name) for name, *_ in rows))
@@ -59,6 +61,17 @@ def results_table(
     if published:
         lines.append("\nMC dropout: published for this split (Gal & Ghahramani, 2016)")
     return "\n" + "\n".join(lines) + "\n"
+
+
+def table_text(table: "pandas.DataFrame | pandas.Series", *, index: bool = True) -> str:
+    """Lay out a table: numbers to four digits, nothing where there is none."""
+    return table.map(cell).to_string(index=index)
+
+
+def cell(value: Any) -> str:
+    """Write a number to four digits; nothing for one that was not computed."""
+    is_nan = isinstance(value, float | np.floating) and math.isnan(value)
+    return "" if value is None or is_nan else in_words(value, 4)
 
 
 def found_in_warmup(draws: Any) -> str:
@@ -77,11 +90,12 @@ def found_in_warmup(draws: Any) -> str:
 
 def _by_chain(values: np.ndarray) -> str:
     """List a few numbers; of many say from where to where they lie."""
-    told = [f"{value:.3g}" for value in values]
+    told = [in_words(float(value)) for value in values]
     if len(set(told)) == 1:
         return told[0]
-    many = len(told) > _MOST_LISTED
-    return f"{min(values):.3g} to {max(values):.3g}" if many else ", ".join(told)
+    if len(told) <= _MOST_LISTED:
+        return ", ".join(told)
+    return " to ".join(in_words(float(end)) for end in (min(values), max(values)))
 
 
 def scores(prediction: Any, y: np.ndarray, data: Any) -> Any:
@@ -114,10 +128,10 @@ def plan_table(plan: Any) -> str:
     a_draw = unknown if plan.gradients_a_draw is None else f"{plan.gradients_a_draw:,.0f}"
     rows = [
         ("compiling", f"{plan.compile_seconds:.1f} s"),
-        ("one gradient, all chains", f"{plan.gradient_seconds * 1e3:,.4g} ms"),
+        ("one gradient, all chains", f"{in_words(plan.gradient_seconds * 1e3, 4)} ms"),
         ("gradients a draw, each chain", a_draw),
-        ("a warm-up step", f"{plan.seconds_a_warmup_step:.3g} s"),
-        ("a draw, all chains", f"{plan.seconds_a_draw:.3g} s"),
+        ("a warm-up step", f"{in_words(plan.seconds_a_warmup_step)} s"),
+        ("a draw, all chains", f"{in_words(plan.seconds_a_draw)} s"),
         ("the run", duration(3600 * plan.hours)),
         ("gradients in all", gradients),
         ("memory on a device", f"{size(plan.memory_a_device)} of {size(plan.memory_limit)}"),
@@ -125,7 +139,7 @@ def plan_table(plan: Any) -> str:
     ]
     lines = [f"{name:30}{value}" for name, value in rows]
     adapting = "the cost of a step changes while a method adapts, and training may end early"
-    lines.append(f"\nfrom {plan.trial_steps} trial steps; {adapting}")
+    lines.append(f"\nfrom {plan.trial_steps:,} trial steps; {adapting}")
     return "\n" + "\n".join(lines)
 
 
@@ -133,8 +147,8 @@ def duration(seconds: float) -> str:
     """Give a time in the unit in which it reads well."""
     for size, unit in ((3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
-            return f"{seconds / size:,.3g} {unit}"
-    return f"{seconds:.3g} seconds"
+            return f"{in_words(seconds / size)} {unit}"
+    return f"{in_words(seconds)} seconds"
 
 
 def plan_ahead_table(plan: Any) -> str:
@@ -154,11 +168,12 @@ def plan_ahead_table(plan: Any) -> str:
         seconds = f"compiled in {phase.compile_seconds:.0f} s"
         lines.append(f"{phase.name:10}{room}: {used} of {limit} a device; {seconds}")
         lines.extend(_sent(phase.collectives))
-    hours = f"{duration(3600 * plan.hours)}, {plan.device_days:,.3g} device-days"
+    hours = f"{duration(3600 * plan.hours)}, {in_words(plan.device_days)} device-days"
+    work = f"{in_words(plan.flops / 1e9, 4)} GFLOP and {in_words(plan.num_bytes / 1e6, 4)} MB"
     lines += [
         "",
-        f"one gradient        {plan.flops / 1e9:,.4g} GFLOP and {plan.num_bytes / 1e6:,.4g} MB a "
-        f"device; at least {plan.gradient_seconds * 1e3:.3g} ms ({plan.precision} products)",
+        f"one gradient        {work} a device; at least {in_words(plan.gradient_seconds * 1e3)} ms "
+        f"({plan.precision} products)",
         f"{'':20}{_other_precisions(plan)}",
         f"the run             {plan.gradients:,.0f} gradients a chain; at least {hours}",
         f"disk                {plan.disk / 1e6:,.1f} MB of draws",
@@ -176,7 +191,7 @@ def _other_precisions(plan: Any) -> str:
     others = {p: s for p, s in plan.seconds_by_precision.items() if p != plan.precision}
     if all(math.isclose(seconds, plan.gradient_seconds) for seconds in others.values()):
         return "as long in every precision"
-    told = [f"{1e3 * seconds:.3g} ms in {precision}" for precision, seconds in others.items()]
+    told = [f"{in_words(1e3 * seconds)} ms in {precision}" for precision, seconds in others.items()]
     return f"{', '.join(told)} (--matmul-precision)"
 
 
@@ -187,7 +202,7 @@ def _sent(collectives: Any) -> list[str]:
         found = {each: count for each, count in collectives.items() if each.depth == depth}
         where = "outside loops" if not depth else f"in {depth} loop{'s' * (depth > 1)}"
         parts = [
-            f"{count} {each.kind} of {each.num_bytes / 1e3:,.4g} kB"
+            f"{count} {each.kind} of {in_words(each.num_bytes / 1e3, 4)} kB"
             for each, count in sorted(found.items(), key=lambda pair: -pair[0].num_bytes)
         ]
         lines.append(f"{'':10}{where}: {', '.join(parts)}")

@@ -38,7 +38,7 @@ COMMANDS = {
 # Arguments of `bnn_ppl.run`, and of methods, that cannot be typed.
 NOT_OF_RUN = {"key", "posterior", "method", "init", "keep", "folder", "mesh"}
 NOT_OF_RUN |= {"progress", "until", "verdict", "held_out"}
-NOT_OF_METHODS = {"posterior", "optimizer", "held_out"}
+NOT_OF_METHODS = {"posterior", "inner", "optimizer", "held_out"}
 
 _PACKAGE = Path(__file__).parent.parent
 _GROUPS = {  # types whose fields are options of the commands that take them

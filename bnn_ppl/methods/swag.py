@@ -11,7 +11,7 @@ import optax
 
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share
-from bnn_ppl.methods.schedules import Schedule, named
+from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.sgld import sgld
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.wrapped import of_inner
@@ -46,16 +46,46 @@ class SwagState(NamedTuple):
     num_steps: jax.Array
 
 
+def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect along SGD from half-way through warm-up, or from step 0 if it starts from draws."""
+    start = options.get("collect_from")
+    if start is None and options.get("learning_rate") is not None:
+        start = 0 if running.get("init") is not None else (running["num_warmup"] or 0) // 2
+    if start is not None and not running["thin"] and start >= max(1, running["num_warmup"]):
+        raise ValueError(
+            f"got collect_from={start} with num_warmup={running['num_warmup']}, expected less than "
+            "num_warmup, or no point is collected: lower collect_from or raise num_warmup"
+        )
+    return options | {"collect_from": start}
+
+
+@describe(
+    gives="a Gaussian along a path; several chains are MultiSWAG",
+    cost="a gradient on a minibatch",
+    bias="one Gaussian about each mode",
+    length="a mode, the tuning of sgld, 100 points of its path, 100 draws",
+    kind="fit",
+    stochastic_gradients=True,
+    takes_batch_statistics=True,
+    counts=FITTED,
+    complete=_half_of_warmup,
+)
 def swag(
     posterior: Posterior,
     inner: Method | None = None,
     rank: int = 20,
     *,
+    learning_rate: float | Schedule | None = None,
     collect_every: int | None = None,
     collect_from: int | None = None,
     scale: float = 1.0,
+    fgsm_epsilon: float = 0.0,
 ) -> Method:
-    r"""SWAG: draw from a Gaussian fitted to the iterates of another method.
+    r"""SWA-Gaussian (SWAG): a Gaussian fitted to the path of another method.
+
+    By default the path is that of :func:`bnn_ppl.sgld`, which tunes itself and samples the
+    posterior; with a given learning rate it is that of SGD with momentum 0.9, as published; `inner`
+    gives any other.
 
     Every `collect_every` steps the point w is collected,
 
@@ -77,9 +107,7 @@ def swag(
 
     Fit in warm-up, and draw without stepping::
 
-        method = swag(posterior, descent(posterior, optax.sgd(lr)))
-        run(key, posterior, method, num_chains=.., num_warmup=steps, num_draws=20, thin=0,
-            batch_size=128)
+        run(key, posterior, swag(posterior, learning_rate=0.01), num_chains=.., num_warmup=steps)
 
     Several chains are MultiSWAG (Wilson & Izmailov, 2020), a mixture of Gaussians. The locations in
     the group ``fitted`` are stochastic weight averages (SWA; Izmailov et al., 2018). Batch
@@ -88,44 +116,58 @@ def swag(
     Parameters
     ----------
     posterior
-        Posterior that `inner` was built with.
+        Posterior to approximate.
     inner
-        Any method whose draw is the point that its steps update, such as :func:`bnn_ppl.descent` at
-        a constant learning rate or :func:`bnn_ppl.sgld`. The weights of its draws (``log_weight``)
-        are ignored. None: self-tuned sgld, started at a mode; 100 points are collected after
-        tuning, up to 60 steps apart.
+        Method built with this posterior, whose draw is the point that its steps update, such as
+        :func:`bnn_ppl.descent` with an optimiser of its own, or :func:`bnn_ppl.sghmc`. The weights
+        of its draws (``log_weight``) are ignored. None: as `learning_rate` says.
     rank
         Number R of deviations stored, each of the size of the weights: at least 2, or 0 for a
         diagonal covariance.
+    learning_rate
+        Learning rate of SGD, a number or a schedule. None: the path of sgld, started at a mode; 100
+        points are collected after its tuning, up to 60 steps apart.
     collect_every
-        Number of steps between collections; by default an epoch, that is, the number of full
+        Number of steps between collected points; by default an epoch, that is, the number of full
         batches in the rows, or up to 60 steps of sgld.
     collect_from
-        First step that collects, counted from 0; by default 0, or the first after the tuning of
-        sgld. `inner` should have converged by then, unless ``init=`` of `run` starts it from
+        First step that collects a point, counted from 0; by default the first after the tuning of
+        sgld, half-way through warm-up for SGD (on the command line 0 with --init), 0 for an `inner`
+        method. The path should have converged by then, unless ``init=`` of `run` starts it from
         converged draws.
     scale
         Factor s of the covariance. Code that omits the factors 1/2 has a scale of s / 2, such as
         that of Wilson and Izmailov, where it is 0.5.
+    fgsm_epsilon
+        With a learning rate, also train on adversarial inputs, as in :func:`bnn_ppl.descent`: the
+        perturbation of each input, in the units of x. 0 for none.
 
     Returns
     -------
     Method
-        The wrapped method. Its group ``fitted`` holds, in unconstrained space, the means
+        Its group ``fitted`` holds, in unconstrained space, the means
         (``<site>.loc``), :math:`\sqrt s\, \sigma` (``<site>.scale``) and ``num_collected``.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or the draws of `inner` are not the point that its steps
-        update, because it fits a distribution, stops early or averages.
+        If a number is out of range; the draws of `inner` are not the point that its steps update,
+        because it fits a distribution, stops early or averages; or an option of SGD comes without
+        it.
     """
     check_arguments(posterior=posterior)
     _check(rank, collect_every, collect_from, scale)
-    if inner is None:
+    _check_path(inner, learning_rate, fgsm_epsilon)
+    if inner is None and learning_rate is None:
         return _along_sgld(posterior, rank, collect_every, collect_from, scale)
+    if learning_rate is not None:
+        inner = _sgd(posterior, learning_rate, fgsm_epsilon)
+    assert inner is not None
     _check_inner(inner)
-    return _collecting(posterior, inner, rank, collect_every, collect_from or 0, scale)
+    method = _collecting(posterior, inner, rank, collect_every, collect_from or 0, scale)
+    if learning_rate is not None and collect_from is None:
+        return _from_half_of_warmup(method)
+    return method
 
 
 def _collecting(
@@ -224,86 +266,18 @@ def _parameters(moments: CollectedMoments, point: Tree, scale: float) -> dict[st
     }
 
 
-def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect along SGD from half-way through warm-up, or from step 0 if it starts from draws."""
-    start = options.get("collect_from")
-    if start is None and options.get("learning_rate") is not None:
-        start = 0 if running.get("init") is not None else (running["num_warmup"] or 0) // 2
-    if start is not None and not running["thin"] and start >= max(1, running["num_warmup"]):
-        raise ValueError(
-            f"got collect_from={start} with num_warmup={running['num_warmup']}, expected less than "
-            "num_warmup, or no point is collected: lower collect_from or raise num_warmup"
-        )
-    return options | {"collect_from": start}
+def _sgd(posterior: Posterior, rate: float | Schedule, fgsm_epsilon: float) -> Method:
+    method = descent(posterior, optax.sgd(rate, momentum=0.9), fgsm_epsilon=fgsm_epsilon)
+    known = {"optimizer": "sgd", "learning_rate": named(rate)}
+    return method._replace(settings={**method.settings, **known})
 
 
-@describe(
-    name="swag",
-    gives="a Gaussian along a path; several chains are MultiSWAG",
-    cost="a gradient on a minibatch",
-    bias="one Gaussian about each mode",
-    length="a mode, the tuning of sgld, 100 points of its path, 100 draws",
-    kind="fit",
-    stochastic_gradients=True,
-    takes_batch_statistics=True,
-    counts=FITTED,
-    complete=_half_of_warmup,
-)
-def swag_along_path(
-    posterior: Posterior,
-    *,
-    learning_rate: float | Schedule | None = None,
-    rank: int = 20,
-    collect_every: int | None = None,
-    collect_from: int | None = None,
-    scale: float = 1.0,
-    fgsm_epsilon: float = 0.0,
-) -> Method:
-    """SWA-Gaussian: a Gaussian fitted to the path of a stochastic-gradient method.
+def _from_half_of_warmup(method: Method) -> Method:
+    def begin(state: SwagState, num_warmup: jax.Array) -> SwagState:
+        return state._replace(collect_from=jnp.asarray(num_warmup // 2, int))
 
-    By default the path is that of :func:`bnn_ppl.sgld`, which tunes itself and samples the
-    posterior; with a given learning rate it is that of SGD with momentum 0.9, as published.
-
-    Parameters
-    ----------
-    posterior
-        Posterior to approximate.
-    learning_rate
-        Learning rate of SGD, a number or a schedule. None: the path of sgld, started at a mode.
-    rank
-        Number of deviations from the mean that are stored: the rank of the low-rank half of the
-        covariance, at least 2; 0 for a diagonal covariance.
-    collect_every
-        Number of steps between collected points; by default an epoch of SGD, or up to 60 steps of
-        sgld.
-    collect_from
-        First step that collects a point; by default the first after the tuning of sgld; for SGD
-        half-way through warm-up, or 0 if the run starts from the draws of another run.
-    scale
-        Factor of the covariance.
-    fgsm_epsilon
-        With SGD, also train on adversarial inputs, as in :func:`bnn_ppl.descent`: the perturbation
-        of each input, in the units of x. 0 for none.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range, or adversarial inputs come without a learning rate.
-    """
-    if learning_rate is None:
-        if fgsm_epsilon:
-            raise ValueError(
-                f"got fgsm_epsilon={fgsm_epsilon} without learning_rate, expected both: sgld, "
-                "whose path it is otherwise, samples the posterior of the rows as they are"
-            )
-        return _along_sgld(posterior, rank, collect_every, collect_from, scale)
-    inner = descent(posterior, optax.sgd(learning_rate, momentum=0.9), fgsm_epsilon=fgsm_epsilon)
-    known = {"optimizer": "sgd", "learning_rate": named(learning_rate)}
-    inner = inner._replace(settings={**inner.settings, **known})
-    first = collect_from or 0
-    return swag(
-        posterior, inner, rank, collect_every=collect_every, collect_from=first, scale=scale
-    )
+    settings = {**method.settings, "collect_from": "half of warm-up"}
+    return method._replace(begin=begin, settings=settings)
 
 
 def _along_sgld(
@@ -384,6 +358,22 @@ def _check_inner(inner: Method) -> None:
             f"got {inner.settings.get('method', 'a method')} {what} as inner, expected a method "
             "whose draw is the point that its steps update: use descent or sgld, without early "
             "stopping or averaging"
+        )
+
+
+def _check_path(
+    inner: Method | None, learning_rate: float | Schedule | None, fgsm_epsilon: float
+) -> None:
+    """Refuse options of SGD for a path of another method."""
+    if inner is not None and (learning_rate is not None or fgsm_epsilon):
+        given = "fgsm_epsilon" if learning_rate is None else "learning_rate"
+        raise ValueError(f"got inner and {given}, expected one of them: give {given} to inner")
+    if learning_rate is not None:
+        check_rate("learning_rate", learning_rate)
+    elif fgsm_epsilon:
+        raise ValueError(
+            f"got fgsm_epsilon={fgsm_epsilon} without learning_rate, expected both: sgld, whose "
+            "path it is otherwise, samples the posterior of the rows as they are"
         )
 
 

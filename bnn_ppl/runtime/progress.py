@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import jax
+import numpy as np
 from tqdm.auto import tqdm
 
 Show = bool | Literal["json"]  # as `progress` of :func:`bnn_ppl.run`
@@ -25,6 +26,19 @@ _LEAST_BAR = 10  # characters
 _LONGEST_PHASE = 24
 
 _names: list[str] = []  # of :func:`phases_named`, the innermost last
+
+
+_MOST_WRITTEN_OUT = 10**9  # from which on a number is easier to read with an exponent
+
+
+def in_words(value: Any, digits: int = 3) -> str:
+    """Write a number for people, to so many digits: counts and large numbers are written out."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        return str(value)
+    size = abs(float(value))
+    if isinstance(value, int | np.integer) or 10**digits - 0.5 <= size < _MOST_WRITTEN_OUT:
+        return f"{value:,.0f}"
+    return f"{value:,.{digits}g}"
 
 
 @contextmanager
@@ -108,9 +122,9 @@ def _in_width(
     clock, speed = tqdm.format_interval(elapsed), []
     if rate and done < total:
         clock += f"<{tqdm.format_interval((total - done) / rate)}"
-        speed = [f"{rate:.3g}/s"]
+        speed = [f"{in_words(rate)}/s"]
     count, facts = _counted(done, total, facts)
-    known = [f"{name}={_short(value)}" for name, value in facts.items()]
+    known = [f"{name}={in_words(value)}" for name, value in facts.items()]
     room = math.inf if width is None else width - len(left) - _LEAST_BAR
     right = "|"
     for text in (count, f"[{clock}]", *known, *speed):
@@ -175,9 +189,9 @@ def _lines(style: str, total: int) -> Report:
             line = phase
         else:
             count, others = _counted(done, total, facts)
-            shown = [f"{name} {_short(value)}" for name, value in others.items()]
+            shown = [f"{name} {in_words(value)}" for name, value in others.items()]
             if rate and left is not None and not ends:
-                shown = [f"{rate:.3g}/s", f"{tqdm.format_interval(left)} left", *shown]
+                shown = [f"{in_words(rate)}/s", f"{tqdm.format_interval(left)} left", *shown]
             line = ", ".join([f"{phase} {count}", *shown])
         print(line, file=sys.stderr, flush=True)
 
@@ -187,7 +201,7 @@ def _lines(style: str, total: int) -> Report:
 def _counted(done: int, total: int, facts: Facts) -> tuple[str, Facts]:
     """Give the steps done, or after how many training ended by itself, and the other facts."""
     if "ended_after" not in facts:
-        return f"{done}/{total}", facts
+        return f"{done:,}/{total:,}", facts
     others = dict(facts)
     after, most = others.pop("ended_after"), others.pop("most_steps")
     return f"ended after {after:,} of at most {most:,} steps", others
@@ -195,10 +209,6 @@ def _counted(done: int, total: int, facts: Facts) -> tuple[str, Facts]:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _in_terminal() -> bool:

@@ -168,8 +168,8 @@ def _shown(
         facts["acceptance"] = float(stats["acceptance_rate"].mean())
     if "diverging" in stats and "done" not in stats:  # of samplers
         facts["divergences"] = done.divergences
-    if "lp" in stats and not ended:  # steps after the end compute none
-        facts["lp"] = float(stats["lp"][:, -1].mean())
+    if "lp" in stats and (computed := _is_computed(stats)).any():
+        facts["lp"] = float(stats["lp"][computed, -1].mean())
     if "step_size" in stats:
         facts["step_size"] = float(stats["step_size"][:, -1].mean())
     if done.draws:
@@ -177,3 +177,12 @@ def _shown(
     if recorder.bytes_on_disk:
         facts["disk_MB"] = round(recorder.bytes_on_disk / 1e6, 1)
     return facts
+
+
+def _is_computed(stats: dict[str, np.ndarray]) -> np.ndarray:
+    """Whether the last step of each chain computed ``lp``, which may be NaN where it diverged.
+
+    Probes of a gradient compute none, nor do the steps after a chain's training has ended.
+    """
+    last = {name: stats[name][:, -1] for name in ("lp", "diverging", "n_steps") if name in stats}
+    return (last.get("n_steps", 1) != 0) & (np.isfinite(last["lp"]) | last.get("diverging", False))

@@ -239,14 +239,14 @@ def _report(goal: Goal, reached: Reached, done: Progress, progress: bool | Liter
 def _unmet(goal: Goal, reached: Reached, done: Progress) -> str:
     if not reached.finite:
         return (
-            f"until is not met: predictions of the {done.draws} draws are not all finite, which "
+            f"until is not met: predictions of the {done.draws:,} draws are not all finite, which "
             "more draws cannot fix: take shorter steps"
         )
     return f"until is not met: {_said(goal, reached, done)}"
 
 
 def _said(goal: Goal, reached: Reached, done: Progress) -> str:
-    parts = [f"after {done.draws} draws"]
+    parts = [f"after {done.draws:,} draws"]
     if goal.rhat is not None:
         parts.append(f"R-hat of predictions {reached.rhat:.3f} (at most {goal.rhat:g} asked for)")
     if goal.ess is not None:

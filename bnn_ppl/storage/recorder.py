@@ -104,7 +104,7 @@ class Memory:
         """Say what an interrupted run keeps."""
         if done.draws:
             planned = self._layout.num_draws
-            print(f"stopped: {done.draws} of {planned} draws are kept", file=sys.stderr)
+            print(f"stopped: {done.draws:,} of {planned:,} draws are kept", file=sys.stderr)
 
     def so_far(self) -> "arviz.InferenceData | None":
         """Give the draws that were recorded, for an error that ends the run; None without any."""
@@ -333,8 +333,8 @@ class Folder:
     def stopped(self, done: Progress) -> None:
         """Say how to resume."""
         print(
-            f"stopped after {done.warmup} warm-up steps and {done.draws} of "
-            f"{self._layout.num_draws} draws, kept in {self._path}: the same call or command "
+            f"stopped after {done.warmup:,} warm-up steps and {done.draws:,} of "
+            f"{self._layout.num_draws:,} draws, kept in {self._path}: the same call or command "
             "resumes the run",
             file=sys.stderr,
         )
