@@ -102,7 +102,8 @@ def test_a_classifier_that_learnt_a_single_row_has_learnt_nothing():
     x[1, 1] = 1.0  # which is then right once more than the most frequent class
     draws = draws_of_arrays({"posterior": {"scale": np.linspace(0.9, 1.1, 200).reshape(4, 50)}})
     found = bnn.verdict(bnn.condition(softmax, (x, y)), draws)
-    assert found.text.startswith("NO BETTER THAN THE MOST FREQUENT CLASS (accuracy 0.34, its share")
+    assert "worse_than_mean" not in kinds(found) and "uninformative" in kinds(found)
+    assert "the inputs tell nothing about y" in found.text
 
 
 def test_a_rare_class_may_be_learnt_without_being_predicted():
@@ -351,7 +352,7 @@ def test_fits_say_how_training_ended(posterior):
     )
     found = bnn.verdict(posterior, fitted(training_ended=0))
     assert not found.converged and "ran out of steps (1,000)" in found.text
-    assert found.text.endswith("raise num_warmup")
+    assert "raise num_warmup; held-out rows tell whether that helps" in found.text
     rate = fitted(settings=json.dumps({"learning_rate": 0.01}))
     assert "1,000 steps at the given rate" in bnn.verdict(posterior, rate).text
 
@@ -373,7 +374,7 @@ def test_labels_may_lose_less_than_numbers(classes, loss, far):
     scales = {"posterior": {"scale": 3 + 0.01 * RNG.normal(size=(1, 50))}}
     attrs = {"draws_from": "gaussian", "thin": 0, "method": "mfvi", "training_ended": 1}
     draws = draws_of_arrays(scales, attrs | {"start_log_likelihood": fit + loss})
-    assert kinds(bnn.verdict(classes, draws)) == ["far_from_start"] * far
+    assert ("far_from_start" in kinds(bnn.verdict(classes, draws))) == far
 
 
 def test_members_that_differ_are_a_note(posterior):
@@ -411,7 +412,7 @@ def test_a_simplex_is_on_no_bound():
             numpyro.sample("y", dist.Normal(x @ weights, 0.1), obs=y)
 
     x = RNG.normal(size=(50, 3))
-    posterior = bnn.condition(mixed, (x, x.mean(1)))
+    posterior = bnn.condition(mixed, (x, x.mean(1) + 0.1 * RNG.normal(size=50)))
     weights = np.full((4, 100, 3), 1 / 3) + 0.02 * RNG.normal(size=(4, 100, 3))
     weights /= weights.sum(-1, keepdims=True)
     attrs = {"draws_from": "chain", "thin": 1, "method": "hmc"}
@@ -436,7 +437,7 @@ def test_a_noise_on_a_bound_of_its_prior_is_a_note(spread):
     side = "ceiling of 0.032" if "high" in spread else "floor of 0.03: the data are less noisy"
     assert f"noise is at its {side}" in found.text
     away = draws_of_arrays({"posterior": {"slope": slope, "noise": np.full(shape, 0.02)}})
-    assert "high" not in spread or not bnn.verdict(posterior, away).findings
+    assert "high" not in spread or "bound" not in kinds(bnn.verdict(posterior, away))
 
 
 def test_the_worst_comes_first_and_the_others_are_short(posterior):

@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy.stats import norm
 
 from bnn_ppl.analysis.agreement import LEAST_DRAWS
 from bnn_ppl.analysis.bounds import sites_on_bounds
 from bnn_ppl.analysis.evidence import gap
 from bnn_ppl.analysis.mixing import Mixing
-from bnn_ppl.analysis.training_rows import Seen, depends_on_x
+from bnn_ppl.analysis.training_rows import Seen
 from bnn_ppl.methods.shared.held_out_noise import noise_sites
 from bnn_ppl.model.posterior import Posterior
 
@@ -34,9 +33,6 @@ MOST_DIVERGENT = 0.01
 # loses whose sd is 2.5 times that of the residuals (log k + 1 / (2 k^2) - 1 / 2).
 MOST_LOSS = 0.5
 MOST_LOSS_OF_LABELS = 0.1  # for class labels: their probability falls by a tenth
-# What a classifier must gain over the class frequencies to have learnt anything: this much
-# accuracy, or this share of their deviance.
-_LEAST_LEARNT = 0.01
 FEW_MEMBERS_RHAT = 2.0  # of fits, above which a few of them do not show all that there are
 FAR_FROM_STANDARD = 30.0  # times the scale for which networks' priors and initialisers are made
 # Rows for each weight below which a fit takes noise for signal: least squares understates the noise
@@ -46,6 +42,13 @@ ROWS_A_WEIGHT = 5
 _ADVICE = {
     "exponent": "more particles (num_particles)",
     "swap_rejection_rate": "more draws, or more replicas (num_replicas)",
+}
+
+
+# What makes the steps shorter of methods that find their size by it.
+_SHORTENING = {
+    "target_acceptance": "raise target_acceptance",
+    "energy_error": "a smaller energy_error",
 }
 
 
@@ -71,72 +74,19 @@ def of_stops(draws: Any) -> Iterator[Finding]:
         )
 
 
-# --- predictions against y
+# --- predictions
 
 
-def of_values(posterior: Posterior, sample: Seen, sampled: bool) -> Iterator[Finding]:
-    """Find draws that are not finite, and predictions that are no better than without x."""
+def of_values(sample: Seen, draws: Any) -> Iterator[Finding]:
+    """Find draws that are not finite."""
     drawn = sample.center.shape[:2]
     finite = ~np.isnan(sample.log_prob.reshape(*drawn, -1)).any(2)
     finite &= np.isfinite(sample.center.reshape(*drawn, -1)).all(2) | (sample.kind == "log_prob")
     if not finite.all():
         yield Finding(
             "not_finite",
-            f"predictions are not finite in {finite.size - finite.sum()} of {finite.size} draws",
-            "shorter steps",
-        )
-        return
-    of_fit = "more steps (num_warmup), or another learning rate"
-    advice = "more warm-up, shorter steps, or start from a fit (init=)" if sampled else of_fit
-    if sample.kind == "mean" and sample.center.shape[2:] == sample.y.shape:
-        yield from _against_mean(posterior, sample, advice)
-    elif sample.kind == "probs" and sample.center.shape[2:-1] == sample.y.shape:
-        yield from _against_frequencies(posterior, sample, advice)
-
-
-def _against_mean(posterior: Posterior, sample: Seen, advice: str) -> Iterator[Finding]:
-    y, average = sample.y.astype(float), sample.y_average
-    rmse = np.sqrt(_over_rows(sample, (sample.mean - y) ** 2))
-    spread = np.sqrt(_over_rows(sample, (y - average) ** 2))
-    if not rmse >= spread > 0:
-        return
-    # The spread of y may be all that can be known of it.
-    sd = np.sqrt(np.average((y - average) ** 2, 0, sample.row_weights))
-    log_normal = norm.logpdf(y, average, np.maximum(sd, 1e-38))
-    better = _total(sample, sample.log_score) >= _total(sample, log_normal)
-    if better or not depends_on_x(posterior, sample.x):
-        return
-    yield Finding(
-        "worse_than_mean",
-        f"WORSE THAN PREDICTING THE TRAINING MEAN (RMSE {rmse:.3g}, sd of y {spread:.3g})",
-        advice,
-    )
-
-
-def _over_rows(sample: Seen, values: np.ndarray) -> float:
-    """Average values (row, ...) by how often the likelihood counts each row."""
-    return float(np.average(values.reshape(len(values), -1).mean(1), weights=sample.row_weights))
-
-
-def _total(sample: Seen, log_scores: np.ndarray) -> float:
-    """Average over rows the sum of the outputs' log scores."""
-    return _over_rows(sample, log_scores.reshape(len(log_scores), -1).sum(1))
-
-
-def _against_frequencies(posterior: Posterior, sample: Seen, advice: str) -> Iterator[Finding]:
-    """Compare with class frequencies; a rare class may be learnt without ever being predicted."""
-    frequency = sample.y_average
-    accuracy = _over_rows(sample, sample.mean.argmax(-1) == sample.y)
-    share = _over_rows(sample, sample.y == frequency.argmax())
-    log_score = _over_rows(sample, np.log(np.maximum(frequency, 1e-38))[sample.y])
-    no_better = _over_rows(sample, sample.log_score) < (1 - _LEAST_LEARNT) * log_score
-    no_better &= accuracy <= share + _LEAST_LEARNT
-    if share < 1 and no_better and depends_on_x(posterior, sample.x):
-        yield Finding(
-            "worse_than_mean",
-            f"NO BETTER THAN THE MOST FREQUENT CLASS (accuracy {accuracy:.2f}, its share "
-            f"{share:.2f})",
-            advice,
+            f"predictions are not finite in {(~finite).sum():,} of {finite.size:,} draws",
+            shorter_steps(draws),
         )
 
 
@@ -197,11 +147,11 @@ def of_chains(sample: Seen, draws: Any, mixes: Mixing) -> Iterator[Finding]:
     if num_draws < LEAST_DRAWS:
         yield Finding(
             "few_draws",
-            f"{num_draws * num_chains} draws are too few to judge convergence",
+            f"{num_draws * num_chains:,} draws are too few to judge convergence",
             f"at least {LEAST_DRAWS} from each of several chains",
         )
     elif not moves:
-        yield Finding("stuck", "no chain moves", "shorter steps, or more warm-up")
+        yield Finding("stuck", "no chain moves", f"{shorter_steps(draws)}, or more warm-up")
     elif mixes.rhat > MOST_RHAT and _met(draws).get("rhat", np.inf) > MOST_RHAT:
         who = "chains disagree" if num_chains > 1 else "the chain has not settled"
         yield Finding(
@@ -219,7 +169,7 @@ def of_chains(sample: Seen, draws: Any, mixes: Mixing) -> Iterator[Finding]:
     if moves and telling and mixes.ess < LEAST_ESS and not met:
         yield Finding(
             "few_independent",
-            f"only {mixes.ess:.0f} independent draws (ESS of {mixes.ess_of} at training rows, "
+            f"only {mixes.ess:,.0f} independent draws (ESS of {mixes.ess_of} at training rows, "
             f"expected {LEAST_ESS})",
             _advice(draws, "more draws, or more steps between them (thin)"),
         )
@@ -248,9 +198,20 @@ def _of_temperatures(draws: Any) -> Iterator[Finding]:
             yield Finding(
                 "temperature",
                 f"{kind} temperature {mean:.2f} instead of 1",
-                "shorter steps" + ("" if all_rows else ", or larger batches"),
+                shorter_steps(draws) + ("" if all_rows else ", or larger batches"),
             )
             return
+
+
+def shorter_steps(draws: Any) -> str:
+    """Say how steps are made shorter."""
+    settings = json.loads(draws.attrs.get("settings", "{}"))
+    found = settings.get("step_size") in (None, "found")
+    by = next((name for name in _SHORTENING if name in settings and found), "")
+    if not by:
+        rate = "learning_rate" in settings and "step_size" not in settings
+        by = f"a smaller {'learning_rate' if rate else 'step_size'}"
+    return f"shorter steps ({_SHORTENING.get(by, by)})"
 
 
 def of_divergences(draws: Any) -> Iterator[Finding]:
@@ -262,11 +223,8 @@ def of_divergences(draws: Any) -> Iterator[Finding]:
     count, whole = int(diverging.sum()), diverging.all(1)
     if not count:
         return
-    settings = json.loads(draws.attrs.get("settings", "{}"))
-    tuned = "target_acceptance" in settings and settings.get("step_size") is None
-    how = "raise target_acceptance" if tuned else "a smaller step_size"
     advice = (
-        f"shorter steps ({how}), priors that keep scales away from 0, or a non-centred model "
+        f"{shorter_steps(draws)}, priors that keep scales away from 0, or a non-centred model "
         "(docs/diagnosis.md)"
     )
     if whole.all():
@@ -280,7 +238,7 @@ def of_divergences(draws: Any) -> Iterator[Finding]:
         )
     else:
         kind = "divergences" if count / diverging.size > MOST_DIVERGENT else "some_divergences"
-        yield Finding(kind, f"{count} of {diverging.size} draws diverged", advice)
+        yield Finding(kind, f"{count:,} of {diverging.size:,} draws diverged", advice)
 
 
 # --- fits
@@ -293,7 +251,7 @@ def of_fits(sample: Seen, draws: Any, rhat: float) -> Iterator[Finding]:
             "unfinished",
             f"training ran out of steps ({draws.attrs['num_warmup']:,}) before its objective had "
             "stopped improving",
-            "raise num_warmup",
+            "raise num_warmup; held-out rows tell whether that helps (score_every=, held_out=)",
         )
     start, now = draws.attrs.get("start_log_likelihood"), float(np.mean(sample.log_score))
     most = MOST_LOSS_OF_LABELS if sample.kind == "probs" else MOST_LOSS
@@ -320,8 +278,8 @@ def of_few_rows(posterior: Posterior, draws: Any) -> Iterator[Finding]:
     ):
         yield Finding(
             "narrow",
-            f"a fit of {posterior.num_weights} weights to {posterior.num_rows} rows understates "
-            "the noise: intervals may be too narrow",
+            f"a fit of {posterior.num_weights:,} weights to {posterior.num_rows:,} rows "
+            "understates the noise: intervals may be too narrow",
             "use hmc or sghmc",
         )
 

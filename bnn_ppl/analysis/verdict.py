@@ -18,9 +18,11 @@ from bnn_ppl.analysis.findings import (
     of_values,
     scale_advice,
 )
+from bnn_ppl.analysis.left_out import left_out
 from bnn_ppl.analysis.mixing import Mixing, mixing_of
 from bnn_ppl.analysis.predictives import predicting
-from bnn_ppl.analysis.training_rows import seen
+from bnn_ppl.analysis.training_rows import Seen, seen
+from bnn_ppl.analysis.without_inputs import of_confidence, of_inputs
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 _NOTES = (
     "stopped_drawing",
+    "uninformative",
+    "unsure",
+    "too_sure",
     "some_divergences",
     "members",
     "narrow",
@@ -42,9 +47,13 @@ _WORST_FIRST = (
     "stopped",
     "tempered",
     *_OF_SCALE,
+    "overfits",
     *("lag", "few_draws", "temperature", "far_from_start", "unfinished", "few_independent"),
     *_NOTES,
 )
+
+# Which say nothing against the draws.
+_OF_PREDICTIONS = ("worse_than_mean", "overfits")
 
 
 class Verdict(NamedTuple):
@@ -99,26 +108,71 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     others = (sample.sd, sample.log_prob) if sampled else ()
     mixes = mixing_of(sample.center, *others) if several else Mixing(np.nan, np.nan)
     found = [*of_stops(draws), *of_tempering(draws)]
-    found += [*of_values(posterior, sample, sampled), *of_divergences(draws)]
+    found += [*of_values(sample, draws), *of_divergences(draws)]
     if "not_finite" not in {finding.kind for finding in found}:
         found += of_chains(sample, draws, mixes) if sampled else of_fits(sample, draws, mixes.rhat)
+        found += _of_predictions(posterior, draws, sample, found)
         found += [] if sampled else of_few_rows(posterior, draws)
         found += of_bounds(posterior, sample)
+        if sample.kind == "mean" and "bound" in {finding.kind for finding in found}:  # says why
+            found = [finding for finding in found if finding.kind != "unsure"]
     advice = scale_advice(sample)
     if advice is not None:
         found = [f._replace(advice=advice) if f.kind in _OF_SCALE else f for f in found]
     found.sort(key=lambda finding: _WORST_FIRST.index(finding.kind))
     converged = all(finding.kind in _NOTES for finding in found)
     good = _good_chains(draws, mixes) if sampled else _good_fits(draws)
-    return Verdict(converged, _in_words(found, good if converged else None), tuple(found))
+    if converged:
+        notes = (f"{note.text} ({note.advice})" for note in found)
+        return Verdict(True, "; note: ".join([good, *notes]), tuple(found))
+    agree = sampled and all(each.kind in (*_NOTES, *_OF_PREDICTIONS) for each in found)
+    as_it_is = f"; the draws are those of the posterior: {_agreement(mixes)}" if agree else ""
+    return Verdict(False, _in_words(found) + as_it_is, tuple(found))
 
 
-def _in_words(found: list[Finding], good: str | None) -> str:
-    if good is not None:
-        return "; note: ".join([good, *(f"{note.text} ({note.advice})" for note in found)])
+def _of_predictions(
+    posterior: Posterior, draws: Any, sample: Seen, found: list[Finding]
+) -> list[Finding]:
+    """Find what is wrong with predictions, given what is with the draws, and drop what it denies.
+
+    Draws of a sampler or of a Gaussian are spread as the posterior is, so that they tell of rows
+    left out; points are not.
+    """
+    drawn = draws.attrs.get("draws_from", "chain")
+    spread = drawn.endswith("gaussian") or (drawn == "chain" and draws.attrs.get("thin", 1) > 0)
+    left = left_out(sample, posterior.temperature) if spread else None
+    wrong = {finding.kind for finding in found} - {*_NOTES}
+    more = [*of_inputs(posterior, draws, sample, left, _to_learn(draws, wrong))]
+    if not wrong | {finding.kind for finding in more} - {*_NOTES}:
+        more += of_confidence(posterior, sample, left)
+    if "overfits" in {finding.kind for finding in more}:  # further training makes that worse
+        found[:] = [finding for finding in found if finding.kind != "unfinished"]
+    return more
+
+
+def _to_learn(draws: Any, wrong: set[str]) -> str:
+    """Say what to do if a run has not learnt what the inputs tell."""
+    settings = json.loads(draws.attrs.get("settings", "{}"))
+    if "unfinished" in wrong:
+        return "more steps (num_warmup)"
+    if isinstance(settings.get("learning_rate"), float | int):
+        return "another learning_rate, or none: one is then found"
+    if not wrong:  # as far as draws can tell
+        return "a wider prior, or start from another fit (init=)"
+    return "more warm-up, shorter steps, or start from a fit (init=)"
+
+
+def _in_words(found: list[Finding]) -> str:
     worst, *others = found
     also = "; also: " + ", ".join(finding.text for finding in others) if others else ""
     return f"{worst.text}: {worst.advice}{also}"
+
+
+def _agreement(mixes: Mixing) -> str:
+    return (
+        f"R-hat of predictions at training rows {mixes.rhat:.2f}, {mixes.ess:,.0f} independent "
+        "draws"
+    )
 
 
 def _good_chains(draws: Any, mixes: Mixing) -> str:
@@ -129,10 +183,7 @@ def _good_chains(draws: Any, mixes: Mixing) -> str:
         evidence = f"; log evidence {evidence_in_words(draws)}"
     alone = draws.posterior.sizes["chain"] == 1
     of_one = " from one chain (num_chains=4 shows whether others agree)" if alone else ""
-    return (
-        f"converged: R-hat of predictions at training rows {mixes.rhat:.2f}, {mixes.ess:.0f} "
-        f"independent draws{of_one}{evidence}{bias}"
-    )
+    return f"converged: {_agreement(mixes)}{of_one}{evidence}{bias}"
 
 
 def _good_fits(draws: Any) -> str:

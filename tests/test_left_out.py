@@ -1,0 +1,74 @@
+"""Rows left out, by importance weights, against the posteriors without them."""
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl.analysis.left_out import held_out, left_out, p_of_independence
+from bnn_ppl.analysis.training_rows import seen
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
+
+RNG = np.random.default_rng(0)
+
+
+def slopes(x, y=None):
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(x @ weights, 0.5), obs=y)
+
+
+def gaussian(x, y, temperature=1.0):
+    """Mean and covariance of the posterior of the weights."""
+    precision = (np.eye(x.shape[1]) + x.T @ x / 0.25) / temperature
+    covariance = np.linalg.inv(precision)
+    return covariance @ x.T @ y / 0.25 / temperature, covariance
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_rows_are_predicted_as_by_the_posterior_without_them(temperature):
+    x = RNG.normal(size=(30, 3))
+    y = x.sum(1) + 0.5 * RNG.normal(size=30)
+    weights = RNG.multivariate_normal(*gaussian(x, y, temperature), size=(4, 500))
+    draws = draws_of_arrays({"posterior": {"weights": weights}})
+    sample = seen(bnn.condition(slopes, (x, y), temperature=temperature), draws)
+    found = left_out(sample, temperature)
+    others = [np.arange(30) != row for row in range(30)]
+    exact = [gaussian(x[rows], y[rows], temperature) for rows in others]
+    mean = np.array([x[row] @ each for row, (each, _) in enumerate(exact)])
+    variance = np.array([0.25 + x[row] @ each @ x[row] for row, (_, each) in enumerate(exact)])
+    score = -0.5 * ((y - mean) ** 2 / variance + np.log(2 * np.pi * variance))
+    np.testing.assert_allclose(found.log_score.mean(), score.mean(), atol=0.02)
+    assert sample.log_score.mean() > score.mean() + 0.03  # what the rows themselves say
+    np.testing.assert_allclose(found.center, mean, atol=0.1)
+    np.testing.assert_allclose(found.variance, variance, rtol=0.1)
+
+
+def test_few_draws_tell_nothing_of_rows_left_out():
+    draws = draws_of_arrays({"posterior": {"weights": np.zeros((4, 20, 3))}})
+    x = RNG.normal(size=(9, 3))
+    assert left_out(seen(bnn.condition(slopes, (x, x[:, 0])), draws), 1.0) is None
+
+
+def test_independence_is_rarely_denied_and_dependence_found():
+    x = [RNG.normal(size=(60, 5)), np.ones((60, 1))]
+    coins = (RNG.random((200, 60)) < 0.3).astype(int)
+    assert np.mean([p_of_independence(x, each, True) < 0.05 for each in coins]) < 0.1
+    assert p_of_independence(x, np.digitize(x[0][:, 0], [-1, 1]), True) < 0.01
+    assert p_of_independence(x, np.abs(x[0][:, :2]), False) < 0.01
+    assert p_of_independence([np.ones((60, 1))], coins[0], True) == 1
+
+
+def test_scores_of_held_out_rows_are_read_back():
+    scores = np.array([[np.nan, 3.0, 1.0, 2.0], [np.nan, 3.0, 2.0, 2.0]])
+    draws = {"warmup_sample_stats": _group(scores)}
+    assert held_out(draws) == (2.0, 1.5, 30)
+    assert held_out({}) is None and held_out({"warmup_sample_stats": _group(scores[:, :1])}) is None
+
+
+def _group(scores):
+    import xarray
+
+    steps = 10 * np.arange(1, scores.shape[1] + 1) - 1
+    return xarray.Dataset({"held_out_nll": (("chain", "step"), scores)}, {"step": steps})
