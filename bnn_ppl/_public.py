@@ -34,6 +34,7 @@ from bnn_ppl.model.network import random_network
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness import adversarial, corruptions, shift
 from bnn_ppl.runtime.programs import cache_compiled_programs
+from bnn_ppl.runtime.warned import VerdictWarning
 from bnn_ppl.sampling.gp_prior import gp_prior
 from bnn_ppl.sampling.plan import plan
 from bnn_ppl.sampling.points import fit_points
@@ -59,6 +60,7 @@ __all__ = [
     "Method",
     "Posterior",
     "Verdict",
+    "VerdictWarning",
     "adversarial",
     "augmentation",
     "cache_compiled_programs",

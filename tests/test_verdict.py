@@ -1,6 +1,7 @@
 """The line that a run ends with: each thing that can be wrong, and where it is said."""
 
 import json
+import warnings
 from functools import partial
 
 import jax
@@ -469,17 +470,23 @@ def short(posterior, method, **options):
 @pytest.mark.filterwarnings("error:Explicitly requested dtype")  # by jax 0.11 and later
 def test_run_says_it_once_and_keeps_it_with_the_draws(posterior, capsys, tmp_path, verdicts):
     sample = partial(short, posterior, bnn.hmc(posterior), num_warmup=100)
-    draws = sample(progress=True, folder=tmp_path)
+    with pytest.warns(bnn.VerdictWarning) as caught:
+        draws = sample(progress=True, folder=tmp_path)
     text = draws.attrs["verdict"]
     assert draws.attrs["converged"] == 0 and "independent draws" in text
-    assert capsys.readouterr().err.count(text) == 1
+    assert [str(each.message) for each in caught] == [text] and caught[0].filename == __file__
+    assert text not in capsys.readouterr().err  # where the warning is shown besides
     loaded = bnn.diagnostics.load(tmp_path)
     assert loaded.attrs["verdict"] == text and loaded.attrs["converged"] == 0
-    again = sample(progress="json", folder=tmp_path)
+    with pytest.warns(bnn.VerdictWarning):
+        again = sample(progress="json", folder=tmp_path)
     assert again.attrs["verdict"] == text
     told = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert told == {"phase": "ended", "verdict": text, "converged": 0}
-    longer = sample(folder=tmp_path, num_draws=300)
+    with pytest.warns(bnn.VerdictWarning):
+        sample(progress=False, folder=tmp_path)
+    with warnings.catch_warnings(action="error", category=bnn.VerdictWarning):
+        longer = sample(folder=tmp_path, num_draws=300)
     assert longer.attrs["converged"] == 1 and not capsys.readouterr().err
     assert bnn.diagnostics.load(tmp_path).attrs["verdict"] == longer.attrs["verdict"]
     quiet = sample(progress=True, verdict=False)

@@ -2,6 +2,7 @@
 
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -155,8 +156,9 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
             run.posterior, draws, test, report=partial(report, "predicting", 0)
         )
     print(results_table(run.problem, run.to_score, draws, prediction, functions, run.rows))
-    if "verdict" in draws.attrs and (jax.process_count() > 1 or show is not True):
-        print(f"{draws.attrs['verdict']}\n")  # which `run` has not said yet
+    told = show is True and draws.attrs.get("converged") != 0  # by `run`
+    if "verdict" in draws.attrs and (jax.process_count() > 1 or not told):
+        print(f"{draws.attrs['verdict']}\n")
     figure = bnn.plots.report(
         draws,
         bnn.diagnostics.rhat(functions),
@@ -190,7 +192,8 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
     if new:
         write_problem(folder, settings)
     try:
-        draws = sample(folder=folder)
+        with warnings.catch_warnings(action="ignore", category=bnn.VerdictWarning):  # printed below
+            draws = sample(folder=folder)
         if jax.process_index() == 0:
             write_problem(folder, settings)  # which may have been damaged
         return draws

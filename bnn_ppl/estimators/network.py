@@ -118,7 +118,8 @@ class BayesianNetwork(BaseEstimator):
         method = self._method()
         running = self._running(method)
         running |= {"max_minutes": minutes_left(self.max_minutes, began)}
-        self.draws_ = bnn.run(key, self.posterior_, method, **running)
+        with warnings.catch_warnings(action="ignore", category=bnn.VerdictWarning):
+            self.draws_ = bnn.run(key, self.posterior_, method, **running)
         self.verdict_ = self.draws_.attrs.get("verdict", "")
         if self.draws_.attrs.get("converged") == 0:
             warnings.warn(self.verdict_, ConvergenceWarning, stacklevel=3)

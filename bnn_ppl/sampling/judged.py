@@ -17,6 +17,7 @@ from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.devices import products_in, to_host
 from bnn_ppl.runtime.programs import compiled_once
+from bnn_ppl.runtime.warned import VerdictWarning, warn
 
 if TYPE_CHECKING:
     import arviz
@@ -40,11 +41,14 @@ def judged(posterior: Posterior, draws: "arviz.InferenceData") -> dict[str, Any]
 
 
 def tell(facts: dict[str, Any], progress: bool | Literal["json"]) -> None:
-    """Tell the verdict as a run tells its progress."""
+    """Tell the verdict as a run tells its progress; warn of one that is a failure in any case."""
+    failed = facts.get("converged") == 0
     if progress == "json":
         line = {"phase": "ended"} | {name: facts.get(name) for name in _FACTS}
         print(json.dumps(line), file=sys.stderr, flush=True)
-    elif progress:
+    if failed:  # not printed besides
+        warn(facts["verdict"], VerdictWarning)
+    elif progress is True:
         print(facts["verdict"], file=sys.stderr, flush=True)
 
 

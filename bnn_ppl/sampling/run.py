@@ -181,6 +181,12 @@ def run(
         If `max_minutes` pass before the first draw and there is no fit to draw from: in the warm-up
         of a sampler that starts from the prior. With `folder` the same call resumes the run.
 
+    Warns
+    -----
+    VerdictWarning
+        If the verdict is that the draws are not to be used as they are, whatever `progress` says;
+        its text is the verdict, which is then not printed besides.
+
     Notes
     -----
     A run that is stopped before its first draw gives what it has reached. A distribution or point
