@@ -266,7 +266,7 @@ def test_what_holds_for_the_rows_alone_is_said_of_draws_that_are_right():
     posterior, draws = drawn_from(partial(logistic, width=10.0), (x, y))
     found = bnn.verdict(posterior, draws)
     assert not found.converged and kinds(posterior, draws)[0] == "overfits"
-    assert "; the draws are those of the posterior: R-hat" in found.text
+    assert "; the draws have converged: R-hat" in found.text
     assert told(posterior, draws, "overfits").startswith("a narrower prior")
     narrow, fewer = drawn_from(partial(logistic, width=0.1), (x, y))
     assert "overfits" not in kinds(narrow, fewer)

@@ -43,7 +43,7 @@ def left_out(sample: Seen, temperature: float) -> LeftOut | None:
     weights = np.exp(log_weights)
 
     def averaged(values: Array) -> Array:
-        each = values.reshape(num_draws, num_rows, -1).astype(float)
+        each = values.reshape(num_draws, num_rows, -1)
         return np.einsum("dr,dro->ro", weights, each).reshape(values.shape[2:])
 
     center, variance = averaged(sample.center), None

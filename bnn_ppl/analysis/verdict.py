@@ -52,9 +52,6 @@ _WORST_FIRST = (
     *_NOTES,
 )
 
-# Which say nothing against the draws.
-_OF_PREDICTIONS = ("worse_than_mean", "overfits")
-
 
 class Verdict(NamedTuple):
     """Whether a run has converged, in a line, and what was found, worst first."""
@@ -86,8 +83,10 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
         of the predictions (for regressions, also of the standard deviations of y; and R-hat of its
         log density), by temperatures and by divergences; fits by whether their objective stopped
         improving and how far they fit the data below the point they started from; all by whether
-        they predict better than no network. Members of an ensemble that differ, sites on a bound
-        of their prior and single divergences are notes: they leave ``converged`` True.
+        they predict better than no network: rows they were trained on and, as far as the run can
+        tell, rows left out. Inputs that tell nothing about y, predictions far less or far more sure
+        than right, members of an ensemble that differ, sites on a bound of their prior and single
+        divergences are notes: they leave ``converged`` True.
 
     Raises
     ------
@@ -125,9 +124,9 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     if converged:
         notes = (f"{note.text} ({note.advice})" for note in found)
         return Verdict(True, "; note: ".join([good, *notes]), tuple(found))
-    agree = sampled and all(each.kind in (*_NOTES, *_OF_PREDICTIONS) for each in found)
-    as_it_is = f"; the draws are those of the posterior: {_agreement(mixes)}" if agree else ""
-    return Verdict(False, _in_words(found) + as_it_is, tuple(found))
+    right = sampled and all(each.kind in (*_NOTES, "overfits") for each in found)
+    of_draws = f"; the draws have converged: {_agreement(mixes)}" if right else ""
+    return Verdict(False, _in_words(found) + of_draws, tuple(found))
 
 
 def _of_predictions(
@@ -157,7 +156,7 @@ def _to_learn(draws: Any, wrong: set[str]) -> str:
         return "more steps (num_warmup)"
     if isinstance(settings.get("learning_rate"), float | int):
         return "another learning_rate, or none: one is then found"
-    if not wrong:  # as far as draws can tell
+    if not wrong or draws.attrs.get("draws_from", "chain") != "chain":
         return "a wider prior, or start from another fit (init=)"
     return "more warm-up, shorter steps, or start from a fit (init=)"
 
