@@ -381,15 +381,17 @@ def test_progress_is_a_bar_in_a_terminal(posterior, capsys, monkeypatch):
     assert "acceptance=" in shown and "16/16" in shown and "step_size=" in shown
 
 
-def test_divergences_are_told_at_the_end(posterior, capsys, verdicts):
+def test_divergences_are_told_at_the_end(posterior, verdicts):
     unstable = bnn.hmc(posterior, step_size=100.0, trajectory_length=300.0)
-    draws = bnn.run(jax.random.key(0), posterior, unstable, num_chains=2, num_draws=3)
+    with pytest.warns(bnn.VerdictWarning) as caught:
+        draws = bnn.run(jax.random.key(0), posterior, unstable, num_chains=2, num_draws=3)
     count = int(draws.sample_stats["diverging"].sum())
     assert count > 0
-    told = capsys.readouterr().err.splitlines()[-1]
+    told = str(caught[-1].message)
     assert "diverge" in told and (count < 6 or told.startswith("all chains diverge"))
-    short(posterior, progress=True)
-    assert "diverge" not in capsys.readouterr().err.splitlines()[-1]
+    with pytest.warns(bnn.VerdictWarning, match="independent draws|disagree"):
+        draws = short(posterior)
+    assert "diverge" not in draws.attrs["verdict"]
 
 
 def test_progress_is_json_for_machines(posterior, capsys, tmp_path):
