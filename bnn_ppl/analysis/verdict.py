@@ -42,12 +42,14 @@ _NOTES = (
     "bound",
 )  # which do not keep a run from having converged
 # Often due to data of another scale than the prior's, which is then the first thing to mend.
-_OF_SCALE = ("not_finite", "worse_than_mean", "all_diverge", "divergences", "stuck", "disagree")
+_OF_SCALE = (
+    *("not_finite", "worse_than_mean", "all_diverge", "divergences", "stuck", "disagree"),
+    "overfits",
+)
 _WORST_FIRST = (
     "stopped",
     "tempered",
     *_OF_SCALE,
-    "overfits",
     *("lag", "few_draws", "temperature", "far_from_start", "unfinished", "few_independent"),
     *_NOTES,
 )
