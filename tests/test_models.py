@@ -247,9 +247,9 @@ REFUSED = {
         "got y from 0 to 2 at site 'y', expected from 0 to 0: give the network an output for each "
         "of the 3 classes, numbered from 0",
     ),
-    "classes from 1": (
-        lambda: bnn.condition(classifier(), (X, LABELS + 1)),
-        "got y from 1 to 3 at site 'y', expected from 0 to 2: number the classes from 0$",
+    "classes from 2": (
+        lambda: bnn.condition(classifier(), (X, LABELS + 2)),
+        "got y from 2 to 4 at site 'y', expected from 0 to 2: number the classes from 0$",
     ),
     "two outputs, one noise": (
         lambda: bnn.condition(regressor(0.1, num_outputs=2), (X, REAL)),

@@ -471,14 +471,13 @@ def test_a_fit_without_warm_up_is_refused(posterior):
         short(posterior, fitted_normal(), num_warmup=0, thin=0)
 
 
-def test_damaged_parameters_are_refused(posterior, tmp_path):
+def test_damaged_parameters_are_named_and_the_draws_still_open(posterior, tmp_path):
     short(posterior, fitted_normal(), num_warmup=2, thin=0, folder=tmp_path)
-    (tmp_path / "fitted-0.npz").write_bytes(b"PK nonsense")
-    with pytest.raises(ValueError, match=r"fitted-0.npz.*damaged"):
-        bnn.diagnostics.load(tmp_path)
-    (tmp_path / "fitted-0.npz").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"fitted-0.npz.*damaged"):
-        bnn.diagnostics.load(tmp_path)
+    for content in (b"PK nonsense", b""):
+        (tmp_path / "fitted-0.npz").write_bytes(content)
+        with pytest.warns(UserWarning, match=r"fitted-0.npz.*damaged"):
+            opened = bnn.diagnostics.load(tmp_path)
+        assert "posterior" in opened.groups() and "fitted" not in opened.groups()
 
 
 def test_parameters_of_an_earlier_end_do_not_stay(posterior, tmp_path):

@@ -154,7 +154,7 @@ def test_max_minutes_alone_stop_a_run_and_keep_its_draws(posterior, tmp_path, cl
     draws = sample(posterior, num_draws=1000, max_minutes=0.2)
     count = draws.posterior.sizes["draw"]
     assert 0 < count < 1000
-    assert f"stopped: {count} of 1000 draws are kept" in capsys.readouterr().err
+    assert f"stopped: {count} of 1,000 draws are kept" in capsys.readouterr().err
     assert_same(draws, sample(posterior, num_draws=count))
     part = sample(posterior, tmp_path, num_draws=100, max_minutes=0.2)
     assert part.posterior.sizes["draw"] < 100

@@ -74,7 +74,7 @@ def whole_numbers(y: np.ndarray) -> np.ndarray:
     """Give truth values, and floats that are whole, as integers; anything else as it is."""
     if y.dtype.kind == "b":
         return y.astype(np.int32)
-    if y.dtype.kind == "f" and (y == np.rint(y)).all():
+    if y.dtype.kind == "f" and (y == np.rint(y)).all() and (np.abs(y) < 2.0**53).all():
         return y.astype(np.int64)
     return y
 
