@@ -104,7 +104,7 @@ def open_writer(folder: str | Path, num_draws: int) -> ZarrWriter:
         if "shape" not in node:
             continue
         chunks[name] = chunks_of(path / name, node, run)
-        if "draw" not in node.get("dimension_names", ()) or jax.process_index():
+        if "draw" not in (node.get("dimension_names") or ()) or jax.process_index():
             continue
         length = max(num_draws, node["shape"][_draw_axis(node)])
         whole = json.dumps(_with_draws(node, length)).encode()
