@@ -190,7 +190,7 @@ def _is_index(metadata: JSON, name: str) -> bool:
 
 
 def _dims(metadata: JSON, name: str) -> list[str]:
-    return nodes(metadata)[name].get("dimension_names") or ()
+    return nodes(metadata)[name].get("dimension_names") or []
 
 
 # --- checks
