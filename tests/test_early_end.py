@@ -321,11 +321,11 @@ def test_killed_at_random_instants_of_all_phases_it_goes_on_to_the_same_draws(na
 @pytest.mark.parametrize("kind", ["truncated", "empty", "flipped", "another"])
 def test_a_damaged_state_of_a_fit_begins_that_fit_again(kind, posterior, tmp_path):
     stopped_at(posterior, 2, CHAIN_FROM_FITS, tmp_path)
-    (file,) = (tmp_path / "before" / "start-start").glob("state-*.bin")
-    content = file.read_bytes()
-    bad = {"truncated": content[:-1], "empty": b"", "another": content + content}
-    bad["flipped"] = bytes([content[0] ^ 1]) + content[1:]
-    file.write_bytes(bad[kind])
+    for file in (tmp_path / "before" / "start-start").glob("state-*.bin"):
+        content = file.read_bytes()
+        bad = {"truncated": content[:-1], "empty": b"", "another": content + content}
+        bad["flipped"] = bytes([content[0] ^ 1]) + content[1:]
+        file.write_bytes(bad[kind])
     with pytest.warns(UserWarning, match="state-.*this phase begins again"):
         draws = sample(posterior, CHAIN_FROM_FITS, tmp_path)
     assert_same(draws, sample(posterior, CHAIN_FROM_FITS))

@@ -55,7 +55,7 @@ def searches(monkeypatch):
     """Find `FOUND` without training: what was searched with."""
     made = []
 
-    def scale_of(key, posterior_at, start):
+    def scale_of(key, posterior_at, start, **limits):
         made.append(posterior_at)
         return FOUND
 

@@ -179,7 +179,7 @@ def read_state(folder: Path, header: JSON, like: Tree, num_chains: int) -> Tree:
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     names = {name for name, *_ in header["arrays"]}
     stored = [leaf for leaf in leaves if jax.tree_util.keystr(leaf[0]) in names]
-    if not stored or _arrays(stored) != header["arrays"]:
+    if _arrays(stored) != header["arrays"]:
         raise damaged(folder / STATE, "its arrays are not those of this method's state")
     num_each = num_chains // max(1, len(header["files"]))
     parts = [_read_leaves(folder, header, name, stored, num_each) for name in header["files"]]
