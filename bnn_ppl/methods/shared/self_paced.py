@@ -109,10 +109,10 @@ def self_paced(
         Other fields of :class:`Training`. ``prior``: ``state, batch -> scalar``, the prior's part
         of the objective, without which the rate is chosen by the objective alone. ``settled``:
         ``state -> state``, changes how it trains from the third of four falls of the rate on, or
-        from half the budget. ``held_out``: ``info -> scalar``, the mean log-likelihood of rows that
-        are not trained on before it has settled, NaN where a batch has none; it then decides when
-        the rate falls, and training goes back to its best state. Training that fits these rows
-        worse and worse does not settle but ends there. ``lengths``: :class:`Lengths`.
+        from half the budget. ``held_out``: a :class:`HeldOut`, the score of rows that it is not
+        trained on before it has settled. Whenever the rate falls, training goes back to the state
+        with the best score; training that overfits does not settle but ends there. ``lengths``:
+        :class:`Lengths`.
     """
     training = Training(update, objective, **more)
     fitted = method.fitted
