@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from flax import nnx
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 from targets import linear_regression
@@ -16,11 +17,12 @@ from targets import linear_regression
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.estimators import BayesianRegressor
-from bnn_ppl.methods.method import Method, usual_batch_size, usual_num_steps
+from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.shared.held_out_rows import HeldOut
 from bnn_ppl.methods.shared.rate_trials import RATES, usual_lengths
 from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.methods.shared.tuned_steps import slowed_gradient
+from bnn_ppl.methods.training_lengths import usual_batch_size, usual_num_steps
 from bnn_ppl.sampling import starting_method
 
 MINIBATCH_SAMPLERS = ["sgld", "sghmc", "sgnht", "csgld"]
@@ -270,16 +272,57 @@ def test_where_steps_are_costly_the_usual_rate_is_taken_at_once():
         data = rng.normal(size=(300, 8)), rng.integers(3, size=300)
         return bnn.condition(model, data)
 
-    assert usual_lengths(costly(4), 300) == (100, 500)
+    assert usual_lengths(costly(4), 300) == (100, 500, 1)
     posterior = costly(3_000)
-    assert usual_lengths(posterior, 300) == (0, 50)
-    assert usual_lengths(posterior, 300, of_adam=False) == (10, 50)
+    assert usual_lengths(posterior, 300) == (0, 50, 2)
+    assert usual_lengths(posterior, 300, of_adam=False) == (10, 50, 2)
     method = bnn.descent(posterior)
     state = method.init(jax.random.key(0), posterior.init(jax.random.key(0)), posterior.data)
     state = method.begin(state, jnp.asarray(10_000))
     state, info = method.step(jax.random.key(0), state, posterior.data)
     assert float(info["step_size"]) == pytest.approx(1e-3)
     assert np.isfinite(info["held_out_lp"])
+
+
+def test_where_steps_are_costly_the_draw_is_an_average_whose_recent_points_weigh_most():
+    posterior = convolutions(num_rows=200)
+    method = bnn.descent(posterior)
+    state = method.init(jax.random.key(0), posterior.init(jax.random.key(0)), posterior.data)
+    state = method.begin(state, jnp.asarray(10_000))
+    kernels = []
+    for key in jax.random.split(jax.random.key(1), 5):
+        state, _ = method.step(key, state, posterior.data)
+        kernels.append(np.ravel(state.inner.position["net.conv.kernel"]))
+    weights = np.array([np.prod(np.arange(step, step + 8.0)) for step in range(1, 6)])
+    drawn = method.draw(jax.random.key(0), state)["net.conv.kernel"]
+    expected = weights @ kernels / weights.sum()
+    np.testing.assert_allclose(np.ravel(drawn), expected, atol=1e-6)
+    assert np.abs(expected - kernels[-1]).max() > 1e-4
+
+
+@pytest.mark.parametrize(("num_rows", "size", "check"), [(1_000, 32, 31), (3_000, 64, 46)])
+def test_few_images_are_trained_on_in_small_batches_and_all_held_out_ones_checked(
+    num_rows, size, check
+):
+    posterior = convolutions(num_rows)
+    assert bnn.descent(posterior).counts.batch_size == size
+    assert usual_lengths(posterior, num_rows).check == check
+
+
+def convolutions(num_rows):
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.conv = nnx.Conv(1, 2, (3, 3), rngs=rngs)
+            self.out = nnx.Linear(32, 3, rngs=rngs)
+
+        def __call__(self, x):
+            return self.out(jnp.tanh(self.conv(x)).reshape(len(x), -1))
+
+    model = bnn.models.classifier(lambda rngs: Net(rngs), bnn.priors.normal(1.0))
+    rng = np.random.default_rng(0)
+    return bnn.condition(
+        model, (rng.normal(size=(num_rows, 4, 4, 1)), rng.integers(3, size=num_rows))
+    )
 
 
 def test_a_noise_that_depends_on_x_does_not_collapse_on_the_rows_it_is_trained_on():

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from bnn_ppl.methods.method import Method, usual_batch_size
+from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.shared.row_batches import random_batch
 from bnn_ppl.methods.shared.wrapped import of_inner
+from bnn_ppl.methods.training_lengths import usual_batch_size
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import recipe_of

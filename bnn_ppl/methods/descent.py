@@ -27,16 +27,17 @@ from bnn_ppl.methods.shared.held_out_noise import (
 )
 from bnn_ppl.methods.shared.held_out_rows import HeldOut
 from bnn_ppl.methods.shared.random import gaussian_like
-from bnn_ppl.methods.shared.rate_trials import is_costly, usual_lengths
+from bnn_ppl.methods.shared.rate_trials import HELD_OUT_SHARE, is_costly, usual_lengths
 from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms
 
-_SHARE = 0.1  # of the rows, held out to end training by
 # Standard deviation of a row's change of log-likelihood between good fits, in nats.
 _ROW_ERROR = 2.0
 _LEAST_ROWS = 100  # of which some are held out; of fewer, those would tell too little
+# Power of the step number by which points are weighed in an average: 1/9 of the steps count.
+_RECENCY = 8
 
 Tree = Any
 NoiseRows: TypeAlias = Literal["both", "held_out", "training"]
@@ -129,7 +130,9 @@ def descent(
         weights), each chain holds out its own tenth of at least 100 rows: whenever the learning
         rate falls, and where their mean log-likelihood is below its best by more than 2 nats over
         the square root of their number, training goes back to the point at which it was best;
-        in the second case it also ends before it would take in all rows. ``"training"`` fits
+        in the second case it also ends before it would take in all rows. Where a step is costly,
+        the point is a mean of all so far, weighted by the eighth power of the step (Shamir & Zhang,
+        2013, section 4), so that training that is cut short is useful too. ``"training"`` fits
         everything to all rows throughout, which gives the mode of the posterior, where the noise is
         too small; so does any run with `optimizer`, `learning_rate` or `fgsm_epsilon`.
     subsample
@@ -171,14 +174,15 @@ def descent(
     costly = holds_out and is_costly(posterior, num_rows)
     stops = holds_out and held_out is None and num_rows >= _LEAST_ROWS and (costly or not noises)
     holds_out = bool(noises) or stops
-    share_out = NOISE_SHARE if noises else _SHARE
+    share_out = NOISE_SHARE if noises else HELD_OUT_SHARE
     weight = 0.5 if noise_rows == "both" else 1.0
+    averages = average_from is not None or (stops and costly)
     of_either = jax.value_and_grad(partial(with_noise_held_out, loss, noises, weight), has_aux=True)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DescentState:
         anchor = drawn_anchor(key, posterior, position, batch) if anchored else None
         position = position | (anchor or {})
-        average = None if average_from is None else position
+        average = position if averages else None
         rows = RowsHeldOut(jax.random.bits(key), jnp.ones((), bool)) if holds_out else None
         zero = jnp.zeros((), int)
         return DescentState(position, optimizer.init(position), average, anchor, zero, rows)
@@ -198,13 +202,12 @@ def descent(
             updates |= {site: jnp.where(rows.now, updates[site], 0) for site in noises}
         position = optax.tree.add_scale(state.position, rate, updates)
         average = state.average
-        if average_from is not None:
-            # Before `average_from` the average is the last point.
-            share = 1.0 / jnp.maximum(state.num_steps - average_from + 1, 1)
+        if averages:
+            share = _share_of_last(state.num_steps, average_from)
             average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
         info = step_info(-value * num_rows, num_gradients)
         if rows is not None and stops:
-            info["held_out_lp"] = held_out_score(posterior, state.position, batch, apart)
+            info["held_out_lp"] = held_out_score(posterior, drawn(state), batch, apart)
         count = state.num_steps + 1
         return DescentState(position, inner, average, state.anchor, count, rows), info
 
@@ -215,9 +218,8 @@ def descent(
         terms = _terms(posterior, state.position, state.anchor, batch)
         return posterior.total(terms.prior_alone, batch) / num_rows
 
-    def draw(key: jax.Array, state: DescentState) -> Tree:
-        del key
-        return state.position if average_from is None else state.average
+    def drawn(state: DescentState) -> Tree:
+        return state.average if averages else state.position
 
     settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
     settings |= {"anchored": anchored} if anchored else {}
@@ -227,10 +229,10 @@ def descent(
     method = Method(
         init,
         step,
-        draw,
+        lambda key, state: drawn(state),
         settings=settings,
         logdensity=posterior.logdensity,
-        draws_from="point" if average_from is None else "average",
+        draws_from="average" if averages else "point",
         subsample=float(subsample),
         raw_rows=bool(fgsm_epsilon),
     )
@@ -249,6 +251,18 @@ def descent(
     if held_out is None:
         return method
     return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)
+
+
+def _share_of_last(num_steps: jax.Array, average_from: int | None) -> jax.Array:
+    """Give the share of the last point in the average of points.
+
+    With `average_from`, it is their mean from this step on, and before it the last point; otherwise
+    a mean with weights that grow with a power of the step (Shamir & Zhang, 2013, section 4), which
+    is as good whenever training ends.
+    """
+    if average_from is None:
+        return (_RECENCY + 1) / (num_steps + 1 + _RECENCY)
+    return 1.0 / jnp.maximum(num_steps - average_from + 1, 1)
 
 
 def starting_descent(posterior: Posterior, *, anchored: bool = False) -> Method:

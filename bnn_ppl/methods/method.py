@@ -7,7 +7,6 @@ own in ``bnn_ppl/methods``; decorate it with :func:`describe`; and import it in
 the tests that all methods must pass.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial, wraps
 from types import MappingProxyType
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bnn_ppl.methods.training_lengths import has_convolutions, usual_batch_size, usual_num_steps
 from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.runtime.names import known_keywords
 
@@ -65,35 +65,6 @@ FITTED = Counts(num_warmup=100_000, num_draws=100, thin=0)
 def rows_of_share(share: float, num_rows: int) -> int:
     """Give the number of rows in a share of them: the nearest, but at least one."""
     return max(1, round(share * num_rows))
-
-
-_BATCH_SIZES = 128, 1024
-_CHEAP_BATCH = 2**18  # rows times weights: as costly as the fixed overhead of a step
-
-
-def usual_batch_size(num_rows: int, num_weights: int) -> int | None:
-    """Give the default batch size of stochastic gradients.
-
-    128 rows; up to 1,024 if the network has so few weights that they cost little, since gradients
-    on fewer rows are noisier. None, that is all rows, if that leaves at most two batches.
-    """
-    cheap = 2 ** math.floor(math.log2(max(1, _CHEAP_BATCH // num_weights)))
-    size = min(max(cheap, _BATCH_SIZES[0]), _BATCH_SIZES[1])
-    return size if num_rows > 2 * size else None
-
-
-_TRAINING = 2**38  # rows times weights of all steps of training: minutes on two cores
-_LEAST_STEPS, _LEAST_EPOCHS = 5_000, 100
-
-
-def usual_num_steps(most: int, num_rows: int, num_weights: int, batch_size: int | None) -> int:
-    """Give the default budget of training.
-
-    It is `most` steps; fewer where these would take hours, but at least 5,000 and 100 epochs.
-    """
-    of_step = num_rows if batch_size is None else batch_size
-    least = max(_LEAST_STEPS, _LEAST_EPOCHS * (num_rows // of_step))
-    return min(most, max(_TRAINING // (of_step * num_weights), least))
 
 
 class Method(NamedTuple):
@@ -352,7 +323,8 @@ def _with_usual_counts(method: Method, described: Description, posterior: Any) -
         return method
     num_rows, size = rows_of_share(method.subsample, posterior.num_rows), None
     if described.stochastic_gradients:
-        size = usual_batch_size(num_rows, posterior.num_weights)
+        trains_convolutions = described.kind == "fit" and has_convolutions(posterior)
+        size = usual_batch_size(num_rows, posterior.num_weights, trains_convolutions)
     steps = described.counts.num_warmup
     if described.kind == "fit":
         steps = usual_num_steps(steps, num_rows, posterior.num_weights, size)

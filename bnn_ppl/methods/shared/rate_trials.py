@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.method import usual_batch_size
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.training_lengths import has_convolutions, usual_batch_size
 from bnn_ppl.model.posterior import Posterior
 
 # Rates that are tried, each for a hundredth of the budget from the same start.
@@ -27,14 +27,19 @@ _LEAST_GAINED, USUAL_RATE = 0.01, 1e-3
 # Where a step costs more rows times weights than this, or the weights of convolutions act at many
 # places, a plain loop would have trained the network in the time of the trials: Adam's usual rate
 # is taken, other optimisers try theirs for a few steps each, and windows last so many epochs.
-_CHEAP_STEP, _SHORT_TRIAL, _WINDOW_EPOCHS, _LEAST_WINDOW = 2**21, 10, 10, 50
+_CHEAP_STEP, _SHORT_TRIAL, _WINDOW_EPOCHS, _LEAST_WINDOW = 2**21, 10, 3, 50
+
+HELD_OUT_SHARE = 0.1  # of the rows, by which training ends
+# Held-out rows that a check takes in, or all: with others each time, the best score would be luck.
+_CHECKED_ROWS = 1000
 
 
 class Lengths(NamedTuple):
-    """Most steps of a trial, and least of a window."""
+    """Most steps of a trial, and least of a window and between checks of held-out rows."""
 
     trial: int = 100  # 0: no rate is tried, Adam's usual one is taken
     window: int = 500
+    check: int = 1
 
 
 USUAL = Lengths()
@@ -71,18 +76,18 @@ def rate_of(
 def is_costly(posterior: Posterior, num_rows: int) -> bool:
     """Whether a step on a batch of so many rows in all costs much more than its overhead."""
     size = usual_batch_size(num_rows, posterior.num_weights) or num_rows
-    if size * posterior.num_weights > _CHEAP_STEP:
-        return True
-    return any(len(shape) > 2 for shape in posterior.value_shapes().values())
+    return size * posterior.num_weights > _CHEAP_STEP or has_convolutions(posterior)
 
 
 def usual_lengths(posterior: Posterior, num_rows: int, of_adam: bool = True) -> Lengths:
     """Give the lengths for a model: shorter ones where steps are costly."""
     if not is_costly(posterior, num_rows):
         return USUAL
-    size = usual_batch_size(num_rows, posterior.num_weights) or num_rows
+    convolutions = has_convolutions(posterior)
+    size = usual_batch_size(num_rows, posterior.num_weights, convolutions) or num_rows
     window = min(max(_WINDOW_EPOCHS * (num_rows // size), _LEAST_WINDOW), USUAL.window)
-    return Lengths(0 if of_adam else _SHORT_TRIAL, window)
+    check = min(num_rows, int(_CHECKED_ROWS / HELD_OUT_SHARE)) // size
+    return Lengths(0 if of_adam else _SHORT_TRIAL, window, max(check, 1))
 
 
 def num_trial_steps(budget: Any, lengths: Lengths = USUAL) -> jax.Array:

@@ -296,7 +296,8 @@ def _checked(training: Training, state: PacedState) -> tuple[PacedState, jax.Arr
     pace = state.pace
     if training.held_out is None:
         return state, jnp.zeros((), bool)
-    every = jnp.maximum((pace.window_end - pace.window_start) // _CHECKS, 1)
+    window = pace.window_end - pace.window_start
+    every = jnp.maximum(window // _CHECKS, training.lengths.check)
     due = (pace.num_steps - pace.window_start) % every == 0
     scores, better, worse = checked(pace.held_out, training.held_out, due)
     both = state.inner, state.best

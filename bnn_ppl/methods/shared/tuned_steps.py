@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.descent import starting_descent
-from bnn_ppl.methods.method import Counts, Method, usual_batch_size
+from bnn_ppl.methods.method import Counts, Method
+from bnn_ppl.methods.training_lengths import usual_batch_size
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import likelihood_alone
 from bnn_ppl.runtime.branches import one_or_other, where_needed
