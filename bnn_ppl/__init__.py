@@ -6,8 +6,8 @@ The map of the package, from a model to an answer::
     posterior  condition(model, data)                    Posterior
     method     hmc(posterior), nuts(posterior), ...      Method
     draws      run(key, posterior, method, ...)          arviz.InferenceData
-    answer     predict(posterior, draws, data)           function_draws, predictive_draws,
-                                                         metrics, diagnostics, compare, pruning,
+    answer     predict(posterior, draws, data), or       function_draws, predictive_draws,
+               predict("runs/mine", x=rows)              metrics, diagnostics, compare, pruning,
                                                          studies, plots
 """
 

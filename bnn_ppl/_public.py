@@ -4,6 +4,13 @@ import sys
 import warnings
 
 from bnn_ppl import data, nets, plots, studies
+from bnn_ppl._stored import (
+    function_draws,
+    predict,
+    predict_closed_form,
+    predict_quantiles,
+    predictive_draws,
+)
 from bnn_ppl.analysis import (
     conformal,
     correlations,
@@ -14,15 +21,11 @@ from bnn_ppl.analysis import (
     symmetry,
 )
 from bnn_ppl.analysis.chain_budget import chain_budget
-from bnn_ppl.analysis.closed_form import predict_closed_form
 from bnn_ppl.analysis.compare import compare
 from bnn_ppl.analysis.from_numpyro import from_numpyro
 from bnn_ppl.analysis.guide import guide
 from bnn_ppl.analysis.linearised import linearised
-from bnn_ppl.analysis.predict import function_draws, predict
-from bnn_ppl.analysis.predictive_draws import predictive_draws
 from bnn_ppl.analysis.prior_draws import prior_draws
-from bnn_ppl.analysis.quantiles import predict_quantiles
 from bnn_ppl.analysis.verdict import Verdict, verdict
 from bnn_ppl.methods import *  # noqa: F403 (each method by its name)
 from bnn_ppl.methods import augmentation, preconditioners, schedules

@@ -5,18 +5,21 @@ import re
 import shutil
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pandas
 import pytest
 import xarray
 
 import bnn_ppl as bnn
+import bnn_ppl._stored
 from bnn_ppl import cli
 from bnn_ppl.cli.problem import describe
 from bnn_ppl.cli.results import chain_predictions
-from bnn_ppl.cli.run_folders import reopen, write_problem
+from bnn_ppl.cli.run_folders import reopen
 from bnn_ppl.data.new_rows import read_new_rows
 from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
+from bnn_ppl.storage.problem import write_problem
 
 SMALL = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL += ["--step-size", "1e-4", "--no-progress"]
@@ -38,7 +41,7 @@ NEW = table(30)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two runs: "here" of a table with held-out rows, "classes" of the digits."""
+    """Runs: "here" of a table with held-out rows, "classes" of the digits, "sorts" of names."""
     root = tmp_path_factory.mktemp("predictions")
     table(150).to_csv(root / "train.csv", index=False)
     with pytest.MonkeyPatch.context() as patch:
@@ -49,6 +52,11 @@ def folder(tmp_path_factory):
         cli.main(
             ["run", "sgld", "--data", "digits", "--subset", "40", *SMALL, "--folder", "classes"]
         )
+        sorts = pandas.DataFrame({"age": NEW["age"], "kind": ["a", "b"] * 15})
+        sorts["sort"] = np.where(NEW["price"] > NEW["price"].median(), "dear", "cheap")
+        sorts.to_csv("sorts.csv", index=False)
+        given = ["--data", "sorts.csv", "--target", "sort", "--prior-scale", "1"]
+        cli.main(["run", "sgld", *given, *SMALL, "--folder", "sorts"])
     return root
 
 
@@ -610,3 +618,82 @@ def test_rows_whose_empty_cells_are_filled_are_counted(capsys, monkeypatch):
     cli.main(["predict", "filled", "--inputs", "few.csv"])
     told = r"few.csv: 1 of 3 rows have empty cells, filled: dose with the training mean \d+"
     assert re.search(told, capsys.readouterr().out)
+
+
+# --- predictions in Python from a folder
+
+
+@pytest.fixture
+def without_rows(monkeypatch):
+    """Refuse to load a data set."""
+    monkeypatch.setattr(bnn.data, "load", None)
+    bnn_ppl._stored._read.cache_clear()
+
+
+def in_a_file(name, frame, **options):
+    """Give what the command predicts."""
+    frame.to_csv("rows.csv", index=False)
+    options = [word for pair in options.items() for word in (f"--{pair[0]}", str(pair[1]))]
+    cli.main(["predict", name, "--inputs", "rows.csv", "--out", "found.csv", *options])
+    return pandas.read_csv("found.csv")
+
+
+def test_a_folder_predicts_in_the_units_of_the_data_as_the_command_does(folder, request):
+    expected = in_a_file("here", NEW, level=0.8)
+    request.getfixturevalue("without_rows")
+    found = bnn.predict(folder / "here", x=NEW)
+    np.testing.assert_array_equal(found["mean"], expected["mean"])
+    np.testing.assert_allclose(np.sqrt(found["variance"]), expected["sd"], rtol=1e-14)
+    np.testing.assert_allclose(found["entropy"], expected["entropy"], rtol=1e-12)
+    age_first = NEW[["age", "dose", "cost"]].to_numpy()
+    for x in (age_first, age_first.tolist(), NEW[["cost", "age", "dose"]]):
+        np.testing.assert_array_equal(bnn.predict("here", x)["mean"], found["mean"])
+    quantiles = bnn.predict_quantiles("here", NEW, (0.1, 0.5, 0.9))
+    columns = expected[["quantile_0.1", "quantile_0.5", "quantile_0.9"]]
+    np.testing.assert_array_equal(quantiles.T, columns)
+    functions = bnn.function_draws("here", x=NEW).posterior["mean"]
+    np.testing.assert_allclose(functions.mean(("chain", "draw")), found["mean"], rtol=1e-5)
+    drawn = bnn.predictive_draws(jax.random.key(0), "here", x=(age_first, NEW["price"]))
+    density = np.exp(drawn.log_likelihood["y"]).mean(("chain", "draw"))
+    np.testing.assert_allclose(np.log(density), found["log_prob"], rtol=1e-4)
+    np.testing.assert_allclose(drawn.observed_data["y"], NEW["price"], rtol=1e-5)
+    assert np.abs(drawn.posterior_predictive["y"].mean() - NEW["price"].mean()) < NEW["price"].std()
+
+
+def test_a_folder_predicts_the_names_of_classes(request):
+    rows = pandas.DataFrame({"kind": ["b", "a", "b"], "age": [40.0, 50.0, 60.0]})
+    expected = in_a_file("sorts", rows)
+    request.getfixturevalue("without_rows")
+    found = bnn.predict("sorts", x=(rows, ["dear", "cheap", "dear"]))
+    assert found["class"].values.tolist() == ["cheap", "dear"]
+    columns = expected[["probability_cheap", "probability_dear"]]
+    np.testing.assert_allclose(found["probs"], columns, rtol=1e-6)
+    of_own = found["probs"].values[range(3), [1, 0, 1]]
+    np.testing.assert_allclose(np.exp(found["log_prob"]), of_own, rtol=1e-5)
+    digits = np.zeros((2, 8, 8))  # grey pictures need no axis of channels
+    assert "class" not in bnn.predict("classes", x=digits).coords
+
+
+def test_a_run_that_does_not_record_its_rows_loads_them(folder, tmp_path):
+    shutil.copytree(folder / "here", tmp_path / "old")
+    path = tmp_path / "old" / "problem.json"
+    problem = json.loads(path.read_text())
+    del problem["rows"], problem["checksum"]
+    path.write_text(json.dumps(problem))
+    bnn_ppl._stored._read.cache_clear()
+    old, new = (bnn.predict(where, x=NEW)["mean"] for where in (tmp_path / "old", "here"))
+    np.testing.assert_array_equal(old, new)
+
+
+def test_folders_that_cannot_predict_are_refused(folder, tmp_path):
+    shutil.copytree(folder / "here", tmp_path / "own")
+    (tmp_path / "own" / "problem.json").unlink()
+    with pytest.raises(ValueError, match="own', a run of your own model, .* one row, and pass"):
+        bnn.predict(tmp_path / "own", x=NEW)
+    with pytest.raises(FileNotFoundError):
+        bnn.predict(tmp_path / "none", x=NEW)
+    for options, got in ({}, "without rows"), ({"x": NEW, "folder": "there.zarr"}, "with folder="):
+        with pytest.raises(ValueError, match=f"got the folder of a run, 'here', {got}"):
+            bnn.predict("here", **options)
+    with pytest.raises(ValueError, match="x: got shape .30, 2., expected rows of 3 columns, age"):
+        bnn.predict("here", x=NEW[["age", "cost"]].to_numpy())

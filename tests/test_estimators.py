@@ -13,6 +13,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import bnn_ppl as bnn
+from bnn_ppl.cli.run_folders import reopen
 from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime import programs
@@ -263,6 +264,48 @@ def test_any_method_network_and_prior():
     ).fit(X, Y)
     assert fitted.draws_.posterior["net.layers.1.kernel"].shape == (2, 10, 5, 5)
     assert np.isfinite(fitted.predict(X, return_std=True)).all()
+
+
+def test_a_folder_predicts_as_its_estimator_and_resumes(tmp_path):
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    labels = np.array(["no", "yes"])[(X[:, 0] > 0).astype(int)]
+    few = {"num_warmup": 10, "num_draws": 3, "num_chains": 2, "hidden": 2, "prior_scale": 1.0}
+    few |= {"random_state": 0}
+    options = few | {"folder": tmp_path / "classes"}
+    fitted = BayesianClassifier("laplace", **options).fit(frame, labels, np.ones(40))
+    found = bnn.predict(tmp_path / "classes", x=(frame[["c", "a", "b"]], labels))
+    np.testing.assert_allclose(found["probs"], fitted.predict_proba(frame), atol=1e-5)
+    assert found["class"].values.tolist() == ["no", "yes"] and "log_prob" in found
+    own = BayesianRegressor("descent", folder=tmp_path / "y", noise=3.0, **few).fit(X, Y)
+    mean, sd = own.predict(X, return_std=True)
+    found = bnn.predict(tmp_path / "y", x=X)
+    np.testing.assert_allclose(found["mean"], mean, rtol=1e-5)
+    np.testing.assert_allclose(found["variance"], sd**2, rtol=1e-5)
+    again = clone(own).fit(X, Y)
+    assert again.draws_.attrs["sampling_time"] == own.draws_.attrs["sampling_time"]
+    pickle.loads(pickle.dumps(again)).predict(X)
+    with pytest.raises(ValueError, match="made by BayesianRegressor, expected .* bnn_ppl.predict"):
+        reopen(tmp_path / "y")
+
+
+@pytest.mark.thorough
+def test_labels_that_are_numbers_or_truth_values_are_those_of_a_folder(tmp_path):
+    few = {"num_warmup": 10, "num_draws": 3, "hidden": 2, "prior_scale": 1.0}
+    for names in ([3, 5], [False, True]):
+        folder, labels = tmp_path / str(names), np.array(names)[(X[:, 0] > 0).astype(int)]
+        fitted = BayesianClassifier("descent", folder=folder, **few).fit(X, labels)
+        found = bnn.predict(folder, x=(X, labels))
+        assert found["class"].values.tolist() == names
+        of_own = fitted.predict_proba(X)[range(40), (labels == names[1]).astype(int)]
+        np.testing.assert_allclose(np.exp(found["log_prob"]), of_own, rtol=1e-4)
+
+
+@pytest.mark.thorough
+def test_a_fit_that_is_resumed_does_not_search_for_the_scale_again(tmp_path, monkeypatch):
+    few = {"num_warmup": 10, "num_draws": 3, "hidden": 2, "random_state": 0}
+    first = BayesianRegressor("descent", folder=tmp_path / "a", **few).fit(X, Y)
+    monkeypatch.setattr("bnn_ppl.estimators.network.scale_or_usual", None)
+    assert clone(first).fit(X, Y).prior_scale_ == first.prior_scale_
 
 
 @pytest.mark.parametrize("name", ["descent", "mfvi", "hmc", "swag"])

@@ -58,6 +58,11 @@ def predict(
     Draws and rows stream through: memory grows with neither the number of draws nor, beyond the
     result, the number of rows.
 
+    The folder of a run by the command line or an estimator may take the place of `posterior` and
+    `draws`, as in ``predict("runs/mine", x=rows)``: rows and result are then in the units of the
+    data, and rows may be a data frame with the columns of the training table. No training rows are
+    loaded. The other functions that predict take a folder in the same way.
+
     Parameters
     ----------
     posterior
@@ -101,7 +106,8 @@ def predict(
     ValueError
         If the draws lack a site, x and y differ in length, x or y differ in structure, shape or
         dtype from the training data, `batch_size` is below 1, or `predictive` is unknown or needs
-        a fitted distribution that the draws do not have.
+        a fitted distribution that the draws do not have; or a run given by its folder is of a
+        user's own model, which it does not store.
     FileExistsError
         If `folder` exists.
     """

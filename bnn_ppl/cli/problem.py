@@ -200,10 +200,11 @@ def conditioned(
         kind = IMAGES[problem.data]
         data = blank_images(problem.data, problem.subset, np.dtype(float), kind)
         data = data if problem.only_classes is None else of_classes(data, problem.only_classes)
-    return data, _posterior(problem, data, features)
+    return data, posterior_of(problem, data, features)
 
 
-def _posterior(problem: Problem, data: Any, features: Path | None) -> bnn.Posterior:
+def posterior_of(problem: Problem, data: Any, features: Path | None = None) -> bnn.Posterior:
+    """Condition the model on the training rows of these data."""
     return bnn.condition(
         _model(problem, data),
         training_rows(problem, data)[0],
@@ -231,7 +232,7 @@ def with_prior_scale(
         return problem, posterior
     if known is not None:
         problem = problem._replace(prior_scale=known)
-        return problem, _posterior(problem, data, features)
+        return problem, posterior_of(problem, data, features)
     if problem.prior not in _SEARCHED:
         return problem._replace(prior_scale=USUAL_SCALE), posterior
     train, _ = training_rows(problem, data)
@@ -246,7 +247,7 @@ def with_prior_scale(
     if scale_is_searched(problem, posterior):
         print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)
     problem = problem._replace(prior_scale=scale_or_usual(posterior_at, USUAL_SCALE, **search))
-    return problem, _posterior(problem, data, features)
+    return problem, posterior_of(problem, data, features)
 
 
 def scale_is_searched(problem: Problem, posterior: bnn.Posterior) -> bool:

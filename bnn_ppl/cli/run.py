@@ -18,7 +18,7 @@ from bnn_ppl.cli.problem import Problem, conditioned, describe, refuse_unused, w
 from bnn_ppl.cli.results import num_draws, predicting
 from bnn_ppl.cli.rows import rows_held_out, scored, training_rows
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
-from bnn_ppl.cli.run_folders import settings_of, write_problem
+from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.cli.scale_search import folders_named, kept_search, scale_of_run
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.subspace import InSubspace, posterior_inside, problem_inside
@@ -28,6 +28,7 @@ from bnn_ppl.sampling.asked import check_run
 from bnn_ppl.sampling.judged import judged
 from bnn_ppl.sampling.until import minutes_left
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
+from bnn_ppl.storage.problem import write_problem
 
 
 def run_command() -> Callable[..., Any]:

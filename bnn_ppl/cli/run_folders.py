@@ -1,23 +1,24 @@
 """Opening the folders of runs."""
 
-import json
-import secrets
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
+import jax
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem import Problem, conditioned
-from bnn_ppl.cli.rows import Scored, scored
+from bnn_ppl.cli.problem import Problem, conditioned, posterior_of
+from bnn_ppl.cli.rows import Scored, load_data, scored
 from bnn_ppl.cli.signatures import Options
+from bnn_ppl.data.blank_rows import blank_rows, rows_to_json
 from bnn_ppl.data.encoding import from_json, to_json
 from bnn_ppl.data.image_files import is_folder
 from bnn_ppl.data.streams import fingerprint
 from bnn_ppl.data.user_files import is_file
 from bnn_ppl.storage.checkpoint import read_header
-from bnn_ppl.storage.files import DRAWS, PROBLEM, RUN, damaged, read_json, run_of, sealed
+from bnn_ppl.storage.files import PROBLEM
+from bnn_ppl.storage.problem import ESTIMATOR, read_problem
 
 
 class Opened(NamedTuple):
@@ -43,6 +44,36 @@ class Opened(NamedTuple):
 
 def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test") -> Opened:
     """Load the data and rebuild the posterior of a run; its data set may have moved."""
+    problem, encoding, _ = _recorded(folder, data_dir)
+    data, posterior = conditioned(problem, encoding)
+    _check_unchanged(folder, problem, posterior)
+    data, rows = scored(problem, data, on)
+    return Opened(folder, problem, data, posterior, rows)
+
+
+def reopen_to_predict(folder: Path) -> tuple[bnn.Posterior, Any, bool]:
+    """Rebuild what a run predicts with: a posterior, a data set with its scales, and if in float64.
+
+    Of a run that records the shapes of its rows these are not loaded, and are zeros.
+    """
+    problem, encoding, record = _recorded(folder)
+    with jax.enable_x64(problem.float64):
+        if record is None:
+            data = load_data(problem, encoding)
+        else:
+            given = record, problem.data, encoding, problem.only_classes
+            data = _readable(folder, blank_rows, *given)
+            problem = problem._replace(held_out=0.0, folds=None, fold=0)
+            if problem.prior == "empcov":  # whose numbers are those of the rows
+                problem = problem._replace(prior="normal", prior_scale=1.0)
+        posterior = posterior_of(problem, data)
+    return posterior, data, problem.float64
+
+
+def _recorded(
+    folder: Path, data_dir: Path | None = None
+) -> tuple[Problem, bnn.data.Encoding | None, Options | None]:
+    """Give the problem of a run, the encoding of its table, and what is recorded of its rows."""
     path = folder / PROBLEM
     if not path.is_file():
         raise FileNotFoundError(
@@ -51,7 +82,12 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
             "Python functions"
         )
     settings = read_problem(folder)
-    record = settings.pop("encoding", None)
+    if ESTIMATOR in settings:
+        raise ValueError(
+            f"got folder={str(folder)!r}, made by {settings[ESTIMATOR]}, expected that of a run "
+            "made by bnn-ppl run: use the Python functions, bnn_ppl.predict takes this folder"
+        )
+    record, rows = settings.pop("encoding", None), settings.pop("rows", None)
     settings = _checked(path, settings)
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows
     problem = Problem(**settings)
@@ -64,10 +100,7 @@ def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test
     if data_dir is not None and is_file(problem.data):
         moved = data_dir / Path(problem.data).name
         problem = problem._replace(data=str(moved) if moved.is_file() else problem.data)
-    data, posterior = conditioned(problem, _encoding(path, record))
-    _check_unchanged(folder, problem, posterior)
-    data, rows = scored(problem, data, on)
-    return Opened(folder, problem, data, posterior, rows)
+    return problem, None if record is None else _readable(folder, from_json, record), rows
 
 
 def settings_of(problem: Problem, data: Any) -> Options:
@@ -78,37 +111,8 @@ def settings_of(problem: Problem, data: Any) -> Options:
         "data_dir": problem.data_dir and str(problem.data_dir),
         "weights": problem.weights and str(problem.weights.absolute()),
     }
-    settings = problem._asdict() | paths
+    settings = problem._asdict() | paths | {"rows": rows_to_json(data)}
     return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
-
-
-def write_problem(folder: Path, settings: Options) -> None:
-    """Say what a run in this folder learns, unless a whole file there does since it has begun."""
-    begun = (folder / DRAWS).exists()
-    with suppress(ValueError, FileNotFoundError):
-        read_problem(folder)
-        if begun:
-            return
-    run = run_of(folder) if begun else secrets.token_hex(8)
-    folder.mkdir(parents=True, exist_ok=True)
-    content = json.loads(json.dumps(settings)) | ({} if run is None else {RUN: run})
-    (folder / PROBLEM).write_text(json.dumps(sealed(content), indent=2) + "\n")
-
-
-def read_problem(folder: Path) -> Options:
-    """Read what a run learns; refuse a damaged file, and that of another run."""
-    path, run = folder / PROBLEM, run_of(folder)
-    try:
-        settings = read_json(path)
-        if settings.pop(RUN, run) != run and (folder / DRAWS).exists():
-            raise damaged(path, "it is of another run")
-    except ValueError as error:
-        got = str(error).partition(", expected")[0]
-        raise ValueError(
-            f"{got}, expected what run wrote: give the same command, which writes it again, or "
-            "take out its checksum if you changed it yourself"
-        ) from error
-    return settings
 
 
 def _check_unchanged(folder: Path, problem: Problem, posterior: bnn.Posterior) -> None:
@@ -122,13 +126,15 @@ def _check_unchanged(folder: Path, problem: Problem, posterior: bnn.Posterior) -
         )
 
 
-def _encoding(path: Path, record: Any) -> bnn.data.Encoding | None:
+def _readable(folder: Path, read: Callable, *record: Any) -> Any:
+    """Read what is recorded of the data; refuse what run has not written."""
     try:
-        return None if record is None else from_json(record)
+        return read(*record)
     except (TypeError, KeyError) as error:
+        what = "an encoding" if read is from_json else "rows"
         raise ValueError(
-            f"got an encoding in {str(path)!r} that cannot be read, expected what run wrote: copy "
-            "the file again"
+            f"got {what} in {str(folder / PROBLEM)!r} that cannot be read, expected what run "
+            "wrote: copy the file again"
         ) from error
 
 

@@ -11,10 +11,11 @@ import jax
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem import Problem, scale_is_searched
-from bnn_ppl.cli.run_folders import read_problem, settings_of, write_problem
+from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.sampling.settings import fingerprint
 from bnn_ppl.storage.before import place_of
 from bnn_ppl.storage.checkpoint import lock, read_header
+from bnn_ppl.storage.problem import read_problem, write_problem
 
 _SEARCH = "prior-scale"
 
@@ -35,15 +36,15 @@ def scale_of_run(
     """
     if not scale_is_searched(problem, posterior) or jax.process_count() > 1:
         return None, None
-    ours = _plain(settings_of(problem, data))
+    ours = _without_found(_plain(settings_of(problem, data)))
     for folder in folders:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return None, folder
         stored = _read(folder)
         if stored is None:
             continue
-        scale = stored.pop("prior_scale", None)
-        if stored != {name: value for name, value in ours.items() if name != "prior_scale"}:
+        scale = stored["prior_scale"]
+        if _without_found(stored) != ours:
             continue
         if scale is None:
             return None, folder
@@ -58,6 +59,11 @@ def _has_rows(folder: Path, rows: str) -> bool:
         header = read_header(folder)
         return header is None or header["settings"]["exact"].get("data") == rows
     return False
+
+
+def _without_found(settings: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is no setting: the scale found, and shapes of rows, which are younger."""
+    return {name: each for name, each in settings.items() if name not in ("prior_scale", "rows")}
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:

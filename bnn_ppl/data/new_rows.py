@@ -20,6 +20,7 @@ from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.user_files import INDEX, numbered, read_table
+from bnn_ppl.runtime.warned import warn
 
 _KINDS = ".csv, .parquet or .npz"
 
@@ -81,20 +82,52 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
     kind = path.suffix.lower()
     known = kind in (".csv", ".parquet", ".npz")
     require(path, known, f"a file {kind or path.name}", _KINDS, "convert it")
-    x, y, fills = (*_arrays(path, like), "") if kind == ".npz" else _from_table(path, like)
+    if kind == ".npz":
+        return _prepared(path, *_arrays(path, like), "", like)
+    table = _csv(path) if kind == ".csv" else _parquet(path)
+    return _prepared(path, *_from_table(path, table, like), like)
+
+
+def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
+    """Prepare rows to predict as :func:`read_new_rows` does: arrays or lists, or a data frame.
+
+    Where the model was trained on a table of the user's, an array has its columns, in its order. A
+    data frame may have those of y, unless y is given.
+    """
+    columns = like.encoding.inputs if like.encoding is not None else ()
+    if hasattr(x, "columns") or columns:
+        table = _of_frame(x) if hasattr(x, "columns") else _of_array(x, columns)
+        found, y_of_table, fills = _from_table("x", table, like)
+        y = y_of_table if y is None else y
+    else:
+        found, fills = np.asarray(x), ""
+        _check_numbers("x", "x", found)
+        found = with_channel(found) if found.ndim == 3 else found
+    if fills:
+        warn(f"x: {fills}")
+    if y is not None:
+        y = numbered("y", np.asarray(y), like.encoding, "y")
+        require("y", len(y) == len(found), f"{len(y)} rows", f"{len(found)} as of x", "correct one")
+    return _prepared("x", found, y, fills, like)
+
+
+def _prepared(
+    source: Path | str, x: np.ndarray, y: np.ndarray | None, fills: str, like: DataSet
+) -> NewRows:
     shape, expected = x.shape[1:], like.train.x.shape[1:]
     message = f"{expected} as in training", "change the shape"
-    require(path, shape == expected, f"rows of shape {shape}", *message)
+    require(source, shape == expected, f"rows of shape {shape}", *message)
     x = standardise(x, MeanScale(like.x_mean, like.x_scale), like.train.x.dtype)
-    return NewRows(x, None if y is None else _targets(path, y, like), fills)
+    return NewRows(x, None if y is None else _targets(source, y, like), fills)
 
 
 # --- tables
 
 
-def _from_table(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None, str]:
+def _from_table(
+    path: Path | str, table: _Table, like: DataSet
+) -> tuple[np.ndarray, np.ndarray | None, str]:
     """Take x, and y if it is there, from a table; say what fills empty cells of x."""
-    table = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
     require(path, table.columns and len(table.columns[0]), "no rows", "at least one", "fill it")
     encoding = _numbers(math.prod(like.train.x.shape[1:]), like.encoding)
     columns = [*encoding.inputs, *encoding.targets]
@@ -132,8 +165,20 @@ def _parquet(path: Path) -> _Table:
         ) from error
     except (ValueError, OSError) as error:
         raise unreadable(path, error) from error
+    return _of_frame(frame)
+
+
+def _of_frame(frame: Any) -> _Table:
     columns = [list(column) for _, column in frame.items()]
     return _Table([str(name).strip() for name in frame], columns, "row {} (from 0)".format)
+
+
+def _of_array(x: Any, columns: tuple[Column, ...]) -> _Table:
+    cells, names = np.asarray(x, object), [column.name for column in columns]
+    expected = f"rows of {len(names)} columns, {', '.join(names)}, or a data frame with them"
+    right = cells.ndim == 2 and cells.shape[1] == len(names)
+    require("x", right, f"shape {cells.shape}", expected, "change it")
+    return _Table(names, list(cells.T), "row {} (from 0)".format)
 
 
 def _numbers(num_inputs: int, encoding: Encoding | None) -> Encoding:
@@ -146,7 +191,7 @@ def _numbers(num_inputs: int, encoding: Encoding | None) -> Encoding:
     return Encoding(tuple(inputs), target)
 
 
-def _by_number(path: Path, table: _Table, encoding: Encoding) -> _Table:
+def _by_number(path: Path | str, table: _Table, encoding: Encoding) -> _Table:
     """Give columns the numbers that they had in training, with y or without."""
     names = [column.name for column in encoding.inputs]
     got, expected = f"{len(table.names)} columns", f"{len(names)} as in training, or also y"
@@ -158,7 +203,7 @@ def _by_number(path: Path, table: _Table, encoding: Encoding) -> _Table:
     return table._replace(names=names)
 
 
-def _check_names(path: Path, table: _Table, encoding: Encoding) -> None:
+def _check_names(path: Path | str, table: _Table, encoding: Encoding) -> None:
     """Refuse a table that lacks a column that was trained on, or has others."""
     inputs = [column.name for column in encoding.inputs]
     targets = [column.name for column in encoding.targets]
@@ -186,7 +231,7 @@ def _arrays(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None]:
     return with_channel(x) if x.ndim == 3 else x, targets
 
 
-def _check_numbers(path: Path, name: str, values: np.ndarray) -> None:
+def _check_numbers(path: Path | str, name: str, values: np.ndarray) -> None:
     numbers = values.dtype.kind in "biuf" and values.ndim > 0
     require(path, numbers, f"{name} of {values.dtype}", "numbers", "convert it")
     require(path, len(values), f"no rows in {name}", "at least one", "fill it")
@@ -196,7 +241,7 @@ def _check_numbers(path: Path, name: str, values: np.ndarray) -> None:
         require(path, False, got, "finite numbers", "correct it or remove the row")
 
 
-def _targets(path: Path, y: np.ndarray, like: DataSet) -> np.ndarray:
+def _targets(path: Path | str, y: np.ndarray, like: DataSet) -> np.ndarray:
     """Prepare y like that of the training rows; refuse classes that the model does not know."""
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     shape = (len(y), *like.train.y.shape[1:])

@@ -271,7 +271,7 @@ def classes_of(path: Path, y: np.ndarray) -> Encoding | None:
     return Encoding((), Column("y", "category", names))
 
 
-def numbered(path: Path, y: np.ndarray, encoding: Encoding | None, name: str) -> np.ndarray:
+def numbered(path: Path | str, y: np.ndarray, encoding: Encoding | None, name: str) -> np.ndarray:
     """Give class numbers for an array of texts or truth values; other arrays as they are."""
     if encoding is None or y.dtype.kind not in "SUb":
         return y

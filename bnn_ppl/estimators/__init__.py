@@ -8,6 +8,7 @@ Requires scikit-learn (``pip install scikit-learn``), and is not imported by ``b
 
 import numbers
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -60,6 +61,10 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         As for :func:`bnn_ppl.run`, whose defaults they have, but for 4 chains.
     until, max_minutes
         When to stop, as for :func:`bnn_ppl.run`; inputs "x" are like X.
+    folder
+        Where to store the run, as for :func:`bnn_ppl.run`: a fit of an equal estimator to the same
+        rows resumes it (give it a `random_state`), and :func:`bnn_ppl.predict` takes the folder.
+        Each fit needs its own.
     random_state
         Random seed: None, an integer, or a ``numpy.random.RandomState``.
     progress
@@ -104,6 +109,7 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         batch_size: int | Literal["all"] | None = None,
         until: Mapping[str, Any] | None = None,
         max_minutes: float | None = None,
+        folder: str | Path | None = None,
         random_state: Any = None,
         progress: bool = False,
     ):
@@ -123,6 +129,7 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
             batch_size=batch_size,
             until=until,
             max_minutes=max_minutes,
+            folder=folder,
             random_state=random_state,
             progress=progress,
         )
@@ -205,6 +212,10 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         As for :func:`bnn_ppl.run`, whose defaults they have, but for 4 chains.
     until, max_minutes
         When to stop, as for :func:`bnn_ppl.run`; inputs "x" are like X.
+    folder
+        Where to store the run, as for :func:`bnn_ppl.run`: a fit of an equal estimator to the same
+        rows resumes it (give it a `random_state`), and :func:`bnn_ppl.predict` takes the folder.
+        Each fit needs its own.
     random_state
         Random seed: None, an integer, or a ``numpy.random.RandomState``.
     progress
@@ -251,6 +262,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         batch_size: int | Literal["all"] | None = None,
         until: Mapping[str, Any] | None = None,
         max_minutes: float | None = None,
+        folder: str | Path | None = None,
         random_state: Any = None,
         progress: bool = False,
     ):
@@ -270,6 +282,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             batch_size=batch_size,
             until=until,
             max_minutes=max_minutes,
+            folder=folder,
             random_state=random_state,
             progress=progress,
         )

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ import bnn_ppl as bnn
 from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.streams import Stream
 from bnn_ppl.estimators.rows import Rows, parts_to_predict
+from bnn_ppl.estimators.stored import settings_of
 from bnn_ppl.methods.method import METHODS, Counts, Description, PredictiveForm
 from bnn_ppl.model.recipe import like
 from bnn_ppl.runtime.devices import bytes_of, one_device_a_core
@@ -29,8 +31,10 @@ from bnn_ppl.runtime.names import hint, known_keywords
 from bnn_ppl.sampling.asked import check_run
 from bnn_ppl.sampling.prior_scale import scale_or_usual
 from bnn_ppl.sampling.until import minutes_left
-from bnn_ppl.storage.arviz_versions import as_dataset
+from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of
+from bnn_ppl.storage.before import place_of
 from bnn_ppl.storage.inference_data import with_groups
+from bnn_ppl.storage.problem import read_problem, write_problem
 
 _USUAL_SCALE = math.sqrt(2)
 _MOST_BYTES_KEPT = 16 * 2**20  # of the rows of a posterior that is kept for other fits
@@ -60,6 +64,7 @@ class BayesianNetwork(BaseEstimator):
         batch_size: int | Literal["all"] | None = None,
         until: Mapping[str, Any] | None = None,
         max_minutes: float | None = None,
+        folder: str | Path | None = None,
         random_state: Any = None,
         progress: bool = False,
     ):
@@ -78,6 +83,7 @@ class BayesianNetwork(BaseEstimator):
         self.batch_size = batch_size
         self.until = until
         self.max_minutes = max_minutes
+        self.folder = folder
         self.random_state = random_state
         self.progress = progress
 
@@ -106,20 +112,25 @@ class BayesianNetwork(BaseEstimator):
         self._train = rows.standardised(x, y)
         self._description()  # refuses an unknown method before anything is compiled
         key = jax.random.key(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        if self.prior is None and self.prior_scale is None:
-            self.prior_scale_ = None
+        folder = None if self.folder is None else Path(self.folder).expanduser()
+        if folder is not None or (self.prior is None and self.prior_scale is None):
+            self.prior_scale_ = self.prior_scale
             self.posterior_ = self._conditioned()
             # Before the search for the prior's scale, which takes its time.
             method = self._method()
-            check_run(key, self.posterior_, method, **self._running(method))
+            check_run(key, self.posterior_, method, folder=folder, **self._running(method))
         began = time.monotonic()
-        self.prior_scale_ = self._scale()
+        self.prior_scale_ = self._scale(folder)
         self.posterior_ = self._conditioned()
         method = self._method()
-        running = self._running(method)
+        running = self._running(method) | {"folder": folder}
         running |= {"max_minutes": minutes_left(self.max_minutes, began)}
+        self._store(folder, self.prior_scale_)
         with warnings.catch_warnings(action="ignore", category=bnn.VerdictWarning):
-            self.draws_ = bnn.run(key, self.posterior_, method, **running)
+            draws = bnn.run(key, self.posterior_, method, **running)
+        # In memory, as what reads a folder cannot be pickled.
+        read = {name: group.compute() for name, group in groups_of(draws).items()}
+        self.draws_ = draws_of_groups(read, draws.attrs)
         self.verdict_ = self.draws_.attrs.get("verdict", "")
         if self.draws_.attrs.get("converged") == 0:
             warnings.warn(self.verdict_, ConvergenceWarning, stacklevel=3)
@@ -173,7 +184,19 @@ class BayesianNetwork(BaseEstimator):
             return prior
         return bnn.priors.fan_in(_USUAL_SCALE if self.prior_scale_ is None else self.prior_scale_)
 
-    def _scale(self) -> float | None:
+    def _store(self, folder: Path | None, scale: float | None) -> None:
+        """Write what predictions need into the folder, unless the network or prior is a user's."""
+        if folder is not None and self.net is None and self.prior is None:
+            write_problem(folder, settings_of(self, scale))
+
+    def _stored_scale(self, folder: Path) -> float | None:
+        """Give the scale that this run has found, if it has."""
+        with suppress(ValueError, FileNotFoundError):
+            stored, ours = read_problem(folder), settings_of(self, None)
+            return stored["prior_scale"] if stored | {"prior_scale": None} == ours else None
+        return None
+
+    def _scale(self, folder: Path | None) -> float | None:
         """Find the scale of the usual prior, unless it or another prior is given."""
         if self.prior is not None and self.prior_scale is not None:
             raise ValueError(
@@ -187,7 +210,13 @@ class BayesianNetwork(BaseEstimator):
             self.prior_scale_ = scale
             return self._condition()
 
-        limits = {"max_minutes": self.max_minutes, "progress": self.progress}
+        limits: dict[str, Any] = {"max_minutes": self.max_minutes, "progress": self.progress}
+        if folder is not None:
+            known = self._stored_scale(folder)
+            if known is not None:
+                return known
+            self._store(folder, None)
+            limits |= {"folder": place_of(folder, "prior-scale")}
         return scale_or_usual(posterior_at, _USUAL_SCALE, **limits)
 
     def _method(self) -> bnn.Method:

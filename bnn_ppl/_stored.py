@@ -1,0 +1,171 @@
+"""Predictions from the folder of a run that stores its model: of the command line or an estimator.
+
+It stands above all rooms, as the two that make such runs are above those that predict.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache, partial, wraps
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+
+import jax
+import numpy as np
+
+from bnn_ppl.analysis import diagnostics
+from bnn_ppl.analysis import predict as averages
+from bnn_ppl.analysis.closed_form import predict_closed_form as closed_form
+from bnn_ppl.analysis.predictive_draws import predictive_draws as drawn
+from bnn_ppl.analysis.quantiles import predict_quantiles as quantiles
+from bnn_ppl.data.new_rows import given_new_rows
+from bnn_ppl.data.reading import DataSet
+from bnn_ppl.model.given_rows import inputs_and_targets
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.storage.arviz_versions import as_dataset
+from bnn_ppl.storage.files import PROBLEM
+from bnn_ppl.storage.inference_data import with_groups
+from bnn_ppl.storage.problem import ESTIMATOR, read_problem
+
+if TYPE_CHECKING:
+    import xarray
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result", covariant=True)
+
+
+class StoredRun(NamedTuple):
+    """What a run predicts with.
+
+    Attributes
+    ----------
+    posterior
+        The model, conditioned on rows of zeros.
+    data
+        The scales of its rows; and two of these, which are zeros.
+    float64
+        Whether it computes in double precision.
+    weighted
+        Whether its inputs are pairs of x and the weights of the rows.
+    labels
+        Names of the classes, unless they are 0, 1, ...
+    """
+
+    posterior: Posterior
+    data: DataSet
+    float64: bool
+    weighted: bool = False
+    labels: tuple[Any, ...] | None = None
+
+    def rows(self, given: Any) -> Any:
+        """Prepare rows x, (x, y) or (x, None) in the units of the data as the model sees them."""
+        x, y, _ = given_new_rows(*inputs_and_targets(given, self.data.train.x), self.data)
+        return ((x, np.ones(len(x), x.dtype)) if self.weighted else x), y
+
+    def in_units(self, found: Any) -> Any:
+        """Give predictions in the units of the data, with the names of classes and outputs."""
+        if isinstance(found, np.ndarray):
+            return found.astype(float) * self.data.y_scale + self.data.y_mean
+        if hasattr(found, "data_vars"):
+            return self._dataset(found)
+        drawn = "posterior_predictive" in found
+        names = ("posterior_predictive", "observed_data") if drawn else ("posterior",)
+        groups = {name: self._dataset(as_dataset(found[name])) for name in names}
+        if drawn:
+            log_density = as_dataset(found["log_likelihood"]).astype(float)
+            groups["log_likelihood"] = log_density - np.log(self.data.y_scale).sum()
+        return with_groups(found, **groups)
+
+    def _dataset(self, found: "xarray.Dataset") -> "xarray.Dataset":
+        if self.data.num_classes is None:
+            found = found.map(self._values)
+        names = {"class": self.labels, "output": self.data.output_names}
+        return found.assign_coords(
+            {dim: list(each) for dim, each in names.items() if each and dim in found.dims}
+        )
+
+    def _values(self, values: "xarray.DataArray") -> "xarray.DataArray":
+        name, scale, values = str(values.name), np.asarray(self.data.y_scale), values.astype(float)
+        nats = np.log(scale) if "output" in values.dims else np.log(scale).sum()
+        if name in ("mean", "y"):
+            return values * scale + self.data.y_mean
+        if name.endswith("variance"):
+            return values * scale**2
+        if name.endswith("entropy"):
+            return values + nats
+        return values - nats if name == "log_prob" else values
+
+
+class _OfFolders(Protocol[Given, Result]):
+    @overload
+    def __call__(self, *given: Given.args, **options: Given.kwargs) -> Result: ...
+
+    @overload
+    def __call__(self, *given: Any, **options: Any) -> Result: ...
+
+
+def of_folders(function: Callable[Given, Result]) -> _OfFolders[Given, Result]:
+    """Let a function of posterior, draws and rows take a folder for the first two, and rows as x=.
+
+    Rows are then in the units of the data, and so is what it gives.
+    """
+    signature = inspect.signature(function)
+    names = list(signature.parameters)
+    rows = names[names.index("draws") + 1]
+
+    @wraps(function)
+    def predicting(*given: Any, **options: Any) -> Any:
+        if "x" in options:
+            options[rows] = options.pop("x")
+        place = next((n for n, each in enumerate(given) if isinstance(each, str | PathLike)), None)
+        if place is None:
+            return function(*given, **options)
+        before, after, folder = given[:place], given[place + 1 :], Path(given[place]).expanduser()
+        bound = signature.bind_partial(*before, folder, None, *after, **options).arguments
+        if bound.get(rows) is None or bound.get("folder") is not None:
+            raise ValueError(
+                f"got the folder of a run, {str(folder)!r}, "
+                f"{'without rows' if bound.get(rows) is None else 'with folder='}, expected rows "
+                "in the units of the data, as x=, and no other folder"
+            )
+        run, draws = _reopened(folder), diagnostics.load(folder)
+        with jax.enable_x64(run.float64):
+            own = {"posterior": run.posterior, "draws": draws, rows: run.rows(bound[rows])}
+            answer: Any = partial(function, **bound | own)
+            return run.in_units(answer())
+
+    return predicting
+
+
+def _reopened(folder: Path) -> StoredRun:
+    """Give what a run predicts with; refuse one of a user's own model."""
+    file = folder / PROBLEM
+    if not file.is_file():
+        diagnostics.load(folder)  # which says so if there is no run
+        raise ValueError(
+            f"got {str(folder)!r}, a run of your own model, which it does not store, expected one "
+            "of bnn-ppl run or of an estimator with its own network: condition the model on one "
+            "row, and pass that posterior and the draws that bnn_ppl.diagnostics.load gives"
+        )
+    return _read(folder, file.read_bytes())
+
+
+@lru_cache(maxsize=4)  # what is compiled for a posterior is found again
+def _read(folder: Path, content: bytes) -> StoredRun:
+    del content
+    settings = read_problem(folder)
+    if ESTIMATOR in settings:
+        from bnn_ppl.estimators.stored import model_of
+
+        return StoredRun(*model_of(settings))
+    from bnn_ppl.cli.run_folders import reopen_to_predict
+
+    posterior, data, float64 = reopen_to_predict(folder)
+    return StoredRun(posterior, data, float64, labels=data.class_names)
+
+
+predict = of_folders(averages.predict)
+function_draws = of_folders(averages.function_draws)
+predict_closed_form = of_folders(closed_form)
+predict_quantiles = of_folders(quantiles)
+predictive_draws = of_folders(drawn)

@@ -1,0 +1,97 @@
+"""What an estimator's run predicts with, as its folder records it."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+
+from bnn_ppl.data.blank_rows import blank_rows, rows_to_json
+from bnn_ppl.data.encoding import Column, Encoding, from_json, to_json
+from bnn_ppl.data.reading import Data, DataSet
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.storage.files import JSON
+from bnn_ppl.storage.problem import ESTIMATOR
+
+_PARAMETERS = "hidden", "prior_scale", "temperature", "noise", "covariance"  # of the model
+_SINGLE = np.dtype(np.float32)
+
+
+def settings_of(estimator: Any, scale: float | None) -> JSON:
+    """Give what is written in ``problem.json``, from which `model_of` makes the same model."""
+    parameters = {n: p for n, p in estimator.get_params(deep=False).items() if n in _PARAMETERS}
+    labels = getattr(estimator, "classes_", None)
+    data = _data_of(estimator, labels)
+    settings = {
+        ESTIMATOR: type(estimator).__name__,
+        "parameters": parameters | {"hidden": np.asarray(parameters["hidden"]).tolist()},
+        "prior_scale": scale,
+        "weighted": estimator._weighted,
+        "labels": None if labels is None else labels.tolist(),
+        "rows": rows_to_json(data),
+        "encoding": None if data.encoding is None else to_json(data.encoding),
+    }
+    return json.loads(json.dumps(settings, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """Give a number of NumPy's as one of Python's, and anything else as text."""
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def _data_of(estimator: Any, labels: np.ndarray | None) -> DataSet:
+    """Describe the rows of an estimator as those of a data set, without rows."""
+    x = np.zeros((0, estimator.n_features_in_), _SINGLE)
+    mean, scale = getattr(estimator, "y_mean_", 0.0), getattr(estimator, "y_scale_", 1.0)
+    y = np.zeros((0, *np.shape(mean)), _SINGLE if labels is None else np.int32)
+    named = getattr(estimator, "feature_names_in_", ())
+    inputs = tuple(Column(str(name), "number") for name in named)
+    target = Column("y", "number")
+    if labels is not None and labels.dtype.kind in "UOb":
+        truth = labels.dtype.kind == "b"
+        target = Column("y", "boolean") if truth else Column("y", "category", (*map(str, labels),))
+    return DataSet(
+        train=Data(x, y),
+        test=Data(x, y),
+        y_mean=mean,
+        y_scale=scale,
+        x_mean=estimator.x_mean_,
+        x_scale=estimator.x_scale_,
+        num_classes=None if labels is None else len(labels),
+        name=type(estimator).__name__,
+        source="an estimator",
+        encoding=Encoding(inputs, target) if inputs or target.kind != "number" else None,
+    )
+
+
+def model_of(settings: JSON) -> tuple[Posterior, DataSet, bool, bool, tuple[Any, ...] | None]:
+    """Rebuild a posterior of rows of zeros and what else such a run predicts with.
+
+    That is a data set with its scales, whether it is in double precision and has weighted rows, and
+    the names of its classes.
+    """
+    from bnn_ppl import estimators
+
+    labels, parameters = settings["labels"], dict(settings["parameters"])
+    if isinstance(parameters["hidden"], list):
+        parameters["hidden"] = tuple(parameters["hidden"])
+    estimator = getattr(estimators, settings[ESTIMATOR])(**parameters)
+    encoding = settings["encoding"] and from_json(settings["encoding"])
+    numbers = labels is not None and all(type(label) is int for label in labels)
+    classes = tuple(labels) if numbers else None
+    data = blank_rows(settings["rows"], settings[ESTIMATOR], encoding, classes)
+    estimator._as_fitted = SimpleNamespace(**estimator.get_params(deep=False))
+    estimator.n_features_in_ = data.train.x.shape[1]
+    estimator.prior_scale_ = settings["prior_scale"]
+    if labels is None:
+        estimator.y_mean_, estimator.y_scale_ = data.y_mean, data.y_scale
+    else:
+        estimator.classes_ = np.asarray(labels)
+    x, y = data.train
+    estimator._weighted = settings["weighted"]
+    estimator._train = ((x, np.ones(len(x), x.dtype)) if estimator._weighted else x), y
+    with jax.enable_x64(False):
+        posterior = estimator._conditioned()
+    plain = labels is None or (numbers and labels == list(range(len(labels))))
+    return posterior, data, False, estimator._weighted, None if plain else tuple(labels)
