@@ -22,6 +22,7 @@ from bnn_ppl.data.new_rows import given_new_rows
 from bnn_ppl.data.reading import DataSet
 from bnn_ppl.model.given_rows import inputs_and_targets
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.warned import warn
 from bnn_ppl.storage.arviz_versions import as_dataset
 from bnn_ppl.storage.files import PROBLEM
 from bnn_ppl.storage.inference_data import with_groups
@@ -59,7 +60,9 @@ class StoredRun(NamedTuple):
 
     def rows(self, given: Any) -> Any:
         """Prepare rows x, (x, y) or (x, None) in the units of the data as the model sees them."""
-        x, y, _ = given_new_rows(*inputs_and_targets(given, self.data.train.x), self.data)
+        x, y, fills = given_new_rows(*inputs_and_targets(given, self.data.train.x), self.data)
+        if fills:
+            warn(f"x: {fills}")
         return ((x, np.ones(len(x), x.dtype)) if self.weighted else x), y
 
     def in_units(self, found: Any) -> Any:

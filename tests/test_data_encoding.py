@@ -9,7 +9,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli, data
-from bnn_ppl.cli.run_folders import reopen
+from bnn_ppl.cli.run_folders import reopen, reopen_to_predict
 from bnn_ppl.data.encoding import Column, Encoding, encode, from_json, in_words, to_json
 
 RANDOM = np.random.default_rng(0)
@@ -226,8 +226,10 @@ def test_a_run_keeps_its_encoding(tmp_path, monkeypatch, capsys):
     few = TABLE.assign(colour=TABLE["colour"].replace("red", "green"), size=1.0)
     few.loc[7, "size"] = np.nan
     saved(tmp_path, few, index=True)
-    after = reopen(tmp_path / "here").data
-    assert after.encoding == before.encoding and after.train.x.shape == (36, 5)
+    with pytest.raises(ValueError, match="training rows of .* that have changed"):
+        reopen(tmp_path / "here")
+    _, after, _ = reopen_to_predict(tmp_path / "here")
+    assert after.encoding == before.encoding and after.train.x.shape[1:] == (5,)
     problem = json.loads((tmp_path / "here/problem.json").read_text())
     del problem["checksum"]
     (tmp_path / "here/problem.json").write_text(json.dumps(problem | {"encoding": {"inputs": []}}))

@@ -20,7 +20,6 @@ from bnn_ppl.data.images import with_channel
 from bnn_ppl.data.reading import DataSet, arrays_in, read_npz, require, unreadable
 from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.user_files import INDEX, numbered, read_table
-from bnn_ppl.runtime.warned import warn
 
 _KINDS = ".csv, .parquet or .npz"
 
@@ -103,8 +102,6 @@ def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
         found, fills = np.asarray(x), ""
         _check_numbers("x", "x", found)
         found = with_channel(found) if found.ndim == 3 else found
-    if fills:
-        warn(f"x: {fills}")
     if y is not None:
         y = numbered("y", np.asarray(y), like.encoding, "y")
         require("y", len(y) == len(found), f"{len(y)} rows", f"{len(found)} as of x", "correct one")
