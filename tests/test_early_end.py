@@ -229,6 +229,44 @@ def test_an_error_without_a_folder_carries_the_draws_before_it(posterior, monkey
     )
 
 
+@pytest.mark.parametrize(
+    ("of", "chunk", "words"),
+    [
+        ("FIT", 1, "stopped in training by {}, after 5 of at most 12 steps; the draws are of the"),
+        ("CHAIN_FROM_FITS", 2, "stopped in the fit by trained that walk starts from by {}, after"),
+        ("CHAIN_FROM_FITS", 8, "stopped in warm-up by {}, after"),
+    ],
+)
+@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
+def test_an_error_before_the_first_draw_carries_draws_of_the_fit(
+    of, chunk, words, kind, posterior, monkeypatch
+):
+    calls = itertools.count()
+
+    def failing(*args):
+        if next(calls) == chunk:
+            raise kind
+
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "_shown", failing)
+    with pytest.raises(kind) as error:
+        sample(posterior, globals()[of])
+    draws = error.value.draws
+    assert draws.attrs["stopped"].startswith(words.format(kind.__name__))
+    np.testing.assert_allclose(draws.posterior["slope"], 1, atol=0.6)
+    assert "of the fit before this error" in error.value.__notes__[0]
+    assert not hasattr(error.value, "reached")
+
+
+def test_an_error_on_the_way_from_the_prior_carries_nothing(posterior, monkeypatch):
+    def failing(*args):
+        raise OSError
+
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "_shown", failing)
+    with pytest.raises(OSError) as error:
+        sample(posterior, CHAIN)
+    assert not hasattr(error.value, "draws")
+
+
 # --- the search for the scale of the prior
 
 

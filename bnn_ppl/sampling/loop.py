@@ -50,13 +50,13 @@ def _advance_phase(
     """Iterate in chunks of about half a second; one is recorded while the next is computed."""
     thin = prepared.phases[1].thin
     steps = num_steps(done.warmup, done.draws, thin)
-    loop = loop_of(phase, prepared, lambda: report(COMPILING, steps, {}))
     num, start, count = prepared.num[phase.name], getattr(done, phase.name), 1
     seconds_copying = bytes_of(states) / prepared.mesh.shape["chain"] / _BYTES_PER_SECOND
     writes = jax.process_index() in writers(prepared.mesh)
     unrecorded: tuple | None = None
     ended: dict[str, int] = {}  # after how many steps training did, for the progress bar
     try:
+        loop = loop_of(phase, prepared, lambda: report(COMPILING, steps, {}))
         while start < num and not agreed(interrupted()):
             began = time.perf_counter()
             states, records = loop.run(states, start, count)  # does not wait for the devices
@@ -85,6 +85,9 @@ def _advance_phase(
             aim = max(_SECONDS_PER_CHUNK, overhead / _SHARE_RECORDING)
             count = int(min(loop.capacity, num - start, count / seconds * aim))
             count = agreed(max(1, count))
+    except BaseException as error:
+        error.reached = states, done  # type: ignore[attr-defined]
+        raise
     finally:  # whatever happens, nothing computed is lost
         _record(recorder, unrecorded)
     return states, done

@@ -17,7 +17,7 @@ from bnn_ppl.runtime.progress import Show, waiting
 from bnn_ppl.sampling.judged import log_likelihood_at
 from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.start import Prepared, name_of
-from bnn_ppl.sampling.starting_method import Stopped, one_draw, placed, started
+from bnn_ppl.sampling.starting_method import Started, Stopped, one_draw, placed, started
 from bnn_ppl.sampling.until import Goal, draw_until
 from bnn_ppl.storage.before import Progress
 from bnn_ppl.storage.recorder import Folder, Memory
@@ -59,8 +59,7 @@ def through_start(
         )
         if stopped is not None:
             recorder.stopped(ready.done)
-            where = f"{stopped.what} that {name_of(method)} starts from"
-            stopped = stopped._replace(what=where)
+            stopped = _in_start(method, stopped)
             ready = ready._replace(from_fit=positions is not None, done=done)
             return ready._replace(prepared=prepared._replace(positions=positions)), stopped
         prepared = placed(key, posterior, method, prepared, positions, progress)
@@ -70,6 +69,10 @@ def through_start(
             at_start = log_likelihood_at(ready.posterior, ready.prepared.positions)
             ready.recorder.note(ready.done, at_start)
     return ready, None
+
+
+def _in_start(method: Method, stopped: Stopped) -> Stopped:
+    return stopped._replace(what=f"{stopped.what} that {name_of(method)} starts from")
 
 
 def to_the_end(
@@ -109,21 +112,41 @@ def with_draws(ready: Ready, stopped: Stopped, by: str) -> Ready | None:
 
 
 @contextmanager
-def kept_in_errors(recorder: Memory | Folder) -> Iterator[None]:
+def kept_in_errors(recorder: Memory | Folder, now: Callable[[], Ready]) -> Iterator[None]:
     """Let an error that ends a run without a folder carry the draws so far.
 
-    They are its attribute ``draws``. Those in a folder are safe.
+    They are its attribute ``draws``: before the first draw, those of the fit so far, as of a run
+    that is stopped there. Those in a folder are safe. `now` gives the run as it is.
     """
     try:
         yield
     except BaseException as error:
         with suppress(Exception):  # the error itself is raised
-            draws = recorder.so_far()
+            reached = error.__dict__.pop("reached", None)
+            draws, where = recorder.so_far(), "before this error"
+            if draws is None and reached is not None and isinstance(recorder, Memory):
+                _draw_reached_by_error(now(), reached, type(error).__name__)
+                draws, where = recorder.so_far(), "of the fit before this error"
             if draws is not None:
                 error.draws = draws  # type: ignore[attr-defined]
                 count = draws["posterior"].sizes["draw"]
-                error.add_note(f"The {count} draws before this error are its attribute draws.")
+                error.add_note(f"The {count} draws {where} are its attribute draws.")
         raise
+
+
+def _draw_reached_by_error(ready: Ready, reached: Any, by: str) -> None:
+    """Draw from the fit that an error has ended: that of a starting method, or the run's own."""
+    if isinstance(reached, Started):
+        prepared = ready.prepared._replace(positions=reached.positions)
+        ready = ready._replace(from_fit=True, done=reached.done)
+        stopped = reached.stopped and _in_start(ready.method, reached.stopped)
+    else:
+        states, done = reached
+        prepared = ready.prepared._replace(states=states)
+        ready = ready._replace(done=done)
+        stopped = stopped_in_warmup(ready.method, prepared, done, ready.from_fit)
+    if stopped is not None and stopped.done:
+        with_draws(ready._replace(prepared=prepared), stopped, by)
 
 
 # --- draws of what has been reached

@@ -194,8 +194,8 @@ def run(
     its own warm-up, gives one draw of each chain: the point where it is. The verdict says so, and
     so do the attributes ``stopped``, in words, and ``stopped_in``: "points", "start", "warmup" or
     "draws". With `folder` each of these phases is saved, the draws are there to be read, and the
-    same call drops them and goes on. Without, an error or a second Ctrl-C carries the draws so far
-    as its attribute ``draws``.
+    same call drops them and goes on. Without, an error or a second Ctrl-C carries the draws so far,
+    or those of the fit so far, as its attribute ``draws``.
 
     A further run of the same method and posterior compiles nothing, whatever its counts, unless
     chains, devices or shapes differ or `keep` is given. For this the last four compiled loops are
@@ -255,7 +255,7 @@ def run(
     from_fit = method.start is not None or init is not None
     starts = method.start is not None and init is None and not done.warmup + done.draws
     ready = Ready(key, posterior, method, prepared, done, recorder, from_fit, starts)
-    with kept_in_errors(recorder):
+    with kept_in_errors(recorder, lambda: ready):
         with event_log(log_to) as recorder.log, interrupts(progress) as pressed:
             interrupted = pressed_or_late(pressed, end)
             if stopped is None:

@@ -79,16 +79,27 @@ def started(
         own = placed(own_key, posterior, start, own, first.positions, progress)
         done = first.done
     num = own.num["warmup"]
-    with reporting(progress, num, done.warmup) as report:
-        states, done = advance(own, done, before, _as_start(report), interrupted)
+    try:
+        with reporting(progress, num, done.warmup) as report:
+            states, done = advance(own, done, before, _as_start(report), interrupted)
+    except BaseException as error:
+        if hasattr(error, "reached"):
+            states, done = error.reached
+            positions = one_draw(own_key, posterior, start, own, states)
+            error.reached = Started(positions, done, _stopped(start, done, num))
+        raise
     with waiting(progress):
         positions = one_draw(own_key, posterior, start, own, states)
     stopped = None
     if done.warmup < num:
-        stopped = Stopped("start", f"the fit by {name_of(start)}", done.warmup, num)
+        stopped = _stopped(start, done, num)
         if not done.warmup and start.start is None:
             positions = None
     return Started(positions, done._replace(warmup=0, divergences=0), stopped)
+
+
+def _stopped(start: Method, done: Progress, num: int) -> Stopped:
+    return Stopped("start", f"the fit by {name_of(start)}", done.warmup, num)
 
 
 def placed(
