@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.cli import commands, run_folders
+from bnn_ppl.cli import commands, help_cache, run_folders
 from bnn_ppl.cli import words as known
 from bnn_ppl.cli.methods import Training
 from bnn_ppl.cli.problem import Problem
@@ -620,6 +621,64 @@ assert bnn_ppl.run and "run" in bnn_ppl.__all__ and not hasattr(bnn_ppl, "rnu")
     done = subprocess.run(command, input="\n".join(asked), capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def helped(tmp_path, monkeypatch, capsys):
+    """Give the help of predict, and whether the command was parsed for it."""
+    parsed = []
+
+    def follow(given, repeated):
+        parsed.append(given)
+        print("help of", *given)
+        sys.exit(0 if "predict" in given else 2)
+
+    def asked(*words):
+        parsed.clear()
+        with suppress(SystemExit):
+            cli.main([*words])
+        return capsys.readouterr().out, bool(parsed)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cli, "_follow", follow)
+    return asked
+
+
+def test_help_that_was_shown_before_is_shown_without_parsing(helped):
+    first, again = helped("predict", "--help"), helped("predict", "--help")
+    assert first == ("help of predict --help\n", True) and again == (first[0], False)
+    assert helped("predict", "-h")[1] and helped("summary", "--help") == helped("summary", "--help")
+
+
+@pytest.mark.parametrize("change", ["source", "terminal", "tyro"])
+def test_help_of_another_version_or_terminal_is_not_shown(change, helped, tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "a.py").write_text("1")
+    monkeypatch.setattr(help_cache, "_PACKAGE", package)
+    helped("predict", "--help")
+    if change == "source":
+        (package / "a.py").write_text("12")
+    elif change == "terminal":
+        monkeypatch.setenv("COLUMNS", "47")
+    else:
+        monkeypatch.setattr(help_cache, "version", lambda name: "0")
+    assert helped("predict", "--help")[1] and not helped("predict", "--help")[1]
+    kept = list((tmp_path / "bnn_ppl" / "help").iterdir())
+    assert len(kept) == 1  # of one source
+
+
+def test_help_is_shown_where_it_cannot_be_kept(helped, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert (
+        helped("predict", "--help")
+        == helped("predict", "--help")
+        == (
+            "help of predict --help\n",
+            True,
+        )
+    )
 
 
 def test_the_words_read_from_the_source_are_those_that_are_parsed():

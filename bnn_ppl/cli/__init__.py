@@ -1,7 +1,8 @@
 """The command line: ``bnn-ppl run``, and the commands on what it leaves.
 
 This file answers what needs no JAX, whose import takes a second: the list of commands, the version,
-and words that are no command, method or option. The rest is in :mod:`bnn_ppl.cli.commands`.
+words that are no command, method or option, and a command's help once it has been shown. The rest
+is in :mod:`bnn_ppl.cli.commands`.
 """
 
 import os
@@ -9,6 +10,7 @@ import sys
 from importlib import import_module
 
 from bnn_ppl import __version__
+from bnn_ppl.cli import help_cache
 from bnn_ppl.cli.words import check_words, help_text
 from bnn_ppl.runtime.starting import INTERRUPTED
 
@@ -33,8 +35,13 @@ def main(argv: list[str] | None = None) -> None:
         check_words(given)
         if repeated:
             check_words(["run", *repeated])
-        _start_jax()
-        import_module("bnn_ppl.cli.commands").follow(given, repeated)
+        if not help_cache.asks(given):
+            _follow(given, repeated)
+        elif (text := help_cache.known(given)) is not None:
+            print(text, end="", flush=True)
+        else:
+            with help_cache.kept(given):
+                _follow(given, repeated)
     except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at exit
         sys.exit(1)
@@ -49,6 +56,11 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Part what stands before two dashes from the run that ``sweep`` repeats, after them."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     return arguments[:at], arguments[at + 1 :]
+
+
+def _follow(given: list[str], repeated: list[str]) -> None:
+    _start_jax()
+    import_module("bnn_ppl.cli.commands").follow(given, repeated)
 
 
 def _start_jax() -> None:
