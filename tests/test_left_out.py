@@ -1,5 +1,7 @@
 """Rows left out, by importance weights, against the posteriors without them."""
 
+import json
+
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -62,13 +64,45 @@ def test_independence_is_rarely_denied_and_dependence_found():
 
 def test_scores_of_held_out_rows_are_read_back():
     scores = np.array([[np.nan, 3.0, 1.0, 2.0], [np.nan, 3.0, 2.0, 2.0]])
-    draws = {"warmup_sample_stats": _group(scores)}
-    assert held_out(draws) == (2.0, 1.5, 30)
-    assert held_out({}) is None and held_out({"warmup_sample_stats": _group(scores[:, :1])}) is None
+    posterior = bnn.condition(slopes, (np.ones((9, 3)), np.ones(9)))
+    settings = {"settings": json.dumps({"rows_scored": "7, checksum 3"})}
+
+    def found(scores):
+        return held_out(posterior, _draws({"held_out_nll": scores}, **settings))
+
+    assert found(scores) == (2.0, 1.5, 30, 7, True)
+    assert found(scores[:, :1]) is None
+    assert (
+        held_out(posterior, draws_of_arrays({"posterior": {"weights": np.zeros((1, 1, 3))}}))
+        is None
+    )
 
 
-def _group(scores):
+def test_rows_that_a_chain_holds_out_count_until_it_takes_them_in():
+    posterior = bnn.condition(slopes, (np.ones((200, 3)), np.ones(200)))
+    rising, falling = np.linspace(-3, -1, 60), np.linspace(-1, -2, 60)
+    tried = np.full(80, 5.0)  # while learning rates are tried: of no point that is drawn
+    none = np.full(60, np.nan)
+    scores = np.array([[*tried, *rising, *none], [*tried, *falling, *none]])
+    steps = np.ones_like(scores, int)
+    steps[1, 140:] = 0  # this one overfits, so that it has ended at its best point
+    warmup = {"held_out_lp": scores, "n_steps": steps}
+    every = {"every": 1, "num_warmup": 1000, "draws_from": "point"}
+    found = held_out(posterior, _draws(warmup, **every))
+    np.testing.assert_allclose(found.last, 1.0, atol=0.1)
+    assert found.num_rows == 40 and not found.given
+    turned = held_out(posterior, _draws(warmup | {"held_out_lp": scores[::-1]}, **every))
+    np.testing.assert_allclose(turned.last, [(2 + 1) / 2], atol=0.1)
+    assert held_out(posterior, _draws(warmup, **every | {"draws_from": "gaussian"})) is None
+    early = {name: values[:, :80] for name, values in warmup.items()}
+    assert held_out(posterior, _draws(early, **every)) is None
+
+
+def _draws(warmup, every=10, **attrs):
     import xarray
 
-    steps = 10 * np.arange(1, scores.shape[1] + 1) - 1
-    return xarray.Dataset({"held_out_nll": (("chain", "step"), scores)}, {"step": steps})
+    draws = draws_of_arrays({"posterior": {"weights": np.zeros((2, 1, 3))}}, attrs)
+    steps = every * np.arange(1, next(iter(warmup.values())).shape[1] + 1) - 1
+    arrays = {name: (("chain", "step"), values) for name, values in warmup.items()}
+    draws.add_groups({"warmup_sample_stats": xarray.Dataset(arrays, {"step": steps})})
+    return draws

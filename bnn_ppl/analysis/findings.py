@@ -24,6 +24,7 @@ LEAST_ESS = 100
 # Error of a temperature, beyond that of its estimate. A Gaussian's variance is proportional to it,
 # so this is 2.5 % of a standard deviation.
 MOST_TEMPERATURE_ERROR = 0.05
+_PARTS = 10  # of the draws, by whose means the error of a temperature is estimated
 # Nats between the log evidence on the way from the prior to the posterior and that on the way back.
 MOST_GAP = 1.0
 # Share of diverging draws that is more than bad luck. Any may bias (Betancourt, 2017,
@@ -148,7 +149,7 @@ def of_chains(sample: Seen, draws: Any, mixes: Mixing) -> Iterator[Finding]:
         yield Finding(
             "few_draws",
             f"{num_draws * num_chains:,} draws are too few to judge convergence",
-            f"at least {LEAST_DRAWS} from each of several chains",
+            f"make at least {LEAST_DRAWS} in each of several chains",
         )
     elif not moves:
         yield Finding("stuck", "no chain moves", f"{shorter_steps(draws)}, or more warm-up")
@@ -170,7 +171,7 @@ def of_chains(sample: Seen, draws: Any, mixes: Mixing) -> Iterator[Finding]:
         yield Finding(
             "few_independent",
             f"only {mixes.ess:,.0f} independent draws (ESS of {mixes.ess_of} at training rows, "
-            f"expected {LEAST_ESS})",
+            f"expected at least {LEAST_ESS})",
             _advice(draws, "more draws, or more steps between them (thin)"),
         )
     yield from _of_temperatures(draws)
@@ -189,17 +190,23 @@ def _of_temperatures(draws: Any) -> Iterator[Finding]:
     for kind in ("kinetic", "configurational"):
         if f"{kind}_temperature" not in stats:
             continue
-        values = stats[f"{kind}_temperature"].values.astype(float)
-        values = values[np.isfinite(values)]
-        if values.size < 2:
+        values = stats[f"{kind}_temperature"].transpose("chain", "draw").values.astype(float)
+        values = values[:, np.isfinite(values).all(0)]
+        if values.shape[1] < _PARTS:
             continue
-        mean, error = values.mean(), values.std(ddof=1) / np.sqrt(values.size)
+        # Draws are correlated, so that the error is that of means over parts of the run.
+        parts = np.stack([part.mean(1) for part in np.array_split(values, _PARTS, axis=1)])
+        mean, error = values.mean(), parts.std(ddof=1) / np.sqrt(parts.size)
         if abs(mean - 1) > MOST_TEMPERATURE_ERROR + 2 * error:
-            yield Finding(
-                "temperature",
-                f"{kind} temperature {mean:.2f} instead of 1",
-                shorter_steps(draws) + ("" if all_rows else ", or larger batches"),
-            )
+            text = f"{kind} temperature {mean:.2f} instead of 1"
+            advice = shorter_steps(draws) + ("" if all_rows else ", or larger batches")
+            early, late = np.array_split(parts, 2)
+            gain = abs(early.mean() - 1) - abs(late.mean() - 1)
+            if gain > 2 * np.sqrt(early.var() / early.size + late.var() / late.size):
+                text += f" ({early.mean():.2f} in the first half of the draws, {late.mean():.2f} in"
+                text += " the second)"
+                advice = "more warm-up: the temperature is still changing"
+            yield Finding("temperature", text, advice)
             return
 
 
@@ -214,7 +221,7 @@ def shorter_steps(draws: Any) -> str:
     return f"shorter steps ({_SHORTENING.get(by, by)})"
 
 
-def of_divergences(draws: Any) -> Iterator[Finding]:
+def of_divergences(posterior: Posterior, sample: Seen, draws: Any) -> Iterator[Finding]:
     """Find draws whose steps were too long; chains that diverge throughout are named."""
     stats = draws.get("sample_stats", {})
     if "diverging" not in stats:
@@ -223,10 +230,15 @@ def of_divergences(draws: Any) -> Iterator[Finding]:
     count, whole = int(diverging.sum()), diverging.all(1)
     if not count:
         return
-    advice = (
-        f"{shorter_steps(draws)}, priors that keep scales away from 0, or a non-centred model "
-        "(docs/diagnosis.md)"
-    )
+    advice = shorter_steps(draws)
+    sites = _of_learnt_scale(posterior, sample.sites)
+    if sites:  # near a scale of 0 no step is short enough
+        more = f" and {len(sites) - 1} more" if len(sites) > 1 else ""
+        advice = (
+            f"write {sites[0]}{more}, whose scale is learnt, non-centred (LocScaleReparam, "
+            "docs/diagnosis.md), choose a prior that keeps that scale away from 0, or take "
+            f"{advice}"
+        )
     if whole.all():
         yield Finding("all_diverge", "all chains diverge in all draws", advice)
     elif whole.any():
@@ -238,7 +250,23 @@ def of_divergences(draws: Any) -> Iterator[Finding]:
         )
     else:
         kind = "divergences" if count / diverging.size > MOST_DIVERGENT else "some_divergences"
-        yield Finding(kind, f"{count:,} of {diverging.size:,} draws diverged", advice)
+        text = f"{count:,} of {diverging.size:,} draws diverged"
+        yield Finding(kind, text, advice)
+
+
+def _of_learnt_scale(posterior: Posterior, sites: dict[str, Any]) -> list[str]:
+    """Name the Gaussian sites whose prior's scale is not the same in the first and last draw."""
+
+    @jax.jit
+    def scales(values: Any, rows: Any) -> dict[str, jax.Array]:
+        normals = posterior.terms(posterior.unconstrain(values, rows), rows).normals
+        return {site: scale for site, (_, scale) in normals.items()}
+
+    first, last = (
+        scales({site: np.asarray(of[at, at]) for site, of in sites.items()}, posterior.examples)
+        for at in (0, -1)
+    )
+    return [site for site in first if (np.abs(first[site] - last[site]) > 0).any()]
 
 
 # --- fits
@@ -264,7 +292,9 @@ def of_fits(sample: Seen, draws: Any, rhat: float) -> Iterator[Finding]:
         )
     if sample.center.shape[0] > 1 and rhat > FEW_MEMBERS_RHAT:
         yield Finding(
-            "members", "members differ much more than the draws within each", "use more of them"
+            "members",
+            "members differ much more than the draws within each",
+            "use more members (num_chains)",
         )
 
 
@@ -296,4 +326,4 @@ def of_bounds(posterior: Posterior, sample: Seen) -> Iterator[Finding]:
             )
         else:
             text = f"{site} is at its floor of {bound:.3g}: its prior allows no less"
-        yield Finding("bound", text, "move that bound of its prior to let the data decide")
+        yield Finding("bound", text, "move this bound of its prior to let the data decide")

@@ -1,5 +1,6 @@
 """How well rows are predicted that were not trained on, as far as a run can tell."""
 
+import json
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,10 +9,15 @@ from scipy.special import logsumexp
 from scipy.stats import chi2
 
 from bnn_ppl.analysis.training_rows import Seen
+from bnn_ppl.methods.method import rows_of_share
+from bnn_ppl.methods.shared.held_out_noise import share_held_out
+from bnn_ppl.methods.shared.rate_trials import num_trial_steps, usual_lengths
+from bnn_ppl.model.posterior import Posterior
 
 Array = np.ndarray
 
 LEAST_DRAWS_IN_ALL = 100  # of fewer, those that matter for a row that is left out are a handful
+_PARTS = 20  # of training, in each of which the scores of held-out rows are averaged
 _LEAST_LOG_PROB = -1e6  # nats: below it, all draws are as wrong
 
 
@@ -54,28 +60,69 @@ def left_out(sample: Seen, temperature: float) -> LeftOut | None:
 
 
 class HeldOut(NamedTuple):
-    """NLL of held-out rows while a method trained, in nats a row."""
+    """NLL of held-out rows while a method trained, in nats a row; the mean over chains."""
 
-    last: float
+    last: float  # of the point drawn, or before it was trained on these rows too
     best: float
     best_step: int
+    num_rows: int
+    given: bool = True  # by the user; else the method's own, by which it goes back by itself
 
 
-def held_out(draws: Any) -> HeldOut | None:
-    """Read the scores that ``run(score_every=..., held_out=...)`` has kept; None if there are none.
+def held_out(posterior: Posterior, draws: Any) -> HeldOut | None:
+    """Read the scores of rows that were held out of training; None if there are none.
 
-    They are averaged over chains.
+    They are those of ``run(score_every=..., held_out=...)``, or of the rows that each chain of
+    descent holds out by itself.
     """
     stats = draws.get("warmup_sample_stats", {})
-    if "held_out_nll" not in stats:
-        return None
+    if "held_out_nll" in stats:
+        return _given_rows(draws, stats)
+    drawn = draws.attrs.get("draws_from")
+    return _own_rows(posterior, draws, stats) if drawn in ("point", "average") else None
+
+
+def _given_rows(draws: Any, stats: Any) -> HeldOut | None:
     by_step = stats["held_out_nll"].transpose("chain", "step").values.astype(float).mean(0)
     known = np.flatnonzero(~np.isnan(by_step))
     if not len(known):
         return None
     best = known[np.argmin(by_step[known])]
     steps = stats["step"].values
-    return HeldOut(float(by_step[known[-1]]), float(by_step[best]), int(steps[best]) + 1)
+    rows = json.loads(draws.attrs.get("settings", "{}")).get("rows_scored", "1,")
+    num_rows = int(rows.split(",")[0])
+    return HeldOut(float(by_step[known[-1]]), float(by_step[best]), int(steps[best]) + 1, num_rows)
+
+
+def _own_rows(posterior: Posterior, draws: Any, stats: Any) -> HeldOut | None:
+    """Read the scores of the rows that chains hold out until they take them in.
+
+    A chain that overfits ends at the point at which they are best instead, which is the one drawn.
+    The others train on from about their last score. Steps in which learning rates are tried lead to
+    no such point.
+    """
+    if not {"held_out_lp", "n_steps"} <= set(stats):
+        return None
+    share = json.loads(draws.attrs.get("settings", "{}")).get("subsample", 1.0)
+    num_rows = rows_of_share(share, posterior.num_rows)
+    trials = int(num_trial_steps(draws.attrs["num_warmup"], usual_lengths(posterior, num_rows)))
+    stats = stats.isel(step=stats["step"].values >= trials).transpose("chain", "step")
+    of_chains = []
+    for scores, trains in zip(stats["held_out_lp"].values, stats["n_steps"].values, strict=True):
+        known = np.flatnonzero(np.isfinite(scores))
+        if not len(known):
+            return None
+        # A score of one batch is of few rows.
+        parts = np.array_split(known, min(_PARTS, len(known)))
+        by_part = [-scores[part].mean(dtype=float) for part in parts]
+        best = int(np.argmin(by_part))
+        last = -1 if trains[known[-1] + 1 :].any() else best
+        of_chains.append((by_part[last], by_part[best], stats["step"].values[parts[best][-1]] + 1))
+    last_nll, best_nll, step = (float(value) for value in np.mean(of_chains, 0))
+    num_held_out = int(share_held_out(posterior) * num_rows) * len(of_chains)
+    return HeldOut(
+        last_nll, best_nll, int(step), min(num_held_out, posterior.num_rows), given=False
+    )
 
 
 def p_of_independence(x: list[Array], y: Array, of_classes: bool) -> float:

@@ -55,6 +55,11 @@ class Seen(NamedTuple):
         weights = self.log_weights.reshape(*self.log_weights.shape, *extra)
         return logsumexp(self.log_prob.astype(float) + weights, axis=(0, 1))
 
+    @property
+    def score_by_row(self) -> np.ndarray:
+        """The log score summed over the outputs of each row."""
+        return self.log_score.reshape(len(self.y), -1).sum(1)
+
 
 def some_rows(posterior: Posterior) -> tuple[Tree, Array]:
     """Take the same at most 200 training rows each time, spread evenly."""

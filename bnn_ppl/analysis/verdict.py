@@ -18,11 +18,11 @@ from bnn_ppl.analysis.findings import (
     of_values,
     scale_advice,
 )
-from bnn_ppl.analysis.left_out import left_out
+from bnn_ppl.analysis.left_out import HeldOut, held_out, left_out
 from bnn_ppl.analysis.mixing import Mixing, mixing_of
 from bnn_ppl.analysis.predictives import predicting
 from bnn_ppl.analysis.training_rows import Seen, seen
-from bnn_ppl.analysis.without_inputs import of_confidence, of_inputs
+from bnn_ppl.analysis.without_inputs import Advice, of_confidence, of_inputs
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -108,11 +108,12 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     # Each fit of an ensemble may have a noise of its own.
     others = (sample.sd, sample.log_prob) if sampled else ()
     mixes = mixing_of(sample.center, *others) if several else Mixing(np.nan, np.nan)
+    scores = None if sampled else held_out(posterior, draws)
     found = [*of_stops(draws), *of_tempering(draws)]
-    found += [*of_values(sample, draws), *of_divergences(draws)]
+    found += [*of_values(sample, draws), *of_divergences(posterior, sample, draws)]
     if "not_finite" not in {finding.kind for finding in found}:
         found += of_chains(sample, draws, mixes) if sampled else of_fits(sample, draws, mixes.rhat)
-        found += _of_predictions(posterior, draws, sample, found)
+        found += _of_predictions(posterior, draws, sample, scores, found)
         found += [] if sampled else of_few_rows(posterior, draws)
         found += of_bounds(posterior, sample)
         if sample.kind == "mean" and "bound" in {finding.kind for finding in found}:  # says why
@@ -122,7 +123,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
         found = [f._replace(advice=advice) if f.kind in _OF_SCALE else f for f in found]
     found.sort(key=lambda finding: _WORST_FIRST.index(finding.kind))
     converged = all(finding.kind in _NOTES for finding in found)
-    good = _good_chains(draws, mixes) if sampled else _good_fits(draws)
+    good = _good_chains(draws, mixes) if sampled else _good_fits(draws, sample, scores)
     if converged:
         notes = (f"{note.text} ({note.advice})" for note in found)
         return Verdict(True, "; note: ".join([good, *notes]), tuple(found))
@@ -132,7 +133,11 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
 
 
 def _of_predictions(
-    posterior: Posterior, draws: Any, sample: Seen, found: list[Finding]
+    posterior: Posterior,
+    draws: Any,
+    sample: Seen,
+    scores: HeldOut | None,
+    found: list[Finding],
 ) -> list[Finding]:
     """Find what is wrong with predictions, given what is with the draws, and drop what it denies.
 
@@ -143,10 +148,12 @@ def _of_predictions(
     spread = drawn.endswith("gaussian") or (drawn == "chain" and draws.attrs.get("thin", 1) > 0)
     left = left_out(sample, posterior.temperature) if spread else None
     wrong = {finding.kind for finding in found} - {*_NOTES}
-    more = [*of_inputs(posterior, draws, sample, left, _to_learn(draws, wrong))]
+    # The density of y may be wrong though the draws are right.
+    advice = Advice(_to_learn(draws, wrong), sample.sd is not None and not wrong)
+    more = [*of_inputs(posterior, sample, left, scores, advice)]
     if not wrong | {finding.kind for finding in more} - {*_NOTES}:
         more += of_confidence(posterior, sample, left)
-    if "overfits" in {finding.kind for finding in more}:  # further training makes that worse
+    if {"overfits", "uninformative"} & {finding.kind for finding in more}:  # not for want of steps
         found[:] = [finding for finding in found if finding.kind != "unfinished"]
     return more
 
@@ -158,7 +165,8 @@ def _to_learn(draws: Any, wrong: set[str]) -> str:
         return "more steps (num_warmup)"
     if isinstance(settings.get("learning_rate"), float | int):
         return "another learning_rate, or none: one is then found"
-    if not wrong or draws.attrs.get("draws_from", "chain") != "chain":
+    chain = draws.attrs.get("draws_from", "chain") == "chain"
+    if not chain or not (wrong or _bias(draws)):
         return "a wider prior, or start from another fit (init=)"
     return "more warm-up, shorter steps, or start from a fit (init=)"
 
@@ -178,7 +186,7 @@ def _agreement(mixes: Mixing) -> str:
 
 def _good_chains(draws: Any, mixes: Mixing) -> str:
     bias = _bias(draws)
-    bias = f"; bias: {bias}" if bias and not bias.startswith("none") else ""
+    bias = f"; bias: {bias}" if bias else ""
     evidence = ""
     if "log_evidence" in draws.get("fitted", {}):
         evidence = f"; log evidence {evidence_in_words(draws)}"
@@ -187,7 +195,7 @@ def _good_chains(draws: Any, mixes: Mixing) -> str:
     return f"converged: {_agreement(mixes)}{of_one}{evidence}{bias}"
 
 
-def _good_fits(draws: Any) -> str:
+def _good_fits(draws: Any, sample: Seen, scores: HeldOut | None) -> str:
     settings = json.loads(draws.attrs.get("settings", "{}"))
     if "training_ended" in draws.attrs:
         held_out = "trained: predictions of held-out rows have stopped improving"
@@ -198,6 +206,9 @@ def _good_fits(draws: Any) -> str:
         text = f"trained: {steps:,} steps at the given rate (not checked whether these suffice)"
     else:
         text = "fitted"
+    if scores:
+        of_training = -np.average(sample.score_by_row, weights=sample.row_weights)
+        text += f"; NLL of held-out rows {scores.last:.2f}, of training rows {of_training:.2f}"
     bias = _bias(draws)
     return f"{text}; bias: {bias}" if bias else text
 
@@ -206,4 +217,4 @@ def _bias(draws: Any) -> str:
     if json.loads(draws.attrs.get("settings", "{}")).get("adjusted") is False:
         return "the step size, without a Metropolis test"
     described = METHODS.get(draws.attrs.get("method", ""))
-    return "" if described is None else described.bias
+    return "" if described is None or described.bias.startswith("none") else described.bias

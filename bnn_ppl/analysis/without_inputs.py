@@ -1,15 +1,15 @@
 """What predictions owe to the inputs, and how sure they are: at rows left out if that is known."""
 
-import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from scipy.special import logsumexp
 from scipy.stats import norm
 
 from bnn_ppl.analysis.findings import MOST_LOSS, MOST_LOSS_OF_LABELS, Finding
-from bnn_ppl.analysis.left_out import LeftOut, held_out, p_of_independence
+from bnn_ppl.analysis.left_out import HeldOut, LeftOut, p_of_independence
 from bnn_ppl.analysis.training_rows import Seen, depends_on_x
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.progress import in_words
@@ -27,6 +27,13 @@ _MOST_GAP = 0.1
 _MOST_RATIO = 2.0  # of predicted sd to error, or the reverse: a "95 %" interval then has 67 %
 
 
+class Advice(NamedTuple):
+    """What to do where training rows are predicted badly."""
+
+    to_learn: str
+    settled: bool  # whether the draws are right: if only densities are bad, it is the noise
+
+
 class Guess(NamedTuple):
     """The best prediction without inputs, and whether that with inputs is no better."""
 
@@ -36,7 +43,7 @@ class Guess(NamedTuple):
 
 
 def of_inputs(
-    posterior: Posterior, draws: Any, sample: Seen, left: LeftOut | None, advice: str
+    posterior: Posterior, sample: Seen, left: LeftOut | None, scores: HeldOut | None, advice: Advice
 ) -> Iterator[Finding]:
     """Find predictions that do not generalise, or that are no better than without inputs.
 
@@ -48,38 +55,62 @@ def of_inputs(
     guess = _guess(sample, posterior.num_rows)
     if guess is None or not depends_on_x(posterior, sample.x):
         return
-    gain, error = _mean_and_error(sample, _by_row(sample.log_score) - guess.log_score)
+    gain, error = _mean_and_error(sample, sample.score_by_row - guess.log_score)
     if guess.no_better and (gain < -2 * error or _y_depends_on_x(sample)):
-        yield Finding("worse_than_mean", guess.words, advice)
+        yield Finding("worse_than_mean", guess.words, advice.to_learn)
         return
-    unseen = None if left is None else _mean_and_error(sample, left.log_score - guess.log_score)
-    yield from _of_unseen(draws, sample, guess, unseen)
-    all_judged = len(sample.y) == posterior.num_rows
-    no_gain = unseen is not None and all_judged and abs(unseen[0]) <= 2 * unseen[1]
+    without = float(np.average(guess.log_score, weights=sample.row_weights))
+    if gain < -(_MOST_WORSE + 2 * error):
+        yield Finding(
+            "worse_than_mean",
+            "TRAINING ROWS ARE PREDICTED WORSE THAN WITHOUT INPUTS (log score "
+            f"{in_words(without + gain)} nats a row, {in_words(without)} without)",
+            _of_noise(sample) if advice.settled else advice.to_learn,
+        )
+        return
+    unseen = _unseen(sample, guess, without, left, scores)
+    yield from _of_unseen(sample, unseen, without, scores)
+    enough = scores is not None or len(sample.y) == posterior.num_rows
+    no_gain = unseen is not None and enough and unseen[0] <= 2 * unseen[1]
     if (guess.no_better or no_gain) and not _y_depends_on_x(sample):
         yield Finding(
             "uninformative",
-            "the inputs tell nothing about y that these rows show: predictions without inputs are "
-            "as good",
+            "the training rows show no dependence of y on the inputs: predictions without inputs "
+            "are as good",
             "other inputs; longer runs change nothing",
         )
 
 
+def _unseen(
+    sample: Seen, guess: Guess, without: float, left: LeftOut | None, scores: HeldOut | None
+) -> tuple[float, float] | None:
+    """Give what the inputs gain at rows that are not trained on, and the standard error of that.
+
+    Held-out rows tell it best; the average over chains predicts them better than the mean score of
+    the chains says, by at least as much as it does training rows.
+    """
+    if scores is None:
+        return left and _mean_and_error(sample, left.log_score - guess.log_score)
+    gain = -scores.last + _gain_of_averaging(sample) - without
+    return gain, float(guess.log_score.std() / np.sqrt(scores.num_rows))
+
+
+def _gain_of_averaging(sample: Seen) -> float:
+    """Give by how much the average over chains scores training rows better than they do."""
+    by_chain = sample.log_prob.astype(float)
+    of_draw = sample.log_weights - logsumexp(sample.log_weights, axis=1, keepdims=True)
+    of_draw = of_draw.reshape(*of_draw.shape, *(1,) * (by_chain.ndim - 2))
+    single = logsumexp(by_chain + of_draw, axis=1).mean(0)
+    return float(np.average(sample.score_by_row - _by_row(single), weights=sample.row_weights))
+
+
 def _of_unseen(
-    draws: Any, sample: Seen, guess: Guess, unseen: tuple[float, float] | None
+    sample: Seen, unseen: tuple[float, float] | None, without: float, scores: HeldOut | None
 ) -> Iterator[Finding]:
-    without = float(np.average(guess.log_score, weights=sample.row_weights))
-    if unseen is not None and unseen[0] < -(_MOST_WORSE + 2 * unseen[1]):
-        yield Finding(
-            "overfits",
-            "WORSE AT ROWS LEFT OUT THAN WITHOUT INPUTS (log score "
-            f"{in_words(without + unseen[0])} nats a row, {in_words(without)} without)",
-            "a narrower prior, or a smaller network",
-        )
+    if unseen is None:
         return
-    scores = None if draws.attrs.get("draws_from", "chain") == "chain" else held_out(draws)
     most = MOST_LOSS_OF_LABELS if sample.kind == "probs" else MOST_LOSS
-    if scores is not None and scores.last - scores.best > most:
+    if scores is not None and scores.given and scores.last - scores.best > most:
         yield Finding(
             "overfits",
             f"OVERFITS: held-out rows are predicted worse (NLL {in_words(scores.last)}) than after "
@@ -87,19 +118,14 @@ def _of_unseen(
             f"stop there (num_warmup={scores.best_step}), or stop on held-out rows (held_out= of "
             "descent)",
         )
-    elif scores is not None and scores.last + without > _MOST_WORSE + 2 * _error(draws, guess):
+    elif unseen[0] < -(_MOST_WORSE + 2 * unseen[1]):
+        rows = "LEFT-OUT" if scores is None else "HELD-OUT"
         yield Finding(
             "overfits",
-            f"WORSE AT HELD-OUT ROWS THAN WITHOUT INPUTS (NLL {in_words(scores.last)}, "
-            f"{in_words(-without)} without)",
+            f"{rows} ROWS ARE PREDICTED WORSE THAN WITHOUT INPUTS (log score "
+            f"{in_words(without + unseen[0])} nats a row, {in_words(without)} without)",
             "a narrower prior, or a smaller network",
         )
-
-
-def _error(draws: Any, guess: Guess) -> float:
-    """Give the standard error of the score of as many rows as are held out."""
-    words = json.loads(draws.attrs.get("settings", "{}")).get("rows_scored", "1,")
-    return float(guess.log_score.std() / np.sqrt(int(words.split(",")[0])))
 
 
 def of_confidence(posterior: Posterior, sample: Seen, left: LeftOut | None) -> Iterator[Finding]:
@@ -110,15 +136,24 @@ def of_confidence(posterior: Posterior, sample: Seen, left: LeftOut | None) -> I
         yield from _of_spread(sample, left, left.variance)
 
 
+def _of_noise(sample: Seen) -> str:
+    """Say which way the noise of y is wrong."""
+    assert sample.sd is not None
+    weights = np.exp(sample.log_weights)
+    variance = np.tensordot(weights, sample.sd.astype(float) ** 2, axes=2)
+    more = ((sample.y - sample.mean) ** 2).mean() > variance.mean()
+    return f"a prior that allows {'more' if more else 'less'} noise"
+
+
 def _of_classes(posterior: Posterior, sample: Seen, left: LeftOut | None) -> Iterator[Finding]:
     probs = sample.mean if left is None else left.center
     sure, right = probs.max(-1), probs.argmax(-1) == sample.y
     gap, error = _mean_and_error(sample, (sure - right).reshape(len(right), -1).mean(1))
     if abs(gap) <= _MOST_GAP + 2 * error:
         return
-    rows = "training rows" if left is None else "rows left out"
+    rows = "training rows" if left is None else "left-out rows"
     text = (
-        f"far {'less' if gap < 0 else 'more'} sure than right: mean probability {sure.mean():.2f} "
+        f"{'under' if gap < 0 else 'over'}confident: mean probability {sure.mean():.2f} "
         f"of the predicted class, accuracy {right.mean():.2f} at {rows}"
     )
     yield Finding("unsure" if gap < 0 else "too_sure", text, _of_width(posterior, gap < 0))
@@ -132,17 +167,17 @@ def _of_spread(sample: Seen, left: LeftOut, variance: np.ndarray) -> Iterator[Fi
     unsure, too_sure = mean + 2 * error < _MOST_RATIO**-2, mean - 2 * error > _MOST_RATIO**2
     if unsure or too_sure:
         text = (
-            f"far {'less' if unsure else 'more'} sure than right: errors at rows left out are "
-            f"{np.sqrt(mean):.2g} of the predicted standard deviations, root mean square"
+            f"{'under' if unsure else 'over'}confident: errors at left-out rows are "
+            f"{np.sqrt(mean):.2g} predicted standard deviations (root mean square)"
         )
-        less = "priors that allow less noise" if unsure else "priors that allow more noise"
-        yield Finding("unsure" if unsure else "too_sure", text, less)
+        advice = f"a prior that allows {'less' if unsure else 'more'} noise"
+        yield Finding("unsure" if unsure else "too_sure", text, advice)
 
 
 def _of_width(posterior: Posterior, unsure: bool) -> str:
-    if unsure:
-        return "a temperature of 1" if posterior.temperature > 1 else "a wider prior"
-    return "a temperature of 1" if posterior.temperature < 1 else "a narrower prior"
+    at_1 = posterior.temperature <= 1 if unsure else posterior.temperature >= 1
+    prior = f"a {'wider' if unsure else 'narrower'} prior"
+    return prior if at_1 else f"a temperature of 1, or {prior}"
 
 
 def _guess(sample: Seen, num_rows: int) -> Guess | None:
@@ -165,7 +200,7 @@ def _of_mean(sample: Seen) -> tuple[np.ndarray, bool, str]:
     # The spread of y may be all that can be known of it.
     sd = np.sqrt(np.average((y - average) ** 2, 0, sample.row_weights))
     log_score = norm.logpdf(y, average, np.maximum(sd, 1e-38))
-    worse = np.average(_by_row(sample.log_score) - _by_row(log_score), weights=sample.row_weights)
+    worse = np.average(sample.score_by_row - _by_row(log_score), weights=sample.row_weights)
     words = f"WORSE THAN PREDICTING THE TRAINING MEAN (RMSE {rmse:.3g}, sd of y {spread:.3g})"
     return log_score, bool(rmse >= spread > 0 and worse < 0), words
 

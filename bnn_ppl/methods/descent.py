@@ -19,15 +19,15 @@ from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.shared.adversarial_training import with_adversarial_rows
 from bnn_ppl.methods.shared.early_stopping import stopped_early
 from bnn_ppl.methods.shared.held_out_noise import (
-    NOISE_SHARE,
     held_out_score,
     is_held_out,
     noise_sites,
+    share_held_out,
     with_noise_held_out,
 )
 from bnn_ppl.methods.shared.held_out_rows import HeldOut
 from bnn_ppl.methods.shared.random import gaussian_like
-from bnn_ppl.methods.shared.rate_trials import HELD_OUT_SHARE, is_costly, usual_lengths
+from bnn_ppl.methods.shared.rate_trials import is_costly, usual_lengths
 from bnn_ppl.methods.shared.self_paced import self_paced
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -174,7 +174,7 @@ def descent(
     costly = holds_out and is_costly(posterior, num_rows)
     stops = holds_out and held_out is None and num_rows >= _LEAST_ROWS and (costly or not noises)
     holds_out = bool(noises) or stops
-    share_out = NOISE_SHARE if noises else HELD_OUT_SHARE
+    share_out = share_held_out(posterior)
     weight = 0.5 if noise_rows == "both" else 1.0
     averages = average_from is not None or (stops and costly)
     of_either = jax.value_and_grad(partial(with_noise_held_out, loss, noises, weight), has_aux=True)

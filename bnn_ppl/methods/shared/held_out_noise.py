@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.methods.shared.rate_trials import HELD_OUT_SHARE
 from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
@@ -23,6 +24,11 @@ NOISE_SHARE = 0.2  # of the rows, held out to find the noise
 def noise_sites(posterior: Posterior) -> set[str]:
     """Give the names of noise sites, such as that of `models.regressor`."""
     return {site for site in posterior.prior_std if "noise" in site}
+
+
+def share_held_out(posterior: Posterior) -> float:
+    """Give the share of its rows that a chain of `descent` holds out, where it does."""
+    return NOISE_SHARE if noise_sites(posterior) else HELD_OUT_SHARE
 
 
 def with_noise_held_out(
