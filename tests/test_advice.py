@@ -487,8 +487,9 @@ def spread_by_x(x, y=None):
 
 
 def test_training_that_overfits_is_not_told_to_go_on():
-    x = RNG.uniform(-1, 1, size=(320, 1))
-    y = np.sin(3 * x[:, 0]) + 0.3 * RNG.normal(size=320)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, size=(320, 1))
+    y = np.sin(3 * x[:, 0]) + 0.3 * rng.normal(size=320)
     posterior, rows = bnn.condition(spread_by_x, (x[:20], y[:20])), (x[20:], y[20:])
     scored = {"score_every": 50, "held_out": rows}
 

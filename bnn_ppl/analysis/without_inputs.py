@@ -109,7 +109,9 @@ def _of_unseen(
 ) -> Iterator[Finding]:
     if unseen is None:
         return
+    worse = unseen[0] < -(_MOST_WORSE + 2 * unseen[1])
     most = MOST_LOSS_OF_LABELS if sample.kind == "probs" else MOST_LOSS
+    most = _MOST_WORSE if worse else most
     if scores is not None and scores.given and scores.last - scores.best > most:
         yield Finding(
             "overfits",
@@ -118,7 +120,7 @@ def _of_unseen(
             f"stop there (num_warmup={scores.best_step}), or stop on held-out rows (held_out= of "
             "descent)",
         )
-    elif unseen[0] < -(_MOST_WORSE + 2 * unseen[1]):
+    elif worse:
         rows = "LEFT-OUT" if scores is None else "HELD-OUT"
         yield Finding(
             "overfits",
