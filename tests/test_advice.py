@@ -118,7 +118,7 @@ def test_steps_and_minibatches_that_heat_a_chain():
 def test_runs_that_are_too_short(posterior):
     method = bnn.hmc(posterior, 0.004, 0.02)
     for draws, kind, words in (
-        (sampled(posterior, method, num_draws=2), "few_draws", "make at least 4 in each of several"),
+        (sampled(posterior, method, num_draws=2), "few_draws", "make at least 4 in each of"),
         (sampled(posterior, method, num_warmup=0, num_draws=20), "disagree", "run longer (more"),
         (sampled(posterior, method, num_draws=60), "few_independent", "more draws, or more steps"),
     ):
