@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from bnn_ppl.analysis.compare_inputs import ByMethod, Variables, check_names, variables_of
 from bnn_ppl.analysis.metrics.inputs import Array
 from bnn_ppl.analysis.row_scores import RowScores, Scores, scores_of, scores_of_resamples
-from bnn_ppl.analysis.standard_errors import variance_of_share, widened
+from bnn_ppl.analysis.standard_errors import variance_of_share, widened, widened_for_rows
 
 _ROW_RESAMPLES = 200
 _CHAIN_RESAMPLES = 100
@@ -81,6 +81,8 @@ def bootstrap_errors(
     num_rows = len(next(iter(rows.by_row.values())))
     resamples = rng.choice(num_rows, (_ROW_RESAMPLES, num_rows))
     total = _variances(scores_of_resamples(rows, resamples), 1.0)
+    for name, each in rows.by_row.items():
+        total[name] *= widened_for_rows(each.reshape(num_rows, -1).mean(1)) ** 2
     total |= _of_shares(rows, side is target)
 
     def score(mixed: Variables, other: Variables | None) -> Scores:

@@ -47,6 +47,20 @@ def error_of_mean(
     return widened(freedom) * float(np.sqrt(squares / freedom / len(values)))
 
 
+def widened_for_rows(values: np.ndarray) -> float:
+    """Give the same number for the mean of values (row,) of which few may decide.
+
+    The variance of n values with kurtosis k is known to 2n / (k - 1) degrees of freedom, from its
+    own sampling variance: n for normal ones, about twice the number of wrong rows for a loss that
+    is large for these alone.
+    """
+    squares = (values - values.mean()) ** 2
+    if not squares.any():
+        return 1.0
+    kurtosis = np.mean(squares**2) / np.mean(squares) ** 2
+    return widened(max(2 * len(values) / max(kurtosis - 1, 1e-6), 1.0))
+
+
 def variance_of_share(hits: np.ndarray) -> float:
     """Squared standard error of a share, that of hits (row,) from 0 to 1; above 0 for any hits."""
     more = np.concatenate([hits, np.ones(_ADDED), np.zeros(_ADDED)])
