@@ -6,7 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bnn_ppl.analysis.standard_errors import error_of_mean, variance_of_share
+from bnn_ppl.analysis.standard_errors import (
+    error_of_mean,
+    variance_of_share,
+    widened_for_rows,
+)
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -44,9 +48,20 @@ def test_twice_the_error_of_a_share_holds_where_nearly_all_rows_are_hits(share):
     assert np.mean(np.abs(hits.mean(1) - share) < 2 * errors) > 0.9
 
 
+def test_twice_the_error_of_a_loss_holds_though_few_rows_decide_it():
+    losses = np.random.default_rng(0).exponential(1.0, (4000, 60)) ** 2
+    usual = losses.std(1, ddof=1) / np.sqrt(60)
+    off = np.abs(losses.mean(1) - 2.0)
+    assert np.mean(off < 2 * usual) < 0.89
+    assert np.mean(off < 2 * usual * [widened_for_rows(each) for each in losses]) > 0.9
+    assert widened_for_rows(np.random.default_rng(0).normal(size=1000)) < 1.0
+    assert widened_for_rows(np.ones(5)) == 1.0
+
+
 @pytest.mark.statistical
 @pytest.mark.parametrize(
-    ("name", "repetitions"), [("effective_sizes", 100), ("parallel_tempering", 15)]
+    ("name", "repetitions"),
+    [("effective_sizes", 100), ("parallel_tempering", 15), ("tempered_smc", 15)],
 )
 def test_stated_errors_hold_on_problems_with_a_known_answer(name, repetitions, studies):
     for found in studies[name](repetitions):
