@@ -1,14 +1,18 @@
 """Contour SGLD: flattened energies, weighted draws."""
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray
 from scipy.integrate import quad
 from stats import assert_means
 from test_sgmcmc import gaussian, law, sample, two_modes
 
 import bnn_ppl as bnn
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
+from bnn_ppl.storage.inference_data import weights_of
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +63,15 @@ def test_in_one_wide_band_it_is_sgld():
     draws = sample(target, method, num_warmup=200)
     w = draws.posterior["w"].values.transpose(0, 2, 1).reshape(400, 1000)
     assert_means(w**2, law(0.3, 0.0, 1.0), min_ess=400)
+
+
+def test_a_chain_stopped_before_its_first_weight_predicts():
+    draws = SimpleNamespace(
+        posterior=SimpleNamespace(sizes={"chain": 2, "draw": 2}),
+        sample_stats={
+            "log_weight": xarray.DataArray(
+                [[np.nan, np.nan], [0.0, np.log(3)]], dims=["chain", "draw"]
+            )
+        },
+    )
+    np.testing.assert_allclose(weights_of(draws), [[1, 1], [0.5, 1.5]])

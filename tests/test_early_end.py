@@ -297,16 +297,20 @@ def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp
     assert {"prior scale, round 1 of 1"} == set(phases) - {"compiling"}
 
 
+def test_a_search_whose_time_is_up_gives_the_scale_about_the_points_reached(clock, monkeypatch):
+    monkeypatch.setattr("bnn_ppl.sampling.prior_scale.time", module.time)
+    monkeypatch.setattr("bnn_ppl.sampling.prior_scale._NUM_STEPS", 400)
+    search = partial(bnn.prior_scale, jax.random.key(0), at_scale)
+    short, whole = search(max_minutes=0.2), search()
+    assert 0 < short < np.inf and short != whole
+
+
 def test_the_command_searches_once_and_counts_it(searched_priors, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bnn_ppl.sampling.prior_scale._NUM_STEPS", 20)
     command = ["run", "descent", "--data", "yacht", "--hidden", "2", "--num-warmup", "20"]
     command += ["--no-progress", "--num-chains", "2"]
-    with pytest.raises(SystemExit):
-        cli.main([*command, "--max-minutes", "1e-6"])
-    assert "in the search for the scale of the prior" in capsys.readouterr().err
     problem = tmp_path / "runs" / "yacht-0-descent" / "problem.json"
-    assert json.loads(problem.read_text())["prior_scale"] is None
     cli.main(command)
     found = json.loads(problem.read_text())["prior_scale"]
     assert f"fan_in({found})" in capsys.readouterr().out
@@ -316,6 +320,17 @@ def test_the_command_searches_once_and_counts_it(searched_priors, tmp_path, monk
     cli.main([*command, "--seed", "1"])
     other = tmp_path / "runs" / "yacht-0-descent-2" / "problem.json"
     assert json.loads(other.read_text())["prior_scale"] == found
+
+
+def test_a_command_without_time_for_a_search_takes_the_usual_scale(
+    searched_priors, tmp_path, capsys
+):
+    command = ["run", "descent", "--data", "yacht", "--hidden", "2", "--num-chains", "2"]
+    with pytest.raises(SystemExit):
+        cli.main([*command, "--folder", str(tmp_path / "run"), "--max-minutes", "1e-6"])
+    told = capsys.readouterr().err
+    assert "no time to find the scale of the prior: the usual one, 1.41" in told
+    assert "passed before the first draw" in told
 
 
 # --- files

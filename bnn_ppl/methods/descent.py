@@ -171,12 +171,12 @@ def descent(
     holds_out = finds_rate and noise_rows != "training" and not fgsm_epsilon
     noises = noise_sites(posterior) if holds_out else set()
     # A noise that is itself held out keeps small networks from overfitting.
-    costly = holds_out and is_costly(posterior, num_rows)
+    costly = finds_rate and is_costly(posterior, num_rows)
     stops = holds_out and held_out is None and num_rows >= _LEAST_ROWS and (costly or not noises)
     holds_out = bool(noises) or stops
     share_out = share_held_out(posterior)
     weight = 0.5 if noise_rows == "both" else 1.0
-    averages = average_from is not None or (stops and costly)
+    averages = average_from is not None or costly
     of_either = jax.value_and_grad(partial(with_noise_held_out, loss, noises, weight), has_aux=True)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> DescentState:

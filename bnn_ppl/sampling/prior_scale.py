@@ -16,6 +16,7 @@ import numpy as np
 from bnn_ppl.methods.descent import descent
 from bnn_ppl.methods.laplace import laplace
 from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.shared.rate_trials import is_costly
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import like, recipe_of
 from bnn_ppl.runtime.checks import check_count, check_positive
@@ -28,6 +29,8 @@ from bnn_ppl.storage.before import place_of
 from bnn_ppl.storage.checkpoint import OtherRunError
 
 _NUM_CHAINS, _NUM_STEPS, _NUM_ROUNDS = 2, 5_000, 2
+_COSTLY_EPOCHS, _LEAST_STEPS = 15, 500  # where a step is costly
+_SHARE = 3  # of the minutes of a run, a third
 _MOST_RATIO = 0.7  # of a change to the one before, by which the changes to come are extrapolated
 
 MOST_STEPS = _NUM_CHAINS * _NUM_STEPS * _NUM_ROUNDS  # of a search, all chains together
@@ -47,14 +50,21 @@ def scale_or_usual(
 ) -> float:
     """Search for the scale where that is quick and possible, else give the usual one.
 
-    `options` are those of :func:`prior_scale`.
+    `options` are those of :func:`prior_scale`; the search takes a third of their minutes.
     """
     if not is_searched(posterior_at(usual)):
         return usual
+    minutes = options.get("max_minutes")
+    options |= {"max_minutes": None if minutes is None else minutes / _SHARE}
     try:
         return prior_scale(jax.random.key(0), posterior_at, round(usual, 3), **options)
     except OtherRunError:  # of other rows, say
         raise
+    except TimeoutError:
+        if options.get("progress") is True:
+            words = f"no time to find the scale of the prior: the usual one, {usual:.3g}"
+            print(words, file=sys.stderr, flush=True)
+        return usual
     except (ValueError, TypeError, NotImplementedError):
         # There is no Laplace approximation of this model.
         return usual
@@ -122,7 +132,7 @@ def _searched(
         scale = scale_or_usual(opened.untempered, opened.usual, **limits)
         _found[posterior.logdensity] = scale
     if scale == opened.usual:
-        return scale, "the usual one, since this model has no Laplace approximation"
+        return scale, "the usual one, since no other could be found"
     return scale, "found from the training rows"
 
 
@@ -164,7 +174,7 @@ def prior_scale(
         Where to keep the fits of the search: the same call with the same folder goes on with one
         that was stopped or killed.
     max_minutes
-        Stop after this time.
+        Stop training after this time, and take the scale about the points reached.
     progress
         As for :func:`bnn_ppl.run`.
 
@@ -179,13 +189,15 @@ def prior_scale(
         If a number is out of range, or the Laplace approximation does not support the model (see
         :func:`bnn_ppl.laplace`).
     TimeoutError
-        If `max_minutes` pass before the end.
+        If `max_minutes` pass before the first step.
     """
     check_positive("start", start)
     check_count("num_rounds", num_rounds)
     log_scale, modes, changes = math.log(start), None, [0.0]
     known, search = None, _Search(folder, deadline(max_minutes), progress, num_rounds)
     for number, round_key in enumerate(jax.random.split(key, num_rounds), 1):
+        if number > 1 and search.is_over():
+            break
         own = search.folder(number, "mode")
         with search.told(number):
             posterior = posterior_at(math.exp(log_scale))
@@ -193,10 +205,11 @@ def prior_scale(
             known = posterior = posterior if known is None else like(posterior, known)
             to_mode = descent(posterior, noise_rows="training")
             evidence = laplace(posterior, prior_precision="marginal_likelihood")  # or is refused
-            options = {"folder": own, "num_warmup": _NUM_STEPS}
+            options = {"folder": own, "num_warmup": _num_steps(posterior, to_mode)}
             modes = search.run(round_key, posterior, to_mode, modes, **options)
+            # About modes that are short of time too: their curvature is nearly that of the end.
             options = {"folder": search.folder(number, "evidence"), "num_draws": 1}
-            found = search.run(round_key, posterior, evidence, modes, **options)
+            found = search.run(round_key, posterior, evidence, modes, limited=False, **options)
         multipliers = found["fitted"]["prior_precision_multiplier"].to_numpy()
         change = -0.5 * float(np.log(multipliers).mean())
         if not math.isfinite(change):
@@ -206,6 +219,14 @@ def prior_scale(
     ratio = changes[-1] / changes[-2] if len(changes) > 2 and changes[-2] else 0.0
     ratio = min(max(ratio, 0.0), _MOST_RATIO)
     return float(f"{math.exp(log_scale + changes[-1] * ratio / (1 - ratio)):.3g}")
+
+
+def _num_steps(posterior: Posterior, to_mode: Method) -> int:
+    """Give the most steps of training: fewer where each takes long."""
+    size = to_mode.counts.batch_size or posterior.num_rows
+    if not is_costly(posterior, posterior.num_rows):
+        return _NUM_STEPS
+    return min(max(_COSTLY_EPOCHS * posterior.num_rows // size, _LEAST_STEPS), _NUM_STEPS)
 
 
 class _Search(NamedTuple):
@@ -226,11 +247,21 @@ class _Search(NamedTuple):
         with phases_named(f"prior scale, round {number} of {self.num_rounds}"):
             yield
 
+    def is_over(self) -> bool:
+        """Whether its time has passed."""
+        return time.monotonic() >= self.end
+
     def run(
-        self, key: jax.Array, posterior: Posterior, method: Method, init: Any, **options: Any
+        self,
+        key: jax.Array,
+        posterior: Posterior,
+        method: Method,
+        init: Any,
+        limited: bool = True,
+        **options: Any,
     ) -> Any:
-        """Run a fit; raise if the search is stopped in it."""
-        left = (self.end - time.monotonic()) / 60
+        """Run a fit, as far as it gets in the time left; raise if there is none, or by Ctrl-C."""
+        left = (self.end - time.monotonic()) / 60 if limited else math.inf
         if left <= 0:
             raise self._too_late()
         found = run(
@@ -244,8 +275,8 @@ class _Search(NamedTuple):
             verdict=False,
             **options,
         )
-        if "stopped" in found.attrs:
-            raise self._too_late() if time.monotonic() >= self.end else KeyboardInterrupt
+        if "stopped" in found.attrs and not self.is_over():
+            raise KeyboardInterrupt
         return found
 
     def _too_late(self) -> TimeoutError:

@@ -172,6 +172,8 @@ def weights_of(draws: Any) -> np.ndarray:
     if "log_weight" not in getattr(draws, "sample_stats", {}):
         return np.ones((draws.posterior.sizes["chain"], draws.posterior.sizes["draw"]))
     logs = draws.sample_stats["log_weight"].transpose("chain", "draw").values.astype(float)
+    # A chain that was stopped before its first step has taken none to weigh its one point by.
+    logs = np.where(np.isnan(logs).all(1, keepdims=True), 0.0, logs)
     weights = np.exp(logs - logs.max(1, keepdims=True))
     return weights / weights.mean(1, keepdims=True)
 
