@@ -205,7 +205,7 @@ def prior_scale(
             known = posterior = posterior if known is None else like(posterior, known)
             to_mode = descent(posterior, noise_rows="training")
             evidence = laplace(posterior, prior_precision="marginal_likelihood")  # or is refused
-            options = {"folder": own, "num_warmup": _num_steps(posterior, to_mode)}
+            options: dict[str, Any] = {"folder": own, "num_warmup": _num_steps(posterior, to_mode)}
             modes = search.run(round_key, posterior, to_mode, modes, **options)
             # About modes that are short of time too: their curvature is nearly that of the end.
             options = {"folder": search.folder(number, "evidence"), "num_draws": 1}
