@@ -256,6 +256,7 @@ def of_divergences(posterior: Posterior, sample: Seen, draws: Any) -> Iterator[F
 
 def _of_learnt_scale(posterior: Posterior, sites: dict[str, Any]) -> list[str]:
     """Name the Gaussian sites whose prior's scale is not the same in the first and last draw."""
+    rows = posterior.examples
 
     @jax.jit
     def scales(values: Any, rows: Any) -> dict[str, jax.Array]:
@@ -263,10 +264,10 @@ def _of_learnt_scale(posterior: Posterior, sites: dict[str, Any]) -> list[str]:
         return {site: scale for site, (_, scale) in normals.items()}
 
     first, last = (
-        scales({site: np.asarray(of[at, at]) for site, of in sites.items()}, posterior.examples)
+        jax.device_get(scales({site: np.asarray(of[at, at]) for site, of in sites.items()}, rows))
         for at in (0, -1)
     )
-    return [site for site in first if (np.abs(first[site] - last[site]) > 0).any()]
+    return [site for site in first if (first[site] != last[site]).any()]
 
 
 # --- fits

@@ -151,14 +151,15 @@ def seen(posterior: Posterior, draws: Any) -> Seen:
     )
 
 
-def depends_on_x(posterior: Posterior, x: Tree) -> bool:
-    """Whether class probabilities, or the mean of y, differ by row, at a draw from the prior."""
-    if posterior.batch_statistics is not None:
+def depends_on_x(posterior: Posterior, sample: Seen) -> bool:
+    """Whether class probabilities, or the mean of y, differ by row, if not at a draw, by prior."""
+    of_rows = sample.kind != "log_prob" and np.ptp(sample.center, axis=2).any()
+    if of_rows or posterior.batch_statistics is not None:
         return True
     try:
         values = posterior.from_prior(jax.random.key(0))
         values |= {CENTRE: jnp.asarray(0)} if posterior.centres else {}
-        _, center = probs_or_mean(posterior.predictive(values, x))
+        _, center = probs_or_mean(posterior.predictive(values, sample.x))
     except NotImplementedError:  # an improper prior cannot be sampled
         return True
     return bool(np.ptp(np.asarray(center), axis=0).any())

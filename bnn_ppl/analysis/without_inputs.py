@@ -53,7 +53,7 @@ def of_inputs(
     nothing to learn.
     """
     guess = _guess(sample, posterior.num_rows)
-    if guess is None or not depends_on_x(posterior, sample.x):
+    if guess is None or not depends_on_x(posterior, sample):
         return
     gain, error = _mean_and_error(sample, sample.score_by_row - guess.log_score)
     if guess.no_better and (gain < -2 * error or _y_depends_on_x(sample)):
