@@ -119,6 +119,8 @@ def of_folders(function: Callable[Given, Result]) -> _OfFolders[Given, Result]:
     @wraps(function)
     def predicting(*given: Any, **options: Any) -> Any:
         if "x" in options:
+            if rows in options:
+                raise TypeError(f"got x= and {rows}=, expected one of them")
             options[rows] = options.pop("x")
         place = next((n for n, each in enumerate(given) if isinstance(each, str | PathLike)), None)
         if place is None:

@@ -26,6 +26,8 @@ def pytest_configure(config):
     """Compile a program once for all tests and workers, and not again the next time."""
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # Commands keep help texts: not among those of the user.
+    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("xdg"))
 
 
 def pytest_collection_finish():

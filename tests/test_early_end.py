@@ -22,6 +22,7 @@ from test_resume import Killed, assert_same, kill_at_write, line  # noqa: F401 (
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.methods.method import Counts, Method, step_info
+from bnn_ppl.sampling import prior_scale
 from bnn_ppl.sampling import until as module
 
 
@@ -297,12 +298,42 @@ def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp
     assert {"prior scale, round 1 of 1"} == set(phases) - {"compiling"}
 
 
-def test_a_search_whose_time_is_up_gives_the_scale_about_the_points_reached(clock, monkeypatch):
+def test_a_search_whose_time_is_up_gives_the_scale_about_the_points_reached(
+    clock, monkeypatch, tmp_path
+):
     monkeypatch.setattr("bnn_ppl.sampling.prior_scale.time", module.time)
     monkeypatch.setattr("bnn_ppl.sampling.prior_scale._NUM_STEPS", 400)
     search = partial(bnn.prior_scale, jax.random.key(0), at_scale)
-    short, whole = search(max_minutes=0.2), search()
+    short, whole = search(max_minutes=0.2, folder=tmp_path), search()
     assert 0 < short < np.inf and short != whole
+    assert search(folder=tmp_path) == whole
+
+
+def test_ctrl_c_ends_a_search_also_when_its_time_is_up(monkeypatch):
+    stopped = SimpleNamespace(attrs={"stopped": "stopped in the draws by Ctrl-C"})
+    monkeypatch.setattr("bnn_ppl.sampling.prior_scale.run", lambda *_, **__: stopped)
+    search = prior_scale._Search(None, 0.0, False, 1)
+    with pytest.raises(KeyboardInterrupt):
+        search.run(None, None, None, None, limited=False)
+
+
+def test_a_scale_that_was_found_in_a_hurry_is_searched_for_again(searched_priors, monkeypatch):
+    x = np.random.default_rng(0).normal(size=(12, 1))
+    net = partial(bnn.nets.MLP, 1, (), 1)
+    model = bnn.models.regressor(net, bnn.priors.fan_in(), 0.5)
+    posterior = bnn.condition(model, (x, x[:, 0]))
+    now, calls = [0.0], []
+
+    def search(*_, **__):
+        calls.append(now[0])
+        now[0] += 30.0
+        return 2.0
+
+    monkeypatch.setattr(prior_scale, "scale_or_usual", search)
+    monkeypatch.setattr(prior_scale, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for minutes in (1, 10, 10):
+        prior_scale._searched(posterior, None, now[0] + 60 * minutes, False)
+    assert calls == [0.0, 30.0]
 
 
 def test_the_command_searches_once_and_counts_it(searched_priors, tmp_path, monkeypatch, capsys):

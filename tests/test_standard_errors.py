@@ -56,6 +56,7 @@ def test_twice_the_error_of_a_loss_holds_though_few_rows_decide_it():
     assert np.mean(off < 2 * usual * [widened_for_rows(each) for each in losses]) > 0.9
     assert widened_for_rows(np.random.default_rng(0).normal(size=1000)) < 1.0
     assert widened_for_rows(np.ones(5)) == 1.0
+    assert np.isnan(widened_for_rows(np.array([1.0, np.inf, 2.0])))
 
 
 @pytest.mark.statistical

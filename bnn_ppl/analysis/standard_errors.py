@@ -48,12 +48,14 @@ def error_of_mean(
 
 
 def widened_for_rows(values: np.ndarray) -> float:
-    """Give the same number for the mean of values (row,) of which few may decide.
+    """Give that number for the mean of values (row,) that a few of them may decide.
 
     The variance of n values with kurtosis k is known to 2n / (k - 1) degrees of freedom, from its
     own sampling variance: n for normal ones, about twice the number of wrong rows for a loss that
-    is large for these alone.
+    is large at these alone. NaN if a value is not finite.
     """
+    if not np.isfinite(values).all():
+        return np.nan
     squares = (values - values.mean()) ** 2
     if not squares.any():
         return 1.0

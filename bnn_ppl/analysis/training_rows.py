@@ -152,9 +152,12 @@ def seen(posterior: Posterior, draws: Any) -> Seen:
 
 
 def depends_on_x(posterior: Posterior, sample: Seen) -> bool:
-    """Whether class probabilities, or the mean of y, differ by row, if not at a draw, by prior."""
-    of_rows = sample.kind != "log_prob" and np.ptp(sample.center, axis=2).any()
-    if of_rows or posterior.batch_statistics is not None:
+    """Whether class probabilities, or the mean of y, differ by row: in a draw, or one of the prior.
+
+    Nothing is computed for the first; draws that have learnt nothing need the second.
+    """
+    in_a_draw = sample.kind != "log_prob" and np.ptp(sample.center, axis=2).any()
+    if in_a_draw or posterior.batch_statistics is not None:
         return True
     try:
         values = posterior.from_prior(jax.random.key(0))

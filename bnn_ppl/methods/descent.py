@@ -36,7 +36,7 @@ from bnn_ppl.model.trace import Terms
 # Standard deviation of a row's change of log-likelihood between good fits, in nats.
 _ROW_ERROR = 2.0
 _LEAST_ROWS = 100  # of which some are held out; of fewer, those would tell too little
-# Power of the step number by which points are weighed in an average: 1/9 of the steps count.
+# Power of its step by which a point is weighted in an average: the last ninth of the steps counts.
 _RECENCY = 8
 
 Tree = Any

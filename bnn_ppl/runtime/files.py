@@ -10,6 +10,11 @@ except ImportError:  # not on this system
     fcntl = None  # type: ignore[assignment]
 
 
+def cache_folder() -> Path:
+    """Name the package's folder among the user's caches; RuntimeError for a user without a home."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bnn_ppl"
+
+
 def make_folder(path: Path) -> None:
     """Make a folder, and those above it, unless it is there."""
     try:

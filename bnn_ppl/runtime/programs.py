@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from bnn_ppl.runtime.files import cache_folder
+
 _NUM_KEPT = 32  # compiled programs; a run has four to seven
 _SETTINGS = ("jax_default_device", "jax_disable_most_optimizations", "jax_optimization_level")
 
@@ -101,8 +103,7 @@ def cache_compiled_programs(folder: str | Path | None = None) -> None:
         if jax.config.values["jax_compilation_cache_dir"] is not None:
             return
         with suppress(RuntimeError):  # a user without a home
-            caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-            folder = caches / "bnn_ppl" / platform.node()
+            folder = cache_folder() / platform.node()
     if folder is None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))

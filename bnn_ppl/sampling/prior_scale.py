@@ -129,8 +129,10 @@ def _searched(
         minutes = None if math.isinf(end) else max((end - time.monotonic()) / 60, 1e-9)
         place = None if folder is None else place_of(folder, "prior-scale")
         limits = {"folder": place, "max_minutes": minutes, "progress": progress}
+        began = time.monotonic()
         scale = scale_or_usual(opened.untempered, opened.usual, **limits)
-        _found[posterior.logdensity] = scale
+        if minutes is None or time.monotonic() - began < 60 * minutes / _SHARE:
+            _found[posterior.logdensity] = scale  # with more time it could be another
     if scale == opened.usual:
         return scale, "the usual one, since no other could be found"
     return scale, "found from the training rows"
@@ -207,8 +209,10 @@ def prior_scale(
             evidence = laplace(posterior, prior_precision="marginal_likelihood")  # or is refused
             options: dict[str, Any] = {"folder": own, "num_warmup": _num_steps(posterior, to_mode)}
             modes = search.run(round_key, posterior, to_mode, modes, **options)
-            # About modes that are short of time too: their curvature is nearly that of the end.
-            options = {"folder": search.folder(number, "evidence"), "num_draws": 1}
+            # Training that was out of time has come close enough for a scale.
+            whole = "stopped" not in modes.attrs  # the evidence of others is not kept
+            place = search.folder(number, "evidence") if whole else None
+            options = {"folder": place, "num_draws": 1}
             found = search.run(round_key, posterior, evidence, modes, limited=False, **options)
         multipliers = found["fitted"]["prior_precision_multiplier"].to_numpy()
         change = -0.5 * float(np.log(multipliers).mean())
@@ -275,7 +279,7 @@ class _Search(NamedTuple):
             verdict=False,
             **options,
         )
-        if "stopped" in found.attrs and not self.is_over():
+        if "stopped" in found.attrs and not (limited and self.is_over()):
             raise KeyboardInterrupt
         return found
 
