@@ -118,7 +118,7 @@ def of_folders(function: Callable[Given, Result]) -> _OfFolders[Given, Result]:
 
     @wraps(function)
     def predicting(*given: Any, **options: Any) -> Any:
-        if "x" in options:
+        if "x" in options and rows != "x":
             if rows in options:
                 raise TypeError(f"got x= and {rows}=, expected one of them")
             options[rows] = options.pop("x")

@@ -695,5 +695,7 @@ def test_folders_that_cannot_predict_are_refused(folder, tmp_path):
     for options, got in ({}, "without rows"), ({"x": NEW, "folder": "there.zarr"}, "with folder="):
         with pytest.raises(ValueError, match=f"got the folder of a run, 'here', {got}"):
             bnn.predict("here", **options)
+    with pytest.raises(TypeError, match="got x= and data=, expected one of them"):
+        bnn.predict("here", data=NEW, x=NEW)
     with pytest.raises(ValueError, match="x: got shape .30, 2., expected rows of 3 columns, age"):
         bnn.predict("here", x=NEW[["age", "cost"]].to_numpy())

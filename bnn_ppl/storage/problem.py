@@ -5,6 +5,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from bnn_ppl.runtime.files import make_folder
 from bnn_ppl.storage.files import (
     DRAWS,
     JSON,
@@ -27,7 +28,7 @@ def write_problem(folder: Path, settings: JSON) -> None:
         if begun:
             return
     run = run_of(folder) if begun else secrets.token_hex(8)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     content = json.loads(json.dumps(settings)) | ({} if run is None else {RUN: run})
     (folder / PROBLEM).write_text(json.dumps(sealed(content), indent=2) + "\n")
 
