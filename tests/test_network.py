@@ -81,6 +81,20 @@ def test_a_factory_starts_each_chain_elsewhere_and_a_ready_module_does_not():
         np.testing.assert_array_equal(initial(ready, seed), ready.layers[0].kernel[...])
 
 
+def test_a_density_initialises_no_weights_of_our_networks():
+    def own(*, rngs):
+        return MLP(rngs=rngs)
+
+    position, program = {}, {}
+    for name, net in {"ours": MLP, "own": own}.items():
+        model = bnn.models.regressor(net, bnn.priors.normal(), 0.5, num_outputs=2)
+        posterior = bnn.condition(model, (X, X[:, :2]))
+        position[name] = posterior.init(jax.random.key(3))
+        program[name] = str(jax.make_jaxpr(posterior.logdensity)(position["ours"], posterior.data))
+    assert "random_bits" in program["own"] and "random_" not in program["ours"]
+    jax.tree.map(np.testing.assert_array_equal, position["ours"], position["own"])
+
+
 def test_a_ready_module_keeps_its_own_weights():
     ready = MLP(rngs=nnx.Rngs(3))
     before = np.asarray(ready.layers[0].kernel[...])

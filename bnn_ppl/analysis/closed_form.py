@@ -130,11 +130,15 @@ def _columns_of_parts(
     with products_in(posterior.precision):
         few = jax.tree.map(lambda leaf: leaf[:1], posterior.examples[0])
         columns = _classes if _of_classes(posterior, fits[0][0], few) else _reals
-        outputs = jax.jit(partial(_outputs, posterior, blocks))
+        of_rows = jax.jit(
+            lambda position, factors, x, y: columns(
+                _outputs(posterior, blocks, position, factors, x), y
+            )
+        )
     for start in range(0, num_rows, size):
         x, y = part(start)
         with products_in(posterior.precision):
-            found = [columns(outputs(*fit, x), y) for fit in fits]
+            found = [of_rows(*fit, x, y) for fit in fits]
         yield found
 
 
@@ -265,6 +269,7 @@ def _classes(found: Gaussian, y: Array | None) -> dict[str, Array]:
     return columns
 
 
+@jax.jit
 def _averaged(chains: list[dict[str, Array]]) -> dict[str, Array]:
     """Average predictions over chains, as those of :func:`bnn_ppl.predict` over draws."""
     if len(chains) == 1:

@@ -4,7 +4,9 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import jax
 import numpyro
@@ -12,12 +14,14 @@ import numpyro.distributions as dist
 from flax import linen, nnx
 from jax.lax import conv_general_dilated
 
+from bnn_ppl import nets
 from bnn_ppl.model.batch_norm import check_state, keep_no_averages
 from bnn_ppl.model.site_priors import POINT, Point, Prior, prior_by_site
 from bnn_ppl.nets.convolution import convolution
 from bnn_ppl.runtime.devices import is_accelerator
 
 Change: TypeAlias = Callable[[str, nnx.Module], Any]
+Parts: TypeAlias = tuple[nnx.GraphDef, nnx.State, nnx.State]  # structure, weights, other state
 
 
 class InitialValue:
@@ -110,10 +114,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     in train mode normalises by those of the batch, and in predictions by those of the training
     rows, recomputed for each draw; methods whose density must be a product over rows refuse it.
     """
-    module = _build(net)
-    _refuse_stochastic_layers(module)
-    graph, weights, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
-    check_state(module, rest, ready=isinstance(net, nnx.Module))
+    graph, weights, rest = _parts(net)
     variables = {".".join([name, *map(str, path)]): (path, leaf) for path, leaf in _flat(weights)}
     choose = prior_by_site(prior, name, list(variables))
     chosen = []
@@ -122,7 +123,7 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
         if isinstance(own, str):  # "fixed"
             _check_given(net, site)
         else:
-            leaf = leaf.replace(_sample(site, leaf[...], own))
+            leaf = leaf.replace(_sample(site, leaf.get_value(), own))
         chosen.append((path, leaf))
     network: Any = nnx.merge(graph, nnx.from_flat_state(chosen), rest)
     _use_our_convolution(network)
@@ -132,20 +133,50 @@ def random_network(name: str, net: Callable[..., nnx.Module] | nnx.Module, prior
     return network
 
 
-def _build(net: Any) -> nnx.Module:
+def _parts(net: Any) -> Parts:
+    """Give the structure of a network, its weights and its other state, once checked."""
     if isinstance(net, nnx.Module):
-        return net
-    if isinstance(net, linen.Module):
-        raise TypeError(
-            f"got the linen module {type(net).__name__}, expected an nnx network: "
-            "use bnn_ppl.nets.from_linen(module, example_input)"
-        )
+        return _split(net, ready=True)
     _check_builds(net)
     # Inside a seeded trace the key makes every chain start elsewhere. Without one (a log-density
-    # evaluation) only the shapes matter, and the compiler drops the initial values.
+    # evaluation) only the shapes matter.
     key = numpyro.prng_key()
+    if key is None and _is_ours(net) and (shapes := _shapes(net)) is not None:
+        return shapes
+    return _split(_build(net, jax.random.key(0) if key is None else key), ready=False)
+
+
+def _split(module: nnx.Module, *, ready: bool) -> Parts:
+    _refuse_stochastic_layers(module)
+    graph, weights, rest = nnx.split(module, nnx.Param, ...)  # type: ignore[misc]
+    check_state(module, rest, ready=ready)
+    return graph, weights, rest
+
+
+def _is_ours(net: Any) -> bool:
+    """Whether a factory makes a network of this package, which keeps no array but its state."""
+    made = net.func if isinstance(net, partial) else net
+    return isinstance(made, type) and getattr(nets, made.__name__, None) is made
+
+
+_shapes_of: WeakKeyDictionary[Any, dict[bool, Parts]] = WeakKeyDictionary()
+
+
+def _shapes(net: Any) -> Parts | None:
+    """Give the parts with shapes in place of weights, once for each factory; None if not enough.
+
+    A program in which weights are initialised, though all of them are sites, takes a tenth longer
+    to trace and compile.
+    """
+    known, double = _shapes_of.setdefault(net, {}), jax.config.values["jax_enable_x64"]
+    if double not in known:
+        known[double] = _split(nnx.eval_shape(partial(_build, net, jax.random.key(0))), ready=False)
+    return None if jax.tree.leaves(known[double][2]) else known[double]
+
+
+def _build(net: Any, key: jax.Array) -> nnx.Module:
     try:
-        module = net(rngs=nnx.Rngs(jax.random.key(0) if key is None else key))
+        module = net(rngs=nnx.Rngs(key))
     except TypeError as error:
         if "required positional argument" not in str(error):
             raise
@@ -163,6 +194,11 @@ def _build(net: Any) -> nnx.Module:
 
 def _check_builds(net: Any) -> None:
     """Refuse what cannot be called with ``rngs=`` to build a network."""
+    if isinstance(net, linen.Module):
+        raise TypeError(
+            f"got the linen module {type(net).__name__}, expected an nnx network: "
+            "use bnn_ppl.nets.from_linen(module, example_input)"
+        )
     name = getattr(net, "__name__", type(net).__name__)
     takes_rngs = callable(net)
     with suppress(ValueError, TypeError):  # no signature to read
