@@ -255,6 +255,7 @@ def many(x, y=None, width=1.0):
         numpyro.sample("y", dist.Normal(x @ weights, noise), obs=y)
 
 
+@pytest.mark.thorough
 def test_a_fit_of_many_weights_to_few_rows_understates_the_noise():
     x, truth = RNG.normal(size=(225, 20)), RNG.normal(size=20)
     y = x @ truth + RNG.normal(size=225)
@@ -355,6 +356,7 @@ def drawn_from(model, rows, **options):
     return posterior, sampled(posterior, bnn.hmc(posterior), thin=3)
 
 
+@pytest.mark.thorough
 def test_random_labels_are_not_told_to_train_for_longer():
     """Nor is anything else advised that would predict other rows worse."""
     rng = np.random.default_rng(1)

@@ -22,6 +22,7 @@ from bnn_ppl.sampling import compiled_loop
 SHORT = {"hidden": (4,), "num_chains": 2, "num_warmup": 20, "num_draws": 10, "random_state": 0}
 CHECKED = {"method": "descent", "num_warmup": 600, "num_chains": 1, "hidden": (16,)}
 RATE = {"method_options": {"learning_rate": 0.02}}
+STEPS = {"step_size": 0.01, "trajectory_length": 0.05}  # of hmc, which then starts untrained
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)) * [1.0, 20.0, 0.0] + [0.0, 5.0, 7.0]
 Y = 100 + 10 * X[:, 0] + RNG.normal(size=40)
@@ -47,8 +48,7 @@ def test_scikit_learns_checks(estimator, check):
 
 @pytest.fixture(scope="module")
 def regressor():
-    steps = {"step_size": 0.01, "trajectory_length": 0.05}  # without a start that is trained
-    return BayesianRegressor("hmc", method_options=steps, **SHORT).fit(X, Y)
+    return BayesianRegressor("hmc", method_options=STEPS, **SHORT).fit(X, Y)
 
 
 def test_the_mean_and_standard_deviation_are_those_of_predict_in_the_units_of_y(regressor):
@@ -362,7 +362,8 @@ def test_another_fold_prior_scale_and_seed_compile_nothing(compiled, method, opt
 
 def test_another_fit_to_the_same_rows_traces_nothing():
     def fitted(y):
-        return BayesianRegressor("hmc", **SHORT).fit(X, y).draws_.posterior
+        fit = BayesianRegressor("hmc", method_options=STEPS, **SHORT).fit(X, y)
+        return fit.draws_.posterior
 
     first, before = fitted(Y), compiled_loop._loop.cache_info().misses
     assert fitted(Y).equals(first)

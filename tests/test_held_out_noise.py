@@ -49,6 +49,7 @@ def draws(posterior):
     return found
 
 
+@pytest.mark.statistical
 def test_the_noise_is_not_what_is_left_of_rows_that_the_weights_were_fitted_to(posterior, draws):
     together = fitted(posterior, noise_rows="training")
     assert (together.posterior["noise"] < 0.9 * NOISE).all()
@@ -60,6 +61,7 @@ def test_the_noise_is_not_what_is_left_of_rows_that_the_weights_were_fitted_to(p
     assert not (draws.posterior["noise"][0] == draws.posterior["noise"][1]).all()
 
 
+@pytest.mark.statistical
 def test_the_weights_are_at_last_those_of_all_rows_at_the_noise_found(posterior, draws):
     x, y = map(np.asarray, posterior.data)
     for chain in draws.posterior.chain.values:
@@ -70,7 +72,8 @@ def test_the_weights_are_at_last_those_of_all_rows_at_the_noise_found(posterior,
 
 def test_a_run_that_is_stopped_while_rows_are_held_out_goes_on(tmp_path, monkeypatch):
     posterior = of_many_weights(20, 2)
-    options = {"num_chains": 2, "num_warmup": 2000, "progress": False}
+    monkeypatch.setattr("bnn_ppl.sampling.compiled_loop._DRAWS_PER_CHUNK", 64)
+    options = {"num_chains": 2, "num_warmup": 400, "progress": False}
     whole = bnn.run(jax.random.key(0), posterior, bnn.descent(posterior), **options)
     options["folder"] = tmp_path / "run"
     with monkeypatch.context() as patch:
