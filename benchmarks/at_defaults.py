@@ -15,7 +15,8 @@ import numpy as np
 from memory import peak_memory_mb
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem import Problem, conditioned, with_prior_scale
+from bnn_ppl.cli.problem.build import conditioned, with_prior_scale
+from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.methods.method import METHODS
 
 SCORES = ["rmse", "nll", "gaussian_nll", "coverage_90", "accuracy", "ece"]

@@ -77,10 +77,9 @@ def ours(posterior, num_chains: int) -> float:
     import jax.numpy as jnp
 
     import bnn_ppl as bnn
-    from bnn_ppl.sampling.compiled_loop import compile_loop
-    from bnn_ppl.sampling.lengths import Lengths
-    from bnn_ppl.sampling.minibatches import Minibatches
-    from bnn_ppl.sampling.start import prepare
+    from bnn_ppl.sampling.loop.compiled_loop import compile_loop
+    from bnn_ppl.sampling.loop.minibatches import Minibatches
+    from bnn_ppl.sampling.start.start import Lengths, prepare
 
     method = bnn.hmc(posterior, STEP_SIZE, STEP_SIZE * LENGTH)
     lengths = Lengths(num_chains, 0, DRAWS, 1, Minibatches(None, False))

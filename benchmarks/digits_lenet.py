@@ -22,7 +22,8 @@ import numpy as np
 import stored
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem import Problem, conditioned
+from bnn_ppl.cli.problem.build import conditioned
+from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.methods.method import METHODS
 
 PROBLEM = Problem(data="digits", subset=500, net="lenet_small", prior_scale=3.0)

@@ -19,11 +19,10 @@ from flax import nnx
 from timing import best_seconds, compare
 
 import bnn_ppl as bnn
-from bnn_ppl.model.features import rows_with_features
-from bnn_ppl.sampling.compiled_loop import compile_loop
-from bnn_ppl.sampling.lengths import Lengths
-from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.start import prepare
+from bnn_ppl.model.rows.features import rows_with_features
+from bnn_ppl.sampling.loop.compiled_loop import compile_loop
+from bnn_ppl.sampling.loop.minibatches import Minibatches
+from bnn_ppl.sampling.start.start import Lengths, prepare
 
 NUM_STEPS = 10  # leapfrogs of a transition
 

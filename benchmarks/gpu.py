@@ -35,7 +35,7 @@ import stored
 from timing import best_seconds
 
 import bnn_ppl as bnn
-from bnn_ppl.runtime.jaxprs import cost_of
+from bnn_ppl.runtime.compilation.jaxprs import cost_of
 
 PAPER = {"chains": 3, "trajectories": 240, "leapfrogs": 70_248, "images": 50_000}
 PRECISIONS = ("bfloat16", "tensorfloat32", "float32")

@@ -19,8 +19,8 @@ import optax
 import stored
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.control_variates import CentredState, centred, hessian
-from bnn_ppl.methods.shared.row_batches import random_batch
+from bnn_ppl.methods.stochastic_gradient.control_variates import CentredState, centred, hessian
+from bnn_ppl.methods.stochastic_gradient.row_batches import random_batch
 
 COLUMNS = ["data", "at", "order", "noise", "gradient"]
 NUM_MINIBATCHES = 200

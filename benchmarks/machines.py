@@ -18,9 +18,9 @@ import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.runtime.devices import planned_for
-from bnn_ppl.runtime.machines import Machine, machine
-from bnn_ppl.sampling.plan_ahead import PlanAhead, plan_ahead
+from bnn_ppl.runtime.machines.devices import planned_for
+from bnn_ppl.runtime.machines.machines import Machine, machine
+from bnn_ppl.sampling.planning.plan_ahead import PlanAhead, plan_ahead
 
 NETS = {
     "mlp": partial(bnn.nets.MLP, 784, (50,), 10),

@@ -26,7 +26,7 @@ import numpy as np
 import optax
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.compare_tables import to_latex
+from bnn_ppl.analysis.comparison.compare_tables import to_latex
 
 HMC = Path(bnn.__file__).parent / "data" / "files" / "mnist" / "hmc_160.npz"
 

@@ -20,8 +20,9 @@ import stored
 from flax import nnx
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.networks import network
-from bnn_ppl.cli.problem import Problem, conditioned
+from bnn_ppl.cli.problem.build import conditioned
+from bnn_ppl.cli.problem.networks import network
+from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.methods.method import METHODS
 
 PATH = stored.FOLDER / "networks.csv"

@@ -25,10 +25,10 @@ import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.data.catalogue import IMAGES
-from bnn_ppl.data.images import blank
-from bnn_ppl.runtime.devices import planned_for
-from bnn_ppl.runtime.machines import Machine, machine
-from bnn_ppl.sampling.plan_ahead import PlanAhead, plan_ahead
+from bnn_ppl.data.images.images import blank
+from bnn_ppl.runtime.machines.devices import planned_for
+from bnn_ppl.runtime.machines.machines import Machine, machine
+from bnn_ppl.sampling.planning.plan_ahead import PlanAhead, plan_ahead
 
 CHAINS, BURN_IN, DRAWS = 3, 50, 240
 STEP_SIZE, PRIOR_STD = 1e-5, 0.2**0.5

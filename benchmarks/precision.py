@@ -32,7 +32,7 @@ import numpy as np
 import optax
 
 import bnn_ppl as bnn
-from bnn_ppl.runtime.jaxprs import equations_in, is_product, programs_in
+from bnn_ppl.runtime.compilation.jaxprs import equations_in, is_product, programs_in
 
 Tree = Any
 Split = Callable[[jax.Array], list[jax.Array]]

@@ -22,9 +22,9 @@ import numpy as np
 from timing import best_seconds
 
 import bnn_ppl as bnn
-from bnn_ppl.runtime.devices import matmul_precision, memory_limit
-from bnn_ppl.runtime.machines import Device, Machine
-from bnn_ppl.sampling.plan_ahead import plan_ahead
+from bnn_ppl.runtime.machines.devices import matmul_precision, memory_limit
+from bnn_ppl.runtime.machines.machines import Device, Machine
+from bnn_ppl.sampling.planning.plan_ahead import plan_ahead
 
 NETS = {
     "mlp": ((784,), partial(bnn.nets.MLP, 784, (256, 256, 256), 10)),

@@ -22,7 +22,7 @@ from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.evidence import log_evidence
+from bnn_ppl.analysis.convergence.evidence import log_evidence
 from bnn_ppl.storage.inference_data import inference_data
 
 COLUMNS = ["estimate", "problem", "repetitions", "within_2", "bias", "rms", "median_error"]
@@ -230,7 +230,7 @@ def sweep(repetitions: int) -> Iterator[Repeated]:
     """Take means of scores over three runs."""
     import pandas
 
-    from bnn_ppl.cli.sweep import mean_and_error
+    from bnn_ppl.cli.commands.sweep import mean_and_error
 
     rng = np.random.default_rng(0)
     runs = pandas.DataFrame({"option": np.repeat(np.arange(repetitions), 3)})

@@ -95,10 +95,9 @@ def begin(method: str, size: str) -> dict[str, float]:
 def prepared_for(seed: int, posterior, method, batch_size):
     import jax
 
-    from bnn_ppl.sampling.compiled_loop import one_record
-    from bnn_ppl.sampling.lengths import Lengths
-    from bnn_ppl.sampling.minibatches import Minibatches
-    from bnn_ppl.sampling.start import prepare
+    from bnn_ppl.sampling.loop.compiled_loop import one_record
+    from bnn_ppl.sampling.loop.minibatches import Minibatches
+    from bnn_ppl.sampling.start.start import Lengths, prepare
 
     lengths = Lengths(4, 2, 2, 1, Minibatches(batch_size, bootstrap=False))
     prepared = prepare(jax.random.key(seed), posterior, method, lengths)
@@ -108,7 +107,7 @@ def prepared_for(seed: int, posterior, method, batch_size):
 
 
 def compile_phase(which: int, prepared) -> None:
-    from bnn_ppl.sampling.compiled_loop import compile_loop
+    from bnn_ppl.sampling.loop.compiled_loop import compile_loop
 
     compile_loop(prepared.phases[which], prepared)
 

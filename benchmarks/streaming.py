@@ -46,7 +46,7 @@ def one(folder: Path, rows: str, method: str, seconds: float, hidden: list[int])
     """Run one case for about so many seconds, and print what was measured."""
     import jax
 
-    from bnn_ppl.runtime.devices import one_device_a_core
+    from bnn_ppl.runtime.machines.devices import one_device_a_core
 
     one_device_a_core()
     import bnn_ppl as bnn

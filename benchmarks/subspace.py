@@ -19,7 +19,8 @@ import jax
 import stored
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem import Problem, conditioned, with_prior_scale
+from bnn_ppl.cli.problem.build import conditioned, with_prior_scale
+from bnn_ppl.cli.problem.problem import Problem
 
 COLUMNS = ["data", "split", "way", "rmse", "nll", "coverage_90", "cpu_seconds"]
 

@@ -12,7 +12,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.loop.minibatches import Minibatches
 
 
 def compare(measure, file: str, description: str, **options: int | list[str]) -> None:

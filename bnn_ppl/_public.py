@@ -11,35 +11,31 @@ from bnn_ppl._stored import (
     predict_quantiles,
     predictive_draws,
 )
-from bnn_ppl.analysis import (
-    conformal,
-    correlations,
-    diagnostics,
-    metrics,
-    pruning,
-    surface,
-    symmetry,
-)
-from bnn_ppl.analysis.chain_budget import chain_budget
-from bnn_ppl.analysis.compare import compare
+from bnn_ppl.analysis import metrics
+from bnn_ppl.analysis.comparison.compare import compare
+from bnn_ppl.analysis.convergence import diagnostics
+from bnn_ppl.analysis.convergence.chain_budget import chain_budget
 from bnn_ppl.analysis.from_numpyro import from_numpyro
 from bnn_ppl.analysis.guide import guide
-from bnn_ppl.analysis.linearised import linearised
+from bnn_ppl.analysis.prediction import conformal
+from bnn_ppl.analysis.prediction.linearised import linearised
 from bnn_ppl.analysis.prior_draws import prior_draws
-from bnn_ppl.analysis.verdict import Verdict, verdict
+from bnn_ppl.analysis.verdict.verdict import Verdict, verdict
+from bnn_ppl.analysis.weight_space import correlations, pruning, surface, symmetry
 from bnn_ppl.methods import *  # noqa: F403 (each method by its name)
 from bnn_ppl.methods import augmentation, preconditioners, schedules
-from bnn_ppl.methods.control_variates import control_variates
 from bnn_ppl.methods.method import METHODS, Method
-from bnn_ppl.model import models, priors
+from bnn_ppl.methods.stochastic_gradient.control_variates import control_variates
+from bnn_ppl.model import models
 from bnn_ppl.model.conditioning import condition
 from bnn_ppl.model.network import random_network
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.prior import priors
 from bnn_ppl.robustness import adversarial, corruptions, shift
-from bnn_ppl.runtime.programs import cache_compiled_programs
-from bnn_ppl.runtime.warned import VerdictWarning
+from bnn_ppl.runtime.checks import VerdictWarning
+from bnn_ppl.runtime.compilation.programs import cache_compiled_programs
 from bnn_ppl.sampling.gp_prior import gp_prior
-from bnn_ppl.sampling.plan import plan
+from bnn_ppl.sampling.planning.plan import plan
 from bnn_ppl.sampling.points import fit_points
 from bnn_ppl.sampling.prior_scale import prior_scale
 from bnn_ppl.sampling.run import run

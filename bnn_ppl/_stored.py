@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar,
 import jax
 import numpy as np
 
-from bnn_ppl.analysis import diagnostics
-from bnn_ppl.analysis import predict as averages
-from bnn_ppl.analysis.closed_form import predict_closed_form as closed_form
-from bnn_ppl.analysis.predictive_draws import predictive_draws as drawn
-from bnn_ppl.analysis.quantiles import predict_quantiles as quantiles
-from bnn_ppl.data.new_rows import given_new_rows
-from bnn_ppl.data.reading import DataSet
-from bnn_ppl.model.given_rows import inputs_and_targets
+from bnn_ppl.analysis.convergence import diagnostics
+from bnn_ppl.analysis.prediction import predict as averages
+from bnn_ppl.analysis.prediction.closed_form import predict_closed_form as closed_form
+from bnn_ppl.analysis.prediction.predictive_draws import predictive_draws as drawn
+from bnn_ppl.analysis.prediction.quantiles import predict_quantiles as quantiles
+from bnn_ppl.data.tables.new_rows import given_new_rows
+from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.warned import warn
+from bnn_ppl.model.rows.given_rows import inputs_and_targets
+from bnn_ppl.runtime.checks import warn
 from bnn_ppl.storage.arviz_versions import as_dataset
 from bnn_ppl.storage.files import PROBLEM
 from bnn_ppl.storage.inference_data import with_groups

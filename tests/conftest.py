@@ -10,7 +10,7 @@ import jaxlib
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.sampling import starting_method
+from bnn_ppl.sampling.start import starting_method
 
 # Most of the tests' time goes into compiling, a third of that into jaxlib 0.10's emitters of fused
 # loops. The older ones do, and small programs need not be split for several threads; XLA_FLAGS=""

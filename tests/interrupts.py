@@ -6,7 +6,7 @@ import sys
 
 def press_ctrl_c(patch, chunk):
     """Press Ctrl-C while the given chunk is shown, until `patch` (a MonkeyPatch) is undone."""
-    module = sys.modules["bnn_ppl.sampling.loop"]
+    module = sys.modules["bnn_ppl.sampling.loop.loop"]
     shown, show = [], module._shown
 
     def press(*args):

@@ -8,7 +8,7 @@ import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.sampling import starting_method
+from bnn_ppl.sampling.start import starting_method
 
 X = np.linspace(-1, 1, 60, dtype=np.float32)[:, None]
 Y = np.sin(3 * X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=60).astype(np.float32)

@@ -9,9 +9,9 @@ import pytest
 from stats import assert_means
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.amagold import _ENERGY_ERROR, Chain, _trajectory
-from bnn_ppl.methods.shared.row_batches import shuffled_batches
-from bnn_ppl.methods.shared.tuned_steps import EXCESS
+from bnn_ppl.methods.stochastic_gradient.amagold import _ENERGY_ERROR, Chain, _trajectory
+from bnn_ppl.methods.stochastic_gradient.row_batches import shuffled_batches
+from bnn_ppl.methods.stochastic_gradient.tuned_steps import EXCESS
 
 NUM_ROWS, NUM_WEIGHTS = 160, 2
 

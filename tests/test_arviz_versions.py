@@ -16,7 +16,7 @@ import pytest
 import xarray as xr
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.weight_statistics import moments
+from bnn_ppl.analysis.weight_space.weight_statistics import moments
 from bnn_ppl.plots.warmup import shows_rates
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of
 from bnn_ppl.storage.inference_data import by_chain, inference_data, with_groups

@@ -15,12 +15,12 @@ from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.analysis.correlations import function_correlations
-from bnn_ppl.analysis.recomputed import sites_to_predict
-from bnn_ppl.cli.networks import refuse_norm
+from bnn_ppl.analysis.prediction.recomputed import sites_to_predict
+from bnn_ppl.analysis.weight_space.correlations import function_correlations
+from bnn_ppl.cli.problem.networks import refuse_norm
 from bnn_ppl.methods.augmentation import augmented
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.runtime.devices import by_row, chain_mesh
+from bnn_ppl.runtime.machines.devices import by_row, chain_mesh
 
 RNG = np.random.default_rng(0)
 X = (1 + 2 * RNG.normal(size=(300, 3))).astype(np.float32)
@@ -327,7 +327,7 @@ def test_a_plan_times_the_gradient_of_a_batch():
 
 @pytest.mark.thorough
 def test_vogn_s_squares_hold_the_statistics_of_the_batch(posterior):
-    from bnn_ppl.methods.shared.per_example_gradients import row_gradients
+    from bnn_ppl.methods.layers.per_example_gradients import row_gradients
 
     batch = X[:6], jnp.asarray(Y[:6])
     values = posterior.from_prior(jax.random.key(5))

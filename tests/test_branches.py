@@ -15,10 +15,10 @@ from test_machines import mesh_for, mlp, phases
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.runtime import devices
-from bnn_ppl.runtime.branches import one_or_other, where_needed
-from bnn_ppl.runtime.devices import over_chains
-from bnn_ppl.runtime.jaxprs import equations_in, programs_in
+from bnn_ppl.runtime.compilation.branches import one_or_other, where_needed
+from bnn_ppl.runtime.compilation.jaxprs import equations_in, programs_in
+from bnn_ppl.runtime.machines import devices
+from bnn_ppl.runtime.machines.devices import over_chains
 
 ONE_DEVICE = Mesh(
     np.array(jax.devices()[:1]).reshape(1, 1), ("chain", "data"), axis_types=(AxisType.Auto,) * 2

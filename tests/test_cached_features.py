@@ -13,21 +13,20 @@ from jax.sharding import AxisType
 from marks import some_quick
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.at_inputs import at_inputs
-from bnn_ppl.analysis.per_draw import known_of
-from bnn_ppl.analysis.running_average import _add
+from bnn_ppl.analysis.prediction.at_inputs import at_inputs
+from bnn_ppl.analysis.prediction.per_draw import known_of
+from bnn_ppl.analysis.prediction.running_average import _add
 from bnn_ppl.estimators import BayesianClassifier
-from bnn_ppl.model import features
-from bnn_ppl.model.features import Features, raw_inputs, rows_with_features
-from bnn_ppl.runtime.devices import AllRows
-from bnn_ppl.runtime.jaxprs import cost_of, equations_in, programs_in
-from bnn_ppl.runtime.machines import Device, Machine
-from bnn_ppl.sampling.compiled_loop import trace_loop
-from bnn_ppl.sampling.lengths import Lengths
-from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.plan_ahead import plan_ahead
-from bnn_ppl.sampling.start import prepare
-from bnn_ppl.sampling.starting_method import prepared_start
+from bnn_ppl.model.rows import features
+from bnn_ppl.model.rows.features import Features, raw_inputs, rows_with_features
+from bnn_ppl.runtime.compilation.jaxprs import cost_of, equations_in, programs_in
+from bnn_ppl.runtime.machines.devices import AllRows
+from bnn_ppl.runtime.machines.machines import Device, Machine
+from bnn_ppl.sampling.loop.compiled_loop import trace_loop
+from bnn_ppl.sampling.loop.minibatches import Minibatches
+from bnn_ppl.sampling.planning.plan_ahead import plan_ahead
+from bnn_ppl.sampling.start.start import Lengths, prepare
+from bnn_ppl.sampling.start.starting_method import prepared_start
 
 RNG = np.random.default_rng(0)
 X = {
@@ -181,7 +180,7 @@ def test_chunks_bound_the_rows_computed_at_once(monkeypatch):
 
 
 def test_a_number_of_rows_that_was_not_given_is_chosen_for_the_head(monkeypatch):
-    monkeypatch.setattr("bnn_ppl.model.microbatch.memory_limit", lambda: 400_000)
+    monkeypatch.setattr("bnn_ppl.model.rows.microbatch.memory_limit", lambda: 400_000)
     chosen, given = conditioned("convolutional"), conditioned("convolutional", microbatch=5)
     assert chosen.microbatch < 30
 

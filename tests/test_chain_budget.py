@@ -16,9 +16,9 @@ from scipy.stats import t
 
 import bnn_ppl as bnn
 from bnn_ppl import cli, metrics
-from bnn_ppl.analysis.chain_budget import chain_budget
+from bnn_ppl.analysis.convergence.chain_budget import chain_budget
 from bnn_ppl.cli import run_folders
-from bnn_ppl.cli.analysis import chains
+from bnn_ppl.cli.commands.analysis import chains
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 matplotlib.use("Agg")
@@ -29,9 +29,9 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(ROWS, 3)).astype(np.float32)
 REAL = RNG.normal(size=ROWS).astype(np.float32)
 LABELS = np.arange(ROWS) % 3
-PREDICT = import_module("bnn_ppl.analysis.predict")  # the module; bnn_ppl.predict is its function
+PREDICT = import_module("bnn_ppl.analysis.prediction.predict")
 BLOCKS = import_module("bnn_ppl.storage.inference_data")
-BUDGET = import_module("bnn_ppl.analysis.chain_budget")
+BUDGET = import_module("bnn_ppl.analysis.convergence.chain_budget")
 
 
 def made_up(num_outputs, num_chains=CHAINS, num_draws=DRAWS, **stats):
@@ -192,7 +192,7 @@ def test_of_many_choices_of_chains_some_are_chosen_by_the_seed():
 @pytest.mark.thorough
 def test_the_command_writes_the_table_and_the_figure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "_start_jax", lambda: None)
-    monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    monkeypatch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **options: Figure())
     sizes = ["--num-chains", "2", "--num-warmup", "2", "--num-draws", "4", "--hidden", "3"]
     folder = ["--folder", str(tmp_path), "--no-progress"]

@@ -19,16 +19,17 @@ from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.cli import commands, help_cache, run_folders
+from bnn_ppl.cli import help_cache, run_folders
+from bnn_ppl.cli import parser as commands
 from bnn_ppl.cli import words as known
 from bnn_ppl.cli.methods import Training
-from bnn_ppl.cli.problem import Problem
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.subspace import InSubspace
 from bnn_ppl.cli.run_arguments import General
 from bnn_ppl.cli.signatures import flowing
-from bnn_ppl.cli.subspace import InSubspace
 from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.sampling.plan import Plan
+from bnn_ppl.sampling.planning.plan import Plan
 
 SIZES = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL = [*SIZES, "--no-progress"]
@@ -53,14 +54,14 @@ def precision_restored():
 @pytest.fixture
 def draws_only(monkeypatch):
     """Leave out what `run` shows of its draws."""
-    monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    monkeypatch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
 
 
 @pytest.fixture
 def no_search(monkeypatch):
     """Fail where the scale of the prior is searched for."""
-    monkeypatch.setattr("bnn_ppl.cli.problem.scale_or_usual", None)
+    monkeypatch.setattr("bnn_ppl.cli.problem.build.scale_or_usual", None)
 
 
 class Figure:
@@ -124,7 +125,7 @@ def test_run_saves_draws_figure_and_problem_and_prints_one_table_and_is_read_if_
     assert f"{draws.attrs['gradient_evaluations']:,}" in out
 
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "loop_of", None)  # nothing is stepped
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "loop_of", None)
     cli.main(["run", "hmc", *SHORT])
     assert capsys.readouterr().out == out
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["yacht-0-hmc"]
@@ -135,7 +136,7 @@ def test_a_folder_that_is_taken_and_the_one_in_its_place_are_named(tmp_path, cap
     for number in ("", "-2"):
         (runs / f"x{number}").mkdir(parents=True)
         (runs / f"x{number}" / "state.json").write_text('{"format": 0}')  # of another version
-    run = sys.modules["bnn_ppl.cli.run"]
+    run = sys.modules["bnn_ppl.cli.commands.run"]
     folder, _ = run._sample_in_free_folder(lambda folder: None, {}, "x")
     assert folder == Path("runs/x-3")
     said = "runs/x holds a run with other settings: this run is stored in runs/x-3\n"
@@ -166,7 +167,7 @@ def test_a_named_folder_refuses_other_settings(capsys, draws_only, monkeypatch):
     same = ["run", "hmc", *SHORT, "--folder", "here"]
     cli.main(same)
     assert "got another prior or other first" in refused(capsys, *same, "--prior-scale", "2")
-    monkeypatch.setattr("bnn_ppl.cli.problem.scale_or_usual", None)  # nor is a prior searched for
+    monkeypatch.setattr("bnn_ppl.cli.problem.build.scale_or_usual", None)
     for change, words in (
         (["--seed", "3"], "got seed=[0, 3], expected seed=[0, 0]"),
         (["--num-warmup", "4", "--seed", "3"], "got num_warmup=4, expected num_warmup=3"),
@@ -868,7 +869,7 @@ def test_a_reader_of_the_output_that_stops_early_causes_no_message(num_more):
     script = f"""
 import sys
 from bnn_ppl import cli
-from bnn_ppl.cli import commands
+from bnn_ppl.cli import parser as commands
 
 def lines(*_):
     print("line", flush=True)

@@ -10,7 +10,8 @@ from flax import nnx
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.cli.problem import Problem, conditioned
+from bnn_ppl.cli.problem.build import conditioned
+from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.run_folders import reopen
 
 PROBLEM = ["--data", "yacht", "--hidden", "4", "--prior-scale", "1", "--bayesian", "layers.1.*"]
@@ -77,7 +78,7 @@ def trained():
 def test_features_are_computed_once_for_runs_of_one_network_and_its_data(
     trained, capsys, monkeypatch
 ):
-    monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    monkeypatch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **options: plt.figure())
     run = ["run", "sgld", *HEAD, *SHORTLY, "--features", "kept"]
     cli.main([*run, "--json", "--folder", "a"])

@@ -14,10 +14,10 @@ import xarray
 import bnn_ppl as bnn
 import bnn_ppl._stored
 from bnn_ppl import cli
-from bnn_ppl.cli.problem import describe
-from bnn_ppl.cli.results import chain_predictions
+from bnn_ppl.cli.commands.results import chain_predictions
+from bnn_ppl.cli.problem.build import describe
 from bnn_ppl.cli.run_folders import reopen
-from bnn_ppl.data.new_rows import read_new_rows
+from bnn_ppl.data.tables.new_rows import read_new_rows
 from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 from bnn_ppl.storage.problem import write_problem
 
@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
 
 def without_reports(patch):
     patch.setattr(cli, "_start_jax", lambda: None)
-    patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    patch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
     patch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
 
 
@@ -300,7 +300,7 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(arguments, words, capsy
 def test_laplace_predicts_linearised_in_closed_form_or_sampled(folder, capsys):
     few = ["--hidden", "4", "--num-draws", "3", "--no-progress", "--folder", "fit"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+        patch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
         patch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
         cli.main(["run", "laplace", "--data", "train.csv", "--target", "price", *few])
     run = reopen(folder / "fit")
@@ -328,7 +328,7 @@ def test_laplace_predicts_linearised_in_closed_form_or_sampled(folder, capsys):
 def test_the_likelihood_alone_is_tempered_and_older_runs_are_of_the_posterior(folder, capsys):
     options = ["--data", "train.csv", "--target", "price", "--temperature", "0.5"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+        patch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
         patch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
         cold = ["--tempered", "likelihood", "--folder", "cold"]
         cli.main(["run", "sgld", *options, *SMALL, *cold])

@@ -17,7 +17,7 @@ from scipy.stats import multivariate_normal, norm
 from targets import NOISE, linear_regression
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.closed_form import log_probit
+from bnn_ppl.analysis.prediction.closed_form import log_probit
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 CLOSED_FORM, QUANTILES = (

@@ -11,17 +11,17 @@ import pytest
 import xarray as xr
 
 from bnn_ppl import condition, diagnostics, function_draws, metrics, run, sgld
-from bnn_ppl.analysis.compare import compare
-from bnn_ppl.analysis.compare_errors import mixture
-from bnn_ppl.analysis.compare_inputs import rows_of, variables_of
-from bnn_ppl.analysis.compare_tables import best, to_latex, with_errors
-from bnn_ppl.analysis.row_scores import (
+from bnn_ppl.analysis.comparison.compare import compare
+from bnn_ppl.analysis.comparison.compare_errors import mixture
+from bnn_ppl.analysis.comparison.compare_inputs import rows_of, variables_of
+from bnn_ppl.analysis.comparison.compare_tables import best, to_latex, with_errors
+from bnn_ppl.analysis.comparison.row_scores import (
     row_distances,
     row_scores,
     scores_of,
     scores_of_resamples,
 )
-from bnn_ppl.analysis.standard_errors import widened
+from bnn_ppl.analysis.comparison.standard_errors import widened
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 ROWS, CLASSES = 40, 3

@@ -8,8 +8,8 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.control_variates import CentredState, centred, hessian
-from bnn_ppl.methods.shared.row_batches import random_batch
+from bnn_ppl.methods.stochastic_gradient.control_variates import CentredState, centred, hessian
+from bnn_ppl.methods.stochastic_gradient.row_batches import random_batch
 
 NUM_ROWS = 60
 
@@ -182,7 +182,7 @@ def test_what_cannot_have_other_gradients_is_refused(monkeypatch):
             bnn.control_variates(posterior, sampler(posterior))
     with pytest.raises(ValueError, match="got order=3, expected 1 or 2"):
         bnn.control_variates(posterior, bnn.sgld(posterior, 1e-3), order=3)
-    monkeypatch.setattr("bnn_ppl.methods.control_variates.MOST_WEIGHTS", 2)
+    monkeypatch.setattr("bnn_ppl.methods.stochastic_gradient.control_variates.MOST_WEIGHTS", 2)
     with pytest.raises(ValueError, match="got order=2 for 3 weights, expected at most 2"):
         bnn.control_variates(posterior, bnn.sgld(posterior, 1e-3), order=2)
     with pytest.raises(ValueError, match="got batch_size=0"):

@@ -11,7 +11,7 @@ from flax import nnx
 from jax import lax
 
 import bnn_ppl as bnn
-from bnn_ppl.nets.convolution import convolution
+from bnn_ppl.nets.parts.convolution import convolution
 
 # strides, padding, dilation of the input, of the kernel
 WINDOWS = {

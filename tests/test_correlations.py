@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.analysis.correlations import by_class, function_correlations
 from bnn_ppl.analysis.prior_draws import prior_draws
+from bnn_ppl.analysis.weight_space.correlations import by_class, function_correlations
 from bnn_ppl.cli import run_folders
-from bnn_ppl.cli.analysis import correlations
+from bnn_ppl.cli.commands.analysis import correlations
 from bnn_ppl.robustness.shift import evenly, thinned
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -32,7 +32,7 @@ REAL = RNG.normal(size=ROWS).astype(np.float32)
 LABELS = np.arange(ROWS) % 3
 KERNEL, BIAS = "net.layers.0.kernel", "net.layers.0.bias"
 KEY = jax.random.key(0)
-PREDICT = import_module("bnn_ppl.analysis.predict")  # the module; bnn_ppl.predict is its function
+PREDICT = import_module("bnn_ppl.analysis.prediction.predict")
 BLOCKS = import_module("bnn_ppl.storage.inference_data")
 
 
@@ -194,7 +194,7 @@ def test_classes_average_their_pairs_and_no_row_with_itself():
 def run_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "_start_jax", lambda: None)
     monkeypatch.delenv("BNN_PPL_DATA", raising=False)
-    monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    monkeypatch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **options: Figure())
 
     def run(*options):
@@ -247,7 +247,7 @@ def test_the_command_correlates_with_corrupted_images(run_folder, capsys):
 def test_the_command_refuses_corruptions_of_a_table_and_a_single_point_before_it_draws(
     run_folder, monkeypatch
 ):
-    monkeypatch.setattr("bnn_ppl.cli.analysis.prior_draws", None)
+    monkeypatch.setattr("bnn_ppl.cli.commands.analysis.prior_draws", None)
     folder = run_folder("--data", "yacht", "--num-chains", "1", "--num-draws", "1")
     with pytest.raises(ValueError, match="got --corruptions for yacht, expected images"):
         correlations(folder, corruptions=("fog",))

@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 
 import bnn_ppl as bnn
 from bnn_ppl import shift
-from bnn_ppl.cli import robustness as commands
+from bnn_ppl.cli.commands import robustness as commands
 from bnn_ppl.robustness.corruptions import corrupt
 from bnn_ppl.robustness.corruptions.files import CorruptedFiles, write_files
 from bnn_ppl.robustness.more_models import corrupted_by_models, doubled

@@ -12,7 +12,7 @@ import pytest
 
 from bnn_ppl import data
 from bnn_ppl.data import catalogue as sets
-from bnn_ppl.data import reading as files
+from bnn_ppl.data.tables import reading as files
 
 FOLDER = os.environ.get("BNN_PPL_DATA")
 needs_folder = pytest.mark.skipif(not FOLDER, reason="set BNN_PPL_DATA to a folder of data sets")

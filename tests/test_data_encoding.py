@@ -10,7 +10,7 @@ import pytest
 import bnn_ppl as bnn
 from bnn_ppl import cli, data
 from bnn_ppl.cli.run_folders import reopen, reopen_to_predict
-from bnn_ppl.data.encoding import Column, Encoding, encode, from_json, in_words, to_json
+from bnn_ppl.data.tables.encoding import Column, Encoding, encode, from_json, in_words, to_json
 
 RANDOM = np.random.default_rng(0)
 TABLE = pd.DataFrame(
@@ -206,7 +206,7 @@ def test_what_is_for_tables_alone_is_refused_elsewhere(tmp_path):
 @pytest.mark.thorough
 def test_a_run_keeps_its_encoding(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests
-    monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    monkeypatch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
     monkeypatch.chdir(tmp_path)
     path = saved(tmp_path, TABLE.assign(size=TABLE["size"].where(TABLE.index != 3)), index=True)
     short = ["--num-warmup", "3", "--num-draws", "2", "--hidden", "3", "--no-progress"]

@@ -12,7 +12,7 @@ from test_data_sets import colours
 from bnn_ppl import cli, data
 from bnn_ppl.cli import main
 from bnn_ppl.cli.run_folders import reopen
-from bnn_ppl.data.new_rows import read_new_rows
+from bnn_ppl.data.tables.new_rows import read_new_rows
 
 RNG = np.random.default_rng(0)
 

@@ -18,7 +18,7 @@ from test_data import (
 import bnn_ppl as bnn
 from bnn_ppl import data
 from bnn_ppl.data import catalogue as sets
-from bnn_ppl.data import reading as files
+from bnn_ppl.data.tables import reading as files
 
 MEAN, STD = np.array([0.49, 0.48, 0.44]), 0.2
 

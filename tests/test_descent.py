@@ -17,7 +17,7 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.methods import Chosen, Training, built_method
 from bnn_ppl.methods.augmentation import augmented, crop_and_flip
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.methods.shared.early_stopping import stopped_early
+from bnn_ppl.methods.training.early_stopping import stopped_early
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from bnn_ppl.runtime import devices
+from bnn_ppl.runtime.machines import devices
 
 # --- the mesh
 
@@ -154,7 +154,7 @@ import jax, jax.numpy as jnp, numpy as np
 from functools import partial
 from jax.sharding import Mesh
 import bnn_ppl as bnn
-from bnn_ppl.runtime.devices import *
+from bnn_ppl.runtime.machines.devices import *
 
 ROWS, CHAINS = 37, 8
 

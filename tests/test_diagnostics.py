@@ -10,7 +10,7 @@ import xarray as xr
 from scipy import stats
 
 from bnn_ppl import diagnostics
-from bnn_ppl.analysis import slabs
+from bnn_ppl.analysis.convergence import slabs
 from bnn_ppl.storage import zarr_writer
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_arrays, draws_of_groups
 

@@ -9,12 +9,11 @@ from marks import some_quick
 from test_machines import mesh_for, mlp
 
 import bnn_ppl as bnn
-from bnn_ppl.runtime.devices import bytes_of, chain_mesh
-from bnn_ppl.sampling.ahead import prepare_ahead
-from bnn_ppl.sampling.compiled_loop import compile_loop, trace_loop
-from bnn_ppl.sampling.lengths import Lengths
-from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.start import prepare
+from bnn_ppl.runtime.machines.devices import bytes_of, chain_mesh
+from bnn_ppl.sampling.loop.compiled_loop import compile_loop, trace_loop
+from bnn_ppl.sampling.loop.minibatches import Minibatches
+from bnn_ppl.sampling.planning.ahead import prepare_ahead
+from bnn_ppl.sampling.start.start import Lengths, prepare
 from bnn_ppl.storage import recorder
 from bnn_ppl.storage.recorder import Folder, Nowhere
 

@@ -34,7 +34,7 @@ def posterior():
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 4)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 4)
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_an_error_without_a_folder_carries_the_draws_before_it(posterior, monkey
             raise OSError(28, "No space left on device")
 
     expected = sample(posterior, CHAIN)
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "_shown", full)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "_shown", full)
     with pytest.raises(OSError, match="No space left") as error:
         sample(posterior, CHAIN)
     count = error.value.draws.posterior.sizes["draw"]
@@ -262,7 +262,7 @@ def test_an_error_before_the_first_draw_carries_draws_of_the_fit(
         if next(calls) == chunk:
             raise kind
 
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "_shown", failing)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "_shown", failing)
     with pytest.raises(kind) as error:
         sample(posterior, globals()[of])
     draws = error.value.draws
@@ -276,7 +276,7 @@ def test_an_error_on_the_way_from_the_prior_carries_nothing(posterior, monkeypat
     def failing(*args):
         raise OSError
 
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "_shown", failing)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "_shown", failing)
     with pytest.raises(OSError) as error:
         sample(posterior, CHAIN)
     assert not hasattr(error.value, "draws")
@@ -359,7 +359,7 @@ def test_the_command_searches_once_and_counts_it(searched_priors, tmp_path, monk
     cli.main(command)
     found = json.loads(problem.read_text())["prior_scale"]
     assert f"fan_in({found})" in capsys.readouterr().out
-    monkeypatch.setattr("bnn_ppl.cli.problem.scale_or_usual", None)  # nothing is searched for
+    monkeypatch.setattr("bnn_ppl.cli.problem.build.scale_or_usual", None)
     cli.main(command)
     cli.main([*command, "--folder", str(problem.parent)])
     cli.main([*command, "--seed", "1"])

@@ -16,8 +16,8 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.run_folders import reopen
 from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.runtime import programs
-from bnn_ppl.sampling import compiled_loop
+from bnn_ppl.runtime.compilation import programs
+from bnn_ppl.sampling.loop import compiled_loop
 
 SHORT = {"hidden": (4,), "num_chains": 2, "num_warmup": 20, "num_draws": 10, "random_state": 0}
 CHECKED = {"method": "descent", "num_warmup": 600, "num_chains": 1, "hidden": (16,)}

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.data import moments
+from bnn_ppl.data.streams import moments
 from bnn_ppl.estimators import BayesianClassifier, BayesianRegressor, rows
 from bnn_ppl.estimators.rows import checked_rows
-from bnn_ppl.model import labels as shared
-from bnn_ppl.model.labels import numbered
+from bnn_ppl.model.rows import labels as shared
+from bnn_ppl.model.rows.labels import numbered
 
 NUM = 1000
 RNG = np.random.default_rng(0)

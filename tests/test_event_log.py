@@ -59,7 +59,7 @@ def writers(monkeypatch):
 
 @pytest.fixture
 def three_a_chunk(monkeypatch):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 3)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 3)
 
 
 @pytest.mark.parametrize("in_folder", [False, True])

@@ -184,7 +184,7 @@ def test_a_method_of_ones_own_draws_from_the_known_posterior(tmp_path, monkeypat
 
 @pytest.mark.parametrize("name", ["cifar10_as_in_the_hmc_paper", "imdb_as_in_the_hmc_paper"])
 def test_an_example_without_its_data_says_where_it_looked(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("bnn_ppl.data.images._read_tfds", lambda name: None)
+    monkeypatch.setattr("bnn_ppl.data.images.images._read_tfds", lambda name: None)
     example = imported(name)
     with pytest.raises(FileNotFoundError, match="BNN_PPL_DATA"):
         example.main(example.Config(data_dir=tmp_path))

@@ -10,8 +10,9 @@ from scipy.integrate import nquad
 
 import bnn_ppl as bnn
 from bnn_ppl import priors
-from bnn_ppl.cli.networks import NETS, first_kernel
-from bnn_ppl.cli.problem import Problem, _prior, refuse_unused
+from bnn_ppl.cli.problem.build import _prior, refuse_unused
+from bnn_ppl.cli.problem.networks import NETS, first_kernel
+from bnn_ppl.cli.problem.problem import Problem
 
 SITE = "net.layers.0.kernel"
 STD, FLOOR = 0.3, 0.05

@@ -9,7 +9,7 @@ from scipy import stats
 from test_sgmcmc import gaussian, sample
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.shared.gibbs import precisions_drawn
+from bnn_ppl.methods.stochastic_gradient.langevin import precisions_drawn
 
 
 @pytest.fixture(scope="module")

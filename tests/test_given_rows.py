@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.model.checks import checked_inputs, checked_rows
+from bnn_ppl.model.rows.checks import checked_inputs, checked_rows
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(7, 3)).astype(np.float32)

@@ -12,8 +12,9 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.cli.problem import Problem, conditioned
-from bnn_ppl.cli.rows import scored, training_rows
+from bnn_ppl.cli.problem.build import conditioned
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.rows import scored, training_rows
 from bnn_ppl.cli.run_folders import reopen
 
 DATA = bnn.data.load("yacht")
@@ -29,7 +30,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "_start_jax", lambda: None)
-        patch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+        patch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
         patch.setattr(bnn.plots, "report", lambda *args, **options: plt.figure())
         for name, options in {
             "share": ["--held-out", "0.2"],
@@ -180,7 +181,7 @@ def test_rows_that_are_not_there_are_refused_in_a_line(arguments, words, capsys)
 def test_plan_takes_what_run_takes(capsys, monkeypatch):
     planned = []
     monkeypatch.setattr(bnn, "plan", lambda *args, **options: planned.append((args, options)))
-    monkeypatch.setattr("bnn_ppl.cli.plan.plan_table", lambda plan: "")
+    monkeypatch.setattr("bnn_ppl.cli.commands.plan.plan_table", lambda plan: "")
     words = ["mfvi", "--hidden", "4", "--batch-size", "37", "--num-draws", "3", "--seed", "1"]
     words += ["--num-warmup-epochs", "5", "--init", "all", "--held-out", "0.2", "--on", "test"]
     words += ["--folder", "nowhere", "--no-progress", "--json", "--strict", "--max-minutes", "1"]

@@ -9,8 +9,8 @@ import pytest
 from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.descent import starting_descent
-from bnn_ppl.methods.shared.held_out_noise import is_held_out, with_noise_held_out
+from bnn_ppl.methods.ensembles.descent import starting_descent
+from bnn_ppl.methods.training.held_out_noise import is_held_out, with_noise_held_out
 
 NOISE = 0.3
 

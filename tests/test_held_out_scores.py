@@ -8,7 +8,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.methods.shared.held_out_scores import steps_between
+from bnn_ppl.methods.training.held_out_scores import steps_between
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2)).astype(np.float32)

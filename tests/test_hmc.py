@@ -12,9 +12,9 @@ from blackjax.mcmc import hmc as kernels
 from stats import assert_means, effective_sample_size
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.shared.adaptation import euclidean
-from bnn_ppl.methods.shared.leapfrog import merged_leapfrog
-from bnn_ppl.methods.shared.trajectory_length import (
+from bnn_ppl.methods.mcmc.adaptation import euclidean
+from bnn_ppl.methods.mcmc.leapfrog import merged_leapfrog
+from bnn_ppl.methods.mcmc.trajectory_length import (
     TrajectoryEnd,
     initial_length,
     updated_length,

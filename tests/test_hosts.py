@@ -35,7 +35,7 @@ def model(x, y=None):
 
 def sample(folder, **options):
     """Sample with adaptation of all that adapts, a few draws at a time."""
-    sys.modules["bnn_ppl.sampling.compiled_loop"]._DRAWS_PER_CHUNK = 4
+    sys.modules["bnn_ppl.sampling.loop.compiled_loop"]._DRAWS_PER_CHUNK = 4
     rows = (X, np.sin(3 * X[:, 0]))
     streamed = "ROWS_OF_HOSTS" in os.environ
     posterior = bnn.condition(model, bnn.data.stream(*rows) if streamed else rows)
@@ -310,7 +310,7 @@ def main(port, process, folder, stop, number, num_processes, num_chains):
         write_draws(writer, chains, *args)
 
     zarr_writer.write_draws = noted
-    loop = sys.modules["bnn_ppl.sampling.loop"]
+    loop = sys.modules["bnn_ppl.sampling.loop.loop"]
     owners = {"write_draws": zarr_writer, "publish_draws": zarr_writer}
     owners |= {"meet": recorder, "_shown": loop}
     if stop in owners:

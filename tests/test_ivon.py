@@ -12,7 +12,7 @@ from test_sgmcmc import gaussian, sample
 from test_vogn import assert_close_to_nuts, fitted, logistic_regression
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.ivon import IvonState, ivon
+from bnn_ppl.methods.variational.ivon import IvonState, ivon
 
 FALLING = optax.exponential_decay(0.5, 1000, 0.3)
 

@@ -8,8 +8,8 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.kinetic_langevin import _variance_of_drift
-from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.methods.stochastic_gradient.kinetic_langevin import _variance_of_drift
+from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 NUM_WEIGHTS = 200

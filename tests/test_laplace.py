@@ -21,12 +21,12 @@ from stats import assert_covariance
 from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, linear_regression
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.linearised import linearised
-from bnn_ppl.methods.laplace import laplace
-from bnn_ppl.methods.shared import fisher as fisher_module
-from bnn_ppl.methods.shared.covariance_blocks import Factors
-from bnn_ppl.methods.shared.expected_labels import labels_and_weights
-from bnn_ppl.methods.shared.layer_calls import inputs_of
+from bnn_ppl.analysis.prediction.linearised import linearised
+from bnn_ppl.methods.laplace_approximation import fisher as fisher_module
+from bnn_ppl.methods.laplace_approximation.covariance_blocks import Factors
+from bnn_ppl.methods.laplace_approximation.expected_labels import labels_and_weights
+from bnn_ppl.methods.laplace_approximation.laplace import laplace
+from bnn_ppl.methods.layers.layer_calls import inputs_of
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from together import (
 )
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.laps import _bias, _shared, _transition
+from bnn_ppl.methods.mcmc.laps import _bias, _shared, _transition
 
 
 def sample(posterior, method, **options):

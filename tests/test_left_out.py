@@ -8,8 +8,8 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.left_out import held_out, left_out, p_of_independence
-from bnn_ppl.analysis.training_rows import seen
+from bnn_ppl.analysis.verdict.left_out import held_out, left_out, p_of_independence
+from bnn_ppl.analysis.verdict.training_rows import seen
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)

@@ -16,15 +16,15 @@ from marks import some_quick
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.runtime.devices import planned_for
-from bnn_ppl.runtime.hlo import Collective, collectives_in
-from bnn_ppl.runtime.jaxprs import cost_of, equations_in
-from bnn_ppl.runtime.machines import machine, mesh_of
-from bnn_ppl.sampling.ahead import prepare_ahead
-from bnn_ppl.sampling.compiled_loop import trace_loop
-from bnn_ppl.sampling.lengths import Lengths
-from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.plan_ahead import _needed, plan_ahead
+from bnn_ppl.runtime.compilation.hlo import Collective, collectives_in
+from bnn_ppl.runtime.compilation.jaxprs import cost_of, equations_in
+from bnn_ppl.runtime.machines.devices import planned_for
+from bnn_ppl.runtime.machines.machines import machine, mesh_of
+from bnn_ppl.sampling.loop.compiled_loop import trace_loop
+from bnn_ppl.sampling.loop.minibatches import Minibatches
+from bnn_ppl.sampling.planning.ahead import prepare_ahead
+from bnn_ppl.sampling.planning.plan_ahead import _needed, plan_ahead
+from bnn_ppl.sampling.start.start import Lengths
 
 RNG = np.random.default_rng(0)
 PLATFORMS = ("tpu", "cuda")

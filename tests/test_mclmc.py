@@ -15,8 +15,8 @@ from interrupts import press_ctrl_c
 from stats import effective_sample_size
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.mclmc import MCLMCState
-from bnn_ppl.methods.shared.integrators import isokinetic_mclachlan, langevin_step, momentum_update
+from bnn_ppl.methods.mcmc.integrators import isokinetic_mclachlan, langevin_step, momentum_update
+from bnn_ppl.methods.mcmc.mclmc import MCLMCState
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 SCALES = np.geomspace(0.1, 1.0, 100)
@@ -123,7 +123,7 @@ def test_warm_up_keeps_a_start_inside_the_typical_set():
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 150)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 150)
 
 
 # Chunks of warm-up: one step, then up to 150.

@@ -18,7 +18,7 @@ from together import (
 )
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.meads import _largest_eigenvalue, _number_of_folds, _of_folds
+from bnn_ppl.methods.mcmc.meads import _largest_eigenvalue, _number_of_folds, _of_folds
 
 
 def sample(posterior, method, **options):

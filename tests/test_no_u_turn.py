@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from blackjax.mcmc.hmc import HMCState
 
-from bnn_ppl.methods.nuts import Checkpoints, _check_turns, no_u_turn
-from bnn_ppl.methods.shared.adaptation import euclidean
+from bnn_ppl.methods.mcmc.adaptation import euclidean
+from bnn_ppl.methods.mcmc.nuts import Checkpoints, _check_turns, no_u_turn
 
 SCALES = np.array([0.3, 1.0, 1.0, 2.0, 3.0])
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from bnn_ppl.methods.shared.random import gaussian_like, random_bits
+from bnn_ppl.methods.random import gaussian_like, random_bits
 
 KEYS = jax.random.key(3), jax.random.fold_in(jax.random.key(2**31), 7)
 

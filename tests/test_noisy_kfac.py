@@ -13,8 +13,8 @@ from flax import nnx
 from test_sgmcmc import sample
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.noisy_kfac import noisy_kfac
-from bnn_ppl.methods.shared.expected_labels import labels_and_weights
+from bnn_ppl.methods.laplace_approximation.expected_labels import labels_and_weights
+from bnn_ppl.methods.variational.noisy_kfac import noisy_kfac
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 3)) @ np.array([[1.0, 0.8, 0.0], [0.0, 0.6, 0.0], [0.0, 0.0, 0.3]])

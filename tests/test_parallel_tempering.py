@@ -9,7 +9,7 @@ from targets import linear_regression
 from test_tempered_smc import assert_evidence, right_mode, sample, two_sided
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.parallel_tempering import _spaced, _swaps
+from bnn_ppl.methods.tempering.parallel_tempering import _spaced, _swaps
 
 
 @pytest.fixture(scope="module")

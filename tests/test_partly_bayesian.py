@@ -13,8 +13,8 @@ from flax import nnx
 from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.shared.per_example_gradients import row_gradients
-from bnn_ppl.model.site_priors import POINT, flat_prior
+from bnn_ppl.methods.layers.per_example_gradients import row_gradients
+from bnn_ppl.model.prior.site_priors import POINT, flat_prior
 from bnn_ppl.sampling import points as points_module
 from bnn_ppl.storage.checkpoint import OtherRunError
 
@@ -386,7 +386,7 @@ def test_stopped_while_the_points_are_fitted_it_gives_the_fit_so_far_and_resumes
     method = bnn.sgld(flat, step_size=1e-4)
     whole = run(flat, method)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 80)
+        patch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 80)
         for _ in range(2):
             with pytest.MonkeyPatch.context() as pressed:
                 press_ctrl_c(pressed, 2)

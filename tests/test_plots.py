@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 from bnn_ppl import metrics, plots
-from bnn_ppl.analysis.compare import compare
+from bnn_ppl.analysis.comparison.compare import compare
 from bnn_ppl.plots.style import BLUE
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 

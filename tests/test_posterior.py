@@ -22,8 +22,8 @@ from numpyro.infer.util import constrain_fn, log_density, potential_energy
 from scipy.integrate import quad
 
 import bnn_ppl as bnn
-from bnn_ppl.model.microbatch import in_chunks
-from bnn_ppl.runtime import devices
+from bnn_ppl.model.rows.microbatch import in_chunks
+from bnn_ppl.runtime.machines import devices
 
 ROWS = 12
 X = np.random.default_rng(0).normal(size=(ROWS, 3))
@@ -1082,7 +1082,7 @@ def test_the_prior_is_computed_once_and_not_in_each_chunk():
 
 @pytest.mark.thorough
 def test_chunks_are_chosen_only_where_the_whole_does_not_fit(monkeypatch):
-    module = sys.modules["bnn_ppl.model.microbatch"]
+    module = sys.modules["bnn_ppl.model.rows.microbatch"]
     used = memory_of_gradient(wide())
 
     def chosen(bytes_limit):
@@ -1099,7 +1099,7 @@ def test_chunks_are_chosen_only_where_the_whole_does_not_fit(monkeypatch):
 
 
 def test_the_estimate_counts_rows_and_not_weights():
-    module = sys.modules["bnn_ppl.model.microbatch"]
+    module = sys.modules["bnn_ppl.model.rows.microbatch"]
 
     def program(weights, x):
         positive = jnp.exp(weights)

@@ -10,11 +10,11 @@ from flax import nnx
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.tables import plan_ahead_table
-from bnn_ppl.runtime import machines
-from bnn_ppl.runtime.devices import chain_mesh
-from bnn_ppl.runtime.jaxprs import Cost
-from bnn_ppl.sampling import plan_ahead
-from bnn_ppl.sampling.plan_ahead import roofline
+from bnn_ppl.runtime.compilation.jaxprs import Cost
+from bnn_ppl.runtime.machines import machines
+from bnn_ppl.runtime.machines.devices import chain_mesh
+from bnn_ppl.sampling.planning import plan_ahead
+from bnn_ppl.sampling.planning.plan_ahead import roofline
 
 CODES = {"highest": "HIGHEST", "tensorfloat32": "HIGH", "bfloat16": "DEFAULT"}  # in StableHLO
 

@@ -21,12 +21,12 @@ from flax import nnx
 from scipy.special import expit, logsumexp, softmax
 
 import bnn_ppl as bnn
+from bnn_ppl.methods.layers.layers import tapped
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.methods.shared.layers import tapped
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 from bnn_ppl.storage.inference_data import draws_of
 
-PREDICT = import_module("bnn_ppl.analysis.predict")  # the module; bnn_ppl.predict is its function
+PREDICT = import_module("bnn_ppl.analysis.prediction.predict")
 BLOCKS = import_module("bnn_ppl.storage.inference_data")
 CHAINS, DRAWS, ROWS = 2, 7, 11
 RNG = np.random.default_rng(0)

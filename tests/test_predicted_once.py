@@ -27,7 +27,7 @@ class Figure:
 @pytest.fixture
 def passes(monkeypatch):
     """Count passes of all draws over rows, by their number of draws."""
-    module, counted = sys.modules["bnn_ppl.analysis.predict"], []
+    module, counted = sys.modules["bnn_ppl.analysis.prediction.predict"], []
 
     def watch(name):
         function = getattr(module, name)

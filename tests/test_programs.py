@@ -12,8 +12,8 @@ from marks import some_quick
 import bnn_ppl as bnn
 from bnn_ppl.methods import method
 from bnn_ppl.model.recipe import like, recipe_of
-from bnn_ppl.runtime import programs
-from bnn_ppl.sampling.numbers import numbers_to_run
+from bnn_ppl.runtime.compilation import programs
+from bnn_ppl.sampling.start.numbers import numbers_to_run
 
 X = np.linspace(-1, 1, 6, dtype=np.float32)[:, None]
 Y = X[:, 0]

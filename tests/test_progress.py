@@ -19,7 +19,7 @@ import pytest
 from bnn_ppl.runtime import progress as module
 from bnn_ppl.runtime.interrupts import answered, interrupts, raised_for_sure
 from bnn_ppl.runtime.progress import COMPILING, in_words, reporting, waiting
-from bnn_ppl.sampling.loop import _shown
+from bnn_ppl.sampling.loop.loop import _shown
 from bnn_ppl.storage.recorder import Nowhere, Progress
 
 FACTS = {

@@ -14,7 +14,7 @@ from scipy.special import softmax
 
 import bnn_ppl as bnn
 from bnn_ppl import plots
-from bnn_ppl.analysis.pruning import (
+from bnn_ppl.analysis.weight_space.pruning import (
     divergence_from_prior,
     moments,
     pruned,

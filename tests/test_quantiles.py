@@ -19,7 +19,7 @@ ROWS = 5
 RNG = np.random.default_rng(0)
 X, REAL = RNG.normal(size=(ROWS, 3)), RNG.normal(size=ROWS)
 LEVELS = 0.001, 0.05, 0.5, 0.95
-QUANTILES = importlib.import_module("bnn_ppl.analysis.quantiles")
+QUANTILES = importlib.import_module("bnn_ppl.analysis.prediction.quantiles")
 
 
 @pytest.fixture(autouse=True)

@@ -125,7 +125,7 @@ def test_the_commands_of_the_docs_run(page, count, tmp_path, monkeypatch, capsys
     """All of them, in their order: with the options as printed, and then less of everything."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests
-    monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    monkeypatch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
     lines = commands(page)
     assert len(lines) == count

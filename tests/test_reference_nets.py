@@ -15,8 +15,8 @@ from scipy.special import expit
 
 import bnn_ppl as bnn
 from bnn_ppl import nets
-from bnn_ppl.methods.shared.per_example_gradients import row_layers
-from bnn_ppl.nets.layers import max_pool
+from bnn_ppl.methods.layers.per_example_gradients import row_layers
+from bnn_ppl.nets.parts.layers import max_pool
 
 CIFAR = (32, 32, 3)
 WIDE = (64, 128, 256, 512, 1024)

@@ -90,7 +90,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 2)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 2)
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_finished_run_is_read_and_more_draws_extend_it(posterior, tmp_path):
     expected = sample(posterior, num_draws=20)
     assert_same(sample(posterior, tmp_path / "run"), sample(posterior))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["bnn_ppl.sampling.loop"], "loop_of", None)  # nothing is stepped
+        patch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "loop_of", None)
         again = sample(posterior, tmp_path / "run")
     assert_same(again, sample(posterior))
     assert_same(sample(posterior, tmp_path / "run", num_draws=20), expected)

@@ -11,8 +11,8 @@ from marks import some_quick
 from test_sgmcmc import sample
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.shared.random import gaussian_like
-from bnn_ppl.methods.shared.row_groups import grouped, over_groups
+from bnn_ppl.methods.random import gaussian_like
+from bnn_ppl.methods.variational.row_groups import grouped, over_groups
 
 STD = 0.5  # of the weights' draws
 

@@ -20,8 +20,8 @@ import pytest
 from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
+from bnn_ppl.methods.layers.layers import tapped
 from bnn_ppl.methods.method import Method
-from bnn_ppl.methods.shared.layers import tapped
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 X = np.linspace(-1, 1, 12)[:, None]
@@ -309,7 +309,7 @@ def test_booleans_integers_and_empty_arrays_are_recorded(posterior, tmp_path):
 
 def interrupt_at(monkeypatch, chunk):
     """Press Ctrl-C at a chunk; one draw per chunk."""
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 1)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 1)
     press_ctrl_c(monkeypatch, chunk)
 
 
@@ -330,7 +330,7 @@ def test_interrupt_in_warm_up_ends_the_run(posterior, monkeypatch):
 
 def test_chunks_do_not_change_the_draws(posterior, monkeypatch):
     whole = short(posterior)
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 1)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 1)
     one_by_one = short(posterior)
     for name in whole.posterior:
         np.testing.assert_array_equal(one_by_one.posterior[name], whole.posterior[name])
@@ -349,16 +349,16 @@ def test_an_error_in_a_chunk_keeps_what_the_chunks_before_it_computed(
             raise RuntimeError("out of memory")
         return {}
 
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 1)
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "_shown", fail)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 1)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "_shown", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         short(posterior, folder=tmp_path)
     assert bnn.diagnostics.load(tmp_path).posterior.sizes["draw"] == 3
 
 
 def test_progress_is_lines_where_there_is_no_terminal(posterior, capsys, monkeypatch):
-    monkeypatch.setattr("bnn_ppl.runtime.programs._kept", OrderedDict())
-    monkeypatch.setattr("bnn_ppl.runtime.programs._of_trace", WeakKeyDictionary())
+    monkeypatch.setattr("bnn_ppl.runtime.compilation.programs._kept", OrderedDict())
+    monkeypatch.setattr("bnn_ppl.runtime.compilation.programs._of_trace", WeakKeyDictionary())
     short(posterior, progress=True)
     first, warmup, between, last = capsys.readouterr().err.splitlines()
     assert first == between == "compiling"

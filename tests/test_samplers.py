@@ -307,9 +307,9 @@ def test_devices_do_not_change_the_draws(short_run, usual, monkeypatch):
 
 @pytest.mark.parametrize(("bytes_a_chunk", "seconds"), [(1, 0.5), (2**20, 1e-9), (200, 1e9)])
 def test_chunks_do_not_change_the_draws(short_run, usual, monkeypatch, bytes_a_chunk, seconds):
-    compiled_loop = sys.modules["bnn_ppl.sampling.compiled_loop"]
+    compiled_loop = sys.modules["bnn_ppl.sampling.loop.compiled_loop"]
     monkeypatch.setattr(compiled_loop, "_BYTES_PER_CHUNK", bytes_a_chunk)
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "_SECONDS_PER_CHUNK", seconds)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "_SECONDS_PER_CHUNK", seconds)
     assert_equal(usual, short_run())
 
 

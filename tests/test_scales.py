@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.model import scales
+from bnn_ppl.model.rows import scales
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)).astype(np.float32)

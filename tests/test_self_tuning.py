@@ -18,12 +18,12 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import Method
-from bnn_ppl.methods.shared.held_out_rows import HeldOut
-from bnn_ppl.methods.shared.rate_trials import RATES, usual_lengths
-from bnn_ppl.methods.shared.self_paced import self_paced
-from bnn_ppl.methods.shared.tuned_steps import slowed_gradient
-from bnn_ppl.methods.training_lengths import usual_batch_size, usual_num_steps
-from bnn_ppl.sampling import starting_method
+from bnn_ppl.methods.stochastic_gradient.tuned_steps import slowed_gradient
+from bnn_ppl.methods.training.held_out_rows import HeldOut
+from bnn_ppl.methods.training.rate_trials import RATES, usual_lengths
+from bnn_ppl.methods.training.self_paced import self_paced
+from bnn_ppl.methods.training.training_lengths import usual_batch_size, usual_num_steps
+from bnn_ppl.sampling.start import starting_method
 
 MINIBATCH_SAMPLERS = ["sgld", "sghmc", "sgnht", "csgld"]
 

@@ -20,8 +20,8 @@ from targets import linear_regression
 import bnn_ppl as bnn
 from bnn_ppl.methods.augmentation import augmented
 from bnn_ppl.methods.method import Method
-from bnn_ppl.methods.shared.momentum import clipped, momentum_given_weights, no_norms
-from bnn_ppl.sampling.minibatches import Minibatches, _shuffled
+from bnn_ppl.methods.stochastic_gradient.momentum import clipped, momentum_given_weights, no_norms
+from bnn_ppl.sampling.loop.minibatches import Minibatches, _shuffled
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 PRECISION = 2.0  # of the Gaussian target of each of many weights

@@ -19,9 +19,10 @@ matplotlib.use("Agg")
 
 import bnn_ppl as bnn
 from bnn_ppl import adversarial, metrics, shift
-from bnn_ppl.cli import robustness as commands
-from bnn_ppl.cli.detection import ood
-from bnn_ppl.cli.problem import Problem, conditioned
+from bnn_ppl.cli.commands import robustness as commands
+from bnn_ppl.cli.commands.detection import ood
+from bnn_ppl.cli.problem.build import conditioned
+from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.robustness.adversarial import attacked, fgsm
 from bnn_ppl.robustness.corruptions import CORRUPTIONS, corrupt, rotate
 from bnn_ppl.storage.arviz_versions import draws_of_arrays

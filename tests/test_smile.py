@@ -10,8 +10,8 @@ from scipy.optimize import brentq
 from stats import assert_means, effective_sample_size
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.smile import Chain, _move
-from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.methods.stochastic_gradient.smile import Chain, _move
+from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 NUM_WEIGHTS = 200

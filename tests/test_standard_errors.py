@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bnn_ppl.analysis.standard_errors import (
+from bnn_ppl.analysis.comparison.standard_errors import (
     error_of_mean,
     variance_of_share,
     widened_for_rows,

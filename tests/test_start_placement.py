@@ -10,10 +10,9 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 import bnn_ppl as bnn
-from bnn_ppl.runtime import devices
-from bnn_ppl.sampling.lengths import Lengths
-from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.start import prepare
+from bnn_ppl.runtime.machines import devices
+from bnn_ppl.sampling.loop.minibatches import Minibatches
+from bnn_ppl.sampling.start.start import Lengths, prepare
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(61, 4)).astype("f")

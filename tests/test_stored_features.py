@@ -14,8 +14,8 @@ from interrupts import press_ctrl_c
 from marks import some_quick
 
 import bnn_ppl as bnn
-from bnn_ppl.model import stored_features
-from bnn_ppl.model.features import Features
+from bnn_ppl.model.rows import stored_features
+from bnn_ppl.model.rows.features import Features
 
 ROWS = 600
 RNG = np.random.default_rng(0)
@@ -117,7 +117,7 @@ def test_what_is_stored_are_the_outputs_of_the_fixed_layers(tmp_path, kind, monk
 
 @pytest.mark.parametrize("kind", some_quick(X, ("dense",)))
 def test_draws_of_hmc_are_those_of_features_in_memory(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr("bnn_ppl.model.streamed_rows._CHUNK_BYTES", 4000)
+    monkeypatch.setattr("bnn_ppl.model.rows.streamed_rows._CHUNK_BYTES", 4000)
     memory = bnn.condition(on_head(backbone(kind)), (X[kind], Y))
     disk = conditioned(tmp_path, kind)
     one, other = (sampled(each, bnn.hmc(each, **FIXED)) for each in (memory, disk))
@@ -156,7 +156,7 @@ def test_a_run_reads_the_features_and_not_the_inputs(tmp_path, monkeypatch):
 
 
 def test_a_stopped_run_goes_on_in_the_same_draws(tmp_path, monkeypatch):
-    monkeypatch.setattr("bnn_ppl.sampling.compiled_loop._DRAWS_PER_CHUNK", 2)
+    monkeypatch.setattr("bnn_ppl.sampling.loop.compiled_loop._DRAWS_PER_CHUNK", 2)
     options = MINIBATCHES | {"num_warmup": 7, "num_draws": 12}
     posterior = conditioned(tmp_path)
     whole = sampled(posterior, sghmc(posterior), **options)
@@ -212,7 +212,7 @@ def counted(monkeypatch):
 
 
 def test_features_of_other_weights_rows_or_layers_are_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr("bnn_ppl.data.streams._EXAMPLES", 64)
+    monkeypatch.setattr("bnn_ppl.data.streams.streams._EXAMPLES", 64)
     starts = counted(monkeypatch)
     conditioned(tmp_path).stored_features()
     changed = X["dense"].copy()
@@ -312,7 +312,7 @@ def test_what_cannot_be_stored_is_refused_in_a_line(tmp_path, monkeypatch):
     posterior = conditioned(tmp_path, fixed=centred)
     with pytest.raises(ValueError, match="depend on the other rows"):
         sampled(posterior, bnn.hmc(posterior, **FIXED))
-    monkeypatch.setattr("bnn_ppl.data.streams._EXAMPLES", 64)
+    monkeypatch.setattr("bnn_ppl.data.streams.streams._EXAMPLES", 64)
     x = X["dense"].copy()
     x[577, 2] = np.nan
     posterior = conditioned(tmp_path, rows=in_files(tmp_path, "dense", x))

@@ -36,7 +36,7 @@ def written(folder, x, y, kind="npy"):
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr("bnn_ppl.data.moments._PART_BYTES", 2**12)  # 256 rows
+    monkeypatch.setattr("bnn_ppl.data.streams.moments._PART_BYTES", 2**12)  # 256 rows
 
 
 @pytest.mark.parametrize("kind", ["npy", "zarr"])

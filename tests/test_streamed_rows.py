@@ -14,7 +14,7 @@ from stats import assert_covariance, assert_means
 from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, weights_model
 
 import bnn_ppl as bnn
-from bnn_ppl.model.streamed_rows import _exact_sum
+from bnn_ppl.model.rows.streamed_rows import _exact_sum
 
 ROWS, COLUMNS = 650, 3
 FIXED = {"step_size": 0.02, "trajectory_length": 0.1}
@@ -22,7 +22,7 @@ FIXED = {"step_size": 0.02, "trajectory_length": 0.1}
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("bnn_ppl.model.streamed_rows._CHUNK_BYTES", 1600)  # 100 rows of 16 bytes
+    monkeypatch.setattr("bnn_ppl.model.rows.streamed_rows._CHUNK_BYTES", 1600)
 
 
 def table(num_rows=ROWS):
@@ -158,7 +158,7 @@ def test_so_have_the_other_methods_that_see_all_rows(name, options):
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
     _, posterior = both()
     method = bnn.hmc(posterior, max_num_steps=4)
-    monkeypatch.setattr("bnn_ppl.sampling.loop._SECONDS_PER_CHUNK", 1e-9)
+    monkeypatch.setattr("bnn_ppl.sampling.loop.loop._SECONDS_PER_CHUNK", 1e-9)
     whole = sampled(posterior, method, 6)
     with monkeypatch.context() as patch:
         press_ctrl_c(patch, 4)
@@ -192,7 +192,7 @@ def test_nuts_samples_the_exact_posterior(monkeypatch):
     precision = np.diag(PRIOR_SDS**-2.0) + x.T @ x / NOISE**2
     covariance = np.linalg.inv(precision)
     mean = covariance @ (PRIOR_SDS**-2.0 * PRIOR_MEANS + x.T @ y / NOISE**2)
-    monkeypatch.setattr("bnn_ppl.model.streamed_rows._CHUNK_BYTES", 16_000)
+    monkeypatch.setattr("bnn_ppl.model.rows.streamed_rows._CHUNK_BYTES", 16_000)
     posterior = bnn.condition(weights_model, bnn.data.stream(x, y))
     draws = sampled(posterior, bnn.nuts(posterior), 600, num_warmup=200)
     weights = draws.posterior["weights"].values

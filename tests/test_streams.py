@@ -12,12 +12,12 @@ from interrupts import press_ctrl_c
 from jax.sharding import Mesh
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.rows_in_parts import rows_of
-from bnn_ppl.data.permutation import permuted, permuted_in_blocks
-from bnn_ppl.runtime.devices import chain_mesh
-from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.plan_ahead import plan_ahead
-from bnn_ppl.sampling.streamed_batches import StreamedBatches
+from bnn_ppl.analysis.prediction.rows_in_parts import rows_of
+from bnn_ppl.data.streams.permutation import permuted, permuted_in_blocks
+from bnn_ppl.runtime.machines.devices import chain_mesh
+from bnn_ppl.sampling.loop.minibatches import Minibatches
+from bnn_ppl.sampling.loop.streamed_batches import StreamedBatches
+from bnn_ppl.sampling.planning.plan_ahead import plan_ahead
 
 ROWS, COLUMNS, BATCH = 600, 3, 50
 
@@ -250,8 +250,8 @@ def test_float64_on_disk_is_float32_on_the_devices(folder):
 def test_chunks_and_pieces_do_not_matter(folder, monkeypatch, thin):
     posterior = streamed(folder, block=16)
     whole = sampled(posterior, thin=thin)
-    monkeypatch.setattr("bnn_ppl.sampling.streamed_batches._MOST_STEPS", 4)
-    monkeypatch.setattr("bnn_ppl.sampling.loop._SECONDS_PER_CHUNK", 1e-9)
+    monkeypatch.setattr("bnn_ppl.sampling.loop.streamed_batches._MOST_STEPS", 4)
+    monkeypatch.setattr("bnn_ppl.sampling.loop.loop._SECONDS_PER_CHUNK", 1e-9)
     same_draws(whole, sampled(posterior, thin=thin))
 
 
@@ -268,7 +268,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(folder, tmp_path, monkeypat
         options = {"method": method, "num_warmup": 40, "thin": 0}
     else:
         options = {"method": getattr(bnn, name)(posterior, step_size=1e-4)}
-    monkeypatch.setattr("bnn_ppl.sampling.compiled_loop._DRAWS_PER_CHUNK", 2)
+    monkeypatch.setattr("bnn_ppl.sampling.loop.compiled_loop._DRAWS_PER_CHUNK", 2)
     whole = sampled(posterior, **options)
     with monkeypatch.context() as patch:
         press_ctrl_c(patch, chunks)

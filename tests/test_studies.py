@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 
 import bnn_ppl as bnn
 from bnn_ppl import studies
-from bnn_ppl.cli import studies as commands
+from bnn_ppl.cli.commands import studies as commands
 from bnn_ppl.storage.inference_data import inference_data
 from bnn_ppl.studies import continual, training
 from bnn_ppl.studies.sparse_process import laplace_fit, latent_means, prior_at
@@ -314,7 +314,7 @@ def test_accuracies_are_those_of_the_fits_in_the_folder(learnt, digits):
 @pytest.mark.thorough
 def test_the_same_command_goes_on_without_a_step(learnt, monkeypatch, capsys):
     folder, table = learnt
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "loop_of", None)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "loop_of", None)
     commands.continual(**SMALL, num_tasks=2, num_draws=3, num_rows=100, folder=folder)
     pd.testing.assert_frame_equal(pd.read_csv(folder / "accuracies.csv"), table)
     out = capsys.readouterr().out
@@ -624,7 +624,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_in_one_line_before_anything_is_trained(case, digits, monkeypatch):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "loop_of", None)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "loop_of", None)
     call, message = REFUSED[case]
     with pytest.raises(ValueError, match=message) as error:
         call(digits)

@@ -19,10 +19,11 @@ from scipy import stats
 from targets import NOISE, PRIOR_MEANS, PRIOR_SDS, linear_regression
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.surface import corner, corners, surface
-from bnn_ppl.cli.analysis import surface as surface_command
-from bnn_ppl.cli.problem import Problem, conditioned
-from bnn_ppl.plots.surface import posterior_surface
+from bnn_ppl.analysis.weight_space.surface import corner, corners, surface
+from bnn_ppl.cli.commands.analysis import surface as surface_command
+from bnn_ppl.cli.problem.build import conditioned
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.plots.weight_space.surface import posterior_surface
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 matplotlib.use("Agg")
@@ -282,7 +283,7 @@ def test_corners_that_make_no_plane_are_refused():
 def test_bad_input_is_refused_before_anything_is_computed(monkeypatch):
     posterior = scale_and_network()
     through = random_positions(posterior)
-    monkeypatch.setattr("bnn_ppl.analysis.surface._on_devices", None)
+    monkeypatch.setattr("bnn_ppl.analysis.weight_space.surface._on_devices", None)
     bias = "net.layers.0.bias"
     other = {site: leaf for site, leaf in through["two"].items() if site != bias}
     for changes, words in (

@@ -10,8 +10,8 @@ from targets import linear_regression
 from test_sgmcmc import gaussian, sample
 
 import bnn_ppl as bnn
+from bnn_ppl.methods.ensembles.swag import swag
 from bnn_ppl.methods.method import Method, described_methods, step_info
-from bnn_ppl.methods.swag import swag
 
 RNG = np.random.default_rng(0)
 MIXING = np.array([[0.1, 0, 0, 0], [2.0, 3.0, 0, 0], [0, 1.0, 0.5, 0], [4.0, 0, 0, 4.0]])

@@ -14,11 +14,11 @@ from sklearn.model_selection import KFold
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.cli.networks import network
-from bnn_ppl.cli.problem import Problem
+from bnn_ppl.cli.commands.sweep import _name, _study
+from bnn_ppl.cli.problem.networks import network
+from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.run_folders import reopen
-from bnn_ppl.cli.sweep import _name, _study
-from bnn_ppl.data.images import ImageSet, blank
+from bnn_ppl.data.images.images import ImageSet, blank
 
 RUN = ["--", "hmc", "--data", "yacht", "--num-chains", "2", "--num-warmup", "3"]
 RUN += ["--num-draws", "5", "--hidden", "4", "--max-num-steps", "8", "--no-progress"]
@@ -29,7 +29,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BNN_PPL_DATA", raising=False)
     monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests
-    monkeypatch.setattr("bnn_ppl.cli.run.results_table", lambda *args: "")
+    monkeypatch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
 
 
@@ -114,8 +114,8 @@ def test_a_fifth_is_held_out_unless_said_and_the_test_rows_stay_unseen(tmp_path,
         seen.append(np.asarray(rows[1]))
         return predict(posterior, draws, rows, **options)
 
-    monkeypatch.setattr("bnn_ppl.cli.run.predict_with_functions", watched)
-    monkeypatch.setattr("bnn_ppl.cli.results.predict_with_functions", watched)
+    monkeypatch.setattr("bnn_ppl.cli.commands.run.predict_with_functions", watched)
+    monkeypatch.setattr("bnn_ppl.cli.commands.results.predict_with_functions", watched)
     cli.main(["sweep", "seed", "0", *DESCENT])
     data = bnn.data.load("yacht")
     held = np.sort(np.random.RandomState(0).permutation(277)[277 - 55 :])
@@ -148,7 +148,7 @@ def test_a_second_option_makes_pairs_and_a_finished_sweep_is_read_again(tmp_path
         ("normal", 0), ("normal", 1), ("laplace", 0), ("laplace", 1),
     ]  # fmt: skip
     assert table["rmse"].nunique() == 4
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop"], "loop_of", None)  # nothing is stepped
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "loop_of", None)
     cli.main(command)
     assert path.read_text() == first
 

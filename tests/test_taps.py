@@ -11,8 +11,8 @@ import pytest
 from flax import nnx
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.shared.layers import tapped, with_weights
-from bnn_ppl.methods.shared.per_example_gradients import row_layers
+from bnn_ppl.methods.layers.layers import tapped, with_weights
+from bnn_ppl.methods.layers.per_example_gradients import row_layers
 
 IMAGES = np.random.default_rng(0).normal(size=(6, 16, 16, 1)), np.arange(6) % 3
 

@@ -15,12 +15,12 @@ from targets import linear_regression
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.analysis.evidence import evidence_in_words
-from bnn_ppl.analysis.findings import of_tempering
-from bnn_ppl.analysis.standard_errors import error_of_mean
-from bnn_ppl.methods.shared import annealing
-from bnn_ppl.methods.shared.annealing import relative_variance, resampled
-from bnn_ppl.methods.tempered_smc import _there
+from bnn_ppl.analysis.comparison.standard_errors import error_of_mean
+from bnn_ppl.analysis.convergence.evidence import evidence_in_words
+from bnn_ppl.analysis.verdict.findings import of_tempering
+from bnn_ppl.methods.tempering import annealing
+from bnn_ppl.methods.tempering.annealing import relative_variance, resampled
+from bnn_ppl.methods.tempering.tempered_smc import _there
 from bnn_ppl.storage.inference_data import inference_data
 
 X = np.linspace(-1, 1, 12, dtype=np.float32)

@@ -47,7 +47,7 @@ def small_chunks():
     """Make chunks small, in all runs that are compared: another program may round otherwise."""
     jax.config.update("jax_disable_most_optimizations", True)  # as conftest.py does for each test
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 8)
+        patch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 8)
         yield
 
 
@@ -117,7 +117,7 @@ def test_a_finished_run_is_read_and_a_higher_goal_extends_it(posterior, met, tmp
     sample(posterior, tmp_path, until={"ess": 5})
     assert_same(sample(posterior, tmp_path, until=GOAL), met)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["bnn_ppl.sampling.loop"], "loop_of", None)
+        patch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "loop_of", None)
         again = sample(posterior, tmp_path, until=GOAL)
     assert_same(again, met)
     assert again.attrs["until_met"] == 1

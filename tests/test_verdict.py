@@ -13,7 +13,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.analysis.training_rows import some_rows
+from bnn_ppl.analysis.verdict.training_rows import some_rows
 from bnn_ppl.methods.method import Method
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 

@@ -17,9 +17,9 @@ from targets import NOISE, PRIOR_SDS, linear_regression
 from test_sgmcmc import sample
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.shared import per_example_gradients as module
-from bnn_ppl.methods.shared.per_example_gradients import row_gradients
-from bnn_ppl.methods.vogn import vogn
+from bnn_ppl.methods.layers import per_example_gradients as module
+from bnn_ppl.methods.layers.per_example_gradients import row_gradients
+from bnn_ppl.methods.variational.vogn import vogn
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 # --- squared gradients of rows

@@ -121,7 +121,9 @@ def test_a_run_without_warm_up_has_no_group(posterior, descent):
 def test_steps_after_the_end_of_training_are_left_out_however_they_came(
     chunk, posterior, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", chunk)
+    monkeypatch.setattr(
+        sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", chunk
+    )
     options = {"num_warmup": 5000, "init": starts(5.0, 1.0), "folder": tmp_path}
     stats = sample(posterior, training(11), **options).warmup_sample_stats
     np.testing.assert_array_equal(stats["step"], np.arange(14))
@@ -133,7 +135,7 @@ def test_steps_after_the_end_of_training_are_left_out_however_they_came(
 def test_a_run_stopped_in_warm_up_goes_on_with_what_it_kept(
     posterior, descent, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 4)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 4)
     monkeypatch.setattr(warmup, "MOST_STEPS", 8)
     options = {"num_warmup": 50, "folder": tmp_path}
     with monkeypatch.context() as patch:
@@ -150,7 +152,7 @@ def test_steps_written_by_a_process_that_was_then_killed_are_taken_again(
     posterior, descent, tmp_path, monkeypatch
 ):
     """The file is written before the state, so it may be ahead of it, and thinner."""
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 4)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 4)
     monkeypatch.setattr(warmup, "MOST_STEPS", 8)
     options = {"num_warmup": 50, "folder": tmp_path}
     saves = iter(range(5))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.shared.per_example_gradients import row_gradients
+from bnn_ppl.methods.layers.per_example_gradients import row_gradients
 
 RNG = np.random.default_rng(0)
 X, REAL, LABELS = RNG.normal(size=(6, 3)), RNG.normal(size=6), np.arange(6) % 3

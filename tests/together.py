@@ -12,10 +12,9 @@ from interrupts import press_ctrl_c
 from targets import linear_regression
 
 import bnn_ppl as bnn
-from bnn_ppl.sampling.lengths import Lengths
-from bnn_ppl.sampling.loop import advance
-from bnn_ppl.sampling.minibatches import Minibatches
-from bnn_ppl.sampling.start import prepare
+from bnn_ppl.sampling.loop.loop import advance
+from bnn_ppl.sampling.loop.minibatches import Minibatches
+from bnn_ppl.sampling.start.start import Lengths, prepare
 from bnn_ppl.storage.recorder import Nowhere, Progress
 
 TARGET = linear_regression()
@@ -72,7 +71,7 @@ def assert_same_draws_on_one_two_and_four_devices(name):
 
 def assert_goes_on_bit_for_bit(method, chunk, folder, monkeypatch):
     """Stop a run of ten draws at a chunk and resume it; give the number of draws it had."""
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.compiled_loop"], "_DRAWS_PER_CHUNK", 5)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 5)
     options = {"num_chains": 8, "num_warmup": 20, "num_draws": 10, "thin": 2, "progress": False}
 
     def run(**more):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnn_ppl.data.streams import Stream
+from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.storage.inference_data import inference_data, recorded_classes, with_constants

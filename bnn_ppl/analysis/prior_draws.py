@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.model.arguments import check_arguments
-from bnn_ppl.model.checks import check_proper_priors
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.rows.checks import check_proper_priors
 from bnn_ppl.model.trace import Data, Values
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.storage.inference_data import inference_data

@@ -2,7 +2,7 @@
 
 This file answers what needs no JAX, whose import takes a second: the list of commands, the version,
 words that are no command, method or option, and a command's help once it has been shown. The rest
-is in :mod:`bnn_ppl.cli.commands`.
+is in :mod:`bnn_ppl.cli.parser`.
 """
 
 import os
@@ -60,12 +60,12 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _follow(given: list[str], repeated: list[str]) -> None:
     _start_jax()
-    import_module("bnn_ppl.cli.commands").follow(given, repeated)
+    import_module("bnn_ppl.cli.parser").follow(given, repeated)
 
 
 def _start_jax() -> None:
-    from bnn_ppl.runtime.devices import one_device_a_core
-    from bnn_ppl.runtime.programs import cache_compiled_programs
+    from bnn_ppl.runtime.compilation.programs import cache_compiled_programs
+    from bnn_ppl.runtime.machines.devices import one_device_a_core
 
     one_device_a_core()
     cache_compiled_programs()

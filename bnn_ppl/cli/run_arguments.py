@@ -9,7 +9,7 @@ import tyro
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.methods import Chosen
-from bnn_ppl.cli.rows import Scored
+from bnn_ppl.cli.problem.rows import Scored
 from bnn_ppl.cli.signatures import Options, first_paragraph, options_of
 from bnn_ppl.cli.words import NOT_OF_METHODS, NOT_OF_RUN
 from bnn_ppl.methods.method import Description, described_methods

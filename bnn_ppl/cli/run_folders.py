@@ -8,14 +8,15 @@ import jax
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem import Problem, conditioned, posterior_of
-from bnn_ppl.cli.rows import Scored, load_data, scored
+from bnn_ppl.cli.problem.build import conditioned, posterior_of
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.rows import Scored, load_data, scored
 from bnn_ppl.cli.signatures import Options
-from bnn_ppl.data.blank_rows import blank_rows, rows_to_json
-from bnn_ppl.data.encoding import from_json, to_json
-from bnn_ppl.data.image_files import is_folder
-from bnn_ppl.data.streams import fingerprint
-from bnn_ppl.data.user_files import is_file
+from bnn_ppl.data.images.image_files import is_folder
+from bnn_ppl.data.streams.streams import fingerprint
+from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
+from bnn_ppl.data.tables.encoding import from_json, to_json
+from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.storage.checkpoint import read_header
 from bnn_ppl.storage.files import PROBLEM
 from bnn_ppl.storage.problem import ESTIMATOR, read_problem

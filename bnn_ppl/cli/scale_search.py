@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem import Problem, scale_is_searched
+from bnn_ppl.cli.problem.build import scale_is_searched
+from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.sampling.settings import fingerprint
 from bnn_ppl.storage.before import place_of

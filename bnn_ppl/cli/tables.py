@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.agreement import are_fits
-from bnn_ppl.cli.problem import Problem
-from bnn_ppl.methods.shared.rate_trials import num_trial_steps
+from bnn_ppl.analysis.convergence.agreement import are_fits
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.methods.training.rate_trials import num_trial_steps
 from bnn_ppl.runtime.progress import in_words
 
 if TYPE_CHECKING:

@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from bnn_ppl.data.catalogue import IMAGES, check_name, kind_of, loader
-from bnn_ppl.data.choice import of_classes
-from bnn_ppl.data.encoding import Encoding, encode, in_words
-from bnn_ppl.data.image_files import folder_test_images, image_folder
-from bnn_ppl.data.images import test_images
-from bnn_ppl.data.published import HMCChains, HMCReference, hmc_reference, published
-from bnn_ppl.data.reading import Data, DataSet, places
+from bnn_ppl.data.images.image_files import folder_test_images, image_folder
+from bnn_ppl.data.images.images import test_images
 from bnn_ppl.data.standardise import MeanScale, standardise
+from bnn_ppl.data.tables.choice import of_classes
+from bnn_ppl.data.tables.encoding import Encoding, encode, in_words
+from bnn_ppl.data.tables.published import HMCChains, HMCReference, hmc_reference, published
+from bnn_ppl.data.tables.reading import Data, DataSet, places
+from bnn_ppl.data.tables.user_files import Target, own
 from bnn_ppl.data.tfds import from_tfds, tfds_test_images
-from bnn_ppl.data.user_files import Target, own
 
 __all__ = [
     "Data",
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
     """Import streams, which need JAX, where they are used: loading a set needs NumPy alone."""
     if name not in ("Stream", "stream"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from bnn_ppl.data import streams
+    from bnn_ppl.data.streams import streams
 
     return getattr(streams, name)
 
@@ -225,7 +225,7 @@ def load(
     if kind.kind != "f":
         raise ValueError(f"got dtype={kind.name}, expected floating point; pass np.float32")
     if kind_of(name) == "streamed":
-        from bnn_ppl.data.streamed_folder import streamed_folder  # needs JAX
+        from bnn_ppl.data.streams.streamed_folder import streamed_folder  # needs JAX
 
         of_table = {"target": target, "impute": impute or None, "encoding": encoding}
         of_images = {"image_size": image_size, "only_classes": only_classes}

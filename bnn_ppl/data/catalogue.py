@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal
 
-from bnn_ppl.data.image_files import is_folder
-from bnn_ppl.data.images import ImageSet, digits, images
-from bnn_ppl.data.reading import DataSet, Place, streamed_files
-from bnn_ppl.data.tables import curve, uci
+from bnn_ppl.data.images.image_files import is_folder
+from bnn_ppl.data.images.images import ImageSet, digits, images
+from bnn_ppl.data.tables.reading import DataSet, Place, streamed_files
+from bnn_ppl.data.tables.uci import curve, uci
+from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.data.text import imdb
 from bnn_ppl.data.tfds import PREFIX
 from bnn_ppl.data.toys import blobs, gaussian_process
-from bnn_ppl.data.user_files import is_file
 
 _GREY, _COLOUR = (28, 28, 1), (32, 32, 3)
 _CIFAR = (0.49, 0.48, 0.44), (0.2, 0.2, 0.2)  # as in Izmailov et al. (2021)

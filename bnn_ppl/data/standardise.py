@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnn_ppl.data.reading import Data, DataSet
+from bnn_ppl.data.tables.reading import Data, DataSet
 
 
 class MeanScale(NamedTuple):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bnn_ppl.data.reading import Data, DataSet, Place, find, read_npz, require
 from bnn_ppl.data.splits import published_split, whole
 from bnn_ppl.data.standardise import UNCHANGED
+from bnn_ppl.data.tables.reading import Data, DataSet, Place, find, read_npz, require
 
 _LENGTH = 100
 _VOCABULARY = 20_000

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from bnn_ppl.data.image_files import scaled
-from bnn_ppl.data.images import INSTALL, with_channel
-from bnn_ppl.data.reading import Data, DataSet, require
+from bnn_ppl.data.images.image_files import scaled
+from bnn_ppl.data.images.images import INSTALL, with_channel
 from bnn_ppl.data.splits import published_split, split_rows, whole
 from bnn_ppl.data.standardise import by_last_axis, classification, mean_and_scale, regression
+from bnn_ppl.data.tables.reading import Data, DataSet, require
 
 PREFIX = "tfds:"
 

@@ -5,9 +5,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from bnn_ppl.data.reading import Data, DataSet, Place
 from bnn_ppl.data.splits import refuse_subset, split_number
 from bnn_ppl.data.standardise import UNCHANGED, classification, mean_and_scale, regression
+from bnn_ppl.data.tables.reading import Data, DataSet, Place
 
 _COMPUTED = "computed"
 _NUM_FREQUENCIES = 2000

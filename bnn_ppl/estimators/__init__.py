@@ -19,7 +19,7 @@ import bnn_ppl as bnn
 from bnn_ppl.estimators.network import BayesianNetwork
 from bnn_ppl.estimators.rows import checked_rows, class_weights, labels_of, refuse_texts
 from bnn_ppl.methods.method import PredictiveForm
-from bnn_ppl.model.labels import numbered
+from bnn_ppl.model.rows.labels import numbered
 from bnn_ppl.runtime.checks import check_level, check_positive
 from bnn_ppl.runtime.names import known_keywords
 

@@ -21,12 +21,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import bnn_ppl as bnn
 from bnn_ppl.data.standardise import MeanScale, standardise
-from bnn_ppl.data.streams import Stream
+from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.estimators.rows import Rows, parts_to_predict
 from bnn_ppl.estimators.stored import settings_of
 from bnn_ppl.methods.method import METHODS, Counts, Description, PredictiveForm
 from bnn_ppl.model.recipe import like
-from bnn_ppl.runtime.devices import bytes_of, one_device_a_core
+from bnn_ppl.runtime.machines.devices import bytes_of, one_device_a_core
 from bnn_ppl.runtime.names import hint, known_keywords
 from bnn_ppl.sampling.asked import check_run
 from bnn_ppl.sampling.prior_scale import scale_or_usual

@@ -10,11 +10,11 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from bnn_ppl.data.moments import merged, moments, parts_of, refuse_nonfinite
-from bnn_ppl.data.sources import source_of
 from bnn_ppl.data.standardise import MeanScale, mean_and_scale, standardise
-from bnn_ppl.data.streams import Stream, stream
-from bnn_ppl.model.labels import is_one_hot, listed
+from bnn_ppl.data.streams.moments import merged, moments, parts_of, refuse_nonfinite
+from bnn_ppl.data.streams.sources import source_of
+from bnn_ppl.data.streams.streams import Stream, stream
+from bnn_ppl.model.rows.labels import is_one_hot, listed
 from bnn_ppl.runtime.checks import check_positive
 
 MOST_IN_MEMORY = 2**26  # bytes of X; of more no copy is made

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from bnn_ppl.data.blank_rows import blank_rows, rows_to_json
-from bnn_ppl.data.encoding import Column, Encoding, from_json, to_json
-from bnn_ppl.data.reading import Data, DataSet
+from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
+from bnn_ppl.data.tables.encoding import Column, Encoding, from_json, to_json
+from bnn_ppl.data.tables.reading import Data, DataSet
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.storage.files import JSON
 from bnn_ppl.storage.problem import ESTIMATOR

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.method import Method
-from bnn_ppl.model.features import raw_inputs
+from bnn_ppl.model.rows.features import raw_inputs
 
 Tree = Any
 Augmentation = Callable[[jax.Array, Any], Any]  # key, x -> x

@@ -16,7 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.methods.training_lengths import has_convolutions, usual_batch_size, usual_num_steps
+from bnn_ppl.methods.training.training_lengths import (
+    has_convolutions,
+    usual_batch_size,
+    usual_num_steps,
+)
 from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.runtime.names import known_keywords
 
@@ -127,10 +131,10 @@ class Method(NamedTuple):
         nevertheless.
     raw_rows
         Whether it reads the layers of networks or changes inputs, and so cannot use features of x
-        that are computed once (:mod:`bnn_ppl.model.features`).
+        that are computed once (:mod:`bnn_ppl.model.rows.features`).
     together
         Whether all chains take each warm-up step together, because it exchanges information between
-        them (:mod:`bnn_ppl.runtime.between_chains`).
+        them (:mod:`bnn_ppl.runtime.machines.between_chains`).
     """
 
     init: Callable[..., Any]
@@ -370,3 +374,10 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
         return cast(_Build, built)
 
     return register
+
+
+def of_inner(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Lift a function of the wrapped method's state, if there is one, to the wrapper's state."""
+    if function is None:
+        return None
+    return lambda state, *more: state._replace(inner=function(state.inner, *more))

@@ -6,19 +6,19 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
-from bnn_ppl.data.streams import Stream
-from bnn_ppl.model.batch_norm import statistics_found
-from bnn_ppl.model.batch_statistics import layers_of
-from bnn_ppl.model.checks import check_number_of_rows, check_options, checked_y, paired_rows
+from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.model.initial import shapes_and_sites_from_prior
-from bnn_ppl.model.labels import Classes
-from bnn_ppl.model.microbatch import fitting_microbatch, fitting_rows
-from bnn_ppl.model.open_scale import scales_asked
+from bnn_ppl.model.normalisation.batch_norm import statistics_found
+from bnn_ppl.model.normalisation.batch_statistics import layers_of
 from bnn_ppl.model.points import point_shapes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.posterior_functions import Conditions, posterior_of
-from bnn_ppl.model.scales import warn_of_scales
-from bnn_ppl.model.streamed_rows import StreamChunks
+from bnn_ppl.model.prior.open_scale import scales_asked
+from bnn_ppl.model.rows.checks import check_number_of_rows, check_options, checked_y, paired_rows
+from bnn_ppl.model.rows.labels import Classes
+from bnn_ppl.model.rows.microbatch import fitting_microbatch, fitting_rows
+from bnn_ppl.model.rows.scales import warn_of_scales
+from bnn_ppl.model.rows.streamed_rows import StreamChunks
 from bnn_ppl.model.structure import (
     check_classes,
     check_model,
@@ -26,7 +26,7 @@ from bnn_ppl.model.structure import (
     numbered_classes,
 )
 from bnn_ppl.model.trace import Array, Data, Position, evaluated
-from bnn_ppl.runtime.devices import MatmulPrecision
+from bnn_ppl.runtime.machines.devices import MatmulPrecision
 
 
 def condition(

@@ -12,8 +12,8 @@ from flax import nnx
 from jax.tree_util import Partial
 from numpyro.primitives import Messenger
 
-from bnn_ppl.model import priors
 from bnn_ppl.model.network import Prior, random_network
+from bnn_ppl.model.prior import priors
 
 Model = Callable[..., None]
 Noise: TypeAlias = float | dist.Distribution | Literal["heteroscedastic"]

@@ -15,10 +15,10 @@ from flax import linen, nnx
 from jax.lax import conv_general_dilated
 
 from bnn_ppl import nets
-from bnn_ppl.model.batch_norm import check_state, keep_no_averages
-from bnn_ppl.model.site_priors import POINT, Point, Prior, prior_by_site
-from bnn_ppl.nets.convolution import convolution
-from bnn_ppl.runtime.devices import is_accelerator
+from bnn_ppl.model.normalisation.batch_norm import check_state, keep_no_averages
+from bnn_ppl.model.prior.site_priors import POINT, Point, Prior, prior_by_site
+from bnn_ppl.nets.parts.convolution import convolution
+from bnn_ppl.runtime.machines.devices import is_accelerator
 
 Change: TypeAlias = Callable[[str, nnx.Module], Any]
 Parts: TypeAlias = tuple[nnx.GraphDef, nnx.State, nnx.State]  # structure, weights, other state

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from numpyro import handlers
 
-from bnn_ppl.model.site_priors import POINT
+from bnn_ppl.model.prior.site_priors import POINT
 from bnn_ppl.model.trace import Array, Data, Values, initial_value, latent_sites, traced
 
 _NUM_KEPT = 2  # posteriors with points held

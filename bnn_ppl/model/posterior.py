@@ -5,16 +5,16 @@ from typing import Any, NamedTuple
 
 import numpyro.distributions as dist
 
-from bnn_ppl.data.streams import Stream
-from bnn_ppl.model.batch_statistics import BatchStatistics
-from bnn_ppl.model.features import FixedPart
-from bnn_ppl.model.labels import Classes
-from bnn_ppl.model.open_scale import OpenScale
-from bnn_ppl.model.prior_summary import Precision
+from bnn_ppl.data.streams.streams import Stream
+from bnn_ppl.model.normalisation.batch_statistics import BatchStatistics
+from bnn_ppl.model.prior.open_scale import OpenScale
+from bnn_ppl.model.prior.prior_summary import Precision
 from bnn_ppl.model.recipe import Recipe
-from bnn_ppl.model.streamed_rows import StreamedRows
+from bnn_ppl.model.rows.features import FixedPart
+from bnn_ppl.model.rows.labels import Classes
+from bnn_ppl.model.rows.streamed_rows import StreamedRows
 from bnn_ppl.model.trace import Array, Batch, Data, Position, Terms, Values
-from bnn_ppl.runtime.devices import MatmulPrecision
+from bnn_ppl.runtime.machines.devices import MatmulPrecision
 
 
 class Subspace(NamedTuple):
@@ -81,8 +81,9 @@ class Posterior(NamedTuple):
         the functions above have ``data=data``, they take these.
     all_rows
         The batch of all rows: `data`, or what reads those of a stream chunk by chunk
-        (:class:`bnn_ppl.model.streamed_rows.StreamedRows`), for the log-density and its gradient.
-        ``log_likelihood`` then has the sum of all rows, and what it has been rounded by, (2,).
+        (:class:`bnn_ppl.model.rows.streamed_rows.StreamedRows`), for the log-density and its
+        gradient. ``log_likelihood`` then has the sum of all rows, and what it has been rounded
+        by, (2,).
     num_rows
         Rows in `data`.
     num_weights
@@ -98,7 +99,8 @@ class Posterior(NamedTuple):
         it; None for that of JAX's configuration when they are traced, or else "highest".
     fixed_part
         ``() -> FixedPart or None``: what its likelihood needs of x alone, where that is worth being
-        computed once. Such :class:`bnn_ppl.model.features.Features` may stand for x in batches.
+        computed once. Such :class:`bnn_ppl.model.rows.features.Features` may stand for x in
+        batches.
     stored_features
         ``progress=False -> Stream or None``: the rows with these features, of a folder where they
         are computed if they are not there, and progress is shown if asked for; None unless
@@ -112,8 +114,8 @@ class Posterior(NamedTuple):
         ``values -> Posterior``: the posterior of the other sites, with all points held.
     open_scale
         What to do about the scale that priors leave open
-        (:class:`bnn_ppl.model.open_scale.OpenScale`); None if there is no such prior, or its scale
-        is held.
+        (:class:`bnn_ppl.model.prior.open_scale.OpenScale`); None if there is no such prior, or its
+        scale is held.
     prior_scale
         The scale at which such priors are held; None otherwise.
     classes

@@ -10,21 +10,21 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
-from bnn_ppl.data.streams import Stream
-from bnn_ppl.model.batch_norm import of_the_batch
-from bnn_ppl.model.batch_statistics import Layers, batch_statistics
-from bnn_ppl.model.checks import check_finite, distribution_at
-from bnn_ppl.model.features import FixedPart, fixed_part
+from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.model.initial import initialiser
-from bnn_ppl.model.labels import Classes
 from bnn_ppl.model.network import active_changes
-from bnn_ppl.model.open_scale import OpenScale, at_scale
+from bnn_ppl.model.normalisation.batch_norm import of_the_batch
+from bnn_ppl.model.normalisation.batch_statistics import Layers, batch_statistics
 from bnn_ppl.model.points import holding, with_points_held
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.prior_summary import prior_summary
+from bnn_ppl.model.prior.open_scale import OpenScale, at_scale
+from bnn_ppl.model.prior.prior_summary import prior_summary
 from bnn_ppl.model.recipe import Recipe, numbers_of
-from bnn_ppl.model.stored_features import stored_features
-from bnn_ppl.model.streamed_rows import StreamChunks, StreamedRows
+from bnn_ppl.model.rows.checks import check_finite, distribution_at
+from bnn_ppl.model.rows.features import FixedPart, fixed_part
+from bnn_ppl.model.rows.labels import Classes
+from bnn_ppl.model.rows.stored_features import stored_features
+from bnn_ppl.model.rows.streamed_rows import StreamChunks, StreamedRows
 from bnn_ppl.model.trace import (
     Array,
     Batch,
@@ -39,7 +39,7 @@ from bnn_ppl.model.trace import (
     traced,
     unconstrained,
 )
-from bnn_ppl.runtime.devices import AllRows, MatmulPrecision, products_in
+from bnn_ppl.runtime.machines.devices import AllRows, MatmulPrecision, products_in
 from bnn_ppl.runtime.progress import Show
 
 

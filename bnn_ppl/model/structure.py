@@ -13,9 +13,9 @@ from flax import nnx
 from flax.errors import InvalidRngError, ModifyScopeVariableError
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
-from bnn_ppl.data.streams import Stream
-from bnn_ppl.model.labels import numbered_to_train, whole_numbers
-from bnn_ppl.model.site_priors import POINT
+from bnn_ppl.data.streams.streams import Stream
+from bnn_ppl.model.prior.site_priors import POINT
+from bnn_ppl.model.rows.labels import numbered_to_train, whole_numbers
 from bnn_ppl.model.trace import (
     Array,
     Data,

@@ -13,13 +13,13 @@ from numpyro.distributions import ExpandedDistribution, biject_to
 from numpyro.infer import init_to_uniform
 from numpyro.primitives import Messenger
 
-from bnn_ppl.model.batch_norm import counted_rows
-from bnn_ppl.model.features import Features, raw_inputs, with_features
-from bnn_ppl.model.microbatch import by_chunk, fitting_microbatch
 from bnn_ppl.model.network import active_changes
+from bnn_ppl.model.normalisation.batch_norm import counted_rows
 from bnn_ppl.model.recipe import arrays_of
-from bnn_ppl.model.streamed_rows import StreamedRows, summed_over_chunks
-from bnn_ppl.runtime.devices import num_row_shards, products_in
+from bnn_ppl.model.rows.features import Features, raw_inputs, with_features
+from bnn_ppl.model.rows.microbatch import by_chunk, fitting_microbatch
+from bnn_ppl.model.rows.streamed_rows import StreamedRows, summed_over_chunks
+from bnn_ppl.runtime.machines.devices import num_row_shards, products_in
 
 Array = jax.Array
 Position = dict[str, Array]
@@ -133,7 +133,7 @@ def _of_stream(
 
 
 def terms_of(model: Callable, later: tuple[Position, Array], x: Any) -> Terms:
-    """Evaluate the terms at (position, y) and x, in the form of :mod:`bnn_ppl.model.features`."""
+    """Evaluate the terms at (position, y) and x, formed as :mod:`bnn_ppl.model.rows.features`."""
     return _of_inputs(model, None, later[0], x, later[1])
 
 

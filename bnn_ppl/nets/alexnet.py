@@ -6,7 +6,7 @@ from functools import partial
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.layers import max_pool
+from bnn_ppl.nets.parts.layers import max_pool
 
 _POOLED = (0, 1, 4)  # convolutions followed by pooling
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.layers import Norm, NormalisedConv, he_normal
+from bnn_ppl.nets.parts.layers import Norm, NormalisedConv, he_normal
 
 Activation = Callable[[jax.Array], jax.Array]
 

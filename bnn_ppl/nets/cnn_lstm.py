@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bnn_ppl.nets.layers import max_pool
+from bnn_ppl.nets.parts.layers import max_pool
 
 _WINDOW = 5
 _POOLED = 4

@@ -11,8 +11,8 @@ from functools import partial
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.layers import mean_pool
 from bnn_ppl.nets.lenet import Convolutions
+from bnn_ppl.nets.parts.layers import mean_pool
 
 
 class CompetitionAlexNet(Convolutions):

@@ -7,8 +7,8 @@ from itertools import pairwise
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.layers import max_pool
 from bnn_ppl.nets.mlp import MLP
+from bnn_ppl.nets.parts.layers import max_pool
 
 _pool = partial(nnx.max_pool, window_shape=(3, 3), strides=(2, 2), padding="VALID")
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from bnn_ppl.nets.conversion.weights import Net, few
 from bnn_ppl.nets.mlp import MLP
-from bnn_ppl.nets.weights import Net, few
 
 _start_a = nnx.initializers.he_uniform()  # as flax.nnx.LoRA
 

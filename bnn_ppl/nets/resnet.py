@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.layers import Norm, NormalisedConv, he_normal, norm_layer, square_conv
+from bnn_ppl.nets.parts.layers import Norm, NormalisedConv, he_normal, norm_layer, square_conv
 
 Activation = Callable[[jax.Array], jax.Array]
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bnn_ppl.nets.layers import Norm, max_pool, norm_layer, square_conv
+from bnn_ppl.nets.parts.layers import Norm, max_pool, norm_layer, square_conv
 
 _DEPTHS = {  # layers in the blocks on the way down, in the bottleneck, and growth
     57: ((4, 4, 4, 4, 4), 4, 12),

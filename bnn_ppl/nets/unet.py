@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bnn_ppl.nets.layers import ConvStage, Norm, max_pool
+from bnn_ppl.nets.parts.layers import ConvStage, Norm, max_pool
 
 
 class UNet(nnx.Module):

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.layers import ConvStage, Norm, max_pool
 from bnn_ppl.nets.mlp import MLP
+from bnn_ppl.nets.parts.layers import ConvStage, Norm, max_pool
 
 _CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _WIDENING = (1, 2, 4, 8, 8)

@@ -7,7 +7,6 @@ Okabe and Ito, safe for colour-blind readers; no global style of matplotlib is c
 
 from bnn_ppl.plots.chains import chain_budget, rhat_histogram, trace_logdensity
 from bnn_ppl.plots.comparison import comparison, sweep
-from bnn_ppl.plots.correlations import correlation_decay, correlations
 from bnn_ppl.plots.predictions import (
     coverage,
     predicted_against_observed,
@@ -25,10 +24,11 @@ from bnn_ppl.plots.robustness import (
 )
 from bnn_ppl.plots.samples import sample_maps
 from bnn_ppl.plots.studies import continual, label_noise
-from bnn_ppl.plots.surface import posterior_surface
-from bnn_ppl.plots.symmetry import barriers
 from bnn_ppl.plots.warmup import warmup_objective, warmup_rates, warmup_scores
-from bnn_ppl.plots.weights import pruning, weights
+from bnn_ppl.plots.weight_space.correlations import correlation_decay, correlations
+from bnn_ppl.plots.weight_space.surface import posterior_surface
+from bnn_ppl.plots.weight_space.symmetry import barriers
+from bnn_ppl.plots.weight_space.weights import pruning, weights
 
 __all__ = [
     "adversarial",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnn_ppl.analysis.compare_tables import HEADINGS
+from bnn_ppl.analysis.comparison.compare_tables import HEADINGS
 from bnn_ppl.analysis.metrics.inputs import Array
 from bnn_ppl.plots.style import BLUE, GREY, ORANGE, RED, finish, new_axes
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnn_ppl.analysis.compare_tables import HEADINGS, best
+from bnn_ppl.analysis.comparison.compare_tables import HEADINGS, best
 from bnn_ppl.plots.style import BLUE, COLORS, GREY, finish, up_to_one
 
 if TYPE_CHECKING:

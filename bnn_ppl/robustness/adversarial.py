@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnn_ppl.analysis.predictives import predicting
-from bnn_ppl.analysis.recomputed import sites_to_predict
-from bnn_ppl.model.checks import check_float_inputs, checked_rows
+from bnn_ppl.analysis.prediction.predictives import predicting
+from bnn_ppl.analysis.prediction.recomputed import sites_to_predict
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.rows.checks import check_float_inputs, checked_rows
 from bnn_ppl.robustness.shift import predictions_of, scored
-from bnn_ppl.runtime.devices import products_in
+from bnn_ppl.runtime.machines.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, weights_of
 
 if TYPE_CHECKING:

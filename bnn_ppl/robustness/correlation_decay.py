@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnn_ppl.analysis.correlations import function_correlations
 from bnn_ppl.analysis.metrics.inputs import Array
+from bnn_ppl.analysis.weight_space.correlations import function_correlations
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.robustness.corruptions import corrupt
 from bnn_ppl.robustness.shift import SEVERITIES, pixels_of, standardised

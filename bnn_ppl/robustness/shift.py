@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.metrics.inputs import Array, Prediction
 from bnn_ppl.analysis.metrics.uncertainty_scores import Score
-from bnn_ppl.analysis.predict import predict
-from bnn_ppl.model.checks import checked_rows
+from bnn_ppl.analysis.prediction.predict import predict
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.rows.checks import checked_rows
 from bnn_ppl.robustness.corruptions import corrupt, rotate
 from bnn_ppl.robustness.corruptions.files import CorruptedFiles, suitable
 from bnn_ppl.runtime.progress import reporting

@@ -1,5 +1,9 @@
 """Checks of numbers given by callers."""
 
+import os
+import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,3 +47,21 @@ def check_seed(seed: Any) -> None:
     """Refuse seeds that ``numpy.random.RandomState`` refuses."""
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"got seed={seed!r}, expected a whole number from 0 to 2**32 - 1")
+
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+
+
+class VerdictWarning(UserWarning):
+    """A run has ended whose draws are not to be used as they are: see :func:`bnn_ppl.verdict`."""
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line outside this package that called it, however deep the code that finds out.
+
+    Python's filters then show it once for each such line, with the user's file, not one of ours.
+    """
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 import jax
 
 from bnn_ppl.methods.method import Method
-from bnn_ppl.methods.shared.held_out_scores import steps_between, with_scores
+from bnn_ppl.methods.training.held_out_scores import steps_between, with_scores
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.event_log import check_event_log
-from bnn_ppl.sampling.first_states import check_init
-from bnn_ppl.sampling.lengths import Lengths, lengths_of
 from bnn_ppl.sampling.settings import settings_without_prior
-from bnn_ppl.sampling.start import check_start
+from bnn_ppl.sampling.start.first_states import check_init
+from bnn_ppl.sampling.start.start import Lengths, check_start, lengths_of
 from bnn_ppl.sampling.until import Goal, deadline, first_look, goal_of
 from bnn_ppl.storage import checkpoint
 

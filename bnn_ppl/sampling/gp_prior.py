@@ -14,7 +14,7 @@ from jax.scipy.special import ndtri
 from numpyro import handlers
 
 from bnn_ppl.model.network import random_network
-from bnn_ppl.model.priors import fan_in
+from bnn_ppl.model.prior.priors import fan_in
 from bnn_ppl.runtime.checks import check_count
 
 Array = jax.Array

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.analysis.per_draw import of_draws
-from bnn_ppl.analysis.training_rows import some_rows
-from bnn_ppl.analysis.verdict import verdict
+from bnn_ppl.analysis.prediction.per_draw import of_draws
+from bnn_ppl.analysis.verdict.training_rows import some_rows
+from bnn_ppl.analysis.verdict.verdict import verdict
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import products_in, to_host
-from bnn_ppl.runtime.programs import compiled_once
-from bnn_ppl.runtime.warned import VerdictWarning, warn
+from bnn_ppl.runtime.checks import VerdictWarning, warn
+from bnn_ppl.runtime.compilation.programs import compiled_once
+from bnn_ppl.runtime.machines.devices import products_in, to_host
 
 if TYPE_CHECKING:
     import arviz

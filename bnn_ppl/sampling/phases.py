@@ -10,14 +10,21 @@ from jax.sharding import Mesh
 
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import chain_sharding, over_chains, to_host
-from bnn_ppl.runtime.processes import on_all
-from bnn_ppl.runtime.programs import compiled_once
+from bnn_ppl.runtime.compilation.programs import compiled_once
+from bnn_ppl.runtime.machines.devices import chain_sharding, over_chains, to_host
+from bnn_ppl.runtime.machines.processes import on_all
 from bnn_ppl.runtime.progress import Show, waiting
 from bnn_ppl.sampling.judged import log_likelihood_at
-from bnn_ppl.sampling.loop import advance
-from bnn_ppl.sampling.start import Prepared, name_of
-from bnn_ppl.sampling.starting_method import Started, Stopped, is_chain, one_draw, placed, started
+from bnn_ppl.sampling.loop.loop import advance
+from bnn_ppl.sampling.start.start import Prepared, name_of
+from bnn_ppl.sampling.start.starting_method import (
+    Started,
+    Stopped,
+    is_chain,
+    one_draw,
+    placed,
+    started,
+)
 from bnn_ppl.sampling.until import Goal, draw_until
 from bnn_ppl.storage.before import Progress
 from bnn_ppl.storage.recorder import Folder, Memory

@@ -8,21 +8,20 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.ensembles.descent import descent
 from bnn_ppl.methods.method import Method, before_points
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import Recipe, recipe_of
-from bnn_ppl.runtime.devices import products_in, to_host
 from bnn_ppl.runtime.interrupts import interrupts
+from bnn_ppl.runtime.machines.devices import products_in, to_host
 from bnn_ppl.runtime.progress import Report, reporting, waiting
-from bnn_ppl.sampling.compiled_loop import one_record
-from bnn_ppl.sampling.lengths import Lengths
-from bnn_ppl.sampling.loop import advance
-from bnn_ppl.sampling.minibatches import Minibatches
+from bnn_ppl.sampling.loop.compiled_loop import one_record
+from bnn_ppl.sampling.loop.loop import advance
+from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.settings import settings_to_resume
-from bnn_ppl.sampling.start import Prepared, check_built_with, prepare
-from bnn_ppl.sampling.starting_method import MOST_STEPS, Stopped
+from bnn_ppl.sampling.start.start import Lengths, Prepared, check_built_with, prepare
+from bnn_ppl.sampling.start.starting_method import MOST_STEPS, Stopped
 from bnn_ppl.sampling.until import pressed_or_late
 from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.before import Nowhere, place_before

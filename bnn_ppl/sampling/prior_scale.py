@@ -13,17 +13,17 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
-from bnn_ppl.methods.descent import descent
-from bnn_ppl.methods.laplace import laplace
+from bnn_ppl.methods.ensembles.descent import descent
+from bnn_ppl.methods.laplace_approximation.laplace import laplace
 from bnn_ppl.methods.method import Method
-from bnn_ppl.methods.shared.rate_trials import is_costly
+from bnn_ppl.methods.training.rate_trials import is_costly
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import like, recipe_of
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.progress import Show, phases_named
 from bnn_ppl.sampling.points import fit_points
 from bnn_ppl.sampling.run import run
-from bnn_ppl.sampling.start import check_built_with
+from bnn_ppl.sampling.start.start import check_built_with
 from bnn_ppl.sampling.until import deadline
 from bnn_ppl.storage.before import place_of
 from bnn_ppl.storage.checkpoint import OtherRunError

@@ -9,25 +9,25 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bnn_ppl.analysis.recomputed import statistics_to_store
-from bnn_ppl.data.streams import Stream
+from bnn_ppl.analysis.prediction.recomputed import statistics_to_store
+from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.devices import chain_sharding, products_in, to_host
+from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.event_log import check_event_log, event_log
 from bnn_ppl.runtime.interrupts import interrupts
+from bnn_ppl.runtime.machines.devices import chain_sharding, products_in, to_host
+from bnn_ppl.runtime.machines.processes import agreed
 from bnn_ppl.runtime.names import known_keywords
-from bnn_ppl.runtime.processes import agreed
-from bnn_ppl.runtime.programs import compiled_once
 from bnn_ppl.runtime.progress import waiting
 from bnn_ppl.sampling.asked import asked_of, check_run
-from bnn_ppl.sampling.compiled_loop import one_record
 from bnn_ppl.sampling.judged import judged, tell
+from bnn_ppl.sampling.loop.compiled_loop import one_record
 from bnn_ppl.sampling.phases import Ready, kept_in_errors, through_start, to_the_end, with_draws
 from bnn_ppl.sampling.points import points_held
 from bnn_ppl.sampling.settings import attributes, settings_to_resume
-from bnn_ppl.sampling.start import Keep, drawn_anew, prepare
+from bnn_ppl.sampling.start.start import Keep, drawn_anew, prepare
 from bnn_ppl.sampling.until import check_recorded, deadline, pressed_or_late
 from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.recorder import Folder, Layout, Memory, Progress

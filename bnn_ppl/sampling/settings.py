@@ -10,17 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.data.streams import fingerprint
+from bnn_ppl.data.streams.streams import fingerprint
 from bnn_ppl.methods.method import Method
-from bnn_ppl.model.batch_statistics import few_rows
-from bnn_ppl.model.features import Features
+from bnn_ppl.model.normalisation.batch_statistics import few_rows
 from bnn_ppl.model.points import digest_of
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.streamed_rows import StreamedRows
-from bnn_ppl.runtime.devices import matmul_precision, products_in, to_host
-from bnn_ppl.runtime.processes import agreed
-from bnn_ppl.sampling.lengths import Lengths
-from bnn_ppl.sampling.start import Prepared
+from bnn_ppl.model.rows.features import Features
+from bnn_ppl.model.rows.streamed_rows import StreamedRows
+from bnn_ppl.runtime.machines.devices import matmul_precision, products_in, to_host
+from bnn_ppl.runtime.machines.processes import agreed
+from bnn_ppl.sampling.start.start import Lengths, Prepared
 from bnn_ppl.storage.inference_data import recorded_classes
 from bnn_ppl.storage.recorder import Layout
 

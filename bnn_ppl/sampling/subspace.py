@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.methods.descent import descent
+from bnn_ppl.methods.ensembles.descent import descent
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.subspace import Plane, restricted
 from bnn_ppl.model.trace import Array, Batch, Position, Terms
 from bnn_ppl.runtime.checks import check_count, check_positive
-from bnn_ppl.runtime.devices import products_in
+from bnn_ppl.runtime.machines.devices import products_in
 from bnn_ppl.sampling.run import run
 from bnn_ppl.storage.inference_data import sites_of, with_points_of
 

@@ -9,17 +9,17 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
-from bnn_ppl.analysis.agreement import LEAST_DRAWS
-from bnn_ppl.analysis.per_draw import probs_or_mean
-from bnn_ppl.analysis.predict import mixing_at
-from bnn_ppl.analysis.training_rows import spread
-from bnn_ppl.model.checks import checked_inputs
+from bnn_ppl.analysis.convergence.agreement import LEAST_DRAWS
+from bnn_ppl.analysis.prediction.per_draw import probs_or_mean
+from bnn_ppl.analysis.prediction.predict import mixing_at
+from bnn_ppl.analysis.verdict.training_rows import spread
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.rows.checks import checked_inputs
 from bnn_ppl.runtime.checks import check_count, is_number
-from bnn_ppl.runtime.processes import agreed
+from bnn_ppl.runtime.machines.processes import agreed
 from bnn_ppl.runtime.progress import reporting
-from bnn_ppl.sampling.loop import advance, num_steps
-from bnn_ppl.sampling.start import Prepared
+from bnn_ppl.sampling.loop.loop import advance, num_steps
+from bnn_ppl.sampling.start.start import Prepared
 from bnn_ppl.storage.recorder import Folder, Layout, Memory, Progress
 
 Tree = Any

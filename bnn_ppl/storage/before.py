@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bnn_ppl.runtime.devices import by_chain, to_host, writers
 from bnn_ppl.runtime.event_log import Log, no_log
 from bnn_ppl.runtime.files import make_folder
-from bnn_ppl.runtime.processes import all_or_none, meet, on_all
+from bnn_ppl.runtime.machines.devices import by_chain, to_host, writers
+from bnn_ppl.runtime.machines.processes import all_or_none, meet, on_all
 from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.files import JSON, storing
 

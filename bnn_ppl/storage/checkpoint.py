@@ -23,8 +23,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from bnn_ppl.runtime.checks import warn
 from bnn_ppl.runtime.files import check_can_be_made, locked, replace_file
-from bnn_ppl.runtime.warned import warn
 from bnn_ppl.storage.files import (
     JSON,
     RUN,

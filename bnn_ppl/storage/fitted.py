@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from bnn_ppl.runtime.checks import warn
 from bnn_ppl.runtime.files import replace_file
-from bnn_ppl.runtime.warned import warn
 from bnn_ppl.storage.files import RUN, damaged
 
 Arrays = dict[str, np.ndarray]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnn_ppl.model.labels import Classes, listed
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.rows.labels import Classes, listed
 from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 from bnn_ppl.storage.files import JSON
 

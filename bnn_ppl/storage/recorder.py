@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bnn_ppl.runtime.devices import by_chain, local_chains, to_host, writers
+from bnn_ppl.runtime.checks import warn
 from bnn_ppl.runtime.event_log import Log, no_log
 from bnn_ppl.runtime.files import make_folder
-from bnn_ppl.runtime.processes import all_or_none, meet, on_all
-from bnn_ppl.runtime.warned import warn
+from bnn_ppl.runtime.machines.devices import by_chain, local_chains, to_host, writers
+from bnn_ppl.runtime.machines.processes import all_or_none, meet, on_all
 from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
 from bnn_ppl.storage.before import Before, Nowhere, Progress, place_before, remove_before
 from bnn_ppl.storage.files import JSON, RUN, damaged, storing

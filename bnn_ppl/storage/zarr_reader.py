@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from bnn_ppl.runtime.warned import warn
+from bnn_ppl.runtime.checks import warn
 from bnn_ppl.storage.arviz_versions import draws_of_groups
 from bnn_ppl.storage.chunks import Chunks, chunks_of, num_whole, stored_chunk
 from bnn_ppl.storage.files import (

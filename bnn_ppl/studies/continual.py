@@ -10,14 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.analysis.predict import predict
+from bnn_ppl.analysis.prediction.predict import predict
 from bnn_ppl.data import DataSet
 from bnn_ppl.methods import descent, laplace, mfvi
 from bnn_ppl.methods.method import Method
-from bnn_ppl.model import models, priors
+from bnn_ppl.model import models
 from bnn_ppl.model.conditioning import condition
 from bnn_ppl.model.network import Prior
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.prior import priors
 from bnn_ppl.runtime.checks import check_count, check_seed
 from bnn_ppl.studies.training import Training, check_study, fit, rate
 

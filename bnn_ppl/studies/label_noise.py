@@ -9,13 +9,14 @@ import jax
 import numpy as np
 
 from bnn_ppl.analysis import metrics
-from bnn_ppl.analysis.predict import predict
+from bnn_ppl.analysis.prediction.predict import predict
 from bnn_ppl.data import Data, DataSet
 from bnn_ppl.methods import descent, laplace
-from bnn_ppl.methods.laplace import Structure
-from bnn_ppl.model import models, priors
+from bnn_ppl.methods.laplace_approximation.laplace import Structure
+from bnn_ppl.model import models
 from bnn_ppl.model.conditioning import condition
 from bnn_ppl.model.network import Prior as WeightPrior
+from bnn_ppl.model.prior import priors
 from bnn_ppl.runtime.checks import check_count, check_positive, check_seed
 from bnn_ppl.studies.sparse_process import Prior, laplace_fit, latent_means, prior_at
 from bnn_ppl.studies.training import Training, check_study, fit, rate

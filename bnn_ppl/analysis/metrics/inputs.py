@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnn_ppl.model.labels import Classes, listed
+from bnn_ppl.model.rows.labels import Classes, listed
 
 Array: TypeAlias = NDArray[Any]
 Prediction: TypeAlias = ArrayLike | Mapping[Any, Any]  # an xarray.Dataset is a Mapping

@@ -3,6 +3,7 @@
 import numpy as np
 from scipy import ndimage
 
+from bnn_ppl.robustness.corruptions.noise import Stream, uniform
 from bnn_ppl.robustness.corruptions.pixels import (
     Array,
     at,
@@ -11,7 +12,6 @@ from bnn_ppl.robustness.corruptions.pixels import (
     whole_levels,
     zoomed,
 )
-from bnn_ppl.robustness.corruptions.random_streams import Stream, uniform
 
 
 def gaussian_blur(x: Array, sd: float, streams: list[Stream]) -> Array:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import ndimage
 
+from bnn_ppl.robustness.corruptions.noise import Stream, uniform
 from bnn_ppl.robustness.corruptions.pixels import (
     Array,
     between,
@@ -17,7 +18,6 @@ from bnn_ppl.robustness.corruptions.pixels import (
     reflected,
     whole_levels,
 )
-from bnn_ppl.robustness.corruptions.random_streams import Stream, uniform
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -6,8 +6,8 @@ import numpy as np
 from scipy import ndimage
 
 from bnn_ppl.robustness.corruptions.lighting import lit
+from bnn_ppl.robustness.corruptions.noise import Stream, normal, uniform
 from bnn_ppl.robustness.corruptions.pixels import Array, grey, smeared, tinted, whole_levels, zoomed
-from bnn_ppl.robustness.corruptions.random_streams import Stream, normal, uniform
 
 WATER, MUD = (175, 238, 238), (63, 42, 20)
 _ICE = (215, 235, 255)

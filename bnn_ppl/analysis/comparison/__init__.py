@@ -1,0 +1,1 @@
+"""Runs beside each other: scores with errors, tables."""

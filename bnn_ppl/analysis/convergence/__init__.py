@@ -1,0 +1,1 @@
+"""Whether chains agree: R-hat, effective draws, evidence and their errors."""

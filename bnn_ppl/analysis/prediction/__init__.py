@@ -1,0 +1,1 @@
+"""Predictions of draws: averages, quantiles, each draw's own, closed forms."""

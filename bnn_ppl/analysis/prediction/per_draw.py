@@ -1,0 +1,127 @@
+"""What a single draw predicts, and programs compiled to predict with many."""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from bnn_ppl.analysis.prediction.at_inputs import at_inputs, known_of_inputs
+from bnn_ppl.analysis.prediction.recomputed import CENTRE
+from bnn_ppl.model.network import active_changes
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.recipe import numbers_of
+from bnn_ppl.model.rows.features import worthwhile_part
+from bnn_ppl.model.trace import innermost
+from bnn_ppl.runtime.compilation.programs import compiled_once
+
+Array = jax.Array
+Tree = Any
+Predictive: TypeAlias = Callable[[Tree, Tree], dist.Distribution]  # of values and x
+
+
+def of_draws(
+    predictive: Predictive, block: Tree, x: Tree, known: list[Array] | None = None
+) -> Callable[[Tree], dist.Distribution]:
+    """Predict x with each draw of a block.
+
+    What x alone decides is computed here, once, unless it is known from :func:`known_of`. The draws
+    are of one chain where each chain has a centre: x then decides all that the centre predicts.
+    """
+    first = jax.tree.map(lambda leaf: leaf[0], block)
+    centre = {CENTRE: first[CENTRE]} if CENTRE in first else {}
+    return at_inputs(lambda values, x: predictive(values | centre, x), first, x, known)
+
+
+def known_of(posterior: Posterior, block: Tree, x: Tree) -> list[Array] | None:
+    """Compute for all blocks of draws, if that pays, what x alone decides."""
+    if posterior.centres > 1 or worthwhile_part(posterior) is None:
+        return None
+    return compiled(_known, posterior)(block, x)
+
+
+def _known(predictive: Predictive, block: Tree, x: Tree) -> list[Array]:
+    return known_of_inputs(predictive, jax.tree.map(lambda leaf: leaf[0], block), x)
+
+
+def probs_or_mean(predictive: dist.Distribution) -> tuple[str, Array]:
+    """Name and values: class probabilities where the distribution has classes, else its mean."""
+    # Rows that are alike can share one innermost distribution, hence the broadcasts.
+    each, shape = innermost(predictive), predictive.shape()
+    probs = getattr(each, "probs", None)
+    if probs is not None and jnp.ndim(probs) == len(each.batch_shape) + 1:
+        return "probs", jnp.broadcast_to(probs, (*shape, probs.shape[-1]))
+    if probs is not None and each.support is dist.constraints.boolean:
+        return "probs", jnp.broadcast_to(jnp.stack([1 - probs, probs], -1), (*shape, 2))
+    try:
+        return "mean", predictive.mean
+    except NotImplementedError:
+        raise NotImplementedError(
+            f"got {type(each).__name__} for y, whose mean NumPyro does not know, "
+            "expected one with a mean or with classes: use predictive_draws, which draws y and has "
+            "its log density"
+        ) from None
+
+
+def center_and_sd(predictive: dist.Distribution) -> dict[str, Array]:
+    """Give what :func:`probs_or_mean` gives by name and, beside a mean, the "sd" if it is known."""
+    name, center = probs_or_mean(predictive)
+    if name == "probs":
+        return {name: center}
+    try:
+        return {name: center, "sd": jnp.sqrt(predictive.variance)}
+    except NotImplementedError:  # of some distributions only the mean is known
+        return {name: center}
+
+
+def each_output(predictive: dist.Distribution) -> dist.Distribution:
+    """Give the distribution of each output where several form one event."""
+    while isinstance(predictive, dist.Independent):
+        predictive = predictive.base_dist
+    if isinstance(predictive, dist.MultivariateNormal):
+        return dist.Normal(predictive.mean, jnp.sqrt(predictive.variance))
+    return predictive
+
+
+def entropy_of_outputs(predictive: dist.Distribution, shape: tuple[int, ...]) -> Array:
+    """Entropy of each output; NaN where the distribution has no closed form for it."""
+    unknown = jnp.full(shape, jnp.nan)
+    try:
+        entropy = each_output(predictive).entropy()
+    except NotImplementedError:
+        return unknown
+    return entropy if entropy.shape == shape else unknown
+
+
+def row_dims(num_axes: int) -> tuple[str, ...]:
+    """Name the dimensions of predictions with a number of output axes for each row."""
+    return "row", *(["output"] if num_axes == 1 else [f"output_{i}" for i in range(num_axes)])
+
+
+def compiled(function: Callable, posterior: Posterior) -> Callable:
+    """Compile ``function(posterior.predictive, ...)``, once for posteriors of the same program.
+
+    Values that it predicts with must hold their statistics: see
+    :mod:`bnn_ppl.analysis.prediction.recomputed`.
+    """
+    predictive = posterior.predictive
+    if posterior.batch_statistics is not None:
+        predictive = posterior.batch_statistics.predictive
+    numbers, _ = numbers_of(predictive)
+    return partial(_compiled(function, predictive, active_changes()), numbers)
+
+
+@lru_cache(maxsize=8)
+def _compiled(
+    function: Callable,
+    predictive: Predictive,
+    changes: tuple,  # part of the cache's key alone: tracing reads the active changes
+) -> Callable:
+    _, with_numbers = numbers_of(predictive)
+
+    def program(numbers: list[Any], *args: Any) -> Any:
+        return function(with_numbers(numbers), *args)
+
+    return compiled_once(program)

@@ -1,0 +1,104 @@
+"""Draws of y and the log-likelihood of each row, for ArviZ's model checks."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bnn_ppl.analysis.prediction.per_draw import (
+    Array,
+    Predictive,
+    Tree,
+    compiled,
+    of_draws,
+    row_dims,
+)
+from bnn_ppl.analysis.prediction.predict import map_draws
+from bnn_ppl.analysis.prediction.predictives import predicting
+from bnn_ppl.methods.method import PredictiveForm
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.rows.checks import rows_to_score
+from bnn_ppl.storage.inference_data import with_groups
+
+if TYPE_CHECKING:
+    import arviz
+
+
+def predictive_draws(
+    key: Array,
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    data: Any = None,
+    *,
+    predictive: PredictiveForm | None = None,
+) -> "arviz.InferenceData":
+    """Draws of y and the log-likelihood of each row, in the form that ArviZ's model checks need.
+
+    One draw of y per draw of the weights: ``az.plot_ppc`` compares them with the data; ``az.loo``
+    and ``az.compare`` use the log-likelihoods to estimate how well new rows are predicted.
+
+    Parameters
+    ----------
+    key
+        From ``jax.random.key``.
+    posterior
+        The posterior that was sampled.
+    draws
+        From :func:`bnn_ppl.run`.
+    data
+        A pair (x, y), as for :func:`bnn_ppl.predict`; by default the training data, which
+        ``az.loo`` needs.
+    predictive
+        "linearised" or "sampled", as for :func:`bnn_ppl.predict`.
+
+    Returns
+    -------
+    arviz.InferenceData
+        The groups of `draws`; ``posterior_predictive`` with ``y`` (chain, draw, row, ...),
+        ``log_likelihood`` with ``y`` (chain, draw, row), in nats and untempered, and
+        ``observed_data`` with ``y``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`bnn_ppl.predict`, or if y is missing.
+
+    Notes
+    -----
+    Weights of draws (``log_weight`` from :func:`bnn_ppl.csgld`) are ignored here, since ArviZ has
+    no weighted draws.
+    """
+    import xarray
+
+    check_arguments(key=key, posterior=posterior, draws=draws)
+    posterior = predicting(posterior, draws, predictive)
+    x, y = rows_to_score(posterior, posterior.data if data is None else data)
+    of_block = compiled(_drawn, posterior)
+    found = map_draws(lambda block, first: of_block(block, key, first, x, y), posterior, draws)
+    rows, of_draws = row_dims(y.ndim - 1), ("chain", "draw")
+    return with_groups(
+        draws,
+        posterior_predictive=xarray.Dataset({"y": ((*of_draws, *rows), found["drawn"])}),
+        log_likelihood=xarray.Dataset({"y": ((*of_draws, "row"), found["log_likelihood"])}),
+        observed_data=xarray.Dataset({"y": (rows, np.asarray(y))}),
+    )
+
+
+def _drawn(
+    predictive: Predictive, block: Tree, key: Array, first: Array, x: Tree, y: Array
+) -> dict[str, Array]:
+    at = of_draws(predictive, block, x)
+
+    def one(numbered: tuple[Array, Tree]) -> dict[str, Array]:
+        number, values = numbered
+        distribution = at(values)
+        log_prob = distribution.log_prob(y)
+        return {
+            "drawn": distribution.sample(jax.random.fold_in(key, number)),
+            "log_likelihood": log_prob.reshape(len(log_prob), -1).sum(1),
+        }
+
+    numbers = first + jnp.arange(len(jax.tree.leaves(block)[0]))
+    return jax.lax.map(one, (numbers, block))

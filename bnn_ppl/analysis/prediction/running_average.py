@@ -1,0 +1,141 @@
+"""The Bayesian model average as running sums over draws: one pass, no draw kept."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from bnn_ppl.analysis.prediction.per_draw import (
+    Array,
+    Predictive,
+    Tree,
+    compiled,
+    entropy_of_outputs,
+    of_draws,
+    probs_or_mean,
+    row_dims,
+)
+from bnn_ppl.model.posterior import Posterior
+
+if TYPE_CHECKING:
+    import xarray
+
+
+class Sums(NamedTuple):
+    """What is accumulated over draws, by row except for the weight."""
+
+    weight: Array  # sum over draws
+    mean: Array  # average of the class probabilities, or of the predictive mean
+    spread: Array  # sum of squared deviations of the predictive mean (Welford)
+    variance: Array  # average of the predictive variance, zero for classes
+    log_prob: Array  # log of the summed density of y
+    entropy: Array  # average
+
+
+def adder(posterior: Posterior, keep_each: bool = False) -> Callable[..., tuple]:
+    """Give ``sums, block, weights, x, y, known=None -> sums, each`` that adds a block of draws.
+
+    Start with None for sums; `known` is from :func:`per_draw.known_of`. ``each`` is what each draw
+    of the block predicts, as in :func:`bnn_ppl.function_draws`, if `keep_each`; otherwise empty.
+    """
+    return compiled(_add_keeping if keep_each else _add, posterior)
+
+
+def _add(
+    predictive: Predictive,
+    sums: Sums | None,
+    block: Tree,
+    weights: Array,
+    x: Tree,
+    y: Array | None,
+    known: list[Array] | None = None,
+    keep_each: bool = False,
+) -> tuple[Sums, dict[str, Array]]:
+    at = of_draws(predictive, block, x, known)
+
+    def of_draw(values: Tree, weight: Array) -> tuple[Sums, dict[str, Array]]:
+        distribution = at(values)
+        each = dict([probs_or_mean(distribution)]) if keep_each else {}
+        return _of_draw(distribution, weight, y), each
+
+    def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, dict[str, Array]]:
+        new, each = of_draw(*draw)
+        return _merged(sums, new), each
+
+    draws = block, weights.astype(float)
+    if sums is None:
+        one = jax.tree.map(lambda leaf: leaf[0], draws)
+        sums = _empty(jax.eval_shape(of_draw, *one)[0])
+    return jax.lax.scan(body, sums, draws)
+
+
+_add_keeping = partial(_add, keep_each=True)
+
+
+def _empty(shapes: Sums) -> Sums:
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return zeros._replace(log_prob=jnp.full_like(zeros.log_prob, -jnp.inf))
+
+
+def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> Sums:
+    name, center = probs_or_mean(predictive)
+    variance = jnp.zeros(center.shape[:-1]) if name == "probs" else predictive.variance
+    no_y = jnp.zeros(predictive.batch_shape)
+    sums = Sums(
+        weight=weight,
+        mean=center,
+        spread=jnp.zeros_like(center),
+        variance=variance,
+        log_prob=no_y if y is None else jnp.log(weight) + predictive.log_prob(y),
+        entropy=entropy_of_outputs(predictive, variance.shape),
+    )
+    return jax.tree.map(lambda leaf: leaf.astype(float), sums)  # a network's may have fewer bits
+
+
+def _merged(sums: Sums, new: Sums) -> Sums:
+    weight = sums.weight + new.weight
+    share = new.weight / jnp.where(weight > 0, weight, 1.0)
+    change = new.mean - sums.mean
+    mean = sums.mean + share * change
+    return Sums(
+        weight=weight,
+        mean=mean,
+        spread=sums.spread + new.weight * change * (new.mean - mean),
+        variance=(1 - share) * sums.variance + share * new.variance,  # either may be infinite
+        log_prob=jnp.logaddexp(sums.log_prob, new.log_prob),
+        entropy=sums.entropy + share * (new.entropy - sums.entropy),
+    )
+
+
+def dataset_of(parts: list[Sums], has_y: bool) -> "xarray.Dataset":
+    """Make the Dataset of :func:`bnn_ppl.predict` from the final sums of consecutive rows."""
+    import xarray
+
+    weight = float(parts[0].weight)
+    rows = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in Sums._fields
+        if name != "weight"
+    }
+    classes = rows["mean"].ndim > rows["variance"].ndim
+    dims = row_dims(rows["variance"].ndim - 1)
+    columns: dict[str, Any] = {}
+    if classes:
+        columns["probs"] = ((*dims, "class"), rows["mean"])
+        entropy = -np.sum(rows["mean"] * np.log(np.maximum(rows["mean"], 1e-38)), -1)
+    else:
+        epistemic = rows["spread"] / weight
+        columns["mean"] = (dims, rows["mean"])
+        columns["variance"] = (dims, rows["variance"] + epistemic)
+        columns["epistemic_variance"] = (dims, epistemic)
+        entropy = 0.5 * np.log(2 * np.pi * np.e * columns["variance"][1])
+    columns["entropy"] = (dims, entropy)
+    columns["expected_entropy"] = (dims, rows["entropy"])
+    columns["mutual_information"] = (dims, entropy - rows["entropy"])
+    if has_y:
+        columns["log_prob"] = (dims[: rows["log_prob"].ndim], rows["log_prob"] - np.log(weight))
+    return xarray.Dataset(columns)

@@ -1,0 +1,1 @@
+"""The verdict on a run: what is wrong, and what helps."""

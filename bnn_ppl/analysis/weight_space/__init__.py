@@ -1,0 +1,1 @@
+"""What draws say of the weights: statistics, pruning, symmetries, the loss surface."""

@@ -1,0 +1,271 @@
+"""The command ``predict``: predictions of rows of the data set, or of a file, row by row."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import numpy as np
+import tyro
+
+import bnn_ppl as bnn
+from bnn_ppl.cli.problem.rows import Scored, rows_held_out, training_rows
+from bnn_ppl.cli.run_folders import Opened, reopen
+from bnn_ppl.cli.tables import answers, answers_by_row, scores, table_text
+from bnn_ppl.data.tables.new_rows import read_new_rows
+from bnn_ppl.methods.method import PredictiveForm
+
+if TYPE_CHECKING:
+    import xarray
+
+_HELD_OUT = "held-out"
+
+
+class Rows(NamedTuple):
+    """Rows x, y (or None), and what they are in words."""
+
+    x: np.ndarray
+    y: Any
+    words: str
+
+
+def predict(
+    folder: Annotated[Path, tyro.conf.Positional],
+    *,
+    inputs: Path | None = None,
+    out: Path | None = None,
+    level: float = 0.9,
+    predictive: PredictiveForm | None = None,
+    conformal: Annotated[str | None, tyro.conf.arg(metavar="held-out|SHARE|FILE")] = None,
+    on: Scored | None = None,
+    data_dir: Path | None = None,
+) -> None:
+    """Average a run's predictions over its draws: scores, and a line for each row in a file.
+
+    A regression has mean, sd, the part of the sd that comes from the weights, and quantiles, in the
+    units of the data, for each output if there are several; a classification has the probability of
+    each class, by its name if it has one. Both have entropies in nats: in total, expected of a
+    draw, and their difference, the mutual information.
+
+    Parameters
+    ----------
+    folder
+        Folder of a run.
+    inputs
+        Rows to predict in place of those of the data set, in the units of the data: a .csv or
+        .parquet table with the columns of the training data, or an .npz file with an array x. If y
+        is there too, it is scored. Row 0 is the first one in the file.
+    out
+        File to write, .csv or .nc (netCDF). By default predictions.csv in the folder of the run;
+        of new rows predictions-NAME.csv, by the name of their file. A file of that name is
+        replaced.
+    level
+        Probability of the interval between the outer quantiles, and of conformal ones.
+    predictive
+        For runs of laplace: "linearised" (their default) averages over draws of the weights, with
+        the network linearised at the fitted ones of the draw's chain; "closed_form" does without
+        draws (for classes by MacKay's probit approximation, without expected entropy); "sampled"
+        averages the network itself, as for all other runs.
+    conformal
+        Add split conformal intervals, or sets of classes, which contain y with probability --level
+        whatever the model, and show their coverage. They are calibrated on rows that were not
+        trained on: "held-out" (those of a run with --held-out; the test rows are then predicted),
+        a share of the rows predicted (the first ones, such as 0.5), or a file of rows with y.
+    on
+        Rows of the data set to predict: by default those held out of training if the run has any,
+        otherwise the test rows.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    path = _checked_out(folder, inputs, out)
+    if conformal == _HELD_OUT and on == _HELD_OUT:
+        raise ValueError(
+            "got --conformal held-out with --on held-out, expected other rows than those that "
+            "calibrate: leave --on out"
+        )
+    run = reopen(folder, data_dir, "test" if conformal == _HELD_OUT else on)
+    if conformal is not None and run.data.output_names:
+        raise ValueError(
+            f"got --conformal for a run on y of {len(run.data.output_names)} outputs, expected one "
+            "output: run with one --target, or use bnn.conformal on each"
+        )
+    test = _of_data_set(run)
+    rows = test if inputs is None else _read(run, inputs)
+    fewest = bnn.conformal.fewest_rows(level)
+    used = None if conformal is None else _calibration(run, conformal, fewest)
+    draws = run.draws
+    averaged = partial(bnn.predict, run.posterior, draws, predictive=predictive)
+    prediction = averaged((rows.x, rows.y))
+    table = answers(prediction, rows.y, run.data)
+    if run.data.num_classes is None:
+        levels = (1 - level) / 2, 0.5, (1 + level) / 2
+        table = table.assign_coords(probability=list(levels))
+        found = bnn.predict_quantiles(run.posterior, draws, rows.x, levels, predictive=predictive)
+        found = found.astype(float) * run.data.y_scale + run.data.y_mean
+        table["quantile"] = ("probability", "row", "output")[: found.ndim], found
+    if rows.y is not None:
+        print(table_text(scores(prediction, rows.y, run.data)))
+    if used is not None:
+        scored = (rows, prediction) if inputs is not None and rows.y is not None else (test, None)
+        table = _with_conformal(run, averaged, table, prediction, used, scored, level)
+    replaced = ", which is replaced (--out names another file)" if path.exists() else ""
+    _write(table, path)
+    if inputs is None:
+        arrays: Any = {str(name): values.to_numpy() for name, values in prediction.items()}
+        if run.data.class_names:
+            arrays["class_names"] = np.array(run.data.class_names)
+        np.savez_compressed(folder / "predictions.npz", **arrays)
+    also = "; in those of the model in predictions.npz" if inputs is None else ""
+    said = f"predictions of {len(rows.x)} {rows.words}, in the units of the data, in {path}"
+    print(f"{said}{replaced}{also}")
+
+
+def _checked_out(folder: Path, inputs: Path | None, out: Path | None) -> Path:
+    """Give the file to write; refuse one that cannot be written before anything is computed."""
+    name = "predictions.csv" if inputs is None else f"predictions-{inputs.stem}.csv"
+    path = out or folder / name
+    if path.suffix not in (".csv", ".nc"):
+        raise ValueError(f"got --out {path}, expected a name that ends in .csv or .nc")
+    if out is not None and not out.parent.is_dir():
+        raise FileNotFoundError(
+            f"got --out {out} in a folder that does not exist: create the folder first"
+        )
+    return path
+
+
+def _of_data_set(run: Opened) -> Rows:
+    part = run.data.test
+    return Rows(part.x, part.y, f"{run.rows} rows of {run.data_name}")
+
+
+def _read(run: Opened, path: Path) -> Rows:
+    new = read_new_rows(path, run.data)
+    if new.fills:
+        print(f"{path}: {new.fills}")
+    return Rows(new.x, new.y, f"rows of {path}")
+
+
+def _write(table: "xarray.Dataset", path: Path) -> None:
+    if path.suffix == ".csv":
+        answers_by_row(table).to_csv(path, index_label="row")
+    else:
+        table.to_netcdf(path, engine="scipy")
+
+
+# --- conformal
+
+
+class _Calibration(NamedTuple):
+    """Rows to calibrate on, and how many of the test rows they are (the first ones)."""
+
+    rows: Rows
+    num_test: int = 0
+
+
+def _calibration(run: Opened, given: str, fewest: int) -> _Calibration:
+    """Find the rows that calibrate; refuse too few before anything is predicted."""
+    found = _rows_to_calibrate(run, given)
+    if len(found.rows.x) < fewest:
+        raise ValueError(
+            f"got {len(found.rows.x)} rows by --conformal {given}, expected at least {fewest} for "
+            "this --level: give more rows, or a lower level"
+        )
+    return found
+
+
+def _rows_to_calibrate(run: Opened, given: str) -> _Calibration:
+    test = _of_data_set(run)
+    if given == _HELD_OUT:
+        held = rows_held_out(run.problem, run.data)
+        if held is None:
+            raise ValueError(
+                "got --conformal held-out for a run that trained on all training rows, expected a "
+                "share of the rows predicted, such as 0.5, or a file of rows with y: or run with "
+                "--held-out 0.2"
+            )
+        stopped = "rows_held_out" in run.draws.attrs.get("settings", "")
+        stopped &= run.problem.folds is None  # the rows of a fold are unseen
+        note = ", which also decided when training stopped" if stopped else ""
+        return _Calibration(Rows(held.x, held.y, f"rows held out of training{note}"))
+    share = _share(given)
+    if share is not None:
+        count = round(share * len(test.x))
+        if count >= len(test.x):
+            raise ValueError(
+                f"got --conformal {given} of {len(test.x)} rows, expected a share that leaves rows "
+                "to score: give a smaller one"
+            )
+        first = Rows(test.x[:count], test.y[:count], f"of the {len(test.x)} {test.words}")
+        return _Calibration(first, count)
+    rows = _read(run, Path(given))
+    if rows.y is None:
+        raise ValueError(f"got --conformal {given} without y, expected rows with y: add its column")
+    return _Calibration(rows._replace(words=rows.words + _trained_on(run, rows)))
+
+
+def _trained_on(run: Opened, rows: Rows) -> str:
+    """Say how many rows are equal to training rows, if any."""
+    kept, _ = training_rows(run.problem, run.data)
+    if run.data.stream is not None:  # to look at all of them would take as long as to train
+        return ""
+    seen, new = (
+        [
+            (np.asarray(x).tobytes(), np.asarray(y).tobytes())
+            for x, y in zip(part.x, part.y, strict=True)
+        ]
+        for part in (kept, rows)
+    )
+    known = set(seen)
+    count = sum(row in known for row in new)
+    if not count:
+        return ""
+    return f", of which {count} equal training rows: with these, coverage of new rows may be lower"
+
+
+def _share(given: str) -> float | None:
+    try:
+        share = float(given)
+    except ValueError:
+        return None
+    if not 0 < share < 1:
+        raise ValueError(
+            f"got --conformal {given}, expected a share of the rows predicted, below 1"
+        )
+    return share
+
+
+def _with_conformal(
+    run: Opened,
+    averaged: "Callable[[Any], xarray.Dataset]",
+    table: "xarray.Dataset",
+    prediction: "xarray.Dataset",
+    used: _Calibration,
+    scored: "tuple[Rows, xarray.Dataset | None]",
+    level: float,
+) -> "xarray.Dataset":
+    """Add conformal intervals or sets to a table; print what calibrates them, and coverage."""
+    calibration = averaged((used.rows.x, used.rows.y))
+    rows, known = scored
+    other = "other " * bool(used.num_test and known is None)
+    if known is None:  # the test rows, without those that calibrate
+        rows = Rows(rows.x[used.num_test :], rows.y[used.num_test :], rows.words)
+        known = averaged((rows.x, rows.y))
+    print(f"conformal at level {level:g}: calibrated on {len(used.rows.x)} {used.rows.words}")
+    of = f"of {len(rows.x)} {other}{rows.words}"
+    given = calibration, used.rows.y
+    if run.data.num_classes is None:
+        lower, upper = bnn.conformal.intervals(*given, known, level=level)
+        covered, width = np.mean((lower <= rows.y) & (rows.y <= upper)), np.mean(upper - lower)
+        own = bnn.metrics.coverage(known, rows.y, level=level)
+        print(
+            f"coverage {of}: {covered:.3f}, mean width {width * run.data.y_scale:.4g} "
+            f"(the model's own intervals: {own:.3f})"
+        )
+        ends = np.stack(bnn.conformal.intervals(*given, prediction, level=level))
+        ends = ends * run.data.y_scale + run.data.y_mean
+        return table.assign(conformal_lower=("row", ends[0]), conformal_upper=("row", ends[1]))
+    sets = bnn.conformal.sets(*given, known, level=level)
+    covered = np.mean(sets[np.arange(len(sets)), rows.y])
+    print(f"coverage {of}: {covered:.3f}, mean size of a set {sets.sum(1).mean():.3g} classes")
+    found = bnn.conformal.sets(*given, prediction, level=level)
+    return table.assign(conformal_set=(("row", "class"), found.astype(np.int8)))

@@ -1,0 +1,221 @@
+"""The command ``run``."""
+
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+import bnn_ppl as bnn
+from bnn_ppl.analysis.prediction.predict import predict_with_functions
+from bnn_ppl.cli.commands.results import num_draws, predicting
+from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
+from bnn_ppl.cli.problem.build import conditioned, describe, refuse_unused, with_prior_scale
+from bnn_ppl.cli.problem.features import claim, refuse_unused_features
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.rows import rows_held_out, scored, training_rows
+from bnn_ppl.cli.problem.subspace import InSubspace, posterior_inside, problem_inside
+from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
+from bnn_ppl.cli.run_folders import settings_of
+from bnn_ppl.cli.scale_search import folders_named, kept_search, scale_of_run
+from bnn_ppl.cli.signatures import Options
+from bnn_ppl.cli.tables import results_table
+from bnn_ppl.runtime.progress import Show
+from bnn_ppl.sampling.asked import check_run
+from bnn_ppl.sampling.judged import judged
+from bnn_ppl.sampling.until import minutes_left
+from bnn_ppl.storage.checkpoint import OtherRunError, read_header
+from bnn_ppl.storage.problem import write_problem
+
+
+def run_command() -> Callable[..., Any]:
+    """Make the command ``run``: a problem, a method with its options, and how to run it.
+
+    It returns the prediction of the test rows and that of each draw; None on hosts after the first.
+    """
+
+    def run(
+        method: Any,
+        general: General,
+        problem: Problem,
+        training: Training,
+        inside: InSubspace,
+        running: Any,
+    ) -> tuple[Any, Any] | None:
+        """Sample a network's posterior, score it on test or held-out rows and draw a report.
+
+        Rerun the same command to resume a run that was stopped or killed. With several hosts, start
+        it once on each, with --distributed and a folder that all of them share.
+
+        Parameters
+        ----------
+        method
+            Inference method.
+        general
+            Seed, start and end, rows to score, files, and what is shown.
+        problem
+            Data and model.
+        training
+            Training on minibatches.
+        inside
+            Sampling in a subspace.
+        running
+            Length of the run and number of chains: by default four chains (laps, meads: 32;
+            laplace: one; fits with --init: as many as that run), and the method's own counts,
+            shown by `bnn-ppl run METHOD --help`.
+        """
+        if general.distributed:
+            join_hosts()
+        finished = _check_and_sample(method, general, problem, training, inside, running)
+        if jax.process_index() != 0:
+            return None
+        both = _report(finished, general.shown)
+        if general.strict and not finished.draws.attrs.get("converged", 0):
+            sys.exit(1)
+        return both
+
+    run.__annotations__ |= annotations()
+    return run
+
+
+class _Finished(NamedTuple):
+    """A run whose draws are in its folder."""
+
+    method: str
+    problem: Problem
+    data: Any
+    to_score: Any  # the data with the rows to score in the place of the test rows
+    rows: str  # what these are
+    posterior: bnn.Posterior
+    draws: Any
+    folder: Path
+
+
+def _check_and_sample(
+    method: Chosen,
+    general: General,
+    problem: Problem,
+    training: Training,
+    inside: InSubspace,
+    running: Options,
+) -> _Finished:
+    """Check all that was asked for, and sample."""
+    running = running | {"progress": general.shown, "until": until_of(general.until)}
+    if general.init is not None:
+        running = running | {"init": bnn.diagnostics.load(general.init)}
+    problem = problem_inside(inside, problem)
+    refuse_unused_features(general.features, problem, inside)
+    data, posterior = conditioned(problem, features=general.features)
+    refuse_unused(problem, data)
+    to_score, rows = scored(problem, data, general.on)
+    problem, posterior = posterior_inside(inside, problem, data, posterior)
+    epochs = general.num_warmup_epochs, general.num_epochs
+    running = in_steps(method, running, posterior, *epochs)
+    held_out = training_rows(problem, data)[1]
+    if running["score_every"] is not None:
+        running = running | {"held_out": _rows_to_score(problem, data)}
+    if running.get("until"):
+        running = running | {"until": running["until"] | {"x": to_score.test.x}}
+    key = jax.random.key(general.seed)
+    built = built_method(method, training, running, posterior, held_out)
+    # Before the search for a prior, which takes its time.
+    check_run(key, posterior, built, folder=general.folder, **running)
+    claim(general.features, problem)
+    name = f"{Path(problem.data).stem}-{problem.split}-{method.name}"
+    name += "" if inside.subspace is None else "-subspace"
+    folders = folders_named(name) if general.folder is None else [general.folder]
+    began = time.monotonic()
+    known, place = scale_of_run(folders, problem, data, posterior)
+    with kept_search(place, problem, data) as place:
+        search = {name: running[name] for name in ("max_minutes", "progress")} | {"folder": place}
+        problem, posterior = with_prior_scale(
+            problem, data, posterior, general.features, known, **search
+        )
+    running = running | {"max_minutes": minutes_left(running["max_minutes"], began)}
+    built = built_method(method, training, running, posterior, held_out)
+    if jax.process_index() == 0:
+        print(describe(problem, data, posterior), flush=True)
+    sample = partial(bnn.run, key, posterior, built, **running)
+    settings = settings_of(problem, data)
+    if general.folder is None:
+        folder, draws = _sample_in_free_folder(sample, settings, name)
+    else:
+        folder, draws = general.folder, _sample(sample, settings, general.folder)
+    return _Finished(method.name, problem, data, to_score, rows, posterior, draws, folder)
+
+
+def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
+    """Predict the rows to score, print the results and draw the report: the predictions."""
+    draws, test = run.draws, run.to_score.test
+    if jax.process_count() > 1:  # here all chains can be read
+        draws.attrs |= judged(run.posterior, draws)
+    with predicting(show, num_draws(draws)) as report:
+        prediction, functions = predict_with_functions(
+            run.posterior, draws, test, report=partial(report, "predicting", 0)
+        )
+    print(results_table(run.problem, run.to_score, draws, prediction, functions, run.rows))
+    told = show is True and draws.attrs.get("converged") != 0  # by `run`
+    if "verdict" in draws.attrs and (jax.process_count() > 1 or not told):
+        print(f"{draws.attrs['verdict']}\n")
+    figure = bnn.plots.report(
+        draws,
+        bnn.diagnostics.rhat(functions),
+        bnn.diagnostics.rhat(draws),
+        prediction,
+        test.y,
+        scale=run.data.y_scale,
+        offset=run.data.y_mean,
+        title=f"{run.method} on {run.problem.data}, split {run.problem.split}, {run.rows} rows",
+        outputs=run.data.output_names,
+    )
+    file = run.folder / "report.png"
+    figure.savefig(file, dpi=150)
+    print(f"figure in {file}, draws in {run.folder}")
+    return prediction, functions
+
+
+def _rows_to_score(problem: Problem, data: Any) -> Any:
+    rows = rows_held_out(problem, data)
+    if rows is None:
+        raise ValueError(
+            "got --score-every for a run that trains on all training rows, expected one that holds "
+            "some out: add --held-out 0.2"
+        )
+    return rows
+
+
+def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
+    """Run in a folder; a new one first says what is learnt, so that it can be read at any time."""
+    new = read_header(folder) is None and jax.process_index() == 0
+    if new:
+        write_problem(folder, settings)
+    try:
+        with warnings.catch_warnings(action="ignore", category=bnn.VerdictWarning):  # printed below
+            draws = sample(folder=folder)
+        if jax.process_index() == 0:
+            write_problem(folder, settings)  # which may have been damaged
+        return draws
+    except (ValueError, TypeError):
+        if new and len(list(folder.iterdir())) == 1:  # refused before anything was begun
+            (folder / "problem.json").unlink()
+            folder.rmdir()
+        raise
+
+
+def _sample_in_free_folder(sample: Callable, settings: Options, name: str) -> tuple[Path, Any]:
+    """Run in the first folder of this name that is free or holds the same run; name a new one."""
+    taken = ""
+    for folder in folders_named(name):
+        try:
+            if taken and read_header(folder) is None and jax.process_index() == 0:
+                print(f"{taken}: this run is stored in {folder}", flush=True)
+            return folder, _sample(sample, settings, folder)
+        except (OtherRunError, FileExistsError) as error:
+            of_a_run = isinstance(error, OtherRunError)
+            held = "a run with other settings" if of_a_run else "other files"
+            taken = taken or f"{folder} holds {held}"
+    raise AssertionError

@@ -1,0 +1,237 @@
+"""Commands that train several models: ``continual``, ``label-noise``."""
+
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import bnn_ppl as bnn
+from bnn_ppl import studies
+from bnn_ppl.cli.problem.networks import Net, network, refuse_hidden
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.tables import table_text
+from bnn_ppl.methods.laplace_approximation.laplace import Structure
+from bnn_ppl.plots.studies import LEARNERS
+from bnn_ppl.studies.continual import Learner
+
+_HIDDEN = (100, 100)
+
+
+def continual(
+    *,
+    data: str = "digits",
+    subset: int | None = None,
+    data_dir: Path | None = None,
+    learners: tuple[Learner, ...] = ("vcl", "fine_tuning"),
+    num_tasks: int = 5,
+    hidden: tuple[int, ...] = (100, 100),
+    prior_scale: float = 1.414,
+    temperature: float = 0.1,
+    num_epochs: int = 100,
+    batch_size: int = 32,
+    learning_rate: float = 5e-3,
+    num_draws: int = 20,
+    num_rows: int | None = None,
+    seed: int = 0,
+    folder: Path | None = None,
+    progress: bool = True,
+) -> None:
+    """Continual learning on permuted images: each task's posterior is the next task's prior.
+
+    Task 1 is the data set, each other one its images under a fixed permutation of the pixels; no
+    row is seen again after its task. Prints the accuracy on each task after each task; the folder
+    gets accuracies.csv, continual.png and every fit. Rerun the same command to resume;
+    a larger --num-tasks extends it. All of MNIST: --temperature 1 --batch-size 256 --num-epochs 4.
+
+    Parameters
+    ----------
+    data
+        Data set of images: digits, mnist, fashion-mnist.
+    subset
+        Use only the first training images; for mnist up to 160 ship with the package.
+    data_dir
+        Folder with more data sets; by default the environment variable BNN_PPL_DATA.
+    learners
+        "vcl": variational; the Gaussian fitted to a task is the prior of the next (Nguyen et al.,
+        2018). "ewc": the same with a point and its diagonal Laplace approximation (Kirkpatrick et
+        al., 2017). "same_prior": variational, with the first prior for every task.
+        "fine_tuning": plain gradient descent.
+    num_tasks
+        Number of tasks, including the unpermuted one.
+    hidden
+        Width of each hidden layer.
+    prior_scale
+        Gain of the first prior, fan_in: standard deviation times the square root of the fan-in.
+    temperature
+        Temperature of the likelihood; 1 is the Bayes posterior, which teaches a mean-field Gaussian
+        little on few rows.
+    num_epochs
+        Epochs per task.
+    batch_size
+        Rows per minibatch.
+    learning_rate
+        Adam's initial learning rate in each task; it decays to 0 along a half cosine.
+    num_draws
+        Number of draws with which variational learners predict.
+    num_rows
+        Number of test rows of each task (the first ones).
+    seed
+        Seed of the permutations, initialisation and batches.
+    folder
+        Output folder; by default runs/continual-<data>.
+    progress
+        Announce each fit and show a progress bar.
+    """
+    images = bnn.data.load(data, subset=subset, data_dir=data_dir)
+    folder = folder or Path("runs") / f"continual-{Path(data).stem}"
+    table = studies.continual_learning(
+        images,
+        _mlp(images, hidden),
+        learners=learners,
+        num_tasks=num_tasks,
+        prior=bnn.priors.fan_in(prior_scale),
+        temperature=temperature,
+        num_epochs=num_epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        num_draws=num_draws,
+        num_rows=num_rows,
+        seed=seed,
+        folder=folder,
+        progress=progress,
+    )
+    print(_accuracies(table))
+    table.to_csv(folder / "accuracies.csv", index=False)
+    bnn.plots.continual(table).savefig(folder / "continual.png", dpi=150)
+    print(f"table in {folder / 'accuracies.csv'}, figure in {folder / 'continual.png'}")
+
+
+def label_noise(
+    *,
+    data: str = "digits",
+    subset: int | None = None,
+    data_dir: Path | None = None,
+    shares: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0),
+    net: Net = "mlp",
+    hidden: tuple[int, ...] = _HIDDEN,
+    prior_std: float = 1.0,
+    structure: Structure = "kronecker",
+    num_epochs: int = 300,
+    batch_size: int = 64,
+    learning_rate: float = 5e-3,
+    gp: bool = True,
+    gp_classes: tuple[int, int] = (0, 1),
+    gp_rows: int = 300,
+    gp_inducing: int = 500,
+    seed: int = 0,
+    folder: Path | None = None,
+    progress: bool = True,
+) -> None:
+    """Train on increasingly random labels: the network fits them all, and the evidence falls.
+
+    A network (maximum a posteriori, with its Laplace evidence) and, on two of the classes, a
+    Gaussian process; each keeps the same prior for every fraction (Wilson & Izmailov, 2020). Prints
+    a row for each; the folder gets label_noise.csv, label_noise.png and every fit. Rerun the same
+    command to resume.
+
+    Parameters
+    ----------
+    data
+        Data set of images: digits, mnist, fashion-mnist.
+    subset
+        Use only the first training images; for mnist up to 160 ship with the package.
+    data_dir
+        Folder with more data sets; by default the environment variable BNN_PPL_DATA.
+    shares
+        Fractions of the training labels replaced by random classes.
+    net
+        Network: "mlp" takes rows of any shape, the others images as large as theirs. One of your
+        own: bnn_ppl.studies.label_noise_network, in Python.
+    hidden
+        Width of each hidden layer of the mlp.
+    prior_std
+        Standard deviation of the prior of each weight; a narrow prior keeps the maximum a
+        posteriori from fitting random labels.
+    structure
+        Structure of Laplace's covariance: "kronecker", "diagonal", "last_layer" or "full".
+    num_epochs
+        Epochs.
+    batch_size
+        Rows per minibatch.
+    learning_rate
+        Adam's initial learning rate; it decays to 0 along a half cosine.
+    gp
+        Whether to train the Gaussian process as well.
+    gp_classes
+        The two classes that it separates.
+    gp_rows
+        Maximum number of training rows of these classes (the first ones).
+    gp_inducing
+        Inducing points: of more rows than these, the process is approximated.
+    seed
+        Seed of the labels, initialisation and batches.
+    folder
+        Output folder; by default runs/label-noise-<data>.
+    progress
+        Announce each fit and show a progress bar.
+    """
+    import pandas as pd
+
+    refuse_hidden(net, hidden, _HIDDEN)
+    images = bnn.data.load(data, subset=subset, data_dir=data_dir)
+    num_classes = _num_classes(images)
+    folder = folder or Path("runs") / f"label-noise-{Path(data).stem}"
+    table = studies.label_noise_network(
+        images,
+        network(Problem(data=data, net=net, hidden=hidden), images, num_classes),
+        shares=shares,
+        prior=bnn.priors.normal(prior_std),
+        structure=structure,
+        num_epochs=num_epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
+        folder=folder,
+        progress=progress,
+    )
+    if gp:
+        of_process = studies.label_noise_gp(
+            images,
+            shares=shares,
+            classes=gp_classes,
+            num_rows=gp_rows,
+            num_inducing=gp_inducing,
+            seed=seed,
+        )
+        table = pd.concat([table, of_process], ignore_index=True)
+    print("\n" + table_text(table, index=False))
+    print("\nlog evidence in nats a training row; guessing has -log(num_classes)")
+    table.to_csv(folder / "label_noise.csv", index=False)
+    bnn.plots.label_noise(table).savefig(folder / "label_noise.png", dpi=150)
+    print(f"table in {folder / 'label_noise.csv'}, figure in {folder / 'label_noise.png'}")
+
+
+def _mlp(data: Any, hidden: tuple[int, ...]) -> Any:
+    return partial(bnn.nets.MLP, prod(data.train.x.shape[1:]), hidden, _num_classes(data))
+
+
+def _num_classes(data: Any) -> int:
+    if data.num_classes is None:
+        raise ValueError(f"got --data {data.name}, a regression, expected images: digits or mnist")
+    return int(data.num_classes)
+
+
+def _accuracies(table: Any) -> str:
+    """Lay out the accuracy on each task after each task, a block a learner."""
+    averages = studies.average_accuracy(table).set_index(["learner", "task"])["accuracy"]
+    lost = studies.forgetting(table).set_index(["learner", "task"])["forgetting"]
+    blocks = []
+    for learner, rows in table.groupby("learner", sort=False):
+        block = rows.pivot(index="task", columns="tested_on", values="accuracy")
+        block.columns = [f"task {k}" for k in block.columns]
+        block = block.assign(average=averages[learner])
+        block["forgetting"] = lost[learner] if learner in lost else float("nan")
+        block.index.name = "after task"
+        shown = block.reset_index().to_string(index=False, na_rep="", float_format="{:.3f}".format)
+        blocks.append(f"\n{LEARNERS[str(learner)]}\n{shown}")
+    return "\n".join(blocks) + "\n"

@@ -1,0 +1,1 @@
+"""The options of a problem: data, network and prior, and the posterior they make."""

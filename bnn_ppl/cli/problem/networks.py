@@ -1,0 +1,102 @@
+"""Networks by the names that the command line gives them."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import bnn_ppl as bnn
+from bnn_ppl.cli.problem.partly import weight_shapes
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.trained import with_weights
+
+NETS: dict[str, Callable] = {
+    "lenet": bnn.nets.LeNet,
+    "lenet5": bnn.nets.LeNet5,
+    "lenet_caffe": bnn.nets.LeNetCaffe,
+    "lenet_small": bnn.nets.LeNetSmall,
+    "alexnet": bnn.nets.AlexNet,
+    "vgg16": bnn.nets.VGG16,
+    "resnet20": bnn.nets.ResNet20,
+    "resnet18": bnn.nets.ResNet18,
+    "resnet50": bnn.nets.ResNet50,
+    "preresnet20": bnn.nets.PreResNet,
+    "wide_resnet": bnn.nets.WideResNet,
+    "cnn_lstm": bnn.nets.CNNLSTM,
+    "competition_alexnet": bnn.nets.CompetitionAlexNet,
+    "competition_lenet": bnn.nets.CompetitionLeNet,
+    "competition_cnn": bnn.nets.CompetitionCNN,
+}
+NORMALISED = ("vgg16", "resnet20", "resnet18", "resnet50", "preresnet20", "wide_resnet")
+# The kernel that sees the inputs, in one net or another.
+FIRST_KERNELS = (
+    "layers.0.kernel",
+    "convolutions.0.kernel",
+    "stages.0.convolutions.0.kernel",
+    "stem.conv.kernel",
+    "stem.kernel",
+)
+
+
+def network(problem: "Problem", data: Any, num_outputs: int) -> Any:
+    """Give the network for the inputs of these data: a factory, or ready, with given weights."""
+    factory = _factory(problem, data, num_outputs)
+    if problem.weights is None:
+        return factory
+    return with_weights(factory, problem.weights, problem.new or ())
+
+
+def _factory(problem: "Problem", data: Any, num_outputs: int) -> partial:
+    row_shape = data.train.x.shape[1:]
+    if data.num_classes is not None and data.train.y.ndim > 1:
+        raise ValueError(
+            f"got {problem.data} with a class for each pixel, expected one for each image: train "
+            "on it in Python, as examples/camvid.py does"
+        )
+    refuse_width(problem.net, problem.width)
+    refuse_norm(problem.net, problem.norm)
+    if problem.net == "mlp":
+        return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)
+    axes, kind = (1, "tokens") if problem.net == "cnn_lstm" else (3, "images")
+    if len(row_shape) != axes or (kind == "tokens" and data.train.x.dtype.kind != "i"):
+        raise ValueError(
+            f"got --net {problem.net} for {problem.data}, expected {kind}: use --net mlp"
+        )
+    options = {"width": problem.width, "norm": problem.norm}
+    given = {name: value for name, value in options.items() if value is not None}
+    return partial(NETS[problem.net], row_shape, num_outputs, **given)
+
+
+def refuse_hidden(net: str, hidden: tuple[int, ...], usual: tuple[int, ...]) -> None:
+    """Refuse widths of hidden layers with a network that has its own."""
+    if net != "mlp" and hidden != usual:
+        raise ValueError(f"got --hidden with --net {net}, expected --net mlp: drop it")
+
+
+def refuse_width(net: str, width: int | None) -> None:
+    """Refuse a width for a network that does not take one."""
+    if width is not None and (net not in ("resnet18", "vgg16") or width < 1):
+        raise ValueError(
+            f"got --width {width} with --net {net}, expected 1 or more with --net resnet18 or vgg16"
+            " (for an mlp: --hidden): drop it"
+        )
+
+
+def refuse_norm(net: str, norm: str | None) -> None:
+    """Refuse a kind of normalisation for a network that has no choice of it."""
+    if norm is not None and net not in NORMALISED:
+        raise ValueError(
+            f"got --norm {norm} with --net {net}, expected --net {', '.join(NORMALISED)}: drop it"
+        )
+
+
+def first_kernel(problem: "Problem", net: Callable) -> tuple[str, tuple[int, ...]]:
+    """Site and shape of the kernel that sees the inputs."""
+    if problem.net == "cnn_lstm":
+        raise ValueError(
+            f"got --prior {problem.prior} with --net cnn_lstm, expected inputs that are numbers, "
+            "not tokens: use another prior"
+        )
+    shapes = weight_shapes(net)
+    site = next(name for name in FIRST_KERNELS if name in shapes)
+    return f"net.{site}", shapes[site]

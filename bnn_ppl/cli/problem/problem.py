@@ -1,0 +1,176 @@
+"""Data, model and posterior, as given on the command line."""
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bnn_ppl.runtime.machines.devices import MatmulPrecision
+
+Net = Literal[
+    "mlp",
+    "lenet",
+    "lenet5",
+    "lenet_caffe",
+    "lenet_small",
+    "alexnet",
+    "vgg16",
+    "resnet20",
+    "resnet18",
+    "resnet50",
+    "preresnet20",
+    "wide_resnet",
+    "cnn_lstm",
+    "competition_alexnet",
+    "competition_lenet",
+    "competition_cnn",
+]
+
+
+class Problem(NamedTuple):
+    """Data and model.
+
+    Attributes
+    ----------
+    data
+        Data set: a table (yacht and energy ship with the package), images (digits, mnist,
+        cifar10), imdb; tfds:NAME from tensorflow-datasets; or your own: a .csv file (y is the last
+        column) or .npz file, a folder of images, train/CLASS/* and test/CLASS/*, or a folder with
+        x.npy and y.npy (or x.zarr and y.zarr), whose rows stay on disk.
+    split
+        Number of a published split into training and test rows (UCI), or "seed-3" or "fold-3" for
+        other splits, or "gap-3" to test on the middle third by column 3. For digits and your own
+        files and folders it is a seed.
+    subset
+        Use only the first training rows of images and texts; 160 of mnist ship with the package.
+    target
+        The column of a .csv file that is y, by name or number; several with commas between them,
+        as in height,weight, make a regression of several outputs.
+    classes
+        Whether y in your own file is a class number; text and True/False always are.
+    impute
+        Fill empty cells of a .csv file: by the mean of the training rows, or the most frequent
+        category. By default they are refused.
+    image_size
+        Scale the images of a folder, or of tfds:NAME, so that the shorter side has this many
+        pixels, and crop the central square.
+    only_classes
+        Train and test on these classes only, renumbered in this order.
+    label_noise
+        Fraction of the training labels replaced by random classes, the same in each run (including
+        held-out rows; test rows keep their labels).
+    data_dir
+        Folder with more data sets; by default the environment variable BNN_PPL_DATA.
+    net
+        Network: "mlp" takes rows of any shape, "cnn_lstm" token sequences, the others images.
+    hidden
+        Width of each hidden layer of the mlp.
+    width
+        Channels of the first stage of resnet18 and vgg16 (by default 64), the others in proportion.
+    norm
+        Normalisation of the residual networks and vgg16: "filter_response" (of each image by
+        itself; the default, except for vgg16, which has none) or "batch", for methods that train
+        on minibatches.
+    prior
+        Prior family of the weights. Two treat the first layer differently: "empcov" gives it the
+        covariance of the training inputs, "sum_filter" filters whose weights sum to about 0.
+    prior_scale
+        Scale of the prior: for fan_in the gain (standard deviation times the square root of the
+        fan-in); for mixture the standard deviation of the wider component, which has weight 3/4 and
+        is 200 times as wide as the other; for even_mixture that of the wider of two equally likely
+        components, the other half as wide (0.158 gives the variances 1/40 and 1/160 of Izmailov et
+        al., 2021); for hierarchical the standard deviation at the mean
+        precision; for horseshoe the median scale of a tensor; otherwise the standard deviation. By
+        default for fan_in and normal the scale that maximises the Laplace evidence of the training
+        rows, if rows times weights are at most 5e9; otherwise 1.414.
+    prior_power
+        Power of generalised_normal, with density exp(-|w / s|^power): 2 is normal and 1 Laplace; by
+        default 1.5.
+    bayesian
+        Weights that are random, by names or patterns such as "layers.1.*"; by default all.
+    weights
+        Trained weights to start from, or to keep: a .safetensors file, an orbax checkpoint, or the
+        folder of a run of the same network (the last draw of its first chain).
+    new
+        Names or patterns of weights that are not loaded from --weights but initialised, such as
+        "output.*" where the classes are different ones.
+    others
+        What to do with the weights that --bayesian does not name: "point" trains them together with
+        all others, before the run and under the same prior, and then holds them fixed; "fixed"
+        keeps the values from --weights.
+    noise
+        Noise of a regression: "learnt", "heteroscedastic", or a known standard deviation in units
+        of the standardised y.
+    covariance
+        Noise covariance of several outputs: "diagonal", or "full" with learnt correlations.
+    held_out
+        Fraction of the training rows held out of training. Commands then score these rows in place
+        of the test rows, so that settings can be chosen without the test rows. Descent stops early
+        on them, which flatters its scores there; no method sees the rows held out by --folds.
+        Inputs and y are still standardised by all training rows.
+    held_out_seed
+        Seed for choosing the rows held out by --held-out or --folds; None takes the last rows (for
+        --folds, rows in their order).
+    folds
+        Number of folds of the training rows (cross-validation), of which --fold is held out. With
+        --held-out, the held-out rows are taken from the other folds.
+    fold
+        The fold that is held out, from 0.
+    temperature
+        Temperature of the posterior; 1 is the Bayes posterior.
+    tempered
+        Which log density the temperature divides: that of the whole posterior, or the likelihood
+        alone.
+    microbatch
+        Rows per chunk of the likelihood, to save memory; by default as many as fit.
+    float64
+        Compute in double precision.
+    matmul_precision
+        Precision of float32 matrix products and convolutions on accelerators: "highest" is float32;
+        "tensorfloat32" and "bfloat16" are faster, but too coarse for HMC's energies on large
+        networks.
+    """
+
+    data: str = "yacht"
+    split: int | str = 0
+    subset: int | None = None
+    target: int | str | None = None
+    classes: bool | None = None
+    impute: bool = False
+    image_size: int | None = None
+    only_classes: tuple[int, ...] | None = None
+    label_noise: float = 0.0
+    data_dir: Path | None = None
+    net: Net = "mlp"
+    hidden: tuple[int, ...] = (50,)
+    width: int | None = None
+    norm: Literal["filter_response", "batch"] | None = None
+    prior: Literal[
+        "fan_in",
+        "normal",
+        "laplace",
+        "logistic",
+        "student_t",
+        "generalised_normal",
+        "mixture",
+        "even_mixture",
+        "hierarchical",
+        "horseshoe",
+        "empcov",
+        "sum_filter",
+    ] = "fan_in"
+    prior_scale: float | None = None
+    prior_power: float | None = None
+    bayesian: tuple[str, ...] | None = None
+    weights: Path | None = None
+    new: tuple[str, ...] | None = None
+    others: Literal["fixed", "point"] = "point"
+    noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
+    covariance: Literal["diagonal", "full"] = "diagonal"
+    held_out: float = 0.0
+    held_out_seed: int | None = 0
+    folds: int | None = None
+    fold: int = 0
+    temperature: float = 1.0
+    tempered: Literal["posterior", "likelihood"] = "posterior"
+    microbatch: int | None = None
+    float64: bool = False
+    matmul_precision: MatmulPrecision = "highest"

@@ -1,0 +1,101 @@
+"""The rows that a problem names: to train on, held out, to score; in memory or on disk."""
+
+import warnings
+from typing import Any, Literal
+
+import bnn_ppl as bnn
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.data.splits import fold_of_rows, held_out_rows
+from bnn_ppl.data.tables.reading import streamed_files
+from bnn_ppl.studies.label_noise import with_label_noise
+
+Scored = Literal["held-out", "test"]  # rows
+# Options for rows in memory.
+_OF_MEMORY = "subset target impute image_size only_classes label_noise held_out folds fold"
+
+
+def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> Any:
+    """Load the data set that the problem names."""
+    if streamed_files(problem.data) is not None:
+        _refuse_for_stream(problem)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
+        data = bnn.data.load(
+            problem.data,
+            split=problem.split,
+            subset=problem.subset,
+            data_dir=problem.data_dir,
+            target=problem.target,
+            classes=problem.classes,
+            impute=problem.impute,
+            encoding=encoding,
+            image_size=problem.image_size,
+            only_classes=problem.only_classes,
+        )
+    if not problem.label_noise:
+        return data
+    if data.num_classes is None:
+        raise ValueError(f"got --label-noise for {problem.data}, expected classes: drop it")
+    y = with_label_noise(data.train.y, problem.label_noise, data.num_classes)
+    return data._replace(train=data.train._replace(y=y))
+
+
+def training_rows(problem: "Problem", data: Any) -> tuple[Any, Any]:
+    """Rows to train on, and those that a method may stop early on."""
+    return _parts(problem, data)[:2]
+
+
+def num_training(data: Any) -> int:
+    """Count the training rows, those held out among them."""
+    return len(data.train.y) if data.stream is None else data.stream.num_rows
+
+
+def rows_held_out(problem: "Problem", data: Any) -> Any | None:
+    """Rows of the training part that are held out to be scored; None if there are none."""
+    return _parts(problem, data)[2]
+
+
+def scored(problem: "Problem", data: Any, on: Scored | None = None) -> tuple[Any, str]:
+    """Give the data with the rows to score in the place of the test rows, and what these are.
+
+    By default the rows held out, if there are any.
+    """
+    held_out = rows_held_out(problem, data)
+    if on == "held-out" and held_out is None:
+        raise ValueError(
+            "got --on held-out for a run that has trained on all training rows, expected one that "
+            "holds some out: run it with --held-out 0.2, or leave --on out"
+        )
+    if on == "test" or held_out is None:
+        return data, "test"
+    return data._replace(test=held_out), "held-out"
+
+
+def _parts(problem: "Problem", data: Any) -> tuple[Any, Any, Any | None]:
+    """Rows to train on, to stop early on, and to score, if any of them are held out."""
+    if data.stream is not None:
+        return data.stream, _taken(data.train, slice(0)), None
+    kept, scored = data.train, None
+    if problem.folds is not None:
+        rows = fold_of_rows(len(kept.y), problem.folds, problem.fold, problem.held_out_seed)
+        kept, scored = (_taken(data.train, part) for part in rows)
+    elif problem.fold:
+        raise ValueError(f"got --fold {problem.fold} without --folds, expected both, or neither")
+    rows = held_out_rows(len(kept.y), problem.held_out, problem.held_out_seed)
+    if not len(rows[1]):
+        return kept, _taken(kept, rows[1]), scored
+    kept, stopping = (_taken(kept, part) for part in rows)
+    return kept, stopping, stopping if scored is None else scored
+
+
+def _taken(rows: Any, chosen: Any) -> Any:
+    return bnn.data.Data(*(leaf[chosen] for leaf in rows))
+
+
+def _refuse_for_stream(problem: "Problem") -> None:
+    """Refuse options that choose or change rows in memory, for rows that stay on disk."""
+    given = [name for name in _OF_MEMORY.split() if getattr(problem, name) not in (None, False, 0)]
+    if given:
+        raise ValueError(
+            f"got --{given[0].replace('_', '-')} for {problem.data}, whose rows stay on disk, "
+            "expected them as they are: drop it, or prepare the files so"
+        )

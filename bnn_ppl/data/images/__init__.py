@@ -1,0 +1,1 @@
+"""Images: sets that are published, and folders of files."""

@@ -1,0 +1,1 @@
+"""Rows read as they are needed."""

@@ -1,0 +1,130 @@
+"""A folder of rows that need not fit in memory, as a data set: test rows in memory, others not."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bnn_ppl.data.images.images import with_channel
+from bnn_ppl.data.splits import split_number
+from bnn_ppl.data.standardise import UNCHANGED, MeanScale, standardise
+from bnn_ppl.data.streams.moments import merged, moments, parts_of, refuse_nonfinite
+from bnn_ppl.data.streams.permutation import permuted
+from bnn_ppl.data.streams.streams import Stream, left_out, stream
+from bnn_ppl.data.tables.reading import Data, DataSet, streamed_files
+
+_TEST_SHARE, _MOST_TEST = 0.1, 10_000
+
+
+class Looked(NamedTuple):
+    """What one pass over the training rows finds.
+
+    Attributes
+    ----------
+    x
+        Mean and scale per column, or per channel of images.
+    y
+        Of regression, per output; 0 and 1 for classes.
+    num_classes
+        None for regression.
+    """
+
+    x: MeanScale
+    y: MeanScale
+    num_classes: int | None
+
+
+def streamed_folder(
+    name: str, split: int | str, dtype: np.dtype, classes: bool | None = None
+) -> DataSet:
+    """Load a folder with x.npy and y.npy, or x.zarr and y.zarr, of which the training rows stay.
+
+    A tenth of the rows, at most 10,000, are test rows, drawn without replacement by the seed
+    `split`, and are in memory. One pass over the others finds what standardises all, and how many
+    classes there are: y of whole numbers are classes, unless `classes` is False.
+
+    Returns
+    -------
+    DataSet
+        ``stream`` has the training rows, ``train`` at most 1,024 of them.
+
+    Raises
+    ------
+    ValueError
+        If there is no such split, there are fewer than 2 rows, a value is not finite, or a class is
+        below 0.
+    """
+    files = streamed_files(name)
+    assert files is not None
+    rows = stream(*map(_opened, files))
+    if rows.num_rows < 2:
+        raise ValueError(f"{name}: got {rows.num_rows} row, expected 2 or more to split")
+    seed = split_number(name, split, 2**32 - 1)
+    num_test = min(max(1, round(_TEST_SHARE * rows.num_rows)), _MOST_TEST)
+    test = np.sort(permuted(np.arange(num_test), rows.num_rows, (seed,)))
+    y = _in_form(*rows.examples)[1]
+    looked = _looked(rows, test, y.dtype.kind in "iub" if classes is None else classes)
+    convert = partial(_prepared, looked, dtype)
+    train = left_out(rows, test, convert)
+    mean, scale = (each if each.ndim else float(each) for each in looked.y)
+    return DataSet(
+        Data(*train.examples),
+        Data(*convert(*rows.read(test))),
+        mean,
+        scale,
+        *looked.x,
+        looked.num_classes,
+        name,
+        str(Path(name)),
+        stream=train,
+    )
+
+
+def _opened(path: Path) -> Any:
+    if path.suffix == ".npy":
+        return path
+    import zarr
+
+    return zarr.open_array(path, mode="r")
+
+
+def _in_form(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give tables (rows, columns) or images with channels, and y of a single output as numbers."""
+    if x.ndim not in (2, 3, 4):
+        expected = "(columns,), (height, width) or (height, width, channels)"
+        raise ValueError(f"got x with rows of {x.shape[1:]}, expected {expected}: reshape it")
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    return with_channel(x) if x.ndim == 3 else x, y
+
+
+def _prepared(looked: Looked, dtype: np.dtype, x: np.ndarray, y: np.ndarray) -> tuple:
+    x, y = _in_form(x, y)
+    if looked.num_classes is not None:
+        return standardise(x, looked.x, dtype), y.astype(np.int32)
+    return standardise(x, looked.x, dtype), standardise(y, looked.y, dtype)
+
+
+def _looked(rows: Stream, test: np.ndarray, of_classes: bool) -> Looked:
+    """Look at the training rows, part by part."""
+    of_x, of_y, ends = None, None, (0, 0)
+    for numbers in parts_of(rows):
+        numbers = numbers[~np.isin(numbers, test)]
+        if not len(numbers):
+            continue
+        x, y = _in_form(*rows.read(numbers))
+        for part, values in (("x", x), ("y", y)):
+            refuse_nonfinite(part, values, numbers)
+        of_x = merged(of_x, moments(x.reshape(-1, x.shape[-1])))
+        of_y = merged(of_y, moments(y))
+        ends = min(ends[0], y.min()), max(ends[1], y.max())
+    assert of_x is not None and of_y is not None
+    if not of_classes:
+        return Looked(of_x.mean_scale(), of_y.mean_scale(), None)
+    y = _in_form(*rows.examples)[1]
+    if ends[0] < 0 or y.ndim > 1 or (y % 1).any():
+        raise ValueError(
+            f"got y of {y.dtype} from {ends[0]:g}, {y[0].size} a row, expected a class 0, 1, 2, "
+            "...: renumber them, or say classes=False"
+        )
+    return Looked(of_x.mean_scale(), UNCHANGED, int(ends[1]) + 1)

@@ -1,0 +1,1 @@
+"""Tables: files read, columns encoded, new rows prepared alike."""

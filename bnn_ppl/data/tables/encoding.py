@@ -1,0 +1,324 @@
+"""Columns of a table as numbers: truth values as 0 and 1, categories one-hot, empty cells filled.
+
+An `Encoding` is a record of how that was done for one table, so that other rows of the same columns
+become the same numbers. It can be kept as JSON.
+"""
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from bnn_ppl.data.tables.reading import require
+
+_MOST_CATEGORIES = 50
+_NUMBER_WITH_COMMAS = re.compile(r"[+-]?\d+(,\d+)+(\.\d+)?")
+_TRUTH = {"false": 0.0, "0": 0.0, "true": 1.0, "1": 1.0}
+_TRUTH_NAMES = ("False", "True")
+_EMPTY = ("", "nan", "na", "n/a", "null", "<na>")
+
+
+class Column(NamedTuple):
+    """How one column becomes numbers.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the header, or its number from 0 where there is no header.
+    kind : str
+        "number"; "boolean", as 0 and 1; or "category", as one column of 0 and 1 for each category.
+    categories : tuple of str
+        Of a category, in the order of their columns, which is alphabetical.
+    fill : float, str or None
+        What empty cells are taken for: a number (0 or 1 for a boolean), or a category; None refuses
+        them.
+    """
+
+    name: str
+    kind: Literal["number", "boolean", "category"]
+    categories: tuple[str, ...] = ()
+    fill: float | str | None = None
+
+
+class Encoding(NamedTuple):
+    """How the columns of a table become x and y.
+
+    Attributes
+    ----------
+    inputs : tuple of Column
+        In the order of the columns of x. None for an ``.npz`` file, whose x are numbers.
+    target : Column
+        That of y. Categories and booleans are class numbers.
+    left_out : tuple of str
+        Columns that are not used.
+    more_targets : tuple of Column
+        Where y has several outputs, the columns after `target`; all are numbers.
+    """
+
+    inputs: tuple[Column, ...]
+    target: Column
+    left_out: tuple[str, ...] = ()
+    more_targets: tuple[Column, ...] = ()
+
+    @property
+    def targets(self) -> tuple[Column, ...]:
+        """Columns of y."""
+        return self.target, *self.more_targets
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes, by their numbers; None if y is of numbers."""
+        return _TRUTH_NAMES if self.target.kind == "boolean" else self.target.categories or None
+
+
+def encode(
+    frame: Mapping[str, Sequence[Any]],
+    encoding: Encoding,
+    *,
+    source: str = "inputs",
+    place: Callable[[int], str] = "row {}".format,
+) -> np.ndarray:
+    """Encode rows of the columns that an encoding names.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame or dict of sequences
+        Columns by name, in any order; others are ignored, the target among them. Cells are numbers,
+        truth values or text.
+    encoding : Encoding
+        As recorded, for example ``data.load("mine.csv").encoding``.
+    source : str
+        What messages call the rows, such as the path of their file.
+    place : callable
+        Gives the words for a row, by its number from 0, in messages.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (rows, columns), in the units of the table: not standardised. Double precision.
+
+    Warns
+    -----
+    UserWarning
+        If empty cells are filled: in how many rows, and with what.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing, or a cell is no finite number, none of the recorded categories, or
+        empty without a recorded fill.
+
+    Examples
+    --------
+    >>> from bnn_ppl.data.tables.encoding import Column, Encoding, encode
+    >>> colour = Column("colour", "category", ("blue", "red"))
+    >>> encoding = Encoding((Column("size", "number"), colour), Column("y", "number"))
+    >>> encode({"colour": ["red", "blue"], "size": [1.5, 2]}, encoding)
+    array([[1.5, 0. , 1. ],
+           [2. , 1. , 0. ]])
+    """
+    found = encoded(frame, encoding, source=source, place=place)
+    changed = fills_in_words(frame, encoding)
+    if changed:
+        warnings.warn(f"{source}: {changed}", stacklevel=2)
+    return found
+
+
+def encoded(
+    frame: Mapping[str, Sequence[Any]],
+    encoding: Encoding,
+    *,
+    source: str,
+    place: Callable[[int], str] = "row {}".format,
+) -> np.ndarray:
+    """Encode rows as `encode` does, without a warning."""
+    names = {str(name).strip(): name for name in frame.keys()}  # noqa: SIM118 (DataFrames too)
+    missing = [column.name for column in encoding.inputs if column.name not in names]
+    got = f"columns {', '.join(names)}"
+    expected = f"{', '.join(missing)} too, as in the data of the run"
+    require(source, not missing, got, expected, "add what is missing")
+    parts = []
+    for column in encoding.inputs:
+        values = _values(frame[names[column.name]], column, source, place)
+        if column.kind == "category":
+            parts.append(np.equal.outer(values, np.arange(len(column.categories))).astype(float))
+        else:
+            parts.append(values[:, None])
+    return np.concatenate(parts, axis=1)
+
+
+def encoded_target(
+    cells: Sequence[Sequence[Any]], encoding: Encoding, source: str, place: Callable[[int], str]
+) -> np.ndarray:
+    """Encode the columns of y: its numbers, or class numbers; (rows,), or (rows, outputs)."""
+    pairs = zip(cells, encoding.targets, strict=True)
+    each = [_values(own, column, source, place, may_be_empty=False) for own, column in pairs]
+    return each[0] if len(each) == 1 else np.stack(each, axis=1)
+
+
+def column_of(name: str, cells: Sequence[str], source: str) -> Column:
+    """Tell what a column holds; one in which any cell is a number holds numbers.
+
+    Raises
+    ------
+    ValueError
+        If there are too many different texts for categories.
+    """
+    present = _present(cells)
+    if not present or any(number_in(cell) is not None for cell in present):
+        return Column(name, "number")
+    if all(cell.lower() in _TRUTH for cell in present):
+        return Column(name, "boolean")
+    require(
+        source,
+        not all(_NUMBER_WITH_COMMAS.fullmatch(cell) for cell in present),
+        f"{present[0]!r} in the column {name!r}",
+        "numbers with a decimal point and no commas, or categories",
+        "write 4.2 for 4,2, and 4200 for 4,200",
+    )
+    categories = tuple(sorted(set(present)))
+    got = f"{len(categories)} different texts, as {present[0]!r}, in the column {name!r}"
+    expected = f"numbers, or at most {_MOST_CATEGORIES} categories"
+    advice = "remove the column, or make numbers of it (of dates, say, days since the first)"
+    require(source, len(categories) <= _MOST_CATEGORIES, got, expected, advice)
+    return Column(name, "category", categories)
+
+
+def filled(column: Column, cells: Sequence[str], source: str) -> Column:
+    """Say what empty cells are taken for: the mean of these numbers, or the most frequent value."""
+    present = _present(cells)
+    got = f"only empty cells of the column {column.name!r} to train on"
+    require(source, present, got, "values to fill others with", "remove the column")
+    if column.kind == "category":
+        return column._replace(fill=max(column.categories, key=present.count))
+    mean = _values(present, column, source, lambda row: "a row").mean()
+    return column._replace(fill=float(mean if column.kind == "number" else mean >= 0.5))
+
+
+def in_words(encoding: Encoding) -> str:
+    """Say in one line what became of columns that are not numbers as they are; "" if all are."""
+    parts = []
+    for column in encoding.inputs:
+        if column.kind == "boolean":
+            parts.append(f"{column.name} as 0 and 1")
+        elif column.kind == "category":
+            parts.append(f"{column.name} one-hot ({_listed(column.categories)})")
+    target = encoding.target
+    if encoding.class_names:
+        classes = [f"{number} {label}" for number, label in enumerate(encoding.class_names)]
+        parts.append(f"{target.name} as classes ({_listed(classes)})")
+    if encoding.left_out:
+        parts.append(f"without column {', '.join(map(repr, encoding.left_out))}, a row index")
+    if any(column.fill is not None for column in encoding.inputs):
+        parts.append("empty cells filled by the mean or the most frequent category")
+    return "; ".join(parts)
+
+
+def fills_in_words(frame: Mapping[str, Sequence[Any]], encoding: Encoding) -> str:
+    """Say in one line how many rows have empty cells and what fills them; "" if none has."""
+    cells = {str(name).strip(): frame[name] for name in frame.keys()}  # noqa: SIM118 (DataFrames)
+    filling = [column for column in encoding.inputs if column.fill is not None]
+    empty = {column: [is_empty(cell) for cell in cells[column.name]] for column in filling}
+    parts = [
+        f"{column.name} with {_fill_in_words(column)}" for column in filling if any(empty[column])
+    ]
+    rows = list(map(any, zip(*empty.values(), strict=True)))
+    if not any(rows):
+        return ""
+    return f"{sum(rows)} of {len(rows)} rows have empty cells, filled: {_listed(parts)}"
+
+
+def _fill_in_words(column: Column) -> str:
+    if column.kind == "number":
+        return f"the training mean {column.fill:.4g}"
+    value = bool(column.fill) if column.kind == "boolean" else column.fill
+    return f"the most frequent training value {value!r}"
+
+
+def to_json(encoding: Encoding) -> dict[str, Any]:
+    """Give the record as JSON holds it."""
+    record: dict[str, Any] = {
+        "inputs": [column._asdict() for column in encoding.inputs],
+        "target": encoding.target._asdict(),
+        "left_out": list(encoding.left_out),
+    }
+    more = [column._asdict() for column in encoding.more_targets]
+    return record | ({"more_targets": more} if more else {})
+
+
+def from_json(record: Mapping[str, Any]) -> Encoding:
+    """Read what `to_json` gave."""
+
+    def columns(given: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+        return tuple(Column(**{**own, "categories": tuple(own["categories"])}) for own in given)
+
+    target, *more = columns([record["target"], *record.get("more_targets", ())])
+    return Encoding(columns(record["inputs"]), target, tuple(record["left_out"]), tuple(more))
+
+
+def _values(
+    cells: Sequence[Any],
+    column: Column,
+    source: str,
+    place: Callable[[int], str],
+    may_be_empty: bool = True,
+) -> np.ndarray:
+    """Give a number for each cell; of a category its place among the categories."""
+    numbers: dict[str, float] | None = None
+    expected = "a finite number"
+    if column.kind == "boolean":
+        numbers, expected = {}, "True or False"
+    elif column.kind == "category":
+        numbers = {category: float(k) for k, category in enumerate(column.categories)}
+        expected = f"one of {_listed(column.categories, 10)}"
+    fill = column.fill
+    filling = numbers[fill] if isinstance(fill, str) and numbers is not None else fill
+
+    def value(row: int, cell: str) -> float:
+        if column.kind == "boolean":
+            found = _TRUTH.get(cell.lower().removesuffix(".0"))
+        else:
+            found = number_in(cell) if numbers is None else numbers.get(cell)
+        if found is not None and math.isfinite(found):
+            return found
+        empty = is_empty(cell)
+        if empty and filling is not None:
+            return float(filling)
+        do = "correct the cell or remove the line"
+        if empty and may_be_empty:
+            do = "correct the cell, remove the line, or fill what is empty: --impute (impute=True)"
+        got = f"{cell!r} in {place(row)}, column {column.name!r}"
+        require(source, False, got, expected, do)
+        raise AssertionError
+
+    return np.array([value(row, _text(cell)) for row, cell in enumerate(cells)], np.float64)
+
+
+def _present(cells: Sequence[str]) -> list[str]:
+    return [_text(cell) for cell in cells if not is_empty(cell)]
+
+
+def is_empty(cell: Any) -> bool:
+    """Whether a cell says that there is no value."""
+    return _text(cell).lower() in _EMPTY
+
+
+def number_in(cell: str) -> float | None:
+    """Give the number that a cell holds; None if it holds something else, such as 10_20."""
+    try:
+        return None if "_" in cell else float(cell)
+    except ValueError:
+        return None
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, float | np.floating) and float(cell).is_integer():
+        return str(int(cell))  # a category that pandas has read as a number
+    return "" if cell is None else str(cell).strip()
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (f", ... {len(names)} in all" if len(names) > most else "")

@@ -1,0 +1,255 @@
+"""Rows to predict, read from a file: with the columns or the shape of the training rows."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bnn_ppl.data.images.images import with_channel
+from bnn_ppl.data.standardise import MeanScale, standardise
+from bnn_ppl.data.tables.choice import numbered_anew
+from bnn_ppl.data.tables.encoding import (
+    Column,
+    Encoding,
+    encoded,
+    encoded_target,
+    fills_in_words,
+    is_empty,
+)
+from bnn_ppl.data.tables.reading import DataSet, arrays_in, read_npz, require, unreadable
+from bnn_ppl.data.tables.user_files import INDEX, numbered, read_table
+
+_KINDS = ".csv, .parquet or .npz"
+
+
+class NewRows(NamedTuple):
+    """Rows to predict, prepared like the training rows.
+
+    Attributes
+    ----------
+    x : numpy.ndarray
+        Inputs, standardised, shape (rows, ...).
+    y : numpy.ndarray or None
+        Standardised targets or class numbers, if the file has them.
+    fills : str
+        How many rows had empty cells and what fills them, in one line; "" if none had.
+    """
+
+    x: np.ndarray
+    y: np.ndarray | None
+    fills: str = ""
+
+
+class _Table(NamedTuple):
+    """Names of columns, their cells, and the words for a row in messages."""
+
+    names: list[str]
+    columns: list[Any]
+    place: Callable[[int], str]
+
+
+def read_new_rows(path: Path, like: DataSet) -> NewRows:
+    """Read rows to predict from a ``.csv``, ``.parquet`` or ``.npz`` file, and standardise them.
+
+    A table has the columns of the training table, by name in any order, encoded in the same way.
+    Where that had no names, or was no table of the user's, it has as many columns in the same
+    order. The column of y may be there: under its name, or where it was in training, last if the
+    model was not trained on a table of the user's. An ``.npz`` file holds an array x and may hold
+    y.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    like : DataSet
+        The data that the model was trained on, from :func:`bnn_ppl.data.load`.
+
+    Raises
+    ------
+    ValueError
+        If the columns or the shape are not those of the training rows, or a value is missing or
+        not a number or category of theirs.
+    FileNotFoundError
+        If there is no such file.
+    ImportError
+        If a ``.parquet`` file is given and no reader of such files is installed.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"got {str(path)!r}, expected a file that exists; correct the path")
+    kind = path.suffix.lower()
+    known = kind in (".csv", ".parquet", ".npz")
+    require(path, known, f"a file {kind or path.name}", _KINDS, "convert it")
+    if kind == ".npz":
+        return _prepared(path, *_arrays(path, like), "", like)
+    table = _csv(path) if kind == ".csv" else _parquet(path)
+    return _prepared(path, *_from_table(path, table, like), like)
+
+
+def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
+    """Prepare rows to predict as :func:`read_new_rows` does: arrays or lists, or a data frame.
+
+    Where the model was trained on a table of the user's, an array has its columns, in its order. A
+    data frame may have those of y, unless y is given.
+    """
+    columns = like.encoding.inputs if like.encoding is not None else ()
+    if hasattr(x, "columns") or columns:
+        table = _of_frame(x) if hasattr(x, "columns") else _of_array(x, columns)
+        found, y_of_table, fills = _from_table("x", table, like)
+        y = y_of_table if y is None else y
+    else:
+        found, fills = np.asarray(x), ""
+        _check_numbers("x", "x", found)
+        found = with_channel(found) if found.ndim == 3 else found
+    if y is not None:
+        y = numbered("y", np.asarray(y), like.encoding, "y")
+        require("y", len(y) == len(found), f"{len(y)} rows", f"{len(found)} as of x", "correct one")
+    return _prepared("x", found, y, fills, like)
+
+
+def _prepared(
+    source: Path | str, x: np.ndarray, y: np.ndarray | None, fills: str, like: DataSet
+) -> NewRows:
+    shape, expected = x.shape[1:], like.train.x.shape[1:]
+    message = f"{expected} as in training", "change the shape"
+    require(source, shape == expected, f"rows of shape {shape}", *message)
+    x = standardise(x, MeanScale(like.x_mean, like.x_scale), like.train.x.dtype)
+    return NewRows(x, None if y is None else _targets(source, y, like), fills)
+
+
+# --- tables
+
+
+def _from_table(
+    path: Path | str, table: _Table, like: DataSet
+) -> tuple[np.ndarray, np.ndarray | None, str]:
+    """Take x, and y if it is there, from a table; say what fills empty cells of x."""
+    require(path, table.columns and len(table.columns[0]), "no rows", "at least one", "fill it")
+    encoding = _numbers(math.prod(like.train.x.shape[1:]), like.encoding)
+    columns = [*encoding.inputs, *encoding.targets]
+    without_names = {column.name for column in columns} == set(map(str, range(len(columns))))
+    if without_names and not {column.name for column in encoding.inputs} <= set(table.names):
+        table = _by_number(path, table, encoding)
+    repeated = {name for name in table.names if table.names.count(name) > 1}
+    got = f"several columns {', '.join(repeated)}"
+    require(path, not repeated, got, "a name each", "rename one")
+    _check_names(path, table, encoding)
+    cells = dict(zip(table.names, table.columns, strict=True))
+    source = str(path)
+    x = encoded(cells, encoding, source=source, place=table.place)
+    named = [cells[column.name] for column in encoding.targets if column.name in cells]
+    found = [own for own in named if any(not is_empty(cell) for cell in own)]
+    complete = len(found) == len(encoding.targets)
+    y = encoded_target(found, encoding, source, table.place) if complete else None
+    return x.reshape(-1, *like.train.x.shape[1:]), y, fills_in_words(cells, encoding)
+
+
+def _csv(path: Path) -> _Table:
+    names, columns, lines = read_table(path, least_columns=1)
+    return _Table(names, columns, lambda row: f"line {lines[row]}")
+
+
+def _parquet(path: Path) -> _Table:
+    import pandas
+
+    try:
+        frame = pandas.read_parquet(path)
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: got a .parquet file without a reader of such files, expected pyarrow: pip "
+            "install pyarrow, or write the rows as .csv"
+        ) from error
+    except (ValueError, OSError) as error:
+        raise unreadable(path, error) from error
+    return _of_frame(frame)
+
+
+def _of_frame(frame: Any) -> _Table:
+    columns = [list(column) for _, column in frame.items()]
+    return _Table([str(name).strip() for name in frame], columns, "row {} (from 0)".format)
+
+
+def _of_array(x: Any, columns: tuple[Column, ...]) -> _Table:
+    cells, names = np.asarray(x, object), [column.name for column in columns]
+    expected = f"rows of {len(names)} columns, {', '.join(names)}, or a data frame with them"
+    right = cells.ndim == 2 and cells.shape[1] == len(names)
+    require("x", right, f"shape {cells.shape}", expected, "change it")
+    return _Table(names, list(cells.T), "row {} (from 0)".format)
+
+
+def _numbers(num_inputs: int, encoding: Encoding | None) -> Encoding:
+    """Give the encoding of a table, or describe one of numbers without names, y last."""
+    if encoding is not None and encoding.inputs:
+        return encoding
+    *inputs, target = (Column(str(number), "number") for number in range(num_inputs + 1))
+    if encoding is not None:
+        target = encoding.target._replace(name=target.name)
+    return Encoding(tuple(inputs), target)
+
+
+def _by_number(path: Path | str, table: _Table, encoding: Encoding) -> _Table:
+    """Give columns the numbers that they had in training, with y or without."""
+    names = [column.name for column in encoding.inputs]
+    got, expected = f"{len(table.names)} columns", f"{len(names)} as in training, or also y"
+    targets = [column.name for column in encoding.targets]
+    right = len(table.names) in (len(names), len(names) + len(targets))
+    require(path, right, got, expected, "give the same columns")
+    if len(table.names) > len(names):
+        names = sorted([*names, *targets], key=int)
+    return table._replace(names=names)
+
+
+def _check_names(path: Path | str, table: _Table, encoding: Encoding) -> None:
+    """Refuse a table that lacks a column that was trained on, or has others."""
+    inputs = [column.name for column in encoding.inputs]
+    targets = [column.name for column in encoding.targets]
+    known = {*inputs, *targets, *encoding.left_out}
+    others = [name for name in table.names if name not in known and not INDEX.fullmatch(name)]
+    missing = [name for name in inputs if name not in table.names]
+    lists = {"without": missing, "with unknown": others}
+    wrong = [f"{what} {', '.join(found)}" for what, found in lists.items() if found]
+    expected = f"the columns {', '.join(inputs)}, as in training (with {', '.join(targets)} or "
+    got = f"a table {' and '.join(wrong)}"
+    require(path, not wrong, got, expected + "not)", "rename or drop columns")
+
+
+# --- arrays
+
+
+def _arrays(path: Path, like: DataSet) -> tuple[np.ndarray, np.ndarray | None]:
+    found = [name for name in ("x", "y") if name in arrays_in(path)]
+    require(path, "x" in found, f"arrays {arrays_in(path)}", "an array x", "rename it")
+    x, *y = read_npz(path, *found)
+    _check_numbers(path, "x", x)
+    lengths = f"{len(x)} rows in x and {[len(own) for own in y]} in y"
+    require(path, all(len(own) == len(x) for own in y), lengths, "as many", "correct one")
+    targets = numbered(path, y[0], like.encoding, "y") if y else None
+    return with_channel(x) if x.ndim == 3 else x, targets
+
+
+def _check_numbers(path: Path | str, name: str, values: np.ndarray) -> None:
+    numbers = values.dtype.kind in "biuf" and values.ndim > 0
+    require(path, numbers, f"{name} of {values.dtype}", "numbers", "convert it")
+    require(path, len(values), f"no rows in {name}", "at least one", "fill it")
+    wrong = np.argwhere(~np.isfinite(values))
+    if len(wrong):
+        got = f"{values[tuple(wrong[0])]} in row {wrong[0][0]} (from 0) of {name}"
+        require(path, False, got, "finite numbers", "correct it or remove the row")
+
+
+def _targets(path: Path | str, y: np.ndarray, like: DataSet) -> np.ndarray:
+    """Prepare y like that of the training rows; refuse classes that the model does not know."""
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    shape = (len(y), *like.train.y.shape[1:])
+    require(path, y.shape == shape, f"y of shape {y.shape}", f"{shape}", "reshape it")
+    _check_numbers(path, "y", y)
+    if like.num_classes is None:
+        by = MeanScale(np.asarray(like.y_mean), np.asarray(like.y_scale))
+        return standardise(y, by, like.train.y.dtype)
+    classes: Sequence[int] = range(like.num_classes) if like.classes is None else like.classes
+    known = np.isin(y, classes)
+    which = f"0 to {like.num_classes - 1}" if like.classes is None else str(like.classes)
+    expected = f"class numbers {which}, as in training"
+    require(path, known.all(), f"y={y[~known][:1]}", expected, "renumber or leave out these rows")
+    return numbered_anew(y.astype(int), classes).astype(like.train.y.dtype)

@@ -1,0 +1,319 @@
+"""The user's own data: a table in a .csv file, or arrays in an .npz file."""
+
+import csv
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bnn_ppl.data.images.images import with_channel
+from bnn_ppl.data.splits import protocol_of, published_split, split_rows, whole
+from bnn_ppl.data.standardise import by_last_axis, classification, mean_and_scale, regression
+from bnn_ppl.data.tables.encoding import (
+    Column,
+    Encoding,
+    column_of,
+    encoded,
+    encoded_target,
+    filled,
+    number_in,
+)
+from bnn_ppl.data.tables.reading import Data, DataSet, arrays_in, read_npz, require, unreadable
+
+_PARTS = (
+    ("x_train", "y_train", "x_test", "y_test"),
+    ("train_images", "train_labels", "test_images", "test_labels"),  # of MedMNIST
+)
+_OTHER_SEPARATORS = {";": "';'", "\t": "tabs"}
+Target = str | int | Sequence[str | int] | None
+INDEX = re.compile(r"|Unnamed: 0")  # the header that pandas gives an index, written and read
+_LAYOUTS = (
+    "arrays x and y, or x_train, y_train, x_test and y_test, or train_images, train_labels, "
+    "test_images and test_labels"
+)
+
+
+def is_file(name: str) -> bool:
+    """Whether a name given to `load` is a file of the user's."""
+    return Path(name).suffix.lower() in (".csv", ".npz")
+
+
+class _Read(NamedTuple):
+    """What a file holds, as numbers of its own units."""
+
+    train: Data
+    test: Data
+    of_classes: bool
+    encoding: Encoding | None = None
+
+
+def own(
+    name: str,
+    split: int | str,
+    subset: int | None,
+    dtype: np.dtype,
+    target: Target,
+    classes: bool | None,
+    impute: bool,
+    encoding: Encoding | None,
+) -> DataSet:
+    """Load a file, its inputs standardised by its training rows.
+
+    Raises
+    ------
+    ValueError
+        If the file does not have a layout that `load` describes, or has no such split, subset or
+        target.
+    FileNotFoundError
+        If there is no such file.
+    """
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
+    if path.suffix.lower() == ".csv":
+        read = _read_csv(path, name, split, target, impute, encoding)
+    else:
+        _refuse_for_arrays(name, target, impute, encoding)
+        read = _read_npz(path, name, split, encoding)
+    rows = len(read.train.y)
+    rows = rows if subset is None else whole(name, "subset", subset, 1, rows)
+    train, test = Data(read.train.x[:rows], read.train.y[:rows]), read.test
+    x, source = by_last_axis(train.x), str(path.parent)
+    several = read.encoding is not None and read.encoding.more_targets
+    if several and classes:
+        raise ValueError(f"{path}: got several targets with classes, expected one; choose one")
+    if not several and (read.of_classes if classes is None else classes):
+        count = _num_classes(path, train, test)
+        found = classification(train, test, x, count, name, source, dtype)
+    else:
+        found = regression(train, test, x, mean_and_scale(train.y), name, source, dtype)
+    if read.encoding is not None and (found.num_classes is None or read.encoding.more_targets):
+        _refuse_texts_as_numbers(path, read.encoding)
+    return found._replace(encoding=read.encoding)
+
+
+def _refuse_texts_as_numbers(path: Path, encoding: Encoding) -> None:
+    why = "several targets" if encoding.more_targets else "classes=False"
+    for column in encoding.targets:
+        got = f"{why} and a column {column.name!r} that is a {column.kind}"
+        do = "choose target=" if encoding.more_targets else "leave classes= out, or choose target="
+        require(path, column.kind == "number", got, "numbers", do)
+
+
+def _read_csv(
+    path: Path,
+    name: str,
+    split: int | str,
+    target: Target,
+    impute: bool,
+    encoding: Encoding | None,
+) -> _Read:
+    names, columns, lines = read_table(path)
+    at = _targets(path, names, target)
+    index = [0] if INDEX.fullmatch(names[0]) and 0 not in at and len(names) > 1 + len(at) else []
+    used = [column for column in range(len(names)) if column not in (*at, *index)]
+    require(path, used, f"targets {target!r}, all columns", "one more or several", "name fewer")
+    inputs = {names[column]: columns[column] for column in used}
+    repeated = {name for name in names if names.count(name) > 1}
+    got = f"several columns {', '.join(sorted(repeated))}"
+    require(path, len(inputs) == len(used), got, "a name each", "rename one")
+    values = _values_to_split(inputs, split, str(path), len(lines))
+    split_into = partial(split_rows, name, split, values)
+    if encoding is None:
+        found = [column_of(*column, str(path)) for column in inputs.items()]
+        if impute:
+            train, _ = split_into()
+            found = [
+                filled(each, [inputs[each.name][row] for row in train], str(path)) for each in found
+            ]
+        left_out = tuple(names[column] for column in index)
+        first, *more = (column_of(names[each], columns[each], str(path)) for each in at)
+        encoding = Encoding(tuple(found), first, left_out, tuple(more))
+
+    def place(row: int) -> str:
+        return f"line {lines[row]}"
+
+    x = encoded(inputs, encoding, source=str(path), place=place)
+    y = encoded_target([columns[each] for each in at], encoding, str(path), place)
+    train, test = split_into()
+    of_classes = encoding.target.kind != "number"
+    return _Read(Data(x[train], y[train]), Data(x[test], y[test]), of_classes, encoding)
+
+
+def _values_to_split(
+    inputs: dict[str, list[str]], split: Any, source: str, num_rows: int
+) -> np.ndarray:
+    """Give the inputs by whose order a gap is cut, empty cells filled; no columns for other splits.
+
+    They are the same whether or not an encoding is given: so are the training rows.
+    """
+    if protocol_of(split)[0] != "gap":
+        return np.zeros((num_rows, 0))
+    columns = (column_of(name, cells, source) for name, cells in inputs.items())
+    complete = tuple(filled(column, inputs[column.name], source) for column in columns)
+    return encoded(inputs, Encoding(complete, Column("", "number")), source=source)
+
+
+def read_table(path: Path, least_columns: int = 2) -> tuple[list[str], list[list[str]], list[int]]:
+    """Read names of columns (numbers where there is no header), cells by column, line numbers."""
+    lines = _lines(path, least_columns)
+    first = [cell.strip() for cell in lines[0][1]]
+    numbers = [str(column) for column in range(len(first))]
+    by_pandas = first in (numbers, ["", *numbers[:-1]])  # for columns that have no names
+    got, do = f"a first line {','.join(first)}", "write other names, or 0.0,1.0"
+    require(path, first != ["0", "1"], got, "either names or values", do)
+    in_words = all(number_in(cell) is None for cell in first)
+    has_names = in_words or (by_pandas and len(first) > 1)
+    rows = lines[1:] if has_names else lines
+    columns = [[cells[column] for _, cells in rows] for column in range(len(first))]
+    if in_words and rows:
+        got = f"a first line {','.join(first)}, each of which is also a value of its column"
+        known = all(name in cells for name, cells in zip(first, columns, strict=True))
+        require(path, not known, got, "names of the columns", "add a line of names")
+    return first if has_names else numbers, columns, [line for line, _ in rows]
+
+
+# csv, not pandas.read_csv, which fills short rows and loses the line numbers of messages.
+def _lines(path: Path, least_columns: int) -> list[tuple[int, list[str]]]:
+    """Read the numbers and cells of the lines that are not empty; all must have the same length."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            lines = [(reader.line_num, cells) for cells in reader if cells not in ([], [""])]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise unreadable(path, error) from error
+    require(path, lines, "an empty file", "rows of numbers", "fill it")
+    width = len(lines[0][1])
+    other = next((name for mark, name in _OTHER_SEPARATORS.items() if mark in lines[0][1][0]), "")
+    instead = f" in place of {other}, and write numbers with a decimal point" if other else ""
+    enough = width > 1 or (width == least_columns and not other)
+    require(path, enough, "one column", "at least two", f"separate them by commas{instead}")
+    for line, cells in lines:
+        got = f"{len(cells)} cells in line {line}"
+        require(path, len(cells) == width, got, f"{width} as in the first", "correct the line")
+    return lines
+
+
+def _targets(path: Path, columns: list[str], target: Target) -> list[int]:
+    """Give the numbers of the columns of y, in the order named; a text may name several."""
+    if isinstance(target, str) and "," in target and target not in columns:
+        target = [
+            int(name) if re.fullmatch(r"-?\d+", name) and name not in columns else name.strip()
+            for name in target.split(",")
+        ]
+    several = target if isinstance(target, Sequence) and not isinstance(target, str) else [target]
+    require(path, len(several), "no target", "one or more", "leave target= out")
+    found = [_target(path, columns, each) for each in several]
+    require(path, len(set(found)) == len(found), f"target={target!r}", "each once", "drop one")
+    return found
+
+
+def _target(path: Path, columns: list[str], target: str | int | None) -> int:
+    """Index of a column of y."""
+    if target is None:
+        return len(columns) - 1
+    if isinstance(target, int) and -len(columns) <= target < len(columns):
+        return target % len(columns)
+    expected = f"one of the columns {', '.join(columns)}"
+    named_once = columns.count(target) == 1  # type: ignore[arg-type]
+    require(path, named_once, f"target={target!r}", expected, "change target=")
+    return columns.index(target)  # type: ignore[arg-type]
+
+
+def _refuse_for_arrays(name: str, target: Any, impute: bool, encoding: Encoding | None) -> None:
+    """Refuse arguments that are for tables; an encoding of arrays has no columns of inputs."""
+    of_table = encoding if encoding is not None and encoding.inputs else None
+    given = {"target": target, "impute": impute or None, "encoding": of_table}
+    for argument, value in given.items():
+        if value is not None:
+            do = "name the array y" if argument == "target" else "it is for .csv files"
+            raise ValueError(f"got {argument}={value!r} for {name!r}, expected None; {do}")
+
+
+def _read_npz(path: Path, name: str, split: int | str, encoding: Encoding | None) -> _Read:
+    arrays = arrays_in(path)
+    for parts in _PARTS:
+        if not set(parts) <= set(arrays):
+            continue
+        published_split(name, split, 1)
+        train, test = _pair(path, *parts[:2]), _pair(path, *parts[2:])
+        kinds = f"{parts[1]} of {train.y.dtype} and {parts[3]} of {test.y.dtype}"
+        alike = _is_text(train.y) == _is_text(test.y)
+        require(path, alike, kinds, "texts in both, or in none", "convert one")
+        encoding = encoding or classes_of(path, np.concatenate([train.y, test.y]))
+        train, test = (
+            Data(part.x, numbered(path, part.y, encoding, name))
+            for part, name in ((train, parts[1]), (test, parts[3]))
+        )
+        shapes = f"{parts[0]} {train.x.shape} and {parts[2]} {test.x.shape}"
+        same = train.x.shape[1:] == test.x.shape[1:]
+        require(path, same, shapes, "rows of the same shape", "correct one")
+        return _Read(train, test, _of_classes(train.y) and _of_classes(test.y), encoding)
+    require(path, {"x", "y"} <= set(arrays), f"arrays {arrays}", _LAYOUTS, "rename them")
+    x, y = _pair(path, "x", "y")
+    encoding = encoding or classes_of(path, y)
+    y = numbered(path, y, encoding, "y")
+    first, second = split_rows(name, split, x)
+    return _Read(Data(x[first], y[first]), Data(x[second], y[second]), _of_classes(y), encoding)
+
+
+def classes_of(path: Path, y: np.ndarray) -> Encoding | None:
+    """Record the names of the classes in an array y of texts or truth values; None for numbers."""
+    if y.dtype.kind == "b":
+        return Encoding((), Column("y", "boolean"))
+    if not _is_text(y):
+        return None
+    names = tuple(sorted({text.strip() for text in y.astype(str)}))
+    require(path, "" not in names, "an empty text in y", "the name of a class", "fill it")
+    return Encoding((), Column("y", "category", names))
+
+
+def numbered(path: Path | str, y: np.ndarray, encoding: Encoding | None, name: str) -> np.ndarray:
+    """Give class numbers for an array of texts or truth values; other arrays as they are."""
+    if encoding is None or y.dtype.kind not in "SUb":
+        return y
+    texts = list(y.astype(str))
+    return encoded_target([texts], encoding, str(path), f"{name}[{{}}]".format).astype(np.int64)
+
+
+def _pair(path: Path, x_name: str, y_name: str) -> Data:
+    x, y = read_npz(path, x_name, y_name)
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    shapes = f"{x_name} {x.shape}, {y_name} {y.shape}"
+    right = x.ndim in (2, 3, 4) and x.size > 0 and y.shape == x.shape[:1]
+    expected = "x (n, columns), (n, height, width) or (n, height, width, channels) and y (n,)"
+    require(path, right, shapes, expected, "reshape them")
+    for name, values in ((x_name, x), (y_name, y)):
+        if name == x_name or not _is_text(y):
+            _check_finite(path, name, values)
+    return Data(with_channel(x) if x.ndim == 3 else x, y)
+
+
+def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
+    numbers = values.dtype.kind in "biuf"
+    require(path, numbers, f"{name} of {values.dtype}", "numbers", "convert it")
+    wrong = np.argwhere(~np.isfinite(values))
+    if len(wrong):
+        at = ", ".join(str(index) for index in wrong[0])
+        got = f"{values[tuple(wrong[0])]} at {name}[{at}]"
+        require(path, False, got, "finite numbers", "correct it or remove the row")
+
+
+def _is_text(y: np.ndarray) -> bool:
+    return y.dtype.kind in "SU"
+
+
+def _of_classes(y: np.ndarray) -> bool:
+    return y.dtype.kind in "biu"
+
+
+def _num_classes(path: Path, train: Data, test: Data) -> int:
+    found = np.unique(np.concatenate([train.y, test.y]).astype(float))
+    numbered = np.array_equal(found, np.arange(len(found)))
+    got = f"classes {', '.join(f'{value:g}' for value in found[:5])}{', ...' * (len(found) > 5)}"
+    require(path, numbered, got, "0, 1, 2, ..., each in some row", "renumber them")
+    require(path, len(found) > 1, "one class in all rows", "at least two", "add rows of another")
+    return len(found)

@@ -1,0 +1,1 @@
+"""Ensembles of trained points, and Gaussians about their paths."""

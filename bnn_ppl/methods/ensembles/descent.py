@@ -1,0 +1,355 @@
+"""Point estimates: any optax optimiser on the log-density."""
+
+import math
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bnn_ppl.methods.ensembles.adversarial_training import with_adversarial_rows
+from bnn_ppl.methods.method import (
+    FITTED,
+    Method,
+    describe,
+    rows_of_share,
+    step_info,
+)
+from bnn_ppl.methods.random import gaussian_like
+from bnn_ppl.methods.schedules import Schedule, check_rate, named
+from bnn_ppl.methods.training.early_stopping import stopped_early
+from bnn_ppl.methods.training.held_out_noise import (
+    held_out_score,
+    is_held_out,
+    noise_sites,
+    share_held_out,
+    with_noise_held_out,
+)
+from bnn_ppl.methods.training.held_out_rows import HeldOut
+from bnn_ppl.methods.training.rate_trials import is_costly, usual_lengths
+from bnn_ppl.methods.training.self_paced import self_paced
+from bnn_ppl.methods.training.training_lengths import has_convolutions
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.trace import Terms
+
+# Standard deviation of a row's change of log-likelihood between good fits, in nats.
+_ROW_ERROR = 2.0
+_LEAST_ROWS = 100  # of which some are held out; of fewer, those would tell too little
+# Power of its step by which a point is weighted in an average: the last ninth of the steps counts.
+_RECENCY = 8
+
+Tree = Any
+NoiseRows: TypeAlias = Literal["both", "held_out", "training"]
+
+
+class RowsHeldOut(NamedTuple):
+    """The rows that a chain holds out while it finds the noise."""
+
+    seed: jax.Array  # that determines which rows these are
+    now: jax.Array  # whether they are still held out, bool
+
+
+class DescentState(NamedTuple):
+    """A point and the state of its optimiser."""
+
+    position: Tree
+    optimizer: Tree
+    average: Tree  # None if not averaging
+    anchor: Tree  # by Gaussian site; None if not anchored
+    num_steps: jax.Array
+    held_out: RowsHeldOut | None  # None if noise and weights are learnt from the same rows
+
+
+@describe(
+    gives="a point; several chains are a deep ensemble",
+    cost="a gradient on a minibatch",
+    bias="a point has no spread",
+    length="until it stops improving (at most 100,000 steps)",
+    kind="fit",
+    stochastic_gradients=True,
+    takes_batch_statistics=True,
+    counts=FITTED._replace(num_draws=1),
+)
+def descent(
+    posterior: Posterior,
+    optimizer: optax.GradientTransformation | None = None,
+    *,
+    learning_rate: float | Schedule | None = None,
+    average_from: int | None = None,
+    anchored: bool = False,
+    noise_rows: NoiseRows = "both",
+    subsample: float = 1.0,
+    fgsm_epsilon: float = 0.0,
+    held_out: tuple[Any, Any] | None = None,
+    check_every: int = 100,
+    patience: int = 10,
+) -> Method:
+    r"""Maximum a posteriori (MAP) estimation by gradient descent with any optax optimiser.
+
+    .. math:: w \gets w + \mathrm{optimizer}(\nabla \log \pi(w) / N)
+
+    The gradient is divided by N, so that learning rates are those for a mean loss. Each chain is
+    one solution; several chains are a deep ensemble (Lakshminarayanan et al., 2017), or with
+    ``bootstrap=True`` in `run` a bootstrap ensemble, and with ``subsample=0.8`` one whose members
+    each see a random 80 % of the rows. Train in warm-up and draw once::
+
+        run(key, posterior, descent(posterior), num_chains=10, num_warmup=5000, batch_size=128,
+            num_draws=1, thin=0)
+
+    With constrained sites this maximises the density of the unconstrained position, which is also
+    what samplers target; but by default a learnt noise is fitted to held-out rows too, and training
+    goes back to its best point, and ends early, where it predicts held-out rows worse (see
+    `noise_rows`).
+
+    Parameters
+    ----------
+    posterior
+        Posterior to maximise.
+    optimizer
+        Any optax optimiser; by default ``optax.adam(learning_rate)``. Its arguments cannot be
+        recorded: pass the same ones to resume a run.
+    learning_rate
+        Learning rate of Adam, a number or a schedule, for all steps of warm-up. None: tuned, and
+        training stops automatically; where a step is costly, it starts at Adam's usual 1e-3.
+    average_from
+        First step of averaging: draw the mean of the points from this step on instead of the last
+        point (Polyak & Juditsky, 1992; for network weights Izmailov et al., 2018, without cyclical
+        steps).
+    anchored
+        Whether to pull each weight with a Gaussian prior towards its own draw from that prior,
+        where it also starts, instead of towards the prior's mean: randomised maximum a posteriori
+        (Pearce et al., 2020). Weights that the data do not determine then spread as widely as in
+        the posterior.
+    noise_rows
+        Rows that a learnt noise (a site with ``noise`` in its name) is fitted to, while each chain
+        trains its weights on four fifths of the rows: ``"both"``, training and held-out rows with
+        equal weight; or ``"held_out"`` alone, whose noise includes the error of the weights. The
+        noise is then fixed and the weights are trained on all rows. Without such a site, or where
+        a step is costly (a network with convolutions, or a batch of more than 2^21 rows times
+        weights), each chain holds out its own tenth of at least 100 rows: whenever the learning
+        rate falls, and where their mean log-likelihood is below its best by more than 2 nats over
+        the square root of their number, training goes back to the point at which it was best;
+        in the second case it also ends before it would take in all rows. Where a step is costly,
+        the point is a mean of all so far, weighted by the eighth power of the step (Shamir & Zhang,
+        2013, section 4), so that training that is cut short is useful too. ``"training"`` fits
+        everything to all rows throughout, which gives the mode of the posterior, where the noise is
+        too small; so does any run with `optimizer`, `learning_rate` or `fgsm_epsilon`.
+    subsample
+        Fraction of the rows, above 0, that each chain sees: its own subset, drawn at random without
+        replacement (subagging; Bühlmann & Yu, 2002), rounded to a whole number. N is then their
+        number, so that each chain maximises the posterior given its own rows alone.
+    fgsm_epsilon
+        If above 0, also train on adversarial inputs: each row's log-likelihood is the mean of those
+        at x and at x shifted by this much, in the units of x, along the sign of the loss gradient
+        (Lakshminarayanan et al., 2017, algorithm 1). It costs two gradients per step; the recorded
+        ``lp`` uses these means.
+    held_out
+        Held-out rows (x, y) for early stopping, not among those of the posterior: a chain draws the
+        point with their highest log-likelihood, and stops once that has not risen for `patience`
+        checks.
+    check_every
+        Number of steps between checks of the held-out rows.
+    patience
+        Number of checks without improvement after which a chain stops.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, the held-out rows do not have the form of the posterior's, or
+        adversarial inputs are asked for where x is not one array of floats.
+    """
+    check_arguments(posterior=posterior)
+    finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
+    _check(average_from, subsample, noise_rows)
+    num_rows = rows_of_share(subsample, posterior.num_rows)
+    loss = partial(_loss, posterior, num_rows)
+    num_gradients, value_and_gradient = 1, jax.value_and_grad(loss)
+    if fgsm_epsilon:
+        num_gradients = 2
+        value_and_gradient = with_adversarial_rows(loss, posterior, fgsm_epsilon)
+    holds_out = finds_rate and noise_rows != "training" and not fgsm_epsilon
+    noises = noise_sites(posterior) if holds_out else set()
+    # A noise that is itself held out keeps small networks from overfitting.
+    costly = finds_rate and is_costly(posterior, num_rows)
+    stops = holds_out and held_out is None and num_rows >= _LEAST_ROWS and (costly or not noises)
+    holds_out = bool(noises) or stops
+    share_out = share_held_out(posterior)
+    weight = 0.5 if noise_rows == "both" else 1.0
+    averages = average_from is not None or costly
+    of_either = jax.value_and_grad(partial(with_noise_held_out, loss, noises, weight), has_aux=True)
+
+    def init(key: jax.Array, position: Tree, batch: Any) -> DescentState:
+        anchor = drawn_anchor(key, posterior, position, batch) if anchored else None
+        position = position | (anchor or {})
+        average = position if averages else None
+        rows = RowsHeldOut(jax.random.bits(key), jnp.ones((), bool)) if holds_out else None
+        zero = jnp.zeros((), int)
+        return DescentState(position, optimizer.init(position), average, anchor, zero, rows)
+
+    def step(
+        key: jax.Array, state: DescentState, batch: Any, rate: jax.Array | float = 1.0
+    ) -> tuple[DescentState, dict]:
+        del key
+        rows = state.held_out
+        if rows is None:
+            value, gradient = value_and_gradient(state.position, state.anchor, batch)
+        else:
+            apart = rows.now & is_held_out(rows.seed, batch, share_out)
+            (_, value), gradient = of_either(state.position, state.anchor, batch, apart)
+        updates, inner = optimizer.update(gradient, state.optimizer, state.position)
+        if rows is not None:
+            updates |= {site: jnp.where(rows.now, updates[site], 0) for site in noises}
+        position = optax.tree.add_scale(state.position, rate, updates)
+        average = state.average
+        if averages:
+            share = _share_of_last(state.num_steps, average_from)
+            average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
+        info = step_info(-value * num_rows, num_gradients)
+        if rows is not None and stops:
+            info["held_out_lp"] = held_out_score(posterior, drawn(state), batch, apart)
+        count = state.num_steps + 1
+        return DescentState(position, inner, average, state.anchor, count, rows), info
+
+    def objective(info: dict) -> jax.Array:
+        return info["lp"] / num_rows
+
+    def prior(state: DescentState, batch: Any) -> jax.Array:
+        terms = _terms(posterior, state.position, state.anchor, batch)
+        return posterior.total(terms.prior_alone, batch) / num_rows
+
+    def drawn(state: DescentState) -> Tree:
+        return state.average if averages else state.position
+
+    settings = {"method": "descent", "learning_rate": rate, "average_from": average_from}
+    settings |= {"anchored": anchored} if anchored else {}
+    settings |= {"noise_rows": noise_rows} if noises else {}
+    settings |= {"subsample": subsample} if subsample < 1 else {}
+    settings |= {"fgsm_epsilon": fgsm_epsilon} if fgsm_epsilon else {}
+    method = Method(
+        init,
+        step,
+        lambda key, state: drawn(state),
+        settings=settings,
+        logdensity=posterior.logdensity,
+        draws_from="average" if averages else "point",
+        subsample=float(subsample),
+        raw_rows=bool(fgsm_epsilon),
+    )
+    if finds_rate:
+        error = _ROW_ERROR / math.sqrt(share_out * num_rows)
+        stop = HeldOut(lambda info: info["held_out_lp"], error, must_gain=costly)
+        method = self_paced(
+            method,
+            step,
+            objective,
+            settled=_on_all_rows if holds_out and (noises or not costly) else None,
+            prior=prior,
+            held_out=stop if stops else None,
+            lengths=usual_lengths(posterior, num_rows),
+        )
+    if held_out is None:
+        return method
+    return stopped_early(method, posterior, held_out, check_every=check_every, patience=patience)
+
+
+def _share_of_last(num_steps: jax.Array, average_from: int | None) -> jax.Array:
+    """Give the share of the last point in the average of points.
+
+    With `average_from`, it is their mean from this step on, and before it the last point; otherwise
+    a mean with weights that grow with a power of the step (Shamir & Zhang, 2013, section 4), which
+    is as good whenever training ends.
+    """
+    if average_from is None:
+        return (_RECENCY + 1) / (num_steps + 1 + _RECENCY)
+    return 1.0 / jnp.maximum(num_steps - average_from + 1, 1)
+
+
+def starting_descent(posterior: Posterior, *, spread: bool = False) -> Method:
+    """Descent as the start of other methods: with too large a noise they leave the mode sooner.
+
+    With `spread`, chains start as far apart as the posterior is wide: anchored. Not those of
+    convolutions: their steps are costly, so that runs are cut short, and then predict as the fit
+    does, which is the better for not being drawn to other weights.
+    """
+    spread = spread and not has_convolutions(posterior)
+    return descent(posterior, anchored=spread, noise_rows="held_out")
+
+
+def _terms(posterior: Posterior, position: Tree, anchor: Tree, batch: Any) -> Terms:
+    terms = posterior.terms(position, batch)
+    if anchor is None:
+        return terms
+    return terms._replace(log_priors=_anchored_log_priors(terms, position, anchor))
+
+
+def _loss(
+    posterior: Posterior, num_rows: int, position: Tree, anchor: Tree, batch: Any
+) -> jax.Array:
+    """Return the negative log-density given the rows that a chain sees, per row."""
+    terms = _terms(posterior, position, anchor, batch)
+    if num_rows < posterior.num_rows:  # to which `total` scales the batch
+        share = num_rows / posterior.num_rows
+        terms = terms._replace(log_likelihood=share * terms.log_likelihood)
+    return -posterior.total(terms, batch) / num_rows
+
+
+def _on_all_rows(state: DescentState) -> DescentState:
+    """Train on all rows from here on, with the noise fixed."""
+    assert state.held_out is not None
+    return state._replace(held_out=state.held_out._replace(now=jnp.zeros((), bool)))
+
+
+def _check(average_from: int | None, subsample: float, noise_rows: str) -> None:
+    if average_from is not None and average_from < 0:
+        raise ValueError(f"got average_from={average_from}, expected a step number from 0 up")
+    if not 0 < subsample <= 1:
+        raise ValueError(f"got subsample={subsample}, expected a share above 0, at most 1")
+    if noise_rows not in get_args(NoiseRows):
+        raise ValueError(f"got noise_rows={noise_rows!r}, expected one of {get_args(NoiseRows)}")
+
+
+def optimizer_of(
+    optimizer: optax.GradientTransformation | None, learning_rate: float | Schedule | None
+) -> tuple[bool, float | str, optax.GradientTransformation]:
+    """Return whether the rate is tuned, how it is recorded, and the optimiser.
+
+    By default the optimiser is Adam, with a rate of 1 if the rate is tuned.
+    """
+    if learning_rate is not None:
+        check_rate("learning_rate", learning_rate)
+    if optimizer is not None:
+        if not hasattr(optimizer, "update"):
+            raise TypeError(
+                f"got optimizer={optimizer!r}, expected one of optax, such as optax.sgd(0.01); to "
+                "set the rate of Adam, use learning_rate="
+            )
+        return False, "of the optimizer given", optimizer
+    if learning_rate is None:
+        return True, "found", optax.adam(1.0)
+    return False, named(learning_rate), optax.adam(learning_rate)
+
+
+def drawn_anchor(key: jax.Array, posterior: Posterior, position: Tree, batch: Any) -> Tree:
+    """Draw the weights of all Gaussian sites from the prior, at its mean squared distance.
+
+    In many dimensions nearly all draws are at about that distance from the mean; an anchor at
+    exactly that distance has the temperature of the prior (the sum of (w / std)^2 is the number of
+    weights).
+    """
+    normals = posterior.terms(position, batch).normals
+    noise = gaussian_like(key, {site: position[site] for site in normals})
+    root = jnp.sqrt(
+        optax.tree.size(noise) / jnp.maximum(optax.tree.norm(noise, squared=True), 1e-6)
+    )
+    return {site: loc + scale * root * noise[site] for site, (loc, scale) in normals.items()}
+
+
+def _anchored_log_priors(terms: Any, position: Tree, anchor: Tree) -> dict[str, jax.Array]:
+    """Replace the log priors of Gaussian sites by those with the anchor as their mean."""
+    pulls = {
+        site: -0.5 * ((position[site] - anchor[site]) / terms.normals[site][1]) ** 2
+        for site in anchor
+    }
+    return terms.log_priors | pulls

@@ -1,0 +1,1 @@
+"""Samplers by gradients on all rows."""

@@ -1,0 +1,153 @@
+"""Stochastic-gradient Nosé-Hoover thermostat."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bnn_ppl.methods.method import Method, describe, step_info
+from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
+from bnn_ppl.methods.stochastic_gradient.tuned_steps import (
+    EXCESS,
+    configurational_temperature,
+    slowed_gradient,
+    tuned,
+)
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+
+Tree = Any
+
+# Steps between draws: it moves so far in 300 that more are not worth their time.
+_MOST_THIN = 300
+
+
+class ThermostatState(NamedTuple):
+    """State of a chain."""
+
+    chain: Any  # BlackJAX's state: position, momentum and friction xi
+    num_steps: jax.Array  # taken so far
+
+
+@describe(
+    gives="draws",
+    cost="a gradient on a minibatch",
+    bias="first order in the step size, plus gradient noise",
+    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
+    stochastic_gradients=True,
+    takes_batch_statistics=True,
+)
+def sgnht(
+    posterior: Posterior, step_size: float | Schedule | None = None, *, friction: float = 0.01
+) -> Method:
+    r"""Stochastic-gradient Nosé-Hoover thermostat: friction that adapts to the minibatch noise.
+
+    .. math:: w \gets w + h p, \qquad p \gets (1 - h \xi) p + h g + \sqrt{2 h A}\, \eta, \qquad
+        \xi \gets \xi + h (p^\top p / d - 1)
+
+    with g the gradient of the log-density at the new w, estimated from the minibatch, d the number
+    of weights and :math:`\eta \sim N(0, I)` (Ding et al., 2014; BlackJAX's solver). The friction
+    :math:`\xi` adapts until the kinetic energy is correct, so that gradient noise of unknown
+    variance does not heat the chain. Minibatches are drawn with replacement: otherwise their noise
+    would cancel over an epoch, and the thermostat would leave the chain too cold.
+
+    A single friction for all weights leaves directions with noisy gradients too hot and the others
+    too cold. If the step size is tuned in warm-up, friction compensates for the noise in each
+    direction (Shang et al., 2015): g also includes the term :math:`-\tfrac h2 \hat C p` with the
+    covariance of the minibatch's gradient, from :math:`g_i`, the gradients of its rows'
+    log-likelihoods, and their mean:
+
+    .. math:: \hat C = \frac{N^2}{T^2 |B| (|B| - 1)}
+        \sum_{i \in B} (g_i - \bar g)(g_i - \bar g)^\top
+
+    **Biased** to first order in the step size.
+
+    Parameters
+    ----------
+    posterior
+        Posterior to sample.
+    step_size
+        Step size h, a number or a schedule, in units of time: the square root of the step size of
+        :func:`bnn_ppl.sgld`. None: tuned in warm-up, with a diagonal mass matrix.
+    friction
+        Strength A of the injected noise, which is also the initial friction.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+    check_arguments(posterior=posterior)
+    from blackjax.sgmcmc import sgnht as kernels
+
+    check_rate("friction", friction)
+    kernel = kernels.build_kernel(friction)
+    if step_size is None:
+        return _self_tuned(posterior, kernels.init, kernel, friction)
+    check_rate("step_size", step_size)
+
+    def init(key: jax.Array, position: Tree, batch: Any) -> ThermostatState:
+        del batch
+        chain = kernels.init(position, key, jnp.asarray(friction, float))
+        return ThermostatState(chain, jnp.zeros((), int))
+
+    def step(key: jax.Array, state: ThermostatState, batch: Any) -> tuple[ThermostatState, dict]:
+        size = value_at(step_size, state.num_steps)
+        # The gradient at the position that the kernel moves to: with that at the old position the
+        # two updates would be an explicit Euler step, whose energy grows.
+        moved = optax.tree.add_scale(state.chain.position, size, state.chain.momentum)
+        lp, gradient = jax.value_and_grad(posterior.logdensity)(moved, batch)
+        chain = kernel(key, state.chain, lambda position, batch: gradient, batch, size)
+        return ThermostatState(chain, state.num_steps + 1), step_info(lp, step_size=size)
+
+    def draw(key: jax.Array, state: ThermostatState) -> Tree:
+        del key
+        return state.chain.position
+
+    settings = {"method": "sgnht", "step_size": named(step_size), "friction": friction}
+    method = Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
+    return method._replace(independent_batches=True)
+
+
+def _self_tuned(
+    posterior: Posterior, init_chain: Callable, kernel: Callable, friction: float
+) -> Method:
+    """Tune the step size and a mass M in warm-up; the kernel moves w sqrt(M)."""
+
+    def init(key: jax.Array, position: Tree) -> Any:
+        return init_chain(position, key, jnp.asarray(friction, float))
+
+    def move(
+        key: jax.Array, chain: Any, batch: Any, size: jax.Array, mass: Tree
+    ) -> tuple[Any, dict]:
+        roots = jax.tree.map(jnp.sqrt, mass)
+        scaled = chain._replace(position=optax.tree.mul(chain.position, roots))
+        moved = optax.tree.add_scale(scaled.position, size, scaled.momentum)
+        position = jax.tree.map(jnp.divide, moved, roots)
+        velocity = jax.tree.map(jnp.divide, scaled.momentum, roots)
+        lp, gradient = slowed_gradient(posterior, position, batch, velocity, size)
+        force = jax.tree.map(jnp.divide, gradient, roots)
+        new = kernel(key, scaled, lambda position, batch: force, batch, size)
+        num_weights = posterior.num_weights
+        info = step_info(
+            lp,
+            kinetic_temperature=optax.tree.norm(new.momentum, squared=True) / num_weights,
+            configurational_temperature=configurational_temperature(position, gradient),
+        )
+        # The thermostat keeps the kinetic temperature at 1. What a step of this size would add to
+        # it is, in equilibrium, also the first-order error of the configurational temperature.
+        excess = size**2 * optax.tree.norm(force, squared=True) / (4 * num_weights)
+        return new._replace(position=position), info | {"excess": excess}
+
+    method = tuned(
+        posterior,
+        init,
+        move,
+        lambda chain: chain.position,
+        lambda square: jnp.sqrt(4 * EXCESS / square),
+        {"method": "sgnht", "step_size": None, "friction": friction},
+        most_thin=_MOST_THIN,
+    )
+    return method._replace(independent_batches=True)

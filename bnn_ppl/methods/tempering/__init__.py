@@ -1,0 +1,1 @@
+"""Samplers by way of tempered posteriors."""

@@ -1,0 +1,1 @@
+"""Training: learning rates, held-out rows, when it ends."""

@@ -1,0 +1,101 @@
+"""The noise of a regression, learnt from rows that the weights are not trained on.
+
+Fitted to the same rows, the weights explain part of the noise, the noise shrinks, and the weights
+explain more of it. In a linear regression of p weights on n rows, the mean squared residual is
+about 1 - p/n times the noise variance on these rows, and 1 + p/n times on held-out ones. The mean
+of both is the variance.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bnn_ppl.methods.training.rate_trials import HELD_OUT_SHARE
+from bnn_ppl.model.posterior import Posterior
+
+Tree = Any
+Loss = Callable[[Tree, Tree, Any], jax.Array]
+
+NOISE_SHARE = 0.2  # of the rows, held out to find the noise
+
+
+def noise_sites(posterior: Posterior) -> set[str]:
+    """Give the names of noise sites, such as that of `models.regressor`."""
+    return {site for site in posterior.prior_std if "noise" in site}
+
+
+def share_held_out(posterior: Posterior) -> float:
+    """Give the share of its rows that a chain of `descent` holds out, where it does."""
+    return NOISE_SHARE if noise_sites(posterior) else HELD_OUT_SHARE
+
+
+def with_noise_held_out(
+    loss: Loss,
+    sites: set[str],
+    weight: float,
+    position: Tree,
+    anchor: Tree,
+    batch: Any,
+    held_out: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Give a loss on training rows, whose noise is fitted to held-out rows too.
+
+    Parameters
+    ----------
+    loss
+        ``position, anchor, batch -> scalar``, the likelihood scaled to all rows from those of the
+        batch that its mask has.
+    sites
+        Names of the noise sites.
+    weight
+        Weight of the held-out rows in the gradient of the noise, at most 1; the rest is that of the
+        training rows.
+    position, anchor, batch
+        Arguments of the loss.
+    held_out
+        Whether a row of the batch is held out, (rows,). Where none is, or all are, all rows stand
+        for either.
+
+    Returns
+    -------
+    tuple[jax.Array, jax.Array]
+        What to take the gradient of, and the loss of the rows that are not held out.
+    """
+    mask = batch[2] if len(batch) == 3 else jnp.ones(held_out.shape, bool)
+    fixed = jax.lax.stop_gradient(position)
+
+    def on(rows: jax.Array, seen: Tree, weight: float) -> jax.Array:
+        noise = {site: weight * position[site] + (1 - weight) * fixed[site] for site in sites}
+        rows = jnp.where(jnp.any(rows & mask), rows & mask, mask)
+        return loss(seen | noise, anchor, (*batch[:2], rows))
+
+    of_weights = on(~held_out, position, 1 - weight)
+    if not sites:
+        return of_weights, of_weights
+    return of_weights + on(held_out, fixed, weight), of_weights
+
+
+def held_out_score(
+    posterior: Posterior, position: Tree, batch: Any, held_out: jax.Array
+) -> jax.Array:
+    """Give the mean log-likelihood of the held-out rows of a batch, NaN where there is none.
+
+    All its rows are evaluated: the forward pass is then that of the gradient, which the compiler
+    does once, and batch statistics are those of all rows.
+    """
+    mask = batch[2] & held_out if len(batch) == 3 else held_out
+    rows = posterior.log_likelihood(position, batch)
+    return jnp.sum(jnp.where(mask, rows, 0.0)) / jnp.sum(mask)
+
+
+def is_held_out(seed: jax.Array, batch: Any, share: float = NOISE_SHARE) -> jax.Array:
+    """Choose a share of all rows by a hash of their content, the same in every batch; (rows,)."""
+    leaves = jax.tree.leaves(batch[:2])
+    columns = [jnp.reshape(leaf, (len(leaf), -1)).astype(jnp.float32) for leaf in leaves]
+    bits = jax.lax.bitcast_convert_type(jnp.concatenate(columns, axis=1), jnp.uint32)
+    # Sums of products with random factors, modulo 2^32, are close to uniform in their high bits.
+    factors = jax.random.bits(jax.random.key(seed), bits.shape[1:], jnp.uint32)
+    hashes = jnp.sum(bits * factors, axis=1)
+    return hashes < jnp.uint32(share * 2**32)

@@ -1,0 +1,1 @@
+"""Distributions fitted by variational inference."""

@@ -1,0 +1,1 @@
+"""Batch normalisation and its statistics."""

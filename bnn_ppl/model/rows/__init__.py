@@ -1,0 +1,1 @@
+"""The rows of a posterior: checked, labelled, streamed, as features."""

@@ -1,0 +1,1 @@
+"""Networks of other libraries, and trained weights from files."""

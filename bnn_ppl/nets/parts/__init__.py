@@ -1,0 +1,1 @@
+"""Layers and convolutions that networks share."""

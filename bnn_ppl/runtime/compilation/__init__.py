@@ -1,0 +1,1 @@
+"""Programs: traced, compiled, found again, read."""

@@ -1,0 +1,1 @@
+"""Devices and processes, and machines that are not here."""

@@ -1,0 +1,1 @@
+"""The compiled loop of a run, and the batches of its steps."""

@@ -1,0 +1,1 @@
+"""Where chains start, and what is checked before."""

@@ -1,0 +1,205 @@
+"""Where the chains start: positions, and a method's first states at them."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bnn_ppl.methods.method import Method
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.network import active_changes
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.compilation.programs import compiled_once
+from bnn_ppl.runtime.machines.devices import by_chain, chain_sharding, over_chains, to_host
+from bnn_ppl.sampling.loop.minibatches import Minibatches
+from bnn_ppl.sampling.start.numbers import Make, Numbers
+from bnn_ppl.storage.inference_data import sites_of
+
+if TYPE_CHECKING:
+    import arviz
+
+Tree = Any
+
+
+def first_positions(
+    key: jax.Array,
+    posterior: Posterior,
+    chains: jax.Array,
+    data: Tree,
+    mesh: Mesh,
+    init: "arviz.InferenceData | Mapping[str, Any] | None",
+) -> Tree:
+    """Give the chains' positions: given, from another run's draws, or the posterior's `init`.
+
+    `data` are the rows as the devices share them: a network's initialisers take their shape alone,
+    and draws from the prior are weighed by a sum over all of them.
+    """
+    if init is not None:
+        return by_chain(_positions(init, posterior, len(chains)), mesh)
+    start = _initial_positions(posterior.init, mesh, active_changes())
+    return start(chains, key, data)
+
+
+def first_states(
+    posterior: Posterior,
+    method: Method,
+    chains: jax.Array,
+    positions: Tree,
+    keys: tuple[jax.Array, jax.Array],
+    data: Tree,
+    batches: Minibatches,
+    num_warmup: int,
+    mesh: Mesh,
+    numbers: Numbers,
+    make: Make | None,
+) -> Tree:
+    """Give the chains' states by the method's `init`; refuse a density that is not finite."""
+    first = functions_at_start(posterior, method) if make is None else None
+    start = _compiled_states(first, make, batches, mesh, active_changes())
+    states, finite = start(chains, positions, keys, data, np.asarray(num_warmup), numbers)
+    _check_finite(posterior, positions, to_host(finite))
+    return states
+
+
+def batches_at_start(posterior: Posterior, minibatches: Minibatches) -> Minibatches:
+    """Give the rows that the first states see: all, but a batch where rows share their statistics.
+
+    These cannot be worked on in chunks, and all together might not fit in memory.
+    """
+    return minibatches if posterior.batch_statistics else minibatches._replace(size=None)
+
+
+def functions_at_start(
+    posterior: Posterior, method: Method
+) -> tuple[Callable, Callable | None, Callable]:
+    """Give the functions that make the first states: `init`, `begin`, `logdensity`."""
+    return method.init, method.begin, posterior.logdensity
+
+
+def _check_finite(posterior: Posterior, positions: Tree, finite: np.ndarray) -> None:
+    """Refuse a start whose log-density is not finite, naming the first term that is not."""
+    for chain in np.flatnonzero(~finite):
+        posterior.check({site: leaf[chain] for site, leaf in to_host(positions).items()})
+        raise ValueError(
+            "got a log-density that is not finite at the start though each of its terms is: their "
+            "sum overflows; rescale the data"
+        )
+
+
+def check_init(init: Any, posterior: Posterior) -> None:
+    """Refuse draws of another model, before they are read."""
+    if hasattr(init, "groups") and not posterior.points:  # which are not among the sites of draws
+        sites_of(posterior, init)
+
+
+def _positions(init: Any, posterior: Posterior, num_chains: int) -> Tree:
+    if isinstance(init, Mapping) and not hasattr(init, "groups"):  # InferenceData is a Mapping too
+        return _repeated(init, posterior, num_chains)
+    check_arguments(init=init)
+    return _positions_from(init, posterior, num_chains)
+
+
+def _repeated(position: Mapping[str, Any], posterior: Posterior, num_chains: int) -> Tree:
+    """Give all chains one position; refuse one of another model."""
+    shapes = jax.eval_shape(posterior.init, jax.random.key(0))
+    for site in dict.fromkeys([*position, *shapes]):
+        got, expected = (
+            f"of shape {np.shape(tree[site])}" if site in tree else "left out"
+            for tree in (position, shapes)
+        )
+        if got != expected:
+            raise ValueError(
+                f"got init with {site} {got}, expected {expected}: a position has the sites and "
+                "shapes of posterior.init(key), unconstrained; or pass draws of another run"
+            )
+    return {
+        site: np.broadcast_to(np.asarray(position[site], leaf.dtype), (num_chains, *leaf.shape))
+        for site, leaf in shapes.items()
+    }
+
+
+def _positions_from(draws: "arviz.InferenceData", posterior: Posterior, num_chains: int) -> Tree:
+    """Take the last draw of each chain, or draws spread over another number of chains."""
+    sites = sites_of(posterior, draws)
+    have, length = next(iter(sites.values())).shape[:2]
+    if have == num_chains:
+        chosen = {site: values[:, -1].values for site, values in sites.items()}
+    else:
+        spread = np.linspace(0, have * length - 1, num_chains).round().astype(int)
+        chain, draw = np.divmod(spread, length)
+        chosen = {
+            site: np.stack([values[c, d].values for c, d in zip(chain, draw, strict=True)])
+            for site, values in sites.items()
+        }
+    return _unconstrain(posterior.unconstrain)(jax.tree.map(jnp.asarray, chosen))
+
+
+@lru_cache(maxsize=2)
+def _unconstrain(unconstrain: Callable) -> Callable:
+    return jax.jit(jax.vmap(unconstrain))
+
+
+@lru_cache(maxsize=2)
+def _initial_positions(
+    init: Callable,
+    mesh: Mesh,
+    changes: tuple,  # part of the cache's key alone: tracing `init` reads the active changes
+) -> Callable:
+    """Compile a posterior's `init` for all chains."""
+
+    def position(chain: jax.Array, key: jax.Array, data: Tree) -> Tree:
+        return init(jax.random.fold_in(key, chain), data)
+
+    mapped = over_chains(position, mesh, num_mapped=1)
+    return compiled_once(mapped, runs_once=True, out_shardings=chain_sharding(mesh))
+
+
+@lru_cache(maxsize=4)
+def _compiled_states(
+    first: tuple[Callable, Callable | None, Callable] | None,
+    make: Make | None,
+    batches: Minibatches,
+    mesh: Mesh,
+    changes: tuple,  # part of the cache's key alone: tracing reads the active changes
+) -> Callable:
+    """Compile :func:`states_over_chains`."""
+    mapped = states_over_chains(first, make, batches, mesh)
+    return compiled_once(mapped, runs_once=True, out_shardings=chain_sharding(mesh))
+
+
+def states_over_chains(
+    first: tuple[Callable, Callable | None, Callable] | None,
+    make: Make | None,
+    batches: Minibatches,
+    mesh: Mesh,
+) -> Callable:
+    """Map a method's `init` over chains, and whether the log-density is finite there.
+
+    Both see the first of the batches (:func:`batches_at_start`). `first` are the functions of
+    :func:`functions_at_start`; the arguments are chains, positions, keys, data, the number of
+    warm-up iterations and the numbers that `make` takes.
+    """
+
+    def on_chain(
+        chain: jax.Array,
+        position: Tree,
+        keys: tuple[jax.Array, jax.Array],
+        data: Tree,
+        num_warmup: jax.Array,
+        numbers: Numbers,
+    ) -> tuple[Tree, jax.Array]:
+        functions = first if make is None else functions_at_start(*make(numbers))
+        assert functions is not None
+        init, begin, logdensity = functions
+        own_key = jax.random.fold_in(jax.random.fold_in(keys[0], 1), chain)
+        batch_key = jax.random.fold_in(keys[1], chain)
+        _, batch = batches.next(batches.order(batch_key, 0, data), batch_key, 0, data)
+        state = init(own_key, position, batch)
+        state = state if begin is None else begin(state, num_warmup)
+        return state, jnp.isfinite(logdensity(position, batch))
+
+    return over_chains(on_chain, mesh, num_mapped=2)
