@@ -21,7 +21,7 @@ from bnn_ppl.analysis.prediction.closed_form import log_probit
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 CLOSED_FORM, QUANTILES = (
-    import_module(f"bnn_ppl.analysis.{name}") for name in ("closed_form", "quantiles")
+    import_module(f"bnn_ppl.analysis.prediction.{name}") for name in ("closed_form", "quantiles")
 )
 RNG = np.random.default_rng(0)
 X, NEW = RNG.normal(size=(20, 3)), 2 * RNG.normal(size=(6, 3))

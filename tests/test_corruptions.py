@@ -20,10 +20,10 @@ from bnn_ppl.robustness.corruptions import (
     digital,
     lighting,
     pixels,
-    random_streams,
     rotate,
     weather,
 )
+from bnn_ppl.robustness.corruptions.noise import key_of, stream_of
 
 SEVERITIES = range(1, 6)
 GREY = [name for name in CORRUPTIONS if name != "saturate"]
@@ -311,8 +311,8 @@ def test_defocus_blur_equals_a_soft_disc_image_by_image(severity):
 
 
 def streams(num_rows, seed=0):
-    key = random_streams.key_of(seed, "test", 1)
-    return [random_streams.stream_of(key, row) for row in range(num_rows)]
+    key = key_of(seed, "test", 1)
+    return [stream_of(key, row) for row in range(num_rows)]
 
 
 def test_scattering_equals_the_loop_from_the_last_pixel_to_the_first():

@@ -7,8 +7,8 @@ from typing import Any
 
 import bnn_ppl as bnn
 from bnn_ppl import studies
-from bnn_ppl.cli.problem.networks import Net, network, refuse_hidden
-from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.networks import network, refuse_hidden
+from bnn_ppl.cli.problem.problem import Net, Problem
 from bnn_ppl.cli.tables import table_text
 from bnn_ppl.methods.laplace_approximation.laplace import Structure
 from bnn_ppl.plots.studies import LEARNERS
