@@ -43,9 +43,9 @@ NOT_OF_METHODS = {"posterior", "inner", "optimizer", "held_out"}
 _PACKAGE = Path(__file__).parent.parent
 _GROUPS = {  # types whose fields are options of the commands that take them
     "General": "cli/run_arguments",
-    "Problem": "cli/problem",
+    "Problem": "cli/problem/problem",
     "Training": "cli/methods",
-    "InSubspace": "cli/subspace",
+    "InSubspace": "cli/problem/subspace",
 }
 _NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?", re.IGNORECASE)
 
@@ -133,22 +133,28 @@ def first_positional(arguments: Sequence[str], flags: set[str]) -> str | None:
 @cache
 def methods() -> list[str]:
     """List the methods, which are what their folder imports."""
+    return list(_files_of_methods())
+
+
+@cache
+def _files_of_methods() -> dict[str, str]:
     imports = (node for node in _tree("methods/__init__").body if isinstance(node, ast.ImportFrom))
-    return [alias.name for node in imports for alias in node.names]
+    files = {alias.name: node.module or "" for node in imports for alias in node.names}
+    return {name: file.removeprefix("bnn_ppl.").replace(".", "/") for name, file in files.items()}
 
 
 @cache
 def options(command: str, method: str | None = None) -> dict[str, str]:
     """Give the arguments of a command and of a method, with their types as written."""
     found: dict[str, str] = {}
-    for name, annotation in _arguments(_function(f"cli/{COMMANDS[command]}", command)):
+    for name, annotation in _arguments(_function(f"cli/commands/{COMMANDS[command]}", command)):
         if annotation in _GROUPS:
             found |= _fields(annotation)
         elif command in ("run", "plan") and name == "running":
             found |= _without(NOT_OF_RUN, _arguments(_function("sampling/run", "run")))
         elif command in ("run", "plan") and name == "method":
             if method is not None:
-                build = _function(f"methods/{method.replace('-', '_')}", method)
+                build = _function(_files_of_methods()[method.replace("-", "_")], method)
                 found |= _without(NOT_OF_METHODS, _arguments(build))
         else:
             found[name] = annotation
@@ -160,7 +166,7 @@ def _without(names: set[str], arguments: Iterator[tuple[str, str]]) -> dict[str,
 
 
 def _summary(command: str) -> str:
-    docstring = ast.get_docstring(_function(f"cli/{COMMANDS[command]}", command)) or ""
+    docstring = ast.get_docstring(_function(f"cli/commands/{COMMANDS[command]}", command)) or ""
     return " ".join(inspect.cleandoc(docstring).split("\n\n")[0].replace("``", "").split())
 
 
