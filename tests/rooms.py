@@ -35,6 +35,31 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
+def files() -> list[Path]:
+    """List the files of the package, without those that re-export."""
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if not path.name.startswith("_")]
+
+
+def circles() -> list[list[str]]:
+    """Give the files that import each other in a circle, anywhere in them."""
+    modules = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts): p for p in files()}
+    below = {name: _modules(path) & set(modules) - {name} for name, path in modules.items()}
+    while ends := {name for name in below if not below[name]}:
+        below = {name: rest - ends for name, rest in below.items() if name not in ends}
+    while tops := set(below) - set().union(*below.values()):
+        below = {name: rest for name, rest in below.items() if name not in tops}
+    return [sorted(below)] if below else []
+
+
+def _modules(path: Path) -> set[str]:
+    """Files that a file may name in its imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
 def levels() -> list[list[str]]:
     """Sort the rooms by level, each above all that it imports.
 

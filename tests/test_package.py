@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -37,6 +38,18 @@ def test_a_room_imports_only_from_rooms_below():
 
 def test_there_are_few_rooms_levels_and_arrows():
     assert len(rooms.rooms()) <= 16 and len(rooms.levels()) <= 8 and len(rooms.arrows()) <= 50
+
+
+def test_a_folder_has_at_most_twelve_files_none_of_them_tiny():
+    folders = Counter(path.parent for path in rooms.files())
+    assert not {folder: count for folder, count in folders.items() if count > 12}
+    assert not [path for path in rooms.files() if len(path.read_text().splitlines()) < 40]
+
+
+def test_files_do_not_import_each_other_in_circles():
+    # A run searches for the scale that a prior leaves open, and the search runs fits.
+    known = ["bnn_ppl.sampling.prior_scale", "bnn_ppl.sampling.run"]
+    assert rooms.circles() in ([], [known])
 
 
 def test_arrows_are_read_from_real_imports(tmp_path, monkeypatch):
