@@ -31,7 +31,7 @@ PUBLISHED = ROOT / "benchmarks" / "published"
 PAGES = ROOT / "docs" / "results"
 ORDER = ["defaults", "early", "uci", "samplers", "gradients", "training", "mnist", "airfoil"]
 ORDER += ["peers", "comparison", "partly_bayesian", "priors", "large_data", "machines", "precision"]
-ORDER += ["waiting", "exactness", "standard_errors"]
+ORDER += ["waiting", "networks", "exactness", "standard_errors"]
 BEGIN, END = "<!-- table: {} -->", "<!-- end of table -->"
 PLACE = re.compile(r"<!-- table: (\S+) -->")
 FILLED = re.compile(rf"<!-- table: (\S+) -->.*?{END}", re.DOTALL)
@@ -277,6 +277,22 @@ def standard_errors() -> str:
     return markdown([head, *body])
 
 
+def networks() -> str:
+    """Give a row a network and method: what a minute of one core has reached."""
+    rows = pandas.read_csv(STORED / "networks.csv", keep_default_na=False, na_values=[""])
+    head = ["network", "rows", "weights", "method", "gradients", "seconds", "accuracy", "NLL"]
+    body = [
+        [
+            row["net"],
+            *(f"{row[name]:,}" for name in ("rows", "weights")),
+            row["method"],
+            *(number(row[name]) for name in ("gradients", "seconds", "accuracy", "nll")),
+        ]
+        for _, row in rows.iterrows()
+    ]
+    return markdown([head, *body])
+
+
 def many_chains() -> str:
     """Give a row a number of chains and method."""
     rows = pandas.read_csv(STORED / "many_chains.csv").sort_values("chains", kind="stable")
@@ -424,6 +440,7 @@ MADE = {
         gradient_noise, "gradient_noise.csv", "python benchmarks/gradient_noise.py"
     ),
     "many_chains": Made(many_chains, "many_chains.csv", "python benchmarks/many_chains.py"),
+    "networks": Made(networks, "networks.csv", "taskset -c 1 python benchmarks/networks.py"),
     "standard_errors": Made(
         standard_errors, "standard_errors.csv", "python benchmarks/standard_errors.py"
     ),

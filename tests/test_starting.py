@@ -41,3 +41,9 @@ def test_ctrl_c_in_a_program_of_the_user_s_is_left_alone(tmp_path):
     (tmp_path / "mine.py").write_text("import bnn_ppl")
     status, lines = press_ctrl_c_in_the_imports(str(tmp_path / "mine.py"))
     assert status != 130 and lines[-1] == "KeyboardInterrupt"
+
+
+def test_a_command_imports_what_it_needs_in_a_process_of_its_own():
+    command = [sys.executable, "-m", "bnn_ppl", "summary", "nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode and "nowhere" in done.stderr and "import" not in done.stderr

@@ -14,7 +14,6 @@ import numpyro.distributions as dist
 from flax import linen, nnx
 from jax.lax import conv_general_dilated
 
-from bnn_ppl import nets
 from bnn_ppl.model.normalisation.batch_norm import check_state, keep_no_averages
 from bnn_ppl.model.prior.site_priors import POINT, Point, Prior, prior_by_site
 from bnn_ppl.nets.parts.convolution import convolution
@@ -156,7 +155,7 @@ def _split(module: nnx.Module, *, ready: bool) -> Parts:
 def _is_ours(net: Any) -> bool:
     """Whether a factory makes a network of this package, which keeps no array but its state."""
     made = net.func if isinstance(net, partial) else net
-    return isinstance(made, type) and getattr(nets, made.__name__, None) is made
+    return isinstance(made, type) and made.__module__.startswith("bnn_ppl.nets.")
 
 
 _shapes_of: WeakKeyDictionary[Any, dict[bool, Parts]] = WeakKeyDictionary()
