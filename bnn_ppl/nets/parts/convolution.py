@@ -70,9 +70,14 @@ def _convolved(x: Array, kernel: Array, window: tuple) -> Array:
 @_convolved.defjvp
 def _tangent(window: tuple, at: tuple[Array, Array], towards: tuple[Array, Array]) -> Any:
     (x, kernel), (dx, dkernel) = at, towards
-    moved = _linear.bind(dx, kernel, window=window, axes=())
-    moved += _linear.bind(x, dkernel, window=window, axes=())
+    # Programs are lowered after the precision that holds here has been left.
+    options = {"window": window, "axes": (), "precision": _precision()}
+    moved = _linear.bind(dx, kernel, **options) + _linear.bind(x, dkernel, **options)
     return _convolved(x, kernel, window), moved
+
+
+def _precision() -> Any:
+    return jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
 
 # --- the tangent: a convolution that is linear in either argument, with transposes of our own
@@ -81,8 +86,9 @@ _linear = Primitive("linear_convolution")  # axes: of x and kernel, those mapped
 
 
 @_linear.def_impl
-def _mapped(x: Array, kernel: Array, *, window: tuple, axes: tuple) -> Array:
-    return _vmapped(partial(_ordered, "N*C", "*IO", "N*C", window=window), axes)(x, kernel)
+def _mapped(x: Array, kernel: Array, *, window: tuple, axes: tuple, precision: Any) -> Array:
+    usual = partial(_ordered, "N*C", "*IO", "N*C", window=window, precision=precision)
+    return _vmapped(usual, axes)(x, kernel)
 
 
 @_linear.def_abstract_eval
@@ -91,24 +97,25 @@ def _shape(x: Any, kernel: Any, **options: Any) -> ShapedArray:
     return ShapedArray(found.shape, found.dtype)
 
 
-def _batched(arguments: Any, dims: tuple, *, window: tuple, axes: tuple) -> tuple[Array, int]:
+def _batched(arguments: Any, dims: tuple, *, axes: tuple, **options: Any) -> tuple[Array, int]:
     """Map one axis more, outside of the others."""
     first = tuple(None if dim is None else 0 for dim in dims)
     x, kernel = (
         each if dim is None else jnp.moveaxis(each, dim, 0)
         for each, dim in zip(arguments, dims, strict=True)
     )
-    return _linear.bind(x, kernel, window=window, axes=(first, *axes)), 0
+    return _linear.bind(x, kernel, axes=(first, *axes), **options), 0
 
 
-def _transposed_in_x(slope: Array, x: Any, kernel: Array, *, window: tuple, axes: tuple) -> Array:
-    return _transposed(lambda x: _vmapped(partial(_by_x, window), axes)(x, kernel), x, slope)
+def _transposed_in_x(slope: Array, x: Any, kernel: Array, *, axes: tuple, **options: Any) -> Array:
+    return _transposed(lambda x: _vmapped(partial(_by_x, options), axes)(x, kernel), x, slope)
 
 
 def _transposed_in_kernel(
-    slope: Array, x: Array, kernel: Any, *, window: tuple, axes: tuple
+    slope: Array, x: Array, kernel: Any, *, axes: tuple, **options: Any
 ) -> Array:
-    return _transposed(lambda k: _vmapped(partial(_by_kernel, window), axes)(x, k), kernel, slope)
+    mapped = _vmapped(partial(_by_kernel, options), axes)
+    return _transposed(lambda kernel: mapped(x, kernel), kernel, slope)
 
 
 def _transposed(function: Callable, argument: Any, slope: Array) -> Array:
@@ -121,19 +128,19 @@ batching.primitive_batchers[_linear] = _batched
 mlir.register_lowering(_linear, mlir.lower_fun(_mapped, multiple_results=False))
 
 
-def _by_x(window: tuple, x: Array, kernel: Array) -> Array:
+def _by_x(options: dict[str, Any], x: Array, kernel: Array) -> Array:
     """Convolve in an order whose transpose in x has the fast one.
 
     Transposing a convolution swaps two axes of its argument: those of the kernel's channels here,
     rows and channels of x in :func:`_by_kernel`. They are swapped beforehand.
     """
-    return _ordered("N*C", "*OI", "N*C", x, kernel.swapaxes(-1, -2), window)
+    return _ordered("N*C", "*OI", "N*C", x, kernel.swapaxes(-1, -2), **options)
 
 
-def _by_kernel(window: tuple, x: Array, kernel: Array) -> Array:
+def _by_kernel(options: dict[str, Any], x: Array, kernel: Array) -> Array:
     """Convolve in an order whose transpose in the kernel has the fast one."""
     swapped = x.swapaxes(0, -1), jnp.moveaxis(kernel, -2, 0)
-    return jnp.moveaxis(_ordered("C*N", "I*O", "*NC", *swapped, window), -2, 0)
+    return jnp.moveaxis(_ordered("C*N", "I*O", "*NC", *swapped, **options), -2, 0)
 
 
 def _vmapped(function: Callable, axes: tuple) -> Callable:
@@ -143,9 +150,17 @@ def _vmapped(function: Callable, axes: tuple) -> Callable:
 
 
 def _ordered(
-    lhs: str, rhs: str, out: str, x: Array, kernel: Array, window: tuple[Any, Any, Any, Any]
+    lhs: str,
+    rhs: str,
+    out: str,
+    x: Array,
+    kernel: Array,
+    window: tuple[Any, Any, Any, Any],
+    precision: Any = None,
 ) -> Array:
     """Convolve arrays with the axis orders given by three words, * standing for spatial axes."""
     axes = "DHW"[: len(window[0])]
     order = (lhs.replace("*", axes), rhs.replace("*", axes), out.replace("*", axes))
-    return lax.conv_general_dilated(x, kernel, *window, dimension_numbers=order)
+    return lax.conv_general_dilated(
+        x, kernel, *window, dimension_numbers=order, precision=precision
+    )
