@@ -137,3 +137,19 @@ def test_convolutions_with_groups_and_of_the_users_own_are_left_alone():
     given.first.conv_general_dilated = own
     with pytest.raises(RuntimeError, match="called"):
         images(given)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of CPUs")
+@pytest.mark.parametrize("chains", [(), (2,)])
+def test_directional_derivatives_inside_a_loop_find_the_fast_routine(chains):
+    posterior = images(partial(bnn.nets.LeNet5, (28, 28, 1), 10))
+    at = posterior.init(jax.random.key(0))
+
+    def along(towards):
+        return jax.jvp(lambda at: posterior.log_likelihood(at, posterior.data), (at,), (towards,))
+
+    several = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (3, *chains, *leaf.shape)), at)
+    of_chains = jax.vmap(along) if chains else along
+    compiled = jax.jit(partial(lax.map, of_chains)).lower(several).compile()
+    orders = re.findall(r"convolution\(.*dim_labels=([^,\s]+)", compiled.as_text())
+    assert len(orders) >= 3 and set(orders) <= {"b01f_01io->b01f"}
