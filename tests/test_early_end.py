@@ -176,6 +176,20 @@ def test_stopped_between_its_fit_and_its_draws_a_chain_gives_its_point(
         assert whole.attrs["thin"] == 1
 
 
+def test_stopped_before_its_steps_are_tuned_a_chain_gives_the_fit_it_started_from(
+    posterior, tmp_path
+):
+    fit = stopped_at(posterior, 9, CHAIN_FROM_FITS)
+    assert "stopped in warm-up by Ctrl-C, after 1 of" in fit.attrs["stopped"]
+    for chunk, steps in ((9, 1), (1, 2)):
+        draws = stopped_at(posterior, chunk, CHAIN_FROM_FITS, tmp_path)
+        assert f"stopped in warm-up by Ctrl-C, after {steps} of" in draws.attrs["stopped"]
+        np.testing.assert_array_equal(draws.posterior["slope"], fit.posterior["slope"])
+    tuned = stopped_at(posterior, 2, CHAIN_FROM_FITS, tmp_path)
+    assert "stopped in warm-up by Ctrl-C, after 6 of" in tuned.attrs["stopped"]
+    assert (tuned.posterior["slope"] != fit.posterior["slope"]).all()
+
+
 def test_max_minutes_stop_training_as_ctrl_c_does(posterior, clock):
     draws = sample(posterior, FIT, max_minutes=0.05)
     assert draws.attrs["stopped"].startswith("stopped in training by max_minutes=0.05, after")

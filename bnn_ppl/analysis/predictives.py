@@ -39,6 +39,8 @@ def predicting(
         return posterior
     if has_centres(posterior, draws):
         return linearised(posterior, draws)
+    if form is None and draws.attrs.get("draws_from") == "point":  # stopped in its fit
+        return posterior
     if form is None:
         warn(
             f"got draws of {method} without the fitted mean, expected it in the group fitted, to "

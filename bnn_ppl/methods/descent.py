@@ -29,6 +29,7 @@ from bnn_ppl.methods.shared.held_out_rows import HeldOut
 from bnn_ppl.methods.shared.random import gaussian_like
 from bnn_ppl.methods.shared.rate_trials import is_costly, usual_lengths
 from bnn_ppl.methods.shared.self_paced import self_paced
+from bnn_ppl.methods.training_lengths import has_convolutions
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms
@@ -265,9 +266,15 @@ def _share_of_last(num_steps: jax.Array, average_from: int | None) -> jax.Array:
     return 1.0 / jnp.maximum(num_steps - average_from + 1, 1)
 
 
-def starting_descent(posterior: Posterior, *, anchored: bool = False) -> Method:
-    """Descent as the start of other methods: with too large a noise they leave the mode sooner."""
-    return descent(posterior, anchored=anchored, noise_rows="held_out")
+def starting_descent(posterior: Posterior, *, spread: bool = False) -> Method:
+    """Descent as the start of other methods: with too large a noise they leave the mode sooner.
+
+    With `spread`, chains start as far apart as the posterior is wide: anchored. Not those of
+    convolutions: their steps are costly, so that runs are cut short, and then predict as the fit
+    does, which is the better for not being drawn to other weights.
+    """
+    spread = spread and not has_convolutions(posterior)
+    return descent(posterior, anchored=spread, noise_rows="held_out")
 
 
 def _terms(posterior: Posterior, position: Tree, anchor: Tree, batch: Any) -> Terms:

@@ -87,8 +87,8 @@ def mclmc(
     fast-mixing, but **biased**: `energy_error` bounds the error of the stationary distribution, and
     at errors that predict well chains may disagree in function space. Use
     :func:`bnn_ppl.adjusted_mclmc` for the exact posterior. Unless a step size or ``init=`` is
-    given, the chains start at the optima of ``descent(posterior, anchored=True)``: microcanonical
-    Langevin ensembles (Sommer et al., 2025).
+    given, the chains start at the optima of ``descent(posterior, anchored=True)``, those of
+    networks with convolutions unanchored: microcanonical Langevin ensembles (Sommer et al., 2025).
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def mclmc(
         logdensity=posterior.logdensity,
         all_rows=True,
         needs_warmup=step_size is None,
-        start=starting_descent(posterior, anchored=True) if step_size is None else None,
+        start=starting_descent(posterior, spread=True) if step_size is None else None,
     )
 
 

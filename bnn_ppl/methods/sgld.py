@@ -56,14 +56,14 @@ def sgld(
     Notes
     -----
     Tuning: the chains start where the warm-up of :func:`bnn_ppl.sgnht` ends, which itself starts at
-    the optima of ``descent(posterior, anchored=True)``. The first warm-up steps (300, or an eighth
-    if warm-up is short) estimate M there, the diagonal of the prior's precision plus the empirical
-    Fisher information. After windows of 200, 400, ... steps the step size is then multiplied by
-    0.03 over the measured excess of the kinetic temperature (Wenzel et al., 2020, appendix I), to
-    which it is proportional, by at most a factor of 2. A window in which the dynamics became
-    unstable is undone, and the step size is then limited to a third of that tried. The kinetic and
-    the configurational temperature are recorded; in equilibrium both exceed 1 by the discretisation
-    error.
+    the optima of ``descent(posterior, anchored=True)``, unanchored where there are convolutions.
+    The first warm-up steps (300, or an eighth if warm-up is short) estimate M there, the diagonal
+    of the prior's precision plus the empirical Fisher information. After windows of 200, 400, ...
+    steps the step size is then multiplied by 0.03 over the measured excess of the kinetic
+    temperature (Wenzel et al., 2020, appendix I), to which it is proportional, by at most a factor
+    of 2. A window in which the dynamics became unstable is undone, and the step size is then
+    limited to a third of that tried. The kinetic and the configurational temperature are recorded;
+    in equilibrium both exceed 1 by the discretisation error.
 
     Raises
     ------

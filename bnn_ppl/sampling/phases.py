@@ -17,7 +17,7 @@ from bnn_ppl.runtime.progress import Show, waiting
 from bnn_ppl.sampling.judged import log_likelihood_at
 from bnn_ppl.sampling.loop import advance
 from bnn_ppl.sampling.start import Prepared, name_of
-from bnn_ppl.sampling.starting_method import Started, Stopped, one_draw, placed, started
+from bnn_ppl.sampling.starting_method import Started, Stopped, is_chain, one_draw, placed, started
 from bnn_ppl.sampling.until import Goal, draw_until
 from bnn_ppl.storage.before import Progress
 from bnn_ppl.storage.recorder import Folder, Memory
@@ -64,6 +64,8 @@ def through_start(
             return ready._replace(prepared=prepared._replace(positions=positions)), stopped
         prepared = placed(key, posterior, method, prepared, positions, progress)
         ready = ready._replace(prepared=prepared, done=done)
+    if ready.from_fit and not ready.has_begun:
+        ready.recorder.before("warmup").keep_origin(ready.prepared.positions)
     if notes and ready.from_fit and not ready.has_begun:
         with waiting(progress):
             at_start = log_likelihood_at(ready.posterior, ready.prepared.positions)
@@ -99,7 +101,9 @@ def with_draws(ready: Ready, stopped: Stopped, by: str) -> Ready | None:
     if done.draws:
         recorder.note(done, facts)
         return ready
-    if stopped.phase == "warmup":
+    if (origin := _origin(ready, stopped)) is not None:
+        found = draw_points(prepared, origin, done, recorder, facts, "started from")
+    elif stopped.phase == "warmup":
         found = draw_reached(key, posterior, method, prepared, done, recorder, facts)
     elif from_fit:
         found = draw_points(prepared, prepared.positions, done, recorder, facts)
@@ -109,6 +113,17 @@ def with_draws(ready: Ready, stopped: Stopped, by: str) -> Ready | None:
         return None
     states, done = found
     return ready._replace(prepared=prepared._replace(states=states), done=done)
+
+
+def _origin(ready: Ready, stopped: Stopped) -> Tree | None:
+    """Give the fit that a sampler started from, while its steps are not yet tuned.
+
+    It predicts better than one draw of each chain does. None if there is none.
+    """
+    tuned = ready.done.warmup == ready.prepared.num["warmup"]
+    if stopped.phase != "warmup" or tuned or not (ready.from_fit and is_chain(ready.method)):
+        return None
+    return ready.recorder.before("warmup").origin(ready.prepared.positions)
 
 
 @contextmanager
@@ -150,11 +165,6 @@ def _draw_reached_by_error(ready: Ready, reached: Any, by: str) -> None:
 
 
 # --- draws of what has been reached
-
-
-def is_chain(method: Method) -> bool:
-    """Whether draws are the states of a chain, not of what was trained in warm-up."""
-    return method.draws_from == "chain"
 
 
 def stopped_in_warmup(
@@ -206,6 +216,7 @@ def draw_points(
     done: Progress,
     recorder: Memory | Folder,
     facts: dict[str, Any],
+    relation: str = "had reached",
 ) -> tuple[Tree, Progress] | None:
     """Take the point of each chain for its only draw; None if one is not finite."""
     if not _all_finite(positions):
@@ -215,7 +226,7 @@ def draw_points(
     prepared = prepared._replace(
         states=positions, phases=(warmup, draws), num={"warmup": done.warmup, "draws": 1}
     )
-    drawn = "each draw is the one point that its chain had reached"
+    drawn = f"each draw is the one point that its chain {relation}"
     facts = facts | {"stopped": f"{facts['stopped']}; {drawn}", "thin": 0, "draws_from": "point"}
     return None, _draw(prepared, done, recorder, facts)[1]
 

@@ -191,7 +191,7 @@ def run(
     -----
     A run that is stopped before its first draw gives what it has reached. A distribution or point
     in training is drawn from as it is. A sampler that starts from a fit, stopped in that fit or in
-    its own warm-up, gives one draw of each chain: the point where it is. The verdict says so, and
+    its own warm-up, gives one draw of each chain: the point of that fit. The verdict says so, and
     so do the attributes ``stopped``, in words, and ``stopped_in``: "points", "start", "warmup" or
     "draws". With `folder` each of these phases is saved, the draws are there to be read, and the
     same call drops them and goes on. Without, an error or a second Ctrl-C carries the draws so far,

@@ -77,6 +77,7 @@ def started(
         if first.stopped is not None:
             return first
         own = placed(own_key, posterior, start, own, first.positions, progress)
+        before.keep_origin(own.positions)
         done = first.done
     num = own.num["warmup"]
     try:
@@ -85,17 +86,38 @@ def started(
     except BaseException as error:
         if hasattr(error, "reached"):
             states, done = error.reached
-            positions = one_draw(own_key, posterior, start, own, states)
+            positions = _reached(own_key, posterior, start, own, before, states, done)
             error.reached = Started(positions, done, _stopped(start, done, num))
         raise
     with waiting(progress):
-        positions = one_draw(own_key, posterior, start, own, states)
+        positions = _reached(own_key, posterior, start, own, before, states, done)
     stopped = None
     if done.warmup < num:
         stopped = _stopped(start, done, num)
         if not done.warmup and start.start is None:
             positions = None
     return Started(positions, done._replace(warmup=0, divergences=0), stopped)
+
+
+def _reached(
+    key: jax.Array,
+    posterior: Posterior,
+    start: Method,
+    own: Prepared,
+    before: Nowhere,
+    states: Tree,
+    done: Progress,
+) -> Tree:
+    """Give a point of each chain: where it is, or, until it is tuned, the fit it started from."""
+    origin = None
+    if is_chain(start) and start.start is not None and done.warmup < own.num["warmup"]:
+        origin = before.origin(own.positions)
+    return one_draw(key, posterior, start, own, states) if origin is None else origin
+
+
+def is_chain(method: Method) -> bool:
+    """Whether draws are the states of a chain, not of what was trained in warm-up."""
+    return method.draws_from == "chain"
 
 
 def _stopped(start: Method, done: Progress, num: int) -> Stopped:

@@ -2,7 +2,8 @@
 
 ``folder/before/<phase>/`` has a ``state.json`` and ``state-*.bin`` as the folder of a run does: of
 the fit of points (``points``), of the method that another one starts from (``start``), and of the
-one that this starts from (``start-start``). The run removes them once it has steps of its own.
+one that this starts from (``start-start``); and the fits from which chains start
+(``start-origin``, ``warmup-origin``). The run removes them once it has draws.
 """
 
 import shutil
@@ -52,6 +53,13 @@ class Nowhere:
         """Begin with the states given."""
         return states, Progress()
 
+    def keep_origin(self, positions: Tree) -> None:
+        """Keep nothing: this call knows where the chains of the phase start."""
+
+    def origin(self, positions: Tree) -> Tree | None:
+        """Give where the chains of the phase started: there, as nothing is resumed."""
+        return positions
+
     def note(self, done: Progress, facts: dict[str, Any]) -> None:
         """Drop the attributes."""
 
@@ -88,6 +96,20 @@ class Before(Nowhere):
             return states, Progress()
         assert found is not None
         return by_chain(found[0], self._mesh), found[1]
+
+    def keep_origin(self, positions: Tree) -> None:
+        """Keep where the chains of the phase start, for `origin` of a later call."""
+        place = self.before("origin")
+        place.resume(positions)
+        place.record(Progress(), place.copied(positions), None)
+
+    def origin(self, positions: Tree) -> Tree | None:
+        """Read where the chains of the phase started; None if that was not kept."""
+        found = self.before("origin")._read(jax.eval_shape(lambda tree: tree, positions))
+        if not on_all(found is not None):
+            return None
+        assert found is not None
+        return by_chain(found[0], self._mesh)
 
     def _read(self, like: Tree) -> tuple[Tree, Progress] | None:
         """Read what was saved; None if nothing was, or, with a warning, where it is damaged."""
@@ -132,6 +154,6 @@ def place_before(folder: Path, phase: str, settings: JSON, mesh: Mesh) -> Before
 
 
 def remove_before(folder: Path) -> None:
-    """Remove the states of all phases before a run that has begun itself."""
+    """Remove the states of all phases before a run that has draws."""
     if jax.process_index() == 0:
         shutil.rmtree(folder / _BEFORE, ignore_errors=True)

@@ -314,7 +314,7 @@ class Folder:
             header |= {"redrawn": self.redrawn, RUN: self._writer.run}
             written = partial(meet, "the state is written")
             checkpoint.save_state(self._path, header, states, self._writers, written)
-        if done.warmup + done.draws:
+        if done.draws:
             remove_before(self._path)
 
     def _write_warmup(self) -> None:

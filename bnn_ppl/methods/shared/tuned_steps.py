@@ -91,8 +91,8 @@ def tuned(
     move_after
         Replaces `move` after warm-up.
     start
-        Method whose warm-up the chains go through first; by default they start at the optima of
-        ``descent(posterior, anchored=True)``.
+        Method whose warm-up the chains go through first; by default
+        ``starting_descent(posterior, spread=True)``.
     highest
         The highest temperature, or instability, of a stable chain; by default that of the
         temperature of as many weights.
@@ -168,7 +168,7 @@ def tuned(
         logdensity=posterior.logdensity,
         needs_warmup=True,
         begin=begin,
-        start=start or starting_descent(posterior, anchored=True),
+        start=start or starting_descent(posterior, spread=True),
         counts=_counts(posterior, most_thin),
     )
 
