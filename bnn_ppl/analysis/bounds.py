@@ -81,4 +81,4 @@ def _ends(
         numbers = jnp.repeat(jnp.arange(len(chosen)), len(far))
         return jax.vmap(moved)(numbers, jnp.tile(jnp.asarray(far), len(chosen)))
 
-    return compiled_once(ends)
+    return compiled_once(ends, runs_once=True)

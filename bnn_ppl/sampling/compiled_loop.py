@@ -164,8 +164,10 @@ def _iterate(
         state, info = phase.step(jax.random.fold_in(key, index), state, batch)
         return (state, order), info
 
-    (state, order), infos = jax.lax.scan(step, (state, order), jnp.arange(phase.thin))
-    stats = {name: over_steps(name, values) for name, values in infos.items() if phase.thin}
+    stats = {}
+    if phase.thin:  # else there is no step to trace
+        (state, order), infos = jax.lax.scan(step, (state, order), jnp.arange(phase.thin))
+        stats = {name: over_steps(name, values) for name, values in infos.items()}
     if phase.draw is None:
         return state, order, {"posterior": {}, "sample_stats": stats}
     position = phase.draw(jax.random.fold_in(key, phase.thin), state)

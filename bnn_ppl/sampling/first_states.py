@@ -155,7 +155,7 @@ def _initial_positions(
         return init(jax.random.fold_in(key, chain), data)
 
     mapped = over_chains(position, mesh, num_mapped=1)
-    return compiled_once(mapped, out_shardings=chain_sharding(mesh))
+    return compiled_once(mapped, runs_once=True, out_shardings=chain_sharding(mesh))
 
 
 @lru_cache(maxsize=4)
@@ -168,7 +168,7 @@ def _compiled_states(
 ) -> Callable:
     """Compile :func:`states_over_chains`."""
     mapped = states_over_chains(first, make, batches, mesh)
-    return compiled_once(mapped, out_shardings=chain_sharding(mesh))
+    return compiled_once(mapped, runs_once=True, out_shardings=chain_sharding(mesh))
 
 
 def states_over_chains(

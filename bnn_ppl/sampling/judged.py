@@ -84,4 +84,4 @@ def _average(
         at = of_draws(predictive, values, rows[0])
         return jnp.mean(jax.lax.map(lambda own: jnp.mean(at(own).log_prob(rows[1])), values))
 
-    return compiled_once(average)
+    return compiled_once(average, runs_once=True)

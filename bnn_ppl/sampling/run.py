@@ -309,4 +309,5 @@ def _fitted(
 
 @lru_cache(maxsize=2)
 def _parameters(fitted: Callable, mesh: Mesh) -> Callable:
-    return compiled_once(jax.vmap(fitted), out_shardings=chain_sharding(mesh))
+    mapped = jax.vmap(fitted)
+    return compiled_once(mapped, runs_once=True, out_shardings=chain_sharding(mesh))

@@ -208,4 +208,4 @@ def _compiled_draws(draw: Any, mesh: Mesh) -> Any:
         return draw(jax.random.fold_in(jax.random.fold_in(key, 5), chain), state)
 
     mapped = over_chains(drawn, mesh, num_mapped=2)
-    return compiled_once(mapped, out_shardings=chain_sharding(mesh))
+    return compiled_once(mapped, runs_once=True, out_shardings=chain_sharding(mesh))
