@@ -249,7 +249,7 @@ def _sources(published: pandas.DataFrame) -> str:
         f"- {row.method}: {row.source}; {row.protocol}; {errors[row.printed_as]}"
         for row in first.itertuples()
     ]
-    same = f"- {SAME_SPLITS}: `bnn_ppl.data.tables.published`, the same splits; standard errors"
+    same = f"- {SAME_SPLITS}: `bnn_ppl.data.published`, the same splits; standard errors"
     return "\n".join(["**Published results**", "", same, *lines])
 
 

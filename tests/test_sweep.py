@@ -108,7 +108,7 @@ def test_values_are_scored_on_rows_held_out_over_splits_folds_and_seeds(tmp_path
 @pytest.mark.thorough
 def test_a_fifth_is_held_out_unless_said_and_the_test_rows_stay_unseen(tmp_path, monkeypatch):
     seen = []
-    predict = bnn.cli.run.predict_with_functions
+    predict = bnn.cli.commands.run.predict_with_functions
 
     def watched(posterior, draws, rows, **options):
         seen.append(np.asarray(rows[1]))
