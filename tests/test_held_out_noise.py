@@ -72,7 +72,7 @@ def test_the_weights_are_at_last_those_of_all_rows_at_the_noise_found(posterior,
 
 def test_a_run_that_is_stopped_while_rows_are_held_out_goes_on(tmp_path, monkeypatch):
     posterior = of_many_weights(20, 2)
-    monkeypatch.setattr("bnn_ppl.sampling.compiled_loop._DRAWS_PER_CHUNK", 64)
+    monkeypatch.setattr("bnn_ppl.sampling.loop.compiled_loop._DRAWS_PER_CHUNK", 64)
     options = {"num_chains": 2, "num_warmup": 400, "progress": False}
     whole = bnn.run(jax.random.key(0), posterior, bnn.descent(posterior), **options)
     options["folder"] = tmp_path / "run"
