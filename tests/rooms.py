@@ -40,15 +40,15 @@ def files() -> list[Path]:
     return [path for path in sorted(PACKAGE.rglob("*.py")) if not path.name.startswith("_")]
 
 
-def circles() -> list[list[str]]:
-    """Give the files that import each other in a circle, anywhere in them."""
+def in_circles() -> list[str]:
+    """List the files that import each other in circles, anywhere in them."""
     modules = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts): p for p in files()}
     below = {name: _modules(path) & set(modules) - {name} for name, path in modules.items()}
     while ends := {name for name in below if not below[name]}:
         below = {name: rest - ends for name, rest in below.items() if name not in ends}
     while tops := set(below) - set().union(*below.values()):
         below = {name: rest for name, rest in below.items() if name not in tops}
-    return [sorted(below)] if below else []
+    return sorted(below)
 
 
 def _modules(path: Path) -> set[str]:

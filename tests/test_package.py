@@ -49,7 +49,7 @@ def test_a_folder_has_at_most_twelve_files_none_of_them_tiny():
 def test_files_do_not_import_each_other_in_circles():
     # A run searches for the scale that a prior leaves open, and the search runs fits.
     known = ["bnn_ppl.sampling.prior_scale", "bnn_ppl.sampling.run"]
-    assert rooms.circles() in ([], [known])
+    assert set(rooms.in_circles()) <= set(known)
 
 
 def test_arrows_are_read_from_real_imports(tmp_path, monkeypatch):

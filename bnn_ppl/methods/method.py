@@ -1,7 +1,7 @@
 """The interface of inference methods, and the registry of those that exist.
 
 To add a method, write a function of a posterior that returns a :class:`Method`, in a file of its
-own in ``bnn_ppl/methods``; decorate it with :func:`describe`; and import it in
+own in a folder of ``bnn_ppl/methods``; decorate it with :func:`describe`; and import it in
 ``bnn_ppl/methods/__init__.py``. It is then public as ``bnn_ppl.<name>``, has a command
 (``bnn-ppl run <name>``), can be chosen in the scikit-learn estimators by name, and is covered by
 the tests that all methods must pass.

@@ -1,4 +1,4 @@
-"""Checks of numbers given by callers."""
+"""Checks of numbers given by callers, and warnings at the line of the caller."""
 
 import os
 import sys
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def check_count(name: str, count: Any, least: int = 1) -> None:
@@ -47,9 +49,6 @@ def check_seed(seed: Any) -> None:
     """Refuse seeds that ``numpy.random.RandomState`` refuses."""
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"got seed={seed!r}, expected a whole number from 0 to 2**32 - 1")
-
-
-_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class VerdictWarning(UserWarning):

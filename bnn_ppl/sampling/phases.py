@@ -21,7 +21,9 @@ from bnn_ppl.sampling.start.starting_method import (
     Started,
     Stopped,
     is_chain,
+    keep_origin,
     one_draw,
+    origin_of,
     placed,
     started,
 )
@@ -72,11 +74,11 @@ def through_start(
         prepared = placed(key, posterior, method, prepared, positions, progress)
         ready = ready._replace(prepared=prepared, done=done)
     if ready.from_fit and not ready.has_begun:
-        ready.recorder.before("warmup").keep_origin(ready.prepared.positions)
-    if notes and ready.from_fit and not ready.has_begun:
-        with waiting(progress):
-            at_start = log_likelihood_at(ready.posterior, ready.prepared.positions)
-            ready.recorder.note(ready.done, at_start)
+        keep_origin(ready.method, ready.prepared, ready.recorder.before("warmup"))
+        if notes:
+            with waiting(progress):
+                at_start = log_likelihood_at(ready.posterior, ready.prepared.positions)
+                ready.recorder.note(ready.done, at_start)
     return ready, None
 
 
@@ -108,7 +110,10 @@ def with_draws(ready: Ready, stopped: Stopped, by: str) -> Ready | None:
     if done.draws:
         recorder.note(done, facts)
         return ready
-    if (origin := _origin(ready, stopped)) is not None:
+    origin = None
+    if stopped.phase == "warmup" and from_fit:
+        origin = origin_of(method, prepared, done, recorder.before("warmup"))
+    if origin is not None:
         found = draw_points(prepared, origin, done, recorder, facts, "started from")
     elif stopped.phase == "warmup":
         found = draw_reached(key, posterior, method, prepared, done, recorder, facts)
@@ -120,17 +125,6 @@ def with_draws(ready: Ready, stopped: Stopped, by: str) -> Ready | None:
         return None
     states, done = found
     return ready._replace(prepared=prepared._replace(states=states), done=done)
-
-
-def _origin(ready: Ready, stopped: Stopped) -> Tree | None:
-    """Give the fit that a sampler started from, while its steps are not yet tuned.
-
-    It predicts better than one draw of each chain does. None if there is none.
-    """
-    tuned = ready.done.warmup == ready.prepared.num["warmup"]
-    if stopped.phase != "warmup" or tuned or not (ready.from_fit and is_chain(ready.method)):
-        return None
-    return ready.recorder.before("warmup").origin(ready.prepared.positions)
 
 
 @contextmanager

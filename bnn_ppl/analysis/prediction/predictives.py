@@ -39,13 +39,12 @@ def predicting(
         return posterior
     if has_centres(posterior, draws):
         return linearised(posterior, draws)
-    if form is None and draws.attrs.get("draws_from") == "point":  # stopped in its fit
-        return posterior
     if form is None:
-        warn(
-            f"got draws of {method} without the fitted mean, expected it in the group fitted, to "
-            "linearise about: they predict with the network itself, often badly"
-        )
+        if draws.attrs.get("draws_from") != "point":  # of a run that was stopped in its fit
+            warn(
+                f"got draws of {method} without the fitted mean, expected it in the group fitted, "
+                "to linearise about: they predict with the network itself, often badly"
+            )
         return posterior
     raise ValueError(
         f"got predictive={form!r} for draws of {method} without a fitted mean, expected those of "

@@ -1,1 +1,1 @@
-"""The commands, one file each."""
+"""The commands, those of one subject in a file."""

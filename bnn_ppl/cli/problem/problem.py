@@ -1,4 +1,4 @@
-"""Data, model and posterior, as given on the command line."""
+"""The options of a problem, as given on the command line: data, network, prior and likelihood."""
 
 from pathlib import Path
 from typing import Literal, NamedTuple

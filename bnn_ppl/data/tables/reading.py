@@ -74,7 +74,7 @@ class DataSet(NamedTuple):
     num_classes: int | None
     name: str
     source: str
-    encoding: Any = None
+    encoding: Any = None  # its file imports this one
     classes: tuple[int, ...] | None = None
     stream: "Stream | None" = None
 

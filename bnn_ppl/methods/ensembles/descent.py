@@ -269,9 +269,9 @@ def _share_of_last(num_steps: jax.Array, average_from: int | None) -> jax.Array:
 def starting_descent(posterior: Posterior, *, spread: bool = False) -> Method:
     """Descent as the start of other methods: with too large a noise they leave the mode sooner.
 
-    With `spread`, chains start as far apart as the posterior is wide: anchored. Not those of
-    convolutions: their steps are costly, so that runs are cut short, and then predict as the fit
-    does, which is the better for not being drawn to other weights.
+    With `spread` it is anchored, so that chains start as far apart as the posterior is wide. Not
+    with convolutions, whose steps are so costly that many runs end in warm-up: they then predict
+    with these points, and anchored points predict worse.
     """
     spread = spread and not has_convolutions(posterior)
     return descent(posterior, anchored=spread, noise_rows="held_out")

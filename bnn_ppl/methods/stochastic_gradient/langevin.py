@@ -1,4 +1,4 @@
-"""Langevin dynamics with stochastic gradients, shared by sgld and sghmc."""
+"""Langevin dynamics with stochastic gradients, and Gibbs draws of precisions, of sgld and sghmc."""
 
 from collections.abc import Callable
 from functools import partial

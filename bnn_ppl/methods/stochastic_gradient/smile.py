@@ -97,8 +97,8 @@ def smile(
     The chains start at the optima of ``descent(posterior, anchored=True)``, unanchored where there
     are convolutions. The first warm-up steps (300, or an eighth if warm-up is short) estimate
     :math:`S^{-2}` there, the diagonal of the prior's precision plus the empirical Fisher
-    information F. After windows of 200, 400, ... steps
-    the step size is then set such that an estimate of the relative error of the variances averages
+    information F. After windows of 200, 400, ... steps the step size is then set such that an
+    estimate of the relative error of the variances averages
     0.03: :math:`0.53\, |\Delta|^{2/3} / d^{1/3} + \epsilon^2 \bar v / (12 d)`, with :math:`\Delta`
     the energy change in a step, on its minibatch, and :math:`\epsilon^2 \bar v` the energy variance
     due to minibatch noise, where :math:`\bar v` is the mean of :math:`S^2 F N / |B|`. (The paper

@@ -1,4 +1,4 @@
-"""Step size and mass of stochastic-gradient samplers, found in warm-up."""
+"""Step size and mass of stochastic-gradient samplers, found in warm-up, or steps that are given."""
 
 import math
 from collections.abc import Callable

@@ -1,9 +1,10 @@
-"""A convolution whose gradient is as fast inside loops as outside, on CPUs too.
+"""A convolution whose derivatives are as fast inside loops as outside, on CPUs too.
 
 Samplers step inside compiled loops. There XLA on CPUs uses its fast routine for a convolution only
 if the axes are in the order (rows, ..., channels); any other order runs as plain nested loops.
 JAX's gradient of a convolution uses other orders, and was 37 times slower inside a loop than
-outside (ResNet-20, 80 images).
+outside (ResNet-20, 80 images). Here directional derivatives, whose order is that of the convolution
+itself, and gradients, which are their transposes, both have the fast order.
 """
 
 from collections.abc import Callable
@@ -82,7 +83,8 @@ def _precision() -> Any:
 
 # --- the tangent: a convolution that is linear in either argument, with transposes of our own
 
-_linear = Primitive("linear_convolution")  # axes: of x and kernel, those mapped by each vmap
+# `axes` are those of x and of the kernel that each vmap maps, the outermost first.
+_linear = Primitive("linear_convolution")
 
 
 @_linear.def_impl

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnn_ppl.robustness.corruptions import blur, digital, lighting, noise, weather
+from bnn_ppl.robustness.corruptions import blur, digital, noise, weather
 from bnn_ppl.robustness.corruptions.checks import (
     check_channels,
     check_severity,
@@ -180,11 +180,11 @@ CORRUPTIONS: dict[str, Corruption] = {
             (0.65, 0.1, 0.5, 0.68, 0.6, weather.MUD),
         ),
     ),
-    "brightness": Corruption("colour", lighting.brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
-    "contrast": Corruption("colour", lighting.contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
+    "brightness": Corruption("colour", digital.brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
+    "contrast": Corruption("colour", digital.contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
     # factor and shift of the saturation
     "saturate": Corruption(
-        "colour", lighting.saturate, ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))
+        "colour", digital.saturate, ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))
     ),
     # length and smoothness of the displacements, shake of the corners
     "elastic_transform": Corruption(

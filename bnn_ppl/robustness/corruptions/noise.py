@@ -1,4 +1,4 @@
-"""Noise on pixels."""
+"""Random numbers, one stream for each row whatever the other rows, and noise on pixels."""
 
 import zlib
 from typing import TypeAlias

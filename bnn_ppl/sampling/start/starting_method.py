@@ -76,7 +76,7 @@ def started(
         if first.stopped is not None:
             return first
         own = placed(own_key, posterior, start, own, first.positions, progress)
-        before.keep_origin(own.positions)
+        keep_origin(start, own, before)
         done = first.done
     num = own.num["warmup"]
     try:
@@ -108,10 +108,24 @@ def _reached(
     done: Progress,
 ) -> Tree:
     """Give a point of each chain: where it is, or, until it is tuned, the fit it started from."""
-    origin = None
-    if is_chain(start) and start.start is not None and done.warmup < own.num["warmup"]:
-        origin = before.origin(own.positions)
+    origin = None if start.start is None else origin_of(start, own, done, before)
     return one_draw(key, posterior, start, own, states) if origin is None else origin
+
+
+def keep_origin(method: Method, prepared: Prepared, before: Nowhere) -> None:
+    """Keep where the chains of a sampler start, for :func:`origin_of` in a later call."""
+    if is_chain(method):
+        before.keep_origin(prepared.positions)
+
+
+def origin_of(method: Method, prepared: Prepared, done: Progress, before: Nowhere) -> Tree | None:
+    """Give the fit from which chains started, while their steps are not yet tuned.
+
+    It predicts better than one draw of each chain does. None if there is none, or it is not known.
+    """
+    if not is_chain(method) or done.warmup == prepared.num["warmup"]:
+        return None
+    return before.origin(prepared.positions)
 
 
 def is_chain(method: Method) -> bool:
