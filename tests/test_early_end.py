@@ -185,6 +185,13 @@ def test_stopped_before_its_steps_are_tuned_a_chain_gives_the_fit_it_started_fro
         draws = stopped_at(posterior, chunk, CHAIN_FROM_FITS, tmp_path)
         assert f"stopped in warm-up by Ctrl-C, after {steps} of" in draws.attrs["stopped"]
         np.testing.assert_array_equal(draws.posterior["slope"], fit.posterior["slope"])
+    (file,) = (tmp_path / "before" / "warmup-origin").glob("state-*.bin")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with pytest.warns(UserWarning, match="each chain gives the point where it is instead"):
+        moved = stopped_at(posterior, 1, CHAIN_FROM_FITS, tmp_path)
+    assert (moved.posterior["slope"] != fit.posterior["slope"]).all()
+    file.write_bytes(whole)
     tuned = stopped_at(posterior, 2, CHAIN_FROM_FITS, tmp_path)
     assert "stopped in warm-up by Ctrl-C, after 6 of" in tuned.attrs["stopped"]
     assert (tuned.posterior["slope"] != fit.posterior["slope"]).all()

@@ -105,13 +105,16 @@ class Before(Nowhere):
 
     def origin(self, positions: Tree) -> Tree | None:
         """Read where the chains of the phase started; None if that was not kept."""
-        found = self.before("origin")._read(jax.eval_shape(lambda tree: tree, positions))
+        like = jax.eval_shape(lambda tree: tree, positions)
+        found = self.before("origin")._read(like, "each chain gives the point where it is instead")
         if not on_all(found is not None):
             return None
         assert found is not None
         return by_chain(found[0], self._mesh)
 
-    def _read(self, like: Tree) -> tuple[Tree, Progress] | None:
+    def _read(
+        self, like: Tree, otherwise: str = "this phase begins again"
+    ) -> tuple[Tree, Progress] | None:
         """Read what was saved; None if nothing was, or, with a warning, where it is damaged."""
         num_chains = len(jax.tree.leaves(like)[0]) if jax.tree.leaves(like) else 1
         try:
@@ -124,7 +127,7 @@ class Before(Nowhere):
         except checkpoint.OtherRunError:
             raise
         except (ValueError, TypeError, OSError) as error:
-            warnings.warn(f"{error}; this phase begins again", stacklevel=2)
+            warnings.warn(f"{error}; {otherwise}", stacklevel=2)
             return None
         self._saves = header["saves"]
         return whole, done
