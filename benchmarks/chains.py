@@ -79,10 +79,10 @@ def ours(posterior, num_chains: int) -> float:
     import bnn_ppl as bnn
     from bnn_ppl.sampling.loop.compiled_loop import compile_loop
     from bnn_ppl.sampling.loop.minibatches import Minibatches
-    from bnn_ppl.sampling.start.start import Lengths, prepare
+    from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
 
     method = bnn.hmc(posterior, STEP_SIZE, STEP_SIZE * LENGTH)
-    lengths = Lengths(num_chains, 0, DRAWS, 1, Minibatches(None, False))
+    lengths = RunLength(num_chains, 0, DRAWS, 1, Minibatches(None, False))
     prepared = prepare(jax.random.key(0), posterior, method, lengths)
     loop = compile_loop(prepared.phases[1], prepared)
     count = min(DRAWS, loop.capacity)

@@ -22,7 +22,7 @@ import bnn_ppl as bnn
 from bnn_ppl.model.rows.features import rows_with_features
 from bnn_ppl.sampling.loop.compiled_loop import compile_loop
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.start.start import Lengths, prepare
+from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
 
 NUM_STEPS = 10  # leapfrogs of a transition
 
@@ -93,7 +93,7 @@ def bare(features, y, position):
 
 def draws(posterior, method):
     """Make the loop over draws that a run of the method compiles."""
-    lengths = Lengths(1, 0, 1_000, 1, Minibatches(None, False))
+    lengths = RunLength(1, 0, 1_000, 1, Minibatches(None, False))
     prepared = prepare(jax.random.key(0), posterior, method, lengths)
     loop = compile_loop(prepared.phases[1], prepared)
     # The loop takes the memory of the states that it is given.

@@ -20,7 +20,7 @@ import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.runtime.machines.devices import planned_for
 from bnn_ppl.runtime.machines.machines import Machine, machine
-from bnn_ppl.sampling.planning.plan_ahead import PlanAhead, plan_ahead
+from bnn_ppl.sampling.planning.machine_plan import MachinePlan, plan_for_machine
 
 NETS = {
     "mlp": partial(bnn.nets.MLP, 784, (50,), 10),
@@ -55,7 +55,7 @@ def main() -> None:
             )
 
 
-def planned(net: str, method: str, target: Machine, num_chains: int) -> PlanAhead:
+def planned(net: str, method: str, target: Machine, num_chains: int) -> MachinePlan:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1_000, 784) if net == "mlp" else (1_000, 28, 28, 1)).astype(np.float32)
     with planned_for(target.device.memory):
@@ -64,10 +64,10 @@ def planned(net: str, method: str, target: Machine, num_chains: int) -> PlanAhea
         built = METHODS[method].build(posterior)
         size = None if built.all_rows else 80
         lengths = {"num_chains": num_chains, "num_warmup": 50, "num_draws": 2, "batch_size": size}
-        return plan_ahead(posterior, built, target, **lengths)
+        return plan_for_machine(posterior, built, target, **lengths)
 
 
-def sent(plan: PlanAhead) -> str:
+def sent(plan: MachinePlan) -> str:
     """Say what is sent in the innermost loops of each phase."""
     kinds: Counter[str] = Counter()
     for phase in plan.phases:

@@ -28,7 +28,7 @@ from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.images.images import blank
 from bnn_ppl.runtime.machines.devices import planned_for
 from bnn_ppl.runtime.machines.machines import Machine, machine
-from bnn_ppl.sampling.planning.plan_ahead import PlanAhead, plan_ahead
+from bnn_ppl.sampling.planning.machine_plan import MachinePlan, plan_for_machine
 
 CHAINS, BURN_IN, DRAWS = 3, 50, 240
 STEP_SIZE, PRIOR_STD = 1e-5, 0.2**0.5
@@ -63,7 +63,7 @@ def main() -> None:
             print(row(plan, precision, sampler, args.num_chains))
 
 
-def planned(target: Machine, num_chains: int) -> PlanAhead:
+def planned(target: Machine, num_chains: int) -> MachinePlan:
     data = blank("cifar10", None, np.dtype("float32"), IMAGES["cifar10"])
     with planned_for(target.device.memory):
         net = partial(bnn.nets.ResNet20, (32, 32, 3), 10)
@@ -71,10 +71,10 @@ def planned(target: Machine, num_chains: int) -> PlanAhead:
         posterior = bnn.condition(model, data.train)
         method = bnn.hmc(posterior, STEP_SIZE, 70_248 * STEP_SIZE, max_num_steps=70_249)
         lengths = {"num_chains": num_chains, "num_warmup": BURN_IN, "num_draws": DRAWS}
-        return plan_ahead(posterior, method, target, **lengths)
+        return plan_for_machine(posterior, method, target, **lengths)
 
 
-def sent(plan: PlanAhead) -> str:
+def sent(plan: MachinePlan) -> str:
     """Say what is sent in the loops of the draws."""
     found = plan.phases[-1].collectives
     deepest = max((each.depth for each in found), default=0)
@@ -86,7 +86,7 @@ def sent(plan: PlanAhead) -> str:
     return " and ".join(own) or "nothing sent in loops"
 
 
-def row(plan: PlanAhead, precision: str, sampler: str, num_chains: int) -> str:
+def row(plan: MachinePlan, precision: str, sampler: str, num_chains: int) -> str:
     seconds = plan.seconds_by_precision[precision]
     days = seconds * GRADIENTS[sampler] * CHAINS / num_chains / 86_400
     devices = plan.chain_rows * plan.data_shards

@@ -24,7 +24,7 @@ from timing import best_seconds
 import bnn_ppl as bnn
 from bnn_ppl.runtime.machines.devices import matmul_precision, memory_limit
 from bnn_ppl.runtime.machines.machines import Device, Machine
-from bnn_ppl.sampling.planning.plan_ahead import plan_ahead
+from bnn_ppl.sampling.planning.machine_plan import plan_for_machine
 
 NETS = {
     "mlp": ((784,), partial(bnn.nets.MLP, 784, (256, 256, 256), 10)),
@@ -84,7 +84,7 @@ def measured(net: str, method_name: str, num_images: int) -> dict[str, float | N
     posterior = bnn.condition(model, (x, np.arange(num_images) % 10))
     method, (short, long) = METHODS[method_name](posterior), LENGTHS[method_name]
     here = Machine("here", this_device(), np.array(jax.devices()[:1]))
-    plan = plan_ahead(posterior, method, here, **long)
+    plan = plan_for_machine(posterior, method, here, **long)
     runs = [timed_run(posterior, method, lengths) for lengths in (short, long, short, long)][2:]
     (seconds_short, gradients_short), (seconds_long, gradients_long) = runs
     return {

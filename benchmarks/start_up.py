@@ -97,9 +97,9 @@ def prepared_for(seed: int, posterior, method, batch_size):
 
     from bnn_ppl.sampling.loop.compiled_loop import one_record
     from bnn_ppl.sampling.loop.minibatches import Minibatches
-    from bnn_ppl.sampling.start.start import Lengths, prepare
+    from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
 
-    lengths = Lengths(4, 2, 2, 1, Minibatches(batch_size, bootstrap=False))
+    lengths = RunLength(4, 2, 2, 1, Minibatches(batch_size, bootstrap=False))
     prepared = prepare(jax.random.key(seed), posterior, method, lengths)
     one_record(prepared)  # as run does, which traces the draws
     jax.block_until_ready(prepared.states)

@@ -14,11 +14,11 @@ The map of the package, from a model to an answer::
 import importlib
 import typing
 
-from bnn_ppl.runtime import starting  # first: it answers Ctrl-C
+from bnn_ppl.runtime import import_interrupts  # first: it answers Ctrl-C
 
 __version__ = "0.1.0"
 
-if typing.TYPE_CHECKING or not starting.is_command():
+if typing.TYPE_CHECKING or not import_interrupts.is_command():
     from bnn_ppl._public import *  # noqa: F403
     from bnn_ppl._public import METHODS as METHODS
     from bnn_ppl._public import __all__ as __all__

@@ -16,7 +16,7 @@ from bnn_ppl.analysis.comparison.compare import compare
 from bnn_ppl.analysis.convergence import diagnostics
 from bnn_ppl.analysis.convergence.chain_budget import chain_budget
 from bnn_ppl.analysis.from_numpyro import from_numpyro
-from bnn_ppl.analysis.guide import guide
+from bnn_ppl.analysis.numpyro_guide import guide
 from bnn_ppl.analysis.prediction import conformal
 from bnn_ppl.analysis.prediction.linearised import linearised
 from bnn_ppl.analysis.prior_draws import prior_draws
@@ -36,7 +36,7 @@ from bnn_ppl.runtime.checks import VerdictWarning
 from bnn_ppl.runtime.compilation.programs import cache_compiled_programs
 from bnn_ppl.sampling.gp_prior import gp_prior
 from bnn_ppl.sampling.planning.plan import plan
-from bnn_ppl.sampling.points import fit_points
+from bnn_ppl.sampling.point_estimates import fit_points
 from bnn_ppl.sampling.prior_scale import prior_scale
 from bnn_ppl.sampling.run import run
 from bnn_ppl.sampling.subspace import subspace

@@ -10,7 +10,7 @@ import jaxlib
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.sampling.start import starting_method
+from bnn_ppl.sampling.setup import warm_start
 
 # Most of the tests' time goes into compiling, a third of that into jaxlib 0.10's emitters of fused
 # loops. The older ones do, and small programs need not be split for several threads; XLA_FLAGS=""
@@ -38,7 +38,7 @@ def pytest_collection_finish():
     gc.set_threshold(10_000, 10, 10)
 
 
-USUAL_STEPS = starting_method.MOST_STEPS
+USUAL_STEPS = warm_start.MOST_STEPS
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -49,7 +49,7 @@ def pytest_runtest_setup(item):
     jax.config.update("jax_disable_most_optimizations", not law)
     # The method that another one starts from trains briefly, but to the end of a window of the
     # sampler's tuning, which may leave a chain lost if it is cut short.
-    starting_method.MOST_STEPS = USUAL_STEPS if law else 205
+    warm_start.MOST_STEPS = USUAL_STEPS if law else 205
     # A verdict compiles a program.
     unwrap(bnn.run).__kwdefaults__["verdict"] = "verdicts" in item.fixturenames
 

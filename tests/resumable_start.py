@@ -8,7 +8,7 @@ import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.sampling.start import starting_method
+from bnn_ppl.sampling.setup import warm_start
 
 X = np.linspace(-1, 1, 60, dtype=np.float32)[:, None]
 Y = np.sin(3 * X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=60).astype(np.float32)
@@ -32,5 +32,5 @@ def run(folder, name):
 
 
 if __name__ == "__main__":
-    starting_method.MOST_STEPS = 3000
+    warm_start.MOST_STEPS = 3000
     run(*sys.argv[1:])

@@ -15,7 +15,7 @@ from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
-from bnn_ppl.analysis.prediction.recomputed import sites_to_predict
+from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.weight_space.correlations import function_correlations
 from bnn_ppl.cli.problem.networks import refuse_norm
 from bnn_ppl.methods.augmentation import augmented

@@ -13,9 +13,9 @@ from jax.sharding import AxisType
 from marks import some_quick
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.prediction.at_inputs import at_inputs
+from bnn_ppl.analysis.prediction.fixed_inputs import at_inputs
+from bnn_ppl.analysis.prediction.model_average import _add
 from bnn_ppl.analysis.prediction.per_draw import known_of
-from bnn_ppl.analysis.prediction.running_average import _add
 from bnn_ppl.estimators import BayesianClassifier
 from bnn_ppl.model.rows import features
 from bnn_ppl.model.rows.features import Features, raw_inputs, rows_with_features
@@ -24,9 +24,9 @@ from bnn_ppl.runtime.machines.devices import AllRows
 from bnn_ppl.runtime.machines.machines import Device, Machine
 from bnn_ppl.sampling.loop.compiled_loop import trace_loop
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.planning.plan_ahead import plan_ahead
-from bnn_ppl.sampling.start.start import Lengths, prepare
-from bnn_ppl.sampling.start.starting_method import prepared_start
+from bnn_ppl.sampling.planning.machine_plan import plan_for_machine
+from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
+from bnn_ppl.sampling.setup.warm_start import prepared_start
 
 RNG = np.random.default_rng(0)
 X = {
@@ -371,7 +371,7 @@ def test_chains_and_rows_over_devices(shape):
 
 
 def prepared(posterior, method, size=None, **options):
-    lengths = Lengths(1, 3, 4, 1, Minibatches(size, False))
+    lengths = RunLength(1, 3, 4, 1, Minibatches(size, False))
     return prepare(jax.random.key(0), posterior, method, lengths)
 
 
@@ -462,7 +462,7 @@ def test_plans_count_the_head_alone(posterior):
     rates = dict.fromkeys(("highest", "high", "default"), 1e9)
     here = Machine("here", Device(rates, 1e9, 2**30), np.array(jax.devices()[:1]))
     cached, other = (
-        plan_ahead(posterior, method, here, **options).flops
+        plan_for_machine(posterior, method, here, **options).flops
         for method in (bnn.hmc(posterior), raw(bnn.hmc(posterior)))
     )
     assert cached == flops(posterior, rows_with_features(posterior)) < other / 10

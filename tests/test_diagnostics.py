@@ -10,7 +10,7 @@ import xarray as xr
 from scipy import stats
 
 from bnn_ppl import diagnostics
-from bnn_ppl.analysis.convergence import slabs
+from bnn_ppl.analysis.convergence import lazy_draws
 from bnn_ppl.storage import zarr_writer
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_arrays, draws_of_groups
 
@@ -125,9 +125,9 @@ def test_blocks_and_slabs_leave_no_seams(kind, monkeypatch):
     ours, arviz = KINDS[kind]
     draws = chains(num_chains=2, num_draws=9, shape=(3, 50, 2))
     monkeypatch.setattr(diagnostics, "BLOCK_VALUES", 18 * 7)
-    monkeypatch.setattr(slabs, "SLAB_BYTES", draws.nbytes // 4)
+    monkeypatch.setattr(lazy_draws, "SLAB_BYTES", draws.nbytes // 4)
     np.testing.assert_allclose(ours(draws), arviz_of(arviz, draws), rtol=1e-10)
-    monkeypatch.setattr(slabs, "SLAB_BYTES", 1)
+    monkeypatch.setattr(lazy_draws, "SLAB_BYTES", 1)
     np.testing.assert_allclose(ours(draws), arviz_of(arviz, draws), rtol=1e-10)
 
 

@@ -12,10 +12,10 @@ import bnn_ppl as bnn
 from bnn_ppl.runtime.machines.devices import bytes_of, chain_mesh
 from bnn_ppl.sampling.loop.compiled_loop import compile_loop, trace_loop
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.planning.ahead import prepare_ahead
-from bnn_ppl.sampling.start.start import Lengths, prepare
+from bnn_ppl.sampling.planning.run_shapes import setup_of_shapes
+from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
 from bnn_ppl.storage import recorder
-from bnn_ppl.storage.recorder import Folder, Nowhere
+from bnn_ppl.storage.recorder import FolderRecorder, NullRecorder
 
 ALIAS = re.compile(r"\{(\d+)\}: \((\d+),")
 
@@ -24,7 +24,7 @@ def prepared_run(method_name, num_chains=1):
     posterior = mlp()
     method = getattr(bnn, method_name)(posterior)
     minibatches = Minibatches(None if method.all_rows else 16, False)
-    lengths = Lengths(num_chains, 9, 9, 1, minibatches)
+    lengths = RunLength(num_chains, 9, 9, 1, minibatches)
     return prepare(jax.random.key(0), posterior, method, lengths, mesh=chain_mesh(num_chains))
 
 
@@ -49,8 +49,8 @@ def test_every_state_takes_the_memory_of_the_last(name):
 def test_states_are_donated_on_accelerators(num_chains):
     posterior = mlp()
     method = bnn.sghmc(posterior)
-    lengths = Lengths(num_chains, 9, 9, 1, Minibatches(16, False))
-    prepared = prepare_ahead(posterior, method, lengths, mesh_for("tpu"))
+    lengths = RunLength(num_chains, 9, 9, 1, Minibatches(16, False))
+    prepared = setup_of_shapes(posterior, method, lengths, mesh_for("tpu"))
     for phase in prepared.phases:
         text = trace_loop(phase, prepared).lower(lowering_platforms=("tpu",)).as_text()
         donated = text.count("jax.buffer_donor") + text.count("tf.aliasing_output")
@@ -71,17 +71,17 @@ def test_saved_states_are_those_of_their_chunk(monkeypatch, tmp_path):
     """The next chunk is under way while a state is written: it must not change what is written."""
     copies, written = [], []
     save = recorder.checkpoint.save_state
-    copied = Folder.copied
+    snapshot = FolderRecorder.snapshot
 
     def copying(self, states):
         copies.append(jax.tree.map(np.array, states))
-        return copied(self, states)
+        return snapshot(self, states)
 
     def saving(path, header, state, *rest):
         written.append(jax.tree.map(np.array, state))
         save(path, header, state, *rest)
 
-    monkeypatch.setattr(Folder, "copied", copying)
+    monkeypatch.setattr(FolderRecorder, "snapshot", copying)
     monkeypatch.setattr(recorder.checkpoint, "save_state", saving)
     posterior = mlp()
     options = {"num_warmup": 20, "num_draws": 30, "thin": 1, "progress": False, "verdict": False}
@@ -93,7 +93,7 @@ def test_saved_states_are_those_of_their_chunk(monkeypatch, tmp_path):
 
 def test_what_is_saved_shares_no_memory_with_the_devices(tmp_path):
     prepared = prepared_run("hmc")
-    saved = Folder.copied(object.__new__(Folder), prepared.states)
+    saved = FolderRecorder.snapshot(object.__new__(FolderRecorder), prepared.states)
     for host, leaf in zip(jax.tree.leaves(saved), jax.tree.leaves(prepared.states), strict=True):
         assert not np.shares_memory(host, np.asarray(leaf))
-    assert Nowhere().copied(prepared.states) is None
+    assert NullRecorder().snapshot(prepared.states) is None

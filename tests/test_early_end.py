@@ -22,8 +22,8 @@ from test_resume import Killed, assert_same, kill_at_write, line  # noqa: F401 (
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.methods.method import Counts, Method, step_info
+from bnn_ppl.sampling import convergence_target as module
 from bnn_ppl.sampling import prior_scale
-from bnn_ppl.sampling import until as module
 
 
 @pytest.fixture(scope="module")

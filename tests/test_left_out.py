@@ -8,8 +8,8 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.verdict.left_out import held_out, left_out, p_of_independence
-from bnn_ppl.analysis.verdict.training_rows import seen
+from bnn_ppl.analysis.verdict.leave_one_out import held_out, leave_one_out, p_of_independence
+from bnn_ppl.analysis.verdict.training_rows import predict_training_rows
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 RNG = np.random.default_rng(0)
@@ -34,8 +34,8 @@ def test_rows_are_predicted_as_by_the_posterior_without_them(temperature):
     y = x.sum(1) + 0.5 * RNG.normal(size=30)
     weights = RNG.multivariate_normal(*gaussian(x, y, temperature), size=(4, 500))
     draws = draws_of_arrays({"posterior": {"weights": weights}})
-    sample = seen(bnn.condition(slopes, (x, y), temperature=temperature), draws)
-    found = left_out(sample, temperature)
+    sample = predict_training_rows(bnn.condition(slopes, (x, y), temperature=temperature), draws)
+    found = leave_one_out(sample, temperature)
     others = [np.arange(30) != row for row in range(30)]
     exact = [gaussian(x[rows], y[rows], temperature) for rows in others]
     mean = np.array([x[row] @ each for row, (each, _) in enumerate(exact)])
@@ -50,7 +50,10 @@ def test_rows_are_predicted_as_by_the_posterior_without_them(temperature):
 def test_few_draws_tell_nothing_of_rows_left_out():
     draws = draws_of_arrays({"posterior": {"weights": np.zeros((4, 20, 3))}})
     x = RNG.normal(size=(9, 3))
-    assert left_out(seen(bnn.condition(slopes, (x, x[:, 0])), draws), 1.0) is None
+    assert (
+        leave_one_out(predict_training_rows(bnn.condition(slopes, (x, x[:, 0])), draws), 1.0)
+        is None
+    )
 
 
 def test_independence_is_rarely_denied_and_dependence_found():

@@ -22,9 +22,9 @@ from bnn_ppl.runtime.machines.devices import planned_for
 from bnn_ppl.runtime.machines.machines import machine, mesh_of
 from bnn_ppl.sampling.loop.compiled_loop import trace_loop
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.planning.ahead import prepare_ahead
-from bnn_ppl.sampling.planning.plan_ahead import _needed, plan_ahead
-from bnn_ppl.sampling.start.start import Lengths
+from bnn_ppl.sampling.planning.machine_plan import _needed, plan_for_machine
+from bnn_ppl.sampling.planning.run_shapes import setup_of_shapes
+from bnn_ppl.sampling.setup.run_setup import RunLength
 
 RNG = np.random.default_rng(0)
 PLATFORMS = ("tpu", "cuda")
@@ -57,7 +57,9 @@ def mesh_for(platform, shape=(2, 2)):
 
 def phases(posterior, method, mesh, num_chains):
     minibatches = Minibatches(None if method.all_rows else 16, False)
-    prepared = prepare_ahead(posterior, method, Lengths(num_chains, 50, 10, 1, minibatches), mesh)
+    prepared = setup_of_shapes(
+        posterior, method, RunLength(num_chains, 50, 10, 1, minibatches), mesh
+    )
     return [trace_loop(phase, prepared) for phase in prepared.phases]
 
 
@@ -335,7 +337,9 @@ def test_a_plan_of_hmc_for_four_tpus_has_one_sum_a_gradient(capsys):
     assert "fits" in shown and "one gradient" in shown
     with planned_for(machine("tpu:v5e:2x2").device.memory):
         posterior = mlp()
-        found = plan_ahead(posterior, bnn.hmc(posterior), machine("tpu:v5e:2x2"), num_chains=1)
+        found = plan_for_machine(
+            posterior, bnn.hmc(posterior), machine("tpu:v5e:2x2"), num_chains=1
+        )
     deepest = [each for each in found.phases[1].collectives if each.depth == 2]
     assert [each.kind for each in deepest] == ["all-reduce"]
     assert found.phases[1].fits and found.data_shards == 4
@@ -371,8 +375,8 @@ def test_a_run_of_shapes_pads_rows_as_a_run_does():
             numpyro.sample("y", dist.Normal(x @ w), obs=y)
 
     posterior = bnn.condition(model, (np.ones((7, 2), "f"), np.ones(7, "f")))
-    lengths = Lengths(4, 5, 5, 1, Minibatches(None, False))
-    prepared = prepare_ahead(posterior, bnn.hmc(posterior), lengths, mesh_for("tpu"))
+    lengths = RunLength(4, 5, 5, 1, Minibatches(None, False))
+    prepared = setup_of_shapes(posterior, bnn.hmc(posterior), lengths, mesh_for("tpu"))
     x, y, mask = prepared.data  # seven rows over two devices: one of padding
     assert (x.shape, y.shape, mask.shape) == ((8, 2), (8,), (8,))
     assert prepared.positions["w"].shape == (4, 2)

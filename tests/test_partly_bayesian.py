@@ -15,7 +15,7 @@ from interrupts import press_ctrl_c
 import bnn_ppl as bnn
 from bnn_ppl.methods.layers.per_example_gradients import row_gradients
 from bnn_ppl.model.prior.site_priors import POINT, flat_prior
-from bnn_ppl.sampling import points as points_module
+from bnn_ppl.sampling import point_estimates as points_module
 from bnn_ppl.storage.checkpoint import OtherRunError
 
 RNG = np.random.default_rng(0)

@@ -9,12 +9,12 @@ import pytest
 from flax import nnx
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.tables import plan_ahead_table
+from bnn_ppl.cli.tables import machine_plan_table
 from bnn_ppl.runtime.compilation.jaxprs import Cost
 from bnn_ppl.runtime.machines import machines
 from bnn_ppl.runtime.machines.devices import chain_mesh
-from bnn_ppl.sampling.planning import plan_ahead
-from bnn_ppl.sampling.planning.plan_ahead import roofline
+from bnn_ppl.sampling.planning import machine_plan
+from bnn_ppl.sampling.planning.machine_plan import roofline
 
 CODES = {"highest": "HIGHEST", "tensorfloat32": "HIGH", "bfloat16": "DEFAULT"}  # in StableHLO
 
@@ -217,14 +217,14 @@ def test_the_roofline_is_that_of_the_precision():
 def test_a_plan_says_what_other_precisions_would_take(monkeypatch, num_bytes, told):
     # Without a compiler for it: the roofline of a gradient is of its cost alone.
     target = machines.Machine("tpu:v5e:1x1", machines._DEVICES["tpu:v5e"], np.array(jax.devices()))
-    monkeypatch.setattr(plan_ahead, "_gradient", lambda *args: Cost(20.9e9, num_bytes))
-    monkeypatch.setattr(plan_ahead, "mesh_of", lambda machine, num_chains: chain_mesh(num_chains))
+    monkeypatch.setattr(machine_plan, "_gradient", lambda *args: Cost(20.9e9, num_bytes))
+    monkeypatch.setattr(machine_plan, "mesh_of", lambda machine, num_chains: chain_mesh(num_chains))
     posterior = mlp(precision="highest")
     method = bnn.hmc(posterior, 0.1, 0.2)
     with jax.default_matmul_precision("bfloat16"):
-        found = plan_ahead.plan_ahead(posterior, method, target, num_chains=2, num_warmup=0)
+        found = machine_plan.plan_for_machine(posterior, method, target, num_chains=2, num_warmup=0)
     assert found.precision == "highest"
     assert found.gradient_seconds == found.seconds_by_precision["highest"]
     if num_bytes == 1e6:
         assert found.gradient_seconds == pytest.approx(20.9e9 / 197e12 * 6)
-    assert told in plan_ahead_table(found)
+    assert told in machine_plan_table(found)

@@ -13,7 +13,7 @@ import bnn_ppl as bnn
 from bnn_ppl.methods import method
 from bnn_ppl.model.recipe import like, recipe_of
 from bnn_ppl.runtime.compilation import programs
-from bnn_ppl.sampling.start.numbers import numbers_to_run
+from bnn_ppl.sampling.setup.numeric_arguments import numbers_to_run
 
 X = np.linspace(-1, 1, 6, dtype=np.float32)[:, None]
 Y = X[:, 0]

@@ -81,7 +81,7 @@ def assert_same(draws, expected):
 @pytest.fixture(autouse=True)
 def thinned_warmup(monkeypatch):
     """Let even these short warm-ups be thinned."""
-    monkeypatch.setattr("bnn_ppl.storage.warmup.MOST_STEPS", 3)
+    monkeypatch.setattr("bnn_ppl.storage.warmup_statistics.MOST_STEPS", 3)
 
 
 class Killed(BaseException):

@@ -71,7 +71,7 @@ def test_a_copy_of_the_package_that_is_not_installed_runs(posterior, monkeypatch
             raise PackageNotFoundError(package)
         return "1.0"
 
-    monkeypatch.setattr("bnn_ppl.sampling.settings.version", version)
+    monkeypatch.setattr("bnn_ppl.sampling.run_metadata.version", version)
     facts = short(posterior).attrs
     assert facts["inference_library_version"] == "not installed"
     assert json.loads(facts["versions"])["jax"] == "1.0"
@@ -531,7 +531,7 @@ def test_a_run_of_equal_shape_and_a_resumed_one_trace_nothing(posterior, tmp_pat
 
 def test_a_folder_of_samplers_that_drew_other_numbers_is_refused(posterior, monkeypatch, tmp_path):
     draws = short(posterior, folder=tmp_path)
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.settings"], "_GENERATION", -1)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run_metadata"], "_GENERATION", -1)
     with pytest.raises(ValueError, match=r"got sampler_generation=-1, .*another folder"):
         short(posterior, folder=tmp_path)
     kept = bnn.diagnostics.load(tmp_path).posterior

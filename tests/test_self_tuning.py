@@ -23,7 +23,7 @@ from bnn_ppl.methods.training.held_out_rows import HeldOut
 from bnn_ppl.methods.training.rate_trials import RATES, usual_lengths
 from bnn_ppl.methods.training.self_paced import self_paced
 from bnn_ppl.methods.training.training_lengths import usual_batch_size, usual_num_steps
-from bnn_ppl.sampling.start import starting_method
+from bnn_ppl.sampling.setup import warm_start
 
 MINIBATCH_SAMPLERS = ["sgld", "sghmc", "sgnht", "csgld"]
 
@@ -626,7 +626,7 @@ def test_a_plan_counts_the_steps_of_the_methods_that_a_run_starts_from():
     key = jax.random.key(0)
     found = bnn.plan(key, posterior, method, num_chains=2, trial_seconds=0.1, **lengths)
     # Of descent and of sgnht, both cut to that length in these tests.
-    assert found.gradients == 2 * (2 * starting_method.MOST_STEPS + 100 + 5 * 2)
+    assert found.gradients == 2 * (2 * warm_start.MOST_STEPS + 100 + 5 * 2)
 
 
 def test_a_chain_lost_along_the_path_of_swag_is_brought_back():

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh
 import bnn_ppl as bnn
 from bnn_ppl.runtime.machines import devices
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.start.start import Lengths, prepare
+from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(61, 4)).astype("f")
@@ -38,7 +38,7 @@ def wide_prior():
 def prepared_on(posterior, shape, method=bnn.hmc):
     grid = np.array(jax.devices()[: shape[0] * shape[1]]).reshape(shape)
     mesh = Mesh(grid, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)
-    lengths = Lengths(2, 5, 5, 1, Minibatches(None, False))
+    lengths = RunLength(2, 5, 5, 1, Minibatches(None, False))
     key = jax.random.key(3)
     return prepare(key, posterior, method(posterior), lengths, mesh=mesh)
 

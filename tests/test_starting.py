@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bnn_ppl
-from bnn_ppl.runtime import starting
+from bnn_ppl.runtime import import_interrupts
 
 SCRIPT = "from bnn_ppl.cli import main; main()"  # as pip writes it
 
@@ -20,7 +20,7 @@ def press_ctrl_c_in_the_imports(*words):
     environment = os.environ | {"PYTHONPATH": str(Path(bnn_ppl.__file__).parents[1])}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as run:
         for line in run.stderr:
-            if line.endswith(" bnn_ppl.runtime.starting\n"):
+            if line.endswith(" bnn_ppl.runtime.import_interrupts\n"):
                 run.send_signal(signal.SIGINT)
                 break
         rest = run.stderr.read()
@@ -33,7 +33,7 @@ def test_ctrl_c_in_the_imports_ends_with_one_line(name, as_json, tmp_path):
     (tmp_path / "bnn-ppl").write_text(SCRIPT)
     words = ["-m", "bnn_ppl"] if name.startswith("-m") else [str(tmp_path / "bnn-ppl")]
     status, lines = press_ctrl_c_in_the_imports(*words, "run", "hmc", *["--json"] * as_json)
-    assert status == starting.INTERRUPTED == 130
+    assert status == import_interrupts.INTERRUPTED == 130
     assert lines == ['{"phase": "stopping"}' if as_json else "stopping"]
 
 

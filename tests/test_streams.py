@@ -12,12 +12,12 @@ from interrupts import press_ctrl_c
 from jax.sharding import Mesh
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.prediction.rows_in_parts import rows_of
+from bnn_ppl.analysis.prediction.large_data import rows_of
 from bnn_ppl.data.streams.permutation import permuted, permuted_in_blocks
 from bnn_ppl.runtime.machines.devices import chain_mesh
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.loop.streamed_batches import StreamedBatches
-from bnn_ppl.sampling.planning.plan_ahead import plan_ahead
+from bnn_ppl.sampling.planning.machine_plan import plan_for_machine
 
 ROWS, COLUMNS, BATCH = 600, 3, 50
 
@@ -360,7 +360,7 @@ def test_points_are_fitted_on_minibatches_and_fixed_layers_stay(folder):
 def test_rows_in_memory_are_asked_for_where_needed(folder):
     posterior = streamed(folder)
     with pytest.raises(ValueError, match="to plan for another machine"):
-        plan_ahead(posterior, bnn.sgld(posterior, step_size=1e-4), machine=None)
+        plan_for_machine(posterior, bnn.sgld(posterior, step_size=1e-4), machine=None)
     with pytest.raises(TypeError, match="rows in memory"):
         _, _ = posterior.data
     assert "Stream(600 rows of 16 bytes)" in repr(posterior.data)

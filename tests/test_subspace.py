@@ -15,7 +15,7 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.subspace import InSubspace, problem_inside
 from bnn_ppl.model.recipe import recipe_of
-from bnn_ppl.sampling.start.numbers import numbers_to_run
+from bnn_ppl.sampling.setup.numeric_arguments import numbers_to_run
 from bnn_ppl.storage.inference_data import inference_data
 
 RANK = 2

@@ -15,7 +15,7 @@ from test_resume import line
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.methods.method import Method
-from bnn_ppl.sampling import until as module
+from bnn_ppl.sampling import convergence_target as module
 
 GOAL = {"rhat": 1.05, "ess": 60}
 
@@ -230,7 +230,7 @@ def test_other_inputs_and_at_most_200_rows(posterior):
 def test_bad_input_is_refused_before_any_work(
     options, error, words, posterior, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "Folder", None)
+    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "FolderRecorder", None)
     with pytest.raises(error, match=words):
         sample(posterior, tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()

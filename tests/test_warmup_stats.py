@@ -13,9 +13,9 @@ from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import Method
-from bnn_ppl.storage import checkpoint, warmup
+from bnn_ppl.storage import checkpoint, warmup_statistics
 from bnn_ppl.storage.inference_data import inference_data, with_groups
-from bnn_ppl.storage.warmup import NO_STATS, with_steps
+from bnn_ppl.storage.warmup_statistics import NO_STATS, read_warmup, with_steps, write_warmup
 
 Y = np.array([1.0, 2.0, 6.0])
 
@@ -63,7 +63,7 @@ def starts(*values):
 @pytest.mark.parametrize("most", [1, 7, 1000])
 @pytest.mark.parametrize("number", [1, 6, 7, 8, 100, 2500])
 def test_the_steps_kept_depend_on_how_many_there_were_alone(number, most, monkeypatch):
-    monkeypatch.setattr(warmup, "MOST_STEPS", most)
+    monkeypatch.setattr(warmup_statistics, "MOST_STEPS", most)
     every = np.arange(3 * number).reshape(3, number)
     stride = next(2**k for k in range(20) if number // 2**k <= most)
     expected = [step for step in range(number) if (step + 1) % stride == 0]
@@ -96,7 +96,7 @@ def test_a_fit_keeps_its_objective_at_each_step(posterior, descent):
 def test_memory_and_folder_keep_the_same_and_no_more_than_the_most(
     posterior, descent, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(warmup, "MOST_STEPS", 8)
+    monkeypatch.setattr(warmup_statistics, "MOST_STEPS", 8)
     in_memory = sample(posterior, descent, num_warmup=50)
     stored = sample(posterior, descent, num_warmup=50, folder=tmp_path)
     for draws in (in_memory, stored, bnn.diagnostics.load(tmp_path)):
@@ -136,7 +136,7 @@ def test_a_run_stopped_in_warm_up_goes_on_with_what_it_kept(
     posterior, descent, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 4)
-    monkeypatch.setattr(warmup, "MOST_STEPS", 8)
+    monkeypatch.setattr(warmup_statistics, "MOST_STEPS", 8)
     options = {"num_warmup": 50, "folder": tmp_path}
     with monkeypatch.context() as patch:
         press_ctrl_c(patch, chunk=5)
@@ -153,7 +153,7 @@ def test_steps_written_by_a_process_that_was_then_killed_are_taken_again(
 ):
     """The file is written before the state, so it may be ahead of it, and thinner."""
     monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 4)
-    monkeypatch.setattr(warmup, "MOST_STEPS", 8)
+    monkeypatch.setattr(warmup_statistics, "MOST_STEPS", 8)
     options = {"num_warmup": 50, "folder": tmp_path}
     saves = iter(range(5))
 
@@ -188,12 +188,12 @@ def test_a_damaged_file_is_left_out(posterior, descent, tmp_path):
 def test_the_files_of_several_processes_are_joined_at_the_steps_all_have(tmp_path):
     for first, number in ((0, 5), (2, 4)):
         kept = with_steps(NO_STATS, 0, {"lp": np.arange(2 * number).reshape(2, number) + first})
-        warmup.write_warmup(tmp_path, first, kept)
-    both = warmup.read_warmup(tmp_path, 4)
+        write_warmup(tmp_path, first, kept)
+    both = read_warmup(tmp_path, 4)
     np.testing.assert_array_equal(both.steps, range(4))
     expected = [[0, 1, 2, 3], [5, 6, 7, 8], [2, 3, 4, 5], [6, 7, 8, 9]]
     np.testing.assert_array_equal(both.values["lp"], expected)
-    assert warmup.read_warmup(tmp_path, 6) is NO_STATS  # a third one has not written
+    assert read_warmup(tmp_path, 6) is NO_STATS  # a third one has not written
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (4, 1), (4, 2), (1, 4)])
@@ -205,14 +205,14 @@ def test_another_number_of_processes_leaves_all_chains_readable_at_any_time(
     def write(process, processes):
         share = 4 // processes
         own = values[process * share : (process + 1) * share]
-        warmup.write_warmup(tmp_path, process * share, with_steps(NO_STATS, 0, {"lp": own}))
+        write_warmup(tmp_path, process * share, with_steps(NO_STATS, 0, {"lp": own}))
 
     for process in range(before):
         write(process, before)
     for process in [*range(1, after), 0]:
-        np.testing.assert_array_equal(warmup.read_warmup(tmp_path, 4).values["lp"], values)
+        np.testing.assert_array_equal(read_warmup(tmp_path, 4).values["lp"], values)
         write(process, after)
-    np.testing.assert_array_equal(warmup.read_warmup(tmp_path, 4).values["lp"], values)
+    np.testing.assert_array_equal(read_warmup(tmp_path, 4).values["lp"], values)
 
 
 # --- figures
@@ -227,7 +227,7 @@ def warmed():
     stats = {"lp": lp, "step_size": np.stack([sizes, 3 * sizes]), "acceptance_rate": 0.8 + 0 * lp}
     stats["kinetic_temperature"] = np.where(np.arange(80) < 5, 1e9, 1.1) + 0 * lp
     draws = inference_data({"w": np.zeros((2, 9))}, {"lp": np.zeros((2, 9))}, None, {})
-    kept = warmup.warmup_dataset(with_steps(NO_STATS, 0, stats))
+    kept = warmup_statistics.warmup_dataset(with_steps(NO_STATS, 0, stats))
     return with_groups(draws, warmup_sample_stats=kept), stats
 
 

@@ -14,8 +14,8 @@ from targets import linear_regression
 import bnn_ppl as bnn
 from bnn_ppl.sampling.loop.loop import advance
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.start.start import Lengths, prepare
-from bnn_ppl.storage.recorder import Nowhere, Progress
+from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
+from bnn_ppl.storage.recorder import NullRecorder, Progress
 
 TARGET = linear_regression()
 POSTERIOR = bnn.condition(TARGET.model, TARGET.data)
@@ -23,10 +23,10 @@ POSTERIOR = bnn.condition(TARGET.model, TARGET.data)
 
 def warmed_up(method, num_chains, num_warmup):
     """Give the states of all chains after warm-up."""
-    lengths = Lengths(num_chains, num_warmup, 1, 1, Minibatches(None, False))
+    lengths = RunLength(num_chains, num_warmup, 1, 1, Minibatches(None, False))
     prepared = prepare(jax.random.key(0), POSTERIOR, method, lengths)
     warmup = prepared._replace(num=prepared.num | {"draws": 0})
-    states, _ = advance(warmup, Progress(), Nowhere(), lambda *_: None, lambda: False)
+    states, _ = advance(warmup, Progress(), NullRecorder(), lambda *_: None, lambda: False)
     return jax.tree.map(np.asarray, states)
 
 

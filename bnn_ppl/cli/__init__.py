@@ -12,7 +12,7 @@ from importlib import import_module
 from bnn_ppl import __version__
 from bnn_ppl.cli import help_cache
 from bnn_ppl.cli.words import check_words, help_text
-from bnn_ppl.runtime.starting import INTERRUPTED
+from bnn_ppl.runtime.import_interrupts import INTERRUPTED
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -27,8 +27,8 @@ from bnn_ppl.cli.problem.subspace import InSubspace
 from bnn_ppl.cli.run_arguments import General
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.words import check_words
+from bnn_ppl.runtime.import_interrupts import INTERRUPTED, imported
 from bnn_ppl.runtime.interrupts import answered, raised_for_sure, stopping
-from bnn_ppl.runtime.starting import INTERRUPTED, imported
 
 _OF_RUNS = (
     summary,

@@ -13,9 +13,9 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.problem.build import scale_is_searched
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.run_folders import settings_of
-from bnn_ppl.sampling.settings import fingerprint
-from bnn_ppl.storage.before import place_of
+from bnn_ppl.sampling.run_metadata import fingerprint
 from bnn_ppl.storage.checkpoint import lock, read_header
+from bnn_ppl.storage.phase_state import place_of
 from bnn_ppl.storage.problem import read_problem, write_problem
 
 _SEARCH = "prior-scale"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.convergence.agreement import are_fits
+from bnn_ppl.analysis.convergence.ensemble_spread import are_fits
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.methods.training.rate_trials import num_trial_steps
 from bnn_ppl.runtime.progress import in_words
@@ -151,7 +151,7 @@ def duration(seconds: float) -> str:
     return f"{in_words(seconds)} seconds"
 
 
-def plan_ahead_table(plan: Any) -> str:
+def machine_plan_table(plan: Any) -> str:
     """Format the estimated cost of a run on a machine that is not here."""
     devices = plan.chain_rows * plan.data_shards
     chains = "1 chain" if plan.chains_a_device == 1 else f"{plan.chains_a_device} chains"

@@ -28,12 +28,12 @@ from bnn_ppl.methods.method import METHODS, Counts, Description, PredictiveForm
 from bnn_ppl.model.recipe import like
 from bnn_ppl.runtime.machines.devices import bytes_of, one_device_a_core
 from bnn_ppl.runtime.names import hint, known_keywords
-from bnn_ppl.sampling.asked import check_run
+from bnn_ppl.sampling.convergence_target import minutes_left
 from bnn_ppl.sampling.prior_scale import scale_or_usual
-from bnn_ppl.sampling.until import minutes_left
+from bnn_ppl.sampling.run_checks import check_run
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of
-from bnn_ppl.storage.before import place_of
 from bnn_ppl.storage.inference_data import with_groups
+from bnn_ppl.storage.phase_state import place_of
 from bnn_ppl.storage.problem import read_problem, write_problem
 
 _USUAL_SCALE = math.sqrt(2)

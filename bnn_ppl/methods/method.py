@@ -134,7 +134,7 @@ class Method(NamedTuple):
         that are computed once (:mod:`bnn_ppl.model.rows.features`).
     together
         Whether all chains take each warm-up step together, because it exchanges information between
-        them (:mod:`bnn_ppl.runtime.machines.between_chains`).
+        them (:mod:`bnn_ppl.runtime.machines.chain_exchange`).
     """
 
     init: Callable[..., Any]

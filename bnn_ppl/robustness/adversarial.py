@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.prediction.predictives import predicting
-from bnn_ppl.analysis.prediction.recomputed import sites_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_float_inputs, checked_rows
 from bnn_ppl.robustness.shift import predictions_of, scored

@@ -14,12 +14,13 @@ from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import chain_sharding, over_chains, to_host
 from bnn_ppl.runtime.machines.processes import on_all
 from bnn_ppl.runtime.progress import Show, waiting
-from bnn_ppl.sampling.judged import log_likelihood_at
+from bnn_ppl.sampling.convergence_target import Target, draw_until
 from bnn_ppl.sampling.loop.loop import advance
-from bnn_ppl.sampling.start.start import Prepared, name_of
-from bnn_ppl.sampling.start.starting_method import (
-    Started,
-    Stopped,
+from bnn_ppl.sampling.run_verdict import log_likelihood_at
+from bnn_ppl.sampling.setup.run_setup import RunSetup, name_of
+from bnn_ppl.sampling.setup.warm_start import (
+    Interruption,
+    WarmStart,
     is_chain,
     keep_origin,
     one_draw,
@@ -27,22 +28,21 @@ from bnn_ppl.sampling.start.starting_method import (
     placed,
     started,
 )
-from bnn_ppl.sampling.until import Goal, draw_until
-from bnn_ppl.storage.before import Progress
-from bnn_ppl.storage.recorder import Folder, Memory
+from bnn_ppl.storage.phase_state import Progress
+from bnn_ppl.storage.recorder import MemoryRecorder, Recorder
 
 Tree = Any
 
 
-class Ready(NamedTuple):
+class RunState(NamedTuple):
     """A run, its places and how far it is."""
 
     key: jax.Array
     posterior: Posterior
     method: Method
-    prepared: Prepared
+    prepared: RunSetup
     done: Progress
-    recorder: Memory | Folder
+    recorder: Recorder
     from_fit: bool  # by its starting method or `init`
     starts: bool  # with the starting method, which has not ended
 
@@ -53,8 +53,8 @@ class Ready(NamedTuple):
 
 
 def through_start(
-    ready: Ready, interrupted: Callable[[], bool], progress: Show, notes: bool
-) -> tuple[Ready, Stopped | None]:
+    ready: RunState, interrupted: Callable[[], bool], progress: Show, notes: bool
+) -> tuple[RunState, Interruption | None]:
     """Go through the starting method, if there is one; say if that was stopped.
 
     With `notes`, the log-likelihood where the chains then start is recorded.
@@ -78,17 +78,17 @@ def through_start(
         if notes:
             with waiting(progress):
                 at_start = log_likelihood_at(ready.posterior, ready.prepared.positions)
-                ready.recorder.note(ready.done, at_start)
+                ready.recorder.set_attributes(ready.done, at_start)
     return ready, None
 
 
-def _in_start(method: Method, stopped: Stopped) -> Stopped:
+def _in_start(method: Method, stopped: Interruption) -> Interruption:
     return stopped._replace(what=f"{stopped.what} that {name_of(method)} starts from")
 
 
 def to_the_end(
-    ready: Ready, goal: Goal | None, interrupted: Callable[[], bool], progress: Show
-) -> tuple[Ready, Stopped | None]:
+    ready: RunState, goal: Target | None, interrupted: Callable[[], bool], progress: Show
+) -> tuple[RunState, Interruption | None]:
     """Go through warm-up and draws; say if they were stopped."""
     _, posterior, method, prepared, done, recorder, from_fit, _ = ready
     states, done = draw_until(goal, posterior, prepared, done, recorder, interrupted, progress)
@@ -96,11 +96,11 @@ def to_the_end(
     ready = ready._replace(prepared=prepared._replace(states=states), done=done)
     if not done.draws:
         return ready, stopped_in_warmup(method, prepared, done, from_fit)
-    stopped = Stopped("draws", "drawing", done.draws, num) if done.draws < num else None
+    stopped = Interruption("draws", "drawing", done.draws, num) if done.draws < num else None
     return ready, stopped
 
 
-def with_draws(ready: Ready, stopped: Stopped, by: str) -> Ready | None:
+def with_draws(ready: RunState, stopped: Interruption, by: str) -> RunState | None:
     """Add draws of the fit that it has reached to a run that was stopped before its first one.
 
     None if it has reached none. The states given are None where the draws are points.
@@ -108,7 +108,7 @@ def with_draws(ready: Ready, stopped: Stopped, by: str) -> Ready | None:
     key, posterior, method, prepared, done, recorder, from_fit, _ = ready
     facts = stopped.facts(by)
     if done.draws:
-        recorder.note(done, facts)
+        recorder.set_attributes(done, facts)
         return ready
     origin = None
     if stopped.phase == "warmup" and from_fit:
@@ -128,7 +128,7 @@ def with_draws(ready: Ready, stopped: Stopped, by: str) -> Ready | None:
 
 
 @contextmanager
-def kept_in_errors(recorder: Memory | Folder, now: Callable[[], Ready]) -> Iterator[None]:
+def kept_in_errors(recorder: Recorder, now: Callable[[], RunState]) -> Iterator[None]:
     """Let an error that ends a run without a folder carry the draws so far.
 
     They are its attribute ``draws``: before the first draw, those of the fit so far, as of a run
@@ -140,7 +140,7 @@ def kept_in_errors(recorder: Memory | Folder, now: Callable[[], Ready]) -> Itera
         with suppress(Exception):  # the error itself is raised
             reached = error.__dict__.pop("reached", None)
             draws, where = recorder.so_far(), "before this error"
-            if draws is None and reached is not None and isinstance(recorder, Memory):
+            if draws is None and reached is not None and isinstance(recorder, MemoryRecorder):
                 _draw_reached_by_error(now(), reached, type(error).__name__)
                 draws, where = recorder.so_far(), "of the fit before this error"
             if draws is not None:
@@ -150,9 +150,9 @@ def kept_in_errors(recorder: Memory | Folder, now: Callable[[], Ready]) -> Itera
         raise
 
 
-def _draw_reached_by_error(ready: Ready, reached: Any, by: str) -> None:
+def _draw_reached_by_error(ready: RunState, reached: Any, by: str) -> None:
     """Draw from the fit that an error has ended: that of a starting method, or the run's own."""
-    if isinstance(reached, Started):
+    if isinstance(reached, WarmStart):
         prepared = ready.prepared._replace(positions=reached.positions)
         ready = ready._replace(from_fit=True, done=reached.done)
         stopped = reached.stopped and _in_start(ready.method, reached.stopped)
@@ -169,8 +169,8 @@ def _draw_reached_by_error(ready: Ready, reached: Any, by: str) -> None:
 
 
 def stopped_in_warmup(
-    method: Method, prepared: Prepared, done: Progress, from_fit: bool
-) -> Stopped | None:
+    method: Method, prepared: RunSetup, done: Progress, from_fit: bool
+) -> Interruption | None:
     """Say where a run without a draw has ended; None if it has reached nothing to draw from.
 
     A chain on its way from the prior tells nothing of the posterior; one that came from a fit, or
@@ -181,16 +181,16 @@ def stopped_in_warmup(
         usable, what = from_fit or 0 < num == done.warmup, "warm-up"
     else:
         usable, what = from_fit or done.warmup > 0, "training"
-    return Stopped("warmup", what, done.warmup, num) if usable else None
+    return Interruption("warmup", what, done.warmup, num) if usable else None
 
 
 def draw_reached(
     key: jax.Array,
     posterior: Posterior,
     method: Method,
-    prepared: Prepared,
+    prepared: RunSetup,
     done: Progress,
-    recorder: Memory | Folder,
+    recorder: Recorder,
     facts: dict[str, Any],
 ) -> tuple[Tree, Progress] | None:
     """Draw from the states of `prepared` as they are; None if they are not finite.
@@ -212,10 +212,10 @@ def draw_reached(
 
 
 def draw_points(
-    prepared: Prepared,
+    prepared: RunSetup,
     positions: Tree,
     done: Progress,
-    recorder: Memory | Folder,
+    recorder: Recorder,
     facts: dict[str, Any],
     relation: str = "had reached",
 ) -> tuple[Tree, Progress] | None:
@@ -233,7 +233,7 @@ def draw_points(
 
 
 def _draw(
-    prepared: Prepared, done: Progress, recorder: Memory | Folder, facts: dict[str, Any]
+    prepared: RunSetup, done: Progress, recorder: Recorder, facts: dict[str, Any]
 ) -> tuple[Tree, Progress]:
     recorder.provisional(facts)
     return advance(prepared, done, recorder, lambda *_: None, lambda: False)

@@ -21,12 +21,12 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import like, recipe_of
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.progress import Show, phases_named
-from bnn_ppl.sampling.points import fit_points
+from bnn_ppl.sampling.convergence_target import deadline
+from bnn_ppl.sampling.point_estimates import fit_points
 from bnn_ppl.sampling.run import run
-from bnn_ppl.sampling.start.start import check_built_with
-from bnn_ppl.sampling.until import deadline
-from bnn_ppl.storage.before import place_of
+from bnn_ppl.sampling.setup.run_setup import check_built_with
 from bnn_ppl.storage.checkpoint import OtherRunError
+from bnn_ppl.storage.phase_state import place_of
 
 _NUM_CHAINS, _NUM_STEPS, _NUM_ROUNDS = 2, 5_000, 2
 _COSTLY_EPOCHS, _LEAST_STEPS = 15, 500  # where a step is costly

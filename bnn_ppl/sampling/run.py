@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bnn_ppl.analysis.prediction.recomputed import statistics_to_store
+from bnn_ppl.analysis.prediction.draw_statistics import statistics_to_store
 from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
@@ -21,16 +21,16 @@ from bnn_ppl.runtime.machines.devices import chain_sharding, products_in, to_hos
 from bnn_ppl.runtime.machines.processes import agreed
 from bnn_ppl.runtime.names import known_keywords
 from bnn_ppl.runtime.progress import waiting
-from bnn_ppl.sampling.asked import asked_of, check_run
-from bnn_ppl.sampling.judged import judged, tell
+from bnn_ppl.sampling.convergence_target import check_recorded, deadline, pressed_or_late
 from bnn_ppl.sampling.loop.compiled_loop import one_record
-from bnn_ppl.sampling.phases import Ready, kept_in_errors, through_start, to_the_end, with_draws
-from bnn_ppl.sampling.points import points_held
-from bnn_ppl.sampling.settings import attributes, settings_to_resume
-from bnn_ppl.sampling.start.start import Keep, drawn_anew, prepare
-from bnn_ppl.sampling.until import check_recorded, deadline, pressed_or_late
+from bnn_ppl.sampling.phases import RunState, kept_in_errors, through_start, to_the_end, with_draws
+from bnn_ppl.sampling.point_estimates import points_held
+from bnn_ppl.sampling.run_checks import asked_of, check_run
+from bnn_ppl.sampling.run_metadata import attributes, settings_to_resume
+from bnn_ppl.sampling.run_verdict import judged, tell
+from bnn_ppl.sampling.setup.run_setup import Keep, drawn_anew, prepare
 from bnn_ppl.storage import checkpoint
-from bnn_ppl.storage.recorder import Folder, Layout, Memory, Progress
+from bnn_ppl.storage.recorder import FolderRecorder, Layout, MemoryRecorder, Progress, Recorder
 
 if TYPE_CHECKING:
     import arviz
@@ -231,7 +231,7 @@ def run(
     if stopped is not None:  # the points are not yet those that a folder is to hold
         init, folder, header = position, None, None
     method, lengths, goal = asked_of(posterior, method, header, **asked)
-    recorder: Memory | Folder
+    recorder: Recorder
     with waiting(progress):
         prepared = prepare(key, posterior, method, lengths, init, keep, mesh, progress=progress)
         layout = Layout(
@@ -244,17 +244,17 @@ def run(
         )
         check_recorded(goal, posterior, layout)
         if folder is None:
-            recorder, done = Memory(layout), Progress()
+            recorder, done = MemoryRecorder(layout), Progress()
         else:
             settings = settings_to_resume(key, posterior, method, prepared, layout)
-            recorder = Folder(folder, layout, settings, prepared.mesh)
+            recorder = FolderRecorder(folder, layout, settings, prepared.mesh)
             states, done = recorder.resume(prepared.states)
             prepared = prepared._replace(states=states)
             if recorder.redrawn and lengths.thin:
                 prepared = drawn_anew(key, prepared, recorder.redrawn)
     from_fit = method.start is not None or init is not None
     starts = method.start is not None and init is None and not done.warmup + done.draws
-    ready = Ready(key, posterior, method, prepared, done, recorder, from_fit, starts)
+    ready = RunState(key, posterior, method, prepared, done, recorder, from_fit, starts)
     with kept_in_errors(recorder, lambda: ready):
         with event_log(log_to) as recorder.log, interrupts(progress) as pressed:
             interrupted = pressed_or_late(pressed, end)
@@ -280,7 +280,7 @@ def _raise_without_draws(pressed: bool, max_minutes: float | None) -> NoReturn:
     )
 
 
-def _result(ready: Ready, verdict: bool, progress: Any) -> "arviz.InferenceData":
+def _result(ready: RunState, verdict: bool, progress: Any) -> "arviz.InferenceData":
     """Give the draws, with the verdict on them."""
     _, posterior, method, prepared, done, recorder, *_ = ready
     fitted = {}
@@ -291,7 +291,7 @@ def _result(ready: Ready, verdict: bool, progress: Any) -> "arviz.InferenceData"
     if verdict and jax.process_count() == 1:
         with waiting(progress, "judging"):
             facts = judged(posterior, draws)
-        recorder.note(done, facts)
+        recorder.set_attributes(done, facts)
         draws.attrs |= facts
         tell(facts, progress)
     return draws

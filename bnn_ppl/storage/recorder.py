@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -17,16 +17,22 @@ from bnn_ppl.runtime.files import make_folder
 from bnn_ppl.runtime.machines.devices import by_chain, local_chains, to_host, writers
 from bnn_ppl.runtime.machines.processes import all_or_none, meet, on_all
 from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
-from bnn_ppl.storage.before import Before, Nowhere, Progress, place_before, remove_before
+from bnn_ppl.storage.chain_arrays import STATISTICS, remove_fitted, write_by_chain, write_fitted
 from bnn_ppl.storage.files import JSON, RUN, damaged, storing
-from bnn_ppl.storage.fitted import STATISTICS, remove_fitted, write_by_chain, write_fitted
 from bnn_ppl.storage.inference_data import (
     inference_data,
     with_all_stats,
     with_constants,
     with_groups,
 )
-from bnn_ppl.storage.warmup import (
+from bnn_ppl.storage.phase_state import (
+    NullRecorder,
+    PhaseFolder,
+    Progress,
+    place_before,
+    remove_before,
+)
+from bnn_ppl.storage.warmup_statistics import (
     GROUP,
     NO_STATS,
     read_warmup,
@@ -58,7 +64,7 @@ class Layout(NamedTuple):
     constants: dict[str, np.ndarray] = {}  # noqa: RUF012 (never changed)
 
 
-class Memory:
+class MemoryRecorder:
     """Draws in arrays (chain, draw, ...), allocated for as many as are planned."""
 
     bytes_on_disk = 0
@@ -78,12 +84,12 @@ class Memory:
             lambda leaf: np.zeros(shape + leaf.shape, leaf.dtype), layout.one_record
         )
 
-    def before(self, phase: str) -> Nowhere:
+    def before(self, phase: str) -> NullRecorder:
         """Give the place of the phase before warm-up, of which nothing is kept."""
         del phase
-        return Nowhere()
+        return NullRecorder()
 
-    def copied(self, states: Tree) -> None:
+    def snapshot(self, states: Tree) -> None:
         """Copy nothing: states are not saved."""
 
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
@@ -96,7 +102,7 @@ class Memory:
                 start = done.draws - values.shape[1]
                 self._records[group][name][:, start : done.draws] = values
 
-    def warmed(self, first: int, stats: dict[str, np.ndarray]) -> None:
+    def record_warmup(self, first: int, stats: dict[str, np.ndarray]) -> None:
         """Keep statistics of the warm-up steps from number `first` on, thinned."""
         self._warmup = with_steps(self._warmup, first, stats)
 
@@ -119,7 +125,7 @@ class Memory:
                 leaves[name] = np.concatenate([old, room], axis=1)
         self._layout = self._layout._replace(num_draws=num_draws)
 
-    def note(self, done: Progress, facts: Attributes) -> None:
+    def set_attributes(self, done: Progress, facts: Attributes) -> None:
         """Add attributes that become known during a run."""
         del done
         self._layout = self._layout._replace(attrs=self._layout.attrs | facts)
@@ -131,7 +137,7 @@ class Memory:
 
     def provisional(self, facts: Attributes) -> None:
         """Take draws of a run that was stopped before its first one; `facts` say so."""
-        self.note(Progress(), facts)
+        self.set_attributes(Progress(), facts)
 
     def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
         """Give the draws, and the parameters of the distribution they come from."""
@@ -145,7 +151,7 @@ class Memory:
         return draws if warmup is None else with_groups(draws, **{GROUP: warmup})
 
 
-class Folder:
+class FolderRecorder:
     """Draws and the samplers' state in a folder.
 
     The state is saved after the draws: a run killed between the two computes the last draws again,
@@ -210,7 +216,7 @@ class Folder:
                 remove_warmup(self._path)
             self._forget_fitted()
             remove_before(self._path)  # a run whose state is gone, or the fit of points, now held
-            self.record(Progress(), self.copied(states), None)
+            self.record(Progress(), self.snapshot(states), None)
             return states, Progress()
         whole, done = self._read_state(self._header, states)
         done = self._before_damage(done)
@@ -281,20 +287,20 @@ class Folder:
             remove_fitted(self._path)
         meet("the parameters of an earlier call are gone")
 
-    def before(self, phase: str) -> Before:
+    def before(self, phase: str) -> PhaseFolder:
         """Give the place of the state of the phase before warm-up."""
         return place_before(self._path, phase, self._settings, self._mesh)
 
-    def warmed(self, first: int, stats: dict[str, np.ndarray]) -> None:
+    def record_warmup(self, first: int, stats: dict[str, np.ndarray]) -> None:
         """Keep statistics of the warm-up steps from number `first` on, thinned, for `record`."""
         self._warmup = with_steps(self._warmup, first, stats)
 
-    def copied(self, states: Tree) -> Tree:
+    def snapshot(self, states: Tree) -> Tree:
         """Copy the states that `record` saves, before the next steps overwrite them."""
         return jax.tree.map(np.array, to_host(states))
 
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
-        """Write the last draws, let readers see them, and save the `copied` state that follows."""
+        """Write the last draws, let readers see them, and save the state (a `snapshot`) after."""
         with storing(self._path, f"draw {done.draws}"):
             if records is not None and self._writes:
                 records = with_all_stats(records, self._layout.one_record)
@@ -345,7 +351,7 @@ class Folder:
         with storing(self._path, f"draw {num_draws}"), all_or_none(self._path):
             self._writer = zarr_writer.open_writer(self._path, num_draws)
 
-    def note(self, done: Progress, facts: Attributes) -> None:
+    def set_attributes(self, done: Progress, facts: Attributes) -> None:
         """Add attributes that become known during a run."""
         self._layout = self._layout._replace(attrs=self._layout.attrs | facts)
         with storing(self._path, f"draw {done.draws}"):
@@ -376,6 +382,9 @@ class Folder:
             return draws
         write_by_chain(self._path, STATISTICS, 0, found, self._writer.run)
         return zarr_reader.open_draws(self._path)
+
+
+Recorder: TypeAlias = MemoryRecorder | FolderRecorder
 
 
 def _check_chains(chains: slice, writers: list[int], num_chains: int) -> None:

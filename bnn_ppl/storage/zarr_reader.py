@@ -9,6 +9,7 @@ import numpy as np
 
 from bnn_ppl.runtime.checks import warn
 from bnn_ppl.storage.arviz_versions import draws_of_groups
+from bnn_ppl.storage.chain_arrays import STATISTICS, read_by_chain, read_fitted
 from bnn_ppl.storage.chunks import Chunks, chunks_of, num_whole, stored_chunk
 from bnn_ppl.storage.files import (
     DRAWS,
@@ -22,9 +23,8 @@ from bnn_ppl.storage.files import (
     read_of_run,
     run_of,
 )
-from bnn_ppl.storage.fitted import STATISTICS, read_by_chain, read_fitted
 from bnn_ppl.storage.inference_data import by_chain
-from bnn_ppl.storage.warmup import GROUP, read_warmup, warmup_dataset
+from bnn_ppl.storage.warmup_statistics import GROUP, read_warmup, warmup_dataset
 
 if TYPE_CHECKING:
     import arviz

@@ -31,7 +31,7 @@ from bnn_ppl.analysis.comparison.row_scores import (
     scores_of,
 )
 from bnn_ppl.analysis.convergence import diagnostics
-from bnn_ppl.analysis.convergence.agreement import are_fits
+from bnn_ppl.analysis.convergence.ensemble_spread import are_fits
 from bnn_ppl.analysis.metrics.inputs import Array, Prediction, numbered_as_in
 
 if TYPE_CHECKING:

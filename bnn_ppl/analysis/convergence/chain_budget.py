@@ -12,9 +12,9 @@ from scipy.special import logsumexp
 
 from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.comparison.standard_errors import widened
+from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
+from bnn_ppl.analysis.prediction.model_average import adder
 from bnn_ppl.analysis.prediction.predictives import predicting
-from bnn_ppl.analysis.prediction.recomputed import sites_to_predict
-from bnn_ppl.analysis.prediction.running_average import adder
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import rows_to_score
 from bnn_ppl.runtime.machines.devices import products_in

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bnn_ppl.analysis.convergence.agreement import (
+from bnn_ppl.analysis.convergence.ensemble_spread import (
     LEAST_DRAWS,
     agreement_row,
     are_fits,
     spreads_by_variable,
 )
 from bnn_ppl.analysis.convergence.evidence import LogEvidence, log_evidence
+from bnn_ppl.analysis.convergence.lazy_draws import chain_draw_first, check_draws, dataset_of, slabs
 from bnn_ppl.analysis.convergence.rank_statistics import diagnose, quantile_of_defined
-from bnn_ppl.analysis.convergence.slabs import chain_draw_first, check_draws, dataset_of, slabs
 from bnn_ppl.runtime.names import hint
 from bnn_ppl.storage.arviz_versions import as_dataset
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import entr, logsumexp
 
+from bnn_ppl.analysis.prediction.large_data import rows_of
 from bnn_ppl.analysis.prediction.per_draw import Array, Tree, each_output, probs_or_mean, row_dims
-from bnn_ppl.analysis.prediction.rows_in_parts import rows_of
 from bnn_ppl.methods.laplace_approximation.block_gaussian import blocks_of
 from bnn_ppl.methods.laplace_approximation.covariance_blocks import Block
 from bnn_ppl.methods.layers.layer_calls import called_layers

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.tree_util import Partial
 from numpyro.distributions import Distribution
 
-from bnn_ppl.analysis.prediction.recomputed import CENTRE
+from bnn_ppl.analysis.prediction.draw_statistics import CENTRE
 from bnn_ppl.model.network import changed_networks
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Values

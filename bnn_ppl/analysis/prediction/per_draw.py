@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from bnn_ppl.analysis.prediction.at_inputs import at_inputs, known_of_inputs
-from bnn_ppl.analysis.prediction.recomputed import CENTRE
+from bnn_ppl.analysis.prediction.draw_statistics import CENTRE
+from bnn_ppl.analysis.prediction.fixed_inputs import at_inputs, known_of_inputs
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import numbers_of
@@ -104,7 +104,7 @@ def compiled(function: Callable, posterior: Posterior) -> Callable:
     """Compile ``function(posterior.predictive, ...)``, once for posteriors of the same program.
 
     Values that it predicts with must hold their statistics: see
-    :mod:`bnn_ppl.analysis.prediction.recomputed`.
+    :mod:`bnn_ppl.analysis.prediction.draw_statistics`.
     """
     predictive = posterior.predictive
     if posterior.batch_statistics is not None:

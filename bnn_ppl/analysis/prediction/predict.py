@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from bnn_ppl.analysis.convergence.mixing import Mixing, mixing_of
+from bnn_ppl.analysis.convergence.function_convergence import Mixing, mixing_of
 from bnn_ppl.analysis.prediction.closed_form import closed_form_parts
+from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
+from bnn_ppl.analysis.prediction.large_data import rows_of, written
+from bnn_ppl.analysis.prediction.model_average import Sums, adder, dataset_of
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
     Predictive,
@@ -21,9 +24,6 @@ from bnn_ppl.analysis.prediction.per_draw import (
     row_dims,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
-from bnn_ppl.analysis.prediction.recomputed import sites_to_predict
-from bnn_ppl.analysis.prediction.rows_in_parts import rows_of, written
-from bnn_ppl.analysis.prediction.running_average import Sums, adder, dataset_of
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior

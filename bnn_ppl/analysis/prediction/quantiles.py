@@ -9,6 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl.analysis.prediction.closed_form import closed_form_gaussians
+from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
     Predictive,
@@ -18,7 +19,6 @@ from bnn_ppl.analysis.prediction.per_draw import (
     of_draws,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
-from bnn_ppl.analysis.prediction.recomputed import sites_to_predict
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bnn_ppl.analysis.convergence.agreement import LEAST_DRAWS
 from bnn_ppl.analysis.convergence.bounds import sites_on_bounds
+from bnn_ppl.analysis.convergence.ensemble_spread import LEAST_DRAWS
 from bnn_ppl.analysis.convergence.evidence import gap
-from bnn_ppl.analysis.convergence.mixing import Mixing
-from bnn_ppl.analysis.verdict.training_rows import Seen
+from bnn_ppl.analysis.convergence.function_convergence import Mixing
+from bnn_ppl.analysis.verdict.training_rows import RowSample
 from bnn_ppl.methods.training.held_out_noise import noise_sites
 from bnn_ppl.model.posterior import Posterior
 
@@ -78,7 +78,7 @@ def of_stops(draws: Any) -> Iterator[Finding]:
 # --- predictions
 
 
-def of_values(sample: Seen, draws: Any) -> Iterator[Finding]:
+def of_values(sample: RowSample, draws: Any) -> Iterator[Finding]:
     """Find draws that are not finite."""
     drawn = sample.center.shape[:2]
     finite = ~np.isnan(sample.log_prob.reshape(*drawn, -1)).any(2)
@@ -91,7 +91,7 @@ def of_values(sample: Seen, draws: Any) -> Iterator[Finding]:
         )
 
 
-def scale_advice(sample: Seen) -> str | None:
+def scale_advice(sample: RowSample) -> str | None:
     """Say which data are far from mean 0 and sd 1, if any are."""
     arrays = [("inputs", leaf) for leaf in jax.tree.leaves(sample.x)]
     for name, leaf in [*arrays, ("y", sample.y)]:
@@ -140,7 +140,7 @@ def _advice(draws: Any, usual: str) -> str:
     return next((advice for name, advice in _ADVICE.items() if name in stats), usual)
 
 
-def of_chains(sample: Seen, draws: Any, mixes: Mixing) -> Iterator[Finding]:
+def of_chains(sample: RowSample, draws: Any, mixes: Mixing) -> Iterator[Finding]:
     """Find chains of a sampler that disagree, mix slowly or are at another temperature."""
     num_chains, num_draws = sample.center.shape[:2]
     seen = (sample.center, sample.log_prob)  # where y's mean is known, its spread may still move
@@ -221,7 +221,7 @@ def shorter_steps(draws: Any) -> str:
     return f"shorter steps ({_SHORTENING.get(by, by)})"
 
 
-def of_divergences(posterior: Posterior, sample: Seen, draws: Any) -> Iterator[Finding]:
+def of_divergences(posterior: Posterior, sample: RowSample, draws: Any) -> Iterator[Finding]:
     """Find draws whose steps were too long; chains that diverge throughout are named."""
     stats = draws.get("sample_stats", {})
     if "diverging" not in stats:
@@ -273,7 +273,7 @@ def _of_learnt_scale(posterior: Posterior, sites: dict[str, Any]) -> list[str]:
 # --- fits
 
 
-def of_fits(sample: Seen, draws: Any, rhat: float) -> Iterator[Finding]:
+def of_fits(sample: RowSample, draws: Any, rhat: float) -> Iterator[Finding]:
     """Find training that was cut short, fits far from the data, and members that differ."""
     if draws.attrs.get("training_ended", 1) == 0:
         yield Finding(
@@ -315,7 +315,7 @@ def of_few_rows(posterior: Posterior, draws: Any) -> Iterator[Finding]:
         )
 
 
-def of_bounds(posterior: Posterior, sample: Seen) -> Iterator[Finding]:
+def of_bounds(posterior: Posterior, sample: RowSample) -> Iterator[Finding]:
     """Find scales that a bound of their prior determines, not the data."""
     for site, side, bound in sites_on_bounds(posterior, sample.sites):
         if side == "upper":

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
-from bnn_ppl.analysis.convergence.agreement import LEAST_DRAWS
+from bnn_ppl.analysis.convergence.ensemble_spread import LEAST_DRAWS
+from bnn_ppl.analysis.prediction.draw_statistics import CENTRE, sites_to_judge
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
     Predictive,
@@ -17,7 +18,6 @@ from bnn_ppl.analysis.prediction.per_draw import (
     of_draws,
     probs_or_mean,
 )
-from bnn_ppl.analysis.prediction.recomputed import CENTRE, sites_to_judge
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.machines.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of, with_points_of
@@ -28,7 +28,7 @@ _BYTES = 2**29  # of draws that are read in all; a network of 10 million weights
 _BYTES_AT_ONCE = 2**23  # up to which one compiled call takes all draws
 
 
-class Seen(NamedTuple):
+class RowSample(NamedTuple):
     """Draws of y's distribution at some training rows."""
 
     x: Tree
@@ -106,7 +106,7 @@ def spread(rows: Tree, most: int) -> Tree:
     return jax.tree.map(lambda leaf: leaf[chosen], rows)
 
 
-def seen(posterior: Posterior, draws: Any) -> Seen:
+def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     """Predict some training rows with draws spread evenly over the chains."""
     posterior = with_points_of(draws, posterior)
     row_weights = _weights_of_rows(posterior)
@@ -136,7 +136,7 @@ def seen(posterior: Posterior, draws: Any) -> Seen:
     all_y = np.asarray(posterior.examples[1])
     with np.errstate(divide="ignore"):
         log_weights = np.log(weights / weights.sum())
-    return Seen(
+    return RowSample(
         x=x,
         y=np.asarray(y),
         y_average=_average(all_y, row_weights, center.shape[-1] if kind == "probs" else None),
@@ -151,7 +151,7 @@ def seen(posterior: Posterior, draws: Any) -> Seen:
     )
 
 
-def depends_on_x(posterior: Posterior, sample: Seen) -> bool:
+def depends_on_x(posterior: Posterior, sample: RowSample) -> bool:
     """Whether class probabilities, or the mean of y, differ by row: in a draw, or one of the prior.
 
     Nothing is computed for the first; draws that have learnt nothing need the second.

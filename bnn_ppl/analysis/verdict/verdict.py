@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bnn_ppl.analysis.convergence.evidence import evidence_in_words
-from bnn_ppl.analysis.convergence.mixing import Mixing, mixing_of
+from bnn_ppl.analysis.convergence.function_convergence import Mixing, mixing_of
 from bnn_ppl.analysis.prediction.predictives import predicting
+from bnn_ppl.analysis.verdict.advice import Advice, of_confidence, of_inputs
 from bnn_ppl.analysis.verdict.findings import (
     Finding,
     of_bounds,
@@ -20,9 +21,8 @@ from bnn_ppl.analysis.verdict.findings import (
     of_values,
     scale_advice,
 )
-from bnn_ppl.analysis.verdict.left_out import HeldOut, held_out, left_out
-from bnn_ppl.analysis.verdict.training_rows import Seen, seen
-from bnn_ppl.analysis.verdict.without_inputs import Advice, of_confidence, of_inputs
+from bnn_ppl.analysis.verdict.leave_one_out import HeldOut, held_out, leave_one_out
+from bnn_ppl.analysis.verdict.training_rows import RowSample, predict_training_rows
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -102,7 +102,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     """
     check_arguments(posterior=posterior, draws=draws)
     posterior = with_points_of(draws, posterior.whole)
-    sample = seen(predicting(posterior, draws), draws)
+    sample = predict_training_rows(predicting(posterior, draws), draws)
     sampled = draws.attrs.get("draws_from", "chain") == "chain" and draws.attrs.get("thin", 1) > 0
     several = sampled or len(sample.center) > 1
     # Each fit of an ensemble may have a noise of its own.
@@ -135,7 +135,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
 def _of_predictions(
     posterior: Posterior,
     draws: Any,
-    sample: Seen,
+    sample: RowSample,
     scores: HeldOut | None,
     found: list[Finding],
 ) -> list[Finding]:
@@ -146,7 +146,7 @@ def _of_predictions(
     """
     drawn = draws.attrs.get("draws_from", "chain")
     spread = drawn.endswith("gaussian") or (drawn == "chain" and draws.attrs.get("thin", 1) > 0)
-    left = left_out(sample, posterior.temperature) if spread else None
+    left = leave_one_out(sample, posterior.temperature) if spread else None
     wrong = {finding.kind for finding in found} - {*_NOTES}
     # The density of y may be wrong though the draws are right.
     advice = Advice(_to_learn(draws, wrong), sample.sd is not None and not wrong)
@@ -195,7 +195,7 @@ def _good_chains(draws: Any, mixes: Mixing) -> str:
     return f"converged: {_agreement(mixes)}{of_one}{evidence}{bias}"
 
 
-def _good_fits(draws: Any, sample: Seen, scores: HeldOut | None) -> str:
+def _good_fits(draws: Any, sample: RowSample, scores: HeldOut | None) -> str:
     settings = json.loads(draws.attrs.get("settings", "{}"))
     if "training_ended" in draws.attrs:
         held_out = "trained: predictions of held-out rows have stopped improving"

@@ -12,9 +12,9 @@ import numpy as np
 import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
+from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.prediction.per_draw import each_output, of_draws
 from bnn_ppl.analysis.prediction.predictives import predicting
-from bnn_ppl.analysis.prediction.recomputed import sites_to_predict
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_inputs
 from bnn_ppl.runtime.machines.devices import products_in

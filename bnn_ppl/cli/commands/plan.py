@@ -19,10 +19,10 @@ from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import scored, training_rows
 from bnn_ppl.cli.problem.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
-from bnn_ppl.cli.tables import plan_ahead_table, plan_table
+from bnn_ppl.cli.tables import machine_plan_table, plan_table
 from bnn_ppl.runtime.machines.devices import planned_for
 from bnn_ppl.runtime.machines.machines import Machine, machine
-from bnn_ppl.sampling.planning.plan_ahead import plan_ahead
+from bnn_ppl.sampling.planning.machine_plan import plan_for_machine
 from bnn_ppl.sampling.prior_scale import MOST_STEPS
 
 _OF_SEARCH = (
@@ -102,7 +102,7 @@ def plan_command() -> Callable[..., None]:
                 print(plan_table(found))
             else:
                 running |= {"gradients_a_draw": gradients_a_draw}
-                print(plan_ahead_table(plan_ahead(posterior, built, target, **running)))
+                print(machine_plan_table(plan_for_machine(posterior, built, target, **running)))
             if scale_is_searched(problem, posterior):
                 print(_OF_SEARCH)
 

@@ -22,7 +22,7 @@ from bnn_ppl.cli.tables import cell, found_in_warmup, table_text, with_output_na
 from bnn_ppl.data.tables.published import OWN_REFERENCES, HMCChains, OwnReference
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import reporting
-from bnn_ppl.sampling.judged import judged
+from bnn_ppl.sampling.run_verdict import judged
 from bnn_ppl.storage.inference_data import weights_of
 
 PUBLISHED = ("published", *OWN_REFERENCES)

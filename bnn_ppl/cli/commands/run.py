@@ -25,9 +25,9 @@ from bnn_ppl.cli.scale_search import folders_named, kept_search, scale_of_run
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.tables import results_table
 from bnn_ppl.runtime.progress import Show
-from bnn_ppl.sampling.asked import check_run
-from bnn_ppl.sampling.judged import judged
-from bnn_ppl.sampling.until import minutes_left
+from bnn_ppl.sampling.convergence_target import minutes_left
+from bnn_ppl.sampling.run_checks import check_run
+from bnn_ppl.sampling.run_verdict import judged
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 from bnn_ppl.storage.problem import write_problem
 

@@ -11,7 +11,7 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.analysis.comparison.compare_tables import with_errors
 from bnn_ppl.analysis.comparison.standard_errors import widened
-from bnn_ppl.analysis.convergence.agreement import are_fits
+from bnn_ppl.analysis.convergence.ensemble_spread import are_fits
 from bnn_ppl.cli.commands.results import (
     check_published,
     check_reference,

@@ -24,7 +24,7 @@ from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.compilation.branches import one_or_other
-from bnn_ppl.runtime.machines.between_chains import mean_over_chains, number_of_chains
+from bnn_ppl.runtime.machines.chain_exchange import mean_over_chains, number_of_chains
 
 if TYPE_CHECKING:
     from blackjax.mcmc.hmc import HMCState

@@ -17,7 +17,7 @@ from bnn_ppl.methods.running_moments import (
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
-from bnn_ppl.runtime.machines.between_chains import (
+from bnn_ppl.runtime.machines.chain_exchange import (
     least_over_chains,
     mean_over_chains,
     number_of_chains,

@@ -245,7 +245,7 @@ def over_chains(
     grouped convolution, which takes several times the memory. Otherwise an accelerator, which is
     fastest when full, runs them side by side by `vmap`; so does any device where all chains go
     `together`, which may then take means over each other
-    (:mod:`bnn_ppl.runtime.machines.between_chains`).
+    (:mod:`bnn_ppl.runtime.machines.chain_exchange`).
     """
 
     def on_device(*args: Any) -> Tree:

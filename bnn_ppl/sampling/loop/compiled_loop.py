@@ -13,8 +13,8 @@ from bnn_ppl.model.network import active_changes
 from bnn_ppl.runtime.compilation.programs import compiled
 from bnn_ppl.runtime.machines.devices import bytes_of, chain_sharding, over_chains, products_in
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.start.numbers import Numbers
-from bnn_ppl.sampling.start.start import Phase, Prepared
+from bnn_ppl.sampling.setup.numeric_arguments import Numbers
+from bnn_ppl.sampling.setup.run_setup import Phase, RunSetup
 from bnn_ppl.storage.files import DTYPES
 from bnn_ppl.storage.zarr_writer import Records
 
@@ -37,7 +37,7 @@ class CompiledLoop(NamedTuple):
 
 
 def compile_loop(
-    phase: Phase, prepared: Prepared, announce: Callable[[], None] = lambda: None
+    phase: Phase, prepared: RunSetup, announce: Callable[[], None] = lambda: None
 ) -> CompiledLoop:
     """Compile a phase's loop, or take what an equal phase has compiled.
 
@@ -59,7 +59,7 @@ def bytes_a_device(program: jax.stages.Compiled) -> int:
     return needed - getattr(memory, "alias_size_in_bytes", 0)
 
 
-def one_record(prepared: Prepared) -> Records:
+def one_record(prepared: RunSetup) -> Records:
     """Give the shapes and dtypes of what is recorded of one draw of one chain."""
     phase = prepared.phases[1]
     if prepared.stream is not None:
@@ -73,7 +73,7 @@ def without_batches(phase: Phase) -> Phase:
     return phase._replace(minibatches=Minibatches(None, False))
 
 
-def trace_loop(phase: Phase, prepared: Prepared) -> jax.stages.Traced:
+def trace_loop(phase: Phase, prepared: RunSetup) -> jax.stages.Traced:
     """Trace a phase's loop; shapes with shardings will do for the arrays of `prepared`."""
     num_chains, most = len(prepared.chains), most_waiting()
     loop = _loop(phase.to_trace, prepared.mesh, num_chains, active_changes(), most)
@@ -81,7 +81,7 @@ def trace_loop(phase: Phase, prepared: Prepared) -> jax.stages.Traced:
         return loop.trace(*_arguments(phase, prepared, prepared.states, 0, 1))
 
 
-def _arguments(phase: Phase, prepared: Prepared, states: Tree, start: int, count: int) -> tuple:
+def _arguments(phase: Phase, prepared: RunSetup, states: Tree, start: int, count: int) -> tuple:
     """Give the arguments of the loop over `count` iterations from `start` on."""
     steps_before = 0 if phase.name == "warmup" else prepared.num["warmup"]
     counts = start, count, prepared.num[phase.name], steps_before

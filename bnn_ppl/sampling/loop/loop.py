@@ -11,8 +11,8 @@ from bnn_ppl.runtime.machines.devices import bytes_of, to_host, writers
 from bnn_ppl.runtime.machines.processes import agreed, largest, on_all, summed
 from bnn_ppl.runtime.progress import COMPILING, Report
 from bnn_ppl.sampling.loop.streamed_loop import loop_of
-from bnn_ppl.sampling.start.start import Phase, Prepared
-from bnn_ppl.storage.recorder import Folder, Memory, Nowhere, Progress
+from bnn_ppl.sampling.setup.run_setup import Phase, RunSetup
+from bnn_ppl.storage.recorder import NullRecorder, Progress, Recorder
 
 Tree = Any
 
@@ -22,9 +22,9 @@ _BYTES_PER_SECOND = 2e9  # of states, which each chunk copies: large ones make c
 
 
 def advance(
-    prepared: Prepared,
+    prepared: RunSetup,
     done: Progress,
-    recorder: Memory | Folder | Nowhere,
+    recorder: Recorder | NullRecorder,
     report: Report,
     interrupted: Callable[[], bool],
 ) -> tuple[Tree, Progress]:
@@ -40,10 +40,10 @@ def advance(
 
 def _advance_phase(
     phase: Phase,
-    prepared: Prepared,
+    prepared: RunSetup,
     states: Tree,
     done: Progress,
-    recorder: Memory | Folder | Nowhere,
+    recorder: Recorder | NullRecorder,
     report: Report,
     interrupted: Callable[[], bool],
 ) -> tuple[Tree, Progress]:
@@ -67,7 +67,7 @@ def _advance_phase(
             seconds = time.perf_counter() - began
             kept = _of_warmup(stats) if phase.draw is None else stats
             if phase.draw is None:
-                recorder.warmed(start, kept)
+                recorder.record_warmup(start, kept)
             if phase.draw is None and "done" in stats and on_all(bool(stats["done"][:, -1].all())):
                 ended = ended or {"ended_after": start + _num_active(stats), "most_steps": num}
                 start = max(start, num - 1 - count)  # the steps in between would change nothing
@@ -75,8 +75,8 @@ def _advance_phase(
             counted = stats if writes else {}  # a chain of several processes, by one of them
             done = _counted(done, phase.name, start, counted, seconds)
             if phase.draw is None and start == num and {"done", "n_steps"} <= set(stats):
-                recorder.note(done, _training_ended(stats))
-            saved = recorder.copied(states)
+                recorder.set_attributes(done, _training_ended(stats))
+            saved = recorder.snapshot(states)
             unrecorded = done, saved, records if phase.name == "draws" else None, count
             steps_done = num_steps(done.warmup, done.draws, thin)
             recorder.log(steps_done, kept)
@@ -127,7 +127,7 @@ def _training_ended(stats: dict[str, np.ndarray]) -> dict[str, int]:
     return {"training_ended": int(on_all(bool((stats["n_steps"][:, -1] == 0).all())))}
 
 
-def _record(recorder: Memory | Folder | Nowhere, unrecorded: tuple | None) -> float:
+def _record(recorder: Recorder | NullRecorder, unrecorded: tuple | None) -> float:
     """Record a chunk, if there is one; the seconds it took."""
     if unrecorded is None:
         return 0.0
@@ -162,7 +162,7 @@ def num_steps(warmup: int, draws: int, thin: int) -> int:
 def _shown(
     done: Progress,
     stats: dict[str, np.ndarray],
-    recorder: Memory | Folder | Nowhere,
+    recorder: Recorder | NullRecorder,
     ended: dict[str, int],
 ) -> dict[str, Any]:
     """Say what the progress bar shows, what matters most first: narrow terminals drop the last."""

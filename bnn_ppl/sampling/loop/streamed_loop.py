@@ -30,15 +30,15 @@ from bnn_ppl.sampling.loop.compiled_loop import (
     without_batches,
 )
 from bnn_ppl.sampling.loop.streamed_batches import StreamedBatches
-from bnn_ppl.sampling.start.numbers import Numbers
-from bnn_ppl.sampling.start.start import Phase, Prepared
+from bnn_ppl.sampling.setup.numeric_arguments import Numbers
+from bnn_ppl.sampling.setup.run_setup import Phase, RunSetup
 from bnn_ppl.storage.zarr_writer import Records
 
 Tree = Any
 
 
 def loop_of(
-    phase: Phase, prepared: Prepared, announce: Callable[[], None] = lambda: None
+    phase: Phase, prepared: RunSetup, announce: Callable[[], None] = lambda: None
 ) -> CompiledLoop:
     """Compile a phase's loop, or take what an equal phase has compiled.
 
@@ -51,7 +51,7 @@ def loop_of(
     return _streamed(phase, prepared, announce)
 
 
-def _streamed(phase: Phase, prepared: Prepared, announce: Callable[[], None]) -> CompiledLoop:
+def _streamed(phase: Phase, prepared: RunSetup, announce: Callable[[], None]) -> CompiledLoop:
     mesh, num_chains = prepared.mesh, len(prepared.chains)
     assert prepared.stream is not None
     stream, key = prepared.stream, prepared.keys[phase.name][1]

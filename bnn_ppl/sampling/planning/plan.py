@@ -22,9 +22,9 @@ from bnn_ppl.runtime.machines.devices import (
 from bnn_ppl.sampling.loop.compiled_loop import CompiledLoop, one_record
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.loop.streamed_loop import loop_of
-from bnn_ppl.sampling.points import maker_of, prepared_points
-from bnn_ppl.sampling.start.start import Keep, Prepared, lengths_of, prepare
-from bnn_ppl.sampling.start.starting_method import prepared_start
+from bnn_ppl.sampling.point_estimates import maker_of, prepared_points
+from bnn_ppl.sampling.setup.run_setup import Keep, RunSetup, length_of, prepare
+from bnn_ppl.sampling.setup.warm_start import prepared_start
 
 if TYPE_CHECKING:
     import arviz
@@ -119,7 +119,7 @@ def plan(
         of_points = _cost_of_warmup(lambda: prepared_points(key, whole)[1], trial_seconds / 4)
         posterior = _with_first_points(key, whole)
         method = make(posterior)
-    lengths = lengths_of(
+    lengths = length_of(
         posterior,
         method,
         num_chains=num_chains,
@@ -176,7 +176,7 @@ def _starting_methods(method: Method) -> list[Method]:
     return [] if method.start is None else [*_starting_methods(method.start), method.start]
 
 
-def _cost_of_warmup(prepare_warmup: Callable[[], Prepared], trial_seconds: float) -> _Cost:
+def _cost_of_warmup(prepare_warmup: Callable[[], RunSetup], trial_seconds: float) -> _Cost:
     """Prepare a warm-up that comes before the run, and try it."""
     began = time.perf_counter()
     prepared = prepare_warmup()
@@ -193,14 +193,14 @@ def _with_first_points(key: jax.Array, posterior: Posterior) -> Posterior:
     return posterior.hold({site: first[site] for site in posterior.points})
 
 
-class _Tried(NamedTuple):
+class _Trial(NamedTuple):
     steps: int
     seconds: float
     late_seconds: float  # of a step in the last quarter
     late_gradients: float | None  # likewise, of one chain
 
 
-def _trial(loop: CompiledLoop, states: Tree, num: int, seconds: float) -> tuple[_Tried, Tree]:
+def _trial(loop: CompiledLoop, states: Tree, num: int, seconds: float) -> tuple[_Trial, Tree]:
     """Take steps one by one, for about so many seconds."""
     times: list[float] = []
     gradients: list[float] = []
@@ -213,14 +213,14 @@ def _trial(loop: CompiledLoop, states: Tree, num: int, seconds: float) -> tuple[
         if "n_steps" in stats:
             gradients.append(float(stats["n_steps"].mean()))
     if not times:
-        return _Tried(0, 0.0, 0.0, None), states
+        return _Trial(0, 0.0, 0.0, None), states
     late = slice(-max(1, len(times) // 4), None)
     late_gradients = float(np.mean(gradients[late])) if gradients else None
-    tried = _Tried(len(times), sum(times), float(np.mean(times[late])), late_gradients)
+    tried = _Trial(len(times), sum(times), float(np.mean(times[late])), late_gradients)
     return tried, states
 
 
-def _gradient_seconds(posterior: Posterior, prepared: Prepared) -> float:
+def _gradient_seconds(posterior: Posterior, prepared: RunSetup) -> float:
     # A stream's examples are few: all of them are taken.
     all_rows = Minibatches(None, False)
     batches = prepared.phases[1].minibatches if prepared.stream is None else all_rows

@@ -17,15 +17,15 @@ from bnn_ppl.runtime.compilation.jaxprs import Cost, cost_of
 from bnn_ppl.runtime.machines.devices import MatmulPrecision, bytes_of, matmul_precision
 from bnn_ppl.runtime.machines.machines import Device, Machine, mesh_of
 from bnn_ppl.sampling.loop.compiled_loop import trace_loop
-from bnn_ppl.sampling.planning.ahead import prepare_ahead
-from bnn_ppl.sampling.points import maker_of
-from bnn_ppl.sampling.start.start import Prepared, lengths_of
+from bnn_ppl.sampling.planning.run_shapes import setup_of_shapes
+from bnn_ppl.sampling.point_estimates import maker_of
+from bnn_ppl.sampling.setup.run_setup import RunSetup, length_of
 
 _NEEDED = re.compile(r"[Uu]sed ([\d.]+)([KMGT]?)|([\d.]+)([KMGT]) exceeds")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-class PhaseAhead(NamedTuple):
+class PhaseProgram(NamedTuple):
     """A phase's program, compiled for the machine.
 
     Attributes
@@ -50,7 +50,7 @@ class PhaseAhead(NamedTuple):
     compile_seconds: float
 
 
-class PlanAhead(NamedTuple):
+class MachinePlan(NamedTuple):
     """What a run would cost on a machine that is not here.
 
     Nothing has been run: times are the least that the machine's peak rates allow (a roofline), for
@@ -93,7 +93,7 @@ class PlanAhead(NamedTuple):
     data_shards: int
     chains_a_device: int
     microbatch: int | None
-    phases: tuple[PhaseAhead, ...]
+    phases: tuple[PhaseProgram, ...]
     memory_limit: int
     flops: float
     num_bytes: float
@@ -107,7 +107,7 @@ class PlanAhead(NamedTuple):
     disk: int
 
 
-def plan_ahead(
+def plan_for_machine(
     posterior: Posterior,
     method: Method,
     machine: Machine,
@@ -120,7 +120,7 @@ def plan_ahead(
     bootstrap: bool = False,
     init: Any = None,
     gradients_a_draw: float | None = None,
-) -> PlanAhead:
+) -> MachinePlan:
     """Compile a run for a machine that is not here, and estimate its cost.
 
     Make the posterior within ``runtime.devices.planned_for(machine.device.memory)``, so that its
@@ -136,7 +136,7 @@ def plan_ahead(
 
     Returns
     -------
-    PlanAhead
+    MachinePlan
 
     Raises
     ------
@@ -152,7 +152,7 @@ def plan_ahead(
         make = maker_of(posterior, method)
         posterior = before_points(posterior)
         method = make(posterior)
-    lengths = lengths_of(
+    lengths = length_of(
         posterior,
         method,
         num_chains=num_chains,
@@ -163,7 +163,7 @@ def plan_ahead(
         bootstrap=bootstrap,
     )
     mesh = mesh_of(machine, num_chains)
-    prepared = prepare_ahead(posterior, method, lengths, mesh)
+    prepared = setup_of_shapes(posterior, method, lengths, mesh)
     phases = _compiled_phases(prepared, machine.device.memory)
     chains_a_device = num_chains // mesh.shape["chain"]
     rows = -(-(lengths.minibatches.size or posterior.num_rows) // mesh.shape["data"])
@@ -177,7 +177,7 @@ def plan_ahead(
     gradients = lengths.num_warmup * most + lengths.num_draws * a_draw
     hours = gradients * gradient_seconds / 3600
     position = prepared.positions
-    return PlanAhead(
+    return MachinePlan(
         machine=machine.name,
         chain_rows=mesh.shape["chain"],
         data_shards=mesh.shape["data"],
@@ -200,7 +200,7 @@ def plan_ahead(
     )
 
 
-def _compiled_phases(prepared: Prepared, memory: int) -> tuple[PhaseAhead, ...]:
+def _compiled_phases(prepared: RunSetup, memory: int) -> tuple[PhaseProgram, ...]:
     """Compile the phases side by side: each takes one core, for a pod some minutes."""
     phases = [phase for phase in prepared.phases if prepared.num[phase.name]]
     lowered = [trace_loop(phase, prepared).lower() for phase in phases]
@@ -209,7 +209,7 @@ def _compiled_phases(prepared: Prepared, memory: int) -> tuple[PhaseAhead, ...]:
         return tuple(pool.map(partial(_compiled, memory), names, lowered))
 
 
-def _compiled(memory: int, name: str, lowered: Any) -> PhaseAhead:
+def _compiled(memory: int, name: str, lowered: Any) -> PhaseProgram:
     began = time.perf_counter()
     try:
         program = lowered.compile()
@@ -217,13 +217,13 @@ def _compiled(memory: int, name: str, lowered: Any) -> PhaseAhead:
         if "memory" not in str(error):
             raise
         seconds = time.perf_counter() - began
-        return PhaseAhead(name, _needed(str(error)), False, Counter(), seconds)
+        return PhaseProgram(name, _needed(str(error)), False, Counter(), seconds)
     seconds = time.perf_counter() - began
     found = program.memory_analysis()
     parts = ("argument", "output", "temp", "generated_code")
     used = sum(getattr(found, f"{part}_size_in_bytes") for part in parts)
     used -= found.alias_size_in_bytes
-    return PhaseAhead(name, used, used <= memory, collectives_in(program.as_text()), seconds)
+    return PhaseProgram(name, used, used <= memory, collectives_in(program.as_text()), seconds)
 
 
 def _needed(message: str) -> int | None:

@@ -19,7 +19,7 @@ from bnn_ppl.model.rows.features import Features
 from bnn_ppl.model.rows.streamed_rows import StreamedRows
 from bnn_ppl.runtime.machines.devices import matmul_precision, products_in, to_host
 from bnn_ppl.runtime.machines.processes import agreed
-from bnn_ppl.sampling.start.start import Lengths, Prepared
+from bnn_ppl.sampling.setup.run_setup import RunLength, RunSetup
 from bnn_ppl.storage.inference_data import recorded_classes
 from bnn_ppl.storage.recorder import Layout
 
@@ -29,7 +29,7 @@ _GENERATION = 4  # raised when a change of a method gives other draws for the sa
 
 
 def attributes(
-    key: jax.Array, posterior: Posterior, method: Method, prepared: Prepared
+    key: jax.Array, posterior: Posterior, method: Method, prepared: RunSetup
 ) -> dict[str, Any]:
     """Give the attributes of the draws that are known before the first step."""
     packages = ("bnn_ppl", "jax", "numpyro", "blackjax", "flax")
@@ -66,7 +66,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _cached_features(prepared: Prepared) -> int:
+def _cached_features(prepared: RunSetup) -> int:
     """Count the numbers of a row's features, where they stand for the inputs."""
     x = prepared.data[0]
     if prepared.stream is not None:
@@ -79,7 +79,7 @@ def _cached_features(prepared: Prepared) -> int:
 
 
 def settings_to_resume(
-    key: jax.Array, posterior: Posterior, method: Method, prepared: Prepared, layout: Layout
+    key: jax.Array, posterior: Posterior, method: Method, prepared: RunSetup, layout: Layout
 ) -> dict[str, dict[str, Any]]:
     """Give all that the draws follow from: what must be equal exactly, and what approximately.
 
@@ -87,7 +87,7 @@ def settings_to_resume(
     """
     draws = prepared.phases[1]
     num = layout.num_chains, prepared.num["warmup"], layout.num_draws
-    lengths = Lengths(*num, draws.thin, draws.minibatches)
+    lengths = RunLength(*num, draws.thin, draws.minibatches)
     exact = {
         **method.settings,
         **_of_subspace(posterior, dict),
@@ -105,7 +105,7 @@ def settings_to_resume(
 
 
 def settings_without_prior(
-    key: jax.Array, posterior: Posterior, lengths: Lengths
+    key: jax.Array, posterior: Posterior, lengths: RunLength
 ) -> dict[str, Any]:
     """Give those of the exact settings that are known before the numbers of the prior are."""
     return {

@@ -8,7 +8,7 @@ from scipy.spatial.distance import pdist, squareform
 from scipy.special import logsumexp
 from scipy.stats import chi2
 
-from bnn_ppl.analysis.verdict.training_rows import Seen
+from bnn_ppl.analysis.verdict.training_rows import RowSample
 from bnn_ppl.methods.method import rows_of_share
 from bnn_ppl.methods.training.held_out_noise import share_held_out
 from bnn_ppl.methods.training.rate_trials import num_trial_steps, usual_lengths
@@ -21,7 +21,7 @@ _PARTS = 20  # of training, in each of which the scores of held-out rows are ave
 _LEAST_LOG_PROB = -1e6  # nats: below it, all draws are as wrong
 
 
-class LeftOut(NamedTuple):
+class LeaveOneOut(NamedTuple):
     """Predictions of each judged row by a posterior without it."""
 
     log_score: Array  # (row,): log of the averaged density of y
@@ -29,7 +29,7 @@ class LeftOut(NamedTuple):
     variance: Array | None  # (row, ...): of y, where that is known
 
 
-def left_out(sample: Seen, temperature: float) -> LeftOut | None:
+def leave_one_out(sample: RowSample, temperature: float) -> LeaveOneOut | None:
     r"""Estimate leave-one-out predictions from draws given all rows; None from too few draws.
 
     By importance sampling: without a row that the likelihood counts :math:`c` times, a draw has the
@@ -56,7 +56,7 @@ def left_out(sample: Seen, temperature: float) -> LeftOut | None:
     if sample.sd is not None:
         of_center = averaged((sample.center - center) ** 2)
         variance = averaged(sample.sd.astype(float) ** 2) + of_center
-    return LeftOut(logsumexp(log_weights + log_prob, axis=0), center, variance)
+    return LeaveOneOut(logsumexp(log_weights + log_prob, axis=0), center, variance)
 
 
 class HeldOut(NamedTuple):

@@ -38,7 +38,7 @@ class Progress(NamedTuple):
     sampling_time: float = 0.0  # seconds
 
 
-class Nowhere:
+class NullRecorder:
     """Nothing is kept: a phase before a run without a folder, of which only the end matters."""
 
     bytes_on_disk = 0
@@ -60,30 +60,30 @@ class Nowhere:
         """Give where the chains of the phase started: there, as nothing is resumed."""
         return positions
 
-    def note(self, done: Progress, facts: dict[str, Any]) -> None:
+    def set_attributes(self, done: Progress, facts: dict[str, Any]) -> None:
         """Drop the attributes."""
 
-    def copied(self, states: Tree) -> Tree:
+    def snapshot(self, states: Tree) -> Tree:
         """Copy nothing: states are not saved."""
 
     def record(self, done: Progress, states: Tree, records: Any) -> None:
         """Drop the records."""
 
-    def warmed(self, first: int, stats: dict[str, np.ndarray]) -> None:
+    def record_warmup(self, first: int, stats: dict[str, np.ndarray]) -> None:
         """Drop the statistics."""
 
 
-class Before(Nowhere):
+class PhaseFolder(NullRecorder):
     """The state of a phase in the folder of its run, saved after each chunk of steps."""
 
     def __init__(self, path: Path, settings: JSON, mesh: Mesh):
         self._path, self._settings, self._mesh = path, settings, mesh
         self._writers, self._saves = writers(mesh), 0
 
-    def before(self, phase: str) -> "Before":
+    def before(self, phase: str) -> "PhaseFolder":
         """Give the place of the phase before this one."""
         path = self._path.with_name(f"{self._path.name}-{phase}")
-        return Before(path, self._settings, self._mesh)
+        return PhaseFolder(path, self._settings, self._mesh)
 
     def resume(self, states: Tree) -> tuple[Tree, Progress]:
         """Give the state and progress that were saved, or the states given."""
@@ -101,7 +101,7 @@ class Before(Nowhere):
         """Keep where the chains of the phase start, for `origin` of a later call."""
         place = self.before("origin")
         place.resume(positions)
-        place.record(Progress(), place.copied(positions), None)
+        place.record(Progress(), place.snapshot(positions), None)
 
     def origin(self, positions: Tree) -> Tree | None:
         """Read where the chains of the phase started; None if that was not kept."""
@@ -132,12 +132,12 @@ class Before(Nowhere):
         self._saves = header["saves"]
         return whole, done
 
-    def copied(self, states: Tree) -> Tree:
+    def snapshot(self, states: Tree) -> Tree:
         """Copy the states that `record` saves, before the next steps overwrite them."""
         return jax.tree.map(np.array, to_host(states))
 
     def record(self, done: Progress, states: Tree, records: Any) -> None:
-        """Save the `copied` state."""
+        """Save the `snapshot` state."""
         del records
         self._saves += 1
         header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
@@ -151,9 +151,9 @@ def place_of(folder: Path, phase: str) -> Path:
     return folder / _BEFORE / phase
 
 
-def place_before(folder: Path, phase: str, settings: JSON, mesh: Mesh) -> Before:
+def place_before(folder: Path, phase: str, settings: JSON, mesh: Mesh) -> PhaseFolder:
     """Give the place of the state of a phase in the folder of its run."""
-    return Before(place_of(folder, phase), settings, mesh)
+    return PhaseFolder(place_of(folder, phase), settings, mesh)
 
 
 def remove_before(folder: Path) -> None:

@@ -9,8 +9,8 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from bnn_ppl.analysis.verdict.findings import MOST_LOSS, MOST_LOSS_OF_LABELS, Finding
-from bnn_ppl.analysis.verdict.left_out import HeldOut, LeftOut, p_of_independence
-from bnn_ppl.analysis.verdict.training_rows import Seen, depends_on_x
+from bnn_ppl.analysis.verdict.leave_one_out import HeldOut, LeaveOneOut, p_of_independence
+from bnn_ppl.analysis.verdict.training_rows import RowSample, depends_on_x
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.progress import in_words
 
@@ -43,7 +43,11 @@ class Guess(NamedTuple):
 
 
 def of_inputs(
-    posterior: Posterior, sample: Seen, left: LeftOut | None, scores: HeldOut | None, advice: Advice
+    posterior: Posterior,
+    sample: RowSample,
+    left: LeaveOneOut | None,
+    scores: HeldOut | None,
+    advice: Advice,
 ) -> Iterator[Finding]:
     """Find predictions that do not generalise, or that are no better than without inputs.
 
@@ -82,7 +86,11 @@ def of_inputs(
 
 
 def _unseen(
-    sample: Seen, guess: Guess, without: float, left: LeftOut | None, scores: HeldOut | None
+    sample: RowSample,
+    guess: Guess,
+    without: float,
+    left: LeaveOneOut | None,
+    scores: HeldOut | None,
 ) -> tuple[float, float] | None:
     """Give what the inputs gain at rows that are not trained on, and the standard error of that.
 
@@ -95,7 +103,7 @@ def _unseen(
     return gain, float(guess.log_score.std() / np.sqrt(scores.num_rows))
 
 
-def _gain_of_averaging(sample: Seen) -> float:
+def _gain_of_averaging(sample: RowSample) -> float:
     """Give by how much the average over chains scores training rows better than they do."""
     by_chain = sample.log_prob.astype(float)
     of_draw = sample.log_weights - logsumexp(sample.log_weights, axis=1, keepdims=True)
@@ -105,7 +113,10 @@ def _gain_of_averaging(sample: Seen) -> float:
 
 
 def _of_unseen(
-    sample: Seen, unseen: tuple[float, float] | None, without: float, scores: HeldOut | None
+    sample: RowSample,
+    unseen: tuple[float, float] | None,
+    without: float,
+    scores: HeldOut | None,
 ) -> Iterator[Finding]:
     if unseen is None:
         return
@@ -130,7 +141,9 @@ def _of_unseen(
         )
 
 
-def of_confidence(posterior: Posterior, sample: Seen, left: LeftOut | None) -> Iterator[Finding]:
+def of_confidence(
+    posterior: Posterior, sample: RowSample, left: LeaveOneOut | None
+) -> Iterator[Finding]:
     """Find predictions that are far less or far more sure than their errors allow."""
     if sample.kind == "probs" and sample.center.shape[2:-1] == sample.y.shape:
         yield from _of_classes(posterior, sample, left)
@@ -138,7 +151,7 @@ def of_confidence(posterior: Posterior, sample: Seen, left: LeftOut | None) -> I
         yield from _of_spread(sample, left, left.variance)
 
 
-def _of_noise(sample: Seen) -> str:
+def _of_noise(sample: RowSample) -> str:
     """Say which way the noise of y is wrong."""
     assert sample.sd is not None
     weights = np.exp(sample.log_weights)
@@ -147,7 +160,9 @@ def _of_noise(sample: Seen) -> str:
     return f"a prior that allows {'more' if more else 'less'} noise"
 
 
-def _of_classes(posterior: Posterior, sample: Seen, left: LeftOut | None) -> Iterator[Finding]:
+def _of_classes(
+    posterior: Posterior, sample: RowSample, left: LeaveOneOut | None
+) -> Iterator[Finding]:
     probs = sample.mean if left is None else left.center
     sure, right = probs.max(-1), probs.argmax(-1) == sample.y
     gap, error = _mean_and_error(sample, (sure - right).reshape(len(right), -1).mean(1))
@@ -161,7 +176,7 @@ def _of_classes(posterior: Posterior, sample: Seen, left: LeftOut | None) -> Ite
     yield Finding("unsure" if gap < 0 else "too_sure", text, _of_width(posterior, gap < 0))
 
 
-def _of_spread(sample: Seen, left: LeftOut, variance: np.ndarray) -> Iterator[Finding]:
+def _of_spread(sample: RowSample, left: LeaveOneOut, variance: np.ndarray) -> Iterator[Finding]:
     squares = (sample.y - left.center) ** 2 / np.maximum(variance, 1e-38)
     if not np.isfinite(squares).all():
         return
@@ -182,7 +197,7 @@ def _of_width(posterior: Posterior, unsure: bool) -> str:
     return prior if at_1 else f"a temperature of 1, or {prior}"
 
 
-def _guess(sample: Seen, num_rows: int) -> Guess | None:
+def _guess(sample: RowSample, num_rows: int) -> Guess | None:
     """Predict without inputs, at the score expected for other rows: a parameter costs a nat."""
     if sample.kind == "mean" and sample.center.shape[2:] == sample.y.shape:
         log_score, no_better, words = _of_mean(sample)
@@ -195,7 +210,7 @@ def _guess(sample: Seen, num_rows: int) -> Guess | None:
     return Guess(_by_row(log_score) - num_parameters / num_rows, no_better, words)
 
 
-def _of_mean(sample: Seen) -> tuple[np.ndarray, bool, str]:
+def _of_mean(sample: RowSample) -> tuple[np.ndarray, bool, str]:
     y, average = sample.y.astype(float), sample.y_average
     rmse = np.sqrt(_over_rows(sample, (sample.mean - y) ** 2))
     spread = np.sqrt(_over_rows(sample, (y - average) ** 2))
@@ -207,7 +222,7 @@ def _of_mean(sample: Seen) -> tuple[np.ndarray, bool, str]:
     return log_score, bool(rmse >= spread > 0 and worse < 0), words
 
 
-def _of_frequencies(sample: Seen) -> tuple[np.ndarray, bool, str]:
+def _of_frequencies(sample: RowSample) -> tuple[np.ndarray, bool, str]:
     """Compare with class frequencies; a rare class may be learnt without ever being predicted."""
     frequency = sample.y_average
     accuracy = _over_rows(sample, sample.mean.argmax(-1) == sample.y)
@@ -221,7 +236,7 @@ def _of_frequencies(sample: Seen) -> tuple[np.ndarray, bool, str]:
     return log_score, bool(share < 1 and no_better), words
 
 
-def _y_depends_on_x(sample: Seen) -> bool:
+def _y_depends_on_x(sample: RowSample) -> bool:
     x = [np.asarray(leaf) for leaf in jax.tree.leaves(sample.x)]
     return p_of_independence(x, sample.y, sample.kind == "probs") < _LEVEL
 
@@ -230,12 +245,12 @@ def _by_row(values: np.ndarray) -> np.ndarray:
     return values.reshape(len(values), -1).sum(1)
 
 
-def _over_rows(sample: Seen, values: np.ndarray) -> float:
+def _over_rows(sample: RowSample, values: np.ndarray) -> float:
     """Average values (row, ...) by how often the likelihood counts each row."""
     return float(np.average(values.reshape(len(values), -1).mean(1), weights=sample.row_weights))
 
 
-def _mean_and_error(sample: Seen, values: np.ndarray) -> tuple[float, float]:
+def _mean_and_error(sample: RowSample, values: np.ndarray) -> tuple[float, float]:
     """Give the mean over rows (row,) and its standard error."""
     weights = sample.row_weights / sample.row_weights.sum()
     mean = float(weights @ values)

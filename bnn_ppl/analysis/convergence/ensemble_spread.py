@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bnn_ppl.analysis.convergence.lazy_draws import chain_draw_first, check_draws, dataset_of, slabs
 from bnn_ppl.analysis.convergence.rank_statistics import quantile_of_defined
-from bnn_ppl.analysis.convergence.slabs import chain_draw_first, check_draws, dataset_of, slabs
 
 LEAST_DRAWS = 4  # a chain, below which R-hat and ESS are not defined
 _LEVELS = {"median": 0.5, "95": 0.95, "max": 1.0}

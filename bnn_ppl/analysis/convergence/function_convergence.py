@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnn_ppl.analysis.convergence.agreement import LEAST_DRAWS
+from bnn_ppl.analysis.convergence.ensemble_spread import LEAST_DRAWS
 from bnn_ppl.analysis.convergence.rank_statistics import diagnose, quantile_of_defined
 
 _MOST_SCALARS = 1000  # of which R-hat and ESS are computed

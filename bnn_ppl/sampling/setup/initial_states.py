@@ -16,7 +16,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import by_chain, chain_sharding, over_chains, to_host
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.start.numbers import Make, Numbers
+from bnn_ppl.sampling.setup.numeric_arguments import Make, Numbers
 from bnn_ppl.storage.inference_data import sites_of
 
 if TYPE_CHECKING:

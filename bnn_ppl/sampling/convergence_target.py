@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
-from bnn_ppl.analysis.convergence.agreement import LEAST_DRAWS
+from bnn_ppl.analysis.convergence.ensemble_spread import LEAST_DRAWS
 from bnn_ppl.analysis.prediction.per_draw import probs_or_mean
 from bnn_ppl.analysis.prediction.predict import mixing_at
 from bnn_ppl.analysis.verdict.training_rows import spread
@@ -19,8 +19,8 @@ from bnn_ppl.runtime.checks import check_count, is_number
 from bnn_ppl.runtime.machines.processes import agreed
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.sampling.loop.loop import advance, num_steps
-from bnn_ppl.sampling.start.start import Prepared
-from bnn_ppl.storage.recorder import Folder, Layout, Memory, Progress
+from bnn_ppl.sampling.setup.run_setup import RunSetup
+from bnn_ppl.storage.recorder import Layout, Progress, Recorder
 
 Tree = Any
 
@@ -29,20 +29,20 @@ _MOST_ROWS = 200  # whose predictions are looked at
 _GROWTH = 3, 2  # from look to look, so that all looks together cost three of the last one
 
 
-class Goal(NamedTuple):
+class Target(NamedTuple):
     """What the predictions must reach, and the inputs at which they are looked at."""
 
     rhat: float | None
     ess: float | None
     x: Tree
 
-    def met(self, reached: "Reached") -> bool:
+    def met(self, reached: "Convergence") -> bool:
         """Say whether that is reached; what is undefined is not."""
         agree = self.rhat is None or reached.rhat <= self.rhat
         return reached.finite and agree and (self.ess is None or reached.ess >= self.ess)
 
 
-class Reached(NamedTuple):
+class Convergence(NamedTuple):
     """What a look found."""
 
     rhat: float  # 95 % quantile over the means of y, or its sds if that is larger
@@ -56,7 +56,7 @@ def goal_of(
     num_chains: int,
     num_draws: int,
     thin: int,
-) -> Goal | None:
+) -> Target | None:
     """Check `until`, which is that of :func:`run`, and take the rows that are looked at."""
     if until is None:
         return None
@@ -78,7 +78,7 @@ def goal_of(
             f"got until= with num_draws={num_draws}, expected at least {LEAST_DRAWS}, which "
             "R-hat and ESS need: num_draws says when to look first"
         )
-    return Goal(rhat, ess, _some_rows(posterior, until.get("x")))
+    return Target(rhat, ess, _some_rows(posterior, until.get("x")))
 
 
 def _some_rows(posterior: Posterior, x: Tree) -> Tree:
@@ -118,7 +118,7 @@ def _thresholds(until: Mapping[str, Any]) -> tuple[float | None, float | None]:
     return None if rhat is None else float(rhat), None if ess is None else float(ess)
 
 
-def check_recorded(goal: Goal | None, posterior: Posterior, layout: Layout) -> None:
+def check_recorded(goal: Target | None, posterior: Posterior, layout: Layout) -> None:
     """Refuse a run with a goal whose draws will lack what its predictions need."""
     if goal is None:
         return
@@ -131,7 +131,7 @@ def check_recorded(goal: Goal | None, posterior: Posterior, layout: Layout) -> N
             )
 
 
-def first_look(goal: Goal | None, num_draws: int, header: Mapping[str, Any] | None) -> int:
+def first_look(goal: Target | None, num_draws: int, header: Mapping[str, Any] | None) -> int:
     """Give the draws at the first look that a run with this ``state.json`` has not passed.
 
     Without a goal, these are all draws of the run.
@@ -173,11 +173,11 @@ def pressed_or_late(pressed: Callable[[], bool], end: float) -> Callable[[], boo
 
 
 def draw_until(
-    goal: Goal | None,
+    goal: Target | None,
     posterior: Posterior,
-    prepared: Prepared,
+    prepared: RunSetup,
     done: Progress,
-    recorder: Memory | Folder,
+    recorder: Recorder,
     interrupted: Callable[[], bool],
     progress: bool | Literal["json"],
 ) -> tuple[Tree, Progress]:
@@ -208,23 +208,25 @@ def draw_until(
         prepared = prepared._replace(states=states, num=num | {"draws": more})
     asked = {"rhat": goal.rhat, "ess": goal.ess}
     asked = {name: value for name, value in asked.items() if value is not None}
-    recorder.note(done, {"until": json.dumps(asked), "until_met": int(met)})
+    recorder.set_attributes(done, {"until": json.dumps(asked), "until_met": int(met)})
     if not met and jax.process_index() == 0:
         print(_unmet(goal, reached, done), file=sys.stderr)
     return states, done
 
 
-def _look(goal: Goal, posterior: Posterior, recorder: Memory | Folder, done: Progress) -> Reached:
+def _look(goal: Target, posterior: Posterior, recorder: Recorder, done: Progress) -> Convergence:
     """Diagnose the predictions of the draws so far; the first process does it for all."""
     draws = recorder.result(done, {})
-    reached = Reached(math.nan, math.nan, False)
+    reached = Convergence(math.nan, math.nan, False)
     if jax.process_index() == 0:
         mixes, finite = mixing_at(posterior, draws, goal.x)
-        reached = Reached(mixes.rhat, mixes.ess, finite)
-    return Reached(*map(agreed, reached))
+        reached = Convergence(mixes.rhat, mixes.ess, finite)
+    return Convergence(*map(agreed, reached))
 
 
-def _report(goal: Goal, reached: Reached, done: Progress, progress: bool | Literal["json"]) -> None:
+def _report(
+    goal: Target, reached: Convergence, done: Progress, progress: bool | Literal["json"]
+) -> None:
     """Say what a look found, so that one sees what the run still waits for."""
     if progress is False or jax.process_index():
         return
@@ -236,7 +238,7 @@ def _report(goal: Goal, reached: Reached, done: Progress, progress: bool | Liter
         print(f"checked {_said(goal, reached, done)}", file=sys.stderr)
 
 
-def _unmet(goal: Goal, reached: Reached, done: Progress) -> str:
+def _unmet(goal: Target, reached: Convergence, done: Progress) -> str:
     if not reached.finite:
         return (
             f"until is not met: predictions of the {done.draws:,} draws are not all finite, which "
@@ -245,7 +247,7 @@ def _unmet(goal: Goal, reached: Reached, done: Progress) -> str:
     return f"until is not met: {_said(goal, reached, done)}"
 
 
-def _said(goal: Goal, reached: Reached, done: Progress) -> str:
+def _said(goal: Target, reached: Convergence, done: Progress) -> str:
     parts = [f"after {done.draws:,} draws"]
     if goal.rhat is not None:
         parts.append(f"R-hat of predictions {reached.rhat:.3f} (at most {goal.rhat:g} asked for)")

@@ -15,8 +15,8 @@ from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import chain_sharding, everywhere, over_chains, products_in
 from bnn_ppl.runtime.progress import Report, Show, reporting, waiting
 from bnn_ppl.sampling.loop.loop import advance
-from bnn_ppl.sampling.start.start import Lengths, Prepared, name_of, prepare, with_states
-from bnn_ppl.storage.before import Nowhere, Progress
+from bnn_ppl.sampling.setup.run_setup import RunLength, RunSetup, name_of, prepare, with_states
+from bnn_ppl.storage.phase_state import NullRecorder, Progress
 
 Tree = Any
 
@@ -24,7 +24,7 @@ MOST_STEPS = 100_000  # fewer where training ends by itself
 _OWN_KEY = 4  # of `run`'s key; the numbers below are the keys of the method itself
 
 
-class Stopped(NamedTuple):
+class Interruption(NamedTuple):
     """Where a run was stopped."""
 
     phase: str  # "points", "start", "warmup" or "draws"
@@ -40,23 +40,23 @@ class Stopped(NamedTuple):
         return {"stopped": text + unit, "stopped_in": self.phase}
 
 
-class Started(NamedTuple):
+class WarmStart(NamedTuple):
     """Where the chains start, or where the starting method was stopped."""
 
     positions: Tree  # None if stopped before any step
     done: Progress  # of the starting methods
-    stopped: Stopped | None = None
+    stopped: Interruption | None = None
 
 
 def started(
     key: jax.Array,
     posterior: Posterior,
     method: Method,
-    prepared: Prepared,
-    before: Nowhere,
+    prepared: RunSetup,
+    before: NullRecorder,
     interrupted: Callable[[], bool],
     progress: Show,
-) -> Started:
+) -> WarmStart:
     """Run the warm-up of the starting method: where that ends, `method` starts.
 
     The starting method may itself have one, whose warm-up comes first. The state of each is saved
@@ -86,7 +86,7 @@ def started(
         if hasattr(error, "reached"):
             states, done = error.reached
             positions = _reached(own_key, posterior, start, own, before, states, done)
-            error.reached = Started(positions, done, _stopped(start, done, num))
+            error.reached = WarmStart(positions, done, _stopped(start, done, num))
         raise
     with waiting(progress):
         positions = _reached(own_key, posterior, start, own, before, states, done)
@@ -95,15 +95,15 @@ def started(
         stopped = _stopped(start, done, num)
         if not done.warmup and start.start is None:
             positions = None
-    return Started(positions, done._replace(warmup=0, divergences=0), stopped)
+    return WarmStart(positions, done._replace(warmup=0, divergences=0), stopped)
 
 
 def _reached(
     key: jax.Array,
     posterior: Posterior,
     start: Method,
-    own: Prepared,
-    before: Nowhere,
+    own: RunSetup,
+    before: NullRecorder,
     states: Tree,
     done: Progress,
 ) -> Tree:
@@ -112,13 +112,15 @@ def _reached(
     return one_draw(key, posterior, start, own, states) if origin is None else origin
 
 
-def keep_origin(method: Method, prepared: Prepared, before: Nowhere) -> None:
+def keep_origin(method: Method, prepared: RunSetup, before: NullRecorder) -> None:
     """Keep where the chains of a sampler start, for :func:`origin_of` in a later call."""
     if is_chain(method):
         before.keep_origin(prepared.positions)
 
 
-def origin_of(method: Method, prepared: Prepared, done: Progress, before: Nowhere) -> Tree | None:
+def origin_of(
+    method: Method, prepared: RunSetup, done: Progress, before: NullRecorder
+) -> Tree | None:
     """Give the fit from which chains started, while their steps are not yet tuned.
 
     It predicts better than one draw of each chain does. None if there is none, or it is not known.
@@ -133,18 +135,18 @@ def is_chain(method: Method) -> bool:
     return method.draws_from == "chain"
 
 
-def _stopped(start: Method, done: Progress, num: int) -> Stopped:
-    return Stopped("start", f"the fit by {name_of(start)}", done.warmup, num)
+def _stopped(start: Method, done: Progress, num: int) -> Interruption:
+    return Interruption("start", f"the fit by {name_of(start)}", done.warmup, num)
 
 
 def placed(
     key: jax.Array,
     posterior: Posterior,
     method: Method,
-    prepared: Prepared,
+    prepared: RunSetup,
     positions: Tree,
     progress: Show,
-) -> Prepared:
+) -> RunSetup:
     """Prepare `method` anew where its starting method ends."""
     with waiting(progress):
         try:
@@ -168,9 +170,9 @@ def prepared_start(
     key: jax.Array,
     posterior: Posterior,
     start: Method,
-    prepared: Prepared,
+    prepared: RunSetup,
     progress: Show = False,
-) -> Prepared:
+) -> RunSetup:
     """Prepare the warm-up of a starting method for the chains of a run."""
     minibatches = prepared.phases[1].minibatches._replace(
         size=start.counts.batch_size,
@@ -178,7 +180,7 @@ def prepared_start(
         independent=start.independent_batches,
     )
     num_warmup = min(start.counts.num_warmup, MOST_STEPS)
-    lengths = Lengths(len(prepared.chains), num_warmup, 1, 0, minibatches)
+    lengths = RunLength(len(prepared.chains), num_warmup, 1, 0, minibatches)
     # Features serve any method; rows without, of one that has no use for them, serve its like.
     shared = start.raw_rows or isinstance(prepared.data[0], Features)
     shared = shared and not isinstance(prepared.data, StreamedRows)
@@ -207,7 +209,7 @@ def _as_start(report: Report) -> Report:
 
 
 def one_draw(
-    key: jax.Array, posterior: Posterior, method: Method, prepared: Prepared, states: Tree
+    key: jax.Array, posterior: Posterior, method: Method, prepared: RunSetup, states: Tree
 ) -> Tree:
     """Draw one position of each chain."""
     draws = _compiled_draws(method.draw, prepared.mesh)

@@ -20,11 +20,11 @@ from bnn_ppl.runtime.machines.devices import by_chain, by_row, chain_mesh, every
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.loop.minibatches import Minibatches, minibatches_for
 from bnn_ppl.sampling.loop.rows_of_stream import mesh_of_all_rows, num_at_a_time, rows_of_stream
-from bnn_ppl.sampling.start.first_states import batches_at_start, first_positions, first_states
-from bnn_ppl.sampling.start.numbers import Make, Numbers, numbers_to_run
+from bnn_ppl.sampling.setup.initial_states import batches_at_start, first_positions, first_states
+from bnn_ppl.sampling.setup.numeric_arguments import Make, Numbers, numbers_to_run
 
 
-class Lengths(NamedTuple):
+class RunLength(NamedTuple):
     """Counts of a run, and the batches of its steps."""
 
     num_chains: int
@@ -34,7 +34,7 @@ class Lengths(NamedTuple):
     minibatches: Minibatches
 
 
-def lengths_of(
+def length_of(
     posterior: Posterior,
     method: Method,
     *,
@@ -44,12 +44,12 @@ def lengths_of(
     thin: int | None = None,
     batch_size: Any = None,
     bootstrap: bool = False,
-) -> Lengths:
+) -> RunLength:
     """Fill in the method's own counts for those of :func:`bnn_ppl.run` that are not given."""
     given = {"num_warmup": num_warmup, "num_draws": num_draws, "thin": thin}
     counts = method.counts.filled(posterior.num_rows, given | {"batch_size": batch_size})
     minibatches = minibatches_for(method, counts.batch_size, bootstrap)
-    return Lengths(num_chains, counts.num_warmup, counts.num_draws, counts.thin, minibatches)
+    return RunLength(num_chains, counts.num_warmup, counts.num_draws, counts.thin, minibatches)
 
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Phase(NamedTuple):
     """Warm-up or draws: what each iteration does.
 
     Equal phases are compiled once, so what differs from run to run (keys, counts, data) is left
-    to `Prepared`.
+    to `RunSetup`.
     """
 
     name: str  # a field of Progress
@@ -96,7 +96,7 @@ class Phase(NamedTuple):
         return anew._replace(keep=self.keep)
 
 
-class Prepared(NamedTuple):
+class RunSetup(NamedTuple):
     """A run before its first step."""
 
     mesh: Mesh
@@ -116,13 +116,13 @@ def prepare(
     key: jax.Array,
     posterior: Posterior,
     method: Method,
-    lengths: Lengths,
+    lengths: RunLength,
     init: "arviz.InferenceData | Mapping[str, Any] | None" = None,
     keep: Keep | None = None,
     mesh: Mesh | None = None,
     data: Tree = None,
     progress: Show = False,
-) -> Prepared:
+) -> RunSetup:
     """Check the arguments, which are those of :func:`run`, and start the chains.
 
     `data` are the rows as another method's run has them on the mesh; by default they are placed
@@ -147,7 +147,7 @@ def prepare(
     with products_in(posterior.precision):
         positions = first_positions(init_key, posterior, chains, data, mesh, init)
     numbers, make = numbers_to_run(posterior, method)
-    prepared = Prepared(
+    prepared = RunSetup(
         mesh,
         data,
         everywhere([jnp.asarray(number) for number in numbers], mesh),
@@ -185,8 +185,8 @@ def _of_stream(stream: Stream, method: Method, minibatches: Minibatches) -> Mini
 
 
 def with_states(
-    prepared: Prepared, key: jax.Array, posterior: Posterior, method: Method, positions: Tree
-) -> Prepared:
+    prepared: RunSetup, key: jax.Array, posterior: Posterior, method: Method, positions: Tree
+) -> RunSetup:
     """Give a run the method's first states at `positions`."""
     mesh, num_warmup = prepared.mesh, prepared.num["warmup"]
     keys = everywhere(jax.random.fold_in(key, 0), mesh), prepared.keys["warmup"][1]
@@ -208,7 +208,7 @@ def with_states(
     return prepared._replace(positions=positions, states=states)
 
 
-def drawn_anew(key: jax.Array, prepared: Prepared, count: int) -> Prepared:
+def drawn_anew(key: jax.Array, prepared: RunSetup, count: int) -> RunSetup:
     """Give the draws other keys, after the old ones' draws were damaged `count` times."""
     own = jax.random.fold_in(jax.random.fold_in(key, 2), count)
     of_draws = everywhere(own, prepared.mesh), prepared.keys["draws"][1]
@@ -259,8 +259,8 @@ def name_of(method: Method) -> str:
 
 
 def check_start(
-    posterior: Posterior, method: Method, lengths: Lengths, mesh: Mesh | None
-) -> tuple[Mesh, Lengths]:
+    posterior: Posterior, method: Method, lengths: RunLength, mesh: Mesh | None
+) -> tuple[Mesh, RunLength]:
     """Refuse arguments of :func:`run` that do not fit; give the mesh, and a stream's batches."""
     num_chains, num_warmup, num_draws, thin, minibatches = lengths
     _check_counts(num_chains=num_chains, num_draws=num_draws, num_warmup=num_warmup, thin=thin)

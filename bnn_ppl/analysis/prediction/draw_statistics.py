@@ -16,7 +16,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import numbers_of
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in
-from bnn_ppl.storage.fitted import STATISTICS
+from bnn_ppl.storage.chain_arrays import STATISTICS
 from bnn_ppl.storage.inference_data import in_blocks, sites_of
 
 if TYPE_CHECKING:

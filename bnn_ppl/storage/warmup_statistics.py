@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bnn_ppl.storage.chain_arrays import read_by_chain, remove_by_chain, write_by_chain
 from bnn_ppl.storage.files import damaged
-from bnn_ppl.storage.fitted import read_by_chain, remove_by_chain, write_by_chain
 
 if TYPE_CHECKING:
     import xarray

@@ -17,16 +17,18 @@ from bnn_ppl.runtime.machines.devices import (
     shapes_by_row,
     shapes_on,
 )
-from bnn_ppl.sampling.start.first_states import (
+from bnn_ppl.sampling.setup.initial_states import (
     batches_at_start,
     functions_at_start,
     states_over_chains,
 )
-from bnn_ppl.sampling.start.numbers import numbers_to_run
-from bnn_ppl.sampling.start.start import Lengths, Prepared, phases_of
+from bnn_ppl.sampling.setup.numeric_arguments import numbers_to_run
+from bnn_ppl.sampling.setup.run_setup import RunLength, RunSetup, phases_of
 
 
-def prepare_ahead(posterior: Posterior, method: Method, lengths: Lengths, mesh: Mesh) -> Prepared:
+def setup_of_shapes(
+    posterior: Posterior, method: Method, lengths: RunLength, mesh: Mesh
+) -> RunSetup:
     """Prepare a run as :func:`start.prepare` does, of shapes and shardings in place of arrays.
 
     The devices of `mesh` need not be here: those of a topology will do. Nothing is computed.
@@ -53,7 +55,7 @@ def prepare_ahead(posterior: Posterior, method: Method, lengths: Lengths, mesh: 
         states, _ = jax.eval_shape(
             states_at, chains, positions, (key, key), data, jnp.asarray(num_warmup), numbers
         )
-    return Prepared(
+    return RunSetup(
         mesh,
         data,
         numbers,

@@ -10,10 +10,10 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.training.held_out_scores import steps_between, with_scores
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.event_log import check_event_log
-from bnn_ppl.sampling.settings import settings_without_prior
-from bnn_ppl.sampling.start.first_states import check_init
-from bnn_ppl.sampling.start.start import Lengths, check_start, lengths_of
-from bnn_ppl.sampling.until import Goal, deadline, first_look, goal_of
+from bnn_ppl.sampling.convergence_target import Target, deadline, first_look, goal_of
+from bnn_ppl.sampling.run_metadata import settings_without_prior
+from bnn_ppl.sampling.setup.initial_states import check_init
+from bnn_ppl.sampling.setup.run_setup import RunLength, check_start, length_of
 from bnn_ppl.storage import checkpoint
 
 
@@ -21,8 +21,8 @@ class Asked(NamedTuple):
     """A method and how long to run it."""
 
     method: Method  # scoring held-out rows, if that is asked for
-    lengths: Lengths
-    goal: Goal | None
+    lengths: RunLength
+    goal: Target | None
 
 
 def asked_of(
@@ -35,11 +35,11 @@ def asked_of(
     held_out: Any = None,
     **counts: Any,
 ) -> Asked:
-    """Fill in the method's own counts (:func:`lengths_of`).
+    """Fill in the method's own counts (:func:`length_of`).
 
     `header` is the ``state.json`` of a run to resume.
     """
-    lengths = lengths_of(posterior, method, **counts)
+    lengths = length_of(posterior, method, **counts)
     num_chains, _, num_draws, thin, minibatches = lengths
     method = _scored(method, posterior, score_every, held_out, minibatches.size)
     goal = goal_of(posterior, until, num_chains, num_draws, thin)

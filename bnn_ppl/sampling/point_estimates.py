@@ -16,15 +16,15 @@ from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.machines.devices import products_in, to_host
 from bnn_ppl.runtime.progress import Report, reporting, waiting
+from bnn_ppl.sampling.convergence_target import pressed_or_late
 from bnn_ppl.sampling.loop.compiled_loop import one_record
 from bnn_ppl.sampling.loop.loop import advance
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.settings import settings_to_resume
-from bnn_ppl.sampling.start.start import Lengths, Prepared, check_built_with, prepare
-from bnn_ppl.sampling.start.starting_method import MOST_STEPS, Stopped
-from bnn_ppl.sampling.until import pressed_or_late
+from bnn_ppl.sampling.run_metadata import settings_to_resume
+from bnn_ppl.sampling.setup.run_setup import RunLength, RunSetup, check_built_with, prepare
+from bnn_ppl.sampling.setup.warm_start import MOST_STEPS, Interruption
 from bnn_ppl.storage import checkpoint
-from bnn_ppl.storage.before import Nowhere, place_before
+from bnn_ppl.storage.phase_state import NullRecorder, place_before
 from bnn_ppl.storage.recorder import Layout
 from bnn_ppl.storage.zarr_reader import read_constants
 
@@ -89,7 +89,7 @@ class Held(NamedTuple):
 
     posterior: Posterior  # which holds the points
     method: Method  # for it
-    stopped: Stopped | None = None  # within the fit of the points
+    stopped: Interruption | None = None  # within the fit of the points
     position: Mapping[str, Any] | None = None  # of the other sites, then
 
 
@@ -126,19 +126,19 @@ def maker_of(posterior: Posterior, method: Method) -> Callable[[Posterior], Meth
     return recipe.make
 
 
-def prepared_points(key: jax.Array, posterior: Posterior) -> tuple[Method, Prepared]:
+def prepared_points(key: jax.Array, posterior: Posterior) -> tuple[Method, RunSetup]:
     """Prepare the one chain that fits the points: its method, and the run before its first step."""
     joint = _jointly(posterior)
     method = descent(joint, noise_rows="training")
     minibatches = Minibatches(method.counts.batch_size, False, 1.0)
     num_warmup = min(method.counts.num_warmup, MOST_STEPS)
     own_key = jax.random.fold_in(key, _OWN_KEY)
-    return method, prepare(own_key, joint, method, Lengths(1, num_warmup, 1, 0, minibatches))
+    return method, prepare(own_key, joint, method, RunLength(1, num_warmup, 1, 0, minibatches))
 
 
 def _with_points(
     key: jax.Array, posterior: Posterior, folder: str | Path | None, progress: Any, end: float
-) -> tuple[Posterior, tuple[Stopped, Mapping[str, Any]] | None]:
+) -> tuple[Posterior, tuple[Interruption, Mapping[str, Any]] | None]:
     """Hold the points; where the fit was stopped, also say so, and where the other sites were."""
     if not posterior.points:
         return posterior, None
@@ -169,7 +169,7 @@ def _with_points(
         if pressed():
             raise KeyboardInterrupt
         raise TimeoutError("got too few max_minutes to fit the points, expected more: give more")
-    stopped = Stopped("points", "the fit of the points", done.warmup, num, pressed())
+    stopped = Interruption("points", "the fit of the points", done.warmup, num, pressed())
     return held, (stopped, values)
 
 
@@ -177,12 +177,12 @@ def _place(
     key: jax.Array,
     posterior: Posterior,
     method: Method,
-    prepared: Prepared,
+    prepared: RunSetup,
     folder: str | Path | None,
-) -> Nowhere:
+) -> NullRecorder:
     """Give where the state of the fit is saved."""
     if folder is None:
-        return Nowhere()
+        return NullRecorder()
     layout = Layout(one_record(prepared), 1, 1, None, {})
     settings = settings_to_resume(key, posterior, method, prepared, layout)
     return place_before(Path(folder).expanduser(), "points", settings, prepared.mesh)
