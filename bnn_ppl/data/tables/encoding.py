@@ -4,15 +4,17 @@ An `Encoding` is a record of how that was done for one table, so that other rows
 become the same numbers. It can be kept as JSON.
 """
 
-import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from bnn_ppl.data.tables.reading import require
+
+if TYPE_CHECKING:
+    import pandas
 
 _MOST_CATEGORIES = 50
 _NUMBER_WITH_COMMAS = re.compile(r"[+-]?\d+(,\d+)+(\.\d+)?")
@@ -120,29 +122,31 @@ def encode(
     array([[1.5, 0. , 1. ],
            [2. , 1. , 0. ]])
     """
-    found = encoded(frame, encoding, source=source, place=place)
-    changed = fills_in_words(frame, encoding)
+    table = as_text(frame, place)
+    found = encoded(table, encoding, source)
+    changed = fills_in_words(table, encoding)
     if changed:
         warnings.warn(f"{source}: {changed}", stacklevel=2)
     return found
 
 
-def encoded(
-    frame: Mapping[str, Sequence[Any]],
-    encoding: Encoding,
-    *,
-    source: str,
-    place: Callable[[int], str] = "row {}".format,
-) -> np.ndarray:
-    """Encode rows as `encode` does, without a warning."""
-    names = {str(name).strip(): name for name in frame.keys()}  # noqa: SIM118 (DataFrames too)
-    missing = [column.name for column in encoding.inputs if column.name not in names]
-    got = f"columns {', '.join(names)}"
+def as_text(frame: Any, place: Callable[[int], str]) -> "pandas.DataFrame":
+    """Give the cells of a table as text, its rows labelled by the words for them in messages."""
+    import pandas as pd
+
+    table = pd.DataFrame(frame, dtype=object).map(_text)
+    return table.set_axis(map(place, range(len(table)))).rename(columns=lambda n: str(n).strip())
+
+
+def encoded(table: "pandas.DataFrame", encoding: Encoding, source: str) -> np.ndarray:
+    """Encode rows of text as `encode` does, without a warning."""
+    missing = [column.name for column in encoding.inputs if column.name not in table]
+    got = f"columns {', '.join(table)}"
     expected = f"{', '.join(missing)} too, as in the data of the run"
     require(source, not missing, got, expected, "add what is missing")
     parts = []
     for column in encoding.inputs:
-        values = _values(frame[names[column.name]], column, source, place)
+        values = _values(table[column.name], column, source)
         if column.kind == "category":
             parts.append(np.equal.outer(values, np.arange(len(column.categories))).astype(float))
         else:
@@ -150,16 +154,16 @@ def encoded(
     return np.concatenate(parts, axis=1)
 
 
-def encoded_target(
-    cells: Sequence[Sequence[Any]], encoding: Encoding, source: str, place: Callable[[int], str]
-) -> np.ndarray:
+def encoded_target(table: "pandas.DataFrame", encoding: Encoding, source: str) -> np.ndarray:
     """Encode the columns of y: its numbers, or class numbers; (rows,), or (rows, outputs)."""
-    pairs = zip(cells, encoding.targets, strict=True)
-    each = [_values(own, column, source, place, may_be_empty=False) for own, column in pairs]
+    each = [
+        _values(table.iloc[:, place], column, source, may_be_empty=False)
+        for place, column in enumerate(encoding.targets)
+    ]
     return each[0] if len(each) == 1 else np.stack(each, axis=1)
 
 
-def column_of(name: str, cells: Sequence[str], source: str) -> Column:
+def column_of(cells: "pandas.Series", source: str) -> Column:
     """Tell what a column holds; one in which any cell is a number holds numbers.
 
     Raises
@@ -167,7 +171,7 @@ def column_of(name: str, cells: Sequence[str], source: str) -> Column:
     ValueError
         If there are too many different texts for categories.
     """
-    present = _present(cells)
+    name, present = str(cells.name), cells[~is_empty(cells)].tolist()
     if not present or any(number_in(cell) is not None for cell in present):
         return Column(name, "number")
     if all(cell.lower() in _TRUTH for cell in present):
@@ -187,29 +191,28 @@ def column_of(name: str, cells: Sequence[str], source: str) -> Column:
     return Column(name, "category", categories)
 
 
-def filled(column: Column, cells: Sequence[str], source: str) -> Column:
+def filled(column: Column, cells: "pandas.Series", source: str) -> Column:
     """Say what empty cells are taken for: the mean of these numbers, or the most frequent value."""
-    present = _present(cells)
+    present = cells[~is_empty(cells)]
     got = f"only empty cells of the column {column.name!r} to train on"
-    require(source, present, got, "values to fill others with", "remove the column")
+    require(source, len(present), got, "values to fill others with", "remove the column")
     if column.kind == "category":
-        return column._replace(fill=max(column.categories, key=present.count))
-    mean = _values(present, column, source, lambda row: "a row").mean()
+        return column._replace(fill=present.mode()[0])
+    mean = _values(present, column, source).mean()
     return column._replace(fill=float(mean if column.kind == "number" else mean >= 0.5))
 
 
 def in_words(encoding: Encoding) -> str:
     """Say in one line what became of columns that are not numbers as they are; "" if all are."""
-    parts = []
-    for column in encoding.inputs:
-        if column.kind == "boolean":
-            parts.append(f"{column.name} as 0 and 1")
-        elif column.kind == "category":
-            parts.append(f"{column.name} one-hot ({_listed(column.categories)})")
-    target = encoding.target
+    told = {"boolean": "{0.name} as 0 and 1", "category": "{0.name} one-hot ({1})"}
+    parts = [
+        told[column.kind].format(column, _listed(column.categories))
+        for column in encoding.inputs
+        if column.kind in told
+    ]
     if encoding.class_names:
         classes = [f"{number} {label}" for number, label in enumerate(encoding.class_names)]
-        parts.append(f"{target.name} as classes ({_listed(classes)})")
+        parts.append(f"{encoding.target.name} as classes ({_listed(classes)})")
     if encoding.left_out:
         parts.append(f"without column {', '.join(map(repr, encoding.left_out))}, a row index")
     if any(column.fill is not None for column in encoding.inputs):
@@ -217,18 +220,14 @@ def in_words(encoding: Encoding) -> str:
     return "; ".join(parts)
 
 
-def fills_in_words(frame: Mapping[str, Sequence[Any]], encoding: Encoding) -> str:
+def fills_in_words(table: "pandas.DataFrame", encoding: Encoding) -> str:
     """Say in one line how many rows have empty cells and what fills them; "" if none has."""
-    cells = {str(name).strip(): frame[name] for name in frame.keys()}  # noqa: SIM118 (DataFrames)
-    filling = [column for column in encoding.inputs if column.fill is not None]
-    empty = {column: [is_empty(cell) for cell in cells[column.name]] for column in filling}
-    parts = [
-        f"{column.name} with {_fill_in_words(column)}" for column in filling if any(empty[column])
-    ]
-    rows = list(map(any, zip(*empty.values(), strict=True)))
-    if not any(rows):
-        return ""
-    return f"{sum(rows)} of {len(rows)} rows have empty cells, filled: {_listed(parts)}"
+    columns = {column.name: column for column in encoding.inputs if column.fill is not None}
+    empty = table[[*columns]].apply(is_empty)
+    count = int(empty.any(axis=1).sum())
+    parts = [f"{name} with {_fill_in_words(columns[name])}" for name in empty if any(empty[name])]
+    found = f"{count} of {len(table)} rows have empty cells, filled: {_listed(parts)}"
+    return found if count else ""
 
 
 def _fill_in_words(column: Column) -> str:
@@ -260,50 +259,34 @@ def from_json(record: Mapping[str, Any]) -> Encoding:
 
 
 def _values(
-    cells: Sequence[Any],
-    column: Column,
-    source: str,
-    place: Callable[[int], str],
-    may_be_empty: bool = True,
+    cells: "pandas.Series", column: Column, source: str, may_be_empty: bool = True
 ) -> np.ndarray:
     """Give a number for each cell; of a category its place among the categories."""
-    numbers: dict[str, float] | None = None
-    expected = "a finite number"
-    if column.kind == "boolean":
-        numbers, expected = {}, "True or False"
-    elif column.kind == "category":
-        numbers = {category: float(k) for k, category in enumerate(column.categories)}
+    fill: Any = column.fill
+    if column.kind == "number":
+        found, expected = cells.map(number_in), "a finite number"
+    elif column.kind == "boolean":
+        found = cells.str.lower().str.removesuffix(".0").map(_TRUTH)
+        expected = "True or False"
+    else:
+        numbers = {category: number for number, category in enumerate(column.categories)}
+        found, fill = cells.map(numbers), numbers.get(fill)
         expected = f"one of {_listed(column.categories, 10)}"
-    fill = column.fill
-    filling = numbers[fill] if isinstance(fill, str) and numbers is not None else fill
-
-    def value(row: int, cell: str) -> float:
-        if column.kind == "boolean":
-            found = _TRUTH.get(cell.lower().removesuffix(".0"))
-        else:
-            found = number_in(cell) if numbers is None else numbers.get(cell)
-        if found is not None and math.isfinite(found):
-            return found
-        empty = is_empty(cell)
-        if empty and filling is not None:
-            return float(filling)
+    values, empty = found.to_numpy(np.float64), is_empty(cells).to_numpy()
+    if fill is not None:
+        values = np.where(empty & ~np.isfinite(values), fill, values)
+    for row in np.flatnonzero(~np.isfinite(values))[:1]:
         do = "correct the cell or remove the line"
-        if empty and may_be_empty:
+        if empty[row] and may_be_empty:
             do = "correct the cell, remove the line, or fill what is empty: --impute (impute=True)"
-        got = f"{cell!r} in {place(row)}, column {column.name!r}"
-        require(source, False, got, expected, do)
-        raise AssertionError
-
-    return np.array([value(row, _text(cell)) for row, cell in enumerate(cells)], np.float64)
+        at = f"{cells.index[row]}, column {column.name!r}"
+        require(source, False, f"{cells.iloc[row]!r} in {at}", expected, do)
+    return values
 
 
-def _present(cells: Sequence[str]) -> list[str]:
-    return [_text(cell) for cell in cells if not is_empty(cell)]
-
-
-def is_empty(cell: Any) -> bool:
-    """Whether a cell says that there is no value."""
-    return _text(cell).lower() in _EMPTY
+def is_empty(cells: "pandas.Series") -> "pandas.Series":
+    """Whether cells say that there is no value."""
+    return cells.str.lower().isin(_EMPTY)
 
 
 def number_in(cell: str) -> float | None:

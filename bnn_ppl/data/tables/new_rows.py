@@ -1,9 +1,9 @@
 """Rows to predict, read from a file: with the columns or the shape of the training rows."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,15 +13,20 @@ from bnn_ppl.data.tables.choice import numbered_anew
 from bnn_ppl.data.tables.encoding import (
     Column,
     Encoding,
+    as_text,
     encoded,
     encoded_target,
     fills_in_words,
     is_empty,
 )
 from bnn_ppl.data.tables.reading import DataSet, arrays_in, read_npz, require, unreadable
-from bnn_ppl.data.tables.user_files import INDEX, numbered, read_table
+from bnn_ppl.data.tables.user_files import INDEX, numbered, read_table, refuse_repeated
+
+if TYPE_CHECKING:
+    import pandas
 
 _KINDS = ".csv, .parquet or .npz"
+_PLACE = "row {} (from 0)".format
 
 
 class NewRows(NamedTuple):
@@ -40,14 +45,6 @@ class NewRows(NamedTuple):
     x: np.ndarray
     y: np.ndarray | None
     fills: str = ""
-
-
-class _Table(NamedTuple):
-    """Names of columns, their cells, and the words for a row in messages."""
-
-    names: list[str]
-    columns: list[Any]
-    place: Callable[[int], str]
 
 
 def read_new_rows(path: Path, like: DataSet) -> NewRows:
@@ -83,7 +80,7 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
     require(path, known, f"a file {kind or path.name}", _KINDS, "convert it")
     if kind == ".npz":
         return _prepared(path, *_arrays(path, like), "", like)
-    table = _csv(path) if kind == ".csv" else _parquet(path)
+    table = read_table(path, least_columns=1) if kind == ".csv" else _parquet(path)
     return _prepared(path, *_from_table(path, table, like), like)
 
 
@@ -95,7 +92,8 @@ def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
     """
     columns = like.encoding.inputs if like.encoding is not None else ()
     if hasattr(x, "columns") or columns:
-        table = _of_frame(x) if hasattr(x, "columns") else _of_array(x, columns)
+        frame = x if hasattr(x, "columns") else _with_names(x, [each.name for each in columns])
+        table = as_text(frame, _PLACE)
         found, y_of_table, fills = _from_table("x", table, like)
         y = y_of_table if y is None else y
     else:
@@ -122,39 +120,30 @@ def _prepared(
 
 
 def _from_table(
-    path: Path | str, table: _Table, like: DataSet
+    path: Path | str, table: "pandas.DataFrame", like: DataSet
 ) -> tuple[np.ndarray, np.ndarray | None, str]:
     """Take x, and y if it is there, from a table; say what fills empty cells of x."""
-    require(path, table.columns and len(table.columns[0]), "no rows", "at least one", "fill it")
+    require(path, table.size, "no rows", "at least one", "fill it")
     encoding = _numbers(math.prod(like.train.x.shape[1:]), like.encoding)
-    columns = [*encoding.inputs, *encoding.targets]
-    without_names = {column.name for column in columns} == set(map(str, range(len(columns))))
-    if without_names and not {column.name for column in encoding.inputs} <= set(table.names):
-        table = _by_number(path, table, encoding)
-    repeated = {name for name in table.names if table.names.count(name) > 1}
-    got = f"several columns {', '.join(repeated)}"
-    require(path, not repeated, got, "a name each", "rename one")
-    _check_names(path, table, encoding)
-    cells = dict(zip(table.names, table.columns, strict=True))
-    source = str(path)
-    x = encoded(cells, encoding, source=source, place=table.place)
-    named = [cells[column.name] for column in encoding.targets if column.name in cells]
-    found = [own for own in named if any(not is_empty(cell) for cell in own)]
-    complete = len(found) == len(encoding.targets)
-    y = encoded_target(found, encoding, source, table.place) if complete else None
-    return x.reshape(-1, *like.train.x.shape[1:]), y, fills_in_words(cells, encoding)
+    inputs, targets = (
+        [column.name for column in columns] for columns in (encoding.inputs, encoding.targets)
+    )
+    without_names = {*inputs, *targets} == set(map(str, range(len(inputs) + len(targets))))
+    if without_names and not set(inputs) <= set(table):
+        table = _by_number(path, table, inputs, targets)
+    refuse_repeated(path, table)
+    _check_names(path, table, inputs, targets, encoding.left_out)
+    x = encoded(table, encoding, str(path))
+    has_y = set(targets) <= set(table) and not table[targets].apply(is_empty).all().any()
+    y = encoded_target(table[targets], encoding, str(path)) if has_y else None
+    return x.reshape(-1, *like.train.x.shape[1:]), y, fills_in_words(table, encoding)
 
 
-def _csv(path: Path) -> _Table:
-    names, columns, lines = read_table(path, least_columns=1)
-    return _Table(names, columns, lambda row: f"line {lines[row]}")
-
-
-def _parquet(path: Path) -> _Table:
+def _parquet(path: Path) -> "pandas.DataFrame":
     import pandas
 
     try:
-        frame = pandas.read_parquet(path)
+        return as_text(pandas.read_parquet(path), _PLACE)
     except ImportError as error:
         raise ImportError(
             f"{path}: got a .parquet file without a reader of such files, expected pyarrow: pip "
@@ -162,20 +151,14 @@ def _parquet(path: Path) -> _Table:
         ) from error
     except (ValueError, OSError) as error:
         raise unreadable(path, error) from error
-    return _of_frame(frame)
 
 
-def _of_frame(frame: Any) -> _Table:
-    columns = [list(column) for _, column in frame.items()]
-    return _Table([str(name).strip() for name in frame], columns, "row {} (from 0)".format)
-
-
-def _of_array(x: Any, columns: tuple[Column, ...]) -> _Table:
-    cells, names = np.asarray(x, object), [column.name for column in columns]
+def _with_names(x: Any, names: list[str]) -> dict[str, np.ndarray]:
+    cells = np.asarray(x, object)
     expected = f"rows of {len(names)} columns, {', '.join(names)}, or a data frame with them"
     right = cells.ndim == 2 and cells.shape[1] == len(names)
     require("x", right, f"shape {cells.shape}", expected, "change it")
-    return _Table(names, list(cells.T), "row {} (from 0)".format)
+    return dict(zip(names, cells.T, strict=True))
 
 
 def _numbers(num_inputs: int, encoding: Encoding | None) -> Encoding:
@@ -183,30 +166,32 @@ def _numbers(num_inputs: int, encoding: Encoding | None) -> Encoding:
     if encoding is not None and encoding.inputs:
         return encoding
     *inputs, target = (Column(str(number), "number") for number in range(num_inputs + 1))
-    if encoding is not None:
-        target = encoding.target._replace(name=target.name)
-    return Encoding(tuple(inputs), target)
+    return Encoding(tuple(inputs), target if encoding is None else encoding.target)
 
 
-def _by_number(path: Path | str, table: _Table, encoding: Encoding) -> _Table:
+def _by_number(
+    path: Path | str, table: "pandas.DataFrame", inputs: list[str], targets: list[str]
+) -> "pandas.DataFrame":
     """Give columns the numbers that they had in training, with y or without."""
-    names = [column.name for column in encoding.inputs]
-    got, expected = f"{len(table.names)} columns", f"{len(names)} as in training, or also y"
-    targets = [column.name for column in encoding.targets]
-    right = len(table.names) in (len(names), len(names) + len(targets))
+    width, everything = table.shape[1], [*inputs, *targets]
+    got, expected = f"{width} columns", f"{len(inputs)} as in training, or also y"
+    right = width in (len(inputs), len(everything))
     require(path, right, got, expected, "give the same columns")
-    if len(table.names) > len(names):
-        names = sorted([*names, *targets], key=int)
-    return table._replace(names=names)
+    names = inputs if width == len(inputs) else sorted(everything, key=int)
+    return table.set_axis(names, axis=1)
 
 
-def _check_names(path: Path | str, table: _Table, encoding: Encoding) -> None:
+def _check_names(
+    path: Path | str,
+    table: "pandas.DataFrame",
+    inputs: list[str],
+    targets: list[str],
+    left_out: tuple[str, ...],
+) -> None:
     """Refuse a table that lacks a column that was trained on, or has others."""
-    inputs = [column.name for column in encoding.inputs]
-    targets = [column.name for column in encoding.targets]
-    known = {*inputs, *targets, *encoding.left_out}
-    others = [name for name in table.names if name not in known and not INDEX.fullmatch(name)]
-    missing = [name for name in inputs if name not in table.names]
+    known = {*inputs, *targets, *left_out}
+    others = [name for name in table if name not in known and not INDEX.fullmatch(name)]
+    missing = [name for name in inputs if name not in table]
     lists = {"without": missing, "with unknown": others}
     wrong = [f"{what} {', '.join(found)}" for what, found in lists.items() if found]
     expected = f"the columns {', '.join(inputs)}, as in training (with {', '.join(targets)} or "

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from bnn_ppl.data.standardise import by_last_axis, classification, mean_and_scal
 from bnn_ppl.data.tables.encoding import (
     Column,
     Encoding,
+    as_text,
     column_of,
     encoded,
     encoded_target,
@@ -22,6 +23,9 @@ from bnn_ppl.data.tables.encoding import (
     number_in,
 )
 from bnn_ppl.data.tables.reading import Data, DataSet, arrays_in, read_npz, require, unreadable
+
+if TYPE_CHECKING:
+    import pandas
 
 _PARTS = (
     ("x_train", "y_train", "x_test", "y_test"),
@@ -74,7 +78,7 @@ def own(
     if not path.is_file():
         raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
     if path.suffix.lower() == ".csv":
-        read = _read_csv(path, name, split, target, impute, encoding)
+        read = _read_table(path, name, split, target, impute, encoding)
     else:
         _refuse_for_arrays(name, target, impute, encoding)
         read = _read_npz(path, name, split, encoding)
@@ -103,7 +107,7 @@ def _refuse_texts_as_numbers(path: Path, encoding: Encoding) -> None:
         require(path, column.kind == "number", got, "numbers", do)
 
 
-def _read_csv(
+def _read_table(
     path: Path,
     name: str,
     split: int | str,
@@ -111,90 +115,89 @@ def _read_csv(
     impute: bool,
     encoding: Encoding | None,
 ) -> _Read:
-    names, columns, lines = read_table(path)
+    table, source = read_table(path), str(path)
+    names = list(table)
     at = _targets(path, names, target)
     index = [0] if INDEX.fullmatch(names[0]) and 0 not in at and len(names) > 1 + len(at) else []
     used = [column for column in range(len(names)) if column not in (*at, *index)]
     require(path, used, f"targets {target!r}, all columns", "one more or several", "name fewer")
-    inputs = {names[column]: columns[column] for column in used}
-    repeated = {name for name in names if names.count(name) > 1}
-    got = f"several columns {', '.join(sorted(repeated))}"
-    require(path, len(inputs) == len(used), got, "a name each", "rename one")
-    values = _values_to_split(inputs, split, str(path), len(lines))
-    split_into = partial(split_rows, name, split, values)
+    inputs, y_cells = table.iloc[:, used], table.iloc[:, at]
+    refuse_repeated(path, inputs)
+    split_into = partial(split_rows, name, split, _values_to_split(inputs, split, source))
     if encoding is None:
-        found = [column_of(*column, str(path)) for column in inputs.items()]
+        found = [column_of(cells, source) for _, cells in inputs.items()]
         if impute:
-            train, _ = split_into()
-            found = [
-                filled(each, [inputs[each.name][row] for row in train], str(path)) for each in found
-            ]
+            rows = inputs.iloc[split_into()[0]]
+            found = [filled(column, rows[column.name], source) for column in found]
+        first, *more = (column_of(cells, source) for _, cells in y_cells.items())
         left_out = tuple(names[column] for column in index)
-        first, *more = (column_of(names[each], columns[each], str(path)) for each in at)
         encoding = Encoding(tuple(found), first, left_out, tuple(more))
-
-    def place(row: int) -> str:
-        return f"line {lines[row]}"
-
-    x = encoded(inputs, encoding, source=str(path), place=place)
-    y = encoded_target([columns[each] for each in at], encoding, str(path), place)
+    x, y = encoded(inputs, encoding, source), encoded_target(y_cells, encoding, source)
     train, test = split_into()
     of_classes = encoding.target.kind != "number"
     return _Read(Data(x[train], y[train]), Data(x[test], y[test]), of_classes, encoding)
 
 
-def _values_to_split(
-    inputs: dict[str, list[str]], split: Any, source: str, num_rows: int
-) -> np.ndarray:
+def refuse_repeated(path: Path | str, table: "pandas.DataFrame") -> None:
+    """Refuse several columns of one name."""
+    repeated = ", ".join(sorted(set(table.columns[table.columns.duplicated()])))
+    require(path, not repeated, f"several columns {repeated}", "a name each", "rename one")
+
+
+def _values_to_split(inputs: "pandas.DataFrame", split: Any, source: str) -> np.ndarray:
     """Give the inputs by whose order a gap is cut, empty cells filled; no columns for other splits.
 
     They are the same whether or not an encoding is given: so are the training rows.
     """
     if protocol_of(split)[0] != "gap":
-        return np.zeros((num_rows, 0))
-    columns = (column_of(name, cells, source) for name, cells in inputs.items())
-    complete = tuple(filled(column, inputs[column.name], source) for column in columns)
-    return encoded(inputs, Encoding(complete, Column("", "number")), source=source)
+        return np.zeros((len(inputs), 0))
+    columns = (filled(column_of(cells, source), cells, source) for _, cells in inputs.items())
+    return encoded(inputs, Encoding(tuple(columns), Column("", "number")), source)
 
 
-def read_table(path: Path, least_columns: int = 2) -> tuple[list[str], list[list[str]], list[int]]:
-    """Read names of columns (numbers where there is no header), cells by column, line numbers."""
-    lines = _lines(path, least_columns)
-    first = [cell.strip() for cell in lines[0][1]]
+def read_table(path: Path, least_columns: int = 2) -> "pandas.DataFrame":
+    """Read a table as text, its columns by name (by number if there is no header)."""
+    cells = _cells(path, least_columns)
+    first = cells.iloc[0].tolist()
     numbers = [str(column) for column in range(len(first))]
     by_pandas = first in (numbers, ["", *numbers[:-1]])  # for columns that have no names
     got, do = f"a first line {','.join(first)}", "write other names, or 0.0,1.0"
     require(path, first != ["0", "1"], got, "either names or values", do)
     in_words = all(number_in(cell) is None for cell in first)
     has_names = in_words or (by_pandas and len(first) > 1)
-    rows = lines[1:] if has_names else lines
-    columns = [[cells[column] for _, cells in rows] for column in range(len(first))]
-    if in_words and rows:
+    rows = cells[1:] if has_names else cells
+    if in_words and len(rows):
         got = f"a first line {','.join(first)}, each of which is also a value of its column"
-        known = all(name in cells for name, cells in zip(first, columns, strict=True))
+        known = (rows == first).any().all()
         require(path, not known, got, "names of the columns", "add a line of names")
-    return first if has_names else numbers, columns, [line for line, _ in rows]
+    return rows.set_axis(first if has_names else numbers, axis=1)
 
 
 # csv, not pandas.read_csv, which fills short rows and loses the line numbers of messages.
-def _lines(path: Path, least_columns: int) -> list[tuple[int, list[str]]]:
-    """Read the numbers and cells of the lines that are not empty; all must have the same length."""
+def _cells(path: Path, least_columns: int) -> "pandas.DataFrame":
+    """Read the cells of the lines that are not empty; all must have the same length."""
+    import pandas as pd
+
+    lines: dict[str, list[str]] = {}
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            lines = [(reader.line_num, cells) for cells in reader if cells not in ([], [""])]
+            for cells in reader:
+                if cells not in ([], [""]):
+                    lines[f"line {reader.line_num}"] = [cell.strip() for cell in cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise unreadable(path, error) from error
     require(path, lines, "an empty file", "rows of numbers", "fill it")
-    width = len(lines[0][1])
-    other = next((name for mark, name in _OTHER_SEPARATORS.items() if mark in lines[0][1][0]), "")
+    first = next(iter(lines.values()))
+    width = len(first)
+    other = next((name for mark, name in _OTHER_SEPARATORS.items() if mark in first[0]), "")
     instead = f" in place of {other}, and write numbers with a decimal point" if other else ""
     enough = width > 1 or (width == least_columns and not other)
     require(path, enough, "one column", "at least two", f"separate them by commas{instead}")
-    for line, cells in lines:
-        got = f"{len(cells)} cells in line {line}"
+    for line, cells in lines.items():
+        got = f"{len(cells)} cells in {line}"
         require(path, len(cells) == width, got, f"{width} as in the first", "correct the line")
-    return lines
+    return pd.DataFrame.from_dict(lines, orient="index", dtype=object)
 
 
 def _targets(path: Path, columns: list[str], target: Target) -> list[int]:
@@ -275,8 +278,8 @@ def numbered(path: Path | str, y: np.ndarray, encoding: Encoding | None, name: s
     """Give class numbers for an array of texts or truth values; other arrays as they are."""
     if encoding is None or y.dtype.kind not in "SUb":
         return y
-    texts = list(y.astype(str))
-    return encoded_target([texts], encoding, str(path), f"{name}[{{}}]".format).astype(np.int64)
+    texts = as_text({"y": y.astype(str)}, f"{name}[{{}}]".format)
+    return encoded_target(texts, encoding, str(path)).astype(np.int64)
 
 
 def _pair(path: Path, x_name: str, y_name: str) -> Data:
