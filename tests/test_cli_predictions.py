@@ -463,9 +463,9 @@ def test_one_column_is_enough_for_a_model_of_one(folder):
     data = bnn.data.load(str(folder / "two.csv"))
     (folder / "one.csv").write_text("age\n0.5\n1\n")
     assert read_new_rows(folder / "one.csv", data).x.shape == (2, 1)
-    (folder / "one.csv").write_text("age;price\n0.5;1\n")
-    with pytest.raises(ValueError, match="separate them by commas in place of ';'"):
-        read_new_rows(folder / "one.csv", data)
+    (folder / "one.csv").write_text("age;price\n0,5;1\n")
+    found = read_new_rows(folder / "one.csv", data)
+    assert found.x.shape == (1, 1) and found.y.shape == (1,)
 
 
 def test_a_column_of_y_that_is_empty_is_no_y(data, folder):

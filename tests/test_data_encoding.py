@@ -199,8 +199,8 @@ def test_what_is_for_tables_alone_is_refused_elsewhere(tmp_path):
     for name in ("yacht", str(tmp_path / "mine.npz")):
         with pytest.raises(ValueError, match="got impute=True for .*expected None; it is for .csv"):
             data.load(name, impute=True)
-    with pytest.raises(ValueError, match="got data set 'mine.tsv', expected a file that ends with"):
-        data.load("mine.tsv")
+    with pytest.raises(ValueError, match="got data set 'mine.xls', expected a file that ends with"):
+        data.load("mine.xls")
 
 
 @pytest.mark.thorough

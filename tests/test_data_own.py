@@ -1,6 +1,7 @@
 """The user's own data: tables in .csv files, arrays in .npz files."""
 
 import numpy as np
+import pandas
 import pytest
 from test_data import package_only  # noqa: F401
 
@@ -59,6 +60,32 @@ def test_a_range_is_a_category_and_no_number(tmp_path):
     text = "age,y\n" + "".join(f"{10 * (k % 3)}_{10 * (k % 3) + 10},{k}\n" for k in range(20))
     with pytest.warns(UserWarning, match="age one-hot"):
         assert data.load(write(tmp_path, text)).train.x.shape == (18, 3)
+
+
+@pytest.mark.parametrize(
+    ("separator", "decimal", "name"),
+    [(";", ".", "a.csv"), (";", ",", "a.csv"), ("\t", ".", "a.csv"), ("\t", ".", "a.tsv")],
+)
+def test_the_separator_of_a_table_is_found_in_its_first_line(tmp_path, separator, decimal, name):
+    rows = ROWS / 8 - 1
+    lines = [[f"{value:.17g}".replace(".", decimal) for value in row] for row in rows]
+    header = ["a", "b, c" if name == "a.tsv" else "b", "d"]
+    text = "".join(separator.join(line) + "\n" for line in [header, *lines])
+    found = data.load(write(tmp_path, text, name), dtype=np.float64)
+    expected = data.load(write(tmp_path, csv_of(rows)), dtype=np.float64)
+    np.testing.assert_array_equal(found.train.x, expected.train.x)
+    np.testing.assert_array_equal(found.test.y, expected.test.y)
+
+
+def test_a_parquet_file_is_a_table(tmp_path, monkeypatch):
+    frame = pandas.DataFrame(ROWS, columns=list("abc")).assign(kind=["x", "y"] * 10)
+    monkeypatch.setattr(pandas, "read_parquet", lambda path: frame)  # needs no pyarrow
+    (tmp_path / "mine.parquet").write_bytes(b"")
+    with pytest.warns(UserWarning, match="kind one-hot"):
+        found = data.load(tmp_path / "mine.parquet", target="c", dtype=np.float64)
+    columns = np.column_stack([ROWS[:, :2], np.eye(2)[np.arange(20) % 2]])
+    order = np.random.RandomState(0).permutation(20)
+    np.testing.assert_allclose(original_x(found, found.train), columns[order[:18]], atol=1e-12)
 
 
 def test_a_path_object_and_the_home_folder(tmp_path, monkeypatch):
@@ -126,12 +153,8 @@ def test_classes_are_never_guessed_from_a_table(tmp_path):
         ("a,b\n1,-inf\n", {}, "got '-inf' in line 2"),
         ("a,b\n1,2\n1,2,3\n", {}, "got 3 cells in line 3, expected 2 as in the first"),
         ("a,b\n1,2\n\n1\n", {}, "got 1 cells in line 4, expected 2 as in the first; correct"),
-        (
-            "a;b\n1;2\n",
-            {},
-            "expected at least two; separate them by commas in place of ';', and wr",
-        ),
-        ("a\tb\n1\t2\n", {}, "separate them by commas in place of tabs"),
+        ("a;b\n1;2\n3;4;5\n", {}, "got 3 cells in line 3, expected 2 as in the first"),
+        ("a\tb\n1\t2\n3\t4,5\n", {}, "got '4,5' in line 3, column 'b', expected a finite number"),
         ("0,1\n1,1\n", {}, "got a first line 0,1, expected either names or values; write other n"),
         ("a,b\na,b\nb,b\n", {}, "got a first line a,b, each of which is also a value of its col"),
         ("a,b\n1,yes\n3,yes\n", {}, "got one class in all rows, expected at least two"),

@@ -86,9 +86,9 @@ def load(
           "cifar100", "svhn" (32 x 32, in colour); "stl10" (96 x 96, in colour).
         - Texts: "imdb".
         - Any other set of tensorflow-datasets: "tfds:" and its name, see Notes.
-        - A file of yours: a path that ends in ``.csv`` or ``.npz``; or a folder of images, which
-          has a folder train; or a folder with ``x.npy`` and ``y.npy``, whose rows stay on disk; see
-          Notes.
+        - A file of yours: a path that ends in ``.csv``, ``.tsv``, ``.parquet`` or ``.npz``; or a
+          folder of images, which has a folder train; or a folder with ``x.npy`` and ``y.npy``,
+          whose rows stay on disk; see Notes.
     split : int or str
         For tables:
 
@@ -116,14 +116,14 @@ def load(
     dtype : dtype
         Of x, and of y in regression; y of classes and tokens are int32.
     target : str, int, or sequence of these, optional
-        Of a ``.csv`` file: the column of y by its name in the header, or by its number, 0 the first
+        Of a file's table: the column of y by its name in the header, or by its number, 0 the first
         and -1 the last. Default: the last. Several, also as one text "height,weight", are the
         columns of y (rows, outputs), which must hold numbers.
     classes : bool, optional
         Of a file: whether y are classes 0, 1, 2, ... Default: if y is text or truth values; for
         ``.npz`` also if y is of integers.
     impute : bool
-        Of a ``.csv`` file: fill empty inputs (also NaN, NA, null) by the mean of the training rows,
+        Of a file's table: fill empty inputs (also NaN, NA, null) by the mean of the training rows,
         of text and truth values by the most frequent one. By default they are refused.
     encoding : Encoding, optional
         Of a file: the ``encoding`` of a set loaded before, to be used again in place of `impute`
@@ -182,18 +182,19 @@ def load(
     with zeros in front, 0 for a negative and 1 for a positive one; the first 20,000 training rows.
     The 5,000 rows that the protocol validates on are ``train.x[20_000:]`` of ``subset=25_000``.
 
-    Files of yours: a ``.csv`` file holds columns separated by commas, with a first line of names or
-    without. A column of True and False becomes 0 and 1; one of texts, at most 50 different ones, a
-    column of 0 and 1 for each (one-hot), and as y class numbers, in alphabetical order; one in
-    which any cell is a number must hold numbers. A first column without a name (or "Unnamed: 0") is
-    the index of pandas, and left out. What was done is told in a warning and recorded in
-    ``encoding``, by which `encode` makes the same of new rows.
+    Files of yours: a ``.csv`` file holds columns separated by commas, by semicolons (numbers may
+    then have a decimal comma) or by tabs, a ``.tsv`` file by tabs, with a first line of names or
+    without; a ``.parquet`` file is read by pyarrow. A column of True and False becomes 0 and 1; one
+    of texts, at most 50 different ones, a column of 0 and 1 for each (one-hot), and as y class
+    numbers, in alphabetical order; one in which any cell is a number must hold numbers. A first
+    column without a name (or "Unnamed: 0") is the index of pandas, and left out. What was done is
+    told in a warning and recorded in ``encoding``, by which `encode` makes the same of new rows.
 
     Classes that are texts or truth values keep their names: ``class_names`` of the set.
 
     An ``.npz`` file holds x_train, y_train, x_test and y_test, or train_images, train_labels,
     test_images and test_labels, as MedMNIST is published (whose validation rows are not used), or x
-    and y, which are split as a ``.csv`` file is: as a table without published splits. Tables (rows,
+    and y, which are split as a table is: as a table without published splits. Tables (rows,
     columns), and y of regression, are standardised by the training rows; images (rows, height,
     width) or (rows, height, width, channels) by their training rows too, channel by channel.
 

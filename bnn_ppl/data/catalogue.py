@@ -81,7 +81,8 @@ def loader(name: str, where: Sequence[Place]) -> Callable[..., DataSet]:
     tables = [path.stem for place in where for path in (place.root / "uci").glob("*.npz")]
     if name not in tables and any(mark in name for mark in "./\\"):
         raise ValueError(
-            f"got data set {name!r}, expected a file that ends with .csv or .npz: convert the file"
+            f"got data set {name!r}, expected a file that ends with .csv, .tsv, .parquet or .npz: "
+            "convert the file"
         )
     check_name(name, {*SETS, *tables})
     return uci

@@ -52,9 +52,9 @@ def predict(
     folder
         Folder of a run.
     inputs
-        Rows to predict in place of those of the data set, in the units of the data: a .csv or
-        .parquet table with the columns of the training data, or an .npz file with an array x. If y
-        is there too, it is scored. Row 0 is the first one in the file.
+        Rows to predict in place of those of the data set, in the units of the data: a .csv,
+        .tsv or .parquet table with the columns of the training data, or an .npz file with an
+        array x. If y is there too, it is scored. Row 0 is the first one in the file.
     out
         File to write, .csv or .nc (netCDF). By default predictions.csv in the folder of the run;
         of new rows predictions-NAME.csv, by the name of their file. A file of that name is

@@ -35,7 +35,7 @@ def conditioned(
 ) -> tuple[Any, bnn.Posterior]:
     """Load the data and condition the model, in single or double precision.
 
-    The encoding of a .csv file is that given, if there is one. With `blank`, a set of images that
+    The encoding of a table is that given, if there is one. With `blank`, a set of images that
     is not found is replaced by one of its shapes. `features` is the folder for those of fixed
     layers.
     """
@@ -164,7 +164,7 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
 
 
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
-    """Describe data and model in two lines, and the columns of a .csv file if they were changed."""
+    """Describe data and model in two lines, and the columns of a table if they were changed."""
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
     if data.num_classes is None and data.stream is None and len(np.unique(data.train.y)) == 2:
         kind += " (y has two values: --classes True makes them classes)"

@@ -19,14 +19,20 @@ from bnn_ppl.data.tables.encoding import (
     fills_in_words,
     is_empty,
 )
-from bnn_ppl.data.tables.reading import DataSet, arrays_in, read_npz, require, unreadable
-from bnn_ppl.data.tables.user_files import INDEX, numbered, read_table, refuse_repeated
+from bnn_ppl.data.tables.reading import DataSet, arrays_in, read_npz, require
+from bnn_ppl.data.tables.user_files import (
+    INDEX,
+    PLACE,
+    is_file,
+    numbered,
+    read_table,
+    refuse_repeated,
+)
 
 if TYPE_CHECKING:
     import pandas
 
-_KINDS = ".csv, .parquet or .npz"
-_PLACE = "row {} (from 0)".format
+_KINDS = ".csv, .tsv, .parquet or .npz"
 
 
 class NewRows(NamedTuple):
@@ -48,7 +54,7 @@ class NewRows(NamedTuple):
 
 
 def read_new_rows(path: Path, like: DataSet) -> NewRows:
-    """Read rows to predict from a ``.csv``, ``.parquet`` or ``.npz`` file, and standardise them.
+    """Read rows to predict from a ``.csv``, ``.tsv``, ``.parquet`` or ``.npz`` file, standardised.
 
     A table has the columns of the training table, by name in any order, encoded in the same way.
     Where that had no names, or was no table of the user's, it has as many columns in the same
@@ -76,12 +82,10 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
     if not path.is_file():
         raise FileNotFoundError(f"got {str(path)!r}, expected a file that exists; correct the path")
     kind = path.suffix.lower()
-    known = kind in (".csv", ".parquet", ".npz")
-    require(path, known, f"a file {kind or path.name}", _KINDS, "convert it")
+    require(path, is_file(path.name), f"a file {kind or path.name}", _KINDS, "convert it")
     if kind == ".npz":
         return _prepared(path, *_arrays(path, like), "", like)
-    table = read_table(path, least_columns=1) if kind == ".csv" else _parquet(path)
-    return _prepared(path, *_from_table(path, table, like), like)
+    return _prepared(path, *_from_table(path, read_table(path, least_columns=1), like), like)
 
 
 def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
@@ -93,7 +97,7 @@ def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
     columns = like.encoding.inputs if like.encoding is not None else ()
     if hasattr(x, "columns") or columns:
         frame = x if hasattr(x, "columns") else _with_names(x, [each.name for each in columns])
-        table = as_text(frame, _PLACE)
+        table = as_text(frame, PLACE)
         found, y_of_table, fills = _from_table("x", table, like)
         y = y_of_table if y is None else y
     else:
@@ -137,20 +141,6 @@ def _from_table(
     has_y = set(targets) <= set(table) and not table[targets].apply(is_empty).all().any()
     y = encoded_target(table[targets], encoding, str(path)) if has_y else None
     return x.reshape(-1, *like.train.x.shape[1:]), y, fills_in_words(table, encoding)
-
-
-def _parquet(path: Path) -> "pandas.DataFrame":
-    import pandas
-
-    try:
-        return as_text(pandas.read_parquet(path), _PLACE)
-    except ImportError as error:
-        raise ImportError(
-            f"{path}: got a .parquet file without a reader of such files, expected pyarrow: pip "
-            "install pyarrow, or write the rows as .csv"
-        ) from error
-    except (ValueError, OSError) as error:
-        raise unreadable(path, error) from error
 
 
 def _with_names(x: Any, names: list[str]) -> dict[str, np.ndarray]:

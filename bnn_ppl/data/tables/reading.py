@@ -53,7 +53,7 @@ class DataSet(NamedTuple):
     source : str
         "package", the folder it was read from, or "tensorflow-datasets".
     encoding : Encoding or None
-        Of a ``.csv`` file, and of an ``.npz`` file whose y are texts or truth values: how they
+        Of a file's table, and of an ``.npz`` file whose y are texts or truth values: how they
         became numbers, see `bnn_ppl.data.tables.encoding`.
     classes : tuple of int or None
         The source's numbers of the classes, where only some were chosen, by their new numbers.

@@ -1,4 +1,4 @@
-"""The user's own data: a table in a .csv file, or arrays in an .npz file."""
+"""The user's own data: a table (.csv, .tsv or .parquet), or arrays in an .npz file."""
 
 import csv
 import re
@@ -31,7 +31,9 @@ _PARTS = (
     ("x_train", "y_train", "x_test", "y_test"),
     ("train_images", "train_labels", "test_images", "test_labels"),  # of MedMNIST
 )
-_OTHER_SEPARATORS = {";": "';'", "\t": "tabs"}
+TABLES = ".csv", ".tsv", ".parquet"
+PLACE = "row {} (from 0)".format  # of rows in memory and in files without lines
+_DECIMAL_COMMA = r"^([+-]?\d*),(\d+)$"
 Target = str | int | Sequence[str | int] | None
 INDEX = re.compile(r"|Unnamed: 0")  # the header that pandas gives an index, written and read
 _LAYOUTS = (
@@ -42,7 +44,7 @@ _LAYOUTS = (
 
 def is_file(name: str) -> bool:
     """Whether a name given to `load` is a file of the user's."""
-    return Path(name).suffix.lower() in (".csv", ".npz")
+    return Path(name).suffix.lower() in (*TABLES, ".npz")
 
 
 class _Read(NamedTuple):
@@ -77,7 +79,7 @@ def own(
     path = Path(name).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
-    if path.suffix.lower() == ".csv":
+    if path.suffix.lower() in TABLES:
         read = _read_table(path, name, split, target, impute, encoding)
     else:
         _refuse_for_arrays(name, target, impute, encoding)
@@ -157,6 +159,8 @@ def _values_to_split(inputs: "pandas.DataFrame", split: Any, source: str) -> np.
 
 def read_table(path: Path, least_columns: int = 2) -> "pandas.DataFrame":
     """Read a table as text, its columns by name (by number if there is no header)."""
+    if path.suffix.lower() == ".parquet":
+        return _parquet(path)
     cells = _cells(path, least_columns)
     first = cells.iloc[0].tolist()
     numbers = [str(column) for column in range(len(first))]
@@ -181,23 +185,38 @@ def _cells(path: Path, least_columns: int) -> "pandas.DataFrame":
     lines: dict[str, list[str]] = {}
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
+            first = file.readline()
+            marks = "\t" if path.suffix.lower() == ".tsv" else ",;\t"
+            separator = next((mark for mark in marks if mark in first), ",")
+            file.seek(0)
+            reader = csv.reader(file, delimiter=separator)
             for cells in reader:
                 if cells not in ([], [""]):
                     lines[f"line {reader.line_num}"] = [cell.strip() for cell in cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise unreadable(path, error) from error
     require(path, lines, "an empty file", "rows of numbers", "fill it")
-    first = next(iter(lines.values()))
-    width = len(first)
-    other = next((name for mark, name in _OTHER_SEPARATORS.items() if mark in first[0]), "")
-    instead = f" in place of {other}, and write numbers with a decimal point" if other else ""
-    enough = width > 1 or (width == least_columns and not other)
-    require(path, enough, "one column", "at least two", f"separate them by commas{instead}")
+    width = len(next(iter(lines.values())))
+    require(path, width >= least_columns, "one column", "at least two", "separate them by commas")
     for line, cells in lines.items():
         got = f"{len(cells)} cells in {line}"
         require(path, len(cells) == width, got, f"{width} as in the first", "correct the line")
-    return pd.DataFrame.from_dict(lines, orient="index", dtype=object)
+    table = pd.DataFrame.from_dict(lines, orient="index", dtype=object)
+    return table.replace(_DECIMAL_COMMA, r"\1.\2", regex=True) if separator == ";" else table
+
+
+def _parquet(path: Path) -> "pandas.DataFrame":
+    import pandas as pd
+
+    try:
+        return as_text(pd.read_parquet(path), PLACE)
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: got a .parquet file without a reader of such files, expected pyarrow: pip "
+            "install pyarrow, or write the rows as .csv"
+        ) from error
+    except (ValueError, OSError) as error:
+        raise unreadable(path, error) from error
 
 
 def _targets(path: Path, columns: list[str], target: Target) -> list[int]:
@@ -232,7 +251,7 @@ def _refuse_for_arrays(name: str, target: Any, impute: bool, encoding: Encoding 
     given = {"target": target, "impute": impute or None, "encoding": of_table}
     for argument, value in given.items():
         if value is not None:
-            do = "name the array y" if argument == "target" else "it is for .csv files"
+            do = "name the array y" if argument == "target" else "it is for .csv and other tables"
             raise ValueError(f"got {argument}={value!r} for {name!r}, expected None; {do}")
 
 
