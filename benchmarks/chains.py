@@ -79,7 +79,8 @@ def ours(posterior, num_chains: int) -> float:
     import bnn_ppl as bnn
     from bnn_ppl.sampling.loop.compiled_loop import compile_loop
     from bnn_ppl.sampling.loop.minibatches import Minibatches
-    from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
+    from bnn_ppl.sampling.setup.chain_placement import prepare
+    from bnn_ppl.sampling.setup.run_spec import RunLength
 
     method = bnn.hmc(posterior, STEP_SIZE, STEP_SIZE * LENGTH)
     lengths = RunLength(num_chains, 0, DRAWS, 1, Minibatches(None, False))

@@ -22,7 +22,8 @@ import bnn_ppl as bnn
 from bnn_ppl.model.rows.features import rows_with_features
 from bnn_ppl.sampling.loop.compiled_loop import compile_loop
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
+from bnn_ppl.sampling.setup.chain_placement import prepare
+from bnn_ppl.sampling.setup.run_spec import RunLength
 
 NUM_STEPS = 10  # leapfrogs of a transition
 

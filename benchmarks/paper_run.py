@@ -92,7 +92,7 @@ def row(plan: MachinePlan, precision: str, sampler: str, num_chains: int) -> str
     devices = plan.chain_rows * plan.data_shards
     duration = f"{days:,.3g} days" if days >= 1 else f"{24 * days:,.3g} hours"
     numbers = f"{1e3 * seconds:,.3g} ms | {sampler} | {duration} | {days * devices:,.3g}"
-    return f"| {devices} {plan.machine} | {precision} | {numbers} |"
+    return f"| {devices} {plan.machine.name} | {precision} | {numbers} |"
 
 
 if __name__ == "__main__":

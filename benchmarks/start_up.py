@@ -97,7 +97,8 @@ def prepared_for(seed: int, posterior, method, batch_size):
 
     from bnn_ppl.sampling.loop.compiled_loop import one_record
     from bnn_ppl.sampling.loop.minibatches import Minibatches
-    from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
+    from bnn_ppl.sampling.setup.chain_placement import prepare
+    from bnn_ppl.sampling.setup.run_spec import RunLength
 
     lengths = RunLength(4, 2, 2, 1, Minibatches(batch_size, bootstrap=False))
     prepared = prepare(jax.random.key(seed), posterior, method, lengths)

@@ -71,11 +71,11 @@ def verdicts():
 def quick_priors():
     """Take the usual scale of a prior, without a search, unless a test asks for it."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("bnn_ppl.sampling.prior_scale.MOST_SEARCHED", 0)
+        monkeypatch.setattr("bnn_ppl.sampling.scale_search.MOST_SEARCHED", 0)
         yield
 
 
 @pytest.fixture
 def searched_priors(monkeypatch):
     """Search for the scale of a prior."""
-    monkeypatch.setattr("bnn_ppl.sampling.prior_scale.MOST_SEARCHED", 5e9)
+    monkeypatch.setattr("bnn_ppl.sampling.scale_search.MOST_SEARCHED", 5e9)

@@ -25,8 +25,9 @@ from bnn_ppl.runtime.machines.machines import Device, Machine
 from bnn_ppl.sampling.loop.compiled_loop import trace_loop
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.planning.machine_plan import plan_for_machine
-from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
-from bnn_ppl.sampling.setup.warm_start import prepared_start
+from bnn_ppl.sampling.setup.chain_placement import prepare
+from bnn_ppl.sampling.setup.run_spec import RunLength
+from bnn_ppl.sampling.setup.warm_start import initial_setup
 
 RNG = np.random.default_rng(0)
 X = {
@@ -405,10 +406,10 @@ def test_the_loop_of_a_run_has_the_head_alone(name):
 def test_minibatches_and_the_starting_method_see_features(posterior):
     method = bnn.sgld(posterior)
     run = prepared(posterior, method, 10)
-    start = prepared_start(jax.random.key(1), posterior, method.start, run)
+    start = initial_setup(jax.random.key(1), posterior, method.start, run)
     assert start.data is run.data
     tapped = prepared(posterior, raw(method), 10)
-    start = prepared_start(jax.random.key(1), posterior, method.start, tapped)
+    start = initial_setup(jax.random.key(1), posterior, method.start, tapped)
     assert isinstance(start.data[0], Features)
     options = {"batch_size": 10, "num_warmup": 20, "init": position_of(posterior)}
     cached, other = (draws(posterior, m, **options) for m in (method, raw(method)))

@@ -14,8 +14,8 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import Method
-from bnn_ppl.storage import zarr_reader, zarr_writer
-from bnn_ppl.storage.chunks import chunks_of, stored_chunk
+from bnn_ppl.storage.draws_zarr import zarr_reader, zarr_writer
+from bnn_ppl.storage.draws_zarr.chunks import chunks_of, stored_chunk
 
 NUM_DRAWS = 70  # of which the small site has three cells
 

@@ -11,8 +11,8 @@ from scipy import stats
 
 from bnn_ppl import diagnostics
 from bnn_ppl.analysis.convergence import lazy_draws
-from bnn_ppl.storage import zarr_writer
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_arrays, draws_of_groups
+from bnn_ppl.storage.draws_zarr import zarr_writer
 
 KINDS = {
     "rhat": (diagnostics.rhat, az.rhat),

@@ -13,9 +13,10 @@ from bnn_ppl.runtime.machines.devices import bytes_of, chain_mesh
 from bnn_ppl.sampling.loop.compiled_loop import compile_loop, trace_loop
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.planning.run_shapes import setup_of_shapes
-from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
+from bnn_ppl.sampling.setup.chain_placement import prepare
+from bnn_ppl.sampling.setup.run_spec import RunLength, RunSpec
 from bnn_ppl.storage import recorder
-from bnn_ppl.storage.recorder import FolderRecorder, NullRecorder
+from bnn_ppl.storage.recorder import FolderRecorder, Recorder
 
 ALIAS = re.compile(r"\{(\d+)\}: \((\d+),")
 
@@ -25,7 +26,9 @@ def prepared_run(method_name, num_chains=1):
     method = getattr(bnn, method_name)(posterior)
     minibatches = Minibatches(None if method.all_rows else 16, False)
     lengths = RunLength(num_chains, 9, 9, 1, minibatches)
-    return prepare(jax.random.key(0), posterior, method, lengths, mesh=chain_mesh(num_chains))
+    return prepare(
+        jax.random.key(0), posterior, method, lengths, RunSpec(mesh=chain_mesh(num_chains))
+    )
 
 
 @pytest.mark.parametrize("name", some_quick(("hmc", "sghmc"), ("sghmc",)))
@@ -96,4 +99,4 @@ def test_what_is_saved_shares_no_memory_with_the_devices(tmp_path):
     saved = FolderRecorder.snapshot(object.__new__(FolderRecorder), prepared.states)
     for host, leaf in zip(jax.tree.leaves(saved), jax.tree.leaves(prepared.states), strict=True):
         assert not np.shares_memory(host, np.asarray(leaf))
-    assert NullRecorder().snapshot(prepared.states) is None
+    assert Recorder().snapshot(prepared.states) is None

@@ -22,8 +22,9 @@ from test_resume import Killed, assert_same, kill_at_write, line  # noqa: F401 (
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.methods.method import Counts, Method, step_info
-from bnn_ppl.sampling import convergence_target as module
-from bnn_ppl.sampling import prior_scale
+from bnn_ppl.runtime import time_limit as module
+from bnn_ppl.sampling import scale_search
+from bnn_ppl.storage.run_storage import RunStorage
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +300,7 @@ def at_scale(scale):
 
 
 def test_a_search_that_is_stopped_after_a_chunk_ends_with_the_same_scale(tmp_path, monkeypatch):
-    monkeypatch.setattr("bnn_ppl.sampling.prior_scale._NUM_STEPS", 20)
+    monkeypatch.setattr("bnn_ppl.sampling.scale_search._NUM_STEPS", 20)
     search = partial(bnn.prior_scale, jax.random.key(0), at_scale)
     expected, found, calls = search(), None, 0
     while found is None:
@@ -311,7 +312,7 @@ def test_a_search_that_is_stopped_after_a_chunk_ends_with_the_same_scale(tmp_pat
 
 
 def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("bnn_ppl.sampling.prior_scale._NUM_STEPS", 20)
+    monkeypatch.setattr("bnn_ppl.sampling.scale_search._NUM_STEPS", 20)
     with pytest.raises(TimeoutError, match="in the search for the scale.*the same call goes on"):
         bnn.prior_scale(jax.random.key(0), at_scale, folder=tmp_path, max_minutes=1e-9)
     bnn.prior_scale(jax.random.key(0), at_scale, num_rounds=1, progress="json")
@@ -322,18 +323,17 @@ def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp
 def test_a_search_whose_time_is_up_gives_the_scale_about_the_points_reached(
     clock, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("bnn_ppl.sampling.prior_scale.time", module.time)
-    monkeypatch.setattr("bnn_ppl.sampling.prior_scale._NUM_STEPS", 400)
+    monkeypatch.setattr("bnn_ppl.sampling.scale_search.time", module.time)
+    monkeypatch.setattr("bnn_ppl.sampling.scale_search._NUM_STEPS", 400)
     search = partial(bnn.prior_scale, jax.random.key(0), at_scale)
     short, whole = search(max_minutes=0.2, folder=tmp_path), search()
     assert 0 < short < np.inf and short != whole
     assert search(folder=tmp_path) == whole
 
 
-def test_ctrl_c_ends_a_search_also_when_its_time_is_up(monkeypatch):
+def test_ctrl_c_ends_a_search_also_when_its_time_is_up():
     stopped = SimpleNamespace(attrs={"stopped": "stopped in the draws by Ctrl-C"})
-    monkeypatch.setattr("bnn_ppl.sampling.prior_scale.run", lambda *_, **__: stopped)
-    search = prior_scale._Search(None, 0.0, False, 1)
+    search = scale_search.Search(lambda *_, **__: stopped, 1, None, 0.0, False)
     with pytest.raises(KeyboardInterrupt):
         search.run(None, None, None, None, limited=False)
 
@@ -350,16 +350,18 @@ def test_a_scale_that_was_found_in_a_hurry_is_searched_for_again(searched_priors
         now[0] += 30.0
         return 2.0
 
-    monkeypatch.setattr(prior_scale, "scale_or_usual", search)
-    monkeypatch.setattr(prior_scale, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(scale_search, "scale_or_usual", search)
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(scale_search, "time", clock)
+    monkeypatch.setattr(module, "time", clock)
     for minutes in (1, 10, 10):
-        prior_scale._searched(posterior, None, now[0] + 60 * minutes, False)
+        scale_search._searched(None, posterior, RunStorage(None), now[0] + 60 * minutes, False)
     assert calls == [0.0, 30.0]
 
 
 def test_the_command_searches_once_and_counts_it(searched_priors, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bnn_ppl.sampling.prior_scale._NUM_STEPS", 20)
+    monkeypatch.setattr("bnn_ppl.sampling.scale_search._NUM_STEPS", 20)
     command = ["run", "descent", "--data", "yacht", "--hidden", "2", "--num-warmup", "20"]
     command += ["--no-progress", "--num-chains", "2"]
     problem = tmp_path / "runs" / "yacht-0-descent" / "problem.json"

@@ -19,7 +19,8 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.storage import recorder, zarr_writer
+from bnn_ppl.storage import recorder
+from bnn_ppl.storage.draws_zarr import zarr_writer
 
 X = np.linspace(-1, 1, 40)[:, None]
 OPTIONS = {"num_chains": 4, "num_warmup": 12, "num_draws": 17, "progress": False}

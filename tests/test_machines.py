@@ -24,7 +24,7 @@ from bnn_ppl.sampling.loop.compiled_loop import trace_loop
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.planning.machine_plan import _needed, plan_for_machine
 from bnn_ppl.sampling.planning.run_shapes import setup_of_shapes
-from bnn_ppl.sampling.setup.run_setup import RunLength
+from bnn_ppl.sampling.setup.run_spec import RunLength
 
 RNG = np.random.default_rng(0)
 PLATFORMS = ("tpu", "cuda")

@@ -10,7 +10,7 @@ import pytest
 from numpyro.infer.util import log_density
 
 import bnn_ppl as bnn
-from bnn_ppl.sampling import prior_scale
+from bnn_ppl.sampling import scale_search
 from bnn_ppl.storage.inference_data import with_points_of
 
 X = np.linspace(-1, 1, 12, dtype=np.float32)[:, None]
@@ -59,8 +59,8 @@ def searches(monkeypatch):
         made.append(posterior_at)
         return FOUND
 
-    monkeypatch.setattr(prior_scale, "MOST_SEARCHED", 5e9)
-    monkeypatch.setattr(prior_scale, "prior_scale", scale_of)
+    monkeypatch.setattr(scale_search, "MOST_SEARCHED", 5e9)
+    monkeypatch.setattr(scale_search, "prior_scale", scale_of)
     return made
 
 
@@ -146,7 +146,7 @@ def test_where_no_scale_can_be_found_it_is_the_usual_one_and_says_so(
     if "anew" in words:
         method = method._replace(settings={"method": "mine"})
     else:
-        monkeypatch.setattr(prior_scale, "MOST_SEARCHED", 0)
+        monkeypatch.setattr(scale_search, "MOST_SEARCHED", 0)
     draws = run(opened, method, progress=True)
     line = next(each for each in capsys.readouterr().err.splitlines() if "prior scale" in each)
     assert line.startswith("prior scale 1.414: the usual one") and words in line

@@ -370,7 +370,7 @@ def test_a_run_is_resumed_with_the_points_that_it_began_with(flat, tmp_path, mon
     def refit(*args):
         raise AssertionError("fitted again")
 
-    monkeypatch.setattr(points_module, "prepared_points", refit)
+    monkeypatch.setattr(points_module, "point_setup", refit)
     resumed = run(flat, method, folder=tmp_path / "parts")
     assert_same(resumed, whole)
     opened = bnn.diagnostics.load(tmp_path / "parts")
@@ -413,7 +413,7 @@ def test_another_run_whose_points_are_not_yet_fitted_is_refused(flat, tmp_path):
 
 
 def test_a_keep_that_fails_is_refused_before_the_points_are_fitted(flat, monkeypatch):
-    monkeypatch.setattr(points_module, "prepared_points", None)
+    monkeypatch.setattr(points_module, "point_setup", None)
     with pytest.raises(KeyError, match="nowhere"):
         run(flat, bnn.sgld(flat, step_size=1e-4), keep=lambda values: {"a": values["nowhere"]})
 

@@ -20,7 +20,7 @@ from bnn_ppl.runtime import progress as module
 from bnn_ppl.runtime.interrupts import answered, interrupts, raised_for_sure
 from bnn_ppl.runtime.progress import COMPILING, in_words, reporting, waiting
 from bnn_ppl.sampling.loop.loop import _shown
-from bnn_ppl.storage.recorder import NullRecorder, Progress
+from bnn_ppl.storage.recorder import Progress, Recorder
 
 FACTS = {
     "acceptance": 0.853,
@@ -265,7 +265,7 @@ def test_the_log_density_shown_is_that_of_the_chains_that_computed_one(second, s
         "n_steps": np.array([[1, 1], [1, int(second != "ended")]]),
         "diverging": np.array([[False, False], [False, second == "lost"]]),
     }
-    facts = _shown(Progress(), stats, NullRecorder(), {})
+    facts = _shown(Progress(), stats, Recorder(), {})
     np.testing.assert_equal(facts["lp"], shown)
     stats["lp"][:], stats["diverging"][:] = np.nan, False
-    assert "lp" not in _shown(Progress(), stats, NullRecorder(), {})
+    assert "lp" not in _shown(Progress(), stats, Recorder(), {})

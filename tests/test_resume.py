@@ -18,8 +18,8 @@ from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS, Method
-from bnn_ppl.storage import zarr_writer
 from bnn_ppl.storage.checkpoint import OtherRunError
+from bnn_ppl.storage.draws_zarr import zarr_writer
 
 SCRIPT = Path(__file__).with_name("resumable.py")
 

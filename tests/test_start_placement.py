@@ -12,7 +12,8 @@ from jax.sharding import AxisType, Mesh
 import bnn_ppl as bnn
 from bnn_ppl.runtime.machines import devices
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
+from bnn_ppl.sampling.setup.chain_placement import prepare
+from bnn_ppl.sampling.setup.run_spec import RunLength, RunSpec
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(61, 4)).astype("f")
@@ -40,7 +41,7 @@ def prepared_on(posterior, shape, method=bnn.hmc):
     mesh = Mesh(grid, ("chain", "data"), axis_types=(AxisType.Auto,) * 2)
     lengths = RunLength(2, 5, 5, 1, Minibatches(None, False))
     key = jax.random.key(3)
-    return prepare(key, posterior, method(posterior), lengths, mesh=mesh)
+    return prepare(key, posterior, method(posterior), lengths, RunSpec(mesh=mesh))
 
 
 @pytest.mark.parametrize("make", [network, wide_prior])

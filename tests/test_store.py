@@ -7,9 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from bnn_ppl.storage.inference_data import draws_of, inference_data
-from bnn_ppl.storage.zarr_reader import open_draws
-from bnn_ppl.storage.zarr_writer import (
+from bnn_ppl.storage.draws_zarr.zarr_reader import open_draws
+from bnn_ppl.storage.draws_zarr.zarr_writer import (
     bytes_published,
     create_empty,
     num_published,
@@ -17,6 +16,7 @@ from bnn_ppl.storage.zarr_writer import (
     publish_draws,
     write_draws,
 )
+from bnn_ppl.storage.inference_data import draws_of, inference_data
 
 RNG = np.random.default_rng(0)
 VALUES = {

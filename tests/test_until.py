@@ -15,7 +15,9 @@ from test_resume import line
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.methods.method import Method
+from bnn_ppl.runtime import time_limit
 from bnn_ppl.sampling import convergence_target as module
+from bnn_ppl.sampling.setup.run_spec import RunLength
 
 GOAL = {"rhat": 1.05, "ess": 60}
 
@@ -55,7 +57,7 @@ def small_chunks():
 def clock(monkeypatch):
     """Let a second pass whenever the run looks at the clock."""
     ticks = itertools.count()
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
 
 
 def sample(posterior, folder=None, method=None, **options):
@@ -193,7 +195,7 @@ def test_looks_are_told_as_progress(posterior, capsys):
 
 def test_other_inputs_and_at_most_200_rows(posterior):
     def rows(until):
-        return module.goal_of(posterior, until, 2, 20, 1).x
+        return module.target_of(posterior, until, RunLength(2, 5, 20, 1, None)).x
 
     np.testing.assert_array_equal(rows(GOAL), posterior.data[0])
     np.testing.assert_array_equal(rows(GOAL | {"x": np.ones((3, 1))}), np.ones((3, 1)))
@@ -230,7 +232,7 @@ def test_other_inputs_and_at_most_200_rows(posterior):
 def test_bad_input_is_refused_before_any_work(
     options, error, words, posterior, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(sys.modules["bnn_ppl.sampling.run"], "FolderRecorder", None)
+    monkeypatch.setattr(sys.modules["bnn_ppl.storage.run_storage"], "FolderRecorder", None)
     with pytest.raises(error, match=words):
         sample(posterior, tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
@@ -280,10 +282,10 @@ def test_the_estimators_draw_until_it_is_good(monkeypatch):
         lambda posterior: bnn.hmc(posterior, trajectory_length=0.1), random_state=0, **counts
     )
     seen = []
-    real = module.goal_of
+    real = module.target_of
     monkeypatch.setattr(
-        sys.modules["bnn_ppl.sampling.run"],
-        "goal_of",
+        sys.modules["bnn_ppl.sampling.run_checks"],
+        "target_of",
         lambda *a: seen.append(real(*a)) or seen[-1],
     )
     fit.set_params(until=goal, max_minutes=30).fit(x, x[:, 0])

@@ -14,8 +14,9 @@ from targets import linear_regression
 import bnn_ppl as bnn
 from bnn_ppl.sampling.loop.loop import advance
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.setup.run_setup import RunLength, prepare
-from bnn_ppl.storage.recorder import NullRecorder, Progress
+from bnn_ppl.sampling.setup.chain_placement import prepare
+from bnn_ppl.sampling.setup.run_spec import RunLength
+from bnn_ppl.storage.recorder import Progress, Recorder
 
 TARGET = linear_regression()
 POSTERIOR = bnn.condition(TARGET.model, TARGET.data)
@@ -26,7 +27,7 @@ def warmed_up(method, num_chains, num_warmup):
     lengths = RunLength(num_chains, num_warmup, 1, 1, Minibatches(None, False))
     prepared = prepare(jax.random.key(0), POSTERIOR, method, lengths)
     warmup = prepared._replace(num=prepared.num | {"draws": 0})
-    states, _ = advance(warmup, Progress(), NullRecorder(), lambda *_: None, lambda: False)
+    states, _ = advance(warmup, Progress(), Recorder(), lambda *_: None, lambda: False)
     return jax.tree.map(np.asarray, states)
 
 

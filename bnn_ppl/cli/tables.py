@@ -157,14 +157,14 @@ def machine_plan_table(plan: Any) -> str:
     chains = "1 chain" if plan.chains_a_device == 1 else f"{plan.chains_a_device} chains"
     rows = "all of its rows" if plan.microbatch is None else f"{plan.microbatch:,} rows"
     lines = [
-        f"{plan.machine}: {devices} devices, chains over {plan.chain_rows}, rows over "
+        f"{plan.machine.name}: {devices} devices, chains over {plan.chain_rows}, rows over "
         f"{plan.data_shards}; a device runs {chains}, {rows} at a time",
         "",
     ]
     for phase in plan.phases:
         used = "unknown" if phase.memory is None else f"{phase.memory / 1e6:,.0f} MB"
         room = "fits" if phase.fits else "DOES NOT FIT"
-        limit = f"{plan.memory_limit / 1e6:,.0f} MB"
+        limit = f"{plan.machine.device.memory / 1e6:,.0f} MB"
         seconds = f"compiled in {phase.compile_seconds:.0f} s"
         lines.append(f"{phase.name:10}{room}: {used} of {limit} a device; {seconds}")
         lines.extend(_sent(phase.collectives))

@@ -3,9 +3,8 @@
 import json
 import math
 import sys
-import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jax
 
@@ -17,51 +16,27 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_inputs
 from bnn_ppl.runtime.checks import check_count, is_number
 from bnn_ppl.runtime.machines.processes import agreed
-from bnn_ppl.runtime.progress import reporting
+from bnn_ppl.runtime.progress import Show, reporting
 from bnn_ppl.sampling.loop.loop import advance, num_steps
-from bnn_ppl.sampling.setup.run_setup import RunSetup
-from bnn_ppl.storage.recorder import Layout, Progress, Recorder
+from bnn_ppl.sampling.setup.run_setup import RunState
+from bnn_ppl.sampling.setup.run_spec import Convergence, RunLength, Target
+from bnn_ppl.storage.recorder import Layout, Progress
 
 Tree = Any
 
-_LEAST_MINUTES = 1e-9  # a run refuses none
 _MOST_ROWS = 200  # whose predictions are looked at
 _GROWTH = 3, 2  # from look to look, so that all looks together cost three of the last one
 
 
-class Target(NamedTuple):
-    """What the predictions must reach, and the inputs at which they are looked at."""
-
-    rhat: float | None
-    ess: float | None
-    x: Tree
-
-    def met(self, reached: "Convergence") -> bool:
-        """Say whether that is reached; what is undefined is not."""
-        agree = self.rhat is None or reached.rhat <= self.rhat
-        return reached.finite and agree and (self.ess is None or reached.ess >= self.ess)
-
-
-class Convergence(NamedTuple):
-    """What a look found."""
-
-    rhat: float  # 95 % quantile over the means of y, or its sds if that is larger
-    ess: float  # 5 % quantile, of the bulk; likewise
-    finite: bool
-
-
-def goal_of(
-    posterior: Posterior,
-    until: Mapping[str, Any] | None,
-    num_chains: int,
-    num_draws: int,
-    thin: int,
+def target_of(
+    posterior: Posterior, until: Mapping[str, Any] | None, length: RunLength
 ) -> Target | None:
     """Check `until`, which is that of :func:`run`, and take the rows that are looked at."""
     if until is None:
         return None
     rhat, ess = _thresholds(until)
-    if thin == 0:
+    num_chains, num_draws = length.num_chains, length.num_draws
+    if length.thin == 0:
         raise ValueError(
             "got until= for draws without steps between them (thin=0), which are independent, "
             "expected a method that steps: leave until= out, or set thin above 0"
@@ -118,9 +93,9 @@ def _thresholds(until: Mapping[str, Any]) -> tuple[float | None, float | None]:
     return None if rhat is None else float(rhat), None if ess is None else float(ess)
 
 
-def check_recorded(goal: Target | None, posterior: Posterior, layout: Layout) -> None:
-    """Refuse a run with a goal whose draws will lack what its predictions need."""
-    if goal is None:
+def check_recorded(target: Target | None, posterior: Posterior, layout: Layout) -> None:
+    """Refuse a run with a target whose draws will lack what its predictions need."""
+    if target is None:
         return
     recorded = layout.one_record["posterior"]
     for site, shape in posterior.value_shapes().items():
@@ -131,13 +106,12 @@ def check_recorded(goal: Target | None, posterior: Posterior, layout: Layout) ->
             )
 
 
-def first_look(goal: Target | None, num_draws: int, header: Mapping[str, Any] | None) -> int:
-    """Give the draws at the first look that a run with this ``state.json`` has not passed.
+def first_look(target: Target | None, num_draws: int, stored: int) -> int:
+    """Give the draws at the first look that a run which has so many has not passed.
 
-    Without a goal, these are all draws of the run.
+    Without a target, these are all draws of the run.
     """
-    stored = (header or {}).get("progress", {}).get("draws", 0)
-    while goal is not None and num_draws < stored:
+    while target is not None and num_draws < stored:
         num_draws = _next_look(num_draws)
     return num_draws
 
@@ -148,85 +122,52 @@ def _next_look(num_draws: int) -> int:
     return -(-num_draws * grown // of)
 
 
-def deadline(max_minutes: float | None) -> float:
-    """Give the moment at which a run that starts now is to stop, by ``time.monotonic``."""
-    if max_minutes is None:
-        return math.inf
-    if not is_number(max_minutes) or not max_minutes > 0:
-        raise ValueError(
-            f"got max_minutes={max_minutes!r}, expected a number above 0: leave it out to run "
-            "without a limit"
-        )
-    return time.monotonic() + 60 * float(max_minutes)
+def draw_until(state: RunState, interrupted: Callable[[], bool], progress: Show) -> RunState:
+    """Take the steps that are left and, with a target, more until it is met or time is up.
 
-
-def minutes_left(max_minutes: float | None, began: float) -> float | None:
-    """Give what is left for a run of the minutes that began at a moment of ``time.monotonic``."""
-    if max_minutes is None:
-        return None
-    return max(max_minutes - (time.monotonic() - began) / 60, _LEAST_MINUTES)
-
-
-def pressed_or_late(pressed: Callable[[], bool], end: float) -> Callable[[], bool]:
-    """Let the end of the time stop a run as Ctrl-C does."""
-    return lambda: pressed() or time.monotonic() >= end
-
-
-def draw_until(
-    goal: Target | None,
-    posterior: Posterior,
-    prepared: RunSetup,
-    done: Progress,
-    recorder: Recorder,
-    interrupted: Callable[[], bool],
-    progress: bool | Literal["json"],
-) -> tuple[Tree, Progress]:
-    """Take the steps that are left and, with a goal, more until it is met or time is up.
-
-    If interrupted, say what is kept; the last states and how far they are.
+    If interrupted, say what is kept.
     """
+    target, recorder, thin = state.target, state.recorder, state.setup.phases[1].thin
     while True:
-        num, thin = prepared.num, prepared.phases[1].thin
+        num, done = state.setup.num, state.done
         total = num_steps(num["warmup"], num["draws"], thin)
         with reporting(progress, total, num_steps(done.warmup, done.draws, thin)) as report:
-            states, done = advance(prepared, done, recorder, report, interrupted)
-        stopped = agreed(interrupted())
+            state = state.at(*advance(state.setup, done, recorder, report, interrupted))
+        done, stopped = state.done, agreed(interrupted())
         if stopped and done.draws < num["draws"]:
             recorder.stopped(done)
-        if goal is None or not done.draws:
-            return states, done
-        reached = _look(goal, posterior, recorder, done)
-        met = goal.met(reached)
+        if target is None or not done.draws:
+            return state
+        reached = _look(target, state)
+        met = target.met(reached)
         # What is not finite stays so, however many draws follow.
         given_up = not met and (stopped or not reached.finite)
         if not given_up:
-            _report(goal, reached, done, progress)
+            _report(target, reached, done, progress)
         if met or given_up:
             break
         more = _next_look(done.draws)
         recorder.extend(more)
-        prepared = prepared._replace(states=states, num=num | {"draws": more})
-    asked = {"rhat": goal.rhat, "ess": goal.ess}
+        state = state._replace(setup=state.setup._replace(num=num | {"draws": more}))
+    asked = {"rhat": target.rhat, "ess": target.ess}
     asked = {name: value for name, value in asked.items() if value is not None}
     recorder.set_attributes(done, {"until": json.dumps(asked), "until_met": int(met)})
     if not met and jax.process_index() == 0:
-        print(_unmet(goal, reached, done), file=sys.stderr)
-    return states, done
+        print(_unmet(target, reached, done), file=sys.stderr)
+    return state
 
 
-def _look(goal: Target, posterior: Posterior, recorder: Recorder, done: Progress) -> Convergence:
+def _look(target: Target, state: RunState) -> Convergence:
     """Diagnose the predictions of the draws so far; the first process does it for all."""
-    draws = recorder.result(done, {})
+    draws = state.recorder.result(state.done, {})
     reached = Convergence(math.nan, math.nan, False)
     if jax.process_index() == 0:
-        mixes, finite = mixing_at(posterior, draws, goal.x)
+        mixes, finite = mixing_at(state.posterior, draws, target.x)
         reached = Convergence(mixes.rhat, mixes.ess, finite)
     return Convergence(*map(agreed, reached))
 
 
-def _report(
-    goal: Target, reached: Convergence, done: Progress, progress: bool | Literal["json"]
-) -> None:
+def _report(target: Target, reached: Convergence, done: Progress, progress: Show) -> None:
     """Say what a look found, so that one sees what the run still waits for."""
     if progress is False or jax.process_index():
         return
@@ -235,22 +176,22 @@ def _report(
         finite = {name: v if math.isfinite(v) else None for name, v in found.items()}
         print(json.dumps({"phase": "look", "draws": done.draws} | finite), file=sys.stderr)
     else:
-        print(f"checked {_said(goal, reached, done)}", file=sys.stderr)
+        print(f"checked {_said(target, reached, done)}", file=sys.stderr)
 
 
-def _unmet(goal: Target, reached: Convergence, done: Progress) -> str:
+def _unmet(target: Target, reached: Convergence, done: Progress) -> str:
     if not reached.finite:
         return (
             f"until is not met: predictions of the {done.draws:,} draws are not all finite, which "
             "more draws cannot fix: take shorter steps"
         )
-    return f"until is not met: {_said(goal, reached, done)}"
+    return f"until is not met: {_said(target, reached, done)}"
 
 
-def _said(goal: Target, reached: Convergence, done: Progress) -> str:
+def _said(target: Target, reached: Convergence, done: Progress) -> str:
     parts = [f"after {done.draws:,} draws"]
-    if goal.rhat is not None:
-        parts.append(f"R-hat of predictions {reached.rhat:.3f} (at most {goal.rhat:g} asked for)")
-    if goal.ess is not None:
-        parts.append(f"ESS {reached.ess:.0f} (at least {goal.ess:g} asked for)")
+    if target.rhat is not None:
+        parts.append(f"R-hat of predictions {reached.rhat:.3f} (at most {target.rhat:g} asked for)")
+    if target.ess is not None:
+        parts.append(f"ESS {reached.ess:.0f} (at least {target.ess:g} asked for)")
     return ", ".join(parts)

@@ -2,22 +2,29 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from bnn_ppl.analysis.prediction.draw_statistics import statistics_to_store
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.compilation.programs import compiled_once
-from bnn_ppl.runtime.machines.devices import chain_sharding, over_chains, to_host
+from bnn_ppl.runtime.machines.devices import chain_sharding, over_chains, products_in, to_host
 from bnn_ppl.runtime.machines.processes import on_all
 from bnn_ppl.runtime.progress import Show, waiting
-from bnn_ppl.sampling.convergence_target import Target, draw_until
+from bnn_ppl.sampling.convergence_target import check_recorded, draw_until
 from bnn_ppl.sampling.loop.loop import advance
+from bnn_ppl.sampling.run_checks import resolve
+from bnn_ppl.sampling.run_metadata import layout_of, settings_to_resume
 from bnn_ppl.sampling.run_verdict import log_likelihood_at
-from bnn_ppl.sampling.setup.run_setup import RunSetup, name_of
+from bnn_ppl.sampling.setup.chain_placement import prepare
+from bnn_ppl.sampling.setup.run_setup import RunState, drawn_anew
+from bnn_ppl.sampling.setup.run_spec import RunSpec
+from bnn_ppl.sampling.setup.setup_checks import name_of
 from bnn_ppl.sampling.setup.warm_start import (
     Interruption,
     WarmStart,
@@ -25,110 +32,131 @@ from bnn_ppl.sampling.setup.warm_start import (
     keep_origin,
     one_draw,
     origin_of,
-    placed,
-    started,
+    place_again,
+    run_initial_method,
 )
-from bnn_ppl.storage.phase_state import Progress
-from bnn_ppl.storage.recorder import MemoryRecorder, Recorder
+from bnn_ppl.storage.recorder import MemoryRecorder, Progress
+from bnn_ppl.storage.run_storage import RunStorage
+
+if TYPE_CHECKING:
+    import arviz
 
 Tree = Any
 
 
-class RunState(NamedTuple):
-    """A run, its places and how far it is."""
+def place_chains(
+    key: jax.Array,
+    posterior: Posterior,
+    method: Method,
+    spec: RunSpec,
+    storage: RunStorage,
+    progress: Show,
+) -> RunState:
+    """Place the chains on the devices: where a new run starts, or where a stored one is."""
+    method, length, target = resolve(posterior, method, spec, storage)
+    with waiting(progress):
+        setup = prepare(key, posterior, method, length, spec, progress=progress)
+        layout = layout_of(key, posterior, method, setup)
+        check_recorded(target, posterior, layout)
+        settings = partial(settings_to_resume, key, posterior, method, setup, layout)
+        recorder = storage.recorder(layout, settings, setup.mesh)
+        states, done = recorder.resume(setup.states)
+        if recorder.redrawn and length.thin:
+            setup = drawn_anew(key, setup, recorder.redrawn)
+    from_fit = method.start is not None or spec.init is not None
+    warm_starts = method.start is not None and spec.init is None and not done.warmup + done.draws
+    state = RunState(key, posterior, method, setup, recorder, target, done, from_fit, warm_starts)
+    return state.at(states, done)
 
-    key: jax.Array
-    posterior: Posterior
-    method: Method
-    prepared: RunSetup
-    done: Progress
-    recorder: Recorder
-    from_fit: bool  # by its starting method or `init`
-    starts: bool  # with the starting method, which has not ended
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has taken a step of its own."""
-        return self.done.warmup + self.done.draws > 0
-
-
-def through_start(
-    ready: RunState, interrupted: Callable[[], bool], progress: Show, notes: bool
+def warm_start(
+    state: RunState, interrupted: Callable[[], bool], progress: Show, notes: bool
 ) -> tuple[RunState, Interruption | None]:
-    """Go through the starting method, if there is one; say if that was stopped.
+    """Go through the warm start, if there is one; say if that was stopped.
 
     With `notes`, the log-likelihood where the chains then start is recorded.
     """
-    stopped = None
-    if ready.starts:
-        key, posterior, method, prepared, _, recorder, *_ = ready
-        before = recorder.before("start")
-        positions, done, stopped = started(
-            key, posterior, method, prepared, before, interrupted, progress
-        )
-        if stopped is not None:
-            recorder.stopped(ready.done)
-            stopped = _in_start(method, stopped)
-            ready = ready._replace(from_fit=positions is not None, done=done)
-            return ready._replace(prepared=prepared._replace(positions=positions)), stopped
-        prepared = placed(key, posterior, method, prepared, positions, progress)
-        ready = ready._replace(prepared=prepared, done=done)
-    if ready.from_fit and not ready.has_begun:
-        keep_origin(ready.method, ready.prepared, ready.recorder.before("warmup"))
+    if state.warm_starts:
+        positions, done, interruption = run_initial_method(state, interrupted, progress)
+        if interruption is not None:
+            state.recorder.stopped(state.done)
+            state = _at_positions(state, positions, done)
+            return state._replace(from_fit=positions is not None), _in_start(state, interruption)
+        state = place_again(state, positions, progress)._replace(done=done)
+    if state.from_fit and not state.has_begun:
+        keep_origin(state, state.recorder.phase("warmup"))
         if notes:
             with waiting(progress):
-                at_start = log_likelihood_at(ready.posterior, ready.prepared.positions)
-                ready.recorder.set_attributes(ready.done, at_start)
-    return ready, None
+                at_start = log_likelihood_at(state.posterior, state.setup.positions)
+                state.recorder.set_attributes(state.done, at_start)
+    return state, None
 
 
-def _in_start(method: Method, stopped: Interruption) -> Interruption:
-    return stopped._replace(what=f"{stopped.what} that {name_of(method)} starts from")
+def _at_positions(state: RunState, positions: Tree, done: Progress) -> RunState:
+    return state._replace(setup=state.setup._replace(positions=positions), done=done)
 
 
-def to_the_end(
-    ready: RunState, goal: Target | None, interrupted: Callable[[], bool], progress: Show
+def _in_start(state: RunState, interruption: Interruption) -> Interruption:
+    what = f"{interruption.what} that {name_of(state.method)} starts from"
+    return interruption._replace(what=what)
+
+
+def warm_up_and_draw(
+    state: RunState, interrupted: Callable[[], bool], progress: Show
 ) -> tuple[RunState, Interruption | None]:
     """Go through warm-up and draws; say if they were stopped."""
-    _, posterior, method, prepared, done, recorder, from_fit, _ = ready
-    states, done = draw_until(goal, posterior, prepared, done, recorder, interrupted, progress)
-    num = prepared.num["draws"]
-    ready = ready._replace(prepared=prepared._replace(states=states), done=done)
-    if not done.draws:
-        return ready, stopped_in_warmup(method, prepared, done, from_fit)
-    stopped = Interruption("draws", "drawing", done.draws, num) if done.draws < num else None
-    return ready, stopped
+    num = state.setup.num["draws"]
+    state = draw_until(state, interrupted, progress)
+    count = state.done.draws
+    if not count:
+        return state, stopped_in_warmup(state)
+    return state, Interruption("draws", "drawing", count, num) if count < num else None
 
 
-def with_draws(ready: RunState, stopped: Interruption, by: str) -> RunState | None:
+def draw_reached_fit(state: RunState, interruption: Interruption, by: str) -> RunState:
     """Add draws of the fit that it has reached to a run that was stopped before its first one.
 
-    None if it has reached none. The states given are None where the draws are points.
+    Unless it has reached none. The states given are None where the draws are points.
     """
-    key, posterior, method, prepared, done, recorder, from_fit, _ = ready
-    facts = stopped.facts(by)
-    if done.draws:
-        recorder.set_attributes(done, facts)
-        return ready
+    facts = interruption.facts(by)
+    if state.done.draws:
+        state.recorder.set_attributes(state.done, facts)
+        return state
     origin = None
-    if stopped.phase == "warmup" and from_fit:
-        origin = origin_of(method, prepared, done, recorder.before("warmup"))
+    if interruption.phase == "warmup" and state.from_fit:
+        origin = origin_of(state, state.recorder.phase("warmup"))
     if origin is not None:
-        found = draw_points(prepared, origin, done, recorder, facts, "started from")
-    elif stopped.phase == "warmup":
-        found = draw_reached(key, posterior, method, prepared, done, recorder, facts)
-    elif from_fit:
-        found = draw_points(prepared, prepared.positions, done, recorder, facts)
-    else:
-        found = None
-    if found is None:
-        return None
-    states, done = found
-    return ready._replace(prepared=prepared._replace(states=states), done=done)
+        return _draw_points(state, origin, facts, "started from")
+    if interruption.phase == "warmup":
+        return _draw_from_states(state, facts)
+    if state.from_fit:
+        return _draw_points(state, state.setup.positions, facts)
+    return state
+
+
+def collect(state: RunState) -> "arviz.InferenceData":
+    """Give the draws, and the parameters of the distribution they come from."""
+    fitted = {} if state.setup.states is None else _fitted(state)
+    draws = state.recorder.result(state.done, fitted)
+    return state.recorder.with_statistics(draws, partial(statistics_to_store, state.posterior))
+
+
+def _fitted(state: RunState) -> dict[str, np.ndarray]:
+    """Give the parameters of this process's fitted distributions; nothing for a sampler."""
+    if state.method.fitted is None:
+        return {}
+    with products_in(state.posterior.precision):
+        return to_host(_parameters(state.method.fitted, state.setup.mesh)(state.setup.states))
+
+
+@lru_cache(maxsize=2)
+def _parameters(fitted: Callable, mesh: Mesh) -> Callable:
+    mapped = jax.vmap(fitted)
+    return compiled_once(mapped, runs_once=True, out_shardings=chain_sharding(mesh))
 
 
 @contextmanager
-def kept_in_errors(recorder: Recorder, now: Callable[[], RunState]) -> Iterator[None]:
+def draws_in_errors(now: Callable[[], RunState]) -> Iterator[None]:
     """Let an error that ends a run without a folder carry the draws so far.
 
     They are its attribute ``draws``: before the first draw, those of the fit so far, as of a run
@@ -138,7 +166,7 @@ def kept_in_errors(recorder: Recorder, now: Callable[[], RunState]) -> Iterator[
         yield
     except BaseException as error:
         with suppress(Exception):  # the error itself is raised
-            reached = error.__dict__.pop("reached", None)
+            recorder, reached = now().recorder, error.__dict__.pop("reached", None)
             draws, where = recorder.so_far(), "before this error"
             if draws is None and reached is not None and isinstance(recorder, MemoryRecorder):
                 _draw_reached_by_error(now(), reached, type(error).__name__)
@@ -150,101 +178,79 @@ def kept_in_errors(recorder: Recorder, now: Callable[[], RunState]) -> Iterator[
         raise
 
 
-def _draw_reached_by_error(ready: RunState, reached: Any, by: str) -> None:
-    """Draw from the fit that an error has ended: that of a starting method, or the run's own."""
+def _draw_reached_by_error(state: RunState, reached: Any, by: str) -> None:
+    """Draw from the fit that an error has ended: that of an initial method, or the run's own."""
     if isinstance(reached, WarmStart):
-        prepared = ready.prepared._replace(positions=reached.positions)
-        ready = ready._replace(from_fit=True, done=reached.done)
-        stopped = reached.stopped and _in_start(ready.method, reached.stopped)
+        state = _at_positions(state, reached.positions, reached.done)._replace(from_fit=True)
+        interruption = reached.interruption and _in_start(state, reached.interruption)
     else:
-        states, done = reached
-        prepared = ready.prepared._replace(states=states)
-        ready = ready._replace(done=done)
-        stopped = stopped_in_warmup(ready.method, prepared, done, ready.from_fit)
-    if stopped is not None and stopped.done:
-        with_draws(ready._replace(prepared=prepared), stopped, by)
+        state = state.at(*reached)
+        interruption = stopped_in_warmup(state)
+    if interruption is not None and interruption.done:
+        draw_reached_fit(state, interruption, by)
 
 
 # --- draws of what has been reached
 
 
-def stopped_in_warmup(
-    method: Method, prepared: RunSetup, done: Progress, from_fit: bool
-) -> Interruption | None:
+def stopped_in_warmup(state: RunState) -> Interruption | None:
     """Say where a run without a draw has ended; None if it has reached nothing to draw from.
 
     A chain on its way from the prior tells nothing of the posterior; one that came from a fit, or
     whose warm-up has ended, does.
     """
-    num = prepared.num["warmup"]
-    if is_chain(method):
-        usable, what = from_fit or 0 < num == done.warmup, "warm-up"
+    num, count = state.setup.num["warmup"], state.done.warmup
+    if is_chain(state.method):
+        usable, what = state.from_fit or 0 < num == count, "warm-up"
     else:
-        usable, what = from_fit or done.warmup > 0, "training"
-    return Interruption("warmup", what, done.warmup, num) if usable else None
+        usable, what = state.from_fit or count > 0, "training"
+    return Interruption("warmup", what, count, num) if usable else None
 
 
-def draw_reached(
-    key: jax.Array,
-    posterior: Posterior,
-    method: Method,
-    prepared: RunSetup,
-    done: Progress,
-    recorder: Recorder,
-    facts: dict[str, Any],
-) -> tuple[Tree, Progress] | None:
-    """Draw from the states of `prepared` as they are; None if they are not finite.
+def _draw_from_states(state: RunState, facts: dict[str, Any]) -> RunState:
+    """Draw from the states as they are, unless they are not finite.
 
     A distribution is drawn from as at the end of its training; a chain gives one draw, where it is.
-    Gives the states drawn from, or None for those of points, and how many draws there are.
     """
-    states = prepared.states
-    if method.finish is not None and 0 < done.warmup < prepared.num["warmup"]:
-        states = _over_chains(method.finish, prepared.mesh)(states)
-    positions = one_draw(key, posterior, method, prepared, states)
-    if is_chain(method) or not done.warmup:
-        return draw_points(prepared, positions, done, recorder, facts)
+    method, setup, count = state.method, state.setup, state.done.warmup
+    if method.finish is not None and 0 < count < setup.num["warmup"]:
+        finish = over_chains(method.finish, setup.mesh, 1)
+        finish = compiled_once(finish, out_shardings=chain_sharding(setup.mesh))
+        state = state.at(finish(setup.states), state.done)
+    positions = one_draw(state)
+    if is_chain(method) or not count:
+        return _draw_points(state, positions, facts)
     if not _all_finite(positions):
-        return None
-    num = {"warmup": done.warmup, "draws": prepared.num["draws"]}
+        return state
+    num = {"warmup": count, "draws": setup.num["draws"]}
     facts = facts | {"stopped": f"{facts['stopped']}; the draws are of the fit so far"}
-    return _draw(prepared._replace(states=states, num=num), done, recorder, facts)
+    return _draw(state._replace(setup=state.setup._replace(num=num)), facts)
 
 
-def draw_points(
-    prepared: RunSetup,
-    positions: Tree,
-    done: Progress,
-    recorder: Recorder,
-    facts: dict[str, Any],
-    relation: str = "had reached",
-) -> tuple[Tree, Progress] | None:
-    """Take the point of each chain for its only draw; None if one is not finite."""
+def _draw_points(
+    state: RunState, positions: Tree, facts: dict[str, Any], relation: str = "had reached"
+) -> RunState:
+    """Take the point of each chain for its only draw, unless one is not finite."""
     if not _all_finite(positions):
-        return None
-    warmup, draws = prepared.phases
+        return state
+    warmup, draws = state.setup.phases
     draws = draws._replace(thin=0, step=_no_step, draw=_itself, make=None)
-    prepared = prepared._replace(
-        states=positions, phases=(warmup, draws), num={"warmup": done.warmup, "draws": 1}
-    )
+    num = {"warmup": state.done.warmup, "draws": 1}
+    setup = state.setup._replace(states=positions, phases=(warmup, draws), num=num)
     drawn = f"each draw is the one point that its chain {relation}"
     facts = facts | {"stopped": f"{facts['stopped']}; {drawn}", "thin": 0, "draws_from": "point"}
-    return None, _draw(prepared, done, recorder, facts)[1]
+    state = _draw(state._replace(setup=setup), facts)
+    return state.at(None, state.done)
 
 
-def _draw(
-    prepared: RunSetup, done: Progress, recorder: Recorder, facts: dict[str, Any]
-) -> tuple[Tree, Progress]:
-    recorder.provisional(facts)
-    return advance(prepared, done, recorder, lambda *_: None, lambda: False)
+def _draw(state: RunState, facts: dict[str, Any]) -> RunState:
+    state.recorder.provisional(facts)
+    done = state.done
+    return state.at(*advance(state.setup, done, state.recorder, lambda *_: None, lambda: False))
 
 
 def _all_finite(positions: Tree) -> bool:
     return on_all(all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(to_host(positions))))
-
-
-def _over_chains(function: Any, mesh: Mesh) -> Any:
-    return compiled_once(over_chains(function, mesh, 1), out_shardings=chain_sharding(mesh))
 
 
 def _no_step(key: jax.Array, position: Tree, batch: Any) -> tuple[Tree, dict]:

@@ -15,18 +15,19 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.machines.devices import products_in, to_host
-from bnn_ppl.runtime.progress import Report, reporting, waiting
-from bnn_ppl.sampling.convergence_target import pressed_or_late
+from bnn_ppl.runtime.progress import Show, reporting, waiting
+from bnn_ppl.runtime.time_limit import pressed_or_late
 from bnn_ppl.sampling.loop.compiled_loop import one_record
 from bnn_ppl.sampling.loop.loop import advance
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.run_metadata import settings_to_resume
-from bnn_ppl.sampling.setup.run_setup import RunLength, RunSetup, check_built_with, prepare
-from bnn_ppl.sampling.setup.warm_start import MOST_STEPS, Interruption
-from bnn_ppl.storage import checkpoint
-from bnn_ppl.storage.phase_state import NullRecorder, place_before
+from bnn_ppl.sampling.setup.chain_placement import prepare
+from bnn_ppl.sampling.setup.run_setup import RunSetup
+from bnn_ppl.sampling.setup.run_spec import Keep, RunLength
+from bnn_ppl.sampling.setup.setup_checks import check_built_with
+from bnn_ppl.sampling.setup.warm_start import MOST_STEPS, Interruption, report_as
 from bnn_ppl.storage.recorder import Layout
-from bnn_ppl.storage.zarr_reader import read_constants
+from bnn_ppl.storage.run_storage import RunStorage
 
 _OWN_KEY = 6  # of the key given; `run` has those below
 
@@ -78,40 +79,40 @@ def fit_points(
         of another model, or several processes run.
     """
     check_arguments(key=key, posterior=posterior)
-    held, stopped = _with_points(key, posterior, folder, progress, float("inf"))
-    if stopped is not None:
+    held, interruption, _ = _fit(key, posterior, RunStorage(folder), float("inf"), progress)
+    if interruption is not None:
         raise KeyboardInterrupt
     return held
 
 
-class Held(NamedTuple):
-    """What a run with points runs."""
+class PointFit(NamedTuple):
+    """What is run once the points are fitted."""
 
     posterior: Posterior  # which holds the points
     method: Method  # for it
-    stopped: Interruption | None = None  # within the fit of the points
+    interruption: Interruption | None = None  # within the fit
     position: Mapping[str, Any] | None = None  # of the other sites, then
 
 
-def points_held(
+def hold_points(
     key: jax.Array,
     posterior: Posterior,
     method: Method,
-    keep: Callable[..., Any] | None,
-    folder: str | Path | None,
-    progress: bool | Literal["json"],
+    keep: Keep | None,
+    storage: RunStorage,
     end: float,
-) -> Held:
+    progress: Show,
+) -> PointFit:
     """Fit the points, or read them, and give what the run runs; refuse a `keep` that will fail."""
     if not posterior.points:
-        return Held(posterior, method)
+        return PointFit(posterior, method)
     make = maker_of(posterior, method)
     if keep is not None:
         before = before_points(posterior)
         position = jax.eval_shape(before.init, key)
         jax.eval_shape(lambda at: keep(before.constrain(at, before.examples)), position)
-    held, reached = _with_points(key, posterior, folder, progress, end)
-    return Held(held, make(held), *(reached or ()))
+    held, interruption, position = _fit(key, posterior, storage, end, progress)
+    return PointFit(held, make(held), interruption, position)
 
 
 def maker_of(posterior: Posterior, method: Method) -> Callable[[Posterior], Method]:
@@ -126,7 +127,7 @@ def maker_of(posterior: Posterior, method: Method) -> Callable[[Posterior], Meth
     return recipe.make
 
 
-def prepared_points(key: jax.Array, posterior: Posterior) -> tuple[Method, RunSetup]:
+def point_setup(key: jax.Array, posterior: Posterior) -> tuple[Method, RunSetup]:
     """Prepare the one chain that fits the points: its method, and the run before its first step."""
     joint = _jointly(posterior)
     method = descent(joint, noise_rows="training")
@@ -136,67 +137,45 @@ def prepared_points(key: jax.Array, posterior: Posterior) -> tuple[Method, RunSe
     return method, prepare(own_key, joint, method, RunLength(1, num_warmup, 1, 0, minibatches))
 
 
-def _with_points(
-    key: jax.Array, posterior: Posterior, folder: str | Path | None, progress: Any, end: float
-) -> tuple[Posterior, tuple[Interruption, Mapping[str, Any]] | None]:
+def _fit(
+    key: jax.Array, posterior: Posterior, storage: RunStorage, end: float, progress: Show
+) -> tuple[Posterior, Interruption | None, Mapping[str, Any] | None]:
     """Hold the points; where the fit was stopped, also say so, and where the other sites were."""
     if not posterior.points:
-        return posterior, None
-    if folder is not None and checkpoint.read_header(folder) is not None:
-        return posterior.hold(_recorded(posterior, folder)), None
+        return posterior, None, None
+    recorded = storage.points(posterior.points)
+    if recorded is not None:
+        return posterior.hold(recorded), None, None
     if jax.process_count() > 1:
         raise ValueError(
             "got points to fit in several processes, expected them held: fit them in one, by "
             "fit_points, and hold the same values in each, by posterior.hold(values)"
         )
     with waiting(progress):
-        method, prepared = prepared_points(key, posterior)
-        saved = _place(key, posterior, method, prepared, folder)
-        states, done = saved.resume(prepared.states)
-    num = prepared.num["warmup"]
-    prepared = prepared._replace(num=prepared.num | {"draws": 0}, states=states)
+        method, setup = point_setup(key, posterior)
+        layout = Layout(one_record(setup), 1, 1, None, {})
+        settings = partial(settings_to_resume, key, posterior, method, setup, layout)
+        recorder = storage.phase("points", settings, setup.mesh)
+        states, done = recorder.resume(setup.states)
+    num = setup.num["warmup"]
+    setup = setup._replace(num=setup.num | {"draws": 0}, states=states)
     with interrupts(progress) as pressed, reporting(progress, num, done.warmup) as report:
         interrupted = pressed_or_late(pressed, end)
-        states, done = advance(prepared, done, saved, _of_points(report), interrupted)
+        report = report_as("points", report)
+        states, done = advance(setup, done, recorder, report, interrupted)
     with products_in(posterior.precision):
         state = jax.tree.map(lambda leaf: leaf[0], to_host(states))
         found = method.draw(key, state)
     values = {site: np.asarray(value) for site, value in found.items()}
     held = posterior.hold(_finite({site: values.pop(site) for site in posterior.points}))
     if done.warmup == num:
-        return held, None
+        return held, None, None
     if not done.warmup:
         if pressed():
             raise KeyboardInterrupt
         raise TimeoutError("got too few max_minutes to fit the points, expected more: give more")
-    stopped = Interruption("points", "the fit of the points", done.warmup, num, pressed())
-    return held, (stopped, values)
-
-
-def _place(
-    key: jax.Array,
-    posterior: Posterior,
-    method: Method,
-    prepared: RunSetup,
-    folder: str | Path | None,
-) -> NullRecorder:
-    """Give where the state of the fit is saved."""
-    if folder is None:
-        return NullRecorder()
-    layout = Layout(one_record(prepared), 1, 1, None, {})
-    settings = settings_to_resume(key, posterior, method, prepared, layout)
-    return place_before(Path(folder).expanduser(), "points", settings, prepared.mesh)
-
-
-def _recorded(posterior: Posterior, folder: str | Path) -> Mapping[str, np.ndarray]:
-    found = read_constants(folder)
-    if set(found) != set(posterior.points):
-        raise checkpoint.OtherRunError(
-            f"got points {', '.join(posterior.points)}, expected {', '.join(found) or 'none'} as "
-            f"in the run that {str(folder)!r} holds: resume it with its model, or name another "
-            "folder"
-        )
-    return found
+    what = "the fit of the points"
+    return held, Interruption("points", what, done.warmup, num, pressed()), values
 
 
 def _finite(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -220,12 +199,3 @@ def _jointly(posterior: Posterior) -> Posterior:
 
 def _made_jointly(make: Callable[[Any], Posterior], numbers: Any) -> Posterior:
     return make(numbers)._replace(points=())
-
-
-def _of_points(report: Report) -> Report:
-    """Tell this training from the run's own."""
-
-    def of_points(phase: str, done: int, facts: dict[str, Any]) -> None:
-        report("points" if phase == "warmup" else phase, done, facts)
-
-    return of_points

@@ -1,41 +1,37 @@
 """Run a method: warm-up, then draws, over chains and devices, recorded as they are made."""
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
-from bnn_ppl.analysis.prediction.draw_statistics import statistics_to_store
-from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.event_log import check_event_log, event_log
 from bnn_ppl.runtime.interrupts import interrupts
-from bnn_ppl.runtime.machines.devices import chain_sharding, products_in, to_host
 from bnn_ppl.runtime.machines.processes import agreed
 from bnn_ppl.runtime.names import known_keywords
-from bnn_ppl.runtime.progress import waiting
-from bnn_ppl.sampling.convergence_target import check_recorded, deadline, pressed_or_late
-from bnn_ppl.sampling.loop.compiled_loop import one_record
-from bnn_ppl.sampling.phases import RunState, kept_in_errors, through_start, to_the_end, with_draws
-from bnn_ppl.sampling.point_estimates import points_held
-from bnn_ppl.sampling.run_checks import asked_of, check_run
-from bnn_ppl.sampling.run_metadata import attributes, settings_to_resume
-from bnn_ppl.sampling.run_verdict import judged, tell
-from bnn_ppl.sampling.setup.run_setup import Keep, drawn_anew, prepare
-from bnn_ppl.storage import checkpoint
-from bnn_ppl.storage.recorder import FolderRecorder, Layout, MemoryRecorder, Progress, Recorder
+from bnn_ppl.runtime.time_limit import deadline, pressed_or_late
+from bnn_ppl.sampling.phases import (
+    collect,
+    draw_reached_fit,
+    draws_in_errors,
+    place_chains,
+    warm_start,
+    warm_up_and_draw,
+)
+from bnn_ppl.sampling.point_estimates import hold_points
+from bnn_ppl.sampling.run_checks import check_spec, refuse_other_run
+from bnn_ppl.sampling.run_verdict import judge
+from bnn_ppl.sampling.scale_search import find_scale
+from bnn_ppl.sampling.setup.run_spec import Keep, RunSpec
+from bnn_ppl.storage.run_storage import RunStorage
 
 if TYPE_CHECKING:
     import arviz
-
-Tree = Any
 
 
 @known_keywords
@@ -203,72 +199,39 @@ def run(
     does a run of a posterior that differs only in its data and in the numbers of its priors (see
     :func:`bnn_ppl.condition`); tracing it takes about a second.
     """
-    end = deadline(max_minutes)
     check_event_log(log_to)
-    # Refuses a folder that is not a run's before any work.
-    folder = None if folder is None else Path(folder).expanduser()
-    header = None if folder is None else checkpoint.read_header(folder)
+    end = deadline(max_minutes)
+    storage = RunStorage(folder)  # refuses a folder that is not a run's before any work
     check_arguments(key=key, posterior=posterior, method=method)
-    asked: dict[str, Any] = {
-        "num_chains": num_chains,
-        "num_warmup": num_warmup,
-        "num_draws": num_draws,
-        "thin": thin,
-        "batch_size": batch_size,
-        "bootstrap": bootstrap,
-        "until": until,
-        "score_every": score_every,
-        "held_out": held_out,
-    }
+    lengths = num_chains, num_warmup, num_draws, thin, batch_size, bootstrap
+    spec = RunSpec(*lengths, init, keep, mesh, until, score_every, held_out)
+    length = check_spec(posterior, method, spec, storage)
     if posterior.open_scale is not None:
-        from bnn_ppl.sampling.prior_scale import with_scale_found  # which runs methods itself
-
-        check_run(key, posterior, method, folder=folder, mesh=mesh, init=init, **asked)
-        posterior, method = with_scale_found(posterior, method, header, folder, end, progress)
-    posterior, method, stopped, position = points_held(
-        key, posterior, method, keep, folder, progress, end
+        refuse_other_run(key, posterior, length, storage)
+        posterior, method = find_scale(run, posterior, method, storage, end, progress)
+    posterior, method, interruption, position = hold_points(
+        key, posterior, method, keep, storage, end, progress
     )
-    if stopped is not None:  # the points are not yet those that a folder is to hold
-        init, folder, header = position, None, None
-    method, lengths, goal = asked_of(posterior, method, header, **asked)
-    recorder: Recorder
-    with waiting(progress):
-        prepared = prepare(key, posterior, method, lengths, init, keep, mesh, progress=progress)
-        layout = Layout(
-            one_record(prepared),
-            int(lengths.num_chains),
-            int(lengths.num_draws),
-            None if isinstance(posterior.data, Stream) else np.asarray(posterior.data[1]),
-            attributes(key, posterior, method, prepared),
-            {site: np.asarray(value) for site, value in posterior.held.items()},
-        )
-        check_recorded(goal, posterior, layout)
-        if folder is None:
-            recorder, done = MemoryRecorder(layout), Progress()
-        else:
-            settings = settings_to_resume(key, posterior, method, prepared, layout)
-            recorder = FolderRecorder(folder, layout, settings, prepared.mesh)
-            states, done = recorder.resume(prepared.states)
-            prepared = prepared._replace(states=states)
-            if recorder.redrawn and lengths.thin:
-                prepared = drawn_anew(key, prepared, recorder.redrawn)
-    from_fit = method.start is not None or init is not None
-    starts = method.start is not None and init is None and not done.warmup + done.draws
-    ready = RunState(key, posterior, method, prepared, done, recorder, from_fit, starts)
-    with kept_in_errors(recorder, lambda: ready):
-        with event_log(log_to) as recorder.log, interrupts(progress) as pressed:
+    if interruption is not None:  # the points are not yet those that a folder is to hold
+        spec, storage = spec._replace(init=position), RunStorage(None)
+    state = place_chains(key, posterior, method, spec, storage, progress)
+    with draws_in_errors(lambda: state):
+        with event_log(log_to) as state.recorder.log, interrupts(progress) as pressed:
             interrupted = pressed_or_late(pressed, end)
-            if stopped is None:
-                ready, stopped = through_start(ready, interrupted, progress, notes=verdict)
-            if stopped is None:
-                ready, stopped = to_the_end(ready, goal, interrupted, progress)
-            by_user = agreed(pressed() or (stopped is not None and stopped.pressed))
-            if stopped is not None:
+            if interruption is None:
+                state, interruption = warm_start(state, interrupted, progress, verdict)
+            if interruption is None:
+                state, interruption = warm_up_and_draw(state, interrupted, progress)
+            by_user = agreed(pressed() or (interruption is not None and interruption.pressed))
+            if interruption is not None:
                 by = "Ctrl-C" if by_user else f"max_minutes={max_minutes:g}"
-                ready = with_draws(ready, stopped, by) or ready
-        if not ready.done.draws:
+                state = draw_reached_fit(state, interruption, by)
+        if not state.done.draws:
             _raise_without_draws(by_user, max_minutes)
-        return _result(ready, verdict, progress)
+        draws = collect(state)
+        if verdict and jax.process_count() == 1:
+            judge(state, draws, progress)
+        return draws
 
 
 def _raise_without_draws(pressed: bool, max_minutes: float | None) -> NoReturn:
@@ -278,36 +241,3 @@ def _raise_without_draws(pressed: bool, max_minutes: float | None) -> NoReturn:
         f"got max_minutes={max_minutes:g}, which passed before the first draw, expected more: give "
         "more minutes, or a folder, where the same call or command resumes the run"
     )
-
-
-def _result(ready: RunState, verdict: bool, progress: Any) -> "arviz.InferenceData":
-    """Give the draws, with the verdict on them."""
-    _, posterior, method, prepared, done, recorder, *_ = ready
-    fitted = {}
-    if prepared.states is not None:
-        fitted = _fitted(posterior, method, prepared.states, prepared.mesh)
-    draws = recorder.result(done, fitted)
-    draws = recorder.with_statistics(draws, partial(statistics_to_store, posterior))
-    if verdict and jax.process_count() == 1:
-        with waiting(progress, "judging"):
-            facts = judged(posterior, draws)
-        recorder.set_attributes(done, facts)
-        draws.attrs |= facts
-        tell(facts, progress)
-    return draws
-
-
-def _fitted(
-    posterior: Posterior, method: Method, states: Tree, mesh: Mesh
-) -> dict[str, np.ndarray]:
-    """Give the parameters of this process's fitted distributions; nothing for a sampler."""
-    if method.fitted is None:
-        return {}
-    with products_in(posterior.precision):
-        return to_host(_parameters(method.fitted, mesh)(states))
-
-
-@lru_cache(maxsize=2)
-def _parameters(fitted: Callable, mesh: Mesh) -> Callable:
-    mapped = jax.vmap(fitted)
-    return compiled_once(mapped, runs_once=True, out_shardings=chain_sharding(mesh))

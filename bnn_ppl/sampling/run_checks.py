@@ -1,8 +1,7 @@
-"""What a run is asked for: counts filled in, and refused before any work where they do not fit."""
+"""What a run is asked for, completed by its method, and refused before any work if it is wrong."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -10,80 +9,65 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.training.held_out_scores import steps_between, with_scores
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.event_log import check_event_log
-from bnn_ppl.sampling.convergence_target import Target, deadline, first_look, goal_of
+from bnn_ppl.runtime.time_limit import deadline
+from bnn_ppl.sampling.convergence_target import first_look, target_of
 from bnn_ppl.sampling.run_metadata import settings_without_prior
 from bnn_ppl.sampling.setup.initial_states import check_init
-from bnn_ppl.sampling.setup.run_setup import RunLength, check_start, length_of
-from bnn_ppl.storage import checkpoint
+from bnn_ppl.sampling.setup.run_spec import RunLength, RunSpec, Target
+from bnn_ppl.sampling.setup.setup_checks import check_setup
+from bnn_ppl.storage.run_storage import RunStorage
 
 
-class Asked(NamedTuple):
-    """A method and how long to run it."""
+def resolve(
+    posterior: Posterior, method: Method, spec: RunSpec, storage: RunStorage
+) -> tuple[Method, RunLength, Target | None]:
+    """Give the method, which scores held-out rows if it is to, the length and the target."""
+    length = spec.length(posterior, method)
+    method = _scored(method, posterior, spec, length.minibatches.size)
+    target = target_of(posterior, spec.until, length)
+    num_draws = first_look(target, length.num_draws, storage.num_draws)
+    return method, length._replace(num_draws=num_draws), target
 
-    method: Method  # scoring held-out rows, if that is asked for
-    lengths: RunLength
-    goal: Target | None
 
-
-def asked_of(
-    posterior: Posterior,
-    method: Method,
-    header: Mapping[str, Any] | None,
-    *,
-    until: Mapping[str, Any] | None = None,
-    score_every: int | str | None = None,
-    held_out: Any = None,
-    **counts: Any,
-) -> Asked:
-    """Fill in the method's own counts (:func:`length_of`).
-
-    `header` is the ``state.json`` of a run to resume.
-    """
-    lengths = length_of(posterior, method, **counts)
-    num_chains, _, num_draws, thin, minibatches = lengths
-    method = _scored(method, posterior, score_every, held_out, minibatches.size)
-    goal = goal_of(posterior, until, num_chains, num_draws, thin)
-    return Asked(method, lengths._replace(num_draws=first_look(goal, num_draws, header)), goal)
+def check_spec(
+    posterior: Posterior, method: Method, spec: RunSpec, storage: RunStorage
+) -> RunLength:
+    """Refuse what does not depend on the numbers of the prior; give how long the run is."""
+    check_init(spec.init, posterior)
+    method, length, _ = resolve(posterior, method, spec, storage)
+    return check_setup(posterior, method, length, spec.mesh)[1]
 
 
 def check_run(
     key: jax.Array,
     posterior: Posterior,
     method: Method,
-    *,
     folder: str | Path | None = None,
-    mesh: Any = None,
-    max_minutes: float | None = None,
-    log_to: str | Path | None = None,
-    init: Any = None,
-    progress: Any = None,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Refuse what :func:`run` would, as far as that does not depend on the prior's numbers.
 
     For what comes before a run, such as a search for the scale of the prior. Arguments are those of
-    :func:`run`, less `keep` and `verdict`.
+    :func:`run`; `keep` and `verdict` are not looked at.
     """
-    del progress
-    deadline(max_minutes)
-    check_event_log(log_to)
-    header = None if folder is None else checkpoint.read_header(folder)
-    check_init(init, posterior)
-    method, lengths, _ = asked_of(posterior, method, header, **asked)
-    _, lengths = check_start(posterior, method, lengths, mesh)
-    if folder is None or header is None:
-        return
-    known = settings_without_prior(key, posterior, lengths)
-    stored = {name: v for name, v in header["settings"]["exact"].items() if name in known}
-    of_both = ({"exact": exact, "approximate": {}} for exact in (stored, known))
-    checkpoint.refuse_difference(folder, *of_both)
-    checkpoint.refuse_fewer_draws(folder, header, lengths.num_draws)
+    deadline(options.get("max_minutes"))
+    check_event_log(options.get("log_to"))
+    storage = RunStorage(folder)
+    length = check_spec(posterior, method, RunSpec.of(options), storage)
+    refuse_other_run(key, posterior, length, storage)
 
 
-def _scored(
-    method: Method, posterior: Posterior, score_every: int | str | None, held_out: Any, size: Any
-) -> Method:
+def refuse_other_run(
+    key: jax.Array, posterior: Posterior, length: RunLength, storage: RunStorage
+) -> None:
+    """Refuse to resume a run of another key, of other rows or of other counts."""
+    if storage.settings is not None:
+        storage.refuse_other(settings_without_prior(key, posterior, length), length.num_draws)
+
+
+def _scored(method: Method, posterior: Posterior, spec: RunSpec, size: int | None) -> Method:
     """Have the method score held-out rows while it trains, if that is asked for."""
+    score_every, held_out = spec.score_every, spec.held_out
     if score_every is None and held_out is None:
         return method
     if score_every is None or held_out is None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.data.streams.streams import fingerprint
+from bnn_ppl.data.streams.streams import Stream, fingerprint
 from bnn_ppl.methods.method import Method
 from bnn_ppl.model.normalisation.batch_statistics import few_rows
 from bnn_ppl.model.points import digest_of
@@ -19,7 +19,9 @@ from bnn_ppl.model.rows.features import Features
 from bnn_ppl.model.rows.streamed_rows import StreamedRows
 from bnn_ppl.runtime.machines.devices import matmul_precision, products_in, to_host
 from bnn_ppl.runtime.machines.processes import agreed
-from bnn_ppl.sampling.setup.run_setup import RunLength, RunSetup
+from bnn_ppl.sampling.loop.compiled_loop import one_record
+from bnn_ppl.sampling.setup.run_setup import RunSetup
+from bnn_ppl.sampling.setup.run_spec import RunLength
 from bnn_ppl.storage.inference_data import recorded_classes
 from bnn_ppl.storage.recorder import Layout
 
@@ -28,12 +30,24 @@ Tree = Any
 _GENERATION = 4  # raised when a change of a method gives other draws for the same settings
 
 
-def attributes(
-    key: jax.Array, posterior: Posterior, method: Method, prepared: RunSetup
+def layout_of(key: jax.Array, posterior: Posterior, method: Method, setup: RunSetup) -> Layout:
+    """Give what a run will record."""
+    return Layout(
+        one_record(setup),
+        len(setup.chains),
+        setup.num["draws"],
+        None if isinstance(posterior.data, Stream) else np.asarray(posterior.data[1]),
+        _attributes(key, posterior, method, setup),
+        {site: np.asarray(value) for site, value in posterior.held.items()},
+    )
+
+
+def _attributes(
+    key: jax.Array, posterior: Posterior, method: Method, setup: RunSetup
 ) -> dict[str, Any]:
     """Give the attributes of the draws that are known before the first step."""
     packages = ("bnn_ppl", "jax", "numpyro", "blackjax", "flax")
-    draws, cached = prepared.phases[1], _cached_features(prepared)
+    draws, cached = setup.phases[1], _cached_features(setup)
     return {
         "inference_library": "bnn_ppl",
         "inference_library_version": _version("bnn_ppl"),
@@ -48,9 +62,9 @@ def attributes(
         "seed": np.asarray(jax.random.key_data(key)).tolist(),
         "matmul_precision": matmul_precision(posterior.precision),
         "versions": json.dumps({package: _version(package) for package in packages}),
-        "devices": json.dumps([str(device) for device in prepared.mesh.devices.flat]),
-        "mesh": json.dumps(dict(prepared.mesh.shape)),
-        "num_warmup": prepared.num["warmup"],
+        "devices": json.dumps([str(device) for device in setup.mesh.devices.flat]),
+        "mesh": json.dumps(dict(setup.mesh.shape)),
+        "num_warmup": setup.num["warmup"],
         "thin": draws.thin,
         "batch_size": draws.minibatches.size or "all",
         "bootstrap": int(draws.minibatches.bootstrap),
@@ -66,57 +80,57 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _cached_features(prepared: RunSetup) -> int:
+def _cached_features(setup: RunSetup) -> int:
     """Count the numbers of a row's features, where they stand for the inputs."""
-    x = prepared.data[0]
-    if prepared.stream is not None:
-        x = prepared.stream.examples[0]
-    elif isinstance(prepared.data, StreamedRows):
-        x = prepared.data.chunks.shapes[0]
+    x = setup.data[0]
+    if setup.stream is not None:
+        x = setup.stream.examples[0]
+    elif isinstance(setup.data, StreamedRows):
+        x = setup.data.chunks.shapes[0]
     if not isinstance(x, Features):
         return 0
     return sum(math.prod(array.shape[1:]) for array in x.arrays)
 
 
 def settings_to_resume(
-    key: jax.Array, posterior: Posterior, method: Method, prepared: RunSetup, layout: Layout
+    key: jax.Array, posterior: Posterior, method: Method, setup: RunSetup, layout: Layout
 ) -> dict[str, dict[str, Any]]:
     """Give all that the draws follow from: what must be equal exactly, and what approximately.
 
     Floating-point numbers that were computed are approximate, since other devices round otherwise.
     """
-    draws = prepared.phases[1]
-    num = layout.num_chains, prepared.num["warmup"], layout.num_draws
-    lengths = RunLength(*num, draws.thin, draws.minibatches)
+    draws = setup.phases[1]
+    num = layout.num_chains, setup.num["warmup"], layout.num_draws
+    length = RunLength(*num, draws.thin, draws.minibatches)
     exact = {
         **method.settings,
         **_of_subspace(posterior, dict),
         **_of_scale(posterior),
-        **settings_without_prior(key, posterior, lengths),
+        **settings_without_prior(key, posterior, length),
         **({"points": digest_of(posterior.held)} if posterior.held else {}),
         "recorded": {
             name: [leaf.dtype.name, *leaf.shape]
             for name, leaf in layout.one_record["posterior"].items()
         },
     }
-    first = jax.tree.map(lambda leaf: leaf[0], to_host(prepared.positions))
+    first = jax.tree.map(lambda leaf: leaf[0], to_host(setup.positions))
     settings = {"exact": exact, "approximate": _at_the_start(posterior, first)}
     return json.loads(json.dumps(settings, default=_plain))
 
 
 def settings_without_prior(
-    key: jax.Array, posterior: Posterior, lengths: RunLength
+    key: jax.Array, posterior: Posterior, length: RunLength
 ) -> dict[str, Any]:
     """Give those of the exact settings that are known before the numbers of the prior are."""
     return {
         "sampler_generation": _GENERATION,
-        "num_chains": int(lengths.num_chains),
-        "num_warmup": int(lengths.num_warmup),
-        "thin": int(lengths.thin),
+        "num_chains": int(length.num_chains),
+        "num_warmup": int(length.num_warmup),
+        "thin": int(length.thin),
         "seed": np.asarray(jax.random.key_data(key)).tolist(),
         "temperature": posterior.temperature,
-        "batch_size": lengths.minibatches.size or "all",
-        "bootstrap": int(lengths.minibatches.bootstrap),
+        "batch_size": length.minibatches.size or "all",
+        "bootstrap": int(length.minibatches.bootstrap),
         "tempered": posterior.tempered,
         "matmul_precision": matmul_precision(posterior.precision),
         "precision": jnp.zeros(()).dtype.name,

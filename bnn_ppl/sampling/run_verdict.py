@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import VerdictWarning, warn
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in, to_host
+from bnn_ppl.runtime.progress import Show, waiting
+from bnn_ppl.sampling.setup.run_setup import RunState
 
 if TYPE_CHECKING:
     import arviz
@@ -27,7 +29,7 @@ Tree = Any
 _FACTS = ("verdict", "converged")
 
 
-def judged(posterior: Posterior, draws: "arviz.InferenceData") -> dict[str, Any]:
+def verdict_attributes(posterior: Posterior, draws: "arviz.InferenceData") -> dict[str, Any]:
     """Give the attributes ``verdict`` and ``converged`` of draws."""
     if "verdict" in draws.attrs:  # of a finished run that was called again: nothing was added
         return {name: draws.attrs[name] for name in _FACTS if name in draws.attrs}
@@ -40,7 +42,16 @@ def judged(posterior: Posterior, draws: "arviz.InferenceData") -> dict[str, Any]
     return dict(zip(_FACTS, (found.text, int(found.converged)), strict=True))
 
 
-def tell(facts: dict[str, Any], progress: bool | Literal["json"]) -> None:
+def judge(state: RunState, draws: "arviz.InferenceData", progress: Show) -> None:
+    """Add the verdict to the draws of a run, and tell it."""
+    with waiting(progress, "judging"):
+        facts = verdict_attributes(state.posterior, draws)
+    state.recorder.set_attributes(state.done, facts)
+    draws.attrs |= facts
+    _tell(facts, progress)
+
+
+def _tell(facts: dict[str, Any], progress: Show) -> None:
     """Tell the verdict as a run tells its progress; warn of one that is a failure in any case."""
     failed = facts.get("converged") == 0
     if progress == "json":

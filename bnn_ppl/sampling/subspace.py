@@ -171,8 +171,8 @@ def _along_path(points: dict[str, np.ndarray], rank: int | None) -> Plane:
     vectors = vectors[:rank]
     # A singular vector has no sign: the largest element of each is positive here.
     largest = np.take_along_axis(vectors, np.abs(vectors).argmax(1)[:, None], 1)
-    lengths = sizes[:rank, None] / np.sqrt(len(flat) - 1)
-    return _plane(centre, np.sign(largest) * lengths * vectors, shapes)
+    length = sizes[:rank, None] / np.sqrt(len(flat) - 1)
+    return _plane(centre, np.sign(largest) * length * vectors, shapes)
 
 
 def _random(key: Array, points: dict[str, np.ndarray], rank: int | None) -> Plane:

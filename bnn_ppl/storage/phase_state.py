@@ -8,9 +8,10 @@ one that this starts from (``start-start``); and the fits from which chains star
 
 import shutil
 import warnings
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +23,9 @@ from bnn_ppl.runtime.machines.devices import by_chain, to_host, writers
 from bnn_ppl.runtime.machines.processes import all_or_none, meet, on_all
 from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.files import JSON, storing
+
+if TYPE_CHECKING:
+    import arviz
 
 Tree = Any
 
@@ -38,51 +42,78 @@ class Progress(NamedTuple):
     sampling_time: float = 0.0  # seconds
 
 
-class NullRecorder:
-    """Nothing is kept: a phase before a run without a folder, of which only the end matters."""
+class Recorder:
+    """What a run, or a phase before it, tells its storage; this one keeps nothing of it."""
 
-    bytes_on_disk = 0
-    log: Log = staticmethod(no_log)
+    redrawn = 0  # times that damaged draws were drawn anew
+    log: Log = staticmethod(no_log)  # of statistics as they come
 
-    def before(self, phase: str) -> Self:
-        """Keep nothing of the phase before this one either."""
-        del phase
-        return self
+    @property
+    def bytes_on_disk(self) -> int:
+        """Bytes of the draws that readers see."""
+        return 0
+
+    def phase(self, name: str) -> "Recorder":
+        """Give what keeps the state of the phase before this one: nothing, if this keeps none."""
+        del name
+        return Recorder()
 
     def resume(self, states: Tree) -> tuple[Tree, Progress]:
-        """Begin with the states given."""
+        """Give the states to go on from, and what has been done until then: those given, if new."""
         return states, Progress()
 
     def keep_origin(self, positions: Tree) -> None:
-        """Keep nothing: this call knows where the chains of the phase start."""
+        """Keep where the chains of the phase start: this call knows it."""
 
     def origin(self, positions: Tree) -> Tree | None:
         """Give where the chains of the phase started: there, as nothing is resumed."""
         return positions
 
-    def set_attributes(self, done: Progress, facts: dict[str, Any]) -> None:
-        """Drop the attributes."""
-
     def snapshot(self, states: Tree) -> Tree:
-        """Copy nothing: states are not saved."""
+        """Copy what `record` saves of the states, before the next steps overwrite them."""
 
     def record(self, done: Progress, states: Tree, records: Any) -> None:
-        """Drop the records."""
+        """Record the last draws, and save the `snapshot` of the states that follow."""
 
     def record_warmup(self, first: int, stats: dict[str, np.ndarray]) -> None:
-        """Drop the statistics."""
+        """Keep statistics of the warm-up steps from number `first` on, thinned."""
+
+    def set_attributes(self, done: Progress, facts: dict[str, Any]) -> None:
+        """Add attributes that become known during a run."""
+
+    def stopped(self, done: Progress) -> None:
+        """Say what an interrupted run keeps."""
+
+    def extend(self, num_draws: int) -> None:
+        """Make room for more draws, `num_draws` in all; readers see no difference."""
+
+    def provisional(self, facts: dict[str, Any]) -> None:
+        """Take draws of a run that was stopped before its first one; `facts` say so."""
+
+    def so_far(self) -> "arviz.InferenceData | None":
+        """Give the draws in memory, for an error that ends the run; None without any."""
+        return None
+
+    def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
+        """Give the draws, and the parameters of the distribution they come from."""
+        raise NotImplementedError
+
+    def with_statistics(self, draws: Any, compute: Callable[[Any], Any]) -> Any:
+        """Store what `compute` takes from the training rows, so that draws predict without them."""
+        del compute
+        return draws
 
 
-class PhaseFolder(NullRecorder):
+class PhaseFolder(Recorder):
     """The state of a phase in the folder of its run, saved after each chunk of steps."""
 
     def __init__(self, path: Path, settings: JSON, mesh: Mesh):
         self._path, self._settings, self._mesh = path, settings, mesh
         self._writers, self._saves = writers(mesh), 0
 
-    def before(self, phase: str) -> "PhaseFolder":
+    def phase(self, name: str) -> "PhaseFolder":
         """Give the place of the phase before this one."""
-        path = self._path.with_name(f"{self._path.name}-{phase}")
+        path = self._path.with_name(f"{self._path.name}-{name}")
         return PhaseFolder(path, self._settings, self._mesh)
 
     def resume(self, states: Tree) -> tuple[Tree, Progress]:
@@ -99,14 +130,14 @@ class PhaseFolder(NullRecorder):
 
     def keep_origin(self, positions: Tree) -> None:
         """Keep where the chains of the phase start, for `origin` of a later call."""
-        place = self.before("origin")
+        place = self.phase("origin")
         place.resume(positions)
         place.record(Progress(), place.snapshot(positions), None)
 
     def origin(self, positions: Tree) -> Tree | None:
         """Read where the chains of the phase started; None if that was not kept."""
         like = jax.eval_shape(lambda tree: tree, positions)
-        found = self.before("origin")._read(like, "each chain gives the point where it is instead")
+        found = self.phase("origin")._read(like, "each chain gives the point where it is instead")
         if not on_all(found is not None):
             return None
         assert found is not None
@@ -133,7 +164,7 @@ class PhaseFolder(NullRecorder):
         return whole, done
 
     def snapshot(self, states: Tree) -> Tree:
-        """Copy the states that `record` saves, before the next steps overwrite them."""
+        """Copy the states."""
         return jax.tree.map(np.array, to_host(states))
 
     def record(self, done: Progress, states: Tree, records: Any) -> None:

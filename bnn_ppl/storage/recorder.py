@@ -5,19 +5,20 @@ from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from bnn_ppl.runtime.checks import warn
-from bnn_ppl.runtime.event_log import Log, no_log
 from bnn_ppl.runtime.files import make_folder
 from bnn_ppl.runtime.machines.devices import by_chain, local_chains, to_host, writers
 from bnn_ppl.runtime.machines.processes import all_or_none, meet, on_all
-from bnn_ppl.storage import checkpoint, zarr_reader, zarr_writer
+from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.chain_arrays import STATISTICS, remove_fitted, write_by_chain, write_fitted
+from bnn_ppl.storage.draws_zarr import zarr_reader, zarr_writer
+from bnn_ppl.storage.draws_zarr.zarr_writer import Records
 from bnn_ppl.storage.files import JSON, RUN, damaged, storing
 from bnn_ppl.storage.inference_data import (
     inference_data,
@@ -26,9 +27,9 @@ from bnn_ppl.storage.inference_data import (
     with_groups,
 )
 from bnn_ppl.storage.phase_state import (
-    NullRecorder,
     PhaseFolder,
     Progress,
+    Recorder,
     place_before,
     remove_before,
 )
@@ -42,7 +43,6 @@ from bnn_ppl.storage.warmup_statistics import (
     with_steps,
     write_warmup,
 )
-from bnn_ppl.storage.zarr_writer import Records
 
 if TYPE_CHECKING:
     import arviz
@@ -64,11 +64,8 @@ class Layout(NamedTuple):
     constants: dict[str, np.ndarray] = {}  # noqa: RUF012 (never changed)
 
 
-class MemoryRecorder:
+class MemoryRecorder(Recorder):
     """Draws in arrays (chain, draw, ...), allocated for as many as are planned."""
-
-    bytes_on_disk = 0
-    log: Log = staticmethod(no_log)  # of statistics as they come
 
     def __init__(self, layout: Layout):
         if jax.process_count() > 1:
@@ -83,14 +80,6 @@ class MemoryRecorder:
         self._records = jax.tree.map(
             lambda leaf: np.zeros(shape + leaf.shape, leaf.dtype), layout.one_record
         )
-
-    def before(self, phase: str) -> NullRecorder:
-        """Give the place of the phase before warm-up, of which nothing is kept."""
-        del phase
-        return NullRecorder()
-
-    def snapshot(self, states: Tree) -> None:
-        """Copy nothing: states are not saved."""
 
     def record(self, done: Progress, states: Tree, records: Records | None) -> None:
         """Copy the last draws."""
@@ -130,11 +119,6 @@ class MemoryRecorder:
         del done
         self._layout = self._layout._replace(attrs=self._layout.attrs | facts)
 
-    def with_statistics(self, draws: Any, compute: Callable[[Any], Any]) -> Any:
-        """Keep no statistics: they are computed of the training rows when they are needed."""
-        del compute
-        return draws
-
     def provisional(self, facts: Attributes) -> None:
         """Take draws of a run that was stopped before its first one; `facts` say so."""
         self.set_attributes(Progress(), facts)
@@ -151,14 +135,12 @@ class MemoryRecorder:
         return draws if warmup is None else with_groups(draws, **{GROUP: warmup})
 
 
-class FolderRecorder:
+class FolderRecorder(Recorder):
     """Draws and the samplers' state in a folder.
 
     The state is saved after the draws: a run killed between the two computes the last draws again,
     with the same result.
     """
-
-    log: Log = staticmethod(no_log)  # of statistics as they come
 
     def __init__(self, path: Path, layout: Layout, settings: JSON, mesh: Mesh):
         self._path, self._layout, self._settings, self._mesh = path, layout, settings, mesh
@@ -287,9 +269,9 @@ class FolderRecorder:
             remove_fitted(self._path)
         meet("the parameters of an earlier call are gone")
 
-    def before(self, phase: str) -> PhaseFolder:
+    def phase(self, name: str) -> PhaseFolder:
         """Give the place of the state of the phase before warm-up."""
-        return place_before(self._path, phase, self._settings, self._mesh)
+        return place_before(self._path, name, self._settings, self._mesh)
 
     def record_warmup(self, first: int, stats: dict[str, np.ndarray]) -> None:
         """Keep statistics of the warm-up steps from number `first` on, thinned, for `record`."""
@@ -332,9 +314,6 @@ class FolderRecorder:
     def bytes_on_disk(self) -> int:
         """Bytes of the draws that readers see."""
         return zarr_writer.bytes_published(self._writer)
-
-    def so_far(self) -> None:
-        """Give nothing: the draws are in the folder."""
 
     def stopped(self, done: Progress) -> None:
         """Say how to resume."""
@@ -382,9 +361,6 @@ class FolderRecorder:
             return draws
         write_by_chain(self._path, STATISTICS, 0, found, self._writer.run)
         return zarr_reader.open_draws(self._path)
-
-
-Recorder: TypeAlias = MemoryRecorder | FolderRecorder
 
 
 def _check_chains(chains: slice, writers: list[int], num_chains: int) -> None:

@@ -204,7 +204,7 @@ def load(
     ValueError
         If nothing that is asked for is whole, or ``whole`` is neither.
     """
-    from bnn_ppl.storage import zarr_reader
+    from bnn_ppl.storage.draws_zarr import zarr_reader
 
     if whole not in ("draws", "sites"):
         close = hint(str(whole), ("draws", "sites"))

@@ -22,7 +22,7 @@ from bnn_ppl.cli.tables import cell, found_in_warmup, table_text, with_output_na
 from bnn_ppl.data.tables.published import OWN_REFERENCES, HMCChains, OwnReference
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import reporting
-from bnn_ppl.sampling.run_verdict import judged
+from bnn_ppl.sampling.run_verdict import verdict_attributes
 from bnn_ppl.storage.inference_data import weights_of
 
 PUBLISHED = ("published", *OWN_REFERENCES)
@@ -54,7 +54,7 @@ def summary(
     if matched:
         draws = bnn.symmetry.matched(run.posterior, draws)
     if "verdict" not in draws.attrs:  # still running, or killed
-        draws.attrs |= judged(run.posterior, draws)
+        draws.attrs |= verdict_attributes(run.posterior, draws)
     print(f"{draws.attrs['verdict']}\n")
     for name, value in draws.attrs.items():
         if name != "verdict":

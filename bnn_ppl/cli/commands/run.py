@@ -25,9 +25,9 @@ from bnn_ppl.cli.scale_search import folders_named, kept_search, scale_of_run
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.tables import results_table
 from bnn_ppl.runtime.progress import Show
-from bnn_ppl.sampling.convergence_target import minutes_left
+from bnn_ppl.runtime.time_limit import minutes_left
 from bnn_ppl.sampling.run_checks import check_run
-from bnn_ppl.sampling.run_verdict import judged
+from bnn_ppl.sampling.run_verdict import verdict_attributes
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
 from bnn_ppl.storage.problem import write_problem
 
@@ -152,7 +152,7 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
     """Predict the rows to score, print the results and draw the report: the predictions."""
     draws, test = run.draws, run.to_score.test
     if jax.process_count() > 1:  # here all chains can be read
-        draws.attrs |= judged(run.posterior, draws)
+        draws.attrs |= verdict_attributes(run.posterior, draws)
     with predicting(show, num_draws(draws)) as report:
         prediction, functions = predict_with_functions(
             run.posterior, draws, test, report=partial(report, "predicting", 0)

@@ -20,7 +20,8 @@ from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.encoding import in_words
 from bnn_ppl.data.tables.user_files import is_file
-from bnn_ppl.sampling.prior_scale import is_searched, scale_or_usual
+from bnn_ppl.sampling.prior_scale import scale_or_usual
+from bnn_ppl.sampling.scale_search import is_searched
 
 USUAL_SCALE = round(math.sqrt(2), 3)
 _SEARCHED = ("fan_in", "normal")  # priors whose scale a run finds

@@ -13,10 +13,9 @@ from bnn_ppl.model.network import active_changes
 from bnn_ppl.runtime.compilation.programs import compiled
 from bnn_ppl.runtime.machines.devices import bytes_of, chain_sharding, over_chains, products_in
 from bnn_ppl.sampling.loop.minibatches import Minibatches
-from bnn_ppl.sampling.setup.numeric_arguments import Numbers
-from bnn_ppl.sampling.setup.run_setup import Phase, RunSetup
+from bnn_ppl.sampling.setup.run_setup import Phase, PhaseInputs, RunSetup
+from bnn_ppl.storage.draws_zarr.zarr_writer import Records
 from bnn_ppl.storage.files import DTYPES
-from bnn_ppl.storage.zarr_writer import Records
 
 Tree = Any
 
@@ -37,17 +36,17 @@ class CompiledLoop(NamedTuple):
 
 
 def compile_loop(
-    phase: Phase, prepared: RunSetup, announce: Callable[[], None] = lambda: None
+    phase: Phase, setup: RunSetup, announce: Callable[[], None] = lambda: None
 ) -> CompiledLoop:
     """Compile a phase's loop, or take what an equal phase has compiled.
 
     `announce` is called before compiling.
     """
-    traced = trace_loop(phase, prepared)
-    program = compiled(traced, _arguments(phase, prepared, prepared.states, 0, 1), announce)
+    traced = trace_loop(phase, setup)
+    program = compiled(traced, _arguments(phase, setup, setup.states, 0, 1), announce)
 
     def run(states: Tree, start: int, count: int) -> tuple[Tree, Records]:
-        return program(*_arguments(phase, prepared, states, start, count))
+        return program(*_arguments(phase, setup, states, start, count))
 
     return CompiledLoop(run, capacity_of(traced.out_info[1]), bytes_a_device(program))
 
@@ -59,12 +58,12 @@ def bytes_a_device(program: jax.stages.Compiled) -> int:
     return needed - getattr(memory, "alias_size_in_bytes", 0)
 
 
-def one_record(prepared: RunSetup) -> Records:
+def one_record(setup: RunSetup) -> Records:
     """Give the shapes and dtypes of what is recorded of one draw of one chain."""
-    phase = prepared.phases[1]
-    if prepared.stream is not None:
+    phase = setup.phases[1]
+    if setup.stream is not None:
         phase = without_batches(phase)
-    buffers = trace_loop(phase, prepared).out_info[1]
+    buffers = trace_loop(phase, setup).out_info[1]
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), buffers)
 
 
@@ -73,21 +72,19 @@ def without_batches(phase: Phase) -> Phase:
     return phase._replace(minibatches=Minibatches(None, False))
 
 
-def trace_loop(phase: Phase, prepared: RunSetup) -> jax.stages.Traced:
-    """Trace a phase's loop; shapes with shardings will do for the arrays of `prepared`."""
-    num_chains, most = len(prepared.chains), most_waiting()
-    loop = _loop(phase.to_trace, prepared.mesh, num_chains, active_changes(), most)
-    with products_in(prepared.precision):
-        return loop.trace(*_arguments(phase, prepared, prepared.states, 0, 1))
+def trace_loop(phase: Phase, setup: RunSetup) -> jax.stages.Traced:
+    """Trace a phase's loop; shapes with shardings will do for the arrays of `setup`."""
+    num_chains, most = len(setup.chains), most_waiting()
+    loop = _loop(phase.to_trace, setup.mesh, num_chains, active_changes(), most)
+    with products_in(setup.precision):
+        return loop.trace(*_arguments(phase, setup, setup.states, 0, 1))
 
 
-def _arguments(phase: Phase, prepared: RunSetup, states: Tree, start: int, count: int) -> tuple:
+def _arguments(phase: Phase, setup: RunSetup, states: Tree, start: int, count: int) -> tuple:
     """Give the arguments of the loop over `count` iterations from `start` on."""
-    steps_before = 0 if phase.name == "warmup" else prepared.num["warmup"]
-    counts = start, count, prepared.num[phase.name], steps_before
-    keys = prepared.keys[phase.name]
-    of_run = keys, prepared.data, prepared.numbers
-    return prepared.chains, states, *of_run, *map(np.asarray, counts)
+    steps_before = 0 if phase.name == "warmup" else setup.num["warmup"]
+    counts = start, count, setup.num[phase.name], steps_before
+    return setup.chains, states, setup.inputs(phase), tuple(map(np.asarray, counts))
 
 
 @lru_cache(maxsize=8)  # warm-up and draws of four methods
@@ -101,16 +98,10 @@ def _loop(
     """Make the loop over a phase's iterations, for all chains."""
 
     def on_chain(
-        chain: jax.Array,
-        state: Tree,
-        keys: tuple[jax.Array, jax.Array],
-        data: Tree,
-        numbers: Numbers,
-        start: jax.Array,
-        count: jax.Array,
-        num: jax.Array,
-        steps_before: jax.Array,
+        chain: jax.Array, state: Tree, inputs: PhaseInputs, counts: tuple
     ) -> tuple[Tree, Records]:
+        keys, data, numbers = inputs
+        start, count, num, steps_before = counts
         phase = constant.at(numbers)
         key, batch_key = keys[0], jax.random.fold_in(keys[1], chain)
         first_step = steps_before + start * phase.thin

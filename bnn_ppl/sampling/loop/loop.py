@@ -12,7 +12,7 @@ from bnn_ppl.runtime.machines.processes import agreed, largest, on_all, summed
 from bnn_ppl.runtime.progress import COMPILING, Report
 from bnn_ppl.sampling.loop.streamed_loop import loop_of
 from bnn_ppl.sampling.setup.run_setup import Phase, RunSetup
-from bnn_ppl.storage.recorder import NullRecorder, Progress, Recorder
+from bnn_ppl.storage.phase_state import Progress, Recorder
 
 Tree = Any
 
@@ -22,41 +22,39 @@ _BYTES_PER_SECOND = 2e9  # of states, which each chunk copies: large ones make c
 
 
 def advance(
-    prepared: RunSetup,
+    setup: RunSetup,
     done: Progress,
-    recorder: Recorder | NullRecorder,
+    recorder: Recorder,
     report: Report,
     interrupted: Callable[[], bool],
 ) -> tuple[Tree, Progress]:
     """Take the steps that are left, unless interrupted; the last states and how far they are."""
-    states = prepared.states
-    for phase in prepared.phases:
-        if getattr(done, phase.name) < prepared.num[phase.name] and not agreed(interrupted()):
-            states, done = _advance_phase(
-                phase, prepared, states, done, recorder, report, interrupted
-            )
+    states = setup.states
+    for phase in setup.phases:
+        if getattr(done, phase.name) < setup.num[phase.name] and not agreed(interrupted()):
+            states, done = _advance_phase(phase, setup, states, done, recorder, report, interrupted)
     return states, done
 
 
 def _advance_phase(
     phase: Phase,
-    prepared: RunSetup,
+    setup: RunSetup,
     states: Tree,
     done: Progress,
-    recorder: Recorder | NullRecorder,
+    recorder: Recorder,
     report: Report,
     interrupted: Callable[[], bool],
 ) -> tuple[Tree, Progress]:
     """Iterate in chunks of about half a second; one is recorded while the next is computed."""
-    thin = prepared.phases[1].thin
+    thin = setup.phases[1].thin
     steps = num_steps(done.warmup, done.draws, thin)
-    num, start, count = prepared.num[phase.name], getattr(done, phase.name), 1
-    seconds_copying = bytes_of(states) / prepared.mesh.shape["chain"] / _BYTES_PER_SECOND
-    writes = jax.process_index() in writers(prepared.mesh)
+    num, start, count = setup.num[phase.name], getattr(done, phase.name), 1
+    seconds_copying = bytes_of(states) / setup.mesh.shape["chain"] / _BYTES_PER_SECOND
+    writes = jax.process_index() in writers(setup.mesh)
     unrecorded: tuple | None = None
     ended: dict[str, int] = {}  # after how many steps training did, for the progress bar
     try:
-        loop = loop_of(phase, prepared, lambda: report(COMPILING, steps, {}))
+        loop = loop_of(phase, setup, lambda: report(COMPILING, steps, {}))
         while start < num and not agreed(interrupted()):
             began = time.perf_counter()
             states, records = loop.run(states, start, count)  # does not wait for the devices
@@ -127,7 +125,7 @@ def _training_ended(stats: dict[str, np.ndarray]) -> dict[str, int]:
     return {"training_ended": int(on_all(bool((stats["n_steps"][:, -1] == 0).all())))}
 
 
-def _record(recorder: Recorder | NullRecorder, unrecorded: tuple | None) -> float:
+def _record(recorder: Recorder, unrecorded: tuple | None) -> float:
     """Record a chunk, if there is one; the seconds it took."""
     if unrecorded is None:
         return 0.0
@@ -162,7 +160,7 @@ def num_steps(warmup: int, draws: int, thin: int) -> int:
 def _shown(
     done: Progress,
     stats: dict[str, np.ndarray],
-    recorder: Recorder | NullRecorder,
+    recorder: Recorder,
     ended: dict[str, int],
 ) -> dict[str, Any]:
     """Say what the progress bar shows, what matters most first: narrow terminals drop the last."""

@@ -30,50 +30,49 @@ from bnn_ppl.sampling.loop.compiled_loop import (
     without_batches,
 )
 from bnn_ppl.sampling.loop.streamed_batches import StreamedBatches
-from bnn_ppl.sampling.setup.numeric_arguments import Numbers
-from bnn_ppl.sampling.setup.run_setup import Phase, RunSetup
-from bnn_ppl.storage.zarr_writer import Records
+from bnn_ppl.sampling.setup.run_setup import Phase, PhaseInputs, RunSetup
+from bnn_ppl.storage.draws_zarr.zarr_writer import Records
 
 Tree = Any
 
 
 def loop_of(
-    phase: Phase, prepared: RunSetup, announce: Callable[[], None] = lambda: None
+    phase: Phase, setup: RunSetup, announce: Callable[[], None] = lambda: None
 ) -> CompiledLoop:
     """Compile a phase's loop, or take what an equal phase has compiled.
 
     `announce` is called before compiling.
     """
-    if prepared.stream is None:
-        return compile_loop(phase, prepared, announce)
+    if setup.stream is None:
+        return compile_loop(phase, setup, announce)
     if not phase.thin:  # draws without steps
-        return compile_loop(without_batches(phase), prepared, announce)
-    return _streamed(phase, prepared, announce)
+        return compile_loop(without_batches(phase), setup, announce)
+    return _streamed(phase, setup, announce)
 
 
-def _streamed(phase: Phase, prepared: RunSetup, announce: Callable[[], None]) -> CompiledLoop:
-    mesh, num_chains = prepared.mesh, len(prepared.chains)
-    assert prepared.stream is not None
-    stream, key = prepared.stream, prepared.keys[phase.name][1]
-    examples = stream.examples if isinstance(stream.examples[0], Features) else prepared.data
+def _streamed(phase: Phase, setup: RunSetup, announce: Callable[[], None]) -> CompiledLoop:
+    mesh, num_chains = setup.mesh, len(setup.chains)
+    assert setup.stream is not None
+    stream, key = setup.stream, setup.keys[phase.name][1]
+    examples = stream.examples if isinstance(stream.examples[0], Features) else setup.data
     batches = StreamedBatches(stream, examples, phase.minibatches, key, mesh, num_chains)
     program, empty = _loop(phase.to_trace, mesh, num_chains, active_changes(), most_waiting())
-    shared = prepared.keys[phase.name], prepared.data, prepared.numbers
+    inputs = setup.inputs(phase)
 
     def arguments(states: Tree, carried: tuple, piece: Tree, *counts: int) -> tuple:
-        return prepared.chains, states, carried, piece, *shared, *map(np.asarray, counts)
+        return setup.chains, states, carried, piece, inputs, tuple(map(np.asarray, counts))
 
     def nothing_yet(states: Tree, piece: Tree) -> tuple:
-        return empty(prepared.chains, states, piece, *shared)
+        return empty(setup.chains, states, piece, inputs)
 
     piece = batches.shapes()
-    with products_in(prepared.precision):
+    with products_in(setup.precision):
         # Of shapes: the first piece is read once it is known where the run begins.
-        carried = jax.eval_shape(nothing_yet, prepared.states, piece)
+        carried = jax.eval_shape(nothing_yet, setup.states, piece)
         carried = shapes_on(carried, chain_sharding(mesh))
-        args = arguments(prepared.states, carried, piece, 0, 1, 0, 0, 1)
+        args = arguments(setup.states, carried, piece, 0, 1, 0, 0, 1)
         step = compiled(program.trace(*args), args, announce)
-    steps_before = 0 if phase.name == "warmup" else prepared.num["warmup"]
+    steps_before = 0 if phase.name == "warmup" else setup.num["warmup"]
 
     def run(states: Tree, start: int, count: int) -> tuple[Tree, Records]:
         done, end = start * phase.thin, (start + count) * phase.thin  # steps of the phase
@@ -82,7 +81,7 @@ def _streamed(phase: Phase, prepared: RunSetup, announce: Callable[[], None]) ->
             number, place = divmod(steps_before + done, batches.num_steps)
             piece, steps = batches.piece(number), min(batches.num_steps - place, end - done)
             carried = nothing_yet(states, piece) if carried is None else carried
-            counts = done, steps, place, start, prepared.num[phase.name]
+            counts = done, steps, place, start, setup.num[phase.name]
             states, carried = step(*arguments(states, carried, piece, *counts))
             done += steps
         assert carried is not None
@@ -109,15 +108,11 @@ def _loop(
         state: Tree,
         carried: tuple[dict[str, jax.Array], Records],
         piece: Tree,
-        keys: tuple[jax.Array, jax.Array],
-        data: Tree,
-        numbers: Numbers,
-        done: jax.Array,
-        steps: jax.Array,
-        place: jax.Array,
-        start: jax.Array,
-        num: jax.Array,
+        inputs: PhaseInputs,
+        counts: tuple,
     ) -> tuple[Tree, tuple[dict[str, jax.Array], Records]]:
+        keys, data, numbers = inputs
+        done, steps, place, start, num = counts
         phase = constant.at(numbers)
         thin = phase.thin
 
@@ -146,8 +141,9 @@ def _loop(
         return state, tuple(carry)
 
     def empty(
-        chain: jax.Array, state: Tree, piece: Tree, keys: tuple, data: Tree, numbers: Numbers
+        chain: jax.Array, state: Tree, piece: Tree, inputs: PhaseInputs
     ) -> tuple[dict[str, jax.Array], Records]:
+        keys, data, numbers = inputs
         phase = constant.at(numbers)
         batch = jax.tree.map(lambda leaf: leaf[0], piece)
         _, info = jax.eval_shape(phase.step, keys[0], state, batch)

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 
@@ -19,7 +19,8 @@ from bnn_ppl.runtime.machines.machines import Device, Machine, mesh_of
 from bnn_ppl.sampling.loop.compiled_loop import trace_loop
 from bnn_ppl.sampling.planning.run_shapes import setup_of_shapes
 from bnn_ppl.sampling.point_estimates import maker_of
-from bnn_ppl.sampling.setup.run_setup import RunSetup, length_of
+from bnn_ppl.sampling.setup.run_setup import RunSetup
+from bnn_ppl.sampling.setup.run_spec import RunSpec
 
 _NEEDED = re.compile(r"[Uu]sed ([\d.]+)([KMGT]?)|([\d.]+)([KMGT]) exceeds")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -59,7 +60,7 @@ class MachinePlan(NamedTuple):
     Attributes
     ----------
     machine
-        Its name.
+        For which it was compiled.
     chain_rows, data_shards
         The mesh: devices over chains, and over the rows of data.
     chains_a_device
@@ -70,41 +71,51 @@ class MachinePlan(NamedTuple):
         Warm-up and draws.
     flops, num_bytes
         Of one gradient of all chains of a device.
-    gradient_seconds
-        The same by the roofline, at the posterior's precision of products.
     precision
-        That precision.
-    seconds_by_precision
-        The same at each precision that a posterior can have.
+        The posterior's precision of products.
     gradients
         Of a chain in the whole run: at most, where their number is known only when it runs.
     start_steps
         Steps of the methods that the chains start from, at most. They are not in `gradients`.
-    hours
-        Of all gradients.
-    device_days
-        Days of one device: the hours times the devices.
     disk
         Bytes of all draws.
     """
 
-    machine: str
+    machine: Machine
     chain_rows: int
     data_shards: int
     chains_a_device: int
     microbatch: int | None
     phases: tuple[PhaseProgram, ...]
-    memory_limit: int
     flops: float
     num_bytes: float
-    gradient_seconds: float
     precision: str
-    seconds_by_precision: dict[str, float]
     gradients: float
     start_steps: int
-    hours: float
-    device_days: float
     disk: int
+
+    @property
+    def seconds_by_precision(self) -> dict[str, float]:
+        """Give the time of one gradient, at each precision that a posterior can have."""
+        return {each: self._seconds_at(each) for each in get_args(MatmulPrecision)}
+
+    @property
+    def gradient_seconds(self) -> float:
+        """Give the same at the posterior's precision."""
+        return self._seconds_at(self.precision)
+
+    def _seconds_at(self, precision: str) -> float:
+        return roofline(self.machine.device, self.flops, self.num_bytes, precision)
+
+    @property
+    def hours(self) -> float:
+        """Give the hours of all gradients."""
+        return self.gradients * self.gradient_seconds / 3600
+
+    @property
+    def device_days(self) -> float:
+        """Give the days of one device: the hours times the devices."""
+        return self.hours * self.chain_rows * self.data_shards / 24
 
 
 def plan_for_machine(
@@ -112,20 +123,13 @@ def plan_for_machine(
     method: Method,
     machine: Machine,
     *,
-    num_chains: int = 1,
-    num_warmup: int | None = None,
-    num_draws: int | None = None,
-    thin: int | None = None,
-    batch_size: int | Literal["all"] | None = None,
-    bootstrap: bool = False,
-    init: Any = None,
     gradients_a_draw: float | None = None,
+    **options: Any,
 ) -> MachinePlan:
     """Compile a run for a machine that is not here, and estimate its cost.
 
     Make the posterior within ``runtime.devices.planned_for(machine.device.memory)``, so that its
-    microbatch is that of the machine. The options not named here are those of
-    :func:`bnn_ppl.plan`.
+    microbatch is that of the machine.
 
     Parameters
     ----------
@@ -133,10 +137,8 @@ def plan_for_machine(
         From :func:`bnn_ppl.runtime.machines.machines.machine`.
     gradients_a_draw
         Of one chain. By default the most that a method takes, or one for each step.
-
-    Returns
-    -------
-    MachinePlan
+    **options
+        Those of :func:`bnn_ppl.plan` for the length of the run, its batches and `init`.
 
     Raises
     ------
@@ -152,58 +154,35 @@ def plan_for_machine(
         make = maker_of(posterior, method)
         posterior = before_points(posterior)
         method = make(posterior)
-    lengths = length_of(
-        posterior,
-        method,
-        num_chains=num_chains,
-        num_warmup=num_warmup,
-        num_draws=num_draws,
-        thin=thin,
-        batch_size=batch_size,
-        bootstrap=bootstrap,
-    )
-    mesh = mesh_of(machine, num_chains)
-    prepared = setup_of_shapes(posterior, method, lengths, mesh)
-    phases = _compiled_phases(prepared, machine.device.memory)
-    chains_a_device = num_chains // mesh.shape["chain"]
-    rows = -(-(lengths.minibatches.size or posterior.num_rows) // mesh.shape["data"])
-    cost = _gradient(posterior, prepared.data, rows)
-    precision = matmul_precision(posterior.precision)
-    flops, num_bytes = (chains_a_device * number for number in cost)
-    device = machine.device
-    gradient_seconds = roofline(device, flops, num_bytes, precision)
+    spec = RunSpec(**options)
+    length = spec.length(posterior, method)
+    mesh = mesh_of(machine, length.num_chains)
+    setup = setup_of_shapes(posterior, method, length, mesh)
+    chains_a_device = length.num_chains // mesh.shape["chain"]
+    rows = -(-(length.minibatches.size or posterior.num_rows) // mesh.shape["data"])
+    cost = _gradient(posterior, setup.data, rows)
     most = gradients_a_draw or _most_gradients(method)
-    a_draw = gradients_a_draw or most * lengths.thin
-    gradients = lengths.num_warmup * most + lengths.num_draws * a_draw
-    hours = gradients * gradient_seconds / 3600
-    position = prepared.positions
+    a_draw = gradients_a_draw or most * length.thin
     return MachinePlan(
-        machine=machine.name,
+        machine,
         chain_rows=mesh.shape["chain"],
         data_shards=mesh.shape["data"],
         chains_a_device=chains_a_device,
         microbatch=posterior.microbatch if (posterior.microbatch or rows) < rows else None,
-        phases=phases,
-        memory_limit=device.memory,
-        flops=flops,
-        num_bytes=num_bytes,
-        gradient_seconds=gradient_seconds,
-        precision=precision,
-        seconds_by_precision={
-            each: roofline(device, flops, num_bytes, each) for each in get_args(MatmulPrecision)
-        },
-        gradients=gradients,
-        start_steps=_start_steps(method) if init is None else 0,
-        hours=hours,
-        device_days=hours * mesh.size / 24,
-        disk=lengths.num_draws * bytes_of(position),
+        phases=_compiled_phases(setup, machine.device.memory),
+        flops=chains_a_device * cost.flops,
+        num_bytes=chains_a_device * cost.num_bytes,
+        precision=matmul_precision(posterior.precision),
+        gradients=length.num_warmup * most + length.num_draws * a_draw,
+        start_steps=_start_steps(method) if spec.init is None else 0,
+        disk=length.num_draws * bytes_of(setup.positions),
     )
 
 
-def _compiled_phases(prepared: RunSetup, memory: int) -> tuple[PhaseProgram, ...]:
+def _compiled_phases(setup: RunSetup, memory: int) -> tuple[PhaseProgram, ...]:
     """Compile the phases side by side: each takes one core, for a pod some minutes."""
-    phases = [phase for phase in prepared.phases if prepared.num[phase.name]]
-    lowered = [trace_loop(phase, prepared).lower() for phase in phases]
+    phases = [phase for phase in setup.phases if setup.num[phase.name]]
+    lowered = [trace_loop(phase, setup).lower() for phase in phases]
     with ThreadPoolExecutor(len(phases)) as pool:
         names = [phase.name for phase in phases]
         return tuple(pool.map(partial(_compiled, memory), names, lowered))

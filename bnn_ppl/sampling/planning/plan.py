@@ -22,9 +22,11 @@ from bnn_ppl.runtime.machines.devices import (
 from bnn_ppl.sampling.loop.compiled_loop import CompiledLoop, one_record
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.loop.streamed_loop import loop_of
-from bnn_ppl.sampling.point_estimates import maker_of, prepared_points
-from bnn_ppl.sampling.setup.run_setup import Keep, RunSetup, length_of, prepare
-from bnn_ppl.sampling.setup.warm_start import prepared_start
+from bnn_ppl.sampling.point_estimates import maker_of, point_setup
+from bnn_ppl.sampling.setup.chain_placement import prepare
+from bnn_ppl.sampling.setup.run_setup import RunSetup
+from bnn_ppl.sampling.setup.run_spec import Keep, RunSpec
+from bnn_ppl.sampling.setup.warm_start import initial_setup
 
 if TYPE_CHECKING:
     import arviz
@@ -115,27 +117,21 @@ def plan(
     check_arguments(key=key, posterior=posterior, method=method)
     of_points = _Cost(0.0, 0.0)
     if posterior.points:
-        whole, make = posterior, maker_of(posterior, method)
-        of_points = _cost_of_warmup(lambda: prepared_points(key, whole)[1], trial_seconds / 4)
+        whole = posterior
+        of_points = _cost_of_warmup(lambda: point_setup(key, whole)[1], trial_seconds / 4)
+        make = maker_of(posterior, method)
         posterior = _with_first_points(key, whole)
         method = make(posterior)
-    lengths = length_of(
-        posterior,
-        method,
-        num_chains=num_chains,
-        num_warmup=num_warmup,
-        num_draws=num_draws,
-        thin=thin,
-        batch_size=batch_size,
-        bootstrap=bootstrap,
-    )
-    num_warmup, num_draws = lengths.num_warmup, lengths.num_draws
+    lengths = num_chains, num_warmup, num_draws, thin, batch_size, bootstrap
+    spec = RunSpec(*lengths, init, keep, mesh)
+    length = spec.length(posterior, method)
+    num_warmup, num_draws = length.num_warmup, length.num_draws
     began = time.perf_counter()
-    prepared = prepare(key, posterior, method, lengths, init, keep, mesh)
-    loops = [loop_of(phase, prepared) for phase in prepared.phases]
+    setup = prepare(key, posterior, method, length, spec)
+    loops = [loop_of(phase, setup) for phase in setup.phases]
     compile_seconds = time.perf_counter() - began
-    gradient_seconds = _gradient_seconds(posterior, prepared)
-    warming, states = _trial(loops[0], prepared.states, num_warmup, trial_seconds)
+    gradient_seconds = _gradient_seconds(posterior, setup)
+    warming, states = _trial(loops[0], setup.states, num_warmup, trial_seconds)
     drawing, _ = _trial(loops[1], states, num_draws, trial_seconds / 4)
     rest = (num_warmup - warming.steps) * warming.late_seconds
     seconds = compile_seconds + warming.seconds + rest + num_draws * drawing.late_seconds
@@ -145,13 +141,13 @@ def plan(
         gradients = num_chains * a_chain
     if init is None:
         for start in _starting_methods(method):
-            prepare_start = partial(prepared_start, key, posterior, start, prepared)
+            prepare_start = partial(initial_setup, key, posterior, start, setup)
             cost = _cost_of_warmup(prepare_start, trial_seconds / 4)
             seconds += cost.seconds
             gradients = None if gradients is None else gradients + cost.gradients
     seconds += of_points.seconds
     gradients = None if gradients is None else gradients + of_points.gradients
-    draws = num_chains * num_draws * bytes_of(one_record(prepared))
+    draws = num_chains * num_draws * bytes_of(one_record(setup))
     return Plan(
         compile_seconds=compile_seconds,
         gradient_seconds=gradient_seconds,
@@ -162,7 +158,7 @@ def plan(
         gradients=gradients,
         memory_a_device=max(loop.bytes_per_device for loop in loops),
         memory_limit=memory_limit(),
-        disk=draws + bytes_of(prepared.states),
+        disk=draws + bytes_of(setup.states),
         trial_steps=warming.steps + drawing.steps,
     )
 
@@ -179,12 +175,12 @@ def _starting_methods(method: Method) -> list[Method]:
 def _cost_of_warmup(prepare_warmup: Callable[[], RunSetup], trial_seconds: float) -> _Cost:
     """Prepare a warm-up that comes before the run, and try it."""
     began = time.perf_counter()
-    prepared = prepare_warmup()
-    loop, num = loop_of(prepared.phases[0], prepared), prepared.num["warmup"]
+    setup = prepare_warmup()
+    loop, num = loop_of(setup.phases[0], setup), setup.num["warmup"]
     compiling = time.perf_counter() - began
-    tried, _ = _trial(loop, prepared.states, num, trial_seconds)
+    tried, _ = _trial(loop, setup.states, num, trial_seconds)
     rest = (num - tried.steps) * tried.late_seconds
-    gradients = len(prepared.chains) * num * (tried.late_gradients or 0)
+    gradients = len(setup.chains) * num * (tried.late_gradients or 0)
     return _Cost(compiling + tried.seconds + rest, gradients)
 
 
@@ -220,18 +216,18 @@ def _trial(loop: CompiledLoop, states: Tree, num: int, seconds: float) -> tuple[
     return tried, states
 
 
-def _gradient_seconds(posterior: Posterior, prepared: RunSetup) -> float:
+def _gradient_seconds(posterior: Posterior, setup: RunSetup) -> float:
     # A stream's examples are few: all of them are taken.
     all_rows = Minibatches(None, False)
-    batches = prepared.phases[1].minibatches if prepared.stream is None else all_rows
+    batches = setup.phases[1].minibatches if setup.stream is None else all_rows
 
     def on_chain(position: Tree, key: jax.Array, data: Tree) -> Tree:
         _, batch = batches.next(batches.order(key, 0, data), key, 0, data)
         return jax.grad(posterior.logdensity)(position, batch)
 
-    arguments = prepared.positions, prepared.keys["draws"][1], prepared.data
+    arguments = setup.positions, setup.keys["draws"][1], setup.data
     with products_in(posterior.precision):
-        gradient = jax.jit(over_chains(on_chain, prepared.mesh, num_mapped=1))
+        gradient = jax.jit(over_chains(on_chain, setup.mesh, num_mapped=1))
         compiled = gradient.lower(*arguments).compile()
     times = []
     for _ in range(10):

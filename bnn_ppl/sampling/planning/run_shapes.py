@@ -23,17 +23,18 @@ from bnn_ppl.sampling.setup.initial_states import (
     states_over_chains,
 )
 from bnn_ppl.sampling.setup.numeric_arguments import numbers_to_run
-from bnn_ppl.sampling.setup.run_setup import RunLength, RunSetup, phases_of
+from bnn_ppl.sampling.setup.run_setup import RunSetup, phases_of
+from bnn_ppl.sampling.setup.run_spec import RunLength
 
 
 def setup_of_shapes(
-    posterior: Posterior, method: Method, lengths: RunLength, mesh: Mesh
+    posterior: Posterior, method: Method, length: RunLength, mesh: Mesh
 ) -> RunSetup:
-    """Prepare a run as :func:`start.prepare` does, of shapes and shardings in place of arrays.
+    """Prepare a run as :func:`prepare` does, of shapes and shardings in place of arrays.
 
     The devices of `mesh` need not be here: those of a topology will do. Nothing is computed.
     """
-    num_chains, num_warmup, num_draws, thin, minibatches = lengths
+    num_chains, num_warmup, num_draws, thin, minibatches = length
     numbers, make = numbers_to_run(posterior, method)
     phases = phases_of(method, posterior, thin, minibatches, None, make)
     by_chain, copied = chain_sharding(mesh), copied_sharding(mesh)

@@ -14,9 +14,17 @@ from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.compilation.programs import compiled_once
-from bnn_ppl.runtime.machines.devices import by_chain, chain_sharding, over_chains, to_host
+from bnn_ppl.runtime.machines.devices import (
+    by_chain,
+    chain_sharding,
+    everywhere,
+    over_chains,
+    products_in,
+    to_host,
+)
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.setup.numeric_arguments import Make, Numbers
+from bnn_ppl.sampling.setup.run_setup import RunSetup
 from bnn_ppl.storage.inference_data import sites_of
 
 if TYPE_CHECKING:
@@ -44,25 +52,20 @@ def first_positions(
     return start(chains, key, data)
 
 
-def first_states(
-    posterior: Posterior,
-    method: Method,
-    chains: jax.Array,
-    positions: Tree,
-    keys: tuple[jax.Array, jax.Array],
-    data: Tree,
-    batches: Minibatches,
-    num_warmup: int,
-    mesh: Mesh,
-    numbers: Numbers,
-    make: Make | None,
-) -> Tree:
-    """Give the chains' states by the method's `init`; refuse a density that is not finite."""
+def with_states(
+    setup: RunSetup, key: jax.Array, posterior: Posterior, method: Method, positions: Tree
+) -> RunSetup:
+    """Give a run the method's first states at `positions`; refuse a density that is not finite."""
+    mesh, make = setup.mesh, setup.phases[1].make
+    keys = everywhere(jax.random.fold_in(key, 0), mesh), setup.keys["warmup"][1]
+    batches = batches_at_start(posterior, setup.phases[1].minibatches)
     first = functions_at_start(posterior, method) if make is None else None
     start = _compiled_states(first, make, batches, mesh, active_changes())
-    states, finite = start(chains, positions, keys, data, np.asarray(num_warmup), numbers)
-    _check_finite(posterior, positions, to_host(finite))
-    return states
+    counts = np.asarray(setup.num["warmup"]), setup.numbers
+    with products_in(posterior.precision):
+        states, finite = start(setup.chains, positions, keys, setup.data, *counts)
+        _check_finite(posterior, positions, to_host(finite))
+    return setup._replace(positions=positions, states=states)
 
 
 def batches_at_start(posterior: Posterior, minibatches: Minibatches) -> Minibatches:

@@ -1,4 +1,4 @@
-"""The method that another one starts from: its warm-up finds where the chains start."""
+"""The warm start of a run: the warm-up of another method, which finds where the chains start."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,8 +15,12 @@ from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import chain_sharding, everywhere, over_chains, products_in
 from bnn_ppl.runtime.progress import Report, Show, reporting, waiting
 from bnn_ppl.sampling.loop.loop import advance
-from bnn_ppl.sampling.setup.run_setup import RunLength, RunSetup, name_of, prepare, with_states
-from bnn_ppl.storage.phase_state import NullRecorder, Progress
+from bnn_ppl.sampling.setup.chain_placement import prepare
+from bnn_ppl.sampling.setup.initial_states import with_states
+from bnn_ppl.sampling.setup.run_setup import RunSetup, RunState
+from bnn_ppl.sampling.setup.run_spec import RunLength, RunSpec
+from bnn_ppl.sampling.setup.setup_checks import name_of
+from bnn_ppl.storage.phase_state import Progress, Recorder
 
 Tree = Any
 
@@ -41,93 +45,81 @@ class Interruption(NamedTuple):
 
 
 class WarmStart(NamedTuple):
-    """Where the chains start, or where the starting method was stopped."""
+    """Where the chains start, or where their initial method was stopped."""
 
     positions: Tree  # None if stopped before any step
-    done: Progress  # of the starting methods
-    stopped: Interruption | None = None
+    done: Progress  # of the initial methods
+    interruption: Interruption | None = None
 
 
-def started(
-    key: jax.Array,
-    posterior: Posterior,
-    method: Method,
-    prepared: RunSetup,
-    before: NullRecorder,
-    interrupted: Callable[[], bool],
-    progress: Show,
+def run_initial_method(
+    state: RunState, interrupted: Callable[[], bool], progress: Show
 ) -> WarmStart:
-    """Run the warm-up of the starting method: where that ends, `method` starts.
+    """Run the warm-up of the initial method: where that ends, the method of `state` starts.
 
-    The starting method may itself have one, whose warm-up comes first. The state of each is saved
-    by `before`, from which a run that was stopped goes on.
+    The initial method may itself have one, whose warm-up comes first. The state of each is saved,
+    so that a run that was stopped goes on from there.
     """
-    start = method.start
-    assert start is not None
-    own_key = jax.random.fold_in(key, _OWN_KEY)
-    with waiting(progress):
-        own = prepared_start(own_key, posterior, start, prepared, progress)
-        states, done = before.resume(own.states)
-        own = own._replace(states=states)
-    if start.start is not None and not done.warmup:
-        first = started(
-            own_key, posterior, start, own, before.before("start"), interrupted, progress
-        )
-        if first.stopped is not None:
+    own = _initial(state, progress)
+    method, kept = own.method, own.recorder
+    if method.start is not None and not own.done.warmup:
+        first = run_initial_method(own, interrupted, progress)
+        if first.interruption is not None:
             return first
-        own = placed(own_key, posterior, start, own, first.positions, progress)
-        keep_origin(start, own, before)
-        done = first.done
-    num = own.num["warmup"]
+        own = place_again(own, first.positions, progress)._replace(done=first.done)
+        keep_origin(own, kept)
+    num = own.setup.num["warmup"]
     try:
-        with reporting(progress, num, done.warmup) as report:
-            states, done = advance(own, done, before, _as_start(report), interrupted)
+        with reporting(progress, num, own.done.warmup) as report:
+            report = report_as("start", report)
+            own = own.at(*advance(own.setup, own.done, kept, report, interrupted))
     except BaseException as error:
         if hasattr(error, "reached"):
-            states, done = error.reached
-            positions = _reached(own_key, posterior, start, own, before, states, done)
-            error.reached = WarmStart(positions, done, _stopped(start, done, num))
+            own = own.at(*error.reached)
+            error.reached = WarmStart(_reached(own), own.done, _interruption(own))
         raise
     with waiting(progress):
-        positions = _reached(own_key, posterior, start, own, before, states, done)
-    stopped = None
-    if done.warmup < num:
-        stopped = _stopped(start, done, num)
-        if not done.warmup and start.start is None:
+        positions = _reached(own)
+    interruption = None
+    if own.done.warmup < num:
+        interruption = _interruption(own)
+        if not own.done.warmup and method.start is None:
             positions = None
-    return WarmStart(positions, done._replace(warmup=0, divergences=0), stopped)
+    return WarmStart(positions, own.done._replace(warmup=0, divergences=0), interruption)
 
 
-def _reached(
-    key: jax.Array,
-    posterior: Posterior,
-    start: Method,
-    own: RunSetup,
-    before: NullRecorder,
-    states: Tree,
-    done: Progress,
-) -> Tree:
+def _initial(state: RunState, progress: Show) -> RunState:
+    """Give the run of the initial method, as far as it is."""
+    method = state.method.start
+    assert method is not None
+    own_key = jax.random.fold_in(state.key, _OWN_KEY)
+    kept = state.recorder.phase("start")
+    with waiting(progress):
+        setup = initial_setup(own_key, state.posterior, method, state.setup, progress)
+        own = RunState(own_key, state.posterior, method, setup, kept, None, Progress())
+        return own.at(*kept.resume(setup.states))
+
+
+def _reached(own: RunState) -> Tree:
     """Give a point of each chain: where it is, or, until it is tuned, the fit it started from."""
-    origin = None if start.start is None else origin_of(start, own, done, before)
-    return one_draw(key, posterior, start, own, states) if origin is None else origin
+    origin = None if own.method.start is None else origin_of(own, own.recorder)
+    return one_draw(own) if origin is None else origin
 
 
-def keep_origin(method: Method, prepared: RunSetup, before: NullRecorder) -> None:
+def keep_origin(state: RunState, kept: Recorder) -> None:
     """Keep where the chains of a sampler start, for :func:`origin_of` in a later call."""
-    if is_chain(method):
-        before.keep_origin(prepared.positions)
+    if is_chain(state.method):
+        kept.keep_origin(state.setup.positions)
 
 
-def origin_of(
-    method: Method, prepared: RunSetup, done: Progress, before: NullRecorder
-) -> Tree | None:
+def origin_of(state: RunState, kept: Recorder) -> Tree | None:
     """Give the fit from which chains started, while their steps are not yet tuned.
 
     It predicts better than one draw of each chain does. None if there is none, or it is not known.
     """
-    if not is_chain(method) or done.warmup == prepared.num["warmup"]:
+    if not is_chain(state.method) or state.done.warmup == state.setup.num["warmup"]:
         return None
-    return before.origin(prepared.positions)
+    return kept.origin(state.setup.positions)
 
 
 def is_chain(method: Method) -> bool:
@@ -135,86 +127,67 @@ def is_chain(method: Method) -> bool:
     return method.draws_from == "chain"
 
 
-def _stopped(start: Method, done: Progress, num: int) -> Interruption:
-    return Interruption("start", f"the fit by {name_of(start)}", done.warmup, num)
+def _interruption(own: RunState) -> Interruption:
+    what = f"the fit by {name_of(own.method)}"
+    return Interruption("start", what, own.done.warmup, own.setup.num["warmup"])
 
 
-def placed(
-    key: jax.Array,
-    posterior: Posterior,
-    method: Method,
-    prepared: RunSetup,
-    positions: Tree,
-    progress: Show,
-) -> RunSetup:
-    """Prepare `method` anew where its starting method ends."""
+def place_again(state: RunState, positions: Tree, progress: Show) -> RunState:
+    """Place the chains of a run anew, where its initial method ends."""
     with waiting(progress):
         try:
-            return with_states(prepared, key, posterior, method, positions)
+            setup = with_states(state.setup, state.key, state.posterior, state.method, positions)
         except ValueError as error:
-            assert method.start is not None
-            raise ValueError(_of_start(method, method.start, error)) from error
+            assert state.method.start is not None
+            name, of_start = name_of(state.method), name_of(state.method.start)
+            raise ValueError(
+                f"{error} ({name} starts where {of_start} ends, which fails where the density has "
+                "no maximum, as in a hierarchical model whose scale goes to 0: write it "
+                "non-centred, or give init=, see docs/diagnosis.md)"
+            ) from error
+        return state._replace(setup=setup)
 
 
-def _of_start(method: Method, start: Method, error: ValueError) -> str:
-    """Say where chains that cannot start come from, and the usual reason."""
-    name, of_start = name_of(method), name_of(start)
-    return (
-        f"{error} ({name} starts where {of_start} ends, which fails where the density has no "
-        "maximum, as in a hierarchical model whose scale goes to 0: write it non-centred, or give "
-        "init=, see docs/diagnosis.md)"
-    )
-
-
-def prepared_start(
+def initial_setup(
     key: jax.Array,
     posterior: Posterior,
     start: Method,
-    prepared: RunSetup,
+    setup: RunSetup,
     progress: Show = False,
 ) -> RunSetup:
-    """Prepare the warm-up of a starting method for the chains of a run."""
-    minibatches = prepared.phases[1].minibatches._replace(
+    """Prepare the warm-up of an initial method for the chains of a run."""
+    minibatches = setup.phases[1].minibatches._replace(
         size=start.counts.batch_size,
         symmetric=start.symmetric_batches,
         independent=start.independent_batches,
     )
     num_warmup = min(start.counts.num_warmup, MOST_STEPS)
-    lengths = RunLength(len(prepared.chains), num_warmup, 1, 0, minibatches)
+    length = RunLength(len(setup.chains), num_warmup, 1, 0, minibatches)
     # Features serve any method; rows without, of one that has no use for them, serve its like.
-    shared = start.raw_rows or isinstance(prepared.data[0], Features)
-    shared = shared and not isinstance(prepared.data, StreamedRows)
-    rows = prepared.data if shared else None
-    own = prepare(
-        key,
-        posterior,
-        start,
-        lengths,
-        mesh=prepared.mesh,
-        data=rows,
-        progress=progress,
-    )
+    shared = start.raw_rows or isinstance(setup.data[0], Features)
+    shared = shared and not isinstance(setup.data, StreamedRows)
+    rows = setup.data if shared else None
+    own = prepare(key, posterior, start, length, RunSpec(mesh=setup.mesh), rows, progress)
     # The chain of a sample of the rows keeps to it.
-    keys = {name: (keys[0], prepared.keys[name][1]) for name, keys in own.keys.items()}
+    keys = {name: (keys[0], setup.keys[name][1]) for name, keys in own.keys.items()}
     return own._replace(keys=keys, num=own.num | {"draws": 0})
 
 
-def _as_start(report: Report) -> Report:
-    """Tell this warm-up from the one of the method itself."""
+def report_as(name: str, report: Report) -> Report:
+    """Tell the warm-up of a phase before a run from the run's own."""
 
-    def of_start(phase: str, done: int, facts: dict[str, Any]) -> None:
-        report("start" if phase == "warmup" else phase, done, facts)
+    def of_phase(phase: str, done: int, facts: dict[str, Any]) -> None:
+        report(name if phase == "warmup" else phase, done, facts)
 
-    return of_start
+    return of_phase
 
 
-def one_draw(
-    key: jax.Array, posterior: Posterior, method: Method, prepared: RunSetup, states: Tree
-) -> Tree:
+def one_draw(state: RunState) -> Tree:
     """Draw one position of each chain."""
-    draws = _compiled_draws(method.draw, prepared.mesh)
-    with products_in(posterior.precision):
-        return draws(prepared.chains, states, everywhere(key, prepared.mesh))
+    mesh = state.setup.mesh
+    draws = _compiled_draws(state.method.draw, mesh)
+    with products_in(state.posterior.precision):
+        return draws(state.setup.chains, state.setup.states, everywhere(state.key, mesh))
 
 
 @lru_cache(maxsize=2)

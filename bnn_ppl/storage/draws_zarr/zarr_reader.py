@@ -10,7 +10,7 @@ import numpy as np
 from bnn_ppl.runtime.checks import warn
 from bnn_ppl.storage.arviz_versions import draws_of_groups
 from bnn_ppl.storage.chain_arrays import STATISTICS, read_by_chain, read_fitted
-from bnn_ppl.storage.chunks import Chunks, chunks_of, num_whole, stored_chunk
+from bnn_ppl.storage.draws_zarr.chunks import Chunks, chunks_of, num_whole, stored_chunk
 from bnn_ppl.storage.files import (
     DRAWS,
     JSON,

@@ -26,11 +26,11 @@ import jax
 import numpy as np
 
 from bnn_ppl.runtime.files import replace_file
-from bnn_ppl.storage import chunks as files_of
-from bnn_ppl.storage.chunks import CELL_DRAWS, CHECKSUM, Chunks, checksum_of, chunks_of
+from bnn_ppl.storage.draws_zarr import chunks as files_of
+from bnn_ppl.storage.draws_zarr.chunks import CELL_DRAWS, CHECKSUM, Chunks, checksum_of, chunks_of
+from bnn_ppl.storage.draws_zarr.zarr_reader import nodes, num_draws_of, read_metadata
 from bnn_ppl.storage.files import DRAWS, JSON, METADATA, PROBLEM, RUN, SPARE, read_json, sealed
 from bnn_ppl.storage.inference_data import inference_data, with_constants
-from bnn_ppl.storage.zarr_reader import nodes, num_draws_of, read_metadata
 
 if TYPE_CHECKING:
     import xarray

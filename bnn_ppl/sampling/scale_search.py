@@ -1,0 +1,253 @@
+"""The search for the scale of a Gaussian prior, by the evidence of the training rows."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import jax
+import numpy as np
+
+from bnn_ppl.methods.ensembles.descent import descent
+from bnn_ppl.methods.laplace_approximation.laplace import laplace
+from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.training.rate_trials import is_costly
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.recipe import like, recipe_of
+from bnn_ppl.runtime.checks import check_count, check_positive
+from bnn_ppl.runtime.progress import Show, phases_named
+from bnn_ppl.runtime.time_limit import deadline, minutes_until
+from bnn_ppl.sampling.point_estimates import fit_points
+from bnn_ppl.sampling.setup.setup_checks import check_built_with
+from bnn_ppl.storage.checkpoint import OtherRunError
+from bnn_ppl.storage.run_storage import RunStorage
+
+Run = Callable[..., Any]  # bnn_ppl.run, which itself searches for a scale
+
+_NUM_CHAINS, _NUM_STEPS, NUM_ROUNDS = 2, 5_000, 2
+_COSTLY_EPOCHS, _LEAST_STEPS = 15, 500  # where a step is costly
+_SHARE = 3  # of the minutes of a run, a third
+_MOST_RATIO = 0.7  # of a change to the one before, by which the changes to come are extrapolated
+
+MOST_STEPS = _NUM_CHAINS * _NUM_STEPS * NUM_ROUNDS  # of a search, all chains together
+MOST_SEARCHED = 5e9  # rows times weights up to which a search takes minutes, not hours
+
+
+def is_searched(posterior: Posterior) -> bool:
+    """Whether the scale is searched for: where that is quick and possible."""
+    quick = posterior.num_rows * posterior.num_weights <= MOST_SEARCHED
+    # The Laplace approximation refuses statistics of the batch.
+    possible = jax.process_count() == 1 and posterior.batch_statistics is None
+    return quick and possible
+
+
+def scale_or_usual(
+    run: Run, posterior_at: Callable[[float], Posterior], usual: float, **limits: Any
+) -> float:
+    """Search for the scale where that is quick and possible, else give the usual one.
+
+    The search takes a third of the minutes that `limits` give.
+    """
+    if not is_searched(posterior_at(usual)):
+        return usual
+    minutes = limits.get("max_minutes")
+    limits |= {"max_minutes": None if minutes is None else minutes / _SHARE}
+    try:
+        search = Search.of(run, **limits)
+        return search_scale(search, jax.random.key(0), posterior_at, round(usual, 3))
+    except OtherRunError:  # of other rows, say
+        raise
+    except TimeoutError:
+        if limits.get("progress") is True:
+            words = f"no time to find the scale of the prior: the usual one, {usual:.3g}"
+            print(words, file=sys.stderr, flush=True)
+        return usual
+    except (ValueError, TypeError, NotImplementedError):
+        # There is no Laplace approximation of this model.
+        return usual
+
+
+_found: WeakKeyDictionary[Callable, float] = WeakKeyDictionary()  # by a posterior's log-density
+
+
+def find_scale(
+    run: Run,
+    posterior: Posterior,
+    method: Method,
+    storage: RunStorage,
+    end: float,
+    progress: Show,
+) -> tuple[Posterior, Method]:
+    """Give what a run with open priors runs: the posterior at their scale, and the method for it.
+
+    The scale is that of the stored run, or else searched for, until the `end`; the search is
+    stored until the run begins.
+    """
+    opened, recipe = posterior.open_scale, recipe_of(method)
+    if opened is None:
+        return posterior, method
+    check_built_with(posterior, method)
+    stored = storage.settings
+    if recipe is None or (stored is not None and "prior_scale" not in stored):
+        # Versions that did not search have run it at the usual scale.
+        why = "since this method cannot be built anew" if recipe is None else "as in the run so far"
+        _tell(opened.usual, f"the usual one, {why}", progress)
+        return posterior, method
+    if stored is not None:
+        scale, how = stored["prior_scale"], "as in the run so far"
+    else:
+        scale, how = _searched(run, posterior, storage, end, progress)
+    _tell(scale, how, progress)
+    held = opened.hold(scale)
+    return held, recipe.make(held)
+
+
+def _tell(scale: float, how: str, progress: Show) -> None:
+    if progress and jax.process_index() == 0:
+        line = f"prior scale {scale:.4g}: {how}"
+        if progress == "json":
+            line = json.dumps({"phase": "prior_scale", "prior_scale": scale})
+        print(line, file=sys.stderr, flush=True)
+
+
+def _searched(
+    run: Run, posterior: Posterior, storage: RunStorage, end: float, progress: Show
+) -> tuple[float, str]:
+    """Give the scale for the training rows, and how it was found."""
+    opened = posterior.open_scale
+    assert opened is not None
+    if not is_searched(posterior):
+        return opened.usual, "the usual one, since a search would take hours or is not possible"
+    scale = _found.get(posterior.logdensity)
+    if scale is None:
+        if progress is True:
+            words = "finding the scale of the prior (a number given to the prior is taken as it is)"
+            print(words, file=sys.stderr, flush=True)
+        minutes, began = minutes_until(end), time.monotonic()
+        place = storage.search_folder()
+        limits = {"folder": place, "max_minutes": minutes, "progress": progress}
+        scale = scale_or_usual(run, opened.untempered, opened.usual, **limits)
+        if minutes is None or time.monotonic() - began < 60 * minutes / _SHARE:
+            _found[posterior.logdensity] = scale  # with more time it could be another
+    if scale == opened.usual:
+        return scale, "the usual one, since no other could be found"
+    return scale, "found from the training rows"
+
+
+def search_scale(
+    search: "Search", key: jax.Array, posterior_at: Callable[[float], Posterior], start: float
+) -> float:
+    """Search as :func:`bnn_ppl.prior_scale` says."""
+    check_positive("start", start)
+    check_count("num_rounds", search.num_rounds)
+    log_scale, known, modes, changes = math.log(start), None, None, [0.0]
+    for number, round_key in enumerate(jax.random.split(key, search.num_rounds), 1):
+        if number > 1 and search.is_over():
+            break
+        own = search.folder(number, "mode")
+        with search.told(number):
+            posterior = posterior_at(math.exp(log_scale))
+            posterior = fit_points(round_key, posterior, folder=own, progress=search.progress)
+            known = posterior = posterior if known is None else like(posterior, known)
+            to_mode = descent(posterior, noise_rows="training")
+            evidence = laplace(posterior, prior_precision="marginal_likelihood")  # or is refused
+            options: dict[str, Any] = {"folder": own, "num_warmup": _num_steps(posterior, to_mode)}
+            modes = search.run(round_key, posterior, to_mode, modes, **options)
+            # Training that was out of time has come close enough for a scale.
+            whole = "stopped" not in modes.attrs  # the evidence of others is not kept
+            place = search.folder(number, "evidence") if whole else None
+            options = {"folder": place, "num_draws": 1}
+            found = search.run(round_key, posterior, evidence, modes, limited=False, **options)
+        multipliers = found["fitted"]["prior_precision_multiplier"].to_numpy()
+        change = -0.5 * float(np.log(multipliers).mean())
+        if not math.isfinite(change):
+            break
+        changes.append(change)
+        log_scale += change
+    ratio = changes[-1] / changes[-2] if len(changes) > 2 and changes[-2] else 0.0
+    ratio = min(max(ratio, 0.0), _MOST_RATIO)
+    return float(f"{math.exp(log_scale + changes[-1] * ratio / (1 - ratio)):.3g}")
+
+
+def _num_steps(posterior: Posterior, to_mode: Method) -> int:
+    """Give the most steps of training: fewer where each takes long."""
+    size = to_mode.counts.batch_size or posterior.num_rows
+    if not is_costly(posterior, posterior.num_rows):
+        return _NUM_STEPS
+    return min(max(_COSTLY_EPOCHS * posterior.num_rows // size, _LEAST_STEPS), _NUM_STEPS)
+
+
+class Search(NamedTuple):
+    """How the fits of a search are run, where they are kept, and how long it may take."""
+
+    run_fit: Run
+    num_rounds: int
+    place: str | Path | None
+    end: float  # by time.monotonic
+    progress: Show
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        num_rounds: int = NUM_ROUNDS,
+        folder: str | Path | None = None,
+        max_minutes: float | None = None,
+        progress: Show = False,
+    ) -> "Search":
+        """Begin a search, which may take so long."""
+        return cls(run, num_rounds, folder, deadline(max_minutes), progress)
+
+    def folder(self, number: int, fit: str) -> Path | None:
+        """Give the folder of a fit in a round."""
+        return None if self.place is None else Path(self.place) / f"{fit}-{number}"
+
+    @contextmanager
+    def told(self, number: int) -> Iterator[None]:
+        """Show the progress of fits as that of the search."""
+        with phases_named(f"prior scale, round {number} of {self.num_rounds}"):
+            yield
+
+    def is_over(self) -> bool:
+        """Whether its time has passed."""
+        return time.monotonic() >= self.end
+
+    def run(
+        self,
+        key: jax.Array,
+        posterior: Posterior,
+        method: Method,
+        init: Any,
+        limited: bool = True,
+        **options: Any,
+    ) -> Any:
+        """Run a fit, as far as it gets in the time left; raise if there is none, or by Ctrl-C."""
+        left = (self.end - time.monotonic()) / 60 if limited else math.inf
+        if left <= 0:
+            raise self._too_late()
+        found = self.run_fit(
+            key,
+            posterior,
+            method,
+            num_chains=_NUM_CHAINS,
+            init=init,
+            max_minutes=None if math.isinf(left) else left,
+            progress=self.progress,
+            verdict=False,
+            **options,
+        )
+        if "stopped" in found.attrs and not (limited and self.is_over()):
+            raise KeyboardInterrupt
+        return found
+
+    def _too_late(self) -> TimeoutError:
+        how = ", or give the scale" if self.place is None else "; the same call goes on from here"
+        return TimeoutError(
+            "got max_minutes that passed in the search for the scale of the prior, expected more: "
+            f"give more minutes{how}"
+        )

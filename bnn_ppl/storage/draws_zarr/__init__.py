@@ -1,0 +1,1 @@
+"""The draws of a run on disk, as Zarr."""
