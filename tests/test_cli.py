@@ -825,7 +825,7 @@ def test_a_killed_run_is_summarised_and_goes_on(monkeypatch, capsys, draws_only)
 
     command = ["run", "hmc", *SHORT, "--folder", "here"]
     with monkeypatch.context() as patch:
-        patch.setattr("bnn_ppl.storage.recorder.FolderRecorder.result", killed)
+        patch.setattr("bnn_ppl.storage.run_storage.FolderRecorder.result", killed)
         with pytest.raises(Killed):
             cli.main(command)
     cli.main(["summary", "here"])

@@ -15,8 +15,9 @@ from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.planning.run_shapes import setup_of_shapes
 from bnn_ppl.sampling.setup.chain_placement import prepare
 from bnn_ppl.sampling.setup.run_spec import RunLength, RunSpec
-from bnn_ppl.storage import recorder
-from bnn_ppl.storage.recorder import FolderRecorder, Recorder
+from bnn_ppl.storage import run_storage
+from bnn_ppl.storage.recorder import Recorder
+from bnn_ppl.storage.run_storage import FolderRecorder
 
 ALIAS = re.compile(r"\{(\d+)\}: \((\d+),")
 
@@ -73,7 +74,7 @@ def test_the_old_states_are_gone_after_a_chunk():
 def test_saved_states_are_those_of_their_chunk(monkeypatch, tmp_path):
     """The next chunk is under way while a state is written: it must not change what is written."""
     copies, written = [], []
-    save = recorder.checkpoint.save_state
+    save = run_storage.checkpoint.save_state
     snapshot = FolderRecorder.snapshot
 
     def copying(self, states):
@@ -85,7 +86,7 @@ def test_saved_states_are_those_of_their_chunk(monkeypatch, tmp_path):
         save(path, header, state, *rest)
 
     monkeypatch.setattr(FolderRecorder, "snapshot", copying)
-    monkeypatch.setattr(recorder.checkpoint, "save_state", saving)
+    monkeypatch.setattr(run_storage.checkpoint, "save_state", saving)
     posterior = mlp()
     options = {"num_warmup": 20, "num_draws": 30, "thin": 1, "progress": False, "verdict": False}
     bnn.run(jax.random.key(0), posterior, bnn.hmc(posterior), folder=tmp_path / "run", **options)

@@ -22,7 +22,7 @@ from test_resume import Killed, assert_same, kill_at_write, line  # noqa: F401 (
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.methods.method import Counts, Method, step_info
-from bnn_ppl.runtime import time_limit as module
+from bnn_ppl.runtime import interrupts as module
 from bnn_ppl.sampling import scale_search
 from bnn_ppl.storage.run_storage import RunStorage
 

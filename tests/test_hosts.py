@@ -19,7 +19,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
-from bnn_ppl.storage import recorder
+from bnn_ppl.storage import run_storage
 from bnn_ppl.storage.draws_zarr import zarr_writer
 
 X = np.linspace(-1, 1, 40)[:, None]
@@ -313,7 +313,7 @@ def main(port, process, folder, stop, number, num_processes, num_chains):
     zarr_writer.write_draws = noted
     loop = sys.modules["bnn_ppl.sampling.loop.loop"]
     owners = {"write_draws": zarr_writer, "publish_draws": zarr_writer}
-    owners |= {"meet": recorder, "_shown": loop}
+    owners |= {"meet": run_storage, "_shown": loop}
     if stop in owners:
         owner = owners[stop]
         number_sent = signal.SIGINT if stop == "_shown" else signal.SIGKILL

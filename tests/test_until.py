@@ -15,7 +15,7 @@ from test_resume import line
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.methods.method import Method
-from bnn_ppl.runtime import time_limit
+from bnn_ppl.runtime import interrupts
 from bnn_ppl.sampling import convergence_target as module
 from bnn_ppl.sampling.setup.run_spec import RunLength
 
@@ -57,7 +57,7 @@ def small_chunks():
 def clock(monkeypatch):
     """Let a second pass whenever the run looks at the clock."""
     ticks = itertools.count()
-    monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
 
 
 def sample(posterior, folder=None, method=None, **options):

@@ -26,9 +26,9 @@ from bnn_ppl.estimators.rows import Rows, parts_to_predict
 from bnn_ppl.estimators.stored import settings_of
 from bnn_ppl.methods.method import METHODS, Counts, Description, PredictiveForm
 from bnn_ppl.model.recipe import like
+from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.machines.devices import bytes_of, one_device_a_core
 from bnn_ppl.runtime.names import hint, known_keywords
-from bnn_ppl.runtime.time_limit import minutes_left
 from bnn_ppl.sampling.prior_scale import scale_or_usual
 from bnn_ppl.sampling.run_checks import check_run
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of

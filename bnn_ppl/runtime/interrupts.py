@@ -1,10 +1,12 @@
-"""Ctrl-C: answered at once, and turned into a request to stop."""
+"""What stops a run: Ctrl-C, answered at once and turned into a request, or the end of its time."""
 
 import json
+import math
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +14,10 @@ from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
+from bnn_ppl.runtime.checks import is_number
+
 _SECONDS_TO_LEAVE = 0.05  # a callback
+_LEAST_MINUTES = 1e-9  # a run refuses none
 _answers: list[Callable[[], None]] = []  # the last one holds
 _heard_once = threading.Event()  # since the first of them began
 
@@ -122,3 +127,41 @@ def _heard() -> bool:
     """Whether Ctrl-C reaches this thread: not a job in the background, nor another thread."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     return not ignored and threading.current_thread() is threading.main_thread()
+
+
+# --- the time that a run may take
+
+
+def deadline(max_minutes: float | None) -> float:
+    """Give the moment at which a run that starts now is to stop, by ``time.monotonic``.
+
+    Raises
+    ------
+    ValueError
+        If `max_minutes` is not a number above 0.
+    """
+    if max_minutes is None:
+        return math.inf
+    if not is_number(max_minutes) or not max_minutes > 0:
+        raise ValueError(
+            f"got max_minutes={max_minutes!r}, expected a number above 0: leave it out to run "
+            "without a limit"
+        )
+    return time.monotonic() + 60 * float(max_minutes)
+
+
+def minutes_left(max_minutes: float | None, began: float) -> float | None:
+    """Give what is left for a run of the minutes that began at a moment of ``time.monotonic``."""
+    if max_minutes is None:
+        return None
+    return max(max_minutes - (time.monotonic() - began) / 60, _LEAST_MINUTES)
+
+
+def minutes_until(end: float) -> float | None:
+    """Give what is left until a moment of ``time.monotonic``; None without end."""
+    return None if math.isinf(end) else max((end - time.monotonic()) / 60, _LEAST_MINUTES)
+
+
+def pressed_or_late(pressed: Callable[[], bool], end: float) -> Callable[[], bool]:
+    """Let the end of the time stop a run as Ctrl-C does."""
+    return lambda: pressed() or time.monotonic() >= end

@@ -13,10 +13,9 @@ from bnn_ppl.methods.method import Method, before_points
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import Recipe, recipe_of
-from bnn_ppl.runtime.interrupts import interrupts
+from bnn_ppl.runtime.interrupts import interrupts, pressed_or_late
 from bnn_ppl.runtime.machines.devices import products_in, to_host
 from bnn_ppl.runtime.progress import Show, reporting, waiting
-from bnn_ppl.runtime.time_limit import pressed_or_late
 from bnn_ppl.sampling.loop.compiled_loop import one_record
 from bnn_ppl.sampling.loop.loop import advance
 from bnn_ppl.sampling.loop.minibatches import Minibatches

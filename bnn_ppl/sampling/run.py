@@ -11,10 +11,9 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.event_log import check_event_log, event_log
-from bnn_ppl.runtime.interrupts import interrupts
+from bnn_ppl.runtime.interrupts import deadline, interrupts, pressed_or_late
 from bnn_ppl.runtime.machines.processes import agreed
 from bnn_ppl.runtime.names import known_keywords
-from bnn_ppl.runtime.time_limit import deadline, pressed_or_late
 from bnn_ppl.sampling.phases import (
     collect,
     draw_reached_fit,

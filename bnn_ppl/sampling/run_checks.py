@@ -9,7 +9,7 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.training.held_out_scores import steps_between, with_scores
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.event_log import check_event_log
-from bnn_ppl.runtime.time_limit import deadline
+from bnn_ppl.runtime.interrupts import deadline
 from bnn_ppl.sampling.convergence_target import first_look, target_of
 from bnn_ppl.sampling.run_metadata import settings_without_prior
 from bnn_ppl.sampling.setup.initial_states import check_init

@@ -20,8 +20,8 @@ from bnn_ppl.methods.training.rate_trials import is_costly
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import like, recipe_of
 from bnn_ppl.runtime.checks import check_count, check_positive
+from bnn_ppl.runtime.interrupts import deadline, minutes_until
 from bnn_ppl.runtime.progress import Show, phases_named
-from bnn_ppl.runtime.time_limit import deadline, minutes_until
 from bnn_ppl.sampling.point_estimates import fit_points
 from bnn_ppl.sampling.setup.setup_checks import check_built_with
 from bnn_ppl.storage.checkpoint import OtherRunError

@@ -8,100 +8,27 @@ one that this starts from (``start-start``); and the fits from which chains star
 
 import shutil
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bnn_ppl.runtime.event_log import Log, no_log
 from bnn_ppl.runtime.files import make_folder
 from bnn_ppl.runtime.machines.devices import by_chain, to_host, writers
 from bnn_ppl.runtime.machines.processes import all_or_none, meet, on_all
 from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.files import JSON, storing
+from bnn_ppl.storage.recorder import Progress, Recorder
 
 if TYPE_CHECKING:
-    import arviz
+    pass
 
 Tree = Any
 
 _BEFORE = "before"  # in the folder of a run
-
-
-class Progress(NamedTuple):
-    """What a run has done so far; saved with the samplers' state."""
-
-    warmup: int = 0
-    draws: int = 0
-    gradient_evaluations: int = 0
-    divergences: int = 0
-    sampling_time: float = 0.0  # seconds
-
-
-class Recorder:
-    """What a run, or a phase before it, tells its storage; this one keeps nothing of it."""
-
-    redrawn = 0  # times that damaged draws were drawn anew
-    log: Log = staticmethod(no_log)  # of statistics as they come
-
-    @property
-    def bytes_on_disk(self) -> int:
-        """Bytes of the draws that readers see."""
-        return 0
-
-    def phase(self, name: str) -> "Recorder":
-        """Give what keeps the state of the phase before this one: nothing, if this keeps none."""
-        del name
-        return Recorder()
-
-    def resume(self, states: Tree) -> tuple[Tree, Progress]:
-        """Give the states to go on from, and what has been done until then: those given, if new."""
-        return states, Progress()
-
-    def keep_origin(self, positions: Tree) -> None:
-        """Keep where the chains of the phase start: this call knows it."""
-
-    def origin(self, positions: Tree) -> Tree | None:
-        """Give where the chains of the phase started: there, as nothing is resumed."""
-        return positions
-
-    def snapshot(self, states: Tree) -> Tree:
-        """Copy what `record` saves of the states, before the next steps overwrite them."""
-
-    def record(self, done: Progress, states: Tree, records: Any) -> None:
-        """Record the last draws, and save the `snapshot` of the states that follow."""
-
-    def record_warmup(self, first: int, stats: dict[str, np.ndarray]) -> None:
-        """Keep statistics of the warm-up steps from number `first` on, thinned."""
-
-    def set_attributes(self, done: Progress, facts: dict[str, Any]) -> None:
-        """Add attributes that become known during a run."""
-
-    def stopped(self, done: Progress) -> None:
-        """Say what an interrupted run keeps."""
-
-    def extend(self, num_draws: int) -> None:
-        """Make room for more draws, `num_draws` in all; readers see no difference."""
-
-    def provisional(self, facts: dict[str, Any]) -> None:
-        """Take draws of a run that was stopped before its first one; `facts` say so."""
-
-    def so_far(self) -> "arviz.InferenceData | None":
-        """Give the draws in memory, for an error that ends the run; None without any."""
-        return None
-
-    def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
-        """Give the draws, and the parameters of the distribution they come from."""
-        raise NotImplementedError
-
-    def with_statistics(self, draws: Any, compute: Callable[[Any], Any]) -> Any:
-        """Store what `compute` takes from the training rows, so that draws predict without them."""
-        del compute
-        return draws
 
 
 class PhaseFolder(Recorder):

@@ -1,48 +1,21 @@
-"""Where a run's draws go: into memory, or into a folder from which the run can be resumed."""
+"""What a run records, and records kept in memory."""
 
 import sys
-from bisect import bisect_right
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
-from bnn_ppl.runtime.checks import warn
-from bnn_ppl.runtime.files import make_folder
-from bnn_ppl.runtime.machines.devices import by_chain, local_chains, to_host, writers
-from bnn_ppl.runtime.machines.processes import all_or_none, meet, on_all
-from bnn_ppl.storage import checkpoint
-from bnn_ppl.storage.chain_arrays import STATISTICS, remove_fitted, write_by_chain, write_fitted
-from bnn_ppl.storage.draws_zarr import zarr_reader, zarr_writer
+from bnn_ppl.runtime.event_log import Log, no_log
 from bnn_ppl.storage.draws_zarr.zarr_writer import Records
-from bnn_ppl.storage.files import JSON, RUN, damaged, storing
 from bnn_ppl.storage.inference_data import (
     inference_data,
     with_all_stats,
     with_constants,
     with_groups,
 )
-from bnn_ppl.storage.phase_state import (
-    PhaseFolder,
-    Progress,
-    Recorder,
-    place_before,
-    remove_before,
-)
-from bnn_ppl.storage.warmup_statistics import (
-    GROUP,
-    NO_STATS,
-    read_warmup,
-    remove_warmup,
-    some_of,
-    warmup_dataset,
-    with_steps,
-    write_warmup,
-)
+from bnn_ppl.storage.warmup_statistics import GROUP, NO_STATS, warmup_dataset, with_steps
 
 if TYPE_CHECKING:
     import arviz
@@ -50,7 +23,15 @@ if TYPE_CHECKING:
 Tree = Any
 Attributes = dict[str, Any]
 
-_OF_WARMUP = ("start_log_likelihood", "training_ended")  # noted then, and kept when resumed
+
+class Progress(NamedTuple):
+    """What a run has done so far; saved with the samplers' state."""
+
+    warmup: int = 0
+    draws: int = 0
+    gradient_evaluations: int = 0
+    divergences: int = 0
+    sampling_time: float = 0.0  # seconds
 
 
 class Layout(NamedTuple):
@@ -62,6 +43,68 @@ class Layout(NamedTuple):
     y: np.ndarray | None  # None of a stream
     attrs: Attributes  # known before the first step
     constants: dict[str, np.ndarray] = {}  # noqa: RUF012 (never changed)
+
+
+class Recorder:
+    """What a run, or a phase before it, tells its storage; this one keeps nothing of it."""
+
+    redrawn = 0  # times that damaged draws were drawn anew
+    log: Log = staticmethod(no_log)  # of statistics as they come
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Bytes of the draws that readers see."""
+        return 0
+
+    def phase(self, name: str) -> "Recorder":
+        """Give what keeps the state of the phase before this one: nothing, if this keeps none."""
+        del name
+        return Recorder()
+
+    def resume(self, states: Tree) -> tuple[Tree, Progress]:
+        """Give the states to go on from, and what has been done until then: those given, if new."""
+        return states, Progress()
+
+    def keep_origin(self, positions: Tree) -> None:
+        """Keep where the chains of the phase start: this call knows it."""
+
+    def origin(self, positions: Tree) -> Tree | None:
+        """Give where the chains of the phase started: there, as nothing is resumed."""
+        return positions
+
+    def snapshot(self, states: Tree) -> Tree:
+        """Copy what `record` saves of the states, before the next steps overwrite them."""
+
+    def record(self, done: Progress, states: Tree, records: Any) -> None:
+        """Record the last draws, and save the `snapshot` of the states that follow."""
+
+    def record_warmup(self, first: int, stats: dict[str, np.ndarray]) -> None:
+        """Keep statistics of the warm-up steps from number `first` on, thinned."""
+
+    def set_attributes(self, done: Progress, facts: dict[str, Any]) -> None:
+        """Add attributes that become known during a run."""
+
+    def stopped(self, done: Progress) -> None:
+        """Say what an interrupted run keeps."""
+
+    def extend(self, num_draws: int) -> None:
+        """Make room for more draws, `num_draws` in all; readers see no difference."""
+
+    def provisional(self, facts: dict[str, Any]) -> None:
+        """Take draws of a run that was stopped before its first one; `facts` say so."""
+
+    def so_far(self) -> "arviz.InferenceData | None":
+        """Give the draws in memory, for an error that ends the run; None without any."""
+        return None
+
+    def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
+        """Give the draws, and the parameters of the distribution they come from."""
+        raise NotImplementedError
+
+    def with_statistics(self, draws: Any, compute: Callable[[Any], Any]) -> Any:
+        """Store what `compute` takes from the training rows, so that draws predict without them."""
+        del compute
+        return draws
 
 
 class MemoryRecorder(Recorder):
@@ -126,7 +169,7 @@ class MemoryRecorder(Recorder):
     def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
         """Give the draws, and the parameters of the distribution they come from."""
         records = jax.tree.map(lambda whole: whole[:, : done.draws], self._records)
-        attrs = self._layout.attrs | _counts(done)
+        attrs = self._layout.attrs | counts(done)
         draws = inference_data(
             records["posterior"], records["sample_stats"], self._layout.y, attrs, fitted
         )
@@ -135,247 +178,8 @@ class MemoryRecorder(Recorder):
         return draws if warmup is None else with_groups(draws, **{GROUP: warmup})
 
 
-class FolderRecorder(Recorder):
-    """Draws and the samplers' state in a folder.
-
-    The state is saved after the draws: a run killed between the two computes the last draws again,
-    with the same result.
-    """
-
-    def __init__(self, path: Path, layout: Layout, settings: JSON, mesh: Mesh):
-        self._path, self._layout, self._settings, self._mesh = path, layout, settings, mesh
-        self._chains = local_chains(mesh, layout.num_chains)
-        self._writers = writers(mesh)
-        self._writes = jax.process_index() in self._writers
-        _check_chains(self._chains, self._writers, layout.num_chains)
-        with all_or_none(path):
-            self._header = checkpoint.read_header(path)
-            if self._header is not None:
-                checkpoint.refuse_difference(path, self._header["settings"], settings)
-            if jax.process_index() == 0:
-                self._prepare(path)
-        if not on_all(path.is_dir()):
-            raise ValueError(
-                f"got folder={str(path)!r}, which not every process sees, expected one that "
-                "all of them share: give its full path on a shared disk"
-            )
-        self._saves = self._header["saves"] if self._header else 0
-        self.redrawn = self._header.get("redrawn", 0) if self._header else 0
-        self._is_provisional = False
-        self._warmup, self._warmup_written = NO_STATS, NO_STATS
-        with all_or_none(path):
-            self._writer = zarr_writer.open_writer(path, layout.num_draws)
-            self._damage = zarr_reader.damage_of(path, self._writer.metadata)
-        noted = self._writer.metadata["attributes"] if self._header else {}
-        kept = {name: noted[name] for name in _OF_WARMUP if name in noted}
-        self._layout = layout._replace(attrs=layout.attrs | kept)
-
-    def _prepare(self, path: Path) -> None:
-        layout = self._layout
-        make_folder(path)
-        self._lock = checkpoint.lock(path)  # until this object or the process ends
-        checkpoint.tidy(path)
-        if self._header is not None:
-            return
-        if zarr_reader.count_draws(path):
-            raise ValueError(
-                f"got draws in {str(path)!r} without the state.json to resume them from, expected "
-                "both or neither: copy it too, or name another folder"
-            )
-        zarr_writer.create_empty(
-            path,
-            layout.one_record,
-            layout.num_chains,
-            layout.num_draws,
-            layout.y,
-            layout.constants,
-        )
-
-    def resume(self, states: Tree) -> tuple[Tree, Progress]:
-        """Give the state and progress of the folder's run, or of a new run the state given."""
-        if self._header is None:
-            if jax.process_index() == 0:
-                remove_warmup(self._path)
-            self._forget_fitted()
-            remove_before(self._path)  # a run whose state is gone, or the fit of points, now held
-            self.record(Progress(), self.snapshot(states), None)
-            return states, Progress()
-        whole, done = self._read_state(self._header, states)
-        done = self._before_damage(done)
-        checkpoint.refuse_fewer_draws(self._path, self._header, self._layout.num_draws)
-        warmup = read_warmup(self._path, self._layout.num_chains, self._writer.run)
-        self._warmup = self._warmup_written = some_of(warmup, self._chains, done.warmup)
-        self._forget_fitted()
-        if not len(warmup.steps) and jax.process_index() == 0:
-            remove_warmup(self._path)  # it may be damaged
-        if not done.draws and "stopped_in" in self._writer.metadata["attributes"]:
-            zarr_writer.publish_draws(self._writer, 0, self._layout.attrs | _counts(done))
-        return by_chain(whole, self._mesh), done
-
-    def _read_state(self, header: JSON, states: Tree) -> tuple[Tree, Progress]:
-        """Read the last state that is whole, with what the run had done then."""
-        like = jax.eval_shape(lambda tree: tree, states)
-        before = checkpoint.header_before(self._path)
-        try:
-            return self._state_of(header, like)
-        except ValueError as error:
-            if before is None or before["saves"] == header["saves"]:
-                raise
-            found = self._state_of(before, like)
-            checkpoint.warn_of_state(error)
-            return found
-
-    def _state_of(self, header: JSON, like: Tree) -> tuple[Tree, Progress]:
-        if set(header["progress"]) != set(Progress._fields):
-            raise damaged(self._path / "state.json", "it does not say what the run has done")
-        done = Progress(**header["progress"])
-        stored = zarr_writer.num_published(self._writer)
-        if done.draws > stored:
-            raise ValueError(
-                f"got {stored} draws in {str(self._path)!r}, expected the {done.draws} that its "
-                "state follows: the folder was changed, copy it again"
-            )
-        return checkpoint.read_state(self._path, header, like, self._layout.num_chains), done
-
-    def _before_damage(self, done: Progress) -> Progress:
-        """Go back to the draws before a damaged one; the states stay, further on in the chain.
-
-        Draws that follow from steps are then other ones: these have new keys (`redrawn`), since the
-        state already follows from the old ones.
-        """
-        first, files = self._damage.first, self._damage.arrays
-        if not files:
-            return done
-        with all_or_none(self._path):
-            if jax.process_index() == 0:
-                for name in files:
-                    self._write_fixed(name)
-        zarr_writer.hide_draws(self._writer, first)
-        if first < done.draws:
-            self.redrawn += 1
-            file = str(next(iter(files.values())))
-            warn(f"got {file!r} damaged: the run resumes after the {first} draws before that")
-        return done._replace(draws=min(first, done.draws))
-
-    def _write_fixed(self, name: str) -> None:
-        fixed = {f"constant_data/{site}": v for site, v in self._layout.constants.items()}
-        fixed |= {} if self._layout.y is None else {"observed_data/y": self._layout.y}
-        if name in fixed:
-            zarr_writer.write_fixed(self._writer, name, fixed[name])
-
-    def _forget_fitted(self) -> None:
-        """Remove the fitted parameters of an earlier call, once nothing is left to refuse."""
-        if jax.process_index() == 0:
-            remove_fitted(self._path)
-        meet("the parameters of an earlier call are gone")
-
-    def phase(self, name: str) -> PhaseFolder:
-        """Give the place of the state of the phase before warm-up."""
-        return place_before(self._path, name, self._settings, self._mesh)
-
-    def record_warmup(self, first: int, stats: dict[str, np.ndarray]) -> None:
-        """Keep statistics of the warm-up steps from number `first` on, thinned, for `record`."""
-        self._warmup = with_steps(self._warmup, first, stats)
-
-    def snapshot(self, states: Tree) -> Tree:
-        """Copy the states that `record` saves, before the next steps overwrite them."""
-        return jax.tree.map(np.array, to_host(states))
-
-    def record(self, done: Progress, states: Tree, records: Records | None) -> None:
-        """Write the last draws, let readers see them, and save the state (a `snapshot`) after."""
-        with storing(self._path, f"draw {done.draws}"):
-            if records is not None and self._writes:
-                records = with_all_stats(records, self._layout.one_record)
-                zarr_writer.write_draws(self._writer, self._chains, done.draws, records)
-            if self._is_provisional:
-                meet("the provisional draws are written")
-                self._publish(done)
-                return
-            if jax.process_index():
-                self._write_warmup()
-            meet("the draws are written")
-            if not jax.process_index():
-                self._write_warmup()
-            self._publish(done)
-            self._saves += 1
-            header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}
-            header |= {"redrawn": self.redrawn, RUN: self._writer.run}
-            written = partial(meet, "the state is written")
-            checkpoint.save_state(self._path, header, states, self._writers, written)
-        if done.draws:
-            remove_before(self._path)
-
-    def _write_warmup(self) -> None:
-        if self._warmup is not self._warmup_written and self._writes:
-            write_warmup(self._path, self._chains.start, self._warmup, self._writer.run)
-            self._warmup_written = self._warmup
-
-    @property
-    def bytes_on_disk(self) -> int:
-        """Bytes of the draws that readers see."""
-        return zarr_writer.bytes_published(self._writer)
-
-    def stopped(self, done: Progress) -> None:
-        """Say how to resume."""
-        print(
-            f"stopped after {done.warmup:,} warm-up steps and {done.draws:,} of "
-            f"{self._layout.num_draws:,} draws, kept in {self._path}: the same call or command "
-            "resumes the run",
-            file=sys.stderr,
-        )
-
-    def extend(self, num_draws: int) -> None:
-        """Make room for more draws, `num_draws` in all; readers see no difference."""
-        self._layout = self._layout._replace(num_draws=num_draws)
-        with storing(self._path, f"draw {num_draws}"), all_or_none(self._path):
-            self._writer = zarr_writer.open_writer(self._path, num_draws)
-
-    def set_attributes(self, done: Progress, facts: Attributes) -> None:
-        """Add attributes that become known during a run."""
-        self._layout = self._layout._replace(attrs=self._layout.attrs | facts)
-        with storing(self._path, f"draw {done.draws}"):
-            self._publish(done)
-
-    def provisional(self, facts: Attributes) -> None:
-        """Take draws of a run that was stopped before its first one; `resume` drops them."""
-        self._is_provisional = True
-        self._layout = self._layout._replace(attrs=self._layout.attrs | facts)
-
-    def _publish(self, done: Progress) -> None:
-        """Let readers see the draws; those that an earlier call published stay visible."""
-        visible = max(done.draws, zarr_writer.num_published(self._writer))
-        zarr_writer.publish_draws(self._writer, visible, self._layout.attrs | _counts(done))
-
-    def result(self, done: Progress, fitted: dict[str, np.ndarray]) -> "arviz.InferenceData":
-        """Store the parameters of the distribution that draws come from, and open the draws."""
-        del done
-        if fitted and self._writes:
-            write_fitted(self._path, self._chains.start, fitted, self._writer.run)
-        meet("the parameters are written")
-        return zarr_reader.open_draws(self._path)
-
-    def with_statistics(self, draws: Any, compute: Callable[[Any], Any]) -> Any:
-        """Store what `compute` takes from the training rows, so that draws predict without them."""
-        found = compute(draws) if jax.process_count() == 1 else {}
-        if not found:
-            return draws
-        write_by_chain(self._path, STATISTICS, 0, found, self._writer.run)
-        return zarr_reader.open_draws(self._path)
-
-
-def _check_chains(chains: slice, writers: list[int], num_chains: int) -> None:
-    """Refuse a mesh on which the files of all processes would not divide the chains evenly."""
-    share = num_chains // len(writers)
-    first = share * (bisect_right(writers, jax.process_index()) - 1)
-    if chains != slice(first, first + share):
-        raise ValueError(
-            f"got a mesh that gives process {jax.process_index()} the chains {chains}, "
-            f"expected {first} to {first + share}: give each process the same number of whole "
-            "rows of devices, or each row the same number of processes, in their order"
-        )
-
-
-def _counts(done: Progress) -> Attributes:
+def counts(done: Progress) -> Attributes:
+    """Give the attributes of draws that say what has been done."""
     return {
         "num_draws": done.draws,
         "gradient_evaluations": done.gradient_evaluations,

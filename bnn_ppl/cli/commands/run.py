@@ -24,8 +24,8 @@ from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.cli.scale_search import folders_named, kept_search, scale_of_run
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.tables import results_table
+from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.progress import Show
-from bnn_ppl.runtime.time_limit import minutes_left
 from bnn_ppl.sampling.run_checks import check_run
 from bnn_ppl.sampling.run_verdict import verdict_attributes
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header

@@ -12,7 +12,7 @@ from bnn_ppl.runtime.machines.processes import agreed, largest, on_all, summed
 from bnn_ppl.runtime.progress import COMPILING, Report
 from bnn_ppl.sampling.loop.streamed_loop import loop_of
 from bnn_ppl.sampling.setup.run_setup import Phase, RunSetup
-from bnn_ppl.storage.phase_state import Progress, Recorder
+from bnn_ppl.storage.recorder import Progress, Recorder
 
 Tree = Any
 

@@ -14,7 +14,7 @@ from bnn_ppl.runtime.machines.devices import everywhere
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.setup.numeric_arguments import Make, Numbers
 from bnn_ppl.sampling.setup.run_spec import Keep, Target
-from bnn_ppl.storage.phase_state import Progress, Recorder
+from bnn_ppl.storage.recorder import Progress, Recorder
 
 Tree = Any
 

@@ -20,7 +20,7 @@ from bnn_ppl.sampling.setup.initial_states import with_states
 from bnn_ppl.sampling.setup.run_setup import RunSetup, RunState
 from bnn_ppl.sampling.setup.run_spec import RunLength, RunSpec
 from bnn_ppl.sampling.setup.setup_checks import name_of
-from bnn_ppl.storage.phase_state import Progress, Recorder
+from bnn_ppl.storage.recorder import Progress, Recorder
 
 Tree = Any
 
