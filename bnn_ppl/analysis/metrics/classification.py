@@ -46,10 +46,8 @@ def brier(prediction: Prediction, y: ArrayLike) -> float:
 
     Parameters
     ----------
-    prediction : array (rows, classes) or Dataset
-        Class probabilities.
-    y : array of int (rows,)
-        True class numbers.
+    prediction, y
+        As in `accuracy`.
     """
     return float(np.mean(brier_by_row(prediction, y)))
 
@@ -69,10 +67,8 @@ def ece(prediction: Prediction, y: ArrayLike, *, num_bins: int = 20, bins: Bins 
 
     Parameters
     ----------
-    prediction : array (rows, classes) or Dataset
-        Class probabilities.
-    y : array of int (rows,)
-        True class numbers.
+    prediction, y
+        As in `accuracy`.
     num_bins : int
         Number of bins.
     bins : {"mass", "width", "strict"}
@@ -96,10 +92,8 @@ def calibration(
 
     Parameters
     ----------
-    prediction : array (rows, classes) or Dataset
-        Class probabilities.
-    y : array of int (rows,)
-        True class numbers.
+    prediction, y
+        As in `accuracy`.
     num_bins : int
         Number of bins.
     bins : {"mass", "width", "strict"}

@@ -67,10 +67,8 @@ def failure_auroc(prediction: Prediction, y: ArrayLike, by: Score = "max_probabi
 
     Parameters
     ----------
-    prediction : array (rows, classes) or Dataset
-        Class probabilities.
-    y : array of int (rows,)
-        True class numbers.
+    prediction, y
+        As in `accuracy`.
     by : str
         As in `uncertainty`.
 
@@ -97,10 +95,8 @@ def selective(prediction: Prediction, y: ArrayLike, by: Score = "entropy") -> Se
 
     Parameters
     ----------
-    prediction : array (rows, classes) or Dataset
-        Class probabilities.
-    y : array of int (rows,)
-        True class numbers.
+    prediction, y
+        As in `accuracy`.
     by : str
         As in `uncertainty`.
 

@@ -93,11 +93,8 @@ def wasserstein_2(p: Prediction, q: Prediction, *, scale: ArrayLike = 1.0) -> fl
 
     Parameters
     ----------
-    p, q : Dataset
-        Regression predictions of the same rows: ``mean`` and ``variance``. Of several outputs the
-        mean is over rows and outputs.
-    scale : float or array (outputs,)
-        What targets were divided by.
+    p, q, scale
+        As in `wasserstein_1`.
 
     Returns
     -------

@@ -99,10 +99,8 @@ def fit_temperature(prediction: Prediction, y: ArrayLike) -> float:
 
     Parameters
     ----------
-    prediction : array (rows, classes) or Dataset
-        Class probabilities.
-    y : array of int (rows,)
-        True class numbers.
+    prediction, y
+        As in `accuracy`.
 
     Returns
     -------
@@ -129,10 +127,8 @@ def calibrated_nll(prediction: Prediction, y: ArrayLike, temperature: float) -> 
 
     Parameters
     ----------
-    prediction : array (rows, classes) or Dataset
-        Class probabilities.
-    y : array of int (rows,)
-        True class numbers.
+    prediction, y
+        As in `accuracy`.
     temperature : float
         T, from `fit_temperature` on other rows; 1 gives `nll`.
 

@@ -49,10 +49,8 @@ def pruned(
 
     Parameters
     ----------
-    posterior
-        The posterior that was sampled.
-    draws
-        From :func:`bnn_ppl.run`.
+    posterior, draws
+        As for :func:`bnn_ppl.function_draws`.
     share
         Share of the weights, from 0 to below 1; their number is rounded.
     by

@@ -109,10 +109,8 @@ def corners(
 
     Parameters
     ----------
-    posterior
-        The posterior that was sampled.
-    draws
-        From :func:`bnn_ppl.run`.
+    posterior, draws
+        As for :func:`bnn_ppl.function_draws`.
     which
         Three pairs (chain, draw); negative numbers count from the end. By default the last draw of
         each of the first three chains, or the first, middle and last draw of the first chain if
