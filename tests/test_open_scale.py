@@ -55,12 +55,12 @@ def searches(monkeypatch):
     """Find `FOUND` without training: what was searched with."""
     made = []
 
-    def scale_of(key, posterior_at, start, **limits):
+    def scale_of(search, key, posterior_at, start):
         made.append(posterior_at)
         return FOUND
 
     monkeypatch.setattr(scale_search, "MOST_SEARCHED", 5e9)
-    monkeypatch.setattr(scale_search, "prior_scale", scale_of)
+    monkeypatch.setattr(scale_search, "search_scale", scale_of)
     return made
 
 
