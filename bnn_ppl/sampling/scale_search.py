@@ -89,8 +89,7 @@ def find_scale(
     stored until the run begins.
     """
     opened, recipe = posterior.open_scale, recipe_of(method)
-    if opened is None:
-        return posterior, method
+    assert opened is not None
     check_built_with(posterior, method)
     stored = storage.settings
     if recipe is None or (stored is not None and "prior_scale" not in stored):
