@@ -10,7 +10,7 @@ import shutil
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,9 +22,6 @@ from bnn_ppl.runtime.machines.processes import all_or_none, meet, on_all
 from bnn_ppl.storage import checkpoint
 from bnn_ppl.storage.files import JSON, storing
 from bnn_ppl.storage.recorder import Progress, Recorder
-
-if TYPE_CHECKING:
-    pass
 
 Tree = Any
 
