@@ -412,10 +412,12 @@ def test_another_run_whose_points_are_not_yet_fitted_is_refused(flat, tmp_path):
         bnn.run(jax.random.key(4), flat, method, folder=tmp_path, progress=False)
 
 
-def test_a_keep_that_fails_is_refused_before_the_points_are_fitted(flat, monkeypatch):
+def test_what_will_fail_is_refused_before_the_points_are_fitted(flat, monkeypatch):
     monkeypatch.setattr(points_module, "point_setup", None)
     with pytest.raises(KeyError, match="nowhere"):
         run(flat, bnn.sgld(flat, step_size=1e-4), keep=lambda values: {"a": values["nowhere"]})
+    with pytest.raises(ValueError, match="got num_draws=0"):
+        run(flat, bnn.sgld(flat, step_size=1e-4), num_draws=0)
 
 
 def test_other_points_are_not_resumed_with(flat, held, tmp_path):
