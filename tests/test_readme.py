@@ -26,19 +26,21 @@ METHOD_PAGES = {
     if path.stem not in ("index", "combinations")
 }
 PROGRAMS = (
-    ["index.md", "diagnosis.md", "your_own.md", "methods/combinations.md"]
-    + [pytest.param("partly_bayesian.md", marks=pytest.mark.thorough)]
-    + [pytest.param("large_data.md", marks=pytest.mark.thorough)]
-    + [pytest.param("evidence.md", marks=pytest.mark.thorough)]
+    ["index.md", "guides/diagnosis.md", "guides/your_own.md", "methods/combinations.md"]
+    + [pytest.param("guides/partly_bayesian.md", marks=pytest.mark.thorough)]
+    + [pytest.param("guides/large_data.md", marks=pytest.mark.thorough)]
+    + [pytest.param("explanation/evidence.md", marks=pytest.mark.thorough)]
     + [
         pytest.param(name, marks=pytest.mark.slow)
         for name, page in METHOD_PAGES.items()
         if "```python\n" in page
     ]
 )
-COUNTS = {"minibatches.md": 12, "distributions.md": 8, "methods/combinations.md": 7} | {
-    name: 1 for name, page in METHOD_PAGES.items() if "```sh\n" in page
-}
+COUNTS = {
+    "guides/minibatches.md": 12,
+    "guides/distributions.md": 8,
+    "methods/combinations.md": 7,
+} | {name: 1 for name, page in METHOD_PAGES.items() if "```sh\n" in page}
 COMMANDS = [
     pytest.param(page, count, marks=[pytest.mark.slow] * (page != "methods/sghmc.md"))
     for page, count in COUNTS.items()
@@ -56,7 +58,7 @@ def test_the_program_in_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "runs" / "mine" / "draws.zarr").is_dir()
 
 
-PRINTED = {"your_own.md": ("rmse", "elpd_loo"), "diagnosis.md": ("r_hat", "elpd_loo")}
+PRINTED = {"guides/your_own.md": ("rmse", "elpd_loo"), "guides/diagnosis.md": ("r_hat", "elpd_loo")}
 
 
 @pytest.mark.thorough
@@ -86,17 +88,20 @@ def test_the_readme_is_short_and_its_links_lead_somewhere():
     assert [link for link in links if not (README.parent / link).exists()] == []
 
 
-def test_a_page_of_the_docs_is_in_the_toctree():
+def test_a_page_of_the_docs_is_in_the_menu():
     parts = re.findall(
         r"```{toctree}\n:hidden:\n:caption: .*?\n\n(.*?)```", (DOCS / "index.md").read_text(), re.S
     )
-    pages = {path.stem for path in [*DOCS.glob("*.md"), *DOCS.glob("*.ipynb")]} - {"index"}
+    kinds = "tutorials", "guides", "explanation", "reference"
+    pages = {f"{kind}/{path.stem}" for kind in kinds for path in (DOCS / kind).glob("*.*")}
+    assert len(pages) > 20
     listed = "\n".join(parts).split()
     assert sorted(listed) == sorted(pages | {"methods/index", "results/index"})
+    assert {path.name for path in DOCS.glob("*.md")} == {"index.md"}
 
 
 def test_the_files_and_rooms_that_the_architecture_names_exist():
-    text = (DOCS / "architecture.md").read_text()
+    text = (DOCS / "explanation/architecture.md").read_text()
     named = set(re.findall(r"[\w/]+\.py", text))
     assert len(named) > 20
     folders = (README.parent, README.parent / "bnn_ppl")
@@ -138,8 +143,8 @@ def test_the_commands_of_the_docs_run(page, count, tmp_path, monkeypatch, capsys
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "count"),
-    [("four_systems.md", 28), ("comparison.md", 7), ("studies.md", 25)]
-    + [("command_line.md", 15), ("../README.md", 2)],
+    [("guides/four_systems.md", 28), ("explanation/comparison.md", 7), ("guides/studies.md", 25)]
+    + [("guides/command_line.md", 15), ("../README.md", 2)],
 )
 def test_the_commands_of_a_page_run(page, count, tmp_path, monkeypatch, capsys):
     """Every line of every block that calls the package, in order, with less of everything."""
@@ -197,7 +202,8 @@ class Figure:
 def test_each_method_has_a_page_with_the_same_sections():
     pages = {path.stem: path.read_text() for path in PAGES.glob("*.md")}
     assert set(pages) == set(BY_NAME) | {"index", "combinations"}
-    assert "```{toctree}\n:hidden:\n:glob:\n\n*\n```" in pages["index"]
+    menu = re.findall(r"```{toctree}\n:hidden:\n:caption: .*?\n\n(.*?)```", pages["index"], re.S)
+    assert sorted("\n".join(menu).split()) == sorted(set(pages) - {"index"})
     for name in BY_NAME:
         assert f".. autofunction:: bnn_ppl.{name}\n" in pages[name]
         sections = re.findall("^## (.*)", pages[name], flags=re.MULTILINE)

@@ -236,7 +236,7 @@ def of_divergences(posterior: Posterior, sample: RowSample, draws: Any) -> Itera
         more = f" and {len(sites) - 1} more" if len(sites) > 1 else ""
         advice = (
             f"write {sites[0]}{more}, whose scale is learnt, non-centred (LocScaleReparam, "
-            "docs/diagnosis.md), choose a prior that keeps that scale away from 0, or take "
+            "docs/guides/diagnosis.md), choose a prior that keeps that scale away from 0, or take "
             f"{advice}"
         )
     if whole.all():

@@ -143,7 +143,7 @@ def place_again(state: RunState, positions: Tree, progress: Show) -> RunState:
             raise ValueError(
                 f"{error} ({name} starts where {of_start} ends, which fails where the density has "
                 "no maximum, as in a hierarchical model whose scale goes to 0: write it "
-                "non-centred, or give init=, see docs/diagnosis.md)"
+                "non-centred, or give init=, see docs/guides/diagnosis.md)"
             ) from error
         return state._replace(setup=setup)
 
