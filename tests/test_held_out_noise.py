@@ -10,7 +10,7 @@ from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.ensembles.descent import starting_descent
-from bnn_ppl.methods.training.held_out_noise import is_held_out, with_noise_held_out
+from bnn_ppl.methods.training.held_out_noise import HeldOutRows, is_held_out, with_noise_held_out
 
 NOISE = 0.3
 
@@ -99,7 +99,8 @@ def test_each_gradient_is_that_of_its_own_rows():
     def found(held_out, *mask):
         batch = (*posterior.data, *mask)
         of_either = jax.value_and_grad(with_noise_held_out, argnums=3, has_aux=True)
-        (_, value), found = of_either(loss, {"noise"}, 0.7, position, None, batch, held_out)
+        rows = HeldOutRows(held_out, jnp.zeros(6, bool))
+        (_, value), found = of_either(loss, {"noise"}, 0.7, position, None, batch, rows)
         return value, found
 
     value, both = found(held_out)

@@ -595,7 +595,7 @@ def test_a_prior_that_differs_among_an_inputs_outputs_counts_by_its_mean_precisi
 
 def test_a_heteroscedastic_fisher_is_the_closed_form():
     net = partial(bnn.nets.MLP, 3, (4,), 2, activation=jnp.tanh)
-    model = bnn.models.regressor(net, bnn.priors.normal(1.0), "heteroscedastic")
+    model = bnn.models.regressor(net, bnn.priors.normal(1.0), "softplus")
     posterior = bnn.condition(model, (X, REAL))
     position = position_of(posterior)
 

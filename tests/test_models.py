@@ -40,7 +40,12 @@ MODELS = {
     "classifier": (classifier, LABELS, set()),
     "known noise": (partial(regressor, 0.4), REAL, set()),
     "learnt noise": (partial(regressor, dist.LogNormal(-1.0, 0.5)), REAL, {"noise"}),
-    "heteroscedastic": (partial(regressor, "heteroscedastic", num_outputs=2), REAL, set()),
+    "heteroscedastic": (
+        partial(regressor, "heteroscedastic", num_outputs=2),
+        REAL,
+        {"noise", "noise_amplitude"},
+    ),
+    "softplus": (partial(regressor, "softplus", num_outputs=2), REAL, set()),
     "noise by default": (regressor, REAL, {"noise"}),
 }
 WEIGHTS = {f"net.layers.{i}.{part}" for i in (0, 1) for part in ("bias", "kernel")}
@@ -70,6 +75,10 @@ def test_likelihood_equals_scipy(name):
         probs = np.exp(output) / np.exp(output).sum(1, keepdims=True)
         expected = np.log(probs[np.arange(ROWS), y])
     elif name == "heteroscedastic":
+        level, amplitude = (float(sites[site]["value"]) for site in ("noise", "noise_amplitude"))
+        std = 0.003 + level * np.exp(amplitude * output[:, 1])
+        expected = st.norm(output[:, 0], std).logpdf(y)
+    elif name == "softplus":
         expected = st.norm(output[:, 0], np.log1p(np.exp(output[:, 1]))).logpdf(y)
     else:
         std = float(sites["noise"]["value"]) if others else 0.4
@@ -86,19 +95,25 @@ TWO = np.stack([REAL, X[:, 0] ** 2], 1)
     [
         (None, "diagonal", {"noise"}),
         ((0.4, 0.2), "diagonal", set()),
-        ("heteroscedastic", "diagonal", set()),
+        ("softplus", "diagonal", set()),
+        ("heteroscedastic", "diagonal", {"noise", "noise_amplitude"}),
         (None, "full", {"noise", "correlation"}),
         (0.4, "full", {"correlation"}),
     ],
 )
 def test_several_outputs_are_one_event_with_the_density_of_scipy(noise, covariance, others):
-    width = 4 if noise == "heteroscedastic" else 2
+    width = 4 if isinstance(noise, str) else 2
     model = bnn.models.regressor(net(width), PRIOR, noise, num_outputs=2, covariance=covariance)
     sites = trace_of(model, X, TWO)
     assert set(sites) == WEIGHTS | others | {"y"}
     output = numpy_pass({site: sites[site]["value"] for site in WEIGHTS}, X)
-    std = np.log1p(np.exp(output[:, 2:])) if noise == "heteroscedastic" else noise
-    std = np.asarray(sites["noise"]["value"]) if "noise" in others else np.asarray(std)
+    std = np.asarray(sites["noise"]["value"] if "noise" in others else 0.4)
+    if noise == "softplus":
+        std = np.log1p(np.exp(output[:, 2:]))
+    elif noise == "heteroscedastic":
+        std = 0.003 + std * np.exp(np.asarray(sites["noise_amplitude"]["value"]) * output[:, 2:])
+    elif noise is not None:
+        std = np.asarray(noise)
     correlation = np.asarray(sites["correlation"]["value"]) if covariance == "full" else np.eye(2)
     assert covariance == "diagonal" or abs(correlation[1, 0]) > 0.01
     stds = np.broadcast_to(std, (ROWS, 2))
@@ -210,7 +225,38 @@ def test_rows_may_be_images():
     assert density.shape == (2,)
 
 
+def test_noise_of_a_network_of_its_own_has_the_density_of_scipy():
+    model = bnn.models.regressor(
+        net(2), PRIOR, "heteroscedastic", num_outputs=2, noise_net=net(2), noise_floor=0.1
+    )
+    sites = trace_of(model, X, TWO)
+    own = {site.replace("net", "noise_net", 1) for site in WEIGHTS}
+    assert set(sites) == WEIGHTS | own | {"noise", "noise_amplitude", "y"}
+    mean = numpy_pass({site: sites[site]["value"] for site in WEIGHTS}, X)
+    shape = numpy_pass({site.removeprefix("noise_"): sites[site]["value"] for site in own}, X)
+    level, amplitude = (np.asarray(sites[site]["value"]) for site in ("noise", "noise_amplitude"))
+    expected = st.norm(mean, 0.1 + level * np.exp(amplitude * shape)).logpdf(TWO).sum(1)
+    np.testing.assert_allclose(sites["y"]["fn"].log_prob(TWO), expected, rtol=2e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("y", "floor"),
+    [(np.arange(8.0), 1 / 12**0.5), (np.arange(8) / 4, 0.25 / 12**0.5), (X[:, 0], 0.003)],
+)
+def test_the_floor_of_noise_is_what_rounding_leaves(y, floor):
+    for column in (y, np.float32(y), np.stack([X[:, 1], y], 1)):
+        assert np.isclose(bnn.model.models.usual_noise_floor(column), floor)
+
+
 REFUSED = {
+    "a network for constant noise": (
+        lambda: bnn.models.regressor(net(1), PRIOR, 0.4, noise_net=net(1)),
+        "got noise_net, expected it with noise='heteroscedastic'",
+    ),
+    "no floor": (
+        lambda: bnn.models.regressor(net(2), PRIOR, "heteroscedastic", noise_floor=0.0),
+        "got noise_floor=0.0, expected a number above 0",
+    ),
     "misspelt noise": (
         lambda: regressor("heteroskedastic", num_outputs=2),
         "got noise='heteroskedastic', expected a number, a distribution or 'heteroscedastic'",

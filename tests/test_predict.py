@@ -132,7 +132,7 @@ def gaussian_average(mean, std, y):
 
 def heteroscedastic():
     draws, outputs = network_draws(2)
-    model = bnn.models.regressor(linear_net(2), PRIOR, "heteroscedastic")
+    model = bnn.models.regressor(linear_net(2), PRIOR, "softplus")
     mean, std = outputs[..., 0], np.log1p(np.exp(outputs[..., 1]))
     expected = gaussian_average(mean, std, REAL)
     return bnn.condition(model, (X, REAL)), draws, REAL, expected, {"mean": mean}

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.build import conditioned, posterior_of
+from bnn_ppl.cli.problem.build import conditioned, noise_floor, posterior_of
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import Scored, load_data, scored
 from bnn_ppl.cli.signatures import Options
@@ -90,6 +90,8 @@ def _recorded(
         )
     record, rows = settings.pop("encoding", None), settings.pop("rows", None)
     settings = _checked(path, settings)
+    if settings.get("noise") == "heteroscedastic" and "noise_floor" not in settings:
+        settings["noise"] = "softplus"  # what it was in earlier versions
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows
     problem = Problem(**settings)
     chosen = None if problem.only_classes is None else tuple(problem.only_classes)
@@ -112,6 +114,7 @@ def settings_of(problem: Problem, data: Any) -> Options:
         "data_dir": problem.data_dir and str(problem.data_dir),
         "weights": problem.weights and str(problem.weights.absolute()),
     }
+    paths["noise_floor"] = noise_floor(problem, data)
     settings = problem._asdict() | paths | {"rows": rows_to_json(data)}
     return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
 

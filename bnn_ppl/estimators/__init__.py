@@ -19,6 +19,7 @@ import bnn_ppl as bnn
 from bnn_ppl.estimators.network import BayesianNetwork
 from bnn_ppl.estimators.rows import checked_rows, class_weights, labels_of, refuse_texts
 from bnn_ppl.methods.method import PredictiveForm
+from bnn_ppl.model.models import usual_noise_floor
 from bnn_ppl.model.rows.labels import numbered
 from bnn_ppl.runtime.checks import check_level, check_positive
 from bnn_ppl.runtime.names import known_keywords
@@ -185,8 +186,9 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         Name of a method of this package, or a function of a posterior that returns a
         :class:`bnn_ppl.Method`.
     noise
-        Standard deviation of y given x: "learnt", "heteroscedastic" (from as many more outputs of
-        the network), or a number in the units of y.
+        Standard deviation of y given x: "learnt", one for all rows; "heteroscedastic", learnt as a
+        function of x (see :func:`bnn_ppl.models.regressor`) by a network of its own; or a number in
+        the units of y.
     covariance
         Of the noise of several targets: "diagonal", or "full", with learnt correlations.
     method_options
@@ -195,7 +197,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         Widths of the hidden layers of the MLP; a number for one layer.
     net
         Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
-        columns) to (rows, targets), or to (rows, 2 targets) for heteroscedastic noise.
+        columns) to (rows, targets), or to (rows, 2 targets) for heteroscedastic noise, which then
+        has no network of its own.
     prior
         Prior of the weights, as for :func:`bnn_ppl.random_network`; by default
         :func:`bnn_ppl.priors.fan_in` with a gain of `prior_scale`.
@@ -237,6 +240,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         standardised; the scale of a constant column is 1.
     y_mean_, y_scale_ : float, or numpy.ndarray (targets,)
         The same of y.
+    noise_floor_ : float or None
+        Smallest standard deviation of heteroscedastic noise, in units of the standardised y.
     n_features_in_ : int
         Number of columns of X.
     """
@@ -314,6 +319,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         one = rows.y.ndim == 1
         self.y_mean_: Any = float(of_y.mean) if one else of_y.mean
         self.y_scale_: Any = float(of_y.scale) if one else of_y.scale
+        varies = self.noise == "heteroscedastic"
+        self.noise_floor_ = usual_noise_floor(rows.y / self.y_scale_) if varies else None
         self._sample(rows, of_x, of_y)
         return self
 
@@ -373,21 +380,34 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
 
     def _model(self) -> Callable:
         noise: Any = self._as_fitted.noise
+        options: dict[str, Any] = {}
         num_outputs = np.size(self.y_mean_)
-        net = self._network((2 if noise == "heteroscedastic" else 1) * num_outputs)
-        if noise == "learnt":
-            noise = bnn.priors.noise()
+        if noise == "heteroscedastic":
+            noise, options = self._noise_of_x(num_outputs)
+        elif noise == "learnt":
+            noise = None
         elif isinstance(noise, numbers.Real):
             check_positive("noise", noise)
             noise = noise / self.y_scale_
-        elif noise != "heteroscedastic":
+        else:
             raise ValueError(
                 f"got noise={noise!r}, expected 'learnt', 'heteroscedastic' or a number"
             )
+        in_outputs = isinstance(noise, str) and "noise_net" not in options
+        net = self._network((1 + in_outputs) * num_outputs)
         return bnn.models.regressor(
             net,
             self._prior(),
             noise,
             num_outputs=num_outputs,
             covariance=self._as_fitted.covariance,
+            **options,
         )
+
+    def _noise_of_x(self, num_outputs: int) -> tuple[str, dict[str, Any]]:
+        """Give the kind of noise that depends on x, and its options."""
+        floor = getattr(self, "noise_floor_", None)
+        if floor is None:  # fitted by an earlier version
+            return "softplus", {}
+        own = {} if self._as_fitted.net is not None else {"noise_net": self._network(num_outputs)}
+        return "heteroscedastic", own | {"noise_floor": floor}

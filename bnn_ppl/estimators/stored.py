@@ -32,6 +32,8 @@ def settings_of(estimator: Any, scale: float | None) -> JSON:
         "rows": rows_to_json(data),
         "encoding": None if data.encoding is None else to_json(data.encoding),
     }
+    if floor := getattr(estimator, "noise_floor_", None):
+        settings["noise_floor"] = floor
     return json.loads(json.dumps(settings, default=_plain))
 
 
@@ -86,6 +88,7 @@ def model_of(settings: JSON) -> tuple[Posterior, DataSet, bool, bool, tuple[Any,
     estimator.prior_scale_ = settings["prior_scale"]
     if labels is None:
         estimator.y_mean_, estimator.y_scale_ = data.y_mean, data.y_scale
+        estimator.noise_floor_ = settings.get("noise_floor")
     else:
         estimator.classes_ = np.asarray(labels)
     x, y = data.train

@@ -14,9 +14,17 @@ from numpyro.primitives import Messenger
 
 from bnn_ppl.model.network import Prior, random_network
 from bnn_ppl.model.prior import priors
+from bnn_ppl.model.rows.scales import resolution
+from bnn_ppl.runtime.checks import check_positive
 
 Model = Callable[..., None]
-Noise: TypeAlias = float | dist.Distribution | Literal["heteroscedastic"]
+Noise: TypeAlias = float | dist.Distribution | Literal["heteroscedastic", "softplus"]
+
+NOISE_AMPLITUDE = "noise_amplitude"  # site that scales how noise varies with x
+NOISE_FLOOR = 0.003
+_OF_X = "heteroscedastic", "softplus"  # noises that depend on x
+# Of the spread's own network: log standard deviations of about 1 a priori, times the amplitude.
+_NOISE_GAIN = 1.0
 
 
 def classifier(net: Any, prior: Prior) -> Model:
@@ -54,22 +62,34 @@ def regressor(
     *,
     num_outputs: int = 1,
     covariance: Literal["diagonal", "full"] = "diagonal",
+    noise_net: Any = None,
+    noise_floor: float = NOISE_FLOOR,
 ) -> Model:
     r"""Build a regression model: Gaussian noise about the network's outputs.
+
+    Heteroscedastic noise has the standard deviation
+
+    .. math:: \sigma(x) = \sigma_0 + \tau \exp(\alpha\, g(x)), \qquad
+        \tau, \alpha \sim \mathrm{HalfNormal}(1)
+
+    with a floor :math:`\sigma_0`, a level :math:`\tau` (the site ``noise``), an amplitude
+    :math:`\alpha` (``noise_amplitude``) and a function g given by a network. With an amplitude of
+    0 it is constant noise.
 
     Parameters
     ----------
     net
         As in :func:`bnn_ppl.random_network`; maps x (rows, ...) to (rows, num_outputs), the means,
-        or for heteroscedastic noise to (rows, 2 num_outputs): means, then standard deviations
-        through softplus.
+        or for noise that depends on x, without `noise_net`, to (rows, 2 num_outputs): the means,
+        then g of each output.
     prior
         As in :func:`bnn_ppl.random_network`.
     noise
         Standard deviation of y about the network, in the units of y: a number (known); a
-        distribution, its prior (learnt, as the site ``noise``, one for each output); or
-        ``"heteroscedastic"``, learnt for each x. By default learnt under
-        :func:`bnn_ppl.priors.noise`.
+        distribution, its prior (learnt, as the site ``noise``, one for each output);
+        ``"heteroscedastic"``, learnt for each x; or ``"softplus"``, the same without floor, level
+        and amplitude, :math:`\sigma(x) = \log(1 + e^{g(x)})`, which many methods overfit. By
+        default learnt under :func:`bnn_ppl.priors.noise`.
     num_outputs
         Columns of y.
     covariance
@@ -77,6 +97,14 @@ def regressor(
         :math:`\mathrm{diag}(\sigma)\, C\, \mathrm{diag}(\sigma)` with a learnt correlation matrix
         C, uniform a priori (Lewandowski, Kurowicka & Joe, 2009, with :math:`\eta = 1`); its
         Cholesky factor is the site ``correlation``.
+    noise_net
+        Network of g for heteroscedastic noise, which maps x to (rows, num_outputs); its weights,
+        sites ``noise_net.*``, have the prior ``priors.fan_in(1.0)``. Methods fit and sample it
+        better than a second half of the outputs of `net`.
+    noise_floor
+        Smallest standard deviation of heteroscedastic noise, in the units of y. No density can be
+        sharper than the resolution of y: for values rounded to multiples of h take at least
+        h / sqrt(12).
 
     Returns
     -------
@@ -93,17 +121,25 @@ def regressor(
     """
     noise = priors.noise() if noise is None else noise
     _check_noise(noise, num_outputs, covariance)
-    heteroscedastic = isinstance(noise, str)
+    _check_noise_net(noise, noise_net, noise_floor)
+    in_outputs = isinstance(noise, str) and noise_net is None
+    nets = net, noise_net
 
     def model(
-        ready: Any, prior: Prior, noise: Any, x: jax.Array, y: jax.Array | None = None
+        ready: tuple, prior: Prior, noise: Any, floor: Any, x: jax.Array, y: jax.Array | None = None
     ) -> None:
-        expected = (1 + heteroscedastic) * num_outputs
-        network = random_network("net", net if ready is None else ready, prior)
-        output = _outputs(_array(network(x)), expected)
+        mean_net, spread_net = (
+            given if own is None else own for own, given in zip(ready, nets, strict=True)
+        )
+        output = _outputs(
+            _array(random_network("net", mean_net, prior)(x)), (1 + in_outputs) * num_outputs
+        )
         mean = output[:, :num_outputs]
-        if heteroscedastic:
+        if noise == "softplus":
             std = jax.nn.softplus(output[:, num_outputs:])
+        elif isinstance(noise, str):
+            shape = output[:, num_outputs:] if in_outputs else _spread(spread_net, x, num_outputs)
+            std = _noise_at(shape, floor)
         elif isinstance(noise, dist.Distribution):
             each = noise if num_outputs == 1 else noise.expand((num_outputs,)).to_event(1)
             std = numpyro.sample("noise", each)
@@ -113,12 +149,32 @@ def regressor(
         with numpyro.plate("data", len(output)):
             numpyro.sample("y", likelihood, obs=y)
 
-    return Partial(model, _ready(net), prior, noise)
+    return Partial(model, tuple(map(_ready, nets)), prior, noise, noise_floor)
+
+
+def usual_noise_floor(y: np.ndarray) -> float:
+    """Give the `noise_floor` for these y: what rounding leaves, at least NOISE_FLOOR."""
+    return max(float(resolution(y).max()), NOISE_FLOOR)
 
 
 def _ready(net: Any) -> nnx.Module | None:
     """Give a ready network, whose weights are then numbers of the model; None for a factory."""
     return net if isinstance(net, nnx.Module) else None
+
+
+def _spread(noise_net: Any, x: jax.Array, num_outputs: int) -> jax.Array:
+    network = random_network("noise_net", noise_net, priors.fan_in(_NOISE_GAIN))
+    return _outputs(_array(network(x)), num_outputs)
+
+
+def _noise_at(shape: jax.Array, floor: Any) -> jax.Array:
+    """Give standard deviations (rows, outputs), from g at each row."""
+    half_normal = dist.HalfNormal(1.0)
+    if shape.shape[1] > 1:
+        half_normal = half_normal.expand((shape.shape[1],)).to_event(1)
+    level = numpyro.sample("noise", half_normal)
+    amplitude = numpyro.sample(NOISE_AMPLITUDE, half_normal)
+    return floor + level * jnp.exp(amplitude * shape)
 
 
 def _gaussian(mean: jax.Array, std: jax.Array, covariance: str) -> dist.Distribution:
@@ -138,11 +194,11 @@ def _check_noise(noise: Any, num_outputs: Any, covariance: Any) -> None:
         raise ValueError(f"got num_outputs={num_outputs!r}, expected a whole number, at least 1")
     if covariance not in ("diagonal", "full"):
         raise ValueError(f"got covariance={covariance!r}, expected 'diagonal' or 'full'")
-    heteroscedastic = isinstance(noise, str) and noise == "heteroscedastic"
-    if covariance == "full" and (heteroscedastic or num_outputs == 1):
-        got = "heteroscedastic noise" if heteroscedastic else "one output"
+    of_x = isinstance(noise, str) and noise in _OF_X
+    if covariance == "full" and (of_x or num_outputs == 1):
+        got = f"{noise} noise" if of_x else "one output"
         raise ValueError(f"got covariance='full' with {got}, expected 'diagonal'")
-    if heteroscedastic or isinstance(noise, dist.Distribution):
+    if of_x or isinstance(noise, dist.Distribution):
         return
     if isinstance(noise, str) or callable(noise) or np.shape(noise) not in ((), (num_outputs,)):
         raise ValueError(
@@ -150,6 +206,12 @@ def _check_noise(noise: Any, num_outputs: Any, covariance: Any) -> None:
         )
     if not np.all(np.asarray(noise) > 0):
         raise ValueError(f"got noise={noise}, expected a standard deviation above 0")
+
+
+def _check_noise_net(noise: Any, noise_net: Any, noise_floor: Any) -> None:
+    if noise_net is not None and not (isinstance(noise, str) and noise == "heteroscedastic"):
+        raise ValueError("got noise_net, expected it with noise='heteroscedastic': drop it")
+    check_positive("noise_floor", noise_floor)
 
 
 def _array(output: Any) -> jax.Array:
@@ -165,7 +227,7 @@ def _outputs(output: jax.Array, expected: int) -> jax.Array:
     if output.ndim != 2 or output.shape[1] != expected:
         raise ValueError(
             f"got network outputs of shape {output.shape}, expected (rows, {expected}): one for "
-            "each column of y, and for heteroscedastic noise as many again"
+            "each column of y, and for heteroscedastic noise without noise_net as many again"
         )
     return output
 

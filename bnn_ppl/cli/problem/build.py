@@ -20,6 +20,7 @@ from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.encoding import in_words
 from bnn_ppl.data.tables.user_files import is_file
+from bnn_ppl.model.models import usual_noise_floor
 from bnn_ppl.sampling.prior_scale import scale_or_usual
 from bnn_ppl.sampling.scale_search import is_searched
 
@@ -89,8 +90,12 @@ def with_prior_scale(
     # Points are fitted anew for each scale: their features would fill the folder.
     while_searching = features if problem.others == "fixed" else None
 
+    # A mode of noise that depends on x fits the rows too well for their evidence to tell a scale.
+    noise = "learnt" if problem.noise == "heteroscedastic" else problem.noise
+
     def posterior_at(scale: float) -> bnn.Posterior:
-        model = _model(problem._replace(prior_scale=scale), data)
+        constant = problem._replace(prior_scale=scale, noise=noise, noise_floor=None)
+        model = _model(constant, data)
         options: Any = {"precision": problem.matmul_precision, "features": while_searching}
         return bnn.condition(model, train, **options)
 
@@ -112,6 +117,11 @@ def refuse_unused(problem: Problem, data: Any) -> None:
         raise ValueError(
             f"got --noise {problem.noise} for {problem.data}, expected it of a regression: drop it"
         )
+    if problem.noise_floor is not None and problem.noise != "heteroscedastic":
+        raise ValueError(
+            f"got --noise-floor with --noise {problem.noise}, expected --noise heteroscedastic: "
+            "drop it"
+        )
     if problem.covariance == "full" and data.num_classes is not None:
         raise ValueError(
             f"got --covariance full for {problem.data}, expected it of several outputs: drop it"
@@ -131,14 +141,24 @@ def _model(problem: Problem, data: Any) -> Callable:
         return bnn.models.classifier(net, prior)
     noise = None if problem.noise == "learnt" else problem.noise
     more: dict[str, Any] = {"num_outputs": _num_outputs(data), "covariance": problem.covariance}
+    if noise == "heteroscedastic":
+        of_noise = network(problem._replace(weights=None), data, _num_outputs(data))
+        more |= {"noise_net": of_noise, "noise_floor": noise_floor(problem, data)}
     return bnn.models.regressor(net, prior, noise, **more)
 
 
 def _network(problem: Problem, data: Any) -> Any:
     if data.num_classes is not None:
         return network(problem, data, data.num_classes)
-    parameters = 2 if problem.noise == "heteroscedastic" else 1
+    parameters = 2 if problem.noise == "softplus" else 1
     return network(problem, data, _num_outputs(data) * parameters)
+
+
+def noise_floor(problem: Problem, data: Any) -> float | None:
+    """Give the smallest standard deviation of heteroscedastic noise; None for another noise."""
+    if problem.noise != "heteroscedastic" or problem.noise_floor is not None:
+        return problem.noise_floor
+    return usual_noise_floor(data.train.y)
 
 
 def _num_outputs(data: Any) -> int:

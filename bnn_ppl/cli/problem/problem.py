@@ -98,8 +98,13 @@ class Problem(NamedTuple):
         all others, before the run and under the same prior, and then holds them fixed; "fixed"
         keeps the values from --weights.
     noise
-        Noise of a regression: "learnt", "heteroscedastic", or a known standard deviation in units
-        of the standardised y.
+        Noise of a regression: "learnt", one for all rows; "heteroscedastic", learnt as a function
+        of x by a network of its own; or a known standard deviation in units of the standardised y.
+        ("softplus" is the heteroscedastic noise of earlier versions, a second output of the
+        network.)
+    noise_floor
+        Smallest standard deviation of heteroscedastic noise, in units of the standardised y: by
+        default what the rounding of y leaves, at least 0.003.
     covariance
         Noise covariance of several outputs: "diagonal", or "full" with learnt correlations.
     held_out
@@ -164,7 +169,8 @@ class Problem(NamedTuple):
     weights: Path | None = None
     new: tuple[str, ...] | None = None
     others: Literal["fixed", "point"] = "point"
-    noise: Literal["learnt", "heteroscedastic"] | float = "learnt"
+    noise: Literal["learnt", "heteroscedastic", "softplus"] | float = "learnt"
+    noise_floor: float | None = None
     covariance: Literal["diagonal", "full"] = "diagonal"
     held_out: float = 0.0
     held_out_seed: int | None = 0

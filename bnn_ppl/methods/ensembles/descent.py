@@ -20,8 +20,8 @@ from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.training.early_stopping import stopped_early
 from bnn_ppl.methods.training.held_out_noise import (
+    held_out_rows,
     held_out_score,
-    is_held_out,
     noise_sites,
     share_held_out,
     with_noise_held_out,
@@ -196,7 +196,8 @@ def descent(
         if rows is None:
             value, gradient = value_and_gradient(state.position, state.anchor, batch)
         else:
-            apart = rows.now & is_held_out(rows.seed, batch, share_out)
+            apart = held_out_rows(rows.seed, batch, share_out, noises)
+            apart = jax.tree.map(partial(jnp.logical_and, rows.now), apart)
             (_, value), gradient = of_either(state.position, state.anchor, batch, apart)
         updates, inner = optimizer.update(gradient, state.optimizer, state.position)
         if rows is not None:
@@ -208,7 +209,7 @@ def descent(
             average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
         info = step_info(-value * num_rows, num_gradients)
         if rows is not None and stops:
-            info["held_out_lp"] = held_out_score(posterior, drawn(state), batch, apart)
+            info["held_out_lp"] = held_out_score(posterior, drawn(state), batch, apart.of_shape)
         count = state.num_steps + 1
         return DescentState(position, inner, average, state.anchor, count, rows), info
 

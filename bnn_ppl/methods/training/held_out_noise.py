@@ -4,19 +4,31 @@ Fitted to the same rows, the weights explain part of the noise, the noise shrink
 explain more of it. In a linear regression of p weights on n rows, the mean squared residual is
 about 1 - p/n times the noise variance on these rows, and 1 + p/n times on held-out ones. The mean
 of both is the variance.
+
+Noise that depends on x can overfit held-out rows too: of these, half fit its level and shape, and
+the others its amplitude, which falls to 0 where a shape does not hold on other rows.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.training.rate_trials import HELD_OUT_SHARE
+from bnn_ppl.model.models import NOISE_AMPLITUDE
 from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
 Loss = Callable[[Tree, Tree, Any], jax.Array]
+
+
+class HeldOutRows(NamedTuple):
+    """Rows of a batch that are held out, each (rows,)."""
+
+    of_shape: jax.Array  # by which noise is fitted
+    of_amplitude: jax.Array  # by which the amplitude of noise that depends on x is; maybe none
+
 
 NOISE_SHARE = 0.2  # of the rows, held out to find the noise
 
@@ -38,7 +50,7 @@ def with_noise_held_out(
     position: Tree,
     anchor: Tree,
     batch: Any,
-    held_out: jax.Array,
+    held_out: HeldOutRows,
 ) -> tuple[jax.Array, jax.Array]:
     """Give a loss on training rows, whose noise is fitted to held-out rows too.
 
@@ -55,26 +67,32 @@ def with_noise_held_out(
     position, anchor, batch
         Arguments of the loss.
     held_out
-        Whether a row of the batch is held out, (rows,). Where none is, or all are, all rows stand
-        for either.
+        Rows of the batch that are held out. Where there are none, or no others, all rows stand for
+        either.
 
     Returns
     -------
     tuple[jax.Array, jax.Array]
         What to take the gradient of, and the loss of the rows that are not held out.
     """
-    mask = batch[2] if len(batch) == 3 else jnp.ones(held_out.shape, bool)
+    of_shape, of_amplitude = held_out
+    mask = batch[2] if len(batch) == 3 else jnp.ones(of_shape.shape, bool)
     fixed = jax.lax.stop_gradient(position)
 
-    def on(rows: jax.Array, seen: Tree, weight: float) -> jax.Array:
-        noise = {site: weight * position[site] + (1 - weight) * fixed[site] for site in sites}
+    def on(rows: jax.Array, seen: Tree, weights: dict[str, float]) -> jax.Array:
+        noise = {site: w * position[site] + (1 - w) * fixed[site] for site, w in weights.items()}
         rows = jnp.where(jnp.any(rows & mask), rows & mask, mask)
         return loss(seen | noise, anchor, (*batch[:2], rows))
 
-    of_weights = on(~held_out, position, 1 - weight)
-    if not sites:
-        return of_weights, of_weights
-    return of_weights + on(held_out, fixed, weight), of_weights
+    amplitude = sites & {NOISE_AMPLITUDE}
+    others = dict.fromkeys(sites - amplitude, weight)
+    rest = {site: 1 - w for site, w in others.items()} | dict.fromkeys(amplitude, 0.0)
+    total = of_weights = on(~(of_shape | of_amplitude), position, rest)
+    if others:
+        total += on(of_shape, fixed, others)
+    if amplitude:
+        total += on(of_amplitude, fixed, dict.fromkeys(amplitude, 1.0))
+    return total, of_weights
 
 
 def held_out_score(
@@ -88,6 +106,15 @@ def held_out_score(
     mask = batch[2] & held_out if len(batch) == 3 else held_out
     rows = posterior.log_likelihood(position, batch)
     return jnp.sum(jnp.where(mask, rows, 0.0)) / jnp.sum(mask)
+
+
+def held_out_rows(seed: jax.Array, batch: Any, share: float, sites: set[str]) -> HeldOutRows:
+    """Choose the rows that a chain holds out, for the noise of these sites."""
+    all_out = is_held_out(seed, batch, share)
+    if NOISE_AMPLITUDE not in sites:
+        return HeldOutRows(all_out, jnp.zeros_like(all_out))
+    of_shape = is_held_out(seed, batch, share / 2)
+    return HeldOutRows(of_shape, all_out & ~of_shape)
 
 
 def is_held_out(seed: jax.Array, batch: Any, share: float = NOISE_SHARE) -> jax.Array:
