@@ -6,7 +6,6 @@ Requires scikit-learn (``pip install scikit-learn``), and is not imported by ``b
     mean, std = BayesianRegressor().fit(X, y).predict(X_new, return_std=True)
 """
 
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +15,12 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 import bnn_ppl as bnn
-from bnn_ppl.estimators.network import BayesianNetwork
+from bnn_ppl.estimators.network import BayesianNetwork, noise_of
 from bnn_ppl.estimators.rows import checked_rows, class_weights, labels_of, refuse_texts
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.models import usual_noise_floor
 from bnn_ppl.model.rows.labels import numbered
-from bnn_ppl.runtime.checks import check_level, check_positive
+from bnn_ppl.runtime.checks import check_level
 from bnn_ppl.runtime.names import known_keywords
 
 __all__ = ["BayesianClassifier", "BayesianRegressor"]
@@ -379,20 +378,16 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         return self._quantiles(X, quantiles) * self.y_scale_ + self.y_mean_
 
     def _model(self) -> Callable:
-        noise: Any = self._as_fitted.noise
-        options: dict[str, Any] = {}
+        return self._model_of(self._as_fitted.noise)
+
+    def _model_to_search(self) -> Callable:
+        """Leave out how the noise depends on x, whose mode fits the rows too well."""
+        noise, net = self._as_fitted.noise, self._as_fitted.net
+        return self._model_of("learnt" if noise == "heteroscedastic" and net is None else noise)
+
+    def _model_of(self, noise: Any) -> Callable:
         num_outputs = np.size(self.y_mean_)
-        if noise == "heteroscedastic":
-            noise, options = self._noise_of_x(num_outputs)
-        elif noise == "learnt":
-            noise = None
-        elif isinstance(noise, numbers.Real):
-            check_positive("noise", noise)
-            noise = noise / self.y_scale_
-        else:
-            raise ValueError(
-                f"got noise={noise!r}, expected 'learnt', 'heteroscedastic' or a number"
-            )
+        noise, options = noise_of(self, noise, num_outputs)
         in_outputs = isinstance(noise, str) and "noise_net" not in options
         net = self._network((1 + in_outputs) * num_outputs)
         return bnn.models.regressor(
@@ -403,11 +398,3 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
             covariance=self._as_fitted.covariance,
             **options,
         )
-
-    def _noise_of_x(self, num_outputs: int) -> tuple[str, dict[str, Any]]:
-        """Give the kind of noise that depends on x, and its options."""
-        floor = getattr(self, "noise_floor_", None)
-        if floor is None:  # fitted by an earlier version
-            return "softplus", {}
-        own = {} if self._as_fitted.net is not None else {"noise_net": self._network(num_outputs)}
-        return "heteroscedastic", own | {"noise_floor": floor}

@@ -1,6 +1,7 @@
 """What the two estimators share: scaling, sampling, predicting."""
 
 import math
+import numbers
 import os
 import time
 import warnings
@@ -26,6 +27,7 @@ from bnn_ppl.estimators.rows import Rows, parts_to_predict
 from bnn_ppl.estimators.stored import settings_of
 from bnn_ppl.methods.method import METHODS, Counts, Description, PredictiveForm
 from bnn_ppl.model.recipe import like
+from bnn_ppl.runtime.checks import check_positive
 from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.machines.devices import bytes_of, one_device_a_core
 from bnn_ppl.runtime.names import hint, known_keywords
@@ -159,10 +161,9 @@ class BayesianNetwork(BaseEstimator):
         return MeanScale(self.x_mean_, self.x_scale_)
 
     def _conditioned(self) -> bnn.Posterior:
-        return self._condition(temperature=self._as_fitted.temperature)
+        return self._condition(self._model(), temperature=self._as_fitted.temperature)
 
-    def _condition(self, **tempering: Any) -> bnn.Posterior:
-        model = self._model()
+    def _condition(self, model: Callable, **tempering: Any) -> bnn.Posterior:
         model = bnn.models.weighted(model) if self._weighted else model
         posterior = bnn.condition(model, self._train, **tempering)
         usual = self._as_fitted.net is None and self._as_fitted.prior is None
@@ -170,6 +171,10 @@ class BayesianNetwork(BaseEstimator):
 
     def _model(self) -> Callable:
         raise NotImplementedError
+
+    def _model_to_search(self) -> Callable:
+        """Give the model by whose evidence the scale of the prior is found."""
+        return self._model()
 
     def _network(self, num_outputs: int) -> Any:
         if self._as_fitted.net is not None:
@@ -208,7 +213,7 @@ class BayesianNetwork(BaseEstimator):
 
         def posterior_at(scale: float) -> bnn.Posterior:
             self.prior_scale_ = scale
-            return self._condition()
+            return self._condition(self._model_to_search())
 
         limits: dict[str, Any] = {"max_minutes": self.max_minutes, "progress": self.progress}
         if folder is not None:
@@ -289,3 +294,20 @@ def _given(estimator: BayesianNetwork, usual: Counts) -> dict[str, Any]:
     counts = {name: getattr(usual, name) for name in ("num_warmup", "num_draws", "thin")}
     own = {name: getattr(estimator, name) for name in counts}
     return counts | {name: count for name, count in own.items() if count is not None}
+
+
+def noise_of(estimator: Any, noise: Any, num_outputs: int) -> tuple[Any, dict[str, Any]]:
+    """Give the noise of a regressor as :func:`bnn_ppl.models.regressor` takes it, and options."""
+    if noise == "learnt":
+        return None, {}
+    if isinstance(noise, numbers.Real):
+        check_positive("noise", noise)
+        return noise / estimator.y_scale_, {}
+    if noise != "heteroscedastic":
+        raise ValueError(f"got noise={noise!r}, expected 'learnt', 'heteroscedastic' or a number")
+    floor = getattr(estimator, "noise_floor_", None)
+    if floor is None:  # fitted by an earlier version
+        return "softplus", {}
+    own = estimator._as_fitted.net is None
+    options = {"noise_net": estimator._network(num_outputs)} if own else {}
+    return noise, options | {"noise_floor": floor}
