@@ -1,5 +1,7 @@
 """The noise of a fit, learnt from rows that its weights do not see."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,13 @@ from interrupts import press_ctrl_c
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.ensembles.descent import starting_descent
-from bnn_ppl.methods.training.held_out_noise import HeldOutRows, is_held_out, with_noise_held_out
+from bnn_ppl.methods.training.held_out_noise import (
+    HeldOutRows,
+    held_out_rows,
+    is_held_out,
+    noise_sites,
+    with_noise_held_out,
+)
 
 NOISE = 0.3
 
@@ -116,6 +124,41 @@ def test_each_gradient_is_that_of_its_own_rows():
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), both, gradient(real | True)
     )
+
+
+def test_the_amplitude_of_noise_learns_from_rows_that_its_shape_does_not_see():
+    def linear(width):
+        return partial(bnn.nets.MLP, 1, (), width)
+
+    model = bnn.models.regressor(
+        linear(1), bnn.priors.normal(1.0), "heteroscedastic", noise_net=linear(1)
+    )
+    rng = np.random.default_rng(0)
+    posterior = bnn.condition(model, (rng.normal(size=(30, 1)), rng.normal(size=30)))
+    position = posterior.init(jax.random.key(0))
+    sites = noise_sites(posterior)
+    assert sites == {site for site in position if not site.startswith("net.")}
+    rows = held_out_rows(jax.random.bits(jax.random.key(1)), posterior.data, 0.5, sites)
+    assert rows.of_shape.any() and rows.of_amplitude.any()
+    assert not (rows.of_shape & rows.of_amplitude).any()
+
+    def loss(position, anchor, batch):
+        return -posterior.logdensity(position, batch)
+
+    def gradient(mask):
+        return jax.grad(loss)(position, None, (*posterior.data, mask))
+
+    of_either = jax.grad(with_noise_held_out, argnums=3, has_aux=True)
+    found, _ = of_either(loss, sites, 0.5, position, None, posterior.data, rows)
+    trained = gradient(~rows.of_shape & ~rows.of_amplitude)
+    of_shape, of_amplitude = gradient(rows.of_shape), gradient(rows.of_amplitude)
+    for site in position:
+        expected = 0.5 * trained[site] + 0.5 * of_shape[site]
+        if site == "noise_amplitude":
+            expected = of_amplitude[site]
+        elif site.startswith("net."):
+            expected = trained[site]
+        np.testing.assert_allclose(found[site], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_row_is_held_out_in_every_batch_or_in_none():
