@@ -111,7 +111,7 @@ def model(data, args: argparse.Namespace) -> bnn.models.Model:
         activation=ACTIVATIONS[args.activation],
         features_first=True,
     )
-    return bnn.models.regressor(net, PRIORS[args.prior](args.scale), "heteroscedastic")
+    return bnn.models.regressor(net, PRIORS[args.prior](args.scale), "softplus")
 
 
 def ensemble(posterior, key: jax.Array, args: argparse.Namespace) -> arviz.InferenceData:

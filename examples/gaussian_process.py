@@ -61,9 +61,10 @@ def main(config: Config) -> dict[str, float]:
 
 def sampled(config: Config, data: bnn.data.DataSet, varies: bool) -> xr.Dataset:
     """Predict the grid by a network, its noise learnt."""
-    net = partial(bnn.nets.MLP, 1, config.hidden, 2 if varies else 1)
+    net = partial(bnn.nets.MLP, 1, config.hidden, 1)
     prior = bnn.priors.fan_in(config.gain, config.gain)
-    model = bnn.models.regressor(net, prior, "heteroscedastic" if varies else None)
+    noise = {"noise": "heteroscedastic", "noise_net": net} if varies else {}
+    model = bnn.models.regressor(net, prior, **noise)
     posterior = bnn.condition(model, data.train)
     draws = bnn.run(
         jax.random.key(0),

@@ -114,8 +114,8 @@ def settings_of(problem: Problem, data: Any) -> Options:
         "data_dir": problem.data_dir and str(problem.data_dir),
         "weights": problem.weights and str(problem.weights.absolute()),
     }
-    paths["noise_floor"] = noise_floor(problem, data)
-    settings = problem._asdict() | paths | {"rows": rows_to_json(data)}
+    of_rows = {"noise_floor": noise_floor(problem, data), "rows": rows_to_json(data)}
+    settings = problem._asdict() | paths | of_rows
     return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
 
 

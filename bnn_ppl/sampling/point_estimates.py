@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from bnn_ppl.methods.ensembles.descent import descent
+from bnn_ppl.methods.ensembles.descent import descent_to_mode
 from bnn_ppl.methods.method import Method, before_points
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -129,7 +129,7 @@ def maker_of(posterior: Posterior, method: Method) -> Callable[[Posterior], Meth
 def point_setup(key: jax.Array, posterior: Posterior) -> tuple[Method, RunSetup]:
     """Prepare the one chain that fits the points: its method, and the run before its first step."""
     joint = _jointly(posterior)
-    method = descent(joint, noise_rows="training")
+    method = descent_to_mode(joint)
     minibatches = Minibatches(method.counts.batch_size, False, 1.0)
     num_warmup = min(method.counts.num_warmup, MOST_STEPS)
     own_key = jax.random.fold_in(key, _OWN_KEY)

@@ -31,6 +31,7 @@ from bnn_ppl.methods.training.rate_trials import is_costly, usual_lengths
 from bnn_ppl.methods.training.self_paced import self_paced
 from bnn_ppl.methods.training.training_lengths import has_convolutions
 from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.models import NOISE_AMPLITUDE
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms
 
@@ -276,6 +277,15 @@ def starting_descent(posterior: Posterior, *, spread: bool = False) -> Method:
     """
     spread = spread and not has_convolutions(posterior)
     return descent(posterior, anchored=spread, noise_rows="held_out")
+
+
+def descent_to_mode(posterior: Posterior) -> Method:
+    """Descent to the mode, where methods predict better from there.
+
+    The mode of noise that depends on x fits the training rows too well for any of them.
+    """
+    varies = NOISE_AMPLITUDE in noise_sites(posterior)
+    return descent(posterior, noise_rows="both" if varies else "training")
 
 
 def _terms(posterior: Posterior, position: Tree, anchor: Tree, batch: Any) -> Terms:

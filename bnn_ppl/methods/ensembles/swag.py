@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.ensembles.descent import descent
+from bnn_ppl.methods.ensembles.descent import descent, descent_to_mode
 from bnn_ppl.methods.method import FITTED, Method, describe, of_inner, rows_of_share
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
@@ -299,9 +299,7 @@ def _along_sgld(
         num_warmup=first + _NUM_COLLECTED * every, batch_size=inner.counts.batch_size
     )
     begin = partial(_begin, method, shortens=collect_from is None)
-    return method._replace(
-        start=descent(posterior, noise_rows="training"), counts=counts, begin=begin
-    )
+    return method._replace(start=descent_to_mode(posterior), counts=counts, begin=begin)
 
 
 def _begin(method: Method, state: SwagState, num_warmup: jax.Array, *, shortens: bool) -> SwagState:

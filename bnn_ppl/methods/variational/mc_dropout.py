@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.ensembles.descent import descent, optimizer_of
+from bnn_ppl.methods.ensembles.descent import descent_to_mode, optimizer_of
 from bnn_ppl.methods.layers.layers import Layer, tapped
 from bnn_ppl.methods.layers.per_example_gradients import row_layers
 from bnn_ppl.methods.method import FITTED, Method, describe, step_info
@@ -137,7 +137,7 @@ def mc_dropout(
         return method
     lengths = usual_lengths(posterior, posterior.num_rows)
     return self_paced(method, step, objective, lengths=lengths)._replace(
-        start=descent(posterior, noise_rows="training")
+        start=descent_to_mode(posterior)
     )
 
 
