@@ -1,8 +1,8 @@
 """Sample a small LeNet on 500 digits by full-batch HMC, and score other methods against it.
 
 The posterior is that of ``bnn-ppl run hmc --data digits --subset 500 --net lenet_small
---prior-scale 3`` (docs/explanation/comparison.md). HMC's predictions for the 360 test digits ship with the
-package: ``bnn.data.hmc_reference("digits-lenet")``.
+--prior-scale 3`` (docs/explanation/comparison.md). HMC's predictions for the 360 test digits ship
+with the package: ``bnn.data.hmc_reference("digits-lenet")``.
 
     python benchmarks/digits_lenet.py --hmc --num-draws 2000     run HMC, store its predictions
     python benchmarks/digits_lenet.py --score                    methods at their defaults

@@ -16,7 +16,8 @@ plan        memory and time as planned and as measured (predicted.py).
 repeat      a run of SGHMC on a convolutional network and its repetition: do the draws agree bit for
             bit, as they do on a CPU, and do they with XLA's deterministic operations?
 cifar10     four networks by descent and SGHMC from them, all 50,000 images, compared with the
-            published predictions of HMC (docs/explanation/comparison.md); where these and the images are.
+            published predictions of HMC (docs/explanation/comparison.md); where these and the
+            images are.
 """
 
 import argparse
