@@ -1,8 +1,8 @@
 """Measure how close cheap methods come to HMC on 160 images of MNIST, 784-256-256-10.
 
 The setting is that of Izmailov et al. (bnn_hmc, README), with prior N(0, 1). The images ship with
-the package, and so do HMC's predictions for the 2,000 test images
-(docs/explanation/comparison.md says how it was run). One command fits every approximation and prints the table:
+the package, and so do HMC's predictions for the 2,000 test images (docs/explanation/comparison.md
+says how it was run). One command fits every approximation and prints the table:
 
     python benchmarks/mnist160.py
 
