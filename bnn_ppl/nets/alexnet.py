@@ -1,12 +1,12 @@
 """AlexNet for small images."""
 
 from collections.abc import Sequence
-from functools import partial
+from itertools import pairwise
 
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.parts.layers import max_pool
+from bnn_ppl.nets.parts.layers import ImageShape, check_sides, max_pool, square_conv
 
 _POOLED = (0, 1, 4)  # convolutions followed by pooling
 
@@ -38,29 +38,23 @@ class AlexNet(nnx.Module):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
         *,
         widths: Sequence[int] = (64, 192, 384, 256, 256),
         rngs: nnx.Rngs,
     ):
         height, width, channels = image_shape
-        if min(height, width) < 29:
-            raise ValueError(f"got images of {height}x{width}, expected at least 29 pixels a side")
+        check_sides(image_shape, 29)
         if len(widths) != 5:
             raise ValueError(f"got {len(widths)} widths, expected one for each of 5 convolutions")
-        conv = partial(nnx.Conv, kernel_init=nnx.initializers.he_normal(), rngs=rngs)
-        a, b, c, d, e = widths
-        self.convolutions = nnx.List(
-            [
-                conv(channels, a, (11, 11), strides=4, padding=5),
-                conv(a, b, (5, 5)),
-                conv(b, c, (3, 3)),
-                conv(c, d, (3, 3)),
-                conv(d, e, (3, 3)),
-            ]
+        first = square_conv(channels, widths[0], 11, 4, padding=5, rngs=rngs)
+        others = (
+            square_conv(before, after, size, 1, rngs=rngs)
+            for (before, after), size in zip(pairwise(widths), (5, 3, 3, 3), strict=True)
         )
-        self.output = nnx.Linear(e * _left(height) * _left(width), num_classes, rngs=rngs)
+        self.convolutions = nnx.List([first, *others])
+        self.output = nnx.Linear(widths[-1] * _left(height) * _left(width), num_classes, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map images (rows, height, width, channels) to logits (rows, num_classes)."""

@@ -1,22 +1,18 @@
 """Deep residual networks of bottleneck blocks, for large images."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.parts.layers import Norm, NormalisedConv, he_normal
-
-Activation = Callable[[jax.Array], jax.Array]
-
-_halve = partial(nnx.max_pool, window_shape=(3, 3), strides=(2, 2), padding="SAME")
+from bnn_ppl.nets.parts.layers import Activation, ImageShape, Norm, NormalisedConv, he_normal
+from bnn_ppl.nets.resnet import ResidualNetwork
 
 _WIDENING = 4  # of a bottleneck's output over its 3x3 convolution
 
 
-class BottleneckResNet(nnx.Module):
+class BottleneckResNet(ResidualNetwork):
     """Residual network of bottleneck blocks, for images of about 224 pixels a side.
 
     He et al. (2016), "Deep Residual Learning for Image Recognition", table 1, with filter response
@@ -31,27 +27,18 @@ class BottleneckResNet(nnx.Module):
 
     Parameters
     ----------
-    image_shape
-        (height, width, channels) of one image.
-    num_classes
-        Number of outputs.
+    image_shape, num_classes, activation, norm, rngs
+        As of :class:`ResNet`.
     num_blocks
         Blocks of each stage: (3, 4, 6, 3) is ResNet-50, (3, 4, 23, 3) ResNet-101, (3, 8, 36, 3)
         ResNet-152.
     width
         Channels of the first convolution, and of the 3x3 ones in the first stage.
-    activation
-        ReLU by default.
-    norm
-        Normalisation: "filter_response", or "batch", of the batch in training and of the training
-        rows in predictions.
-    rngs
-        Source of the initial weights.
     """
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
         *,
         num_blocks: Sequence[int] = (3, 4, 6, 3),
@@ -63,64 +50,29 @@ class BottleneckResNet(nnx.Module):
         options: dict[str, Any] = {"use_bias": False, "norm": norm, "rngs": rngs}
         self.stem = NormalisedConv(image_shape[-1], width, 7, 2, **options)
         self.activation = activation
+        options["activation"] = activation
         blocks, channels = [], width
         for stage, number in enumerate(num_blocks):
             for index in range(number):
                 strides = 2 if stage and not index else 1
                 narrow = width * 2**stage
-                blocks.append(
-                    _Bottleneck(
-                        channels,
-                        narrow,
-                        strides,
-                        is_first=not index,
-                        activation=activation,
-                        **options,
-                    )
-                )
+                blocks.append(_Bottleneck(channels, narrow, strides, not index, **options))
                 channels = _WIDENING * narrow
         self.blocks = nnx.List(blocks)
         self.output = nnx.Linear(channels, num_classes, kernel_init=he_normal, rngs=rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map images (rows, height, width, channels) to logits (rows, num_classes)."""
-        x = _halve(self.activation(self.stem(x)))
-        for block in self.blocks:
-            x = block(x)
-        return self.output(x.mean((1, 2)))
+    def before_blocks(self, x: jax.Array) -> jax.Array:
+        """Convolve, and halve by overlapping maxima."""
+        x = super().before_blocks(x)
+        return nnx.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="SAME")
 
 
 class ResNet50(BottleneckResNet):
-    """The :class:`BottleneckResNet` of 50 layers with weights: 3, 4, 6 and 3 blocks.
+    """The :class:`BottleneckResNet` of 50 layers with weights: 3, 4, 6 and 3 blocks, its default.
 
     25,583,592 parameters for 224x224x3, 1000 classes, as for images of any size; 25,557,032 with
     batch normalisation.
-
-    Parameters
-    ----------
-    image_shape
-        (height, width, channels) of one image.
-    num_classes
-        Number of outputs.
-    activation
-        ReLU by default.
-    norm
-        Normalisation: "filter_response", or "batch", of the batch in training and of the training
-        rows in predictions.
-    rngs
-        Source of the initial weights.
     """
-
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-        *,
-        activation: Activation = nnx.relu,
-        norm: Norm = "filter_response",
-        rngs: nnx.Rngs,
-    ):
-        super().__init__(image_shape, num_classes, activation=activation, norm=norm, rngs=rngs)
 
 
 class _Bottleneck(nnx.Module):
@@ -129,8 +81,8 @@ class _Bottleneck(nnx.Module):
         in_channels: int,
         width: int,
         strides: int,
-        *,
         is_first: bool,
+        *,
         activation: Activation,
         **options: Any,
     ):

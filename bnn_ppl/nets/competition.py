@@ -5,14 +5,10 @@ as its competitors coded them (Shen et al., 2024, "Variational Learning is Effec
 Networks", section 4.2.4). Its other two are the ResNet20 and an MLP of 50 units.
 """
 
-from collections.abc import Callable
-from functools import partial
-
-import jax
 from flax import nnx
 
-from bnn_ppl.nets.lenet import Convolutions
-from bnn_ppl.nets.parts.layers import mean_pool
+from bnn_ppl.nets.lenet import ConvLayer, Convolutions
+from bnn_ppl.nets.parts.layers import Activation, ImageShape, mean_pool
 
 
 class CompetitionAlexNet(Convolutions):
@@ -20,36 +16,22 @@ class CompetitionAlexNet(Convolutions):
 
     64 and 128 channels of 3x3, each max-pooled by 2, then 256, 128 and 64 of 2x2, all padded to the
     same size; two dense layers of 256 units: 1,488,202 parameters for 32x32x3, 10 classes. The
-    competition's prior is normal with variance 0.05.
-
-    Parameters
-    ----------
-    image_shape
-        (height, width, channels) of one image; at least 4 pixels a side.
-    num_classes
-        Number of outputs.
-    activation
-        Swish by default.
-    rngs
-        Source of the initial weights.
-
-    Raises
-    ------
-    ValueError
-        If the images are too small for the poolings.
+    competition's prior is normal with variance 0.05. Arguments as of :class:`LeNet`, at least 4
+    pixels a side; the activation is swish by default.
     """
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
         *,
-        activation: Callable[[jax.Array], jax.Array] = nnx.swish,
+        activation: Activation = nnx.swish,
         rngs: nnx.Rngs,
     ):
-        layers = (64, 3, True), (128, 3, True), (256, 2, False), (128, 2, False), (64, 2, False)
-        build = partial(super().__init__, image_shape, num_classes, layers, (256, 256))
-        build(activation=activation, rngs=rngs)
+        layers = [ConvLayer(64, 3), ConvLayer(128, 3)]
+        layers += [ConvLayer(width, 2, is_pooled=False) for width in (256, 128, 64)]
+        hidden = (256, 256)
+        super().__init__(image_shape, num_classes, layers, hidden, activation=activation, rngs=rngs)
 
 
 class CompetitionLeNet(Convolutions):
@@ -57,27 +39,12 @@ class CompetitionLeNet(Convolutions):
 
     6 channels of 5x5, padded to the same size, and 16 unpadded, each averaged over 2x2 pixels; then
     120 and 84 units: 61,751 parameters for 28x28x3, 7 classes. The competition's prior is normal
-    with variance 0.01.
-
-    Parameters
-    ----------
-    image_shape
-        (height, width, channels) of one image; at least 12 pixels a side.
-    num_classes
-        Number of outputs.
-    rngs
-        Source of the initial weights.
-
-    Raises
-    ------
-    ValueError
-        If the images are too small for the poolings.
+    with variance 0.01. Arguments as of :class:`LeNet`, at least 12 pixels a side.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, rngs: nnx.Rngs):
-        layers = (6, 5, True), (16, 5, True)
-        build = partial(super().__init__, image_shape, num_classes, layers, (120, 84))
-        build(pool=mean_pool, unpadded=(1,), rngs=rngs)
+    def __init__(self, image_shape: ImageShape, num_classes: int, *, rngs: nnx.Rngs):
+        layers = ConvLayer(6, 5), ConvLayer(16, 5, padding="VALID")
+        super().__init__(image_shape, num_classes, layers, (120, 84), pool=mean_pool, rngs=rngs)
 
 
 class CompetitionCNN(Convolutions):
@@ -85,24 +52,10 @@ class CompetitionCNN(Convolutions):
 
     32, 32, 32, 32, 16 and 16 channels, max-pooled by 2 after the second, fourth, fifth and sixth;
     then 128 units: 68,738 parameters for 64x64x3, 2 classes. The competition's prior is normal with
-    variance 0.05.
-
-    Parameters
-    ----------
-    image_shape
-        (height, width, channels) of one image; at least 16 pixels a side.
-    num_classes
-        Number of outputs.
-    rngs
-        Source of the initial weights.
-
-    Raises
-    ------
-    ValueError
-        If the images are too small for the poolings.
+    variance 0.05. Arguments as of :class:`LeNet`, at least 16 pixels a side.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, rngs: nnx.Rngs):
-        layers = (32, 3, False), (32, 3, True), (32, 3, False), (32, 3, True)
-        narrow = (16, 3, True), (16, 3, True)
-        super().__init__(image_shape, num_classes, layers + narrow, (128,), rngs=rngs)
+    def __init__(self, image_shape: ImageShape, num_classes: int, *, rngs: nnx.Rngs):
+        wide = [ConvLayer(32, 3, is_pooled=False), ConvLayer(32, 3)]
+        layers = [*wide, *wide, ConvLayer(16, 3), ConvLayer(16, 3)]
+        super().__init__(image_shape, num_classes, layers, (128,), rngs=rngs)

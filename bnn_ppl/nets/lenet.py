@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
 
 from bnn_ppl.nets.mlp import MLP
-from bnn_ppl.nets.parts.layers import max_pool
-
-_pool = partial(nnx.max_pool, window_shape=(3, 3), strides=(2, 2), padding="VALID")
+from bnn_ppl.nets.parts.layers import Activation, ImageShape, check_sides, max_pool
 
 
 class LeNet(nnx.Module):
@@ -27,12 +26,16 @@ class LeNet(nnx.Module):
         Number of outputs.
     rngs
         Source of the initial weights.
+
+    Raises
+    ------
+    ValueError
+        If the images are too small.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, rngs: nnx.Rngs):
+    def __init__(self, image_shape: ImageShape, num_classes: int, *, rngs: nnx.Rngs):
         height, width, channels = image_shape
-        if min(height, width) < 15:
-            raise ValueError(f"got images of {height}x{width}, expected at least 15 pixels a side")
+        check_sides(image_shape, 15)
         conv = partial(nnx.Conv, kernel_size=(5, 5), padding="SAME", rngs=rngs)
         self.convolutions = nnx.List([conv(channels, 6), conv(6, 16), conv(16, 120)])
         self.hidden = nnx.Linear(120 * _pooled(height) * _pooled(width), 84, rngs=rngs)
@@ -41,9 +44,19 @@ class LeNet(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map images (rows, height, width, channels) to logits (rows, num_classes)."""
         for convolution in self.convolutions:
-            x = _pool(nnx.relu(convolution(x)))
+            x = nnx.relu(convolution(x))
+            x = nnx.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="VALID")
         x = nnx.relu(self.hidden(x.reshape(x.shape[0], -1)))
         return self.output(x)
+
+
+class ConvLayer(NamedTuple):
+    """A convolution of :class:`Convolutions`."""
+
+    width: int  # channels
+    size: int  # pixels a side
+    is_pooled: bool = True
+    padding: str = "SAME"  # "VALID" shrinks the image
 
 
 class Convolutions(nnx.Module):
@@ -51,25 +64,24 @@ class Convolutions(nnx.Module):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
-        layers: tuple[tuple[int, int, bool], ...],  # width, pixels a side, whether pooled
-        hidden: tuple[int, ...],
+        layers: Sequence[ConvLayer],
+        hidden: Sequence[int],
         *,
-        activation: Callable[[jax.Array], jax.Array] = nnx.relu,
+        activation: Activation = nnx.relu,
         pool: Callable = max_pool,
-        unpadded: tuple[int, ...] = (),  # indices of convolutions that shrink the image
         rngs: nnx.Rngs,
     ):
         height, width, channels = image_shape
-        widths = [channels, *(layer[0] for layer in layers)]
+        widths = [channels, *(layer.width for layer in layers)]
         self.convolutions = nnx.List(
-            nnx.Conv(m, n, (size, size), padding=_padding(at, unpadded), rngs=rngs)
-            for at, ((m, n), (_, size, _)) in enumerate(zip(pairwise(widths), layers, strict=True))
+            nnx.Conv(m, n, (layer.size, layer.size), padding=layer.padding, rngs=rngs)
+            for (m, n), layer in zip(pairwise(widths), layers, strict=True)
         )
-        for at, (_, size, pooled) in enumerate(layers):
-            lost = size - 1 if at in unpadded else 0
-            height, width = ((side - lost) // (1 + pooled) for side in (height, width))
+        for layer in layers:
+            lost = layer.size - 1 if layer.padding == "VALID" else 0
+            height, width = ((side - lost) // (1 + layer.is_pooled) for side in (height, width))
         if min(height, width) < 1:
             raise ValueError(
                 f"got images of {image_shape[0]}x{image_shape[1]}, too small for the poolings: "
@@ -77,7 +89,7 @@ class Convolutions(nnx.Module):
             )
         flat = widths[-1] * height * width
         self.dense = MLP(flat, hidden, num_classes, activation=activation, rngs=rngs)
-        self.pooled = tuple(pooled for *_, pooled in layers)
+        self.pooled = tuple(layer.is_pooled for layer in layers)
         self.activation, self.pool = activation, pool
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -86,10 +98,6 @@ class Convolutions(nnx.Module):
             x = self.activation(convolution(x))
             x = self.pool(x, (2, 2)) if pooled else x
         return self.dense(x)
-
-
-def _padding(at: int, unpadded: tuple[int, ...]) -> str:
-    return "VALID" if at in unpadded else "SAME"
 
 
 class LeNet5(Convolutions):
@@ -101,38 +109,26 @@ class LeNet5(Convolutions):
 
     Parameters
     ----------
-    image_shape
-        (height, width, channels) of one image; at least 16 pixels a side.
-    num_classes
-        Number of outputs.
+    image_shape, num_classes, **options
+        As of :class:`LeNet`: rngs. At least 16 pixels a side.
     widths
         Channels of both convolutions.
     hidden
         Units of the dense layers before the last.
-    rngs
-        Source of the initial weights.
-
-    Raises
-    ------
-    ValueError
-        If the images are too small for the poolings.
     """
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
         *,
         widths: tuple[int, int] = (6, 16),
         hidden: Sequence[int] = (120, 84),
-        rngs: nnx.Rngs,
+        **options: Any,
     ):
-        height, width, _ = image_shape
-        if min(height, width) < 16:
-            raise ValueError(f"got images of {height}x{width}, expected at least 16 pixels a side")
-        layers = tuple((width, 5, True) for width in widths)
-        build = partial(super().__init__, image_shape, num_classes, layers, tuple(hidden))
-        build(unpadded=(0, 1), rngs=rngs)
+        check_sides(image_shape, 16)
+        layers = [ConvLayer(width, 5, padding="VALID") for width in widths]
+        super().__init__(image_shape, num_classes, layers, hidden, **options)
 
 
 class LeNetCaffe(LeNet5):
@@ -140,19 +136,10 @@ class LeNetCaffe(LeNet5):
 
     The wider version distributed with Caffe (Jia et al., 2014), as in Wilson & Izmailov (2020),
     "Bayesian Deep Learning and a Probabilistic Perspective of Generalization": 431,080 parameters
-    for 28x28x1, 10 classes.
-
-    Parameters
-    ----------
-    image_shape
-        (height, width, channels) of one image; at least 16 pixels a side.
-    num_classes
-        Number of outputs.
-    rngs
-        Source of the initial weights.
+    for 28x28x1, 10 classes. Arguments as of :class:`LeNet`, at least 16 pixels a side.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, rngs: nnx.Rngs):
+    def __init__(self, image_shape: ImageShape, num_classes: int, *, rngs: nnx.Rngs):
         super().__init__(image_shape, num_classes, widths=(20, 50), hidden=(500,), rngs=rngs)
 
 
@@ -162,27 +149,12 @@ class LeNetSmall(nnx.Module):
     For images as small as 8x8, and a posterior that full-batch HMC samples on a laptop: as in the
     network of LeCun et al. (1989), "Backpropagation Applied to Handwritten Zip Code Recognition",
     strides in place of pooling and tanh leave the log-density smooth. 1,898 parameters for 8x8x1,
-    10 classes.
-
-    Parameters
-    ----------
-    image_shape
-        (height, width, channels) of one image; at least 4 pixels a side.
-    num_classes
-        Number of outputs.
-    rngs
-        Source of the initial weights.
-
-    Raises
-    ------
-    ValueError
-        If the images are too small.
+    10 classes. Arguments as of :class:`LeNet`, at least 4 pixels a side.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, *, rngs: nnx.Rngs):
+    def __init__(self, image_shape: ImageShape, num_classes: int, *, rngs: nnx.Rngs):
         height, width, channels = image_shape
-        if min(height, width) < 4:
-            raise ValueError(f"got images of {height}x{width}, expected at least 4 pixels a side")
+        check_sides(image_shape, 4)
         conv = partial(nnx.Conv, kernel_size=(3, 3), strides=2, padding="SAME", rngs=rngs)
         self.convolutions = nnx.List([conv(channels, 8), conv(8, 16)])
         self.output = nnx.Linear(16 * -(-height // 4) * -(-width // 4), num_classes, rngs=rngs)

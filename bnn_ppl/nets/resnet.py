@@ -1,18 +1,48 @@
 """Residual networks with filter response or batch normalisation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import jax
 from flax import nnx
 
-from bnn_ppl.nets.parts.layers import Norm, NormalisedConv, he_normal, norm_layer, square_conv
+from bnn_ppl.nets.parts.layers import (
+    Activation,
+    ImageShape,
+    Norm,
+    NormalisedConv,
+    he_normal,
+    norm_layer,
+    square_conv,
+)
 
-Activation = Callable[[jax.Array], jax.Array]
+
+class ResidualNetwork(nnx.Module):
+    """A first convolution, blocks that add to what they are given, a mean, and a dense layer."""
+
+    stem: Any
+    blocks: nnx.List
+    output: nnx.Linear
+    activation: Activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map images (rows, height, width, channels) to logits (rows, num_classes)."""
+        x = self.before_blocks(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.output(self.after_blocks(x).mean((1, 2)))
+
+    def before_blocks(self, x: jax.Array) -> jax.Array:
+        """Give what the first block sees."""
+        return self.activation(self.stem(x))
+
+    def after_blocks(self, x: jax.Array) -> jax.Array:
+        """Give what is averaged over pixels."""
+        return x
 
 
-class ResNet(nnx.Module):
+class ResNet(ResidualNetwork):
     """Residual network for small images.
 
     He et al. (2016), "Deep Residual Learning for Image Recognition", section 4.2, normalised as in
@@ -52,7 +82,7 @@ class ResNet(nnx.Module):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
         *,
         depth: int = 20,
@@ -70,45 +100,23 @@ class ResNet(nnx.Module):
         self.output = nnx.Linear(widths[-1], num_classes, kernel_init=he_normal, rngs=rngs)
         self.activation = activation
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map images (rows, height, width, channels) to logits (rows, num_classes)."""
-        x = self.activation(self.stem(x))
-        for block in self.blocks:
-            x = block(x)
-        return self.output(x.mean((1, 2)))
-
 
 class ResNet20(ResNet):
     """The ResNet of Izmailov et al. (2021) on CIFAR-10: 274,042 parameters for 32x32x3, 10 classes.
 
-    ResNet-20-FRN; with swish, by default, or with ReLU: ``activation=flax.nnx.relu``. With batch
-    normalisation, 272,474 parameters.
-
-    Parameters
-    ----------
-    image_shape
-        (height, width, channels) of one image.
-    num_classes
-        Number of outputs.
-    activation
-        Swish by default.
-    norm
-        Normalisation: "filter_response", or "batch", of the batch in training and of the training
-        rows in predictions.
-    rngs
-        Source of the initial weights.
+    ResNet-20-FRN: a :class:`ResNet`, whose arguments it takes, with swish by default, or with ReLU:
+    ``activation=flax.nnx.relu``. With batch normalisation, 272,474 parameters.
     """
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
         *,
         activation: Activation = nnx.swish,
-        norm: Norm = "filter_response",
-        rngs: nnx.Rngs,
+        **options: Any,
     ):
-        super().__init__(image_shape, num_classes, activation=activation, norm=norm, rngs=rngs)
+        super().__init__(image_shape, num_classes, activation=activation, **options)
 
 
 class ResNet18(ResNet):
@@ -120,46 +128,24 @@ class ResNet18(ResNet):
 
     Parameters
     ----------
-    image_shape
-        (height, width, channels) of one image.
-    num_classes
-        Number of outputs.
+    image_shape, num_classes, **options
+        As of :class:`ResNet`: activation, norm and rngs.
     width
         Channels of the first stage; each other has twice as many as the one before. From 1 to 64
         they are the networks of Nakkiran et al. (2020), "Deep Double Descent", but for the
         normalisation.
-    activation
-        ReLU by default.
-    norm
-        Normalisation: "filter_response", or "batch", of the batch in training and of the training
-        rows in predictions.
-    rngs
-        Source of the initial weights.
     """
 
     def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-        *,
-        width: int = 64,
-        activation: Activation = nnx.relu,
-        norm: Norm = "filter_response",
-        rngs: nnx.Rngs,
+        self, image_shape: ImageShape, num_classes: int, *, width: int = 64, **options: Any
     ):
+        widths = [width * 2**stage for stage in range(4)]
         super().__init__(
-            image_shape,
-            num_classes,
-            depth=18,
-            widths=(width, 2 * width, 4 * width, 8 * width),
-            activation=activation,
-            norm=norm,
-            use_bias=False,
-            rngs=rngs,
+            image_shape, num_classes, depth=18, widths=widths, use_bias=False, **options
         )
 
 
-class PreResNet(nnx.Module):
+class PreResNet(ResidualNetwork):
     """Residual network whose blocks normalise and activate before they convolve.
 
     He et al. (2016), "Identity Mappings in Deep Residual Networks"; as in Wilson & Izmailov (2020),
@@ -172,23 +158,10 @@ class PreResNet(nnx.Module):
 
     Parameters
     ----------
-    image_shape
-        (height, width, channels) of one image.
-    num_classes
-        Number of outputs.
-    depth
-        Layers with weights, not counting shortcuts: 2 per block, and 2 more.
-    widths
-        Channels of each stage.
+    image_shape, num_classes, depth, widths, activation, norm, rngs
+        As of :class:`ResNet`.
     stem_width
         Channels of the first convolution; by default those of the first stage.
-    activation
-        ReLU by default.
-    norm
-        Normalisation: "filter_response", or "batch", of the batch in training and of the training
-        rows in predictions.
-    rngs
-        Source of the initial weights.
 
     Raises
     ------
@@ -198,7 +171,7 @@ class PreResNet(nnx.Module):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
         *,
         depth: int = 20,
@@ -217,12 +190,13 @@ class PreResNet(nnx.Module):
         self.output = nnx.Linear(widths[-1], num_classes, kernel_init=he_normal, rngs=rngs)
         self.activation = activation
 
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Map images (rows, height, width, channels) to logits (rows, num_classes)."""
-        x = self.stem(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.output(self.activation(self.norm(x)).mean((1, 2)))
+    def before_blocks(self, x: jax.Array) -> jax.Array:
+        """Convolve alone."""
+        return self.stem(x)
+
+    def after_blocks(self, x: jax.Array) -> jax.Array:
+        """Normalise and activate."""
+        return self.activation(self.norm(x))
 
 
 class WideResNet(PreResNet):
@@ -236,22 +210,13 @@ class WideResNet(PreResNet):
 
     Parameters
     ----------
-    image_shape
-        (height, width, channels) of one image.
-    num_classes
-        Number of outputs.
+    image_shape, num_classes, **options
+        As of :class:`PreResNet`: activation, norm and rngs.
     depth
         Layers with weights, counting the shortcut of each stage, but not the dense layer: 2 per
         block, and 4 more.
     factor
         How many times wider the stages are than those of a :class:`PreResNet`.
-    activation
-        ReLU by default.
-    norm
-        Normalisation: "filter_response", or "batch", of the batch in training and of the training
-        rows in predictions.
-    rngs
-        Source of the initial weights.
 
     Raises
     ------
@@ -261,28 +226,20 @@ class WideResNet(PreResNet):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
         *,
         depth: int = 28,
         factor: int = 10,
-        activation: Activation = nnx.relu,
-        norm: Norm = "filter_response",
-        rngs: nnx.Rngs,
+        **options: Any,
     ):
         if depth <= 4 or (depth - 4) % 6:
             raise ValueError(
                 f"got depth={depth}, expected 6n + 4 for n blocks in each of 3 stages: 10, 16, ..."
             )
+        widths = [factor * width for width in (16, 32, 64)]
         super().__init__(
-            image_shape,
-            num_classes,
-            depth=depth - 2,
-            widths=(16 * factor, 32 * factor, 64 * factor),
-            stem_width=16,
-            activation=activation,
-            norm=norm,
-            rngs=rngs,
+            image_shape, num_classes, depth=depth - 2, widths=widths, stem_width=16, **options
         )
 
 
@@ -308,18 +265,12 @@ def _blocks(block: type, depth: int, widths: Sequence[int], **options: Any) -> n
 
 class _Block(nnx.Module):
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        strides: int,
-        *,
-        activation: Activation,
-        **options: Any,
+        self, in_channels: int, width: int, strides: int, *, activation: Activation, **options: Any
     ):
-        self.first = NormalisedConv(in_channels, out_channels, 3, strides, **options)
-        self.second = NormalisedConv(out_channels, out_channels, 3, 1, **options)
+        self.first = NormalisedConv(in_channels, width, 3, strides, **options)
+        self.second = NormalisedConv(width, width, 3, 1, **options)
         if strides > 1:
-            self.shortcut = NormalisedConv(in_channels, out_channels, 1, strides, **options)
+            self.shortcut = NormalisedConv(in_channels, width, 1, strides, **options)
         self.activation, self.strides = activation, strides
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -331,7 +282,7 @@ class _PreBlock(nnx.Module):
     def __init__(
         self,
         in_channels: int,
-        out_channels: int,
+        width: int,
         strides: int,
         *,
         activation: Activation,
@@ -339,12 +290,12 @@ class _PreBlock(nnx.Module):
         **options: Any,
     ):
         self.first_norm = norm_layer(norm, in_channels, rngs=options["rngs"])
-        self.first = square_conv(in_channels, out_channels, 3, strides, **options)
-        self.second_norm = norm_layer(norm, out_channels, rngs=options["rngs"])
-        self.second = square_conv(out_channels, out_channels, 3, 1, **options)
-        self.widens = strides > 1 or in_channels != out_channels
+        self.first = square_conv(in_channels, width, 3, strides, **options)
+        self.second_norm = norm_layer(norm, width, rngs=options["rngs"])
+        self.second = square_conv(width, width, 3, 1, **options)
+        self.widens = strides > 1 or in_channels != width
         if self.widens:
-            self.shortcut = square_conv(in_channels, out_channels, 1, strides, **options)
+            self.shortcut = square_conv(in_channels, width, 1, strides, **options)
         self.activation = activation
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bnn_ppl.nets.parts.layers import Norm, max_pool, norm_layer, square_conv
+from bnn_ppl.nets.parts.layers import ImageShape, Norm, max_pool, norm_layer, square_conv
 
 _DEPTHS = {  # layers in the blocks on the way down, in the bottleneck, and growth
     57: ((4, 4, 4, 4, 4), 4, 12),
@@ -62,7 +62,7 @@ class Tiramisu(nnx.Module):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
         *,
         depth: int = 67,

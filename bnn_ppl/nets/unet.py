@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bnn_ppl.nets.parts.layers import ConvStage, Norm, max_pool
+from bnn_ppl.nets.parts.layers import ConvStage, ImageShape, Norm, max_pool, square_conv
 
 
 class UNet(nnx.Module):
@@ -43,7 +43,7 @@ class UNet(nnx.Module):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
         *,
         widths: Sequence[int] = (16, 32, 64),
@@ -61,9 +61,9 @@ class UNet(nnx.Module):
         stage = partial(ConvStage, number=2, norm=norm, rngs=rngs)
         self.down = nnx.List(stage(m, n) for m, n in pairwise([channels, *widths]))
         upwards = list(pairwise(reversed(widths)))
-        self.widen = nnx.List(_conv(m, n, 2, rngs=rngs) for m, n in upwards)
+        self.widen = nnx.List(square_conv(m, n, 2, 1, rngs=rngs) for m, n in upwards)
         self.up = nnx.List(stage(2 * n, n) for _, n in upwards)
-        self.output = _conv(widths[0], num_classes, 1, rngs=rngs)
+        self.output = square_conv(widths[0], num_classes, 1, 1, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map images (rows, height, width, channels) to logits (rows, height, width, classes)."""
@@ -76,8 +76,3 @@ class UNet(nnx.Module):
             x = widen(x.repeat(2, 1).repeat(2, 2))
             x = scale(jnp.concatenate([passed.pop(), x], axis=-1))
         return self.output(x)
-
-
-def _conv(in_channels: int, out_channels: int, size: int, *, rngs: nnx.Rngs) -> nnx.Conv:
-    start = nnx.initializers.he_normal()
-    return nnx.Conv(in_channels, out_channels, (size, size), kernel_init=start, rngs=rngs)

@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 
 from bnn_ppl.nets.mlp import MLP
-from bnn_ppl.nets.parts.layers import ConvStage, Norm, max_pool
+from bnn_ppl.nets.parts.layers import ConvStage, ImageShape, Norm, check_sides, max_pool
 
 _CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _WIDENING = (1, 2, 4, 8, 8)
@@ -46,7 +46,7 @@ class VGG(nnx.Module):
 
     def __init__(
         self,
-        image_shape: tuple[int, int, int],
+        image_shape: ImageShape,
         num_classes: int,
         *,
         depth: int = 16,
@@ -56,10 +56,7 @@ class VGG(nnx.Module):
         rngs: nnx.Rngs,
     ):
         height, breadth, channels = image_shape
-        if min(height, breadth) < 32:
-            raise ValueError(
-                f"got images of {height}x{breadth}, expected at least 32 pixels a side"
-            )
+        check_sides(image_shape, 32)
         if depth not in _CONVOLUTIONS:
             raise ValueError(
                 f"got depth={depth}, expected one of {', '.join(map(str, _CONVOLUTIONS))}"
@@ -82,32 +79,8 @@ class VGG(nnx.Module):
 
 
 class VGG16(VGG):
-    """The :class:`VGG` of depth 16 and, by default, width 64.
+    """The :class:`VGG` of depth 16 and, by default, width 64, with its arguments.
 
     15,245,130 parameters for 32x32x3, 10 classes; 15,257,802 with filter response normalisation,
     15,253,578 with batch normalisation.
-
-    Parameters
-    ----------
-    image_shape
-        (height, width, channels) of one image; at least 32 pixels a side.
-    num_classes
-        Number of outputs.
-    width
-        Channels of the first stage.
-    norm
-        Normalisation between each convolution and its ReLU: "filter_response", "batch" or None.
-    rngs
-        Source of the initial weights.
     """
-
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-        *,
-        width: int = 64,
-        norm: Norm | None = None,
-        rngs: nnx.Rngs,
-    ):
-        super().__init__(image_shape, num_classes, depth=16, width=width, norm=norm, rngs=rngs)

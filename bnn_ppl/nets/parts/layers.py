@@ -1,6 +1,6 @@
 """Layers that networks share: normalisation, convolutions and stages of them, pooling."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import jax
@@ -8,8 +8,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 Norm: TypeAlias = Literal["filter_response", "batch"]
+Activation: TypeAlias = Callable[[jax.Array], jax.Array]
+ImageShape: TypeAlias = tuple[int, int, int]  # height, width, channels
 
 he_normal = nnx.initializers.he_normal()  # truncated, by fan-in
+
+
+def check_sides(image_shape: ImageShape, least: int) -> None:
+    """Refuse images that are too small for a network's poolings or strides."""
+    height, width, _ = image_shape
+    if min(height, width) < least:
+        raise ValueError(f"got images of {height}x{width}, expected at least {least} pixels a side")
 
 
 class FilterResponseNorm(nnx.Module):
@@ -130,9 +139,8 @@ class ConvStage(nnx.Module):
     def __init__(
         self, in_channels: int, width: int, number: int, *, norm: Norm | None, rngs: nnx.Rngs
     ):
-        start = nnx.initializers.he_normal()
         self.convolutions = nnx.List(
-            nnx.Conv(in_channels if i == 0 else width, width, (3, 3), kernel_init=start, rngs=rngs)
+            square_conv(in_channels if i == 0 else width, width, 3, 1, rngs=rngs)
             for i in range(number)
         )
         self.norms = nnx.List(
