@@ -11,7 +11,7 @@ from stats import assert_means
 import bnn_ppl as bnn
 from bnn_ppl.methods.stochastic_gradient.amagold import _ENERGY_ERROR, Chain, _trajectory
 from bnn_ppl.methods.stochastic_gradient.row_batches import shuffled_batches
-from bnn_ppl.methods.stochastic_gradient.tuned_steps import EXCESS
+from bnn_ppl.methods.stochastic_gradient.step_size_tuning import EXCESS
 
 NUM_ROWS, NUM_WEIGHTS = 160, 2
 

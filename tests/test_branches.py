@@ -121,7 +121,7 @@ def watched(seen, num_rows=24):
 
 def warmed_up(posterior, method, num_warmup):
     options = {"mesh": ONE_DEVICE, "progress": False, "verdict": False}
-    if method.start is not None:
+    if method.tuning.start is not None:
         options["init"] = posterior.init(jax.random.key(1))
     lengths = {"num_chains": 2, "num_warmup": num_warmup, "num_draws": 1, "thin": 0}
     return bnn.run(jax.random.key(0), posterior, method, **lengths, **options)

@@ -394,7 +394,9 @@ def test_the_loop_of_a_run_has_the_head_alone(name):
 
     def convolves(method):
         run = prepared(posterior, method, None if method.all_rows else 10)
-        assert bool(run.numbers) != method.raw_rows  # a method that was changed has no recipe
+        assert (
+            bool(run.numbers) != method.batching.raw_rows
+        )  # a method that was changed has no recipe
         program = trace_loop(run.phases[0], run).lower().compile()
         return " convolution(" in program.as_text()
 
@@ -405,10 +407,10 @@ def test_the_loop_of_a_run_has_the_head_alone(name):
 def test_minibatches_and_the_starting_method_see_features(posterior):
     method = bnn.sgld(posterior)
     run = prepared(posterior, method, 10)
-    start = initial_setup(jax.random.key(1), posterior, method.start, run)
+    start = initial_setup(jax.random.key(1), posterior, method.tuning.start, run)
     assert start.data is run.data
     tapped = prepared(posterior, raw(method), 10)
-    start = initial_setup(jax.random.key(1), posterior, method.start, tapped)
+    start = initial_setup(jax.random.key(1), posterior, method.tuning.start, tapped)
     assert isinstance(start.data[0], Features)
     options = {"batch_size": 10, "num_warmup": 20, "init": position_of(posterior)}
     cached, other = (draws(posterior, m, **options) for m in (method, raw(method)))
@@ -420,7 +422,7 @@ def test_minibatches_and_the_starting_method_see_features(posterior):
 def test_methods_that_read_layers_are_right_with_features_too(name, posterior):
     options = {"rate": {"head": 0.1}} if name == "mc_dropout" else {}
     method = getattr(bnn, name)(posterior, **options)
-    assert method.raw_rows
+    assert method.batching.raw_rows
     options = {"init": position_of(posterior), "num_chains": 1, "thin": 0}
     forced, other = (
         draws(posterior, m, **options) for m in (method._replace(raw_rows=False), method)
@@ -434,7 +436,7 @@ def test_augmented_inputs_are_the_images(posterior):
         return x + 0.1
 
     method = bnn.augmentation.augmented(bnn.descent(posterior, learning_rate=0.01), moved)
-    assert method.raw_rows
+    assert method.batching.raw_rows
     rows = jax.tree.map(lambda leaf: leaf[:10], rows_with_features(posterior))
     state = method.init(jax.random.key(0), position_of(posterior), rows)
     one, other = (

@@ -107,8 +107,8 @@ def test_on_a_share_of_the_rows_it_finds_the_mode_given_these_alone(batch_size, 
 
 def test_a_share_reaches_what_wraps_the_method_and_is_refused_out_of_range():
     posterior, held_out = overfitting()
-    assert bnn.descent(posterior, subsample=0.5, held_out=held_out).subsample == 0.5
-    assert bnn.swag(posterior, bnn.descent(posterior, subsample=0.5)).subsample == 0.5
+    assert bnn.descent(posterior, subsample=0.5, held_out=held_out).batching.subsample == 0.5
+    assert bnn.swag(posterior, bnn.descent(posterior, subsample=0.5)).batching.subsample == 0.5
     for share in (0.0, 1.1, -0.5):
         with pytest.raises(ValueError, match=f"got subsample={share}, expected a share above 0"):
             bnn.descent(posterior, subsample=share)

@@ -50,7 +50,7 @@ def fit(posterior, method, position, *batches):
         state = method.init(None, position, posterior.data)
         for batch in batches or (posterior.data,):
             state, _ = method.warmup(None, state, batch)
-        return method.finish(state)
+        return method.tuning.finish(state)
 
     return whole(position)
 

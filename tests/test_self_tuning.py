@@ -18,7 +18,7 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.estimators import BayesianRegressor
 from bnn_ppl.methods.method import Method
-from bnn_ppl.methods.stochastic_gradient.tuned_steps import slowed_gradient
+from bnn_ppl.methods.stochastic_gradient.step_size_tuning import slowed_gradient
 from bnn_ppl.methods.training.held_out_rows import HeldOut
 from bnn_ppl.methods.training.rate_trials import RATES, usual_lengths
 from bnn_ppl.methods.training.self_paced import self_paced
@@ -92,7 +92,7 @@ def test_the_rate_taken_is_the_best_of_those_tried():
     posterior, _, _ = stiff()
     method = bnn.descent(posterior)
     state = method.init(jax.random.key(0), {"w": jnp.zeros(3)}, posterior.data)
-    state = method.begin(state, jnp.asarray(10_000))
+    state = method.tuning.begin(state, jnp.asarray(10_000))
     step = jax.jit(method.step)
     for _ in range(100 * len(RATES)):
         state, _ = step(jax.random.key(0), state, posterior.data)
@@ -124,7 +124,7 @@ def test_a_rate_that_pleases_the_prior_alone_is_not_taken():
 
         method = Method(lambda key, w, batch: jnp.zeros(()), step, lambda key, state: {"w": state})
         method = self_paced(method, step, lambda info: info["lp"], **options)
-        state = method.begin(method.init(None, None, None), jnp.asarray(10_000))
+        state = method.tuning.begin(method.init(None, None, None), jnp.asarray(10_000))
         state = jax.lax.fori_loop(0, 801, lambda i, s: method.step(None, s, None)[0], state)
         return float(state.inner)
 
@@ -148,7 +148,7 @@ def test_a_rate_must_keep_in_its_first_window_what_it_gained_in_its_trial(gained
 
     method = Method(lambda key, w, batch: jnp.zeros(()), step, lambda key, state: {"w": state})
     method = self_paced(method, step, lambda info: info["lp"], prior=lambda *_: jnp.zeros(()))
-    state = method.begin(method.init(None, None, None), jnp.asarray(10_000))
+    state = method.tuning.begin(method.init(None, None, None), jnp.asarray(10_000))
     state = jax.lax.fori_loop(0, 1_300, lambda i, s: method.step(None, s, None)[0], state)
     assert float(state.pace.rate) == pytest.approx(rate)
     assert float(state.inner) == (0 if rate < 1 else 500)  # it starts anew at another rate
@@ -160,7 +160,7 @@ def test_a_trial_tells_the_likelihood_from_the_prior(anchored):
     method = bnn.descent(posterior, anchored=anchored, noise_rows="training")
     start = jax.tree.map(jnp.zeros_like, posterior.init(jax.random.key(0)))
     state = method.init(jax.random.key(1), start, posterior.data)
-    state = method.begin(state, jnp.asarray(10_000))
+    state = method.tuning.begin(state, jnp.asarray(10_000))
     step, fits = jax.jit(method.step), []
     for _ in range(100):
         rows = posterior.log_likelihood(state.inner.position, posterior.data)
@@ -197,7 +197,7 @@ def test_training_that_falls_far_below_its_start_begins_again_at_a_lower_rate():
 
     method = Method(lambda key, w, batch: jnp.zeros(()), step, lambda key, moved: {"w": moved})
     method = self_paced(method, step, lambda info: info["lp"])
-    state = method.begin(method.init(None, None, None), jnp.asarray(10_000))
+    state = method.tuning.begin(method.init(None, None, None), jnp.asarray(10_000))
     state = jax.lax.fori_loop(0, 8_000, lambda i, s: method.step(None, s, None)[0], state)
     assert float(state.inner) < 20
     assert float(state.pace.rate) < 0.1 / 9  # the best trial had a rate of 0.1
@@ -219,7 +219,7 @@ def test_training_that_begins_again_settles_anew():
 
     method = Method(init, step, lambda key, state: {})
     method = self_paced(method, step, lambda info: info["lp"], settled=settled)
-    state = method.begin(method.init(None, None, None), jnp.asarray(20_000))
+    state = method.tuning.begin(method.init(None, None, None), jnp.asarray(20_000))
     state = jax.lax.fori_loop(0, 20_000, lambda i, s: method.step(None, s, None)[0], state)
     assert state.inner["settled"]
     assert state.inner["num_unsettled"] > 1_000  # since it began again
@@ -234,7 +234,7 @@ def counting(score, most_loss=0.1):
     method = Method(lambda key, w, batch: jnp.zeros((), int), step, lambda key, count: {"w": count})
     held_out = HeldOut(lambda info: info["held_out"], most_loss, must_gain=False)
     method = self_paced(method, step, lambda info: info["lp"], held_out=held_out)
-    state = method.begin(method.init(None, None, None), jnp.asarray(50_000))
+    state = method.tuning.begin(method.init(None, None, None), jnp.asarray(50_000))
 
     def after(num_steps):
         return jax.lax.fori_loop(0, num_steps, lambda i, s: method.step(None, s, None)[0], state)
@@ -278,7 +278,7 @@ def test_where_steps_are_costly_the_usual_rate_is_taken_at_once():
     assert usual_lengths(posterior, 300, of_adam=False) == (10, 50, 2)
     method = bnn.descent(posterior)
     state = method.init(jax.random.key(0), posterior.init(jax.random.key(0)), posterior.data)
-    state = method.begin(state, jnp.asarray(10_000))
+    state = method.tuning.begin(state, jnp.asarray(10_000))
     state, info = method.step(jax.random.key(0), state, posterior.data)
     assert float(info["step_size"]) == pytest.approx(1e-3)
     assert np.isfinite(info["held_out_lp"])
@@ -288,7 +288,7 @@ def test_where_steps_are_costly_the_draw_is_an_average_whose_recent_points_weigh
     posterior = convolutions(num_rows=200)
     method = bnn.descent(posterior)
     state = method.init(jax.random.key(0), posterior.init(jax.random.key(0)), posterior.data)
-    state = method.begin(state, jnp.asarray(10_000))
+    state = method.tuning.begin(state, jnp.asarray(10_000))
     kernels = []
     for key in jax.random.split(jax.random.key(1), 5):
         state, _ = method.step(key, state, posterior.data)
@@ -419,7 +419,7 @@ def test_the_mass_is_the_curvature_of_a_linear_model():
     posterior, _, covariance = stiff(num_rows=3000)
     method = bnn.sgld(posterior)
     state = method.init(jax.random.key(0), {"w": jnp.array([1.0, -1.0, 0.5])}, posterior.data)
-    state = method.begin(state, jnp.asarray(6_500))
+    state = method.tuning.begin(state, jnp.asarray(6_500))
     step = jax.jit(method.warmup)
     for i in range(300):
         state, _ = step(jax.random.key(i), state, posterior.data)
@@ -433,7 +433,7 @@ def test_a_step_size_found_unstable_is_not_tried_again():
     posterior, _, _ = stiff()
     method = bnn.sgld(posterior)
     state = method.init(jax.random.key(0), {"w": jnp.zeros(3)}, posterior.data)
-    state = method.begin(state, jnp.asarray(160))  # windows of 10 steps, after 20 probes
+    state = method.tuning.begin(state, jnp.asarray(160))  # windows of 10 steps, after 20 probes
     step = jax.jit(method.warmup)
     for i in range(20):
         state, _ = step(jax.random.key(i), state, posterior.data)
@@ -517,7 +517,7 @@ def test_a_chain_that_is_lost_is_brought_back_and_goes_on_with_shorter_steps(cyc
     method = bnn.sghmc(posterior)
     method = bnn.schedules.in_cycles(method, 10, 20) if cyclical else method
     state = method.init(jax.random.key(0), {"w": jnp.ones(3)}, posterior.data)
-    state = method.begin(state, jnp.asarray(20))
+    state = method.tuning.begin(state, jnp.asarray(20))
     for i in range(20):
         state, _ = method.warmup(jax.random.key(i), state, posterior.data)
     state, info = method.step(jax.random.key(20), state, posterior.data)
@@ -633,7 +633,7 @@ def test_a_chain_lost_along_the_path_of_swag_is_brought_back():
     posterior, _, _ = stiff()
     method = bnn.swag(posterior)
     state = method.init(jax.random.key(0), {"w": jnp.ones(3)}, posterior.data)
-    state = method.begin(state, jnp.asarray(40))
+    state = method.tuning.begin(state, jnp.asarray(40))
     warmup = jax.jit(method.warmup)
     for i in range(30):
         state, _ = warmup(jax.random.key(i), state, posterior.data)

@@ -63,7 +63,7 @@ def test_laplace_of_weighted_rows_is_that_of_repeated_rows(structure, curvature)
     def fit(posterior):
         method = bnn.laplace(posterior, structure, curvature=curvature)
         state = method.init(None, position, posterior.data)
-        return method.fitted(method.finish(method.warmup(None, state, posterior.data)[0]))
+        return method.fitted(method.tuning.finish(method.warmup(None, state, posterior.data)[0]))
 
     found, expected = fit(weighted), fit(repeated)
     for name in (name for name in expected if "root" not in name):  # whose columns may be turned

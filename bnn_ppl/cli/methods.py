@@ -224,7 +224,7 @@ def in_steps(
     counts = counts.filled(posterior.num_rows, given)
     running = running | {name: getattr(counts, name) for name in given}
     running["batch_size"] = running["batch_size"] or "all"
-    num_rows = rows_of_share(built.subsample, posterior.num_rows)
+    num_rows = rows_of_share(built.batching.subsample, posterior.num_rows)
     an_epoch = num_rows // (counts.batch_size or num_rows)
     if warmup is not None:
         running = running | {"num_warmup": round(warmup * an_epoch)}

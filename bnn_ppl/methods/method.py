@@ -71,11 +71,89 @@ def rows_of_share(share: float, num_rows: int) -> int:
     return max(1, round(share * num_rows))
 
 
-class Method(NamedTuple):
+class Batching(NamedTuple):
+    """Which rows a method sees.
+
+    Attributes
+    ----------
+    order
+        "epochs": batches drawn without replacement, each row once an epoch. "symmetric": every
+        other epoch goes through the batches of the previous one in reverse order. "independent":
+        each batch is drawn independently, with replacement, so that gradient noise is white;
+        without replacement it sums to zero over an epoch (rows read from disk come in epochs
+        nevertheless). "all": every step must see the same rows, as a Metropolis test requires.
+    subsample
+        Fraction of the rows that each chain sees: its own subset, drawn at random without
+        replacement.
+    raw_rows
+        Whether it reads the layers of networks or changes inputs, and so cannot use features of x
+        that are computed once (:mod:`bnn_ppl.model.rows.features`).
+    """
+
+    order: Literal["epochs", "symmetric", "independent", "all"] = "epochs"
+    subsample: float = 1.0
+    raw_rows: bool = False
+
+
+class Tuning(NamedTuple):
+    """What warm-up does for a method, besides its steps.
+
+    Attributes
+    ----------
+    begin
+        ``state, num_warmup -> state``: called once, before the first warm-up step, for methods that
+        plan ahead. Where the info of a warm-up step has ``done`` = True, further ones change
+        nothing, and warm-up ends early once all chains are done.
+    finish
+        ``state -> state``: called once, after the last warm-up step. Implies `needs_warmup`.
+    start
+        Method whose warm-up the chains go through first, unless `run` is given their start
+        (``init=``): they start at its draws.
+    needs_warmup
+        Whether draws are biased unless warm-up has tuned the method.
+    together
+        Whether all chains take each warm-up step together, because it exchanges information between
+        them (:mod:`bnn_ppl.runtime.machines.between_chains`).
+    """
+
+    begin: Callable[[Any, jax.Array], Any] | None = None
+    finish: Callable[[Any], Any] | None = None
+    start: "Method | None" = None
+    needs_warmup: bool = False
+    together: bool = False
+
+    def of_inner(self) -> "Tuning":
+        """Lift the functions of a wrapped method's state to the state of its wrapper."""
+        return self._replace(begin=_of_inner(self.begin), finish=_of_inner(self.finish))
+
+
+def _of_inner(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    if function is None:
+        return None
+    return lambda state, *more: state._replace(inner=function(state.inner, *more))
+
+
+class _Method(NamedTuple):
+    init: Callable[..., Any]
+    step: Callable[..., tuple[Any, dict[str, Any]]]
+    draw: Callable[..., Any]
+    warmup: Callable[..., tuple[Any, dict[str, Any]]] | None = None
+    settings: Mapping[str, Any] = MappingProxyType({})
+    fitted: Callable[[Any], dict[str, jax.Array]] | None = None
+    logdensity: Callable[..., jax.Array] | None = None
+    draws_from: DrawsFrom = "chain"
+    counts: Counts = Counts()
+    batching: Batching = Batching()
+    tuning: Tuning = Tuning()
+    recipe: Recipe | None = None
+
+
+class Method(_Method):
     """An inference method as :func:`bnn_ppl.run` sees it: pure functions of one chain.
 
     A position is a dict of the unconstrained values of all sites; a state is any pytree. Only
-    `init`, `step` and `draw` are required.
+    `init`, `step` and `draw` are required. Fields of `batching` and `tuning` can be given, and
+    replaced, by their own names, and ``all_rows=True`` stands for ``order="all"``.
 
     Attributes
     ----------
@@ -89,79 +167,59 @@ class Method(NamedTuple):
         ``key, state -> position``: one draw, without stepping.
     warmup
         Replaces `step` during warm-up, where it may adapt; by default `step`.
-    begin
-        ``state, num_warmup -> state``: called once, before the first warm-up step, for methods that
-        plan ahead. Where the info of a warm-up step has ``done`` = True, further ones change
-        nothing, and warm-up ends early once all chains are done.
-    start
-        Method whose warm-up the chains go through first, unless `run` is given their start
-        (``init=``): they start at its draws.
-    counts
-        Length of a run and batch size, where `run` is given none.
-    recipe
-        How to rebuild it for another posterior, such as one whose numbers are only known at run
-        time; set by :func:`describe`.
     settings
         The method's name and arguments, recorded with the draws and compared on resuming.
-    finish
-        ``state -> state``: called once, after the last warm-up step. Implies `needs_warmup`.
     fitted
         ``state -> dict of arrays``: parameters of the distribution that draws are sampled from,
         recorded in the group ``fitted`` once per chain, at the end of the run.
     logdensity
         Log-density of the posterior it was built with, which lets :func:`bnn_ppl.run` refuse
         another posterior. None if the method holds no posterior.
-    all_rows
-        Whether every step must see the same rows, as a Metropolis test requires.
-    needs_warmup
-        Whether draws are biased unless warm-up has tuned the method.
     draws_from
         Source of a chain's draws: the states of a "chain"; an optimiser's last "point", its
         "best_point" or the "average" of its points; "particles"; or a fitted distribution.
         "gaussian" means independent Gaussians, with parameters ``<site>.loc`` and
         ``<site>.scale`` in the group ``fitted``. Recorded with the draws.
-    subsample
-        Fraction of the rows that each chain sees: its own subset, drawn at random without
-        replacement.
-    symmetric_batches
-        Whether every other epoch goes through the batches of the previous one in reverse order.
-    independent_batches
-        Whether each batch is drawn independently, with replacement, so that gradient noise is
-        white; without replacement it sums to zero over an epoch. Rows read from disk come in epochs
-        nevertheless.
-    raw_rows
-        Whether it reads the layers of networks or changes inputs, and so cannot use features of x
-        that are computed once (:mod:`bnn_ppl.model.rows.features`).
-    together
-        Whether all chains take each warm-up step together, because it exchanges information between
-        them (:mod:`bnn_ppl.runtime.machines.chain_exchange`).
+    counts
+        Length of a run and batch size, where `run` is given none.
+    batching
+        Which rows it sees.
+    tuning
+        What warm-up does for it, besides its steps.
+    recipe
+        How to rebuild it for another posterior, such as one whose numbers are only known at run
+        time; set by :func:`describe`.
     """
 
-    init: Callable[..., Any]
-    step: Callable[..., tuple[Any, dict[str, Any]]]
-    draw: Callable[..., Any]
-    warmup: Callable[..., tuple[Any, dict[str, Any]]] | None = None
-    settings: Mapping[str, Any] = MappingProxyType({})
-    finish: Callable[[Any], Any] | None = None
-    fitted: Callable[[Any], dict[str, jax.Array]] | None = None
-    logdensity: Callable[..., jax.Array] | None = None
-    all_rows: bool = False
-    needs_warmup: bool = False
-    draws_from: DrawsFrom = "chain"
-    begin: Callable[[Any, jax.Array], Any] | None = None
-    start: "Method | None" = None
-    counts: Counts = Counts()
-    recipe: Recipe | None = None
-    subsample: float = 1.0
-    symmetric_batches: bool = False
-    independent_batches: bool = False
-    raw_rows: bool = False
-    together: bool = False
+    __slots__ = ()
+
+    def __new__(cls, *fields: Any, **named: Any) -> "Method":
+        """Gather fields of `batching` and `tuning` that are given by their own names."""
+        return super().__new__(cls, *fields, **_gathered(named, Batching(), Tuning()))
+
+    def _replace(self, **changes: Any) -> "Method":
+        changed = super()._replace(**_gathered(changes, self.batching, self.tuning))
+        return cast(Method, changed)
+
+    @property
+    def all_rows(self) -> bool:
+        """Whether every step must see the same rows."""
+        return self.batching.order == "all"
 
     def __repr__(self) -> str:
         settings = dict(self.settings)
         name = settings.pop("method", "Method")
         return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
+
+
+def _gathered(named: dict[str, Any], batching: Batching, tuning: Tuning) -> dict[str, Any]:
+    if named.pop("all_rows", False):
+        named["order"] = "all"
+    for part, record in (("batching", batching), ("tuning", tuning)):
+        own = {name: named.pop(name) for name in record._fields if name in named}
+        if own:
+            named[part] = named.get(part, record)._replace(**own)
+    return named
 
 
 def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[str, jax.Array]:
@@ -325,7 +383,7 @@ def _with_usual_counts(method: Method, described: Description, posterior: Any) -
     """Give a method without its own counts the default ones, and the default batch size."""
     if method.counts != Counts():
         return method
-    num_rows, size = rows_of_share(method.subsample, posterior.num_rows), None
+    num_rows, size = rows_of_share(method.batching.subsample, posterior.num_rows), None
     if described.stochastic_gradients:
         trains_convolutions = described.kind == "fit" and has_convolutions(posterior)
         size = usual_batch_size(num_rows, posterior.num_weights, trains_convolutions)
@@ -374,10 +432,3 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
         return cast(_Build, built)
 
     return register
-
-
-def of_inner(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """Lift a function of the wrapped method's state, if there is one, to the wrapper's state."""
-    if function is None:
-        return None
-    return lambda state, *more: state._replace(inner=function(state.inner, *more))

@@ -63,8 +63,10 @@ def place_chains(
         states, done = recorder.resume(setup.states)
         if recorder.redrawn and length.thin:
             setup = drawn_anew(key, setup, recorder.redrawn)
-    from_fit = method.start is not None or spec.init is not None
-    warm_starts = method.start is not None and spec.init is None and not done.warmup + done.draws
+    from_fit = method.tuning.start is not None or spec.init is not None
+    warm_starts = (
+        method.tuning.start is not None and spec.init is None and not done.warmup + done.draws
+    )
     state = RunState(key, posterior, method, setup, recorder, target, done, from_fit, warm_starts)
     return state.at(states, done)
 
@@ -213,8 +215,8 @@ def _draw_from_states(state: RunState, facts: dict[str, Any]) -> RunState:
     A distribution is drawn from as at the end of its training; a chain gives one draw, where it is.
     """
     method, setup, count = state.method, state.setup, state.done.warmup
-    if method.finish is not None and 0 < count < setup.num["warmup"]:
-        finish = over_chains(method.finish, setup.mesh, 1)
+    if method.tuning.finish is not None and 0 < count < setup.num["warmup"]:
+        finish = over_chains(method.tuning.finish, setup.mesh, 1)
         finish = compiled_once(finish, out_shardings=chain_sharding(setup.mesh))
         state = state.at(finish(setup.states), state.done)
     positions = one_draw(state)

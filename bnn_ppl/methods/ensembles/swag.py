@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.ensembles.descent import descent, descent_to_mode
-from bnn_ppl.methods.method import FITTED, Method, describe, of_inner, rows_of_share
+from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.stochastic_gradient.sgld import sgld
@@ -26,7 +26,7 @@ _APART = 60  # steps of sgld, at most; a longer path curves, and weights around 
 _FEWEST_TO_TUNE = 100  # steps of sgld before collection begins
 
 
-class CollectedMoments(NamedTuple):
+class PathMoments(NamedTuple):
     """Mean, squared deviations and last deviations of the points collected so far."""
 
     mean: Tree
@@ -39,7 +39,7 @@ class SwagState(NamedTuple):
     """The state of the wrapped method and the moments of its points."""
 
     inner: Tree
-    moments: CollectedMoments
+    moments: PathMoments
     collect_from: jax.Array
     collect_every: jax.Array  # 0 for an epoch
     num_steps: jax.Array
@@ -183,12 +183,12 @@ def _collecting(
     With `tunes_before`, warm-up tunes `inner` only until the first collection: along the path, a
     chain that diverges must be restored.
     """
-    num_rows = rows_of_share(inner.subsample, posterior.num_rows)
+    num_rows = rows_of_share(inner.batching.subsample, posterior.num_rows)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> SwagState:
         zeros, zero = optax.tree.zeros_like(position), jnp.zeros((), int)
         held = jax.tree.map(lambda w: jnp.zeros((rank, *w.shape), w.dtype), position)
-        moments = CollectedMoments(zeros, zeros, held, zero)
+        moments = PathMoments(zeros, zeros, held, zero)
         first, every = jnp.asarray(collect_from, int), jnp.asarray(collect_every or 0, int)
         return SwagState(inner.init(key, position, batch), moments, first, every, zero)
 
@@ -202,7 +202,7 @@ def _collecting(
         since = state.num_steps - state.collect_from
         due = (since >= 0) & (since % every == 0)
 
-        def collect(_: jax.Array, moments: CollectedMoments) -> CollectedMoments:
+        def collect(_: jax.Array, moments: PathMoments) -> PathMoments:
             return _with_point(moments, inner.draw(draw_key, chain))
 
         # A loop of zero or one iterations updates in place, also under vmap over chains, where a
@@ -229,6 +229,7 @@ def _collecting(
     def fitted(state: SwagState) -> dict[str, jax.Array]:
         return _parameters(state.moments, inner.draw(jax.random.key(0), state.inner), scale)
 
+    batching = inner.batching if inner.all_rows else inner.batching._replace(order="epochs")
     settings = {
         **inner.settings,
         "method": "swag",
@@ -246,16 +247,14 @@ def _collecting(
         settings,
         fitted=fitted,
         logdensity=inner.logdensity,
-        all_rows=inner.all_rows,
-        needs_warmup=inner.needs_warmup,
         draws_from="low_rank_gaussian" if rank else "gaussian",
-        begin=of_inner(inner.begin),
-        subsample=inner.subsample,
-        raw_rows=inner.raw_rows,
+        batching=batching,
+        begin=inner.tuning.of_inner().begin,
+        needs_warmup=inner.tuning.needs_warmup,
     )
 
 
-def _parameters(moments: CollectedMoments, point: Tree, scale: float) -> dict[str, jax.Array]:
+def _parameters(moments: PathMoments, point: Tree, scale: float) -> dict[str, jax.Array]:
     """Return mean and scale by site; `point` is the mean until two points are collected."""
     mean = jax.tree.map(partial(jnp.where, moments.num_collected > 1), moments.mean, point)
     return {
@@ -304,15 +303,15 @@ def _along_sgld(
 
 def _begin(method: Method, state: SwagState, num_warmup: jax.Array, *, shortens: bool) -> SwagState:
     """Tune until the first collection; with `shortens`, collect in half of a short warm-up."""
-    assert method.begin is not None
+    assert method.tuning.begin is not None
     if shortens:
         start = jnp.minimum(state.collect_from, num_warmup // 2)
         every = jnp.clip((num_warmup - start) // _NUM_COLLECTED, 1, state.collect_every)
         state = state._replace(collect_from=start, collect_every=every)
-    return method.begin(state, state.collect_from)
+    return method.tuning.begin(state, state.collect_from)
 
 
-def _with_point(moments: CollectedMoments, point: Tree) -> CollectedMoments:
+def _with_point(moments: PathMoments, point: Tree) -> PathMoments:
     count = moments.num_collected + 1
     before = optax.tree.sub(point, moments.mean)
     mean = jax.tree.map(lambda m, d: m + d / count, moments.mean, before)
@@ -324,10 +323,10 @@ def _with_point(moments: CollectedMoments, point: Tree) -> CollectedMoments:
             return held
         return held.at[moments.num_collected % len(held)].set(deviation)
 
-    return CollectedMoments(mean, squares, jax.tree.map(put, moments.deviations, after), count)
+    return PathMoments(mean, squares, jax.tree.map(put, moments.deviations, after), count)
 
 
-def _gaussian_draw(key: jax.Array, moments: CollectedMoments, scale: float) -> Tree:
+def _gaussian_draw(key: jax.Array, moments: PathMoments, scale: float) -> Tree:
     rank_key, weight_key = (jax.random.fold_in(key, i) for i in range(2))
     rank = len(jax.tree.leaves(moments.deviations)[0])
     half = math.sqrt(scale / 2 if rank else scale)
@@ -342,15 +341,15 @@ def _gaussian_draw(key: jax.Array, moments: CollectedMoments, scale: float) -> T
     return jax.tree.map(drawn, moments.mean, _sds(moments), moments.deviations, z2)
 
 
-def _sds(moments: CollectedMoments) -> Tree:
+def _sds(moments: PathMoments) -> Tree:
     count = jnp.maximum(moments.num_collected, 1)
     return jax.tree.map(lambda squares: jnp.sqrt(squares / count), moments.squares)
 
 
 def _check_inner(inner: Method) -> None:
     """Refuse a method whose draws are not the point that its steps update: they would not vary."""
-    if inner.draws_from not in ("chain", "point") or inner.finish is not None:
-        what = "with a finish" if inner.finish is not None else f"({inner.draws_from} draws)"
+    if inner.draws_from not in ("chain", "point") or inner.tuning.finish is not None:
+        what = "with a finish" if inner.tuning.finish is not None else f"({inner.draws_from} draws)"
         raise ValueError(
             f"got {inner.settings.get('method', 'a method')} {what} as inner, expected a method "
             "whose draw is the point that its steps update: use descent or sgld, without early "

@@ -240,7 +240,7 @@ def laplace(
 
     settings: dict[str, Any] = {"method": "laplace", "structure": structure, "curvature": curvature}
     settings |= {"prior_precision": prior_precision, "damping": damping}
-    method = Method(init, _no_step, draw, warmup, settings, finish, parameters)
+    method = Method(init, _no_step, draw, warmup, settings, parameters, finish=finish)
     method = method._replace(logdensity=posterior.logdensity, draws_from=kind, raw_rows=True)
     size = min(_BATCH_SIZE, posterior.num_rows)
     return method._replace(

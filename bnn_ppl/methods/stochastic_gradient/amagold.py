@@ -1,7 +1,7 @@
 """Stochastic-gradient Hamiltonian dynamics with a Metropolis test at the end of a trajectory."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,13 @@ import optax
 from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.stochastic_gradient.row_batches import shuffled_batches
-from bnn_ppl.methods.stochastic_gradient.tuned_steps import EXCESS, tuned, with_given_steps
+from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
+    EXCESS,
+    Chain,
+    Kernel,
+    tuned,
+    with_step_size,
+)
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.streamed_rows import StreamedRows
@@ -24,13 +30,6 @@ _FEWEST, _MOST_ROWS = 10, 1024  # minibatches per sweep, unless they would be la
 # Target for the mean absolute energy error, at which 80 % of the trajectories are accepted; larger
 # errors are capped at this multiple of the target.
 _ENERGY_ERROR, _MOST_RATIO = 0.4, 16.0
-
-
-class Chain(NamedTuple):
-    """Position, and momentum in units of the root of the mass."""
-
-    position: Tree
-    momentum: Tree
 
 
 @describe(
@@ -109,17 +108,18 @@ def amagold(
     settings = {"method": "amagold", "friction": friction, "num_minibatches": num_minibatches}
 
     def init_chain(key: Array, position: Tree) -> Chain:
+        # The momentum is in units of the root of the mass.
         return Chain(position, gaussian_like(key, position))
 
-    kernel = posterior, init_chain, move, lambda chain: chain.position
     if step_size is not None:
-        return with_given_steps(*kernel, step_size, settings)._replace(all_rows=True)
+        method = with_step_size(posterior, init_chain, move, step_size, settings)
+        return method._replace(all_rows=True)
 
     def first_step_size(square: Array) -> Array:
         del square
         return jnp.asarray(posterior.num_weights**-0.25 / num_minibatches)
 
-    method = tuned(*kernel, first_step_size, settings | {"step_size": None})
+    method = tuned(posterior, Kernel(init_chain, move, first_step_size), settings)
     counts = method.counts._replace(thin=20, batch_size=None)
     return method._replace(counts=counts, all_rows=True)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from bnn_ppl.methods.method import Method, of_inner
+from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.stochastic_gradient.row_batches import random_batch
 from bnn_ppl.methods.training.training_lengths import usual_batch_size
 from bnn_ppl.model.arguments import check_arguments
@@ -154,13 +154,10 @@ def control_variates(
         step=moved("step"),
         draw=lambda key, state: method.draw(key, state.inner),
         warmup=None if method.warmup is None else moved("warmup"),
-        begin=of_inner(method.begin),
-        finish=of_inner(method.finish),
+        tuning=method.tuning.of_inner(),
         settings={**method.settings, **known},
         counts=method.counts._replace(batch_size=None),
         all_rows=True,
-        symmetric_batches=False,
-        independent_batches=False,
         recipe=None,
     )
 

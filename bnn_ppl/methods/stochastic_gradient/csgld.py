@@ -10,9 +10,13 @@ from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, decaying, named, value_at
 from bnn_ppl.methods.stochastic_gradient.langevin import langevin_move
 from bnn_ppl.methods.stochastic_gradient.sgnht import sgnht
-from bnn_ppl.methods.stochastic_gradient.tuned_steps import (
+from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     EXCESS,
+    Chain,
+    ChainState,
+    Kernel,
     configurational_temperature,
+    draw_position,
     tuned,
 )
 from bnn_ppl.model.arguments import check_arguments
@@ -23,13 +27,6 @@ Tree = Any
 # Range of the energy bands, in standard deviations from the mean energy in warm-up; weight of a new
 # step in that running mean.
 _RANGE, _MEMORY = (-8.0, 16.0), 1e-3
-
-
-class ContourState(NamedTuple):
-    """A chain with its histogram of energies."""
-
-    chain: Any  # BlackJAX's state: position, probability of each energy band, current band
-    num_steps: jax.Array  # taken so far
 
 
 @describe(
@@ -102,13 +99,13 @@ def csgld(
     check_rate("step_size", step_size)
     kernel = kernels.build_kernel(num_bands, energy_gap, min_energy)
 
-    def init(key: jax.Array, position: Tree, batch: Any) -> ContourState:
+    def init(key: jax.Array, position: Tree, batch: Any) -> ChainState:
         del key, batch
         chain = kernels.init(position, num_bands)
         chain = chain._replace(energy_idx=jnp.asarray(chain.energy_idx, jnp.int32))
-        return ContourState(chain, jnp.zeros((), int))
+        return ChainState(chain, jnp.zeros((), int))
 
-    def step(key: jax.Array, state: ContourState, batch: Any) -> tuple[ContourState, dict]:
+    def step(key: jax.Array, state: ChainState, batch: Any) -> tuple[ChainState, dict]:
         size, omega = (value_at(r, state.num_steps) for r in (step_size, rate))
         lp, gradient = jax.value_and_grad(posterior.logdensity)(state.chain.position, batch)
         chain = kernel(
@@ -122,11 +119,7 @@ def csgld(
         )
         log_weight = jnp.log(chain.energy_pdf[chain.energy_idx])
         info = step_info(lp, step_size=size, log_weight=log_weight)
-        return ContourState(chain, state.num_steps + 1), info
-
-    def draw(key: jax.Array, state: ContourState) -> Tree:
-        del key
-        return state.chain.position
+        return ChainState(chain, state.num_steps + 1), info
 
     settings = {
         "method": "csgld",
@@ -136,7 +129,7 @@ def csgld(
         "num_bands": num_bands,
         "learning_rate": named(rate),
     }
-    return Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
+    return Method(init, step, draw_position, settings=settings, logdensity=posterior.logdensity)
 
 
 def _check_bands(
@@ -186,15 +179,13 @@ def _self_tuned(posterior: Posterior, num_bands: int, rate: float | Schedule) ->
     def explore(
         key: jax.Array, chain: ContourChain, batch: Any, size: jax.Array, mass: Tree
     ) -> tuple[ContourChain, dict]:
-        momentum = optax.tree.zeros_like(chain.position)
-        new, info = langevin_move(
-            posterior, 0.0, key, (chain.position, momentum), batch, size, mass
-        )
+        start = Chain(chain.position, optax.tree.zeros_like(chain.position))
+        new, info = langevin_move(posterior, 0.0, key, start, batch, size, mass)
         before = jnp.where(jnp.isnan(chain.energy), -info["lp"], chain.energy)
         change = -info["lp"] - before
         variance = (1 - _MEMORY) * (chain.variance + _MEMORY * change**2)
         energy = before + _MEMORY * change
-        return chain._replace(position=new[0], energy=energy, variance=variance), info
+        return chain._replace(position=new.position, energy=energy, variance=variance), info
 
     def move(
         key: jax.Array, chain: ContourChain, batch: Any, size: jax.Array, mass: Tree
@@ -227,18 +218,6 @@ def _self_tuned(posterior: Posterior, num_bands: int, rate: float | Schedule) ->
         chain = chain._replace(position=position, probabilities=new.energy_pdf, band=band)
         return chain._replace(num_steps=count), info | {"excess": excess}
 
-    return tuned(
-        posterior,
-        init,
-        explore,
-        lambda chain: chain.position,
-        lambda square: 2 * EXCESS / square,
-        {
-            "method": "csgld",
-            "step_size": None,
-            "num_bands": num_bands,
-            "learning_rate": named(rate),
-        },
-        move_after=move,
-        start=sgnht(posterior),
-    )
+    dynamics = Kernel(init, explore, lambda square: 2 * EXCESS / square, move_after=move)
+    settings = {"method": "csgld", "num_bands": num_bands, "learning_rate": named(rate)}
+    return tuned(posterior, dynamics, settings, start=sgnht(posterior))

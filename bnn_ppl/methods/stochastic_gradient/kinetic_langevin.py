@@ -11,11 +11,12 @@ import optax
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, check_rate
-from bnn_ppl.methods.stochastic_gradient.tuned_steps import (
+from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     EXCESS,
+    Kernel,
     configurational_temperature,
     tuned,
-    with_given_steps,
+    with_step_size,
 )
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -105,14 +106,13 @@ def kinetic_langevin(
         del key
         return Chain(position, optax.tree.zeros_like(position))
 
-    kernel = posterior, init_chain, move, lambda chain: chain.position
     if step_size is None:
-        unknown = settings | {"step_size": None}
-        method = tuned(*kernel, lambda square: jnp.sqrt(4 * EXCESS / square), unknown)
+        kernel = Kernel(init_chain, move, lambda square: jnp.sqrt(4 * EXCESS / square))
+        method = tuned(posterior, kernel, settings)
     else:
         check_rate("step_size", step_size)
-        method = with_given_steps(*kernel, step_size, settings)
-    return method._replace(symmetric_batches=True)
+        method = with_step_size(posterior, init_chain, move, step_size, settings)
+    return method._replace(order="symmetric")
 
 
 def _move(

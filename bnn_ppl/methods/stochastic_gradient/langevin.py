@@ -14,8 +14,10 @@ from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.stochastic_gradient.momentum import clipped, momentum_given_weights, no_norms
 from bnn_ppl.methods.stochastic_gradient.sgnht import sgnht
-from bnn_ppl.methods.stochastic_gradient.tuned_steps import (
+from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     EXCESS,
+    Chain,
+    Kernel,
     configurational_temperature,
     slowed_gradient,
     tuned,
@@ -38,40 +40,35 @@ class LangevinState(NamedTuple):
     norms: Tree = None  # of the gradients, if they are clipped
 
 
+class Dynamics(NamedTuple):
+    """Options of Langevin dynamics, as of :func:`bnn_ppl.sghmc`; without momentum overdamped."""
+
+    momentum: float = 0.0
+    preconditioner: Preconditioner | None = None
+    noise_temperature: float | Schedule = 1.0
+    gibbs_every: int | None = None
+    subtract_noise: bool = False
+    redraw_every: int | None = None
+    clip: float | None = None
+
+
 def langevin(
-    posterior: Posterior,
-    step_size: float | Schedule | None,
-    *,
-    momentum: float,
-    preconditioner: Preconditioner | None,
-    temperature: float | Schedule,
-    gibbs_every: int | None,
-    subtract_noise: bool = False,
-    redraw_every: int | None = None,
-    clip: float | None = None,
-    name: str,
+    posterior: Posterior, step_size: float | Schedule | None, dynamics: Dynamics, name: str
 ) -> Method:
-    r"""Make a method of underdamped Langevin dynamics, or of overdamped if `momentum` is 0.
+    r"""Make a method of underdamped Langevin dynamics, or of overdamped if the momentum is 0.
 
     .. math:: m \gets \beta m + \sqrt\epsilon\, g + \sqrt{2 (1-\beta) T}\, M^{1/2} \xi, \qquad
         w \gets w + \sqrt\epsilon\, M^{-1} m
 
-    Parameters and errors are those of :func:`bnn_ppl.sghmc`; `name` is recorded.
+    Errors are those of :func:`bnn_ppl.sghmc`; `name` is recorded.
     """
     check_arguments(posterior=posterior)
     if step_size is None:
-        _check_unused(
-            preconditioner=preconditioner,
-            noise_temperature=temperature,
-            gibbs_every=gibbs_every,
-            subtract_noise=subtract_noise,
-            redraw_every=redraw_every,
-            clip=clip,
-        )
-        return _self_tuned(posterior, momentum=momentum, name=name)
-    preconditioner = preconditioner or identity()
-    _check(step_size, momentum, temperature, preconditioner if subtract_noise else None)
-    _check_momentum(momentum, redraw_every, clip)
+        _check_unused(dynamics)
+        return _with_tuning(posterior, dynamics.momentum, name)
+    momentum, given, temperature, gibbs_every, subtract_noise, redraw_every, clip = dynamics
+    preconditioner = given or identity()
+    _check(step_size, dynamics, preconditioner)
     if gibbs_every is not None:
         check_gibbs(posterior, gibbs_every, temperature)
 
@@ -127,77 +124,54 @@ def langevin(
         state = LangevinState(position, new, inner, state.num_steps + 1, norms)
         return state, step_info(lp, step_size=size, **info)
 
-    def draw(key: jax.Array, state: LangevinState) -> Tree:
-        del key
-        return state.position
-
     rates = {"step_size": named(step_size), "noise_temperature": named(temperature)}
     settings: dict[str, Any] = {"method": name, "preconditioner": preconditioner.name, **rates}
     settings |= {"gibbs_every": gibbs_every, "subtract_noise": subtract_noise}
     settings |= {"momentum": momentum, "redraw_every": redraw_every} if momentum else {}
     settings |= {"clip": clip} if clip is not None else {}
     warmup = partial(step, adapting=True) if preconditioner.freezes else None
-    density, freezes = posterior.logdensity, preconditioner.freezes
-    return Method(init, step, draw, warmup, settings, logdensity=density, needs_warmup=freezes)
+    method = Method(init, step, lambda key, state: state.position, warmup, settings)
+    return method._replace(logdensity=posterior.logdensity, needs_warmup=preconditioner.freezes)
 
 
-def _check_unused(**options: Any) -> None:
+def _check_unused(dynamics: Dynamics) -> None:
     """Refuse options that only dynamics of a given step size have."""
-    usual = {"noise_temperature": 1.0, "subtract_noise": False}
-    for name, value in options.items():
-        if value != usual.get(name):
+    for name, usual in Dynamics._field_defaults.items():
+        if name != "momentum" and getattr(dynamics, name) != usual:
             raise ValueError(
                 f"got {name} without step_size, expected both: what is found is for plain dynamics"
             )
 
 
-class SelfTunedChain(NamedTuple):
-    """Position and momentum of a chain whose step size and mass are tuned."""
-
-    position: Tree
-    momentum: Tree
-
-
-def _self_tuned(posterior: Posterior, *, momentum: float, name: str) -> Method:
+def _with_tuning(posterior: Posterior, momentum: float, name: str) -> Method:
     """Make a method of Langevin dynamics that finds its step size and mass in warm-up.
 
     It starts from the warm-up of sgnht, which moves the farthest at a given step size: its friction
     is only what the noise of the gradients needs.
     """
-    _check(1.0, momentum, 1.0, None)
+    _check(1.0, Dynamics(momentum), identity())
 
-    def init(key: jax.Array, position: Tree) -> SelfTunedChain:
+    def init(key: jax.Array, position: Tree) -> Chain:
         del key
-        return SelfTunedChain(position, optax.tree.zeros_like(position))
+        return Chain(position, optax.tree.zeros_like(position))
 
-    def move(
-        key: jax.Array, chain: SelfTunedChain, batch: Any, size: jax.Array, mass: Tree
-    ) -> tuple[SelfTunedChain, dict]:
-        new, info = langevin_move(posterior, momentum, key, chain, batch, size, mass)
-        return SelfTunedChain(*new), info
-
-    method = tuned(
-        posterior,
-        init,
-        move,
-        lambda chain: chain.position,
-        lambda square: 2 * EXCESS * (1 - momentum) / square,
-        {"method": name, "step_size": None, "momentum": momentum},
-        start=sgnht(posterior),
-    )
+    move = partial(langevin_move, posterior, momentum)
+    kernel = Kernel(init, move, lambda square: 2 * EXCESS * (1 - momentum) / square)
+    settings = {"method": name, "momentum": momentum}
+    method = tuned(posterior, kernel, settings, start=sgnht(posterior))
     # Without replacement the noise that is subtracted would cancel over an epoch.
-    return method._replace(independent_batches=momentum > 0)
+    return method._replace(order="independent") if momentum else method
 
 
 def langevin_move(
     posterior: Posterior,
     momentum: float,
     key: jax.Array,
-    chain: tuple[Tree, Tree],
+    chain: Chain,
     batch: Any,
     size: jax.Array,
     mass: Tree,
-) -> tuple[tuple[Tree, Tree], dict]:
+) -> tuple[Chain, dict]:
     """Move a position and its momentum by a step, and measure both temperatures."""
     position, before = chain
     root = jnp.sqrt(size)
@@ -224,7 +198,7 @@ def langevin_move(
     if momentum:  # what a step of this length would add without friction, as in sgnht
         force = optax.tree.sum(jax.tree.map(lambda g, m: jnp.sum(g**2 / m), gradient, mass))
         excess += size * force / (4 * posterior.num_weights)
-    return (moved, after), info | {"excess": excess}
+    return Chain(moved, after), info | {"excess": excess}
 
 
 def _preconditioned_gradient(
@@ -262,17 +236,9 @@ def _with_hessian(key: jax.Array, density: Any, position: Tree) -> tuple[jax.Arr
     return lp, gradient, optax.tree.mul(signs, product)
 
 
-def _check_momentum(momentum: float, redraw_every: int | None, clip: float | None) -> None:
-    if redraw_every is not None:
-        check_count("redraw_every", redraw_every)
-        if not momentum:
-            raise ValueError("got redraw_every with momentum=0, expected a momentum: drop it")
-    if clip is not None:
-        check_positive("clip", clip)
-
-
-def _check(step_size: Any, momentum: float, temperature: Any, noisy: Preconditioner | None) -> None:
+def _check(step_size: Any, dynamics: Dynamics, preconditioner: Preconditioner) -> None:
     """Refuse numbers out of range, and a preconditioner that does not estimate gradient noise."""
+    momentum, temperature = dynamics.momentum, dynamics.noise_temperature
     check_rate("step_size", step_size)
     if not 0 <= momentum < 1:
         raise ValueError(f"got momentum={momentum}, expected a number from 0 to below 1")
@@ -280,12 +246,18 @@ def _check(step_size: Any, momentum: float, temperature: Any, noisy: Preconditio
         raise ValueError(
             f"got noise_temperature={temperature}, expected a number of at least 0 or a schedule"
         )
-    if noisy is not None and not noisy.freezes:
+    if dynamics.subtract_noise and not preconditioner.freezes:
         raise ValueError(
-            f"got subtract_noise with the preconditioner {noisy.name}, expected one that estimates "
-            "the gradients' variance in warm-up and then keeps it: use "
+            f"got subtract_noise with the preconditioner {preconditioner.name}, expected one that "
+            "estimates the gradients' variance in warm-up and then keeps it: use "
             "preconditioners.scale_adapted()"
         )
+    if dynamics.redraw_every is not None:
+        check_count("redraw_every", dynamics.redraw_every)
+        if not momentum:
+            raise ValueError("got redraw_every with momentum=0, expected a momentum: drop it")
+    if dynamics.clip is not None:
+        check_positive("clip", dynamics.clip)
 
 
 def check_gibbs(posterior: Posterior, every: int, noise_temperature: Any) -> None:

@@ -3,7 +3,7 @@
 from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.preconditioners import Preconditioner
 from bnn_ppl.methods.schedules import Schedule
-from bnn_ppl.methods.stochastic_gradient.langevin import langevin
+from bnn_ppl.methods.stochastic_gradient.langevin import Dynamics, langevin
 from bnn_ppl.model.posterior import Posterior
 
 
@@ -99,15 +99,5 @@ def sghmc(
         )
     if momentum is None:
         momentum = 0.99 if step_size is None else 0.9
-    return langevin(
-        posterior,
-        step_size,
-        momentum=momentum,
-        preconditioner=preconditioner,
-        temperature=noise_temperature,
-        gibbs_every=gibbs_every,
-        subtract_noise=subtract_noise,
-        redraw_every=redraw_every,
-        clip=clip,
-        name="sghmc",
-    )
+    options = preconditioner, noise_temperature, gibbs_every, subtract_noise, redraw_every, clip
+    return langevin(posterior, step_size, Dynamics(momentum, *options), "sghmc")

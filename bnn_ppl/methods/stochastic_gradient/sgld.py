@@ -3,7 +3,7 @@
 from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.preconditioners import Preconditioner
 from bnn_ppl.methods.schedules import Schedule
-from bnn_ppl.methods.stochastic_gradient.langevin import langevin
+from bnn_ppl.methods.stochastic_gradient.langevin import Dynamics, langevin
 from bnn_ppl.model.posterior import Posterior
 
 
@@ -71,12 +71,5 @@ def sgld(
         If a number is out of range, the model has no precisions to draw, or an option needs a step
         size and has none.
     """
-    return langevin(
-        posterior,
-        step_size,
-        momentum=0.0,
-        preconditioner=preconditioner,
-        temperature=noise_temperature,
-        gibbs_every=gibbs_every,
-        name="sgld",
-    )
+    dynamics = Dynamics(0.0, preconditioner, noise_temperature, gibbs_every)
+    return langevin(posterior, step_size, dynamics, "sgld")

@@ -1,19 +1,22 @@
 """Stochastic-gradient Nosé-Hoover thermostat."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.method import Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
-from bnn_ppl.methods.stochastic_gradient.tuned_steps import (
+from bnn_ppl.methods.schedules import Schedule, check_rate
+from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     EXCESS,
+    Kernel,
     configurational_temperature,
     slowed_gradient,
     tuned,
+    with_step_size,
 )
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -22,13 +25,6 @@ Tree = Any
 
 # Steps between draws: it moves so far in 300 that more are not worth their time.
 _MOST_THIN = 300
-
-
-class ThermostatState(NamedTuple):
-    """State of a chain."""
-
-    chain: Any  # BlackJAX's state: position, momentum and friction xi
-    num_steps: jax.Array  # taken so far
 
 
 @describe(
@@ -83,71 +79,66 @@ def sgnht(
     from blackjax.sgmcmc import sgnht as kernels
 
     check_rate("friction", friction)
-    kernel = kernels.build_kernel(friction)
+    thermostat = kernels.build_kernel(friction)
+    settings = {"method": "sgnht", "friction": friction}
+
+    def init_chain(key: jax.Array, position: Tree) -> Any:
+        return kernels.init(position, key, jnp.asarray(friction, float))
+
     if step_size is None:
-        return _self_tuned(posterior, kernels.init, kernel, friction)
-    check_rate("step_size", step_size)
-
-    def init(key: jax.Array, position: Tree, batch: Any) -> ThermostatState:
-        del batch
-        chain = kernels.init(position, key, jnp.asarray(friction, float))
-        return ThermostatState(chain, jnp.zeros((), int))
-
-    def step(key: jax.Array, state: ThermostatState, batch: Any) -> tuple[ThermostatState, dict]:
-        size = value_at(step_size, state.num_steps)
-        # The gradient at the position that the kernel moves to: with that at the old position the
-        # two updates would be an explicit Euler step, whose energy grows.
-        moved = optax.tree.add_scale(state.chain.position, size, state.chain.momentum)
-        lp, gradient = jax.value_and_grad(posterior.logdensity)(moved, batch)
-        chain = kernel(key, state.chain, lambda position, batch: gradient, batch, size)
-        return ThermostatState(chain, state.num_steps + 1), step_info(lp, step_size=size)
-
-    def draw(key: jax.Array, state: ThermostatState) -> Tree:
-        del key
-        return state.chain.position
-
-    settings = {"method": "sgnht", "step_size": named(step_size), "friction": friction}
-    method = Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
-    return method._replace(independent_batches=True)
+        move = partial(_tuned_move, posterior, thermostat)
+        kernel = Kernel(init_chain, move, lambda square: jnp.sqrt(4 * EXCESS / square))
+        method = tuned(posterior, kernel, settings, most_thin=_MOST_THIN)
+    else:
+        check_rate("step_size", step_size)
+        move = partial(_move, posterior, thermostat)
+        method = with_step_size(posterior, init_chain, move, step_size, settings)
+    return method._replace(order="independent")
 
 
-def _self_tuned(
-    posterior: Posterior, init_chain: Callable, kernel: Callable, friction: float
-) -> Method:
-    """Tune the step size and a mass M in warm-up; the kernel moves w sqrt(M)."""
+def _move(
+    posterior: Posterior,
+    thermostat: Callable,
+    key: jax.Array,
+    chain: Any,
+    batch: Any,
+    size: jax.Array,
+    mass: Tree,
+) -> tuple[Any, dict]:
+    del mass
+    # The gradient at the position that the kernel moves to: with that at the old position the
+    # two updates would be an explicit Euler step, whose energy grows.
+    moved = optax.tree.add_scale(chain.position, size, chain.momentum)
+    lp, gradient = jax.value_and_grad(posterior.logdensity)(moved, batch)
+    chain = thermostat(key, chain, lambda position, batch: gradient, batch, size)
+    return chain, step_info(lp)
 
-    def init(key: jax.Array, position: Tree) -> Any:
-        return init_chain(position, key, jnp.asarray(friction, float))
 
-    def move(
-        key: jax.Array, chain: Any, batch: Any, size: jax.Array, mass: Tree
-    ) -> tuple[Any, dict]:
-        roots = jax.tree.map(jnp.sqrt, mass)
-        scaled = chain._replace(position=optax.tree.mul(chain.position, roots))
-        moved = optax.tree.add_scale(scaled.position, size, scaled.momentum)
-        position = jax.tree.map(jnp.divide, moved, roots)
-        velocity = jax.tree.map(jnp.divide, scaled.momentum, roots)
-        lp, gradient = slowed_gradient(posterior, position, batch, velocity, size)
-        force = jax.tree.map(jnp.divide, gradient, roots)
-        new = kernel(key, scaled, lambda position, batch: force, batch, size)
-        num_weights = posterior.num_weights
-        info = step_info(
-            lp,
-            kinetic_temperature=optax.tree.norm(new.momentum, squared=True) / num_weights,
-            configurational_temperature=configurational_temperature(position, gradient),
-        )
-        # The thermostat keeps the kinetic temperature at 1. What a step of this size would add to
-        # it is, in equilibrium, also the first-order error of the configurational temperature.
-        excess = size**2 * optax.tree.norm(force, squared=True) / (4 * num_weights)
-        return new._replace(position=position), info | {"excess": excess}
-
-    method = tuned(
-        posterior,
-        init,
-        move,
-        lambda chain: chain.position,
-        lambda square: jnp.sqrt(4 * EXCESS / square),
-        {"method": "sgnht", "step_size": None, "friction": friction},
-        most_thin=_MOST_THIN,
+def _tuned_move(
+    posterior: Posterior,
+    thermostat: Callable,
+    key: jax.Array,
+    chain: Any,
+    batch: Any,
+    size: jax.Array,
+    mass: Tree,
+) -> tuple[Any, dict]:
+    """Move the position times sqrt(M), against the minibatch's noise."""
+    roots = jax.tree.map(jnp.sqrt, mass)
+    scaled = chain._replace(position=optax.tree.mul(chain.position, roots))
+    moved = optax.tree.add_scale(scaled.position, size, scaled.momentum)
+    position = jax.tree.map(jnp.divide, moved, roots)
+    velocity = jax.tree.map(jnp.divide, scaled.momentum, roots)
+    lp, gradient = slowed_gradient(posterior, position, batch, velocity, size)
+    force = jax.tree.map(jnp.divide, gradient, roots)
+    new = thermostat(key, scaled, lambda position, batch: force, batch, size)
+    num_weights = posterior.num_weights
+    info = step_info(
+        lp,
+        kinetic_temperature=optax.tree.norm(new.momentum, squared=True) / num_weights,
+        configurational_temperature=configurational_temperature(position, gradient),
     )
-    return method._replace(independent_batches=True)
+    # The thermostat keeps the kinetic temperature at 1. What a step of this size would add to
+    # it is, in equilibrium, also the first-order error of the configurational temperature.
+    excess = size**2 * optax.tree.norm(force, squared=True) / (4 * num_weights)
+    return new._replace(position=position), info | {"excess": excess}

@@ -12,13 +12,14 @@ from bnn_ppl.methods.mcmc.integrators import check_sphere, momentum_update, norm
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, check_rate
-from bnn_ppl.methods.stochastic_gradient.tuned_steps import (
+from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     EXCESS,
+    Kernel,
     configurational_temperature,
     gradient_variance,
     slowed_gradient,
     tuned,
-    with_given_steps,
+    with_step_size,
 )
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -133,22 +134,19 @@ def smile(
 
     if step_size is None:
         move = partial(_tuned_move, posterior, length, precondition)
-        method = tuned(
-            posterior,
+        kernel = Kernel(
             init_chain,
             partial(move, True),
-            lambda chain: chain.position,
             lambda square: jnp.sqrt(12 * EXCESS * num_weights / (1 + square)),
-            settings | {"step_size": None, "precondition": precondition},
             move_after=partial(move, False),
             highest=_MOST_CHANGE + _MOST_SPREAD * math.sqrt(2 / num_weights),
         )
+        method = tuned(posterior, kernel, settings | {"precondition": precondition})
     else:
         check_rate("step_size", step_size)
         move = partial(_given_move, posterior, length)
-        kernel = posterior, init_chain, move, lambda chain: chain.position
-        method = with_given_steps(*kernel, step_size, settings)
-    return method._replace(independent_batches=True)
+        method = with_step_size(posterior, init_chain, move, step_size, settings)
+    return method._replace(order="independent")
 
 
 def _given_move(

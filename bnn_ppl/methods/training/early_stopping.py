@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.method import Method, of_inner
+from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.training.held_out_rows import described
 from bnn_ppl.model.normalisation.batch_statistics import judged_values
 from bnn_ppl.model.posterior import Posterior
@@ -68,7 +68,7 @@ def stopped_early(
     """
     check_count("check_every", check_every)
     check_count("patience", patience)
-    if method.warmup or method.finish or method.fitted:
+    if method.warmup or method.tuning.finish or method.fitted:
         name = method.settings.get("method", "a method")
         raise ValueError(
             f"got {name}, which adapts in warm-up or fits a distribution, expected a method that "
@@ -124,9 +124,8 @@ def stopped_early(
         settings=settings,
         logdensity=method.logdensity,
         draws_from="best_point",
-        begin=of_inner(method.begin),
-        subsample=method.subsample,
-        raw_rows=method.raw_rows,
+        begin=method.tuning.of_inner().begin,
+        batching=method.batching._replace(order="epochs"),
     )
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.methods.method import Method, of_inner
+from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.training.held_out_rows import described
 from bnn_ppl.model.normalisation.batch_statistics import judged_values
 from bnn_ppl.model.posterior import Posterior
@@ -116,8 +116,7 @@ def with_scores(method: Method, posterior: Posterior, held_out: Any, every: int)
         step=step,
         draw=draw,
         warmup=warmup,
-        begin=of_inner(method.begin),
-        finish=of_inner(method.finish),
+        tuning=method.tuning.of_inner(),
         fitted=fitted if method.fitted else None,
         settings={**method.settings, **scoring},
         recipe=None,

@@ -112,8 +112,8 @@ class Minibatches(NamedTuple):
 
 def minibatches_for(method: Method, size: int | None, bootstrap: bool) -> Minibatches:
     """Give the batches that a method takes, of a size."""
-    kinds = method.symmetric_batches, method.independent_batches
-    return Minibatches(size, bootstrap, method.subsample, *kinds)
+    order, subsample, _ = method.batching
+    return Minibatches(size, bootstrap, subsample, order == "symmetric", order == "independent")
 
 
 def _backwards(order: jax.Array, size: int) -> jax.Array:

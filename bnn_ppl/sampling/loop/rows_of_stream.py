@@ -67,7 +67,7 @@ def rows_of_stream(
             f"got a sample of the rows for {name} on a stream, expected all of them: leave "
             "bootstrap and subsample out, or use minibatches, as of sgld"
         )
-    features = None if method.raw_rows else stream_with_features(posterior, progress)
+    features = None if method.batching.raw_rows else stream_with_features(posterior, progress)
     if features is None:
         refuse_nonfinite_chunks(rows.chunks)
     else:  # of finite rows: they were read when these were computed

@@ -245,5 +245,5 @@ def _most_gradients(method: Method) -> float:
 
 
 def _start_steps(method: Method) -> int:
-    start = method.start
+    start = method.tuning.start
     return 0 if start is None else start.counts.num_warmup + _start_steps(start)

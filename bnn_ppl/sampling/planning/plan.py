@@ -169,7 +169,8 @@ class _Cost(NamedTuple):
 
 
 def _starting_methods(method: Method) -> list[Method]:
-    return [] if method.start is None else [*_starting_methods(method.start), method.start]
+    start = method.tuning.start
+    return [] if start is None else [*_starting_methods(start), start]
 
 
 def _cost_of_warmup(prepare_warmup: Callable[[], RunSetup], trial_seconds: float) -> _Cost:

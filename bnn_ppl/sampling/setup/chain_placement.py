@@ -46,7 +46,7 @@ def prepare(
     stream = posterior.data if isinstance(posterior.data, Stream) else None
     if accumulates(posterior, method):
         data, stream = rows_of_stream(posterior, method, minibatches, mesh, progress), None
-    elif stream is not None and not method.raw_rows:
+    elif stream is not None and not method.batching.raw_rows:
         stream = stream_with_features(posterior, progress) or stream
     if data is None:
         data = by_row(_rows(posterior, method, mesh.shape["data"], progress), mesh)
@@ -77,7 +77,7 @@ def prepare(
 def _rows(posterior: Posterior, method: Method, shards: int, progress: Show) -> Tree:
     """Give the rows that are placed on devices; of a stream, examples that they share evenly."""
     if not isinstance(posterior.data, Stream):
-        if method.raw_rows:
+        if method.batching.raw_rows:
             return posterior.data
         return rows_with_features(posterior, shards, progress)
     num_rows = max(1, len(posterior.examples[1]) // shards * shards)

@@ -80,7 +80,7 @@ def functions_at_start(
     posterior: Posterior, method: Method
 ) -> tuple[Callable, Callable | None, Callable]:
     """Give the functions that make the first states: `init`, `begin`, `logdensity`."""
-    return method.init, method.begin, posterior.logdensity
+    return method.init, method.tuning.begin, posterior.logdensity
 
 
 def _check_finite(posterior: Posterior, positions: Tree, finite: np.ndarray) -> None:

@@ -33,9 +33,9 @@ class Phase(NamedTuple):
     constrain: Any  # Posterior.constrain
     keep: Keep
     minibatches: Minibatches
-    finish: Callable[[Tree], Tree] | None  # Method.finish, after the last iteration
+    finish: Callable[[Tree], Tree] | None  # of Tuning, after the last iteration
     make: Make | None  # the posterior and the method anew, of numbers
-    together: bool = False  # Method.together; in warm-up alone
+    together: bool = False  # of Tuning; in warm-up alone
 
     @property
     def to_trace(self) -> "Phase":
@@ -111,8 +111,8 @@ def phases_of(
         thin=1,
         draw=None,
         keep=dict,
-        finish=method.finish,
-        together=method.together,
+        finish=method.tuning.finish,
+        together=method.tuning.together,
     )
     return warmup, draws
 

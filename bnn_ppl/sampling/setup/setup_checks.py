@@ -73,12 +73,12 @@ def _check_method(
 ) -> None:
     check_built_with(posterior, method)
     name = name_of(method)
-    if method.finish is not None and not num_warmup:
+    if method.tuning.finish is not None and not num_warmup:
         raise ValueError(
             f"{name} fits a distribution during warm-up: set num_warmup > 0 (got 0); its draws "
             "need no steps (thin=0)"
         )
-    if method.needs_warmup and not num_warmup:
+    if method.tuning.needs_warmup and not num_warmup:
         raise ValueError(
             f"{name} tunes its steps during warm-up, without which its draws are wrong: set "
             "num_warmup > 0 (got 0)"

@@ -62,7 +62,7 @@ def run_initial_method(
     """
     own = _initial(state, progress)
     method, kept = own.method, own.recorder
-    if method.start is not None and not own.done.warmup:
+    if method.tuning.start is not None and not own.done.warmup:
         first = run_initial_method(own, interrupted, progress)
         if first.interruption is not None:
             return first
@@ -83,14 +83,14 @@ def run_initial_method(
     interruption = None
     if own.done.warmup < num:
         interruption = _interruption(own)
-        if not own.done.warmup and method.start is None:
+        if not own.done.warmup and method.tuning.start is None:
             positions = None
     return WarmStart(positions, own.done._replace(warmup=0, divergences=0), interruption)
 
 
 def _initial(state: RunState, progress: Show) -> RunState:
     """Give the run of the initial method, as far as it is."""
-    method = state.method.start
+    method = state.method.tuning.start
     assert method is not None
     own_key = jax.random.fold_in(state.key, _OWN_KEY)
     kept = state.recorder.phase("start")
@@ -102,7 +102,7 @@ def _initial(state: RunState, progress: Show) -> RunState:
 
 def _reached(own: RunState) -> Tree:
     """Give a point of each chain: where it is, or, until it is tuned, the fit it started from."""
-    origin = None if own.method.start is None else origin_of(own, own.recorder)
+    origin = None if own.method.tuning.start is None else origin_of(own, own.recorder)
     return one_draw(own) if origin is None else origin
 
 
@@ -138,8 +138,8 @@ def place_again(state: RunState, positions: Tree, progress: Show) -> RunState:
         try:
             setup = with_states(state.setup, state.key, state.posterior, state.method, positions)
         except ValueError as error:
-            assert state.method.start is not None
-            name, of_start = name_of(state.method), name_of(state.method.start)
+            assert state.method.tuning.start is not None
+            name, of_start = name_of(state.method), name_of(state.method.tuning.start)
             raise ValueError(
                 f"{error} ({name} starts where {of_start} ends, which fails where the density has "
                 "no maximum, as in a hierarchical model whose scale goes to 0: write it "
@@ -158,13 +158,13 @@ def initial_setup(
     """Prepare the warm-up of an initial method for the chains of a run."""
     minibatches = setup.phases[1].minibatches._replace(
         size=start.counts.batch_size,
-        symmetric=start.symmetric_batches,
-        independent=start.independent_batches,
+        symmetric=start.batching.order == "symmetric",
+        independent=start.batching.order == "independent",
     )
     num_warmup = min(start.counts.num_warmup, MOST_STEPS)
     length = RunLength(len(setup.chains), num_warmup, 1, 0, minibatches)
     # Features serve any method; rows without, of one that has no use for them, serve its like.
-    shared = start.raw_rows or isinstance(setup.data[0], Features)
+    shared = start.batching.raw_rows or isinstance(setup.data[0], Features)
     shared = shared and not isinstance(setup.data, StreamedRows)
     rows = setup.data if shared else None
     own = prepare(key, posterior, start, length, RunSpec(mesh=setup.mesh), rows, progress)

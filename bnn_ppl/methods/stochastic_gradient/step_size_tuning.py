@@ -37,7 +37,41 @@ _LOST = 10.0  # times the highest temperature of a stable chain: it will not com
 _SHORTER = 4.0  # factor by which steps are shorter after a chain was lost
 
 
-class TunedState(NamedTuple):
+class Chain(NamedTuple):
+    """Position and momentum."""
+
+    position: Tree
+    momentum: Tree
+
+
+class Kernel(NamedTuple):
+    """Dynamics of a chain, which has a ``position``.
+
+    Attributes
+    ----------
+    init
+        ``key, position -> chain``.
+    move
+        ``key, chain, batch, step_size, mass -> chain, info``. Info has the
+        ``kinetic_temperature`` and ``excess``, the error that is to average ``EXCESS``; without a
+        temperature ``instability`` in its place. Where the step size is given, neither is needed.
+    first_step_size
+        ``mean square of gradient over mass -> step size``, from which the search starts.
+    move_after
+        Replaces `move` after warm-up.
+    highest
+        The highest temperature, or instability, of a stable chain; by default that of the
+        temperature of as many weights.
+    """
+
+    init: Callable[[Array, Tree], Tree]
+    move: Move
+    first_step_size: Callable[[Array], Array]
+    move_after: Move | None = None
+    highest: float | None = None
+
+
+class TuningState(NamedTuple):
     """A chain and the state of its tuning."""
 
     chain: Tree
@@ -55,14 +89,10 @@ class TunedState(NamedTuple):
 
 def tuned(
     posterior: Posterior,
-    init_chain: Callable[[Array, Tree], Tree],
-    move: Move,
-    position: Callable[[Tree], Tree],
-    first_step_size: Callable[[Array], Array],
+    kernel: Kernel,
     settings: dict[str, Any],
-    move_after: Move | None = None,
+    *,
     start: Method | None = None,
-    highest: float | None = None,
     most_thin: int = 900,
 ) -> Method:
     """Make a method of a stochastic-gradient kernel that finds its mass and step size in warm-up.
@@ -77,51 +107,39 @@ def tuned(
     ----------
     posterior
         Posterior to sample.
-    init_chain
-        ``key, position -> chain``.
-    move
-        ``key, chain, batch, step_size, mass -> chain, info``; info has the
-        ``kinetic_temperature`` and ``excess``, the error that is to average ``EXCESS``; without a
-        temperature ``instability`` in its place.
-    position
-        ``chain -> position``.
-    first_step_size
-        ``mean square of gradient over mass -> step size``, from which the search starts.
+    kernel
+        Dynamics.
     settings
         Recorded with the draws.
-    move_after
-        Replaces `move` after warm-up.
     start
         Method whose warm-up the chains go through first; by default
         ``starting_descent(posterior, spread=True)``.
-    highest
-        The highest temperature, or instability, of a stable chain; by default that of the
-        temperature of as many weights.
     most_thin
         The most steps from one draw to the next on small data.
     """
+    move, highest = kernel.move, kernel.highest
     if highest is None:
         highest = _highest_temperature(posterior.num_weights)
 
-    def init(key: Array, start: Tree, batch: Any) -> TunedState:
+    def init(key: Array, start: Tree, batch: Any) -> TuningState:
         del batch
         zeros, ones = optax.tree.zeros_like(start), optax.tree.ones_like(start)
         zero, none = jnp.zeros((), int), jnp.zeros(())
         first, end = jnp.asarray(_PROBES), jnp.asarray(_PROBES + _WINDOW)
-        chain = init_chain(key, start)
-        return TunedState(
+        chain = kernel.init(key, start)
+        return TuningState(
             chain, chain, ones, zeros, none, jnp.asarray(jnp.inf), none, none, first, end, zero
         )
 
-    def begin(state: TunedState, num_warmup: Array) -> TunedState:
+    def begin(state: TuningState, num_warmup: Array) -> TuningState:
         # A short warm-up has fewer probes and shorter windows.
         probes = jnp.clip(num_warmup // 8, 1, _PROBES)
         window = jnp.clip(num_warmup // 16, 1, _WINDOW)
         return state._replace(window_start=probes, window_end=probes + window)
 
-    def step(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
-        moved = move_after or move
-        chain, info = moved(key, state.chain, batch, state.step_size, state.mass)
+    def step(key: Array, state: TuningState, batch: Any) -> tuple[TuningState, dict]:
+        after = kernel.move_after or move
+        chain, info = after(key, state.chain, batch, state.step_size, state.mass)
         # A chain that is lost is brought back, flagged, and goes on with shorter steps: better than
         # no number ever after.
         lost = ~(_instability(info) < _LOST * highest)
@@ -131,12 +149,12 @@ def tuned(
         state = state._replace(chain=chain, step_size=step_size, num_steps=state.num_steps + 1)
         return state, info
 
-    def warmup(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
+    def warmup(key: Array, state: TuningState, batch: Any) -> tuple[TuningState, dict]:
         probing = state.num_steps < state.window_start
         state, info = one_or_other(probing, probe, adapt, key, state, batch)
         return state._replace(num_steps=state.num_steps + 1), info
 
-    def adapt(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
+    def adapt(key: Array, state: TuningState, batch: Any) -> tuple[TuningState, dict]:
         chain, info = move(key, state.chain, batch, state.step_size, state.mass)
         instability, excess = _instability(info), info["excess"]
         lost = ~(instability < _LOST * highest)
@@ -150,12 +168,11 @@ def tuned(
         ended = partial(_next_window, highest, lost)
         return where_needed(lost | due, ended, lambda state: state, state), info
 
-    def probe(key: Array, state: TunedState, batch: Any) -> tuple[TunedState, dict]:
-        point = position(state.chain)
-        gradient = _probe(posterior, key, point, batch)
+    def probe(key: Array, state: TuningState, batch: Any) -> tuple[TuningState, dict]:
+        gradient = _probe(posterior, key, state.chain.position, batch)
         squares = jax.tree.map(lambda total, g: total + g**2, state.squares, gradient)
         mass = _mass(posterior, optax.tree.scale(1 / (state.num_steps + 1), squares), batch)
-        step_size = first_step_size(jnp.asarray(1.0 + _rows_per_batch_row(posterior, batch)))
+        step_size = kernel.first_step_size(jnp.asarray(1.0 + _rows_per_batch_row(posterior, batch)))
         info = jax.eval_shape(move, key, state.chain, batch, state.step_size, state.mass)[1]
         state = state._replace(squares=squares, mass=mass, step_size=step_size)
         return state, recorded(_of_one_gradient(info), state.step_size)
@@ -163,9 +180,9 @@ def tuned(
     return Method(
         init,
         step,
-        draw=lambda key, state: position(state.chain),
-        warmup=warmup,
-        settings=settings,
+        draw_position,
+        warmup,
+        settings | {"step_size": None},
         logdensity=posterior.logdensity,
         needs_warmup=True,
         begin=begin,
@@ -285,7 +302,7 @@ def _highest_temperature(num_weights: int) -> float:
     return 2.0 + 6 * math.sqrt(2 / num_weights)
 
 
-def _next_window(highest: float, lost: Array, state: TunedState) -> TunedState:
+def _next_window(highest: float, lost: Array, state: TuningState) -> TuningState:
     """Set the step size by the excess measured; double the window.
 
     A window in which the dynamics became unstable is undone, and its step size never tried again.
@@ -308,37 +325,37 @@ def _next_window(highest: float, lost: Array, state: TunedState) -> TunedState:
     )
 
 
-class GivenState(NamedTuple):
-    """State of a chain of given step size."""
+class ChainState(NamedTuple):
+    """A chain whose step size is given."""
 
     chain: Tree
     num_steps: Array  # taken so far
 
 
-def with_given_steps(
+def draw_position(key: Array, state: Any) -> Tree:
+    """Draw where the chain is."""
+    del key
+    return state.chain.position
+
+
+def with_step_size(
     posterior: Posterior,
     init_chain: Callable[[Array, Tree], Tree],
     move: Move,
-    position: Callable[[Tree], Tree],
     step_size: float | Schedule,
     settings: dict[str, Any],
 ) -> Method:
     """Make a method of a kernel, as :func:`tuned` does, whose step size is given and mass 1."""
 
-    def init(key: Array, start: Tree, batch: Any) -> GivenState:
+    def init(key: Array, start: Tree, batch: Any) -> ChainState:
         del batch
-        return GivenState(init_chain(key, start), jnp.zeros((), int))
+        return ChainState(init_chain(key, start), jnp.zeros((), int))
 
-    def step(key: Array, state: GivenState, batch: Any) -> tuple[GivenState, dict]:
-        size = jnp.asarray(value_at(step_size, state.num_steps), float)
-        ones = optax.tree.ones_like(position(state.chain))
+    def step(key: Array, state: ChainState, batch: Any) -> tuple[ChainState, dict]:
+        size = value_at(step_size, state.num_steps)
+        ones = optax.tree.ones_like(state.chain.position)
         chain, info = move(key, state.chain, batch, size, ones)
-        return GivenState(chain, state.num_steps + 1), recorded(info, size)
+        return ChainState(chain, state.num_steps + 1), recorded(info, size)
 
-    return Method(
-        init,
-        step,
-        draw=lambda key, state: position(state.chain),
-        settings=settings | {"step_size": named(step_size)},
-        logdensity=posterior.logdensity,
-    )
+    settings = settings | {"step_size": named(step_size)}
+    return Method(init, step, draw_position, settings=settings, logdensity=posterior.logdensity)
