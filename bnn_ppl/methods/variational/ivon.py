@@ -7,15 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.ensembles.descent import starting_descent
-from bnn_ppl.methods.method import FITTED, Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, named, value_at
-from bnn_ppl.methods.training.rate_trials import rate_of, usual_lengths
-from bnn_ppl.methods.training.self_paced import self_paced
-from bnn_ppl.methods.variational.kl_weight import check_kl_weight, weighted_gradient
+from bnn_ppl.methods.method import TRAINED, Method, describe, step_info
+from bnn_ppl.methods.schedules import Schedule
+from bnn_ppl.methods.variational.kl_weight import weighted_gradient
 from bnn_ppl.methods.variational.mean_field import (
-    averaged,
-    check_numbers,
     drawn,
     entropy,
     fitted,
@@ -23,10 +18,10 @@ from bnn_ppl.methods.variational.mean_field import (
     prior_normals,
     running_mean,
 )
-from bnn_ppl.methods.variational.row_groups import over_groups
+from bnn_ppl.methods.variational.natural_gradient import NaturalGradient
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.checks import check_count
+from bnn_ppl.runtime.checks import check_positive
 
 Tree = Any
 
@@ -57,12 +52,8 @@ class Estimate(NamedTuple):
     gives="independent Gaussians",
     cost="1.6 Adam steps",
     bias="too narrow where weights are correlated",
-    length="a mode, then until it stops improving (at most 100,000 steps), 100 draws",
-    kind="fit",
-    stochastic_gradients=True,
     takes_batch_statistics=True,
-    trained_once=True,
-    counts=FITTED,
+    **TRAINED,
 )
 def ivon(
     posterior: Posterior,
@@ -154,14 +145,12 @@ def ivon(
         If a number is out of range.
     """
     check_arguments(posterior=posterior)
-    finds_rate, recorded_rate, rate_at = rate_of(learning_rate)
-    weight = likelihood_weight(posterior)
+    options = learning_rate, beta1, beta2, num_samples, kl_weight, num_groups
+    fit, weight = NaturalGradient(posterior, *options), likelihood_weight(posterior)
     if hess_init is None:
-        hess_init = _INITIAL_PRECISION / weight if finds_rate else 0.1
-    check_numbers(num_samples, beta1, beta2, hess_init=hess_init, clip=clip)
-    check_count("num_groups", num_groups)
-
-    weighs = check_kl_weight(kl_weight, finds_rate)
+        hess_init = _INITIAL_PRECISION / weight if fit.finds_rate else 0.1
+    check_positive("hess_init", hess_init)
+    check_positive("clip", clip)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> IvonState:
         del key
@@ -184,19 +173,16 @@ def ivon(
     def step(
         key: jax.Array, state: IvonState, batch: Any, rate: jax.Array | None = None
     ) -> tuple[IvonState, dict]:
-        kl = value_at(kl_weight, state.num_steps) if weighs else None
-        of_groups = over_groups(lambda key, rows: estimated(key, state, rows, kl), num_groups)
-        estimate = averaged(lambda key: of_groups(key, batch), key, num_samples)
+        estimate = fit.estimate(estimated, key, state, batch)
         lp, gradient, product, delta, pull = estimate
         num_steps = state.num_steps + 1
-        if rate is None:  # given, not tuned
-            rate = rate_at(state.num_steps)
+        rate = fit.rate(rate, state)
         debias = 1 - beta1**num_steps
 
         def new_mean(w: Any, g: Any, c: Any, delta: Any, pull: Any) -> jax.Array:
             direction = jnp.clip((g / debias + pull) / c, -clip, clip)
             # A tuned rate is that of Newton steps, stable however far the curvature falls.
-            return w - rate * (1.0 if finds_rate else hess_init + delta) * direction
+            return w - rate * (1.0 if fit.finds_rate else hess_init + delta) * direction
 
         momentum = running_mean(beta1, state.momentum, gradient)
         update = partial(_updated_curvature, weight=weight, beta2=beta2)
@@ -205,31 +191,21 @@ def ivon(
         new = IvonState(loc, momentum, curvature, num_steps)
         return new, step_info(lp, num_samples, elbo=lp + entropy(precision(new)))
 
-    def objective(info: dict) -> jax.Array:
-        return info["elbo"] / posterior.num_rows
-
     def draw(key: jax.Array, state: IvonState) -> Tree:
         return drawn(key, state.loc, precision(state))
 
-    rates = {"learning_rate": recorded_rate, "hess_init": hess_init}
-    settings: dict[str, Any] = {"method": "ivon", **rates}
-    settings |= {"beta1": beta1, "beta2": beta2, "num_samples": num_samples}
-    settings |= {"clip": None if math.isinf(clip) else clip, "kl_weight": named(kl_weight)}
-    settings |= {"num_groups": num_groups} if num_groups != 1 else {}
-    method = Method(init, step, draw, settings=settings, logdensity=posterior.logdensity)
-    method = method._replace(
+    settings = {"method": "ivon", "hess_init": hess_init} | fit.settings
+    settings |= {"clip": None if math.isinf(clip) else clip}
+    method = Method(
+        init,
+        step,
+        draw,
+        settings=settings,
         fitted=lambda state: fitted(state.loc, precision(state), state.num_steps),
+        logdensity=posterior.logdensity,
         draws_from="gaussian",
     )
-    if not finds_rate:
-        return method
-    memory, lengths = (
-        round(_MEMORIES / (1 - beta2)),
-        usual_lengths(posterior, posterior.num_rows, of_adam=False),
-    )
-    return self_paced(method, step, objective, memory, lengths=lengths)._replace(
-        start=starting_descent(posterior)
-    )
+    return fit.trained(method, step, _MEMORIES)
 
 
 def _estimate(

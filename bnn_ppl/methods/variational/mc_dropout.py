@@ -10,10 +10,9 @@ import optax
 from bnn_ppl.methods.ensembles.descent import descent_to_mode, optimizer_of
 from bnn_ppl.methods.layers.layers import Layer, tapped
 from bnn_ppl.methods.layers.per_example_gradients import row_layers
-from bnn_ppl.methods.method import FITTED, Method, describe, step_info
+from bnn_ppl.methods.method import TRAINED, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
-from bnn_ppl.methods.training.rate_trials import usual_lengths
-from bnn_ppl.methods.training.self_paced import self_paced
+from bnn_ppl.methods.variational.natural_gradient import trained
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
@@ -31,12 +30,8 @@ class DropoutState(NamedTuple):
     gives="dropout masks",
     cost="1.05 Adam steps",
     bias="its spread follows the dropout rate, not the data",
-    length="a mode, then until it stops improving (at most 100,000 steps), 100 draws",
-    kind="fit",
-    stochastic_gradients=True,
     takes_batch_statistics=True,
-    trained_once=True,
-    counts=FITTED,
+    **TRAINED,
 )
 def mc_dropout(
     posterior: Posterior,
@@ -108,9 +103,6 @@ def mc_dropout(
         position = optax.tree.add_scale(state.position, rate, updates)
         return DropoutState(position, inner), step_info(-value * posterior.num_rows)
 
-    def objective(info: dict) -> jax.Array:
-        return info["lp"] / posterior.num_rows
-
     def draw(key: jax.Array, state: DropoutState) -> Tree:
         return _dropped(key, rates, state.position)
 
@@ -135,10 +127,7 @@ def mc_dropout(
     )
     if not finds_rate:
         return method
-    lengths = usual_lengths(posterior, posterior.num_rows)
-    return self_paced(method, step, objective, lengths=lengths)._replace(
-        start=descent_to_mode(posterior)
-    )
+    return trained(posterior, method, step, "lp", descent_to_mode(posterior))
 
 
 def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str, float]:

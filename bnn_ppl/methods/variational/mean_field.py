@@ -10,7 +10,6 @@ import optax
 
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.checks import check_count, check_positive
 
 Array = jax.Array
 Tree = Any
@@ -113,13 +112,3 @@ def averaged(function: Callable[[Array], Tree], key: Array, num_samples: int) ->
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     total, _ = jax.lax.scan(add, start, jnp.arange(num_samples))
     return optax.tree.scale(1 / num_samples, total)
-
-
-def check_numbers(num_samples: int, beta1: float, beta2: float, **positive: float) -> None:
-    """Refuse numbers out of range."""
-    check_count("num_samples", num_samples)
-    for name, beta in {"beta1": beta1, "beta2": beta2}.items():
-        if not 0 <= beta < 1:
-            raise ValueError(f"got {name}={beta}, expected a number from 0 to below 1")
-    for name, number in positive.items():
-        check_positive(name, number)

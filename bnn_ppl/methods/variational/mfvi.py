@@ -12,12 +12,11 @@ from flax import nnx
 from bnn_ppl.methods.ensembles.descent import optimizer_of, starting_descent
 from bnn_ppl.methods.layers.layers import Layer, Tap, tapped, with_weights
 from bnn_ppl.methods.layers.per_example_gradients import Layers, row_layers
-from bnn_ppl.methods.method import FITTED, Method, describe, step_info
+from bnn_ppl.methods.method import TRAINED, Method, describe, step_info
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, named, value_at
-from bnn_ppl.methods.training.rate_trials import usual_lengths
-from bnn_ppl.methods.training.self_paced import self_paced
 from bnn_ppl.methods.variational.kl_weight import check_kl_weight
+from bnn_ppl.methods.variational.natural_gradient import trained
 from bnn_ppl.methods.variational.row_groups import over_groups
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -43,12 +42,8 @@ class MeanFieldState(NamedTuple):
     gives="independent Gaussians",
     cost="1.9 Adam steps",
     bias="too narrow where weights are correlated",
-    length="a mode, then until it stops improving (at most 100,000 steps), 100 draws",
-    kind="fit",
-    stochastic_gradients=True,
     takes_batch_statistics=True,
-    trained_once=True,
-    counts=FITTED,
+    **TRAINED,
 )
 def mfvi(
     posterior: Posterior,
@@ -171,9 +166,6 @@ def mfvi(
         info = step_info(value, num_samples, elbo=bound)
         return MeanFieldState(mean, log_std, inner, state.num_steps + 1), info
 
-    def objective(info: dict) -> jax.Array:
-        return info["elbo"] / posterior.num_rows
-
     def draw(key: jax.Array, state: MeanFieldState) -> Tree:
         return _draw(key, state.mean, state.log_std)
 
@@ -196,10 +188,7 @@ def mfvi(
     )
     if not finds_rate:
         return method
-    lengths = usual_lengths(posterior, posterior.num_rows)
-    return self_paced(method, step, objective, lengths=lengths)._replace(
-        start=starting_descent(posterior)
-    )
+    return trained(posterior, method, step, "elbo", starting_descent(posterior))
 
 
 def _draw(key: jax.Array, mean: Tree, log_std: Tree) -> Tree:

@@ -7,28 +7,24 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.laplace_approximation.block_gaussian import blocks_of, drawn, fitted
 from bnn_ppl.methods.laplace_approximation.covariance_blocks import Block
 from bnn_ppl.methods.laplace_approximation.expected_labels import Labels
 from bnn_ppl.methods.laplace_approximation.fisher import evaluated
 from bnn_ppl.methods.layers.layer_calls import called_layers
-from bnn_ppl.methods.method import FITTED, Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, named, value_at
-from bnn_ppl.methods.training.rate_trials import rate_of, usual_lengths
-from bnn_ppl.methods.training.self_paced import self_paced
-from bnn_ppl.methods.variational.kl_weight import check_kl_weight, weighted_gradient
+from bnn_ppl.methods.method import TRAINED, Method, describe, step_info
+from bnn_ppl.methods.schedules import Schedule
+from bnn_ppl.methods.variational.kl_weight import weighted_gradient
 from bnn_ppl.methods.variational.mean_field import (
     at_the_mean,
-    averaged,
-    check_numbers,
     gaussian_entropy,
     likelihood_weight,
     running_mean,
 )
+from bnn_ppl.methods.variational.natural_gradient import NaturalGradient
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.checks import check_count
+from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.compilation.branches import where_needed
 
 Array = jax.Array
@@ -71,11 +67,7 @@ class Fit(NamedTuple):
     gives="a Gaussian, correlated within each layer",
     cost="2 gradients on a minibatch, and eigenvectors now and then",
     bias="layers are independent, inputs and output gradients of a layer too",
-    length="a mode, then until it stops improving (at most 100,000 steps), 100 draws",
-    kind="fit",
-    stochastic_gradients=True,
-    trained_once=True,
-    counts=FITTED,
+    **TRAINED,
 )
 def noisy_kfac(
     posterior: Posterior,
@@ -175,11 +167,10 @@ def noisy_kfac(
         (``"gauss_newton"``).
     """
     check_arguments(posterior=posterior)
-    finds_rate, recorded_rate, rate_at = rate_of(learning_rate)
-    check_numbers(num_samples, beta1, beta2, init_std=init_std)
+    training = NaturalGradient(posterior, learning_rate, beta1, beta2, num_samples, kl_weight)
+    check_positive("init_std", init_std)
     check_count("decompose_every", decompose_every)
     _check(labels, prior_split, damping)
-    weighs = check_kl_weight(kl_weight, finds_rate)
     blocks = _blocks(posterior, prior_split)
     fit = Fit(posterior, blocks, labels, deterministic, likelihood_weight(posterior) * damping)
 
@@ -196,16 +187,12 @@ def noisy_kfac(
     def step(
         key: Array, state: NoisyKfacState, batch: Any, rate: Array | None = None
     ) -> tuple[NoisyKfacState, dict]:
-        kl = value_at(kl_weight, state.num_steps) if weighs else None
-        estimate = lambda key: _estimate(fit, key, state, batch, kl)  # noqa: E731
-        lp, gradient, *new = averaged(estimate, key, num_samples)
+        lp, gradient, *new = training.estimate(partial(_estimate, fit), key, state, batch)
         factors, prior = running_mean(beta2, (state.factors, state.prior), tuple(new))
         num_steps = state.num_steps + 1
         due, anew = num_steps % decompose_every == 0, partial(_decomposed, fit)
         spread = where_needed(due, anew, lambda *_: state.spread, factors, prior)
-        if rate is None:  # given, not tuned
-            rate = rate_at(state.num_steps)
-        rate = rate / (1 - beta1**num_steps)
+        rate = training.rate(rate, state) / (1 - beta1**num_steps)
         momentum = running_mean(beta1, state.momentum, gradient)
         loc = optax.tree.add_scale(state.loc, rate, _preconditioned(fit, spread, momentum))
         info = step_info(lp, num_samples)
@@ -213,23 +200,13 @@ def noisy_kfac(
             info["elbo"] = lp + gaussian_entropy(posterior.num_weights, spread.log_det)
         return NoisyKfacState(loc, momentum, factors, prior, spread, num_steps), info
 
-    def objective(info: dict) -> Array:
-        return info["lp" if deterministic else "elbo"] / posterior.num_rows
-
     def parameters(state: NoisyKfacState) -> dict[str, Array]:
         own = fitted(blocks, state.loc, state.spread.covariances)
         return own | {"num_steps": state.num_steps}
 
-    settings = {
-        "method": "noisy_kfac",
-        "deterministic": deterministic,
-        "labels": labels,
-        "damping": damping,
-    }
-    settings |= {"learning_rate": recorded_rate}
-    settings |= {"prior_split": prior_split, "beta1": beta1, "beta2": beta2}
-    settings |= {"num_samples": num_samples, "init_std": init_std}
-    settings |= {"decompose_every": decompose_every, "kl_weight": named(kl_weight)}
+    settings = {"method": "noisy_kfac", "deterministic": deterministic, "labels": labels}
+    settings |= {"prior_split": prior_split, "damping": damping, "init_std": init_std}
+    settings |= {"decompose_every": decompose_every} | training.settings
     method = Method(
         init,
         step,
@@ -240,14 +217,8 @@ def noisy_kfac(
         draws_from="point" if deterministic else "structured_gaussian",
         raw_rows=True,
     )
-    if not finds_rate:
-        return method
-    memory, lengths = (
-        round(_MEMORIES / (1 - beta2)),
-        usual_lengths(posterior, posterior.num_rows, of_adam=False),
-    )
-    paced = self_paced(method, step, objective, memory, lengths=lengths)
-    return paced if deterministic else paced._replace(start=starting_descent(posterior))
+    method = training.trained(method, step, _MEMORIES, "lp" if deterministic else "elbo")
+    return method._replace(start=None) if deterministic else method
 
 
 def _estimate(

@@ -10,8 +10,7 @@ import optax
 from bnn_ppl.methods.ensembles.descent import optimizer_of
 from bnn_ppl.methods.method import Counts, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
-from bnn_ppl.methods.training.rate_trials import usual_lengths
-from bnn_ppl.methods.training.self_paced import self_paced
+from bnn_ppl.methods.variational.natural_gradient import trained
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
@@ -126,10 +125,7 @@ def svgd(
         needs_warmup=True,
     )
     if finds_rate:
-        lengths = usual_lengths(posterior, posterior.num_rows)
-        paced = self_paced(
-            method, train, lambda info: info["lp"] / posterior.num_rows, lengths=lengths
-        )
+        paced = trained(posterior, method, train, "lp")
         method = paced._replace(warmup=paced.step, step=_handed_out_paced)
     else:
         method = method._replace(warmup=train, step=_handed_out)

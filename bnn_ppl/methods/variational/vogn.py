@@ -6,27 +6,21 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.layers.per_example_gradients import row_gradients
-from bnn_ppl.methods.method import FITTED, Method, describe, step_info
-from bnn_ppl.methods.schedules import Schedule, named, value_at
-from bnn_ppl.methods.training.rate_trials import rate_of, usual_lengths
-from bnn_ppl.methods.training.self_paced import self_paced
-from bnn_ppl.methods.variational.kl_weight import check_kl_weight
+from bnn_ppl.methods.method import TRAINED, Method, describe, step_info
+from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.variational.mean_field import (
     at_the_mean,
-    averaged,
-    check_numbers,
     drawn,
     entropy,
     fitted,
     likelihood_weight,
     running_mean,
 )
-from bnn_ppl.methods.variational.row_groups import over_groups
+from bnn_ppl.methods.variational.natural_gradient import NaturalGradient
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.checks import check_count, check_positive
+from bnn_ppl.runtime.checks import check_positive
 
 Tree = Any
 
@@ -46,12 +40,8 @@ class VognState(NamedTuple):
     gives="independent Gaussians",
     cost="1.9 Adam steps",
     bias="too narrow where weights are correlated",
-    length="a mode, then until it stops improving (at most 100,000 steps), 100 draws",
-    kind="fit",
-    stochastic_gradients=True,
     takes_batch_statistics=True,
-    trained_once=True,
-    counts=FITTED,
+    **TRAINED,
 )
 def vogn(
     posterior: Posterior,
@@ -141,13 +131,11 @@ def vogn(
         If a number is out of range, or the network calls a layer twice.
     """
     check_arguments(posterior=posterior)
-    finds_rate, recorded_rate, rate_at = rate_of(learning_rate)
-    check_numbers(num_samples, beta1, beta2)
+    options = learning_rate, beta1, beta2, num_samples, kl_weight, num_groups
+    fit = NaturalGradient(posterior, *options)
     _check_width(init_std)
-    check_count("num_groups", num_groups)
     if not damping >= 0:
         raise ValueError(f"got damping={damping}, expected 0 or more")
-    weighs = check_kl_weight(kl_weight, finds_rate)
     gradients, weight = row_gradients(posterior), likelihood_weight(posterior)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> VognState:
@@ -173,13 +161,9 @@ def vogn(
     def step(
         key: jax.Array, state: VognState, batch: Any, rate: jax.Array | None = None
     ) -> tuple[VognState, dict]:
-        kl = value_at(kl_weight, state.num_steps) if weighs else None
-        of_groups = over_groups(lambda key, rows: estimated(key, state, rows, kl), num_groups)
-        lp, gradient, target = averaged(lambda key: of_groups(key, batch), key, num_samples)
+        lp, gradient, target = fit.estimate(estimated, key, state, batch)
         num_steps = state.num_steps + 1
-        if rate is None:  # given, not tuned
-            rate = rate_at(state.num_steps)
-        rate = rate / (1 - beta1**num_steps)
+        rate = fit.rate(rate, state) / (1 - beta1**num_steps)
         momentum = running_mean(beta1, state.momentum, gradient)
         precision = running_mean(beta2, state.precision, target)
         if init_std == "curvature":
@@ -189,23 +173,10 @@ def vogn(
         info = step_info(lp, num_samples, elbo=lp + entropy(precision))
         return VognState(loc, momentum, precision, num_steps), info
 
-    def objective(info: dict) -> jax.Array:
-        return info["elbo"] / posterior.num_rows
-
     def draw(key: jax.Array, state: VognState) -> Tree:
         return drawn(key, state.loc, state.precision)
 
-    settings = {
-        "method": "vogn",
-        "learning_rate": recorded_rate,
-        "beta1": beta1,
-        "beta2": beta2,
-        "num_samples": num_samples,
-        "init_std": init_std,
-        "damping": damping,
-        "kl_weight": named(kl_weight),
-    }
-    settings |= {"num_groups": num_groups} if num_groups != 1 else {}
+    settings = {"method": "vogn", "init_std": init_std, "damping": damping} | fit.settings
     method = Method(
         init,
         step,
@@ -216,15 +187,7 @@ def vogn(
         draws_from="gaussian",
         raw_rows=True,
     )
-    if not finds_rate:
-        return method
-    memory, lengths = (
-        round(_MEMORIES / (1 - beta2)),
-        usual_lengths(posterior, posterior.num_rows, of_adam=False),
-    )
-    return self_paced(method, step, objective, memory, lengths=lengths)._replace(
-        start=starting_descent(posterior)
-    )
+    return fit.trained(method, step, _MEMORIES)
 
 
 def _check_width(init_std: Any) -> None:
