@@ -63,80 +63,88 @@ class AdaptiveState(NamedTuple):
     num_warmup: Array  # warm-up steps taken so far
 
 
-def adaptive(
-    posterior: Posterior,
-    init_chain: Callable,
-    transition: Callable,
-    *,
-    step_size: float | None,
-    inverse_mass: Tree,
-    adapt_mass: bool,
-    target_acceptance: float,
-    settings: dict[str, Any],
-    speed: float = 1.0,
-    first_length: float | None = None,
-    max_num_steps: int = 1,
-    unadjusted: Callable[[Array | None], Any] | None = None,
-    together: bool = False,
-) -> Method:
-    """Make a self-tuning method of a Metropolis-adjusted kernel on BlackJAX's states.
+class Kernel(NamedTuple):
+    """A Metropolis-adjusted kernel on BlackJAX's states.
 
-    Parameters
+    Attributes
     ----------
-    posterior
-        Posterior to sample.
-    init_chain
+    init
         ``position, logdensity_fn -> chain``.
     transition
         ``key, chain, logdensity_fn, step_size, inverse_mass, length -> chain, info, end``: info
         under ArviZ's names, among them acceptance_rate; the length and the trajectory's end are
-        None unless `first_length` is given. The log-density, in the chain and the energy too, is
-        counted from that at the chain's position, which is therefore 0.
+        None unless it is adapted. The log-density, in the chain and the energy too, is counted from
+        that at the chain's position, which is therefore 0.
+    speed
+        Ratio of the kernel's step size to that of HMC, single steps of which choose the first one.
+    unadjusted
+        Function of the number of a warm-up step, None for a draw, that says whether the transition
+        goes without a Metropolis test; the transition is given that as ``accept=``.
+    """
+
+    init: Callable
+    transition: Callable
+    speed: float = 1.0
+    unadjusted: Callable[[Array | None], Any] | None = None
+
+
+class Adaptation(NamedTuple):
+    """What warm-up adapts.
+
+    Attributes
+    ----------
     step_size
         Fixed step size. None: tuned in warm-up by dual averaging (Hoffman & Gelman, 2014, section
         3.2).
-    inverse_mass
-        Diagonal of the inverse mass matrix, or its initial value if it is adapted: a tree like the
-        position, whose leaves may be scalars.
-    adapt_mass
-        Whether warm-up replaces `inverse_mass` by the variance of the draws so far.
+    mass
+        "diagonal" if warm-up replaces the inverse mass by the variance of the draws so far.
     target_acceptance
         Target acceptance rate of dual averaging.
-    settings
-        Settings recorded with the draws.
-    speed
-        Ratio of the kernel's step size to that of HMC, single steps of which choose the first one.
     first_length
         Length of trajectories from which warm-up starts to adapt it. None: it is not adapted.
     max_num_steps
         Number of steps, at the step size of the moment, that an adapted length is at most.
-    unadjusted
-        Function of the number of a warm-up step, None for a draw, that says whether the transition
-        goes without a Metropolis test; the transition is given that as ``accept=``.
     together
         Whether all chains adapt together, to one step size, mass matrix and length. What a chain
         adapts to its own draws then follows the mean over chains.
+    """
+
+    step_size: float | None
+    mass: Mass
+    target_acceptance: float
+    first_length: float | None = None
+    max_num_steps: int = 1
+    together: bool = False
+
+
+def adaptive(
+    posterior: Posterior, kernel: Kernel, adaptation: Adaptation, settings: dict[str, Any]
+) -> Method:
+    """Make a self-tuning method of a kernel; the settings are recorded with the draws.
 
     Raises
     ------
     ValueError
-        If `step_size` or `target_acceptance` is out of range.
+        If the step size, the mass or the target is out of range.
     """
     from blackjax.adaptation.step_size import dual_averaging_adaptation
 
+    step_size, mass, target_acceptance, first_length, max_num_steps, together = adaptation
     _check(step_size, target_acceptance)
+    inverse_mass, adapt_mass = initial_mass(posterior.prior_std, mass), mass == "diagonal"
+    unadjusted = kernel.unadjusted
     start_averaging, update_averaging, averaged = dual_averaging_adaptation(target_acceptance)
 
     def first_step_size(key: Array, chain: Any, mass: Tree, batch: Any) -> Array:
         _, change, chain = from_here(chain, batch)
-        return speed * _first_step_size(key, chain, change, mass, target_acceptance)
+        return kernel.speed * _first_step_size(key, chain, change, mass, target_acceptance)
 
     def from_here(chain: Any, batch: Any) -> tuple[Array, Callable, Any]:
         lp, change = posterior.logdensity_from(chain.position, batch)
         return lp, change, chain._replace(logdensity=jnp.zeros_like(lp))
 
     def init(key: Array, position: Tree, batch: Any) -> AdaptiveState:
-        chain = init_chain(position, lambda w: posterior.logdensity(w, batch))
+        chain = kernel.init(position, lambda w: posterior.logdensity(w, batch))
         length = None if first_length is None else initial_length(first_length)
         moments, mass = _begin_moments(position, inverse_mass, adapt_mass, length is not None)
         first, averaging = jnp.asarray(step_size or 0.0, float), None
@@ -155,7 +163,7 @@ def adaptive(
     ) -> tuple[Any, dict, Any]:
         lp, change, chain = from_here(state.chain, batch)
         test = {} if unadjusted is None else {"accept": unadjusted(count)}
-        chain, info, end = transition(
+        chain, info, end = kernel.transition(
             key, chain, change, step_size, state.inverse_mass, length, **test
         )
         # Where nothing has changed, to the last digit what was recorded before.

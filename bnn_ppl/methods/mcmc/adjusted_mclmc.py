@@ -6,7 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.mcmc.adaptation import Mass, adaptive, affordable_steps, initial_mass
+from bnn_ppl.methods.mcmc.adaptation import (
+    Adaptation,
+    Kernel,
+    Mass,
+    adaptive,
+    affordable_steps,
+)
 from bnn_ppl.methods.mcmc.integrators import check_sphere, isokinetic_mclachlan
 from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.model.arguments import check_arguments
@@ -68,7 +74,6 @@ def adjusted_mclmc(
 
     mass = mass or ("diagonal" if step_size is None else "identity")
     kernel = kernels.build_kernel(integrator=isokinetic_mclachlan)
-    start_mass = initial_mass(posterior.prior_std, mass)
     num_weights = posterior.num_weights
     quarter_period = math.pi / 2 * math.sqrt(num_weights)
     length = quarter_period if trajectory_length is None else trajectory_length
@@ -94,21 +99,14 @@ def adjusted_mclmc(
         }
         return new, found, None
 
-    return adaptive(
-        posterior,
-        kernels.init,
-        transition,
-        step_size=step_size,
-        inverse_mass=start_mass,
-        adapt_mass=mass == "diagonal",
-        target_acceptance=target_acceptance,
-        speed=math.sqrt(num_weights),
-        settings={
-            "method": "adjusted_mclmc",
-            "step_size": step_size,
-            "trajectory_length": length,
-            "mass": mass,
-            "target_acceptance": target_acceptance,
-            "max_num_steps": max_num_steps,
-        },
-    )
+    settings = {
+        "method": "adjusted_mclmc",
+        "step_size": step_size,
+        "trajectory_length": length,
+        "mass": mass,
+        "target_acceptance": target_acceptance,
+        "max_num_steps": max_num_steps,
+    }
+    dynamics = Kernel(kernels.init, transition, speed=math.sqrt(num_weights))
+    adaptation = Adaptation(step_size, mass, target_acceptance)
+    return adaptive(posterior, dynamics, adaptation, settings)

@@ -1,6 +1,12 @@
 """Hamiltonian Monte Carlo whose chains adapt jointly."""
 
-from bnn_ppl.methods.mcmc.adaptation import Mass, adaptive, affordable_steps, initial_mass
+from bnn_ppl.methods.mcmc.adaptation import (
+    Adaptation,
+    Kernel,
+    Mass,
+    adaptive,
+    affordable_steps,
+)
 from bnn_ppl.methods.mcmc.hmc import quarter_period, transitions
 from bnn_ppl.methods.method import SAMPLED, Method, describe
 from bnn_ppl.model.arguments import check_arguments
@@ -67,21 +73,12 @@ def chees(
     max_num_steps = affordable_steps(posterior) if max_num_steps is None else max_num_steps
     check_count("max_num_steps", max_num_steps)
     length = quarter_period(posterior, mass)
-    return adaptive(
-        posterior,
-        hmc.init,
-        transitions(length, _JITTER, max_num_steps),
-        step_size=None,
-        inverse_mass=initial_mass(posterior.prior_std, mass),
-        adapt_mass=mass == "diagonal",
-        target_acceptance=target_acceptance,
-        first_length=length,
-        max_num_steps=max_num_steps,
-        settings={
-            "method": "chees",
-            "mass": mass,
-            "target_acceptance": target_acceptance,
-            "max_num_steps": max_num_steps,
-        },
-        together=True,
-    )
+    kernel = Kernel(hmc.init, transitions(length, _JITTER, max_num_steps))
+    adaptation = Adaptation(None, mass, target_acceptance, length, max_num_steps, together=True)
+    settings = {
+        "method": "chees",
+        "mass": mass,
+        "target_acceptance": target_acceptance,
+        "max_num_steps": max_num_steps,
+    }
+    return adaptive(posterior, kernel, adaptation, settings)

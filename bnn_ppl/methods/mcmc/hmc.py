@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.mcmc.adaptation import (
+    Adaptation,
+    Kernel,
     Mass,
     adaptive,
     affordable_steps,
     drawn_momentum,
     euclidean,
-    initial_mass,
     kinetic_energy,
 )
 from bnn_ppl.methods.mcmc.leapfrog import drawn_steps, merged_leapfrog
@@ -139,28 +140,24 @@ def hmc(
         return count < num_unadjusted
 
     constant = _num_steps(length, step_size) if step_size is not None and jitter == 0 else None
-    method = adaptive(
-        posterior,
+    kernel = Kernel(
         kernels.init,
         transitions(length, jitter, max_num_steps, constant),
-        step_size=step_size,
-        inverse_mass=initial_mass(posterior.prior_std, mass),
-        adapt_mass=mass == "diagonal",
-        target_acceptance=target_acceptance,
-        first_length=length if adapts_length else None,
-        max_num_steps=max_num_steps,
-        settings={
-            "method": "hmc",
-            "step_size": step_size,
-            "trajectory_length": None if adapts_length else length,
-            "mass": mass,
-            "target_acceptance": target_acceptance,
-            "max_num_steps": max_num_steps,
-            "jitter": jitter,
-            **untested,
-        },
         unadjusted=unadjusted if untested else None,
     )
+    first_length = length if adapts_length else None
+    adaptation = Adaptation(step_size, mass, target_acceptance, first_length, max_num_steps)
+    settings = {
+        "method": "hmc",
+        "step_size": step_size,
+        "trajectory_length": None if adapts_length else length,
+        "mass": mass,
+        "target_acceptance": target_acceptance,
+        "max_num_steps": max_num_steps,
+        "jitter": jitter,
+        **untested,
+    }
+    method = adaptive(posterior, kernel, adaptation, settings)
     # As many draws as the affordable number of steps per trajectory: 200 to 1,000.
     return method._replace(counts=SAMPLED._replace(num_draws=affordable))
 

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.mcmc.adaptation import (
+    Adaptation,
     AdaptiveState,
+    Kernel,
     adaptive,
     affordable_steps,
     initial_mass,
@@ -152,20 +154,12 @@ def laps(
         "max_num_steps": max_num_steps,
     }
     radius = math.sqrt(posterior.num_weights)
-    adjusted = adaptive(
-        posterior,
-        kernels.init,
-        partial(_transition, max_num_steps),
-        step_size=None,
-        inverse_mass=prior,
-        adapt_mass=True,
-        target_acceptance=target_acceptance,
-        speed=radius,
-        first_length=math.pi / 2 * radius,
-        max_num_steps=max_num_steps,
-        settings=settings,
-        together=True,
+    length = math.pi / 2 * radius
+    kernel = Kernel(kernels.init, partial(_transition, max_num_steps), speed=radius)
+    adaptation = Adaptation(
+        None, "diagonal", target_acceptance, length, max_num_steps, together=True
     )
+    adjusted = adaptive(posterior, kernel, adaptation, settings)
     assert adjusted.warmup is not None
     adapted_step, start_averaging = adjusted.warmup, dual_averaging_adaptation(target_acceptance)[0]
 

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.mcmc.adaptation import (
+    Adaptation,
+    Kernel,
     Mass,
     adaptive,
     affordable_steps,
     drawn_momentum,
-    initial_mass,
     kinetic_energy,
 )
 from bnn_ppl.methods.method import Method, describe
@@ -107,22 +108,15 @@ def nuts(
         }
         return hmc.HMCState(chosen.position, chosen.logdensity, chosen.gradient), info, None
 
-    return adaptive(
-        posterior,
-        hmc.init,
-        transition,
-        step_size=step_size,
-        inverse_mass=initial_mass(posterior.prior_std, mass),
-        adapt_mass=mass == "diagonal",
-        target_acceptance=target_acceptance,
-        settings={
-            "method": "nuts",
-            "step_size": step_size,
-            "mass": mass,
-            "target_acceptance": target_acceptance,
-            "max_num_doublings": max_num_doublings,
-        },
-    )
+    settings = {
+        "method": "nuts",
+        "step_size": step_size,
+        "mass": mass,
+        "target_acceptance": target_acceptance,
+        "max_num_doublings": max_num_doublings,
+    }
+    adaptation = Adaptation(step_size, mass, target_acceptance)
+    return adaptive(posterior, Kernel(hmc.init, transition), adaptation, settings)
 
 
 # --- trajectories on pytrees of weights
@@ -182,6 +176,15 @@ class Trajectory(NamedTuple):
     diverging: Array
 
 
+class Energy(NamedTuple):
+    """The Hamiltonian, and what energies are counted from."""
+
+    value_and_gradient: Callable  # of the log-density
+    inverse_mass: Tree
+    momentum: Tree  # at the start
+    at_start: Array
+
+
 def no_u_turn(
     key: Array,
     start: "HMCState",
@@ -204,7 +207,7 @@ def no_u_turn(
     position, logdensity, gradient = start
     point, energy = Point(position, momentum, gradient), -logdensity
     proposal = Proposal(position, gradient, logdensity, energy, log_weight=jnp.zeros(()))
-    extend = partial(_grow_subtree, value_and_gradient, inverse_mass, momentum, energy)
+    extend = partial(_grow_subtree, Energy(value_and_gradient, inverse_mass, momentum, energy))
 
     def double(carry: tuple[Trajectory, Checkpoints]) -> tuple[Trajectory, Checkpoints]:
         trajectory, checkpoints = carry
@@ -231,10 +234,7 @@ def no_u_turn(
 
 
 def _grow_subtree(
-    value_and_gradient: Callable,
-    inverse_mass: Tree,
-    start_momentum: Tree,
-    start_energy: Array,
+    start: Energy,
     key: Array,
     end: Point,
     step_size: Array,
@@ -243,6 +243,7 @@ def _grow_subtree(
     checkpoints: Checkpoints,
 ) -> tuple[Subtree, Checkpoints]:
     """Take `num_steps` leapfrog steps from one end, fewer on a U-turn or a divergence."""
+    value_and_gradient, inverse_mass, start_momentum, start_energy = start
 
     def leapfrog(point: Point) -> tuple[Point, Array]:
         half = optax.tree.add_scale(point.momentum, step_size / 2, point.gradient)

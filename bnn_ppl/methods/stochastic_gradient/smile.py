@@ -38,6 +38,13 @@ _OF_ENERGY_ERROR, _OF_NOISE = 16 ** (1 / 3) / 6 / 0.80, 1 / 12
 _MOST_CHANGE, _MOST_SPREAD = 1.0, 6.0
 
 
+class Options(NamedTuple):
+    """Options of :func:`bnn_ppl.smile`."""
+
+    length: float  # of decoherence
+    precondition: bool
+
+
 class Chain(NamedTuple):
     """Position and direction, a unit vector."""
 
@@ -133,7 +140,7 @@ def smile(
         return Chain(position, normalised(gaussian_like(key, position)))
 
     if step_size is None:
-        move = partial(_tuned_move, posterior, length, precondition)
+        move = partial(_tuned_move, posterior, Options(length, precondition))
         kernel = Kernel(
             init_chain,
             partial(move, True),
@@ -164,8 +171,7 @@ def _given_move(
 
 def _tuned_move(
     posterior: Posterior,
-    length: float,
-    precondition: bool,
+    options: Options,
     measured: bool,
     key: Array,
     chain: Chain,
@@ -174,7 +180,7 @@ def _tuned_move(
     mass: Tree,
 ) -> tuple[Chain, dict[str, Array]]:
     """Take a step in units of S; measure its energy error if `measured`."""
-    dims = posterior.num_weights
+    dims, (length, precondition) = posterior.num_weights, options
     noise = jax.tree.map(jnp.divide, gradient_variance(posterior, mass, batch), mass)
     if not precondition:
         mean = optax.tree.sum(mass) / dims
