@@ -28,6 +28,22 @@ class Counts(NamedTuple):
         return counts._replace(in_epochs=False)
 
 
+SAMPLED = Counts(num_warmup=300, num_draws=200)
+FITTED = Counts(num_warmup=100_000, num_draws=100, thin=0)
+
+# Fields of the descriptions of methods of a kind (:class:`bnn_ppl.methods.method.Description`).
+EXACT = {"gives": "exact draws", "bias": "none once the chains have converged"}
+TRAJECTORIES = EXACT | {"cost": "gradients on all rows, tens to thousands per draw"}
+MINIBATCHES: dict[str, Any] = {"cost": "a gradient on a minibatch", "stochastic_gradients": True}
+TRAINED: dict[str, Any] = {
+    "kind": "fit",
+    "stochastic_gradients": True,
+    "trained_once": True,
+    "counts": FITTED,
+    "length": "a mode, then until it stops improving (at most 100,000 steps), 100 draws",
+}
+
+
 def rows_of_share(share: float, num_rows: int) -> int:
     """Give the number of rows in a share of them: the nearest, but at least one."""
     return max(1, round(share * num_rows))

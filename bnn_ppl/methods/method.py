@@ -16,12 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.methods.defaults import Batching, Counts, rows_of_share
+from bnn_ppl.methods.defaults import SAMPLED, Batching, Counts, rows_of_share
 from bnn_ppl.methods.training.training_lengths import (
     has_convolutions,
     usual_batch_size,
     usual_num_steps,
 )
+from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.runtime.names import known_keywords
 
@@ -37,18 +38,6 @@ DrawsFrom: TypeAlias = Literal[
     "dropout",
     "particles",
 ]
-
-
-SAMPLED = Counts(num_warmup=300, num_draws=200)
-FITTED = Counts(num_warmup=100_000, num_draws=100, thin=0)
-# Fields of the description of a method that trains on minibatches, from a mode on.
-TRAINED: dict[str, Any] = {
-    "kind": "fit",
-    "stochastic_gradients": True,
-    "trained_once": True,
-    "counts": FITTED,
-    "length": "a mode, then until it stops improving (at most 100,000 steps), 100 draws",
-}
 
 
 class Tuning(NamedTuple):
@@ -186,6 +175,12 @@ def step_info(lp: jax.Array, num_gradients: int = 1, **more: jax.Array) -> dict[
         "n_steps": jnp.asarray(num_gradients),
         **more,
     }
+
+
+def draw_position(key: jax.Array, state: Any) -> Any:
+    """Draw where the chain is, for states with a ``chain`` that has a ``position``."""
+    del key
+    return state.chain.position
 
 
 class Description(NamedTuple):
@@ -372,6 +367,7 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
         @known_keywords
         @wraps(build)
         def built(posterior: Any, *args: Any, **options: Any) -> Method:
+            check_arguments(posterior=posterior)
             if not described.takes_batch_statistics:
                 _refuse_batch_statistics(described.name, posterior)
             if getattr(posterior, "points", ()):

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.ensembles.adversarial_training import with_adversarial_rows
+from bnn_ppl.methods.defaults import FITTED
 from bnn_ppl.methods.method import (
-    FITTED,
     Method,
     describe,
     rows_of_share,

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import FITTED, MINIBATCHES
 from bnn_ppl.methods.ensembles.descent import descent, descent_to_mode
-from bnn_ppl.methods.method import FITTED, Method, describe, rows_of_share
+from bnn_ppl.methods.method import Method, describe, rows_of_share
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, check_rate, named
 from bnn_ppl.methods.stochastic_gradient.sgld import sgld
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.compilation.branches import one_or_other
@@ -60,11 +60,10 @@ def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict
 
 @describe(
     gives="a Gaussian along a path; several chains are MultiSWAG",
-    cost="a gradient on a minibatch",
     bias="one Gaussian about each mode",
     length="a mode, the tuning of sgld, 100 points of its path, 100 draws",
     kind="fit",
-    stochastic_gradients=True,
+    **MINIBATCHES,
     takes_batch_statistics=True,
     counts=FITTED,
     complete=_half_of_warmup,
@@ -154,7 +153,6 @@ def swag(
         because it fits a distribution, stops early or averages; or an option of SGD comes without
         it.
     """
-    check_arguments(posterior=posterior)
     _check(rank, collect_every, collect_from, scale)
     _check_path(inner, learning_rate, fgsm_epsilon)
     if inner is None and learning_rate is None:

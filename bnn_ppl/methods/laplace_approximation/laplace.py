@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.methods.defaults import FITTED
 from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.laplace_approximation.block_gaussian import (
     Structure,
@@ -19,8 +20,7 @@ from bnn_ppl.methods.laplace_approximation.block_gaussian import (
 from bnn_ppl.methods.laplace_approximation.expected_labels import Curvature
 from bnn_ppl.methods.laplace_approximation.fisher import evaluated, shares
 from bnn_ppl.methods.layers.layer_calls import called_layers
-from bnn_ppl.methods.method import FITTED, DrawsFrom, Method, describe, step_info
-from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.methods.method import DrawsFrom, Method, describe, step_info
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_number_of_rows
 from bnn_ppl.model.trace import Terms, likelihood_alone
@@ -175,7 +175,6 @@ def laplace(
     other sites); otherwise it is that of the log integral of the tempered density, in which c
     multiplies the tempered precision of the Gaussian priors.
     """
-    check_arguments(posterior=posterior)
     _check(structure, curvature, prior_precision)
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     few = jax.tree.map(lambda leaf: leaf[:2], posterior.examples)

@@ -14,7 +14,7 @@ from bnn_ppl.methods.mcmc.trajectory_length import (
     initial_length,
     updated_length,
 )
-from bnn_ppl.methods.method import Method
+from bnn_ppl.methods.method import Method, draw_position
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.running_moments import (
     RunningMoments,
@@ -214,7 +214,7 @@ def adaptive(
         restart = state._replace(step_size=first / 10, averaging=start_averaging(first / 10))
         return jax.tree.map(partial(jnp.where, first > 10 * state.step_size), restart, state)
 
-    method = Method(init, step, _draw, warmup, settings, logdensity=posterior.logdensity)
+    method = Method(init, step, draw_position, warmup, settings, logdensity=posterior.logdensity)
     return method._replace(all_rows=True, together=together)
 
 
@@ -225,11 +225,6 @@ def affordable_steps(posterior: Posterior) -> int:
     """
     affordable = _CHEAP_TRAJECTORY // (posterior.num_rows * posterior.num_weights)
     return min(max(affordable, _MOST_STEPS[0]), _MOST_STEPS[1])
-
-
-def _draw(key: Array, state: AdaptiveState) -> Tree:
-    del key
-    return state.chain.position
 
 
 def _own(tree: Tree) -> Tree:

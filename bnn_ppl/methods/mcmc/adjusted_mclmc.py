@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.methods.defaults import TRAJECTORIES
 from bnn_ppl.methods.mcmc.adaptation import (
     Adaptation,
     Kernel,
@@ -15,16 +16,11 @@ from bnn_ppl.methods.mcmc.adaptation import (
 )
 from bnn_ppl.methods.mcmc.integrators import check_sphere, isokinetic_mclachlan
 from bnn_ppl.methods.method import Method, describe
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
 
 
-@describe(
-    gives="exact draws",
-    cost="gradients on all rows, tens to thousands per draw",
-    bias="none once the chains have converged",
-)
+@describe(**TRAJECTORIES)
 def adjusted_mclmc(
     posterior: Posterior,
     step_size: float | None = None,
@@ -69,7 +65,6 @@ def adjusted_mclmc(
     ValueError
         If a number is out of range.
     """
-    check_arguments(posterior=posterior)
     from blackjax.mcmc import adjusted_mclmc as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")

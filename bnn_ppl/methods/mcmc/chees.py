@@ -1,5 +1,6 @@
 """Hamiltonian Monte Carlo whose chains adapt jointly."""
 
+from bnn_ppl.methods.defaults import SAMPLED, TRAJECTORIES
 from bnn_ppl.methods.mcmc.adaptation import (
     Adaptation,
     Kernel,
@@ -8,8 +9,7 @@ from bnn_ppl.methods.mcmc.adaptation import (
     affordable_steps,
 )
 from bnn_ppl.methods.mcmc.hmc import quarter_period, transitions
-from bnn_ppl.methods.method import SAMPLED, Method, describe
-from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
 
@@ -17,9 +17,7 @@ _JITTER = 0.3  # of integration times, as in hmc
 
 
 @describe(
-    gives="exact draws",
-    cost="gradients on all rows, tens to thousands per draw",
-    bias="none once the chains have converged",
+    **TRAJECTORIES,
     counts=SAMPLED._replace(num_warmup=200),
 )
 def chees(
@@ -67,7 +65,6 @@ def chees(
     parallel, each waiting for the longest trajectory; devices exchange the means in each warm-up
     step.
     """
-    check_arguments(posterior=posterior)
     from blackjax.mcmc import hmc
 
     max_num_steps = affordable_steps(posterior) if max_num_steps is None else max_num_steps

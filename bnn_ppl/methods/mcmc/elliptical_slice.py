@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from bnn_ppl.methods.method import SAMPLED, Method, describe, step_info
-from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.methods.defaults import SAMPLED
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Array, Batch, Position
 
@@ -36,7 +36,6 @@ def elliptical_slice(posterior: Posterior) -> Method:
     posterior
         Posterior to sample.
     """
-    check_arguments(posterior=posterior)
     from blackjax.mcmc import elliptical_slice as kernels
 
     def standardised(position: Position) -> Position:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import SAMPLED, TRAJECTORIES
 from bnn_ppl.methods.mcmc.adaptation import (
     Adaptation,
     Kernel,
@@ -21,8 +22,7 @@ from bnn_ppl.methods.mcmc.adaptation import (
 )
 from bnn_ppl.methods.mcmc.leapfrog import drawn_steps, merged_leapfrog
 from bnn_ppl.methods.mcmc.trajectory_length import TrajectoryEnd
-from bnn_ppl.methods.method import SAMPLED, Method, describe
-from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
 
@@ -33,9 +33,7 @@ _MOST_STEPS = 1000  # for a given trajectory length
 
 
 @describe(
-    gives="exact draws",
-    cost="gradients on all rows, tens to thousands per draw",
-    bias="none once the chains have converged",
+    **TRAJECTORIES,
     length="300 warm-up steps, 1,000 draws (down to 200 of many rows times weights)",
     counts=SAMPLED._replace(num_draws=1000),
 )
@@ -118,7 +116,6 @@ def hmc(
     warm-up it is fixed at a mean of the lengths tried, on the log scale and weighted towards the
     later ones; sample_stats records it as trajectory_length.
     """
-    check_arguments(posterior=posterior)
     from blackjax.mcmc import hmc as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import SAMPLED, TRAJECTORIES
 from bnn_ppl.methods.mcmc.adaptation import (
     Adaptation,
     AdaptiveState,
@@ -19,10 +20,9 @@ from bnn_ppl.methods.mcmc.adaptation import (
 )
 from bnn_ppl.methods.mcmc.integrators import check_sphere, langevin_step, normalised
 from bnn_ppl.methods.mcmc.trajectory_length import TrajectoryEnd
-from bnn_ppl.methods.method import SAMPLED, Method, describe
+from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.running_moments import estimated_mass, updated_moments
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.compilation.branches import one_or_other
@@ -67,9 +67,7 @@ class LAPSState(NamedTuple):
 
 
 @describe(
-    gives="exact draws",
-    cost="gradients on all rows, tens to thousands per draw",
-    bias="none once the chains have converged",
+    **TRAJECTORIES,
     length="32 chains, 5,000 warm-up steps, 50 draws",
     counts=SAMPLED._replace(num_warmup=5_000, num_draws=50, num_chains=32),
 )
@@ -136,7 +134,6 @@ def laps(
     bisection, for trajectories of 15 steps. After warm-up everything is fixed. All chains take
     trajectories with the same number of steps, so that none waits for others.
     """
-    check_arguments(posterior=posterior)
     from blackjax.adaptation.step_size import dual_averaging_adaptation
     from blackjax.mcmc import adjusted_mclmc as kernels
 

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import SAMPLED
 from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.mcmc.adaptation import Mass, initial_mass
 from bnn_ppl.methods.mcmc.integrators import check_sphere, langevin_step
-from bnn_ppl.methods.method import SAMPLED, Method, describe
+from bnn_ppl.methods.method import Method, describe, draw_position
 from bnn_ppl.methods.running_moments import (
     RunningMoments,
     estimated_mass,
@@ -20,7 +21,6 @@ from bnn_ppl.methods.running_moments import (
     updated_moments,
 )
 from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_positive
 
@@ -124,7 +124,6 @@ def mclmc(
     ValueError
         If a number is out of range.
     """
-    check_arguments(posterior=posterior)
     from blackjax.mcmc import mclmc as kernels
 
     mass = mass or ("diagonal" if step_size is None else "identity")
@@ -159,10 +158,6 @@ def mclmc(
         new = new._replace(num_warmup=state.num_warmup + 1)
         return _adapt_mass_and_length(new, start_mass if mass == "diagonal" else None), info
 
-    def draw(key: jax.Array, state: MCLMCState) -> Tree:
-        del key
-        return state.chain.position
-
     settings = {
         "method": "mclmc",
         "step_size": step_size,
@@ -173,7 +168,7 @@ def mclmc(
     return Method(
         init,
         step,
-        draw,
+        draw_position,
         warmup,
         settings,
         logdensity=posterior.logdensity,

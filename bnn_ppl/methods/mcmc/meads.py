@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.methods.defaults import EXACT, SAMPLED
 from bnn_ppl.methods.mcmc.adaptation import euclidean, initial_mass, kinetic_energy
-from bnn_ppl.methods.method import SAMPLED, Method, describe
+from bnn_ppl.methods.method import Method, describe, draw_position
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.running_moments import (
     RunningMoments,
@@ -14,7 +15,6 @@ from bnn_ppl.methods.running_moments import (
     initial_moments,
     updated_moments,
 )
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.machines.chain_exchange import (
@@ -54,9 +54,8 @@ class _Tuned(NamedTuple):
 
 
 @describe(
-    gives="exact draws",
     cost="a value and a gradient on all rows",
-    bias="none once the chains have converged",
+    **EXACT,
     length="32 chains, 20,000 warm-up steps, 200 draws 100 steps apart",
     counts=SAMPLED._replace(num_warmup=20_000, thin=100, num_chains=32),
 )
@@ -112,7 +111,6 @@ def meads(posterior: Posterior, *, num_folds: int = 4, step_size_multiplier: flo
     and whose :math:`\lambda` includes the terms i = j: it is then too large, and steps are shorter
     than necessary. Each device holds the draws and the gradients of all chains in warm-up.
     """
-    check_arguments(posterior=posterior)
     check_count("num_folds", num_folds)
     check_positive("step_size_multiplier", step_size_multiplier)
     from blackjax.mcmc import ghmc
@@ -136,16 +134,12 @@ def meads(posterior: Posterior, *, num_folds: int = 4, step_size_multiplier: flo
         chain, info = _transition(posterior, key, state.chain, batch, tuned)
         return state._replace(chain=chain), info
 
-    def draw(key: Array, state: MEADSState) -> Tree:
-        del key
-        return state.chain.position
-
     settings = {
         "method": "meads",
         "num_folds": num_folds,
         "step_size_multiplier": step_size_multiplier,
     }
-    method = Method(init, step, draw, warmup, settings, logdensity=posterior.logdensity)
+    method = Method(init, step, draw_position, warmup, settings, logdensity=posterior.logdensity)
     return method._replace(all_rows=True, together=True)
 
 

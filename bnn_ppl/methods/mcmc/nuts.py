@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import TRAJECTORIES
 from bnn_ppl.methods.mcmc.adaptation import (
     Adaptation,
     Kernel,
@@ -24,7 +25,6 @@ from bnn_ppl.methods.mcmc.adaptation import (
     kinetic_energy,
 )
 from bnn_ppl.methods.method import Method, describe
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
 
@@ -37,11 +37,7 @@ Tree = Any
 _DIVERGENCE = 1000.0  # energy error, in nats, above which a trajectory is abandoned
 
 
-@describe(
-    gives="exact draws",
-    cost="gradients on all rows, tens to thousands per draw",
-    bias="none once the chains have converged",
-)
+@describe(**TRAJECTORIES)
 def nuts(
     posterior: Posterior,
     step_size: float | None = None,
@@ -78,7 +74,6 @@ def nuts(
     ValueError
         If a number is out of range.
     """
-    check_arguments(posterior=posterior)
     from blackjax.mcmc import hmc
 
     mass = mass or ("diagonal" if step_size is None else "identity")

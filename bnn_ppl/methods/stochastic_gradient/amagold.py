@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import EXACT
 from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.stochastic_gradient.row_batches import shuffled_batches
@@ -17,7 +18,6 @@ from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     tuned,
     with_step_size,
 )
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.streamed_rows import StreamedRows
 from bnn_ppl.runtime.checks import check_count, check_positive
@@ -33,9 +33,8 @@ _ENERGY_ERROR, _MOST_RATIO = 0.4, 16.0
 
 
 @describe(
-    gives="exact draws",
     cost="two epochs of gradients on minibatches, and the log-density of all rows",
-    bias="none once the chains have converged",
+    **EXACT,
     length="an ensemble, 6,500 warm-up steps, 200 draws 20 steps apart",
 )
 def amagold(
@@ -92,7 +91,6 @@ def amagold(
     ValueError
         If a number is out of range, or the rows are a stream.
     """
-    check_arguments(posterior=posterior)
     check_positive("friction", friction)
     if step_size is not None:
         check_positive("step_size", step_size)

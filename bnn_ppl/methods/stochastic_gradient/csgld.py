@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.method import Method, describe, step_info
+from bnn_ppl.methods.method import Method, describe, draw_position, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, decaying, named, value_at
 from bnn_ppl.methods.stochastic_gradient.langevin import langevin_move
 from bnn_ppl.methods.stochastic_gradient.sgnht import sgnht
@@ -16,10 +16,8 @@ from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     ChainState,
     Kernel,
     configurational_temperature,
-    draw_position,
     tuned,
 )
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
@@ -88,7 +86,6 @@ def csgld(
     ValueError
         If a number is out of range.
     """
-    check_arguments(posterior=posterior)
     from blackjax.sgmcmc import csgld as kernels
 
     rate = decaying(1, 100, 0.6) if learning_rate is None else learning_rate

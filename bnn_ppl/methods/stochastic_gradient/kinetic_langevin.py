@@ -18,7 +18,6 @@ from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     tuned,
     with_step_size,
 )
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_positive
 
@@ -94,7 +93,6 @@ def kinetic_langevin(
     ValueError
         If a number is out of range or the scheme is unknown.
     """
-    check_arguments(posterior=posterior)
     if friction is not None:
         check_positive("friction", friction)
     if scheme not in get_args(Scheme):

@@ -22,7 +22,6 @@ from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     slowed_gradient,
     tuned,
 )
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.compilation.branches import where_needed
@@ -62,7 +61,6 @@ def langevin(
 
     Errors are those of :func:`bnn_ppl.sghmc`; `name` is recorded.
     """
-    check_arguments(posterior=posterior)
     if step_size is None:
         _check_unused(dynamics)
         return _with_tuning(posterior, dynamics.momentum, name)

@@ -1,5 +1,6 @@
 """Stochastic-gradient Langevin dynamics."""
 
+from bnn_ppl.methods.defaults import MINIBATCHES
 from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.methods.preconditioners import Preconditioner
 from bnn_ppl.methods.schedules import Schedule
@@ -9,10 +10,9 @@ from bnn_ppl.model.posterior import Posterior
 
 @describe(
     gives="draws",
-    cost="a gradient on a minibatch",
     bias="first order in the step size, plus gradient noise",
     length="an ensemble, 6,500 steps of sgnht and of warm-up, 200 draws 20 to 900 steps apart",
-    stochastic_gradients=True,
+    **MINIBATCHES,
     takes_batch_statistics=True,
 )
 def sgld(

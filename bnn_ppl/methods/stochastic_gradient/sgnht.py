@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import MINIBATCHES
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate
 from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
@@ -18,7 +19,6 @@ from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     tuned,
     with_step_size,
 )
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
@@ -29,10 +29,9 @@ _MOST_THIN = 300
 
 @describe(
     gives="draws",
-    cost="a gradient on a minibatch",
     bias="first order in the step size, plus gradient noise",
     length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
-    stochastic_gradients=True,
+    **MINIBATCHES,
     takes_batch_statistics=True,
 )
 def sgnht(
@@ -75,7 +74,6 @@ def sgnht(
     ValueError
         If a number is out of range.
     """
-    check_arguments(posterior=posterior)
     from blackjax.sgmcmc import sgnht as kernels
 
     check_rate("friction", friction)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import MINIBATCHES
 from bnn_ppl.methods.mcmc.integrators import check_sphere, momentum_update, normalised
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.random import gaussian_like
@@ -21,7 +22,6 @@ from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     tuned,
     with_step_size,
 )
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_positive
 
@@ -54,10 +54,9 @@ class Chain(NamedTuple):
 
 @describe(
     gives="draws",
-    cost="a gradient on a minibatch",
     bias="second order in the step size, plus gradient noise",
     length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 900 steps apart",
-    stochastic_gradients=True,
+    **MINIBATCHES,
 )
 def smile(
     posterior: Posterior,
@@ -128,7 +127,6 @@ def smile(
     ValueError
         If a number is out of range.
     """
-    check_arguments(posterior=posterior)
     num_weights = posterior.num_weights
     check_sphere(num_weights)
     if decoherence_length is not None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from bnn_ppl.methods.ensembles.descent import starting_descent
-from bnn_ppl.methods.method import Counts, Method
+from bnn_ppl.methods.method import Counts, Method, draw_position
 from bnn_ppl.methods.schedules import Schedule, named, value_at
 from bnn_ppl.methods.training.training_lengths import usual_batch_size
 from bnn_ppl.model.posterior import Posterior
@@ -330,12 +330,6 @@ class ChainState(NamedTuple):
 
     chain: Tree
     num_steps: Array  # taken so far
-
-
-def draw_position(key: Array, state: Any) -> Tree:
-    """Draw where the chain is."""
-    del key
-    return state.chain.position
 
 
 def with_step_size(

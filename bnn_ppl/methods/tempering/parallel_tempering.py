@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.methods.defaults import SAMPLED
 from bnn_ppl.methods.mcmc.adaptation import initial_mass
-from bnn_ppl.methods.method import SAMPLED, Method, describe, step_info
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.running_moments import (
     RunningMoments,
     estimated_mass,
@@ -23,7 +24,6 @@ from bnn_ppl.methods.tempering.power_posterior import (
     of_all,
     squared_width,
 )
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_proper_priors
 from bnn_ppl.runtime.checks import check_count, check_share
@@ -118,7 +118,6 @@ def parallel_tempering(
 
     The start given to the run (``init=``) is ignored.
     """
-    check_arguments(posterior=posterior)
     check_count("num_replicas", num_replicas, least=2)
     check_count("max_num_steps", max_num_steps)
     check_share("target_acceptance", target_acceptance)

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.method import SAMPLED, Method, describe, step_info
+from bnn_ppl.methods.defaults import SAMPLED
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.tempering.annealing import (
     Options,
     Walk,
@@ -17,7 +18,6 @@ from bnn_ppl.methods.tempering.annealing import (
     walk_from_prior,
 )
 from bnn_ppl.methods.tempering.power_posterior import Kernel, drawn_num_steps, moved
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_proper_priors
 from bnn_ppl.runtime.checks import check_count, check_share
@@ -133,7 +133,6 @@ def tempered_smc(
 
     The start given to the run (``init=``) is ignored.
     """
-    check_arguments(posterior=posterior)
     check_count("num_particles", num_particles, least=2)
     check_count("max_num_steps", max_num_steps)
     check_share("target_ess", target_ess)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.method import TRAINED, Method, describe, step_info
+from bnn_ppl.methods.defaults import TRAINED
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.variational.kl_weight import weighted_gradient
 from bnn_ppl.methods.variational.mean_field import (
@@ -19,7 +20,6 @@ from bnn_ppl.methods.variational.mean_field import (
     running_mean,
 )
 from bnn_ppl.methods.variational.natural_gradient import NaturalGradient
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_positive
 
@@ -144,7 +144,6 @@ def ivon(
     ValueError
         If a number is out of range.
     """
-    check_arguments(posterior=posterior)
     options = learning_rate, beta1, beta2, num_samples, kl_weight, num_groups
     fit, weight = NaturalGradient(posterior, *options), likelihood_weight(posterior)
     if hess_init is None:

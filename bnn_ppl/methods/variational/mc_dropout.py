@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import TRAINED
 from bnn_ppl.methods.ensembles.descent import descent_to_mode, optimizer_of
 from bnn_ppl.methods.layers.layers import Layer, tapped
 from bnn_ppl.methods.layers.per_example_gradients import row_layers
-from bnn_ppl.methods.method import TRAINED, Method, describe, step_info
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.variational.natural_gradient import trained
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 
 Tree = Any
@@ -77,7 +77,6 @@ def mc_dropout(
         If a number is out of range, a layer is unknown or called twice, or the model has no layers
         to apply dropout to.
     """
-    check_arguments(posterior=posterior)
     rates = _rates(posterior, rate)
     finds_rate, recorded_rate, optimizer = optimizer_of(optimizer, learning_rate)
 

@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from bnn_ppl.methods.defaults import TRAINED
 from bnn_ppl.methods.ensembles.descent import optimizer_of, starting_descent
 from bnn_ppl.methods.layers.layers import Layer, Tap, tapped, with_weights
 from bnn_ppl.methods.layers.per_example_gradients import Layers, row_layers
-from bnn_ppl.methods.method import TRAINED, Method, describe, step_info
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.random import gaussian_like
 from bnn_ppl.methods.schedules import Schedule, named, value_at
 from bnn_ppl.methods.variational.kl_weight import check_kl_weight
 from bnn_ppl.methods.variational.natural_gradient import trained
 from bnn_ppl.methods.variational.row_groups import over_groups
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms
 from bnn_ppl.runtime.checks import check_count, check_positive
@@ -116,7 +116,6 @@ def mfvi(
         If a number is out of range, the estimator is unknown, `kl_weight` comes without a rate, or,
         for the latter two estimators, the network calls a layer twice.
     """
-    check_arguments(posterior=posterior)
     _check(estimator, init_std, num_samples, num_groups)
     finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
     weighs = check_kl_weight(kl_weight, finds_rate)

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import TRAINED
 from bnn_ppl.methods.laplace_approximation.block_gaussian import blocks_of, drawn, fitted
 from bnn_ppl.methods.laplace_approximation.covariance_blocks import Block
 from bnn_ppl.methods.laplace_approximation.expected_labels import Labels
 from bnn_ppl.methods.laplace_approximation.fisher import evaluated
 from bnn_ppl.methods.layers.layer_calls import called_layers
-from bnn_ppl.methods.method import TRAINED, Method, describe, step_info
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.variational.kl_weight import weighted_gradient
 from bnn_ppl.methods.variational.mean_field import (
@@ -22,7 +23,6 @@ from bnn_ppl.methods.variational.mean_field import (
     running_mean,
 )
 from bnn_ppl.methods.variational.natural_gradient import NaturalGradient
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.compilation.branches import where_needed
@@ -166,7 +166,6 @@ def noisy_kfac(
         convolutional layer, or one twice; if the likelihood has no exact expectation
         (``"gauss_newton"``).
     """
-    check_arguments(posterior=posterior)
     training = NaturalGradient(posterior, learning_rate, beta1, beta2, num_samples, kl_weight)
     check_positive("init_std", init_std)
     check_count("decompose_every", decompose_every)

@@ -11,7 +11,6 @@ from bnn_ppl.methods.ensembles.descent import optimizer_of
 from bnn_ppl.methods.method import Counts, Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.variational.natural_gradient import trained
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count
 
@@ -82,7 +81,6 @@ def svgd(
     The first particle starts where the chain starts; the others have their own random
     initialisations, like chains.
     """
-    check_arguments(posterior=posterior)
     check_count("num_particles", num_particles, least=2)
     finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
 

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import TRAINED
 from bnn_ppl.methods.layers.per_example_gradients import row_gradients
-from bnn_ppl.methods.method import TRAINED, Method, describe, step_info
+from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.variational.mean_field import (
     at_the_mean,
@@ -18,7 +19,6 @@ from bnn_ppl.methods.variational.mean_field import (
     running_mean,
 )
 from bnn_ppl.methods.variational.natural_gradient import NaturalGradient
-from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_positive
 
@@ -130,7 +130,6 @@ def vogn(
     ValueError
         If a number is out of range, or the network calls a layer twice.
     """
-    check_arguments(posterior=posterior)
     options = learning_rate, beta1, beta2, num_samples, kl_weight, num_groups
     fit = NaturalGradient(posterior, *options)
     _check_width(init_std)
