@@ -19,7 +19,7 @@ import optax
 import stored
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.stochastic_gradient.control_variates import CentredState, centred, hessian
+from bnn_ppl.methods.stochastic_gradient.control_variates import CentreState, centred, hessian
 from bnn_ppl.methods.stochastic_gradient.row_batches import random_batch
 
 COLUMNS = ["data", "at", "order", "noise", "gradient"]
@@ -76,7 +76,7 @@ def noise(posterior: bnn.Posterior, centre, position):
     keys = jax.random.split(jax.random.key(0), NUM_MINIBATCHES)
     for order in (0, 1, 2):
         curvature = hessian(posterior, centre, posterior.data) if order == 2 else None
-        state = CentredState(None, centre, slope, curvature, jnp.zeros((), int))
+        state = CentreState(None, centre, slope, curvature, jnp.zeros((), int))
 
         def squared(key, state=state, order=order):
             batch = random_batch(key, posterior.data, 32)

@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.stochastic_gradient.control_variates import CentredState, centred, hessian
+from bnn_ppl.methods.stochastic_gradient.control_variates import CentreState, centred, hessian
 from bnn_ppl.methods.stochastic_gradient.row_batches import random_batch
 
 NUM_ROWS = 60
@@ -46,7 +46,7 @@ def gradients(posterior, position, centre, size, order=1):
     full = jax.jit(jax.grad(posterior.logdensity))
     slope = full(centre, posterior.data)
     curvature = None if order == 1 else hessian(posterior, centre, posterior.data)
-    state = CentredState(None, centre, slope, curvature, jnp.zeros((), int))
+    state = CentreState(None, centre, slope, curvature, jnp.zeros((), int))
     x, y = posterior.data
 
     @jax.jit
@@ -113,7 +113,7 @@ def test_the_second_order_gives_the_log_density_and_the_hessian_of_a_regression(
     curvature = hessian(posterior, centre, posterior.data)
     np.testing.assert_allclose(curvature, -np.linalg.inv(covariance), rtol=1e-4, atol=1e-3)
     slope = jax.grad(posterior.logdensity)(centre, posterior.data)
-    state = CentredState(None, centre, slope, curvature, jnp.zeros((), int))
+    state = CentreState(None, centre, slope, curvature, jnp.zeros((), int))
     batch = jax.tree.map(lambda rows: rows[:7], posterior.data)
     density = centred(posterior, state, batch)
     near, far = {"w": jnp.zeros(3)}, {"w": jnp.array([2.0, -3.0, 1.0])}

@@ -24,7 +24,7 @@ import bnn_ppl as bnn
 from bnn_ppl.analysis.prediction.linearised import linearised
 from bnn_ppl.methods.laplace_approximation import fisher as fisher_module
 from bnn_ppl.methods.laplace_approximation.covariance_blocks import Factors
-from bnn_ppl.methods.laplace_approximation.expected_labels import labels_and_weights
+from bnn_ppl.methods.laplace_approximation.fisher_labels import labels_and_weights
 from bnn_ppl.methods.laplace_approximation.laplace import laplace
 from bnn_ppl.methods.layers.layer_calls import inputs_of
 from bnn_ppl.storage.arviz_versions import draws_of_arrays

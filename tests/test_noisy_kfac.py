@@ -13,7 +13,7 @@ from flax import nnx
 from test_sgmcmc import sample
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.laplace_approximation.expected_labels import labels_and_weights
+from bnn_ppl.methods.laplace_approximation.fisher_labels import labels_and_weights
 from bnn_ppl.methods.variational.noisy_kfac import noisy_kfac
 
 RNG = np.random.default_rng(0)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.ensembles.adversarial_training import with_adversarial_rows
 from bnn_ppl.methods.defaults import FITTED
+from bnn_ppl.methods.ensembles.adversarial_training import with_adversarial_rows
 from bnn_ppl.methods.method import (
     Method,
     describe,

@@ -10,7 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from bnn_ppl.methods.laplace_approximation.fisher import (
-    Evaluated,
+    Evaluation,
     kronecker_factors,
     products_of_sites,
     squares_of_layer,
@@ -25,7 +25,7 @@ Tree = Any
 _LEAST = 1e-20  # mean eigenvalue of a factor, which may be 0
 
 
-class Fit(NamedTuple):
+class BlockFit(NamedTuple):
     """Log-determinant of the precision and covariance of a block, by the prior's multiplier."""
 
     log_det: Callable[[Array], Array]
@@ -44,7 +44,7 @@ class Diagonal(NamedTuple):
         """Start the sum over rows at 0."""
         return {site: jnp.zeros_like(position[site]) for site in self.sites}
 
-    def curvature(self, rows: Evaluated) -> dict[str, Array]:
+    def curvature(self, rows: Evaluation) -> dict[str, Array]:
         """Sum the curvature over the rows of a batch."""
         of_layers: dict[str, Array] = {}
         for name, call in self.layers.items():
@@ -52,7 +52,7 @@ class Diagonal(NamedTuple):
         others = [site for site in self.sites if site not in of_layers]
         return of_layers | squares_of_sites(self.posterior, rows, others)
 
-    def fit(self, squares: dict[str, Array], prior: dict[str, Array]) -> Fit:
+    def fit(self, squares: dict[str, Array], prior: dict[str, Array]) -> BlockFit:
         """Add the precision of the prior."""
 
         def precision(site: str, multiplier: Array) -> Array:
@@ -65,7 +65,7 @@ class Diagonal(NamedTuple):
         def covariance(multiplier: Array) -> dict[str, Array]:
             return {site: precision(site, multiplier) ** -0.5 for site in self.sites}
 
-        return Fit(log_det, covariance)
+        return BlockFit(log_det, covariance)
 
     def draw(self, key: Array, scales: dict[str, Array]) -> dict[str, Array]:
         """Draw a deviation from the position."""
@@ -132,13 +132,13 @@ class Kronecker(NamedTuple):
         shapes = (inputs, inputs), (outputs, outputs), (inputs, outputs)
         return Factors(*(jnp.zeros(shape, dtype) for shape in shapes))
 
-    def curvature(self, rows: Evaluated) -> Factors:
+    def curvature(self, rows: Evaluation) -> Factors:
         """Sum the curvature over the rows of a batch."""
         inputs, outputs = kronecker_factors(rows, self.name)
         shape = len(inputs), len(outputs)
         return Factors(inputs, outputs, jnp.full(shape, rows.counts.sum(), inputs.dtype))
 
-    def fit(self, factors: Factors, prior: dict[str, Array]) -> Fit:
+    def fit(self, factors: Factors, prior: dict[str, Array]) -> BlockFit:
         """Whiten by the prior, which then adds a constant to each eigenvalue."""
         if self.damping is not None:
             return self._damped(factors, self.damping)
@@ -160,9 +160,9 @@ class Kronecker(NamedTuple):
         def covariance(multiplier: Array) -> Factors:
             return Factors(std[:, None] * inputs, outputs, whitened(multiplier) ** -0.5)
 
-        return Fit(log_det, covariance)
+        return BlockFit(log_det, covariance)
 
-    def _damped(self, factors: Factors, damping: float) -> Fit:
+    def _damped(self, factors: Factors, damping: float) -> BlockFit:
         """Add the same number to the eigenvalues of both factors, brought to one scale."""
         weight = factors.along[0, 0]  # of a row, on average
         by_input, inputs = _eigen(factors.inputs / weight)
@@ -178,7 +178,7 @@ class Kronecker(NamedTuple):
             del multiplier
             return Factors(inputs, outputs, precision**-0.5)
 
-        return Fit(log_det, covariance)
+        return BlockFit(log_det, covariance)
 
     def draw(self, key: Array, factors: Factors) -> dict[str, Array]:
         """Draw a deviation from the position."""
@@ -242,11 +242,11 @@ class Joint(NamedTuple):
         size = sum(math.prod(shape) for shape in self.shapes.values())
         return jnp.zeros((size, size), position[self.sites[0]].dtype)
 
-    def curvature(self, rows: Evaluated) -> Array:
+    def curvature(self, rows: Evaluation) -> Array:
         """Sum the curvature over the rows of a batch."""
         return products_of_sites(self.posterior, rows, self.sites)
 
-    def fit(self, products: Array, prior: dict[str, Array]) -> Fit:
+    def fit(self, products: Array, prior: dict[str, Array]) -> BlockFit:
         """Diagonalise relative to the prior, then to the part of it that the multiplier scales."""
         flat, _ = ravel_pytree(
             {site: jnp.broadcast_to(prior[site], shape) for site, shape in self.shapes.items()}
@@ -274,7 +274,7 @@ class Joint(NamedTuple):
         def covariance(multiplier: Array) -> Array:
             return std[:, None] * root * whitened(multiplier) ** -0.5
 
-        return Fit(log_det, covariance)
+        return BlockFit(log_det, covariance)
 
     def draw(self, key: Array, root: Array) -> dict[str, Array]:
         """Draw a deviation from the position."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from bnn_ppl.methods.laplace_approximation.expected_labels import Labels, labels_and_weights
+from bnn_ppl.methods.laplace_approximation.fisher_labels import Labels, labels_and_weights
 from bnn_ppl.methods.layers.layer_calls import LayerCall, inputs_of
 from bnn_ppl.methods.layers.layers import Layer, tapped
 from bnn_ppl.model.posterior import Posterior
@@ -19,7 +19,7 @@ Tree = Any
 _NUMBERS_AT_ONCE = 2**24  # of per-example gradients, in memory
 
 
-class Evaluated(NamedTuple):
+class Evaluation(NamedTuple):
     """What the curvature of a batch is computed from.
 
     Attributes
@@ -61,7 +61,7 @@ def evaluated(
     position: Tree,
     batch: Any,
     key: Array | None = None,
-) -> Evaluated:
+) -> Evaluation:
     """Evaluate a batch: values of y, inputs of the given layers, gradients by their outputs.
 
     The key is for labels that are sampled.
@@ -76,7 +76,7 @@ def evaluated(
         weights = jnp.where(scale > 0, weights / scale, 0.0)
         counts = present * scale
     inputs, gradients = _through_layers(posterior, layers, position, x, labels)
-    return Evaluated(position, x, labels, weights, present, counts, inputs, gradients)
+    return Evaluation(position, x, labels, weights, present, counts, inputs, gradients)
 
 
 def shares(posterior: Posterior, batch: Any) -> tuple[Array, Array]:
@@ -126,7 +126,7 @@ def _through_layers(
 # --- sums over its rows
 
 
-def kronecker_factors(rows: Evaluated, name: str) -> tuple[Array, Array]:
+def kronecker_factors(rows: Evaluation, name: str) -> tuple[Array, Array]:
     r"""Sum the two factors of a layer over rows.
 
     :math:`A = \sum_i \sum_t a_{it} a_{it}^T` over the positions t of a row (one for a dense layer)
@@ -141,13 +141,13 @@ def kronecker_factors(rows: Evaluated, name: str) -> tuple[Array, Array]:
     return _gram(a), _gram(g)
 
 
-def squares_of_layer(rows: Evaluated, name: str) -> Array:
+def squares_of_layer(rows: Evaluation, name: str) -> Array:
     """Sum the squared per-example gradients of the weights of a layer with one position."""
     a, g = rows.inputs[name][:, 0], rows.gradients[name][:, :, 0]
     return (a**2).T @ jnp.einsum("kr,krm->rm", rows.weights, g**2)
 
 
-def squares_of_sites(posterior: Posterior, rows: Evaluated, sites: list[str]) -> dict[str, Array]:
+def squares_of_sites(posterior: Posterior, rows: Evaluation, sites: list[str]) -> dict[str, Array]:
     """Sum the squared per-example gradients of any sites, computed row by row."""
     gradient = _gradient_of_row(posterior, rows.position, sites)
 
@@ -158,7 +158,7 @@ def squares_of_sites(posterior: Posterior, rows: Evaluated, sites: list[str]) ->
     return _summed(squares, rows, sites) if sites else {}
 
 
-def products_of_sites(posterior: Posterior, rows: Evaluated, sites: list[str]) -> Array:
+def products_of_sites(posterior: Posterior, rows: Evaluation, sites: list[str]) -> Array:
     """Sum the outer products of the per-example gradients of some sites, raveled: (P, P)."""
     gradient = _gradient_of_row(posterior, rows.position, sites)
     ravel = jax.vmap(jax.vmap(lambda tree: ravel_pytree(tree)[0]))
@@ -200,7 +200,7 @@ def _gradient_of_row(posterior: Posterior, position: Tree, sites: list[str]) -> 
     return at_each
 
 
-def _summed(function: Callable, rows: Evaluated, sites: list[str]) -> Tree:
+def _summed(function: Callable, rows: Evaluation, sites: list[str]) -> Tree:
     """Sum a function of rows over chunks of rows whose gradients fit in memory."""
     num_labels, num_rows = rows.weights.shape
     numbers_per_row = num_labels * sum(rows.position[site].size for site in sites)

@@ -17,8 +17,8 @@ from bnn_ppl.methods.laplace_approximation.block_gaussian import (
     fitted,
     usual_structure,
 )
-from bnn_ppl.methods.laplace_approximation.expected_labels import Curvature
 from bnn_ppl.methods.laplace_approximation.fisher import evaluated, shares
+from bnn_ppl.methods.laplace_approximation.fisher_labels import Curvature
 from bnn_ppl.methods.layers.layer_calls import called_layers
 from bnn_ppl.methods.method import DrawsFrom, Method, describe, step_info
 from bnn_ppl.model.posterior import Posterior

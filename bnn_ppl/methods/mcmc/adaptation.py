@@ -63,7 +63,7 @@ class AdaptiveState(NamedTuple):
     num_warmup: Array  # warm-up steps taken so far
 
 
-class Kernel(NamedTuple):
+class MetropolisKernel(NamedTuple):
     """A Metropolis-adjusted kernel on BlackJAX's states.
 
     Attributes
@@ -118,7 +118,7 @@ class Adaptation(NamedTuple):
 
 
 def adaptive(
-    posterior: Posterior, kernel: Kernel, adaptation: Adaptation, settings: dict[str, Any]
+    posterior: Posterior, kernel: MetropolisKernel, adaptation: Adaptation, settings: dict[str, Any]
 ) -> Method:
     """Make a self-tuning method of a kernel; the settings are recorded with the draws.
 

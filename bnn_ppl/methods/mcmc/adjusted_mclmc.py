@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from bnn_ppl.methods.defaults import TRAJECTORIES
 from bnn_ppl.methods.mcmc.adaptation import (
     Adaptation,
-    Kernel,
     Mass,
+    MetropolisKernel,
     adaptive,
     affordable_steps,
 )
@@ -102,6 +102,6 @@ def adjusted_mclmc(
         "target_acceptance": target_acceptance,
         "max_num_steps": max_num_steps,
     }
-    dynamics = Kernel(kernels.init, transition, speed=math.sqrt(num_weights))
+    dynamics = MetropolisKernel(kernels.init, transition, speed=math.sqrt(num_weights))
     adaptation = Adaptation(step_size, mass, target_acceptance)
     return adaptive(posterior, dynamics, adaptation, settings)

@@ -3,8 +3,8 @@
 from bnn_ppl.methods.defaults import SAMPLED, TRAJECTORIES
 from bnn_ppl.methods.mcmc.adaptation import (
     Adaptation,
-    Kernel,
     Mass,
+    MetropolisKernel,
     adaptive,
     affordable_steps,
 )
@@ -70,7 +70,7 @@ def chees(
     max_num_steps = affordable_steps(posterior) if max_num_steps is None else max_num_steps
     check_count("max_num_steps", max_num_steps)
     length = quarter_period(posterior, mass)
-    kernel = Kernel(hmc.init, transitions(length, _JITTER, max_num_steps))
+    kernel = MetropolisKernel(hmc.init, transitions(length, _JITTER, max_num_steps))
     adaptation = Adaptation(None, mass, target_acceptance, length, max_num_steps, together=True)
     settings = {
         "method": "chees",

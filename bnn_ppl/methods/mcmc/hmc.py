@@ -12,8 +12,8 @@ import optax
 from bnn_ppl.methods.defaults import SAMPLED, TRAJECTORIES
 from bnn_ppl.methods.mcmc.adaptation import (
     Adaptation,
-    Kernel,
     Mass,
+    MetropolisKernel,
     adaptive,
     affordable_steps,
     drawn_momentum,
@@ -137,7 +137,7 @@ def hmc(
         return count < num_unadjusted
 
     constant = _num_steps(length, step_size) if step_size is not None and jitter == 0 else None
-    kernel = Kernel(
+    kernel = MetropolisKernel(
         kernels.init,
         transitions(length, jitter, max_num_steps, constant),
         unadjusted=unadjusted if untested else None,

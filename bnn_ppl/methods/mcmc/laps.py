@@ -13,7 +13,7 @@ from bnn_ppl.methods.defaults import SAMPLED, TRAJECTORIES
 from bnn_ppl.methods.mcmc.adaptation import (
     Adaptation,
     AdaptiveState,
-    Kernel,
+    MetropolisKernel,
     adaptive,
     affordable_steps,
     initial_mass,
@@ -152,7 +152,7 @@ def laps(
     }
     radius = math.sqrt(posterior.num_weights)
     length = math.pi / 2 * radius
-    kernel = Kernel(kernels.init, partial(_transition, max_num_steps), speed=radius)
+    kernel = MetropolisKernel(kernels.init, partial(_transition, max_num_steps), speed=radius)
     adaptation = Adaptation(
         None, "diagonal", target_acceptance, length, max_num_steps, together=True
     )

@@ -45,7 +45,7 @@ class MEADSState(NamedTuple):
     num_warmup: Array  # warm-up steps taken so far
 
 
-class _Tuned(NamedTuple):
+class _Parameters(NamedTuple):
     """Step size, damping and mass for the chains of a fold."""
 
     step_size: Array
@@ -125,7 +125,7 @@ def meads(posterior: Posterior, *, num_folds: int = 4, step_size_multiplier: flo
         return MEADSState(chain, step_size, 1 / step_size, mass, moments, jnp.zeros((), int))
 
     def step(key: Array, state: MEADSState, batch: Any) -> tuple[MEADSState, dict]:
-        tuned = _Tuned(state.step_size, state.damping, state.inverse_mass)
+        tuned = _Parameters(state.step_size, state.damping, state.inverse_mass)
         chain, info = _transition(posterior, key, state.chain, batch, tuned)
         return state._replace(chain=chain), info
 
@@ -144,7 +144,7 @@ def meads(posterior: Posterior, *, num_folds: int = 4, step_size_multiplier: flo
 
 
 def _transition(
-    posterior: Posterior, key: Array, chain: Any, batch: Any, tuned: _Tuned
+    posterior: Posterior, key: Array, chain: Any, batch: Any, tuned: _Parameters
 ) -> tuple[Any, dict]:
     """Refresh momentum and slice, take one leapfrog step, and accept or reject it."""
     from blackjax.mcmc import ghmc
@@ -184,7 +184,7 @@ def _transition(
 
 def _adapted(
     state: MEADSState, prior: Tree, num_folds: int, multiplier: float
-) -> tuple[MEADSState, _Tuned]:
+) -> tuple[MEADSState, _Parameters]:
     """Return the adapted state, and the parameters of this chain's warm-up step."""
     num_chains = number_of_chains()
     position, gradient = state.chain.position, state.chain.logdensity_grad
@@ -225,7 +225,7 @@ def _of_folds(
     count: Array,
     multiplier: float,
     few: bool = False,
-) -> _Tuned:
+) -> _Parameters:
     """Return each fold's parameters, from arrays (fold, chain, ...) and moments (fold, ...)."""
     std = jax.tree.map(jnp.sqrt, variance)
     scaled = jax.tree.map(lambda g, s: g * s[:, None], gradients, std)
@@ -234,7 +234,7 @@ def _of_folds(
     step_size, mass = jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), (own, variance))
     spread = jax.vmap(lambda rows: _largest_eigenvalue(rows, few))(centred)
     slowest = jnp.where(spread > 0, 1 / jnp.sqrt(jnp.where(spread > 0, spread, 1.0)), 0.0)
-    return _Tuned(step_size, jnp.maximum(slowest, 1 / ((count + 1) * step_size)), mass)
+    return _Parameters(step_size, jnp.maximum(slowest, 1 / ((count + 1) * step_size)), mass)
 
 
 def _step_size(scaled: Tree, multiplier: float, few: bool = True) -> Array:

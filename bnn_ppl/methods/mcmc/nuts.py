@@ -17,8 +17,8 @@ import optax
 from bnn_ppl.methods.defaults import TRAJECTORIES
 from bnn_ppl.methods.mcmc.adaptation import (
     Adaptation,
-    Kernel,
     Mass,
+    MetropolisKernel,
     adaptive,
     affordable_steps,
     drawn_momentum,
@@ -111,7 +111,7 @@ def nuts(
         "max_num_doublings": max_num_doublings,
     }
     adaptation = Adaptation(step_size, mass, target_acceptance)
-    return adaptive(posterior, Kernel(hmc.init, transition), adaptation, settings)
+    return adaptive(posterior, MetropolisKernel(hmc.init, transition), adaptation, settings)
 
 
 # --- trajectories on pytrees of weights

@@ -24,7 +24,7 @@ _OWN_NOISE = "sghmc", "sgnht", "smile"
 MOST_WEIGHTS = 5000  # their Hessian, 100 MB per chain, is stored with order=2
 
 
-class CentredState(NamedTuple):
+class CentreState(NamedTuple):
     """State of a method, and the centre of its gradients."""
 
     inner: Tree
@@ -120,20 +120,20 @@ def control_variates(
     cost = {1: (1, epoch), 2: (3, epoch * (1 + 2 * size))}  # gradients at the centre, per step
     at_centre, at_refreshment = cost[order]
 
-    def init(key: jax.Array, position: Tree, rows: Any) -> CentredState:
+    def init(key: jax.Array, position: Tree, rows: Any) -> CentreState:
         slope = optax.tree.zeros_like(position)
         curvature = None if order == 1 else jnp.zeros((size, size), ravel_pytree(slope)[0].dtype)
         inner = method.init(key, position, rows)
-        return CentredState(inner, position, slope, curvature, jnp.zeros((), int))
+        return CentreState(inner, position, slope, curvature, jnp.zeros((), int))
 
-    def refreshed(state: CentredState, rows: Any) -> CentredState:
+    def refreshed(state: CentreState, rows: Any) -> CentreState:
         centre = method.draw(jax.random.key(0), state.inner)
         slope = jax.grad(posterior.logdensity)(centre, rows)
         curvature = None if order == 1 else hessian(posterior, centre, rows)
         return state._replace(centre=centre, slope=slope, curvature=curvature)
 
     def moved(phase: str) -> Callable:
-        def step(key: jax.Array, state: CentredState, rows: Any) -> tuple[CentredState, dict]:
+        def step(key: jax.Array, state: CentreState, rows: Any) -> tuple[CentreState, dict]:
             own_key, rows_key = jax.random.split(key)
             due = state.num_steps % refresh == 0
             state = where_needed(due, refreshed, lambda state, rows: state, state, rows)
@@ -162,7 +162,7 @@ def control_variates(
     )
 
 
-def centred(posterior: Posterior, state: CentredState, batch: Any) -> Callable:
+def centred(posterior: Posterior, state: CentreState, batch: Any) -> Callable:
     """Return the batch log-density, whose derivatives at the centre are those on all rows."""
     centre = state.centre
     at_centre = jax.grad(posterior.logdensity)(centre, batch)

@@ -32,7 +32,7 @@ _UNSEEN = {"ubu": 1 / 12, "baoab": 1 / 3, "obabo": 1 / 4}
 _LOSS_A_STEP = 0.002  # fraction of the velocity lost to friction
 
 
-class Chain(NamedTuple):
+class KineticChain(NamedTuple):
     """Position, and velocity in units of the inverse root of the mass."""
 
     position: Tree
@@ -100,9 +100,9 @@ def kinetic_langevin(
     move = partial(_move, posterior, scheme, friction)
     settings = {"method": "kinetic_langevin", "friction": friction, "scheme": scheme}
 
-    def init_chain(key: Array, position: Tree) -> Chain:
+    def init_chain(key: Array, position: Tree) -> KineticChain:
         del key
-        return Chain(position, optax.tree.zeros_like(position))
+        return KineticChain(position, optax.tree.zeros_like(position))
 
     if step_size is None:
         kernel = Kernel(init_chain, move, lambda square: jnp.sqrt(4 * EXCESS / square))
@@ -118,18 +118,18 @@ def _move(
     scheme: Scheme,
     given_friction: float | None,
     key: Array,
-    chain: Chain,
+    chain: KineticChain,
     batch: Any,
     size: Array,
     mass: Tree,
-) -> tuple[Chain, dict[str, Array]]:
+) -> tuple[KineticChain, dict[str, Array]]:
     """Take a step, and measure both temperatures."""
     friction = _LOSS_A_STEP / size if given_friction is None else jnp.asarray(given_friction)
     roots = jax.tree.map(jnp.sqrt, mass)
     value_and_gradient = jax.value_and_grad(posterior.logdensity)
     measured: list[tuple[Array, Array, Array]] = []
 
-    def kick(time: Array, chain: Chain) -> Chain:
+    def kick(time: Array, chain: KineticChain) -> KineticChain:
         lp, gradient = value_and_gradient(chain.position, batch)
         force = jax.tree.map(jnp.divide, gradient, roots)
         temperature = configurational_temperature(chain.position, gradient)
@@ -137,7 +137,7 @@ def _move(
         measured.append((lp, temperature, square))
         return chain._replace(velocity=optax.tree.add_scale(chain.velocity, time, force))
 
-    def drift(time: Array, chain: Chain) -> Chain:
+    def drift(time: Array, chain: KineticChain) -> KineticChain:
         position = jax.tree.map(lambda w, v, r: w + time * v / r, *chain, roots)
         return chain._replace(position=position)
 
@@ -145,7 +145,7 @@ def _move(
     flow = partial(_flown, friction, roots)
     first, second = jax.random.split(key)
     half = size / 2
-    parts: dict[str, list[Callable[[Chain], Chain]]] = {
+    parts: dict[str, list[Callable[[KineticChain], KineticChain]]] = {
         "ubu": [partial(flow, first, half), partial(kick, size), partial(flow, second, half)],
         "baoab": [
             *(partial(kick, half), partial(drift, half), partial(rub, first, size)),
@@ -170,7 +170,7 @@ def _move(
     return chain, info
 
 
-def _rubbed(friction: Array, key: Array, time: Array, chain: Chain) -> Chain:
+def _rubbed(friction: Array, key: Array, time: Array, chain: KineticChain) -> KineticChain:
     """Solve the friction and noise of the velocity alone."""
     decay = jnp.exp(-friction * time)
     spread = jnp.sqrt(-jnp.expm1(-2 * friction * time))
@@ -179,7 +179,9 @@ def _rubbed(friction: Array, key: Array, time: Array, chain: Chain) -> Chain:
     return chain._replace(velocity=velocity)
 
 
-def _flown(friction: Array, roots: Tree, key: Array, time: Array, chain: Chain) -> Chain:
+def _flown(
+    friction: Array, roots: Tree, key: Array, time: Array, chain: KineticChain
+) -> KineticChain:
     r"""Solve drift, friction and noise together.
 
     With :math:`\eta = e^{-\gamma t}` the noise of position and velocity has the variances
@@ -201,7 +203,7 @@ def _flown(friction: Array, roots: Tree, key: Array, time: Array, chain: Chain) 
     velocity = jax.tree.map(
         lambda v, a: (1 - lost) * v + jnp.sqrt(of_velocity) * a, chain.velocity, one
     )
-    return Chain(position, velocity)
+    return KineticChain(position, velocity)
 
 
 def _variance_of_drift(rub: Array) -> Array:

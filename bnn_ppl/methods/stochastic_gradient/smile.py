@@ -38,14 +38,14 @@ _OF_ENERGY_ERROR, _OF_NOISE = 16 ** (1 / 3) / 6 / 0.80, 1 / 12
 _MOST_CHANGE, _MOST_SPREAD = 1.0, 6.0
 
 
-class Options(NamedTuple):
-    """Options of :func:`bnn_ppl.smile`."""
+class SmileOptions(NamedTuple):
+    """SmileOptions of :func:`bnn_ppl.smile`."""
 
     length: float  # of decoherence
     precondition: bool
 
 
-class Chain(NamedTuple):
+class SmileChain(NamedTuple):
     """Position and direction, a unit vector."""
 
     position: Tree
@@ -134,11 +134,11 @@ def smile(
     length = decoherence_length or math.sqrt(num_weights)
     settings = {"method": "smile", "decoherence_length": decoherence_length}
 
-    def init_chain(key: Array, position: Tree) -> Chain:
-        return Chain(position, normalised(gaussian_like(key, position)))
+    def init_chain(key: Array, position: Tree) -> SmileChain:
+        return SmileChain(position, normalised(gaussian_like(key, position)))
 
     if step_size is None:
-        move = partial(_tuned_move, posterior, Options(length, precondition))
+        move = partial(_tuned_move, posterior, SmileOptions(length, precondition))
         kernel = Kernel(
             init_chain,
             partial(move, True),
@@ -158,25 +158,25 @@ def _given_move(
     posterior: Posterior,
     length: float,
     key: Array,
-    chain: Chain,
+    chain: SmileChain,
     batch: Any,
     size: Array,
     mass: Tree,
-) -> tuple[Chain, dict[str, Array]]:
+) -> tuple[SmileChain, dict[str, Array]]:
     """Take a step, with all of the noise of u injected."""
     return _move(posterior, length, key, chain, batch, size, mass, slows=False)[:2]
 
 
 def _tuned_move(
     posterior: Posterior,
-    options: Options,
+    options: SmileOptions,
     measured: bool,
     key: Array,
-    chain: Chain,
+    chain: SmileChain,
     batch: Any,
     size: Array,
     mass: Tree,
-) -> tuple[Chain, dict[str, Array]]:
+) -> tuple[SmileChain, dict[str, Array]]:
     """Take a step in units of S; measure its energy error if `measured`."""
     dims, (length, precondition) = posterior.num_weights, options
     noise = jax.tree.map(jnp.divide, gradient_variance(posterior, mass, batch), mass)
@@ -204,12 +204,12 @@ def _move(
     posterior: Posterior,
     length: float,
     key: Array,
-    chain: Chain,
+    chain: SmileChain,
     batch: Any,
     size: Array,
     scale: Tree,
     slows: bool,
-) -> tuple[Chain, dict[str, Array], Array]:
+) -> tuple[SmileChain, dict[str, Array], Array]:
     """Take a step, with the minibatch friction or not; also return the kinetic energy gained."""
     dims = posterior.num_weights
 
@@ -232,4 +232,4 @@ def _move(
     wanted = jnp.expm1(jnp.minimum(2 * size / length, 50.0)) / dims
     noise = gaussian_like(key, direction)
     direction = optax.tree.add_scale(direction, jnp.sqrt(wanted), noise)
-    return Chain(position, normalised(direction)), info, gained
+    return SmileChain(position, normalised(direction)), info, gained

@@ -13,8 +13,8 @@ from bnn_ppl.methods.mcmc.adaptation import initial_mass
 from bnn_ppl.methods.method import step_info
 from bnn_ppl.methods.running_moments import RunningMoments, estimated_mass, initial_moments
 from bnn_ppl.methods.tempering.power_posterior import (
-    Kernel,
-    Moved,
+    PowerKernel,
+    Transition,
     drawn_from_prior,
     drawn_num_steps,
     moved,
@@ -35,8 +35,8 @@ _FORGOTTEN, _FORGOTTEN_IN_ERRORS = 0.2, 2.0
 _SHORTEST = 1 / 16  # of the step sizes of the particles, as a share of the longest
 
 
-class Options(NamedTuple):
-    """Options of :func:`bnn_ppl.tempered_smc`."""
+class SmcOptions(NamedTuple):
+    """SmcOptions of :func:`bnn_ppl.tempered_smc`."""
 
     num_particles: int
     target_ess: float
@@ -103,7 +103,7 @@ def relative_variance(walk: Walk) -> Array:
 
 
 def annealed(
-    posterior: Posterior, options: Options, end: Array, key: Array, walk: Walk, batch: Any
+    posterior: Posterior, options: SmcOptions, end: Array, key: Array, walk: Walk, batch: Any
 ) -> tuple[Walk, dict]:
     """Bring the exponent nearer to `end`, 0 or 1, resample, and move until that is forgotten."""
     choice_key, key = jax.random.split(key)
@@ -145,17 +145,17 @@ def annealed(
 
 
 def _moved(
-    posterior: Posterior, options: Options, key: Array, walk: Walk, batch: Any
-) -> tuple[Moved, Array]:
+    posterior: Posterior, options: SmcOptions, key: Array, walk: Walk, batch: Any
+) -> tuple[Transition, Array]:
     """Move all particles by a trajectory; also return its number of steps."""
     time_key, size_key, key = jax.random.split(key, 3)
     # The same number for all particles, so that none waits for another.
     steps = drawn_num_steps(time_key, walk.step_size, options.max_num_steps)
     sizes = drawn_step_size(size_key, walk, walk.gains.shape)
 
-    def move(particle: tuple[Array, Tree, Array]) -> Moved:
+    def move(particle: tuple[Array, Tree, Array]) -> Transition:
         key, position, size = particle
-        kernel = Kernel(walk.exponent, size, walk.inverse_mass, steps)
+        kernel = PowerKernel(walk.exponent, size, walk.inverse_mass, steps)
         return moved(posterior, key, position, kernel, batch)
 
     keys = jax.random.split(key, options.num_particles)

@@ -16,8 +16,8 @@ from bnn_ppl.methods.running_moments import (
     updated_moments,
 )
 from bnn_ppl.methods.tempering.power_posterior import (
-    Kernel,
-    Moved,
+    PowerKernel,
+    Transition,
     drawn_from_prior,
     drawn_num_steps,
     moved,
@@ -218,16 +218,16 @@ def _stepped(
 
 def _moved(
     posterior: Posterior, max_num_steps: int, key: Array, state: Replicas, batch: Any
-) -> tuple[Moved, Array]:
+) -> tuple[Transition, Array]:
     """Move all replicas but the first, each with its own kernel; also return the step counts."""
     time_key, key = jax.random.split(key)
     prior = initial_mass(posterior.prior_std, "diagonal")
 
-    def kernel(exponent: Array, size: Array, moments: RunningMoments, squares: Tree) -> Kernel:
+    def kernel(exponent: Array, size: Array, moments: RunningMoments, squares: Tree) -> PowerKernel:
         widths = jax.tree.map(squared_width, moments.variance, squares)
         mass = estimated_mass(moments._replace(variance=widths), prior)
         steps = drawn_num_steps(time_key, size, max_num_steps)
-        return Kernel(exponent, size, mass, steps)
+        return PowerKernel(exponent, size, mass, steps)
 
     kernels = jax.vmap(kernel)(state.exponents[1:], state.step_sizes, state.moments, state.squares)
     new = of_all(
@@ -248,7 +248,7 @@ def _swaps(key: Array, state: Replicas, gains: Array) -> tuple[Array, Array]:
     return order, -jnp.expm1(jnp.minimum(log_ratio, 0.0))
 
 
-def _adapted(state: Replicas, new: Moved, target_acceptance: float) -> Replicas:
+def _adapted(state: Replicas, new: Transition, target_acceptance: float) -> Replicas:
     """Adapt step sizes and masses, with diminishing changes."""
     rate = (1 + state.num_steps / _DELAY) ** -0.6
     change = rate * (new.acceptance_rate - target_acceptance)

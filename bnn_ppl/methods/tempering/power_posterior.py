@@ -19,7 +19,7 @@ _LENGTH, _JITTER = math.pi / 2, 0.3  # of a trajectory: a quarter period
 _SIDE_BY_SIDE = 2**24  # rows times weights of the particles that are moved at once
 
 
-class Kernel(NamedTuple):
+class PowerKernel(NamedTuple):
     """Hamiltonian Monte Carlo of a density between prior and posterior."""
 
     exponent: Array  # 0 of the prior, 1 of the posterior
@@ -28,7 +28,7 @@ class Kernel(NamedTuple):
     num_steps: Array
 
 
-class Moved(NamedTuple):
+class Transition(NamedTuple):
     """A particle after a trajectory."""
 
     position: Tree
@@ -58,7 +58,9 @@ def drawn_num_steps(key: Array, step_size: Array, most: int) -> Array:
     return drawn_steps(key, _LENGTH, _JITTER, step_size, most)
 
 
-def moved(posterior: Posterior, key: Array, position: Tree, kernel: Kernel, batch: Any) -> Moved:
+def moved(
+    posterior: Posterior, key: Array, position: Tree, kernel: PowerKernel, batch: Any
+) -> Transition:
     """Move a particle by a trajectory that leaves the density invariant."""
     from blackjax.mcmc import hmc as kernels
 
@@ -77,7 +79,7 @@ def moved(posterior: Posterior, key: Array, position: Tree, kernel: Kernel, batc
     chain = kernels.init(position, change)
     chain, info = transition(key, chain, change, kernel.step_size, metric, 1)
     terms = posterior.terms(chain.position, batch)
-    return Moved(
+    return Transition(
         chain.position,
         gain(posterior, terms, batch),
         posterior.total(terms, batch),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bnn_ppl.methods.defaults import SAMPLED
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.tempering.annealing import (
-    Options,
+    SmcOptions,
     Walk,
     annealed,
     drawn_step_size,
@@ -17,7 +17,7 @@ from bnn_ppl.methods.tempering.annealing import (
     turned_back,
     walk_from_prior,
 )
-from bnn_ppl.methods.tempering.power_posterior import Kernel, drawn_num_steps, moved
+from bnn_ppl.methods.tempering.power_posterior import PowerKernel, drawn_num_steps, moved
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_proper_priors
 from bnn_ppl.runtime.checks import check_count, check_share
@@ -138,7 +138,7 @@ def tempered_smc(
     check_share("target_ess", target_ess)
     check_share("target_acceptance", target_acceptance)
     check_proper_priors(posterior.from_prior, posterior.examples)
-    options = Options(num_particles, target_ess, target_acceptance, max_num_steps)
+    options = SmcOptions(num_particles, target_ess, target_acceptance, max_num_steps)
 
     def draw(key: Array, state: Population) -> Tree:
         del key
@@ -159,7 +159,7 @@ def tempered_smc(
 
 
 def _from_prior(
-    posterior: Posterior, options: Options, key: Array, position: Tree, batch: Any
+    posterior: Posterior, options: SmcOptions, key: Array, position: Tree, batch: Any
 ) -> Population:
     walk = walk_from_prior(posterior, options.num_particles, key, position, batch)
     last, turned = jnp.zeros((), int), jnp.zeros((), bool)
@@ -167,7 +167,7 @@ def _from_prior(
 
 
 def _warmed_up(
-    posterior: Posterior, options: Options, key: Array, state: Population, batch: Any
+    posterior: Posterior, options: SmcOptions, key: Array, state: Population, batch: Any
 ) -> tuple[Population, dict]:
     """Raise the exponent and move all particles, then copies of them back; then do nothing."""
 
@@ -215,7 +215,7 @@ def _evidence(state: Population) -> dict[str, Array]:
 
 
 def _handed_out(
-    posterior: Posterior, options: Options, key: Array, state: Population, batch: Any
+    posterior: Posterior, options: SmcOptions, key: Array, state: Population, batch: Any
 ) -> tuple[Population, dict]:
     """Move the next particle, which is then the one drawn."""
     time_key, size_key, key = jax.random.split(key, 3)
@@ -223,7 +223,7 @@ def _handed_out(
     steps = drawn_num_steps(time_key, state.step_size, options.max_num_steps)
     position = jax.tree.map(lambda all_: all_[now], state.positions)
     step_size = drawn_step_size(size_key, state)
-    kernel = Kernel(state.exponent, step_size, state.inverse_mass, steps)
+    kernel = PowerKernel(state.exponent, step_size, state.inverse_mass, steps)
     new = moved(posterior, key, position, kernel, batch)
     positions = jax.tree.map(lambda all_, one: all_.at[now].set(one), state.positions, new.position)
     info = step_info(

@@ -10,8 +10,8 @@ import optax
 from bnn_ppl.methods.defaults import TRAINED
 from bnn_ppl.methods.laplace_approximation.block_gaussian import blocks_of, drawn, fitted
 from bnn_ppl.methods.laplace_approximation.covariance_blocks import Block
-from bnn_ppl.methods.laplace_approximation.expected_labels import Labels
 from bnn_ppl.methods.laplace_approximation.fisher import evaluated
+from bnn_ppl.methods.laplace_approximation.fisher_labels import Labels
 from bnn_ppl.methods.layers.layer_calls import called_layers
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
