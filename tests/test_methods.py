@@ -14,7 +14,8 @@ from marks import some_quick
 import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.estimators import BayesianRegressor
-from bnn_ppl.methods.method import METHODS, table
+from bnn_ppl.methods.defaults import Batching
+from bnn_ppl.methods.method import METHODS, Method, Tuning, table
 
 X = np.linspace(-1, 1, 12, dtype=np.float32)
 OF_RUN = {"num_chains": 2, "num_warmup": 6}  # enough for swag to collect two points
@@ -81,6 +82,15 @@ def test_a_method_can_be_called_by_its_public_name_and_says_what_it_gives(name):
     assert getattr(bnn, name).__name__ == name
     assert description.gives and description.cost and description.bias
     assert (description.kind == "sampler") == (description.counts.thin > 0)
+
+
+def test_fields_of_batching_and_tuning_are_given_and_replaced_by_their_own_names():
+    method = Method(*"abc", all_rows=True, needs_warmup=True)
+    assert method.all_rows and method.batching.order == "all" and method.tuning.needs_warmup
+    other = method._replace(subsample=0.5, finish=len)
+    assert other.batching == Batching("all", 0.5)
+    assert other.tuning == Tuning(finish=len, needs_warmup=True)
+    assert type(other) is Method and len(other) == 12
 
 
 # --- a method of one's own, in one file
