@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -37,6 +37,13 @@ def check_share(name: str, share: Any) -> None:
     """Refuse anything but a number between 0 and 1."""
     if not 0 < share < 1:
         raise ValueError(f"got {name}={share}, expected a number between 0 and 1")
+
+
+def check_choice(name: str, value: Any, choices: Any) -> None:
+    """Refuse what is not a value of a ``Literal``."""
+    if value not in get_args(choices):
+        known = ", ".join(map(repr, get_args(choices)))
+        raise ValueError(f"got {name}={value!r}, expected one of {known}")
 
 
 def check_level(level: Any) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from bnn_ppl.methods.method import DrawsFrom, Method, describe, step_info
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import check_number_of_rows
 from bnn_ppl.model.trace import Terms, likelihood_alone
-from bnn_ppl.runtime.checks import check_positive
+from bnn_ppl.runtime.checks import check_choice, check_positive
 
 Array = jax.Array
 Tree = Any
@@ -349,9 +349,7 @@ def _check(structure: str | None, curvature: str, prior_precision: str) -> None:
         ("curvature", curvature, Curvature),
         ("prior_precision", prior_precision, PriorPrecision),
     ):
-        if got not in get_args(known):
-            choices = ", ".join(map(repr, get_args(known)))
-            raise ValueError(f"got {name}={got!r}, expected one of {choices}")
+        check_choice(name, got, known)
 
 
 def _check_damping(

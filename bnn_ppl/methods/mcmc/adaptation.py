@@ -23,7 +23,7 @@ from bnn_ppl.methods.running_moments import (
     updated_moments,
 )
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.checks import check_positive, check_share
+from bnn_ppl.runtime.checks import check_choice, check_positive, check_share
 from bnn_ppl.runtime.compilation.branches import where_needed
 from bnn_ppl.runtime.machines.chain_exchange import (
     least_over_chains,
@@ -336,6 +336,5 @@ def _first_step_size(key: Array, chain: Any, density: Callable, mass: Tree, targ
 
 def initial_mass(prior_std: Tree, mass: str) -> Tree:
     """Start the inverse mass at the variance of the prior, or at 1: a scalar per site."""
-    if mass not in ("diagonal", "prior", "identity"):
-        raise ValueError(f"got mass={mass!r}, expected 'diagonal', 'prior' or 'identity'")
+    check_choice("mass", mass, Mass)
     return jax.tree.map(lambda std: jnp.ones(()) if mass == "identity" else std**2, prior_std)

@@ -77,6 +77,12 @@ def at_the_mean(
     return gradient, precision
 
 
+def check_damping(damping: float) -> None:
+    """Refuse a negative number."""
+    if not damping >= 0:
+        raise ValueError(f"got damping={damping}, expected 0 or more")
+
+
 def running_mean(beta: float, old: Tree, new: Tree) -> Tree:
     """Give a new value the weight 1 - beta in an exponential moving average."""
     return jax.tree.map(lambda a, b: beta * a + (1 - beta) * b, old, new)

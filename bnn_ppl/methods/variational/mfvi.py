@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from bnn_ppl.methods.variational.natural_gradient import trained
 from bnn_ppl.methods.variational.row_groups import over_groups
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms
-from bnn_ppl.runtime.checks import check_count, check_positive
+from bnn_ppl.runtime.checks import check_choice, check_count, check_positive
 
 Tree = Any
 Estimator = Literal["weights", "local_reparametrisation", "flipout"]
@@ -116,7 +116,10 @@ def mfvi(
         If a number is out of range, the estimator is unknown, `kl_weight` comes without a rate, or,
         for the latter two estimators, the network calls a layer twice.
     """
-    _check(estimator, init_std, num_samples, num_groups)
+    check_choice("estimator", estimator, Estimator)
+    check_positive("init_std", init_std)
+    check_count("num_samples", num_samples)
+    check_count("num_groups", num_groups)
     finds_rate, rate, optimizer = optimizer_of(optimizer, learning_rate)
     weighs = check_kl_weight(kl_weight, finds_rate)
     layers = {} if estimator == "weights" else row_layers(posterior)
@@ -271,11 +274,3 @@ def _flipped_noise(key: jax.Array, layer: Layer, std: Tree, inputs: jax.Array) -
 
     outputs = with_weights(layer, *deviations)(inputs * signs(in_key, inputs.shape[-1]))
     return outputs * signs(out_key, outputs.shape[-1])
-
-
-def _check(estimator: str, init_std: float, num_samples: int, num_groups: int) -> None:
-    if estimator not in get_args(Estimator):
-        raise ValueError(f"got estimator={estimator!r}, expected one of {get_args(Estimator)}")
-    check_positive("init_std", init_std)
-    check_count("num_samples", num_samples)
-    check_count("num_groups", num_groups)

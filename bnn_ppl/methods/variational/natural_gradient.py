@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -95,11 +94,9 @@ def trained(
     of_adam: bool = True,
 ) -> Method:
     """Let a fit find its rate and its end by an info of its steps, from the draws of a start."""
-    lengths = usual_lengths(posterior, posterior.num_rows, of_adam=of_adam)
-    per_row = partial(_per_row, objective, posterior.num_rows)
-    method = self_paced(method, step, per_row, memory, lengths=lengths)
-    return method._replace(start=start)
-
-
-def _per_row(objective: str, num_rows: int, info: dict[str, jax.Array]) -> jax.Array:
-    return info[objective] / num_rows
+    num_rows = posterior.num_rows
+    lengths = usual_lengths(posterior, num_rows, of_adam=of_adam)
+    paced = self_paced(
+        method, step, lambda info: info[objective] / num_rows, memory, lengths=lengths
+    )
+    return paced._replace(start=start)

@@ -1,7 +1,7 @@
 """Noisy K-FAC: a matrix-normal posterior for each layer, and K-FAC, its point estimate."""
 
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,14 @@ from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.variational.kl_weight import weighted_gradient
 from bnn_ppl.methods.variational.mean_field import (
     at_the_mean,
+    check_damping,
     gaussian_entropy,
     likelihood_weight,
     running_mean,
 )
 from bnn_ppl.methods.variational.natural_gradient import NaturalGradient
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.runtime.checks import check_count, check_positive
+from bnn_ppl.runtime.checks import check_choice, check_count, check_positive
 from bnn_ppl.runtime.compilation.branches import where_needed
 
 Array = jax.Array
@@ -169,7 +170,9 @@ def noisy_kfac(
     training = NaturalGradient(posterior, learning_rate, beta1, beta2, num_samples, kl_weight)
     check_positive("init_std", init_std)
     check_count("decompose_every", decompose_every)
-    _check(labels, prior_split, damping)
+    check_choice("labels", labels, Labels)
+    check_choice("prior_split", prior_split, PriorSplit)
+    check_damping(damping)
     blocks = _blocks(posterior, prior_split)
     fit = Fit(posterior, blocks, labels, deterministic, likelihood_weight(posterior) * damping)
 
@@ -285,11 +288,3 @@ def _blocks(posterior: Posterior, prior_split: str) -> tuple[Block, ...]:
         )
     splits = prior_split == "factored"
     return tuple(blocks_of(posterior, "kronecker", layers, shapes, set(), splits_prior=splits))
-
-
-def _check(labels: str, prior_split: str, damping: float) -> None:
-    for name, got, known in (("labels", labels, Labels), ("prior_split", prior_split, PriorSplit)):
-        if got not in get_args(known):
-            raise ValueError(f"got {name}={got!r}, expected one of {get_args(known)}")
-    if not damping >= 0:
-        raise ValueError(f"got damping={damping}, expected 0 or more")

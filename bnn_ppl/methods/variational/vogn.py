@@ -12,6 +12,7 @@ from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.variational.mean_field import (
     at_the_mean,
+    check_damping,
     drawn,
     entropy,
     fitted,
@@ -133,8 +134,7 @@ def vogn(
     options = learning_rate, beta1, beta2, num_samples, kl_weight, num_groups
     fit = NaturalGradient(posterior, *options)
     _check_width(init_std)
-    if not damping >= 0:
-        raise ValueError(f"got damping={damping}, expected 0 or more")
+    check_damping(damping)
     gradients, weight = row_gradients(posterior), likelihood_weight(posterior)
 
     def init(key: jax.Array, position: Tree, batch: Any) -> VognState:
