@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from stats import assert_means, effective_sample_size
 
 import bnn_ppl as bnn
-from bnn_ppl.methods.stochastic_gradient.smile import Chain, _move
+from bnn_ppl.methods.stochastic_gradient.smile import SmileChain, _move
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -134,7 +134,7 @@ def test_the_energy_of_a_step_is_that_of_a_hamiltonian_of_constant_speed():
     """The kinetic energy gained is what the log-density gains, up to third order in the step."""
     posterior = gaussian(8, 1.0, 20)
     keys = jax.random.split(jax.random.key(0))
-    start = Chain({"w": jax.random.normal(keys[0], (20,))}, {"w": jnp.full(20, 20**-0.5)})
+    start = SmileChain({"w": jax.random.normal(keys[0], (20,))}, {"w": jnp.full(20, 20**-0.5)})
     ones, zeros = {"w": jnp.ones(20)}, {"w": jnp.zeros(20)}
 
     def error(size):
