@@ -113,27 +113,7 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         random_state: Any = None,
         progress: bool = False,
     ):
-        super().__init__(
-            method,
-            method_options=method_options,
-            hidden=hidden,
-            net=net,
-            prior=prior,
-            prior_scale=prior_scale,
-            temperature=temperature,
-            predictive=predictive,
-            num_chains=num_chains,
-            num_warmup=num_warmup,
-            num_draws=num_draws,
-            thin=thin,
-            batch_size=batch_size,
-            until=until,
-            max_minutes=max_minutes,
-            folder=folder,
-            random_state=random_state,
-            progress=progress,
-        )
-        self.class_weight = class_weight
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BayesianClassifier":
         """Sample the posterior given X (rows, columns) and labels y (rows,), or one-hot rows.
@@ -270,28 +250,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         random_state: Any = None,
         progress: bool = False,
     ):
-        super().__init__(
-            method,
-            method_options=method_options,
-            hidden=hidden,
-            net=net,
-            prior=prior,
-            prior_scale=prior_scale,
-            temperature=temperature,
-            predictive=predictive,
-            num_chains=num_chains,
-            num_warmup=num_warmup,
-            num_draws=num_draws,
-            thin=thin,
-            batch_size=batch_size,
-            until=until,
-            max_minutes=max_minutes,
-            folder=folder,
-            random_state=random_state,
-            progress=progress,
-        )
-        self.noise = noise
-        self.covariance = covariance
+        self._keep(locals())
 
     def __sklearn_tags__(self) -> Any:
         """Say that y may have several columns."""

@@ -6,12 +6,12 @@ import os
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ from bnn_ppl.model.recipe import like
 from bnn_ppl.runtime.checks import check_positive
 from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.machines.devices import bytes_of, one_device_a_core
-from bnn_ppl.runtime.names import hint, known_keywords
+from bnn_ppl.runtime.names import hint
 from bnn_ppl.sampling.prior_scale import scale_or_usual
 from bnn_ppl.sampling.run_checks import check_run
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of
@@ -47,47 +47,23 @@ _recent: deque[bnn.Posterior] = deque(maxlen=4)
 class BayesianNetwork(BaseEstimator):
     """Base of the two estimators, which differ in `_model`."""
 
-    @known_keywords
-    def __init__(
-        self,
-        method: str | Callable[..., bnn.Method] = "sgnht",
-        *,
-        method_options: Mapping[str, Any] | None = None,
-        hidden: int | Sequence[int] = (50,),
-        net: Any = None,
-        prior: Any = None,
-        prior_scale: float | None = None,
-        temperature: float = 1.0,
-        predictive: PredictiveForm | None = None,
-        num_chains: int | None = None,
-        num_warmup: int | None = None,
-        num_draws: int | None = None,
-        thin: int | None = None,
-        batch_size: int | Literal["all"] | None = None,
-        until: Mapping[str, Any] | None = None,
-        max_minutes: float | None = None,
-        folder: str | Path | None = None,
-        random_state: Any = None,
-        progress: bool = False,
-    ):
-        self.method = method
-        self.method_options = method_options
-        self.hidden = hidden
-        self.net = net
-        self.prior = prior
-        self.prior_scale = prior_scale
-        self.temperature = temperature
-        self.predictive = predictive
-        self.num_chains = num_chains
-        self.num_warmup = num_warmup
-        self.num_draws = num_draws
-        self.thin = thin
-        self.batch_size = batch_size
-        self.until = until
-        self.max_minutes = max_minutes
-        self.folder = folder
-        self.random_state = random_state
-        self.progress = progress
+    method: Any
+    method_options: Mapping[str, Any] | None
+    net: Any
+    prior: Any
+    prior_scale: float | None
+    predictive: PredictiveForm | None
+    num_chains: int | None
+    until: Mapping[str, Any] | None
+    max_minutes: float | None
+    folder: str | Path | None
+    random_state: Any
+    progress: bool
+
+    def _keep(self, arguments: Mapping[str, Any]) -> None:
+        """Keep the arguments of ``__init__`` under their names, as scikit-learn expects."""
+        for name in arguments.keys() - {"self"}:
+            setattr(self, name, arguments[name])
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the posterior, whose functions cannot be pickled, and rows elsewhere."""
