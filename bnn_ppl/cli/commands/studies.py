@@ -101,9 +101,7 @@ def continual(
         progress=progress,
     )
     print(_accuracies(table))
-    table.to_csv(folder / "accuracies.csv", index=False)
-    bnn.plots.continual(table).savefig(folder / "continual.png", dpi=150)
-    print(f"table in {folder / 'accuracies.csv'}, figure in {folder / 'continual.png'}")
+    _write(table, bnn.plots.continual(table), folder / "accuracies.csv", folder / "continual.png")
 
 
 def label_noise(
@@ -183,7 +181,7 @@ def label_noise(
     folder = folder or Path("runs") / f"label-noise-{Path(data).stem}"
     table = studies.label_noise_network(
         images,
-        network(Problem(data=data, net=net, hidden=hidden), images, num_classes),
+        network(Problem.of(data=data, net=net, hidden=hidden), images, num_classes),
         shares=shares,
         prior=bnn.priors.normal(prior_std),
         structure=structure,
@@ -206,9 +204,14 @@ def label_noise(
         table = pd.concat([table, of_process], ignore_index=True)
     print("\n" + table_text(table, index=False))
     print("\nlog evidence in nats a training row; guessing has -log(num_classes)")
-    table.to_csv(folder / "label_noise.csv", index=False)
-    bnn.plots.label_noise(table).savefig(folder / "label_noise.png", dpi=150)
-    print(f"table in {folder / 'label_noise.csv'}, figure in {folder / 'label_noise.png'}")
+    path = folder / "label_noise.csv"
+    _write(table, bnn.plots.label_noise(table), path, path.with_suffix(".png"))
+
+
+def _write(table: Any, drawn: Any, path: Path, figure: Path) -> None:
+    table.to_csv(path, index=False)
+    drawn.savefig(figure, dpi=150)
+    print(f"table in {path}, figure in {figure}")
 
 
 def _mlp(data: Any, hidden: tuple[int, ...]) -> Any:
