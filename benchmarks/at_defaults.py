@@ -39,7 +39,7 @@ def problem(
     found = next((known[key] for known in map(_read, scales) if key in known), {})
     began = time.perf_counter()
     settings = {"data": name} | settings
-    chosen = Problem(split=split, **settings, prior_scale=found.get("prior_scale"))
+    chosen = Problem.of(split=split, **settings, prior_scale=found.get("prior_scale"))
     data, posterior = conditioned(chosen)
     if not found:
         chosen, posterior = with_prior_scale(chosen, data, posterior)

@@ -26,7 +26,7 @@ from bnn_ppl.cli.problem.build import conditioned
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.methods.method import METHODS
 
-PROBLEM = Problem(data="digits", subset=500, net="lenet_small", prior_scale=3.0)
+PROBLEM = Problem.of(data="digits", subset=500, net="lenet_small", prior_scale=3.0)
 ARGUMENTS = "--data digits --subset 500 --net lenet_small --prior-scale 3"  # the same
 CHAINS, WARMUP = 4, 300
 METHODS_SCORED = ["descent", "swag", "mc_dropout", "laplace", "mfvi", "sgld", "sghmc", "hmc"]

@@ -59,7 +59,7 @@ def main() -> None:
 def measured(net: str, method: str, minutes: float) -> dict[str, Any]:
     """Train or sample for some minutes, and score 1,000 test rows."""
     name, num_rows = NETS[net]
-    problem = Problem(data=name, subset=num_rows, net=net, prior_scale=2.0)
+    problem = Problem.of(data=name, subset=num_rows, net=net, prior_scale=2.0)
     data, posterior = conditioned(problem)
     rows = jax.tree.map(lambda leaf: leaf[:NUM_TEST_ROWS], (data.test.x, data.test.y))
     began, cpu_before = time.perf_counter(), time.process_time()

@@ -45,7 +45,9 @@ def main() -> None:
                         continue
                     scale = scale or scale_of(name, split)
                     row = keys | measured(
-                        Problem(name, split, noise=noise, prior_scale=scale), method, args.minutes
+                        Problem.of(data=name, split=split, noise=noise, prior_scale=scale),
+                        method,
+                        args.minutes,
                     )
                     print({key: row[key] for key in COLUMNS if key in row}, flush=True)
                     stored.append(PATH, row, COLUMNS)
@@ -53,7 +55,7 @@ def main() -> None:
 
 def scale_of(name: str, split: int) -> float:
     """Find the scale of the prior, the same for both kinds of noise."""
-    problem = Problem(name, split)
+    problem = Problem.of(data=name, split=split)
     data, posterior = conditioned(problem)
     found, _ = with_prior_scale(problem, data, posterior)
     assert found.prior_scale is not None
@@ -73,7 +75,7 @@ def measured(problem: Problem, method: str, minutes: float) -> dict[str, Any]:
     )
     stats = draws.get("sample_stats", {})
     return {
-        "prior_scale": problem.prior_scale,
+        "prior_scale": problem.prior.prior_scale,
         "seconds": seconds,
         "cpu_seconds": cpu,
         "divergences": int(stats["diverging"].sum()) if "diverging" in stats else 0,

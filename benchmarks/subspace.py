@@ -38,11 +38,11 @@ def main() -> None:
         for split in range(args.splits):
             if stored.done(args.results, data=name, split=split):
                 continue
-            problem = Problem(data=name, split=split, prior_scale=scale)
+            problem = Problem.of(data=name, split=split, prior_scale=scale)
             data, posterior = conditioned(problem)
             if scale is None:
                 problem, posterior = with_prior_scale(problem, data, posterior)
-                scale = problem.prior_scale
+                scale = problem.prior.prior_scale
             for way, found in answers(posterior, data, args.rank).items():
                 row = {"data": name, "split": split, "way": way, **found}
                 stored.append(args.results, row, COLUMNS)

@@ -22,10 +22,6 @@ from bnn_ppl import cli
 from bnn_ppl.cli import help_cache, run_folders
 from bnn_ppl.cli import parser as commands
 from bnn_ppl.cli import words as known
-from bnn_ppl.cli.methods import Training
-from bnn_ppl.cli.problem.problem import Problem
-from bnn_ppl.cli.problem.subspace import InSubspace
-from bnn_ppl.cli.run_arguments import General
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
 from bnn_ppl.methods.method import METHODS
@@ -682,16 +678,22 @@ def test_help_is_shown_where_it_cannot_be_kept(helped, tmp_path, monkeypatch):
     )
 
 
+def names_of_options(given):
+    """Give the arguments of a command, of each record of options its fields."""
+    for name in inspect.signature(given).parameters:
+        hint = given.__annotations__[name]
+        is_record = isinstance(hint, type) and issubclass(hint, tuple)
+        yield from names_of_options(hint) if is_record else [name]
+
+
 def test_the_words_read_from_the_source_are_those_that_are_parsed():
     found = commands.commands([])
     assert list(known.COMMANDS) == list(found)
-    groups = [name for each in (General, Problem, Training, InSubspace) for name in each._fields]
     of_run = {*inspect.signature(bnn.run).parameters} - known.NOT_OF_RUN
     for name, command in found.items():
-        own = {*inspect.signature(command).parameters}
+        own = {*names_of_options(command)}
         if name in ("run", "plan"):
-            own -= {"method", "general", "problem", "training", "inside", "running"}
-            own |= {*groups, *of_run}
+            own = own - {"method", "running"} | of_run
         assert set(known.options(name)) == own
     assert set(known.methods()) == set(METHODS)
     for name, method in METHODS.items():

@@ -44,7 +44,7 @@ def test_a_run_is_resumed_summarised_predicted_and_compared(capsys):
     for command in ("summary", "predict", "compare"):
         cli.main([command, "a"])
     assert json.loads(Path("a/problem.json").read_text())["bayesian"] == ["layers.1.*"]
-    assert reopen(Path("a")).problem.bayesian == ("layers.1.*",)
+    assert reopen(Path("a")).problem.prior.bayesian == ("layers.1.*",)
 
 
 def test_options_that_do_not_fit_are_refused(capsys):
@@ -58,7 +58,7 @@ def test_options_that_do_not_fit_are_refused(capsys):
 
 
 def test_patterns_keep_the_family_of_the_prior():
-    problem = Problem(hidden=(4,), bayesian=("layers.1.*", "*.bias"), prior_scale=0.5)
+    problem = Problem.of(hidden=(4,), bayesian=("layers.1.*", "*.bias"), prior_scale=0.5)
     _, posterior = conditioned(problem)
     assert posterior.points == ("net.layers.0.kernel",)
     assert float(posterior.prior_std["net.layers.1.kernel"]) == pytest.approx(0.5 / 4**0.5)

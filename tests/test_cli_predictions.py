@@ -380,11 +380,11 @@ def test_a_table_that_has_moved_is_found_and_one_that_has_changed_is_refused(
     folder, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)  # not where it was run
-    assert reopen(folder / "here").problem.data == str(folder / "train.csv")
+    assert reopen(folder / "here").problem.data.data == str(folder / "train.csv")
     lines = (folder / "train.csv").read_text().splitlines()
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
     moved = reopen(folder / "here", data_dir=tmp_path)
-    assert moved.problem.data == str(tmp_path / "train.csv")
+    assert moved.problem.data.data == str(tmp_path / "train.csv")
     (tmp_path / "train.csv").write_text("\n".join(lines[:-3]) + "\n")
     with pytest.raises(ValueError, match="got training rows of .* that have changed since the run"):
         reopen(folder / "here", data_dir=tmp_path)
@@ -531,7 +531,7 @@ def test_a_table_with_two_targets_from_run_to_compare(folder, monkeypatch, capsy
         assert "(2,), regression of height, weight" in out and "rmse[weight]" in out
         assert (folder / name / "report.png").read_bytes().startswith(b"\x89PNG")
     run, expected = by_hand(folder / "joint", lambda data: data.test)
-    assert run.problem.covariance == "full" and "correlation" in run.draws["posterior"]
+    assert run.problem.likelihood.covariance == "full" and "correlation" in run.draws["posterior"]
     assert run.data.output_names == ("height", "weight") and run.data.train.x.shape == (180, 2)
     y = people(200)[["height", "weight"]].to_numpy()
     seen = run.data.test.y * run.data.y_scale + run.data.y_mean

@@ -233,16 +233,16 @@ FIRST = {
 @pytest.mark.parametrize("net", [name for name in NETS if name != "cnn_lstm"])
 def test_the_command_line_finds_thefirst_kernel(net):
     build = partial(NETS[net], (32, 32, 3), 10)
-    assert first_kernel(Problem(net=net, prior="empcov"), build) == FIRST[net]
+    assert first_kernel(Problem.of(net=net, prior="empcov"), build) == FIRST[net]
 
 
 def test_the_command_line_refuses_tokens():
     with pytest.raises(ValueError, match="--prior empcov with --net cnn_lstm"):
-        first_kernel(Problem(net="cnn_lstm", prior="empcov"), NETS["cnn_lstm"])
+        first_kernel(Problem.of(net="cnn_lstm", prior="empcov"), NETS["cnn_lstm"])
 
 
 def prior_of(**options):
-    problem = Problem(prior_scale=40**-0.5, **options)
+    problem = Problem.of(prior_scale=40**-0.5, **options)
     data = bnn.data.load("yacht")
     return _prior(problem, data, partial(bnn.nets.MLP, 6, (50,), 1)), data.train.x
 
@@ -262,7 +262,7 @@ def test_the_command_line_takes_the_power(power, given):
 
 def test_the_power_of_another_prior_is_refused():
     with pytest.raises(ValueError, match="got --prior-power with --prior normal, .*: drop it"):
-        refuse_unused(Problem(prior="normal", prior_power=1.0), bnn.data.load("yacht"))
+        refuse_unused(Problem.of(prior="normal", prior_power=1.0), bnn.data.load("yacht"))
 
 
 def test_the_command_line_gives_empcov_the_training_rows_that_are_kept():

@@ -95,7 +95,7 @@ def test_rows_held_out_are_not_trained_on_and_nothing_else_is_left_out(name):
 
 
 def test_a_method_stops_early_on_other_rows_than_those_of_the_fold():
-    problem = Problem(folds=5, fold=1, held_out=0.25)
+    problem = Problem.of(folds=5, fold=1, held_out=0.25)
     kept, stopping = training_rows(problem, DATA)
     held = scored(problem, DATA)[0].test
     np.testing.assert_array_equal(held.y, DATA.train.y[HELD["fold"]])
@@ -197,7 +197,7 @@ def test_plan_takes_what_run_takes(capsys, monkeypatch):
 
 @pytest.mark.thorough
 def test_a_plan_starts_where_the_run_would():
-    _, posterior = conditioned(Problem(hidden=(4,), prior_scale=1.0))
+    _, posterior = conditioned(Problem.of(hidden=(4,), prior_scale=1.0))
     method = bnn.sgld(posterior, step_size=1e-7)
     options = {"num_warmup": 3, "num_draws": 3, "trial_seconds": 1.0, "batch_size": 27}
     init = bnn.diagnostics.load("all")

@@ -76,7 +76,7 @@ def folders(tmp_path_factory):
     (root / "kmnist").mkdir()
     x = np.random.default_rng(0).integers(0, 256, size=(30, 28, 28)).astype(np.uint8)
     np.savez(root / "kmnist" / "kmnist.npz", x_test=x, y_test=np.zeros(30, np.uint8))
-    problem = Problem(data="mnist", subset=160, data_dir=root, hidden=(8,))
+    problem = Problem.of(data="mnist", subset=160, data_dir=root, hidden=(8,))
     _, posterior = conditioned(problem)
     method = bnn.descent(posterior, optax.adam(0.01))
     for name, num_chains, num_draws in (("one", 1, 1), ("three", 3, 5)):
@@ -95,7 +95,7 @@ def folders(tmp_path_factory):
 
 
 def write(problem, folder):
-    (folder / "problem.json").write_text(json.dumps(problem._asdict(), default=str))
+    (folder / "problem.json").write_text(json.dumps(problem.options(), default=str))
 
 
 @pytest.fixture
@@ -616,13 +616,25 @@ def test_figures_refuse_other_tables():
 # --- commands
 
 
+def as_records(options):
+    """Give the options of a command as it takes them."""
+    own = {name: value for name, value in options.items() if name not in SHARED}
+    shared = {name: value for name, value in options.items() if name in commands.Predicting._fields}
+    own["predicting"] = commands.Predicting(**shared, progress=False)
+    corrupting = {n: value for n, value in options.items() if n in commands.Corrupting._fields}
+    return own | ({"corrupting": commands.Corrupting(**corrupting)} if corrupting else {})
+
+
+SHARED = {*commands.Predicting._fields, *commands.Corrupting._fields}
+
+
 @pytest.fixture
 def written(tmp_path, monkeypatch, capsys):
     """Run a command quietly in an empty folder, and give (table, what was printed)."""
     monkeypatch.chdir(tmp_path)
 
     def run(command, folders, name, **options):
-        command(folders, progress=False, **options)
+        command(folders, **as_records(options))
         path = folders[0] / name if len(folders) == 1 else tmp_path / name
         assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
         return pd.read_csv(path.with_suffix(".csv")), capsys.readouterr().out
@@ -696,10 +708,10 @@ def test_what_cannot_be_done_is_refused_before_a_prediction(
     command, options, message, folders, no_predictions
 ):
     with pytest.raises(ValueError, match=message):
-        command(folders, progress=False, **options)
+        command(folders, **as_records(options))
 
 
 def test_commands_of_images_refuse_tables(tmp_path):
-    write(Problem(hidden=(2,)), tmp_path)
+    write(Problem.of(hidden=(2,)), tmp_path)
     with pytest.raises(ValueError, match="got runs on yacht, expected image classes"):
         commands.corruptions((tmp_path,))

@@ -280,12 +280,12 @@ def test_equal_ends_of_a_curve_are_refused(linear):
 def test_the_command_line_takes_the_prior_of_the_path_and_refuses_other_rows(tmp_path):
     chosen = InSubspace(subspace=tmp_path)
     assert problem_inside(chosen, Problem()) == Problem()  # a run made in Python
-    record = Problem(prior_scale=0.7)._asdict()
+    record = Problem.of(prior_scale=0.7).options()
     (tmp_path / "problem.json").write_text(json.dumps(record))
-    assert problem_inside(chosen, Problem(temperature=0.1)).prior_scale == 0.7
-    assert problem_inside(chosen, Problem(prior="laplace")).prior_scale is None
+    assert problem_inside(chosen, Problem.of(temperature=0.1)).prior.prior_scale == 0.7
+    assert problem_inside(chosen, Problem.of(prior="laplace")).prior.prior_scale is None
     with pytest.raises(ValueError, match="got --split 1 in a subspace of .*, which has 0"):
-        problem_inside(chosen, Problem(split=1))
+        problem_inside(chosen, Problem.of(split=1))
     with pytest.raises(ValueError, match="without --subspace"):
         problem_inside(InSubspace(subspace_rank=3), Problem())
 

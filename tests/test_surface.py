@@ -424,9 +424,9 @@ def folder_of(tmp_path, monkeypatch):
     monkeypatch.delenv("BNN_PPL_DATA", raising=False)
 
     def make(name, **problem):
-        problem = Problem(hidden=(3,))._replace(**problem)
+        problem = Problem.of(hidden=(3,)).changed(**problem)
         Path(name).mkdir()
-        Path(name, "problem.json").write_text(json.dumps(problem._asdict()))
+        Path(name, "problem.json").write_text(json.dumps(problem.options()))
         return conditioned(problem)[1]
 
     return make

@@ -275,7 +275,7 @@ def test_what_has_no_label_noise_or_width(words, message, capsys):
 
 
 def test_the_width_of_a_residual_network():
-    problem = Problem(net="resnet18", width=4)
+    problem = Problem.of(net="resnet18", width=4)
     data = blank("made", 10, np.dtype("float32"), ImageSet((32, 32, 3), 10))
     build = network(problem, data, 10)
     weights = nnx.state(nnx.eval_shape(lambda: build(rngs=nnx.Rngs(0))), nnx.Param)

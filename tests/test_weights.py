@@ -233,8 +233,8 @@ def test_options_of_weights_that_do_not_fit_are_refused(in_an_empty_folder, caps
 def test_a_head_of_other_classes_is_new(tmp_path):
     module = partial(bnn.nets.MLP, 64, (4,), 10)(rngs=nnx.Rngs(3))
     bnn.nets.save_weights(module, tmp_path / "w")
-    problem = Problem("digits", hidden=(4,), prior_scale=1.0, only_classes=(1, 4, 7))
-    problem = problem._replace(
+    problem = Problem.of(data="digits", hidden=(4,), prior_scale=1.0, only_classes=(1, 4, 7))
+    problem = problem.changed(
         weights=tmp_path / "w", bayesian=("layers.1.*",), others="fixed", new=("layers.1.*",)
     )
     data, posterior = conditioned(problem)
@@ -247,7 +247,7 @@ def test_a_head_of_other_classes_is_new(tmp_path):
         jax.nn.log_softmax(logits), jax.nn.log_softmax(expected), rtol=1e-4, atol=1e-5
     )
     with pytest.raises(ValueError, match=r"layers.1.bias of shape \(10,\).*--new PATTERN"):
-        conditioned(problem._replace(new=None))
+        conditioned(problem.changed(new=None))
 
 
 def test_statistics_that_come_with_weights_are_used(tmp_path):

@@ -5,7 +5,7 @@ there is a new option here.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -21,10 +21,6 @@ from bnn_ppl.cli.commands.run import run_command
 from bnn_ppl.cli.commands.score import score
 from bnn_ppl.cli.commands.studies import continual, label_noise
 from bnn_ppl.cli.commands.sweep import sweep_command
-from bnn_ppl.cli.methods import Training
-from bnn_ppl.cli.problem.problem import Problem
-from bnn_ppl.cli.problem.subspace import InSubspace
-from bnn_ppl.cli.run_arguments import General
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.words import check_words
 from bnn_ppl.runtime.import_interrupts import INTERRUPTED, imported
@@ -65,12 +61,19 @@ def _parse(arguments: list[str], repeated: list[str]) -> Any:
 
     One command alone is parsed, so that an error does not suggest the options of others.
     """
-    for options in (General, Problem, Training, InSubspace):
-        options.__doc__ = flowing(options.__doc__)
     command = commands(repeated)[arguments[0].replace("_", "-")]
-    command.__doc__ = flowing(command.__doc__)
+    for each in (command, *_records(command)):
+        each.__doc__ = flowing(each.__doc__)
     prog = f"bnn-ppl {arguments[0]}"
     return tyro.cli(command, prog=prog, args=arguments[1:], config=_CONFIG)
+
+
+def _records(given: Any) -> Iterator[type]:
+    """Give the records of options that a command or a record takes, and those within them."""
+    for hint in given.__annotations__.values():
+        if isinstance(hint, type) and issubclass(hint, tuple):
+            yield hint
+            yield from _records(hint)
 
 
 def commands(repeated: list[str]) -> dict[str, Callable]:

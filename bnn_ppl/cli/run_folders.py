@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import jax
 import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.build import conditioned, noise_floor, posterior_of
-from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.problem import HINTS, Problem
 from bnn_ppl.cli.problem.rows import Scored, load_data, scored
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.data.images.image_files import is_folder
@@ -34,7 +34,7 @@ class Opened(NamedTuple):
     @property
     def data_name(self) -> str:
         """The name of the data set, of a user's file without its folder."""
-        name = self.problem.data
+        name = self.problem.data.data
         return Path(name).name if is_file(name) or is_folder(name) else name
 
     @property
@@ -58,17 +58,17 @@ def reopen_to_predict(folder: Path) -> tuple[bnn.Posterior, Any, bool]:
     Of a run that records the shapes of its rows these are not loaded, and are zeros.
     """
     problem, encoding, record = _recorded(folder)
-    with jax.enable_x64(problem.float64):
+    with jax.enable_x64(problem.target.float64):
         if record is None:
             data = load_data(problem, encoding)
         else:
-            given = record, problem.data, encoding, problem.only_classes
+            given = record, problem.data.data, encoding, problem.data.only_classes
             data = _readable(folder, blank_rows, *given)
-            problem = problem._replace(held_out=0.0, folds=None, fold=0)
-            if problem.prior == "empcov":  # whose numbers are those of the rows
-                problem = problem._replace(prior="normal", prior_scale=1.0)
+            problem = problem.changed(held_out=0.0, folds=None, fold=0)
+            if problem.prior.prior == "empcov":  # whose numbers are those of the rows
+                problem = problem.changed(prior="normal", prior_scale=1.0)
         posterior = posterior_of(problem, data)
-    return posterior, data, problem.float64
+    return posterior, data, problem.target.float64
 
 
 def _recorded(
@@ -93,29 +93,26 @@ def _recorded(
     if settings.get("noise") == "heteroscedastic" and "noise_floor" not in settings:
         settings["noise"] = "softplus"  # what it was in earlier versions
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows
-    problem = Problem(**settings)
-    chosen = None if problem.only_classes is None else tuple(problem.only_classes)
-    random = None if problem.bayesian is None else tuple(problem.bayesian)
-    problem = problem._replace(hidden=tuple(problem.hidden), only_classes=chosen, bayesian=random)
-    new = None if problem.new is None else tuple(problem.new)
-    weights = None if problem.weights is None else Path(problem.weights)
-    problem = problem._replace(data_dir=data_dir or problem.data_dir, weights=weights, new=new)
-    if data_dir is not None and is_file(problem.data):
-        moved = data_dir / Path(problem.data).name
-        problem = problem._replace(data=str(moved) if moved.is_file() else problem.data)
+    problem = Problem.of(**settings)
+    if data_dir is not None:
+        problem = problem.changed(data_dir=data_dir)
+    if data_dir is not None and is_file(problem.data.data):
+        moved = data_dir / Path(problem.data.data).name
+        problem = problem.changed(data=str(moved) if moved.is_file() else problem.data.data)
     return problem, None if record is None else _readable(folder, from_json, record), rows
 
 
 def settings_of(problem: Problem, data: Any) -> Options:
     """Give what is written in ``problem.json``, from which `reopen` makes the same problem."""
-    own = is_file(problem.data) or is_folder(problem.data)
+    chosen = problem.data
+    own = is_file(chosen.data) or is_folder(chosen.data)
     paths = {
-        "data": str(Path(problem.data).expanduser().absolute()) if own else problem.data,
-        "data_dir": problem.data_dir and str(problem.data_dir),
-        "weights": problem.weights and str(problem.weights.absolute()),
+        "data": str(Path(chosen.data).expanduser().absolute()) if own else chosen.data,
+        "data_dir": chosen.data_dir and str(chosen.data_dir),
+        "weights": problem.network.weights and str(problem.network.weights.absolute()),
     }
     of_rows = {"noise_floor": noise_floor(problem, data), "rows": rows_to_json(data)}
-    settings = problem._asdict() | paths | of_rows
+    settings = problem.options() | paths | of_rows
     return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
 
 
@@ -124,7 +121,7 @@ def _check_unchanged(folder: Path, problem: Problem, posterior: bnn.Posterior) -
     header = read_header(folder)
     if header is not None and header["settings"]["exact"]["data"] != fingerprint(posterior.data):
         raise ValueError(
-            f"got training rows of {problem.data} that have changed since the run in "
+            f"got training rows of {problem.data.data} that have changed since the run in "
             f"{str(folder)!r}, expected the same: restore the file, or {PROBLEM} if it is another "
             "run's, or run again in another folder"
         )
@@ -154,7 +151,7 @@ def on_the_same_rows(runs: dict[str, Opened]) -> dict[str, Opened]:
     """Give runs back; ValueError unless rows to score, units and float type are the same."""
     first = next(iter(runs.values()))
     for name, run in runs.items():
-        got, expected = (each.problem.float64 for each in (run, first))
+        got, expected = (each.problem.target.float64 for each in (run, first))
         if got != expected:  # JAX has one float type for all
             raise ValueError(
                 f"got float64={got!r} in {name!r}, expected {expected!r} as in the first: compare "
@@ -163,10 +160,10 @@ def on_the_same_rows(runs: dict[str, Opened]) -> dict[str, Opened]:
         if not _same_rows(run.data, first.data):
             hint = " (--on test)" if "held-out" in (run.rows, first.rows) else ""
             raise ValueError(
-                f"got a run on {run.data_name}, split {run.problem.split}, in {name!r}, scored "
-                f"on {len(run.data.test.y)} {run.rows} rows, expected the {first.rows} rows and "
-                f"units of {first.data_name}, split {first.problem.split}, as in the first: "
-                f"compare runs on the same rows{hint}"
+                f"got a run on {run.data_name}, split {run.problem.data.split}, in {name!r}, "
+                f"scored on {len(run.data.test.y)} {run.rows} rows, expected the {first.rows} rows "
+                f"and units of {first.data_name}, split {first.problem.data.split}, as in the "
+                f"first: compare runs on the same rows{hint}"
             )
     return runs
 
@@ -211,15 +208,15 @@ def check_names(names: list[str]) -> None:
 
 def _checked(path: Path, settings: Options) -> Options:
     """Refuse values that the command line would not accept."""
-    unknown = set(settings) - set(Problem._fields) if isinstance(settings, dict) else {"no table"}
+    unknown = set(settings) - set(HINTS) if isinstance(settings, dict) else {"no table"}
     if unknown:
         raise ValueError(
             f"got {', '.join(sorted(unknown))} in {str(path)!r}, expected the options of run: copy "
             "the file again, or update bnn_ppl"
         )
-    for name, hint in get_type_hints(Problem).items():
+    for name, usual in Problem().options().items():
+        hint, got = HINTS[name], settings.get(name, usual)  # an older run lacks newer options
         words = get_args(hint)
-        got = settings.get(name, Problem._field_defaults[name])  # an older run lacks newer options
         if get_origin(hint) is Literal and got not in words:
             raise ValueError(
                 f"got {name}={got!r} in {str(path)!r}, expected one of "

@@ -74,7 +74,7 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
 def _read(folder: Path) -> dict[str, Any] | None:
     """Read a problem, with defaults for options that are newer than it."""
     with suppress(OSError, ValueError):
-        return _plain(Problem()._asdict()) | {"held_out_seed": None} | read_problem(folder)
+        return _plain(Problem().options()) | {"held_out_seed": None} | read_problem(folder)
     return None
 
 

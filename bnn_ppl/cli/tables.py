@@ -32,7 +32,8 @@ def results_table(
     """Format scores (beside published ones, if any), mixing and cost of a run."""
     published = None
     if scored == "test":
-        published = bnn.data.published(problem.data, split=problem.split, data_dir=problem.data_dir)
+        chosen = problem.data
+        published = bnn.data.published(chosen.data, split=chosen.split, data_dir=chosen.data_dir)
     published = published or {}
     rows = [(f"{scored} rows", "this run", "MC dropout" if published else "")]
     beside = {"rmse": published.get("rmse"), "nll": published.get("log_likelihood")}

@@ -46,6 +46,8 @@ _GROUPS = {  # types whose fields are options of the commands that take them
     "Problem": "cli/problem/problem",
     "Training": "cli/methods",
     "InSubspace": "cli/problem/subspace",
+    "Predicting": "cli/commands/robustness",
+    "Corrupting": "cli/commands/robustness",
 }
 _NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?", re.IGNORECASE)
 
@@ -176,11 +178,19 @@ def _arguments(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
 
 
 def _fields(group: str) -> dict[str, str]:
-    """Give the fields of a class and their types."""
-    classes = (node for node in ast.walk(_tree(_GROUPS[group])) if isinstance(node, ast.ClassDef))
-    (own,) = (node for node in classes if node.name == group)
-    fields = (node for node in own.body if isinstance(node, ast.AnnAssign))
-    return {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields}
+    """Give the fields of a class and their types; of a field that is a record, its fields."""
+    nodes = (node for node in _tree(_GROUPS[group]).body if isinstance(node, ast.ClassDef))
+    classes = {node.name: node for node in nodes}
+
+    def fields(name: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for node in classes[name].body:
+            if isinstance(node, ast.AnnAssign):
+                kind = ast.unparse(node.annotation)
+                found |= fields(kind) if kind in classes else {ast.unparse(node.target): kind}
+        return found
+
+    return fields(group)
 
 
 def _function(file: str, name: str) -> ast.FunctionDef:

@@ -75,7 +75,9 @@ def correlations(
     _check_counts(num_draws=num_draws, num_rows=num_rows)
     run = reopen(folder, data_dir)
     if corruptions and run.data.test.x.ndim != 4:
-        raise ValueError(f"got --corruptions for {run.problem.data}, expected images: drop them")
+        raise ValueError(
+            f"got --corruptions for {run.problem.data.data}, expected images: drop them"
+        )
     chosen = evenly(len(run.data.test.y), num_rows)
     x, y = run.data.test.x[chosen], run.data.test.y[chosen]
     labels, names = _groups(y, run.data)
@@ -198,13 +200,13 @@ def _priors_and_posterior(
             f"got a run of {sizes['draw']} draws, expected 2 or more in all: a single function has "
             "no correlations"
         )
-    own = run.problem.prior_scale or USUAL_SCALE
+    own = run.problem.prior.prior_scale or USUAL_SCALE
     drawn = thinned(run.draws, num_draws)
     for scale in sorted({own, *prior_scales}):
-        problem = run.problem._replace(prior_scale=scale)
+        problem = run.problem.changed(prior_scale=scale)
         posterior = run.posterior if scale == own else conditioned(problem, run.data.encoding)[1]
         draws = prior_draws(jax.random.key(seed), posterior, num_draws)
-        yield f"prior {problem.prior}({scale:g})", posterior, draws
+        yield f"prior {problem.prior.prior}({scale:g})", posterior, draws
     yield "posterior", run.posterior, drawn
 
 
@@ -322,7 +324,7 @@ def _check_models(runs: dict[str, Opened]) -> None:
     (_, first), *others = runs.items()
     for name, run in others:
         for setting in _SAME:
-            got, expected = (getattr(each.problem, setting) for each in (run, first))
+            got, expected = (each.problem.options()[setting] for each in (run, first))
             if got != expected:
                 raise ValueError(
                     f"got {setting}={got!r} in {name!r}, expected {expected!r} as in the first: "

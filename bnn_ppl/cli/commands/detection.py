@@ -1,13 +1,18 @@
 """The command ``ood``: out-of-distribution detection."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.commands.robustness import Folders, image_runs, write_tables
+from bnn_ppl.cli.commands.robustness import (
+    PREDICTING,
+    Folders,
+    Predicting,
+    image_runs,
+    write_tables,
+)
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import load_data
 from bnn_ppl.cli.run_folders import Opened, figure_path
@@ -24,11 +29,7 @@ def ood(
     *,
     against: tuple[str, ...],
     num_rows: int = 2000,
-    num_draws: int = 100,
-    batch_size: int = 1000,
-    figure: Path | None = None,
-    data_dir: Path | None = None,
-    progress: bool = True,
+    predicting: Predicting = PREDICTING,
 ) -> None:
     """Detect images of other data sets by the uncertainty of the predictions.
 
@@ -42,69 +43,62 @@ def ood(
         --only-classes: the test rows of the classes left out.
     num_rows
         Number of test images of each set, spread evenly over it.
-    num_draws
-        Maximum number of draws, spread evenly over the chains.
-    batch_size
-        Rows predicted per batch.
-    figure
-        Path of the figure; by default ood.png, in the run's folder if there is only one.
-    data_dir
-        Folder with the data sets, if they have moved since the runs.
-    progress
-        Show a progress bar.
+    predicting
+        How runs are predicted, and where the figure goes.
     """
-    path = figure_path(folders, figure, "ood.png")
-    runs, data = image_runs(folders, data_dir)
+    path = figure_path(folders, predicting.figure, "ood.png")
+    runs, data = image_runs(folders, predicting.data_dir)
     problem = next(iter(runs.values())).problem
-    if not against or problem.data in against:
+    trained_on = problem.data.data
+    if not against or trained_on in against:
         raise ValueError(
             f"got --against {' '.join(against)}, expected data sets that the runs were "
             "not trained on: kmnist, notmnist"
         )
-    sets = {problem.data: data.test.x} | {
+    sets = {trained_on: data.test.x} | {
         name: _others(problem)
         if name == OTHER_CLASSES
-        else bnn.data.out_of_distribution(name, data, data_dir=problem.data_dir)
+        else bnn.data.out_of_distribution(name, data, data_dir=problem.data.data_dir)
         for name in against
     }
     rows = {name: x[shift.evenly(len(x), num_rows)] for name, x in sets.items()}
-    predictions = _predictions(runs, rows, num_draws, batch_size, progress)
+    predictions = _predictions(runs, rows, predicting)
     tables = {
-        name: shift.detection(found[problem.data], {other: found[other] for other in against})
+        name: shift.detection(found[trained_on], {other: found[other] for other in against})
         for name, found in predictions.items()
     }
     for name, table in tables.items():
-        print(f"\n{name}: detecting rows unlike those of {problem.data}")
+        print(f"\n{name}: detecting rows unlike those of {trained_on}")
         print(table_text(table, index=False))
-    drawn = bnn.plots.out_of_distribution(predictions, problem.data)
+    drawn = bnn.plots.out_of_distribution(predictions, trained_on)
     write_tables(tables, drawn, path)
 
 
 def _others(problem: Problem) -> np.ndarray:
     """Test inputs of the classes that the runs left out."""
-    if problem.only_classes is None:
+    chosen = problem.data
+    if chosen.only_classes is None:
         raise ValueError(
-            f"got --against {OTHER_CLASSES} for runs on all classes of {problem.data}, expected "
+            f"got --against {OTHER_CLASSES} for runs on all classes of {chosen.data}, expected "
             "runs with --only-classes: name another data set"
         )
-    every = load_data(problem._replace(only_classes=None))
-    return inputs_of_others(every, problem.only_classes)
+    every = load_data(problem.changed(only_classes=None))
+    return inputs_of_others(every, chosen.only_classes)
 
 
 def _predictions(
     runs: Mapping[str, Opened],
     rows: Mapping[str, np.ndarray],
-    num_draws: int,
-    batch_size: int,
-    progress: bool,
+    predicting: Predicting,
 ) -> dict[str, dict[str, Any]]:
     """Predict rows of several sets by every run."""
     predictions: dict[str, dict[str, Any]] = {}
-    with reporting(progress, len(runs) * len(rows)) as report:
+    with reporting(predicting.progress, len(runs) * len(rows)) as report:
         for name, run in runs.items():
-            draws, found = shift.thinned(run.draws, num_draws), {}
+            draws, found = shift.thinned(run.draws, predicting.num_draws), {}
             for data, x in rows.items():
-                found[data] = bnn.predict(run.posterior, draws, (x, None), batch_size=batch_size)
+                size = predicting.batch_size
+                found[data] = bnn.predict(run.posterior, draws, (x, None), batch_size=size)
                 done = len(predictions) * len(rows) + len(found)
                 report(name, done, {f"entropy of {data}": float(found[data]["entropy"].mean())})
             predictions[name] = found

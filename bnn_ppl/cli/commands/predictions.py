@@ -184,7 +184,7 @@ def _rows_to_calibrate(run: Opened, given: str) -> _Calibration:
                 "--held-out 0.2"
             )
         stopped = "rows_held_out" in run.draws.attrs.get("settings", "")
-        stopped &= run.problem.folds is None  # the rows of a fold are unseen
+        stopped &= run.problem.held_out.folds is None  # the rows of a fold are unseen
         note = ", which also decided when training stopped" if stopped else ""
         return _Calibration(Rows(held.x, held.y, f"rows held out of training{note}"))
     share = _share(given)

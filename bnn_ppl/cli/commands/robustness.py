@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 import tyro
@@ -22,21 +22,68 @@ if TYPE_CHECKING:
 Folders = Annotated[tuple[Path, ...], tyro.conf.Positional]
 
 
+class Predicting(NamedTuple):
+    """How runs are predicted, and where the figure goes.
+
+    Attributes
+    ----------
+    num_draws
+        Maximum number of draws, spread evenly over the chains.
+    batch_size
+        Rows predicted per batch.
+    figure
+        Path of the figure; by default the name of the command and .png, in the run's folder if
+        there is only one.
+    data_dir
+        Folder with the data sets, if they have moved since the runs.
+    progress
+        Show a progress bar.
+    """
+
+    num_draws: int = 100
+    batch_size: int = 1000
+    figure: Path | None = None
+    data_dir: Path | None = None
+    progress: bool = True
+
+
+class Corrupting(NamedTuple):
+    """Corruptions, computed or read.
+
+    Attributes
+    ----------
+    only
+        Names of corruptions: gaussian_noise fog ...; by default all.
+    severities
+        From 1 to 5.
+    read
+        Folder with corrupted images in the layout of the published CIFAR-10-C (an .npy file for
+        each corruption, its five severities stacked, and labels.npy); by default they are computed.
+    write
+        Write all test images, corrupted, to a folder in that layout first.
+    seed
+        Seed of the corruptions.
+    """
+
+    only: tuple[str, ...] = ()
+    severities: tuple[int, ...] = shift.SEVERITIES
+    read: Path | None = None
+    write: Path | None = None
+    seed: int = 0
+
+
+PREDICTING = Predicting()
+_ATTACKING = Predicting(num_draws=20, batch_size=250)
+_CORRUPTING = Corrupting()
+
+
 def corruptions(
     folders: Folders,
     *,
-    only: tuple[str, ...] = (),
-    severities: tuple[int, ...] = shift.SEVERITIES,
-    read: Path | None = None,
-    write: Path | None = None,
+    corrupting: Corrupting = _CORRUPTING,
     by_models: bool = False,
     num_rows: int = 1000,
-    num_draws: int = 100,
-    batch_size: int = 1000,
-    seed: int = 0,
-    figure: Path | None = None,
-    data_dir: Path | None = None,
-    progress: bool = True,
+    predicting: Predicting = PREDICTING,
 ) -> None:
     """Corrupt test images by noise, blur, weather, colour and compression, and score predictions.
 
@@ -47,42 +94,26 @@ def corruptions(
     ----------
     folders
         Folders of runs on the same images, of 16 x 16 pixels or more.
-    only
-        Names of corruptions: gaussian_noise fog ...; by default all.
-    severities
-        From 1 to 5.
-    read
-        Folder with corrupted images in the layout of the published CIFAR-10-C (an .npy file for
-        each corruption, its five severities stacked, and labels.npy); by default they are computed.
-    write
-        Write all test images, corrupted, to a folder in that layout first.
+    corrupting
+        Corruptions, computed or read.
     by_models
         Score the average of the first chain, of the first two, of four and so on too: how much
         more models help at each severity, in <figure>-by-models.png and .csv.
     num_rows
         Number of test images, spread evenly over the test set.
-    num_draws
-        Maximum number of draws, spread evenly over the chains.
-    batch_size
-        Rows predicted per batch.
-    seed
-        Seed of the corruptions.
-    figure
-        Path of the figure; by default corruptions.png, in the run's folder if there is only one.
-    data_dir
-        Folder with the data set, if it has moved since the runs.
-    progress
-        Show a progress bar.
+    predicting
+        How runs are predicted, and where the figure goes.
     """
+    only, severities, read, write, seed = corrupting
     if read is not None and write is not None:
         raise ValueError("got --read and --write, expected one of them: drop the other")
-    path = figure_path(folders, figure, "corruptions.png")
-    runs, data = image_runs(folders, data_dir)
+    path = figure_path(folders, predicting.figure, "corruptions.png")
+    runs, data = image_runs(folders, predicting.data_dir)
     chosen = shift.evenly(len(data.test.y), num_rows)
     if write is not None:
         images = shift.pixels_of(data.test.x, data.x_mean, data.x_scale)
         names = write_files(
-            write, images, data.test.y, names=only or None, seed=seed, progress=progress
+            write, images, data.test.y, names=only or None, seed=seed, progress=predicting.progress
         )
         print(f"{len(names)} corruptions of {len(images)} test images written to {write}")
         read = write
@@ -90,7 +121,7 @@ def corruptions(
     tables = {
         name: scored(
             run.posterior,
-            shift.thinned(run.draws, num_draws),
+            shift.thinned(run.draws, predicting.num_draws),
             (data.test.x[chosen], data.test.y[chosen]),
             x_mean=data.x_mean,
             x_scale=data.x_scale,
@@ -99,8 +130,8 @@ def corruptions(
             seed=seed,
             files=read,
             rows=None if read is None else chosen,
-            batch_size=batch_size,
-            progress=progress,
+            batch_size=predicting.batch_size,
+            progress=predicting.progress,
         )
         for name, run in runs.items()
     }
@@ -124,11 +155,7 @@ def rotations(
     *,
     label: int | str = 1,
     num_rows: int | None = None,
-    num_draws: int = 100,
-    batch_size: int = 1000,
-    figure: Path | None = None,
-    data_dir: Path | None = None,
-    progress: bool = True,
+    predicting: Predicting = PREDICTING,
 ) -> None:
     """Rotate a test image by 16 angles from 0 to 180 degrees, and show the predictions.
 
@@ -140,32 +167,24 @@ def rotations(
         Class of the image, by number or name: the first test row of that class.
     num_rows
         Rotate this many test images instead, spread evenly, and average over them.
-    num_draws
-        Maximum number of draws, spread evenly over the chains.
-    batch_size
-        Rows predicted per batch.
-    figure
-        Path of the figure; by default rotations.png, in the run's folder if there is only one.
-    data_dir
-        Folder with the data set, if it has moved since the runs.
-    progress
-        Show a progress bar.
+    predicting
+        How runs are predicted, and where the figure goes.
     """
     one = num_rows is None
     if not one and label != 1:
         raise ValueError("got --label and --num-rows, expected one of them: drop the other")
-    path = figure_path(folders, figure, "rotations.png")
-    runs, data = image_runs(folders, data_dir)
+    path = figure_path(folders, predicting.figure, "rotations.png")
+    runs, data = image_runs(folders, predicting.data_dir)
     rows = _first_of(data, label) if num_rows is None else _some(data.test, num_rows)
     found = {
         name: shift.rotated(
             run.posterior,
-            shift.thinned(run.draws, num_draws),
+            shift.thinned(run.draws, predicting.num_draws),
             rows,
             x_mean=data.x_mean,
             x_scale=data.x_scale,
-            batch_size=batch_size,
-            progress=progress,
+            batch_size=predicting.batch_size,
+            progress=predicting.progress,
         )
         for name, run in runs.items()
     }
@@ -191,11 +210,7 @@ def adversarial(
     num_steps: int = 1,
     clip: bool = False,
     num_rows: int = 1000,
-    num_draws: int = 20,
-    batch_size: int = 250,
-    figure: Path | None = None,
-    data_dir: Path | None = None,
-    progress: bool = True,
+    predicting: Predicting = _ATTACKING,
 ) -> None:
     """Attack each run's predictions with the fast gradient sign method, and score them.
 
@@ -211,31 +226,23 @@ def adversarial(
         Keep inputs within the range of the training inputs (for images, of the pixels).
     num_rows
         Number of test rows, spread evenly over the test set.
-    num_draws
-        Maximum number of draws, spread evenly over the chains.
-    batch_size
-        Rows at a time.
-    figure
-        Path of the figure; by default adversarial.png, in the run's folder if there is only one.
-    data_dir
-        Folder with the data set, if it has moved since the runs.
-    progress
-        Show a progress bar.
+    predicting
+        How runs are predicted, and where the figure goes.
     """
-    path = figure_path(folders, figure, "adversarial.png")
-    runs = reopen_all(folders, data_dir)
+    path = figure_path(folders, predicting.figure, "adversarial.png")
+    runs = reopen_all(folders, predicting.data_dir)
     data = next(iter(runs.values())).data
     tables = {
         name: attacks.attacked(
             run.posterior,
-            shift.thinned(run.draws, num_draws),
+            shift.thinned(run.draws, predicting.num_draws),
             _some(data.test, num_rows),
             epsilons,
             num_steps=num_steps,
             clip=_range(data.train.x) if clip else None,
-            batch_size=batch_size,
+            batch_size=predicting.batch_size,
             scale=data.y_scale,
-            progress=progress,
+            progress=predicting.progress,
         )
         for name, run in runs.items()
     }
@@ -255,7 +262,7 @@ def image_runs(
     first = next(iter(runs.values()))
     if first.data.test.x.ndim != 4 or first.data.num_classes is None:
         raise ValueError(
-            f"got runs on {first.problem.data}, expected image classes (mnist, cifar10): for "
+            f"got runs on {first.problem.data.data}, expected image classes (mnist, cifar10): for "
             "other data use bnn-ppl adversarial"
         )
     return runs, first.data

@@ -125,7 +125,7 @@ def _check_and_sample(
     # Before the search for a prior, which takes its time.
     check_run(key, posterior, built, folder=general.folder, **running)
     claim(general.features, problem)
-    name = f"{Path(problem.data).stem}-{problem.split}-{method.name}"
+    name = f"{Path(problem.data.data).stem}-{problem.data.split}-{method.name}"
     name += "" if inside.subspace is None else "-subspace"
     folders = folders_named(name) if general.folder is None else [general.folder]
     began = time.monotonic()
@@ -150,6 +150,7 @@ def _check_and_sample(
 
 def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
     """Predict the rows to score, print the results and draw the report: the predictions."""
+    chosen = run.problem.data
     draws, test = run.draws, run.to_score.test
     if jax.process_count() > 1:  # here all chains can be read
         draws.attrs |= verdict_attributes(run.posterior, draws)
@@ -169,7 +170,7 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
         test.y,
         scale=run.data.y_scale,
         offset=run.data.y_mean,
-        title=f"{run.method} on {run.problem.data}, split {run.problem.split}, {run.rows} rows",
+        title=f"{run.method} on {chosen.data}, split {chosen.split}, {run.rows} rows",
         outputs=run.data.output_names,
     )
     file = run.folder / "report.png"

@@ -12,7 +12,7 @@ import numpy as np
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.networks import first_kernel, network, refuse_hidden
 from bnn_ppl.cli.problem.partly import parameters_in_words, partly, refuse_unused_others
-from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.problem import NetworkOptions, Problem
 from bnn_ppl.cli.problem.rows import load_data, num_training, training_rows
 from bnn_ppl.cli.problem.trained import refuse_unused_new
 from bnn_ppl.data.catalogue import IMAGES
@@ -41,16 +41,17 @@ def conditioned(
     is not found is replaced by one of its shapes. `features` is the folder for those of fixed
     layers.
     """
-    jax.config.update("jax_enable_x64", problem.float64)
+    chosen = problem.data
+    jax.config.update("jax_enable_x64", problem.target.float64)
     refuse_unused_new(problem)
     try:
         data = load_data(problem, encoding)
     except FileNotFoundError:
-        if not blank or problem.data not in IMAGES:
+        if not blank or chosen.data not in IMAGES:
             raise
-        kind = IMAGES[problem.data]
-        data = blank_images(problem.data, problem.subset, np.dtype(float), kind)
-        data = data if problem.only_classes is None else of_classes(data, problem.only_classes)
+        kind = IMAGES[chosen.data]
+        data = blank_images(chosen.data, chosen.subset, np.dtype(float), kind)
+        data = data if chosen.only_classes is None else of_classes(data, chosen.only_classes)
     return data, posterior_of(problem, data, features)
 
 
@@ -59,10 +60,10 @@ def posterior_of(problem: Problem, data: Any, features: Path | None = None) -> b
     return bnn.condition(
         _model(problem, data),
         training_rows(problem, data)[0],
-        temperature=problem.temperature,
-        tempered=problem.tempered,
-        microbatch=problem.microbatch,
-        precision=problem.matmul_precision,
+        temperature=problem.target.temperature,
+        tempered=problem.target.tempered,
+        microbatch=problem.target.microbatch,
+        precision=problem.target.matmul_precision,
         features=features,
     )
 
@@ -79,70 +80,73 @@ def with_prior_scale(
 
     `search` has options of :func:`bnn_ppl.prior_scale`.
     """
-    if problem.prior_scale is not None:
+    if problem.prior.prior_scale is not None:
         return problem, posterior
     if known is not None:
-        problem = problem._replace(prior_scale=known)
+        problem = problem.changed(prior_scale=known)
         return problem, posterior_of(problem, data, features)
-    if problem.prior not in _SEARCHED:
-        return problem._replace(prior_scale=USUAL_SCALE), posterior
+    if problem.prior.prior not in _SEARCHED:
+        return problem.changed(prior_scale=USUAL_SCALE), posterior
     train, _ = training_rows(problem, data)
     # Points are fitted anew for each scale: their features would fill the folder.
-    while_searching = features if problem.others == "fixed" else None
+    while_searching = features if problem.prior.others == "fixed" else None
 
     # A mode of noise that depends on x fits the rows too well for their evidence to tell a scale.
-    noise = "learnt" if problem.noise == "heteroscedastic" else problem.noise
+    noise = problem.likelihood.noise
+    noise = "learnt" if noise == "heteroscedastic" else noise
 
     def posterior_at(scale: float) -> bnn.Posterior:
-        constant = problem._replace(prior_scale=scale, noise=noise, noise_floor=None)
+        constant = problem.changed(prior_scale=scale, noise=noise, noise_floor=None)
         model = _model(constant, data)
-        options: Any = {"precision": problem.matmul_precision, "features": while_searching}
+        options: Any = {"precision": problem.target.matmul_precision, "features": while_searching}
         return bnn.condition(model, train, **options)
 
     if scale_is_searched(problem, posterior):
         print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)
-    problem = problem._replace(prior_scale=scale_or_usual(posterior_at, USUAL_SCALE, **search))
+    problem = problem.changed(prior_scale=scale_or_usual(posterior_at, USUAL_SCALE, **search))
     return problem, posterior_of(problem, data, features)
 
 
 def scale_is_searched(problem: Problem, posterior: bnn.Posterior) -> bool:
     """Whether a run first searches for the scale of the prior."""
-    unknown = problem.prior_scale is None and problem.prior in _SEARCHED
+    unknown = problem.prior.prior_scale is None and problem.prior.prior in _SEARCHED
     return unknown and is_searched(posterior)
 
 
 def refuse_unused(problem: Problem, data: Any) -> None:
     """Refuse options without effect, before a run; folders made with such are still opened."""
-    if data.num_classes is not None and problem.noise != "learnt":
+    name, prior, likelihood = problem.data.data, problem.prior, problem.likelihood
+    if data.num_classes is not None and likelihood.noise != "learnt":
         raise ValueError(
-            f"got --noise {problem.noise} for {problem.data}, expected it of a regression: drop it"
+            f"got --noise {likelihood.noise} for {name}, expected it of a regression: drop it"
         )
-    if problem.noise_floor is not None and problem.noise != "heteroscedastic":
+    if likelihood.noise_floor is not None and likelihood.noise != "heteroscedastic":
         raise ValueError(
-            f"got --noise-floor with --noise {problem.noise}, expected --noise heteroscedastic: "
+            f"got --noise-floor with --noise {likelihood.noise}, expected --noise heteroscedastic: "
             "drop it"
         )
-    if problem.covariance == "full" and data.num_classes is not None:
+    if likelihood.covariance == "full" and data.num_classes is not None:
         raise ValueError(
-            f"got --covariance full for {problem.data}, expected it of several outputs: drop it"
+            f"got --covariance full for {name}, expected it of several outputs: drop it"
         )
-    refuse_hidden(problem.net, problem.hidden, Problem().hidden)
+    refuse_hidden(problem.network.net, problem.network.hidden, NetworkOptions().hidden)
     refuse_unused_others(problem)
-    if problem.prior_power is not None and problem.prior != "generalised_normal":
+    if prior.prior_power is not None and prior.prior != "generalised_normal":
         raise ValueError(
-            f"got --prior-power with --prior {problem.prior}, expected generalised_normal: drop it"
+            f"got --prior-power with --prior {prior.prior}, expected generalised_normal: drop it"
         )
 
 
 def _model(problem: Problem, data: Any) -> Callable:
+    likelihood = problem.likelihood
     net = _network(problem, data)
     prior = partly(problem, net, _prior(problem, data, net))
     if data.num_classes is not None:
         return bnn.models.classifier(net, prior)
-    noise = None if problem.noise == "learnt" else problem.noise
-    more: dict[str, Any] = {"num_outputs": _num_outputs(data), "covariance": problem.covariance}
+    noise = None if likelihood.noise == "learnt" else likelihood.noise
+    more: dict[str, Any] = {"num_outputs": _num_outputs(data), "covariance": likelihood.covariance}
     if noise == "heteroscedastic":
-        of_noise = network(problem._replace(weights=None), data, _num_outputs(data))
+        of_noise = network(problem.changed(weights=None), data, _num_outputs(data))
         more |= {"noise_net": of_noise, "noise_floor": noise_floor(problem, data)}
     return bnn.models.regressor(net, prior, noise, **more)
 
@@ -150,14 +154,15 @@ def _model(problem: Problem, data: Any) -> Callable:
 def _network(problem: Problem, data: Any) -> Any:
     if data.num_classes is not None:
         return network(problem, data, data.num_classes)
-    parameters = 2 if problem.noise == "softplus" else 1
+    parameters = 2 if problem.likelihood.noise == "softplus" else 1
     return network(problem, data, _num_outputs(data) * parameters)
 
 
 def noise_floor(problem: Problem, data: Any) -> float | None:
     """Give the smallest standard deviation of heteroscedastic noise; None for another noise."""
-    if problem.noise != "heteroscedastic" or problem.noise_floor is not None:
-        return problem.noise_floor
+    likelihood = problem.likelihood
+    if likelihood.noise != "heteroscedastic" or likelihood.noise_floor is not None:
+        return likelihood.noise_floor
     return usual_noise_floor(data.train.y)
 
 
@@ -166,51 +171,53 @@ def _num_outputs(data: Any) -> int:
 
 
 def _prior(problem: Problem, data: Any, net: Callable) -> Any:
-    scale = USUAL_SCALE if problem.prior_scale is None else problem.prior_scale
-    if problem.prior == "mixture":
+    chosen = problem.prior
+    scale = USUAL_SCALE if chosen.prior_scale is None else chosen.prior_scale
+    if chosen.prior == "mixture":
         return bnn.priors.mixture((scale, scale / 200), (0.75, 0.25))
-    if problem.prior == "even_mixture":
+    if chosen.prior == "even_mixture":
         return bnn.priors.mixture((scale, scale / 2))
-    if problem.prior == "generalised_normal":
-        return bnn.priors.generalised_normal(scale, problem.prior_power or 1.5)
-    if problem.prior in ("empcov", "sum_filter"):
+    if chosen.prior == "generalised_normal":
+        return bnn.priors.generalised_normal(scale, chosen.prior_power or 1.5)
+    if chosen.prior in ("empcov", "sum_filter"):
         site, shape = first_kernel(problem, net)
-        if problem.prior == "sum_filter":
+        if chosen.prior == "sum_filter":
             return bnn.priors.sum_filter(scale, site=site)
         # Of a stream, some of them.
         train = data.train if data.stream is not None else training_rows(problem, data)[0]
-        patch = None if problem.net == "mlp" else shape[:2]
+        patch = None if problem.network.net == "mlp" else shape[:2]
         return bnn.priors.empcov(train.x, scale, site=site, patch=patch)
-    return getattr(bnn.priors, problem.prior)(scale)
+    return getattr(bnn.priors, chosen.prior)(scale)
 
 
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     """Describe data and model in two lines, and the columns of a table if they were changed."""
+    chosen, prior_of, net = problem.data, problem.prior, problem.network
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
     if data.num_classes is None and data.stream is None and len(np.unique(data.train.y)) == 2:
         kind += " (y has two values: --classes True makes them classes)"
-    if problem.label_noise:
-        kind += f", {problem.label_noise:.0%} of the training labels random"
-    if problem.only_classes is not None:
-        kind += f" ({' '.join(map(str, problem.only_classes))})"
+    if chosen.label_noise:
+        kind += f", {chosen.label_noise:.0%} of the training labels random"
+    if chosen.only_classes is not None:
+        kind += f" ({' '.join(map(str, chosen.only_classes))})"
     kind += f" of {', '.join(data.output_names)}" if data.output_names else ""
-    hidden = "-".join(map(str, problem.hidden)) if problem.net == "mlp" else ""
-    prior = f"{problem.prior}({problem.prior_scale or USUAL_SCALE}) prior"
+    hidden = "-".join(map(str, net.hidden)) if net.net == "mlp" else ""
+    prior = f"{prior_of.prior}({prior_of.prior_scale or USUAL_SCALE}) prior"
     if scale_is_searched(problem, posterior):
-        prior = f"{problem.prior} prior of a scale to be found"
+        prior = f"{prior_of.prior} prior of a scale to be found"
     columns = "" if data.encoding is None else in_words(data.encoding)
     held_out = num_training(data) - posterior.num_rows
     apart = f", {held_out} held-out" if held_out else ""
     of = " of the likelihood" if posterior.tempered == "likelihood" else ""
     if posterior.subspace is not None:
         of += ", in a subspace of rank {rank} ({kind})".format(**posterior.subspace.settings)
-    where = "" if is_file(problem.data) else f" ({data.source})"
+    where = "" if is_file(chosen.data) else f" ({data.source})"
     return "\n".join(
         [
-            f"data   {problem.data}, split {problem.split}{where}: {posterior.num_rows} "
+            f"data   {chosen.data}, split {chosen.split}{where}: {posterior.num_rows} "
             f"training{apart} and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             *([f"input  {columns}"] if columns else []),
-            f"model  {problem.net} {hidden} with "
+            f"model  {net.net} {hidden} with "
             f"{parameters_in_words(problem, _network(problem, data), posterior.whole)}, "
             f"{prior}, T = {posterior.temperature:g}{of}",
         ]

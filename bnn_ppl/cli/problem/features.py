@@ -26,7 +26,7 @@ def refuse_unused_features(features: Path | None, problem: Problem, inside: InSu
         raise ValueError(
             f"got --features {features} with --subspace, expected one of them: drop one"
         )
-    if features is not None and problem.bayesian is None:
+    if features is not None and problem.prior.bayesian is None:
         raise ValueError(
             f"got --features {features} without --bayesian, expected both: name the weights that "
             "are random, as in --bayesian 'output.*'; the layers before them are then computed once"
@@ -58,10 +58,10 @@ def claim(features: Path | None, problem: Problem) -> None:
 
 def _settings(problem: Problem) -> dict[str, Any]:
     """Give the options that say what the features are, as JSON has them."""
-    given = {name: v for name, v in problem._asdict().items() if name not in _OF_THE_REST}
-    given["weights"] = problem.weights and str(problem.weights.absolute())
-    if Path(problem.data).exists():
-        given["data"] = str(Path(problem.data).absolute())
+    given = {name: v for name, v in problem.options().items() if name not in _OF_THE_REST}
+    given["weights"] = problem.network.weights and str(problem.network.weights.absolute())
+    if Path(problem.data.data).exists():
+        given["data"] = str(Path(problem.data.data).absolute())
     return json.loads(json.dumps(given))
 
 

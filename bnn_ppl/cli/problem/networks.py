@@ -40,31 +40,31 @@ FIRST_KERNELS = (
 
 def network(problem: "Problem", data: Any, num_outputs: int) -> Any:
     """Give the network for the inputs of these data: a factory, or ready, with given weights."""
+    chosen = problem.network
     factory = _factory(problem, data, num_outputs)
-    if problem.weights is None:
+    if chosen.weights is None:
         return factory
-    return with_weights(factory, problem.weights, problem.new or ())
+    return with_weights(factory, chosen.weights, chosen.new or ())
 
 
 def _factory(problem: "Problem", data: Any, num_outputs: int) -> partial:
+    chosen, name = problem.network, problem.data.data
     row_shape = data.train.x.shape[1:]
     if data.num_classes is not None and data.train.y.ndim > 1:
         raise ValueError(
-            f"got {problem.data} with a class for each pixel, expected one for each image: train "
+            f"got {name} with a class for each pixel, expected one for each image: train "
             "on it in Python, as examples/camvid.py does"
         )
-    refuse_width(problem.net, problem.width)
-    refuse_norm(problem.net, problem.norm)
-    if problem.net == "mlp":
-        return partial(bnn.nets.MLP, math.prod(row_shape), problem.hidden, num_outputs)
-    axes, kind = (1, "tokens") if problem.net == "cnn_lstm" else (3, "images")
+    refuse_width(chosen.net, chosen.width)
+    refuse_norm(chosen.net, chosen.norm)
+    if chosen.net == "mlp":
+        return partial(bnn.nets.MLP, math.prod(row_shape), chosen.hidden, num_outputs)
+    axes, kind = (1, "tokens") if chosen.net == "cnn_lstm" else (3, "images")
     if len(row_shape) != axes or (kind == "tokens" and data.train.x.dtype.kind != "i"):
-        raise ValueError(
-            f"got --net {problem.net} for {problem.data}, expected {kind}: use --net mlp"
-        )
-    options = {"width": problem.width, "norm": problem.norm}
+        raise ValueError(f"got --net {chosen.net} for {name}, expected {kind}: use --net mlp")
+    options = {"width": chosen.width, "norm": chosen.norm}
     given = {name: value for name, value in options.items() if value is not None}
-    return partial(NETS[problem.net], row_shape, num_outputs, **given)
+    return partial(NETS[chosen.net], row_shape, num_outputs, **given)
 
 
 def refuse_hidden(net: str, hidden: tuple[int, ...], usual: tuple[int, ...]) -> None:
@@ -92,10 +92,10 @@ def refuse_norm(net: str, norm: str | None) -> None:
 
 def first_kernel(problem: "Problem", net: Callable) -> tuple[str, tuple[int, ...]]:
     """Site and shape of the kernel that sees the inputs."""
-    if problem.net == "cnn_lstm":
+    if problem.network.net == "cnn_lstm":
         raise ValueError(
-            f"got --prior {problem.prior} with --net cnn_lstm, expected inputs that are numbers, "
-            "not tokens: use another prior"
+            f"got --prior {problem.prior.prior} with --net cnn_lstm, expected inputs that are "
+            "numbers, not tokens: use another prior"
         )
     shapes = weight_shapes(net)
     site = next(name for name in FIRST_KERNELS if name in shapes)

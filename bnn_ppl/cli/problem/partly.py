@@ -14,35 +14,35 @@ _OF_THEIR_OWN = ("fan_in", "normal", "laplace", "logistic", "student_t", "genera
 
 def partly(problem: "Problem", net: Any, prior: Any) -> Any:
     """Give the prior to the weights that are to be random; the others are fixed or points."""
-    if problem.bayesian is None:
+    if problem.prior.bayesian is None:
         return prior
-    if problem.others == "fixed" and not isinstance(net, nnx.Module):
+    if problem.prior.others == "fixed" and not isinstance(net, nnx.Module):
         raise ValueError(
             "got --others fixed for a network of new weights, expected trained ones: "
             "give them by --weights, or train them by --others point"
         )
-    point = bnn.priors.point(prior) if problem.prior in _OF_THEIR_OWN else "point"
-    others = "fixed" if problem.others == "fixed" else point
-    return dict.fromkeys(problem.bayesian, prior) | {"*": others}
+    point = bnn.priors.point(prior) if problem.prior.prior in _OF_THEIR_OWN else "point"
+    others = "fixed" if problem.prior.others == "fixed" else point
+    return dict.fromkeys(problem.prior.bayesian, prior) | {"*": others}
 
 
 def refuse_unused_others(problem: "Problem") -> None:
     """Refuse to say what the other weights are where there are none."""
-    if problem.bayesian is None and problem.others != "point":
+    if problem.prior.bayesian is None and problem.prior.others != "point":
         raise ValueError(
-            f"got --others {problem.others} without --bayesian, expected both: name the weights "
-            "that are random, as in --bayesian 'layers.1.*'"
+            f"got --others {problem.prior.others} without --bayesian, expected both: name the "
+            "weights that are random, as in --bayesian 'layers.1.*'"
         )
 
 
 def parameters_in_words(problem: "Problem", net: Any, posterior: bnn.Posterior) -> str:
     """Say how many parameters a model has and, if not all weights are random, how many are."""
     shapes = posterior.value_shapes()
-    if problem.bayesian is None:
+    if problem.prior.bayesian is None:
         return f"{posterior.num_weights} parameters"
     of_net = {f"net.{path}": math.prod(shape) for path, shape in weight_shapes(net).items()}
     random = sum(size for s, size in of_net.items() if s in shapes and s not in posterior.points)
-    others = {"fixed": "fixed as given", "point": "at a point"}[problem.others]
+    others = {"fixed": "fixed as given", "point": "at a point"}[problem.prior.others]
     return f"{random} of {sum(of_net.values())} weights random and the others {others}"
 
 

@@ -1,7 +1,7 @@
 """The options of a problem, as given on the command line: data, network, prior and likelihood."""
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 from bnn_ppl.runtime.machines.devices import MatmulPrecision
 
@@ -25,8 +25,8 @@ Net = Literal[
 ]
 
 
-class Problem(NamedTuple):
-    """Data and model.
+class DataOptions(NamedTuple):
+    """Data set, and which of its rows, columns and classes.
 
     Attributes
     ----------
@@ -60,6 +60,51 @@ class Problem(NamedTuple):
         held-out rows; test rows keep their labels).
     data_dir
         Folder with more data sets; by default the environment variable BNN_PPL_DATA.
+    """
+
+    data: str = "yacht"
+    split: int | str = 0
+    subset: int | None = None
+    target: int | str | None = None
+    classes: bool | None = None
+    impute: bool = False
+    image_size: int | None = None
+    only_classes: tuple[int, ...] | None = None
+    label_noise: float = 0.0
+    data_dir: Path | None = None
+
+
+class HeldOutOptions(NamedTuple):
+    """Training rows held out of training.
+
+    Attributes
+    ----------
+    held_out
+        Fraction of the training rows held out of training. Commands then score these rows in place
+        of the test rows, so that settings can be chosen without the test rows. Descent stops early
+        on them, which flatters its scores there; no method sees the rows held out by --folds.
+        Inputs and y are still standardised by all training rows.
+    held_out_seed
+        Seed for choosing the rows held out by --held-out or --folds; None takes the last rows (for
+        --folds, rows in their order).
+    folds
+        Number of folds of the training rows (cross-validation), of which --fold is held out. With
+        --held-out, the held-out rows are taken from the other folds.
+    fold
+        The fold that is held out, from 0.
+    """
+
+    held_out: float = 0.0
+    held_out_seed: int | None = 0
+    folds: int | None = None
+    fold: int = 0
+
+
+class NetworkOptions(NamedTuple):
+    """Network, and weights it starts from.
+
+    Attributes
+    ----------
     net
         Network: "mlp" takes rows of any shape, "cnn_lstm" token sequences, the others images.
     hidden
@@ -70,6 +115,27 @@ class Problem(NamedTuple):
         Normalisation of the residual networks and vgg16: "filter_response" (of each image by
         itself; the default, except for vgg16, which has none) or "batch", for methods that train
         on minibatches.
+    weights
+        Trained weights to start from, or to keep: a .safetensors file, an orbax checkpoint, or the
+        folder of a run of the same network (the last draw of its first chain).
+    new
+        Names or patterns of weights that are not loaded from --weights but initialised, such as
+        "output.*" where the classes are different ones.
+    """
+
+    net: Net = "mlp"
+    hidden: tuple[int, ...] = (50,)
+    width: int | None = None
+    norm: Literal["filter_response", "batch"] | None = None
+    weights: Path | None = None
+    new: tuple[str, ...] | None = None
+
+
+class PriorOptions(NamedTuple):
+    """Prior of the weights, and which weights are random.
+
+    Attributes
+    ----------
     prior
         Prior family of the weights. Two treat the first layer differently: "empcov" gives it the
         covariance of the training inputs, "sum_filter" filters whose weights sum to about 0.
@@ -87,68 +153,12 @@ class Problem(NamedTuple):
         default 1.5.
     bayesian
         Weights that are random, by names or patterns such as "layers.1.*"; by default all.
-    weights
-        Trained weights to start from, or to keep: a .safetensors file, an orbax checkpoint, or the
-        folder of a run of the same network (the last draw of its first chain).
-    new
-        Names or patterns of weights that are not loaded from --weights but initialised, such as
-        "output.*" where the classes are different ones.
     others
         What to do with the weights that --bayesian does not name: "point" trains them together with
         all others, before the run and under the same prior, and then holds them fixed; "fixed"
         keeps the values from --weights.
-    noise
-        Noise of a regression: "learnt", one for all rows; "heteroscedastic", learnt as a function
-        of x by a network of its own; or a known standard deviation in units of the standardised y.
-        ("softplus" is the heteroscedastic noise of earlier versions, a second output of the
-        network.)
-    noise_floor
-        Smallest standard deviation of heteroscedastic noise, in units of the standardised y: by
-        default what the rounding of y leaves, at least 0.003.
-    covariance
-        Noise covariance of several outputs: "diagonal", or "full" with learnt correlations.
-    held_out
-        Fraction of the training rows held out of training. Commands then score these rows in place
-        of the test rows, so that settings can be chosen without the test rows. Descent stops early
-        on them, which flatters its scores there; no method sees the rows held out by --folds.
-        Inputs and y are still standardised by all training rows.
-    held_out_seed
-        Seed for choosing the rows held out by --held-out or --folds; None takes the last rows (for
-        --folds, rows in their order).
-    folds
-        Number of folds of the training rows (cross-validation), of which --fold is held out. With
-        --held-out, the held-out rows are taken from the other folds.
-    fold
-        The fold that is held out, from 0.
-    temperature
-        Temperature of the posterior; 1 is the Bayes posterior.
-    tempered
-        Which log density the temperature divides: that of the whole posterior, or the likelihood
-        alone.
-    microbatch
-        Rows per chunk of the likelihood, to save memory; by default as many as fit.
-    float64
-        Compute in double precision.
-    matmul_precision
-        Precision of float32 matrix products and convolutions on accelerators: "highest" is float32;
-        "tensorfloat32" and "bfloat16" are faster, but too coarse for HMC's energies on large
-        networks.
     """
 
-    data: str = "yacht"
-    split: int | str = 0
-    subset: int | None = None
-    target: int | str | None = None
-    classes: bool | None = None
-    impute: bool = False
-    image_size: int | None = None
-    only_classes: tuple[int, ...] | None = None
-    label_noise: float = 0.0
-    data_dir: Path | None = None
-    net: Net = "mlp"
-    hidden: tuple[int, ...] = (50,)
-    width: int | None = None
-    norm: Literal["filter_response", "batch"] | None = None
     prior: Literal[
         "fan_in",
         "normal",
@@ -166,18 +176,95 @@ class Problem(NamedTuple):
     prior_scale: float | None = None
     prior_power: float | None = None
     bayesian: tuple[str, ...] | None = None
-    weights: Path | None = None
-    new: tuple[str, ...] | None = None
     others: Literal["fixed", "point"] = "point"
+
+
+class LikelihoodOptions(NamedTuple):
+    """Noise of a regression.
+
+    Attributes
+    ----------
+    noise
+        Noise of a regression: "learnt", one for all rows; "heteroscedastic", learnt as a function
+        of x by a network of its own; or a known standard deviation in units of the standardised y.
+        ("softplus" is the heteroscedastic noise of earlier versions, a second output of the
+        network.)
+    noise_floor
+        Smallest standard deviation of heteroscedastic noise, in units of the standardised y: by
+        default what the rounding of y leaves, at least 0.003.
+    covariance
+        Noise covariance of several outputs: "diagonal", or "full" with learnt correlations.
+    """
+
     noise: Literal["learnt", "heteroscedastic", "softplus"] | float = "learnt"
     noise_floor: float | None = None
     covariance: Literal["diagonal", "full"] = "diagonal"
-    held_out: float = 0.0
-    held_out_seed: int | None = 0
-    folds: int | None = None
-    fold: int = 0
+
+
+class TargetOptions(NamedTuple):
+    """Density that is sampled, and how it is computed.
+
+    Attributes
+    ----------
+    temperature
+        Temperature of the posterior; 1 is the Bayes posterior.
+    tempered
+        Which log density the temperature divides: that of the whole posterior, or the likelihood
+        alone.
+    microbatch
+        Rows per chunk of the likelihood, to save memory; by default as many as fit.
+    float64
+        Compute in double precision.
+    matmul_precision
+        Precision of float32 matrix products and convolutions on accelerators: "highest" is float32;
+        "tensorfloat32" and "bfloat16" are faster, but too coarse for HMC's energies on large
+        networks.
+    """
+
     temperature: float = 1.0
     tempered: Literal["posterior", "likelihood"] = "posterior"
     microbatch: int | None = None
     float64: bool = False
     matmul_precision: MatmulPrecision = "highest"
+
+
+class Problem(NamedTuple):
+    """Data and model."""
+
+    data: DataOptions = DataOptions()
+    held_out: HeldOutOptions = HeldOutOptions()
+    network: NetworkOptions = NetworkOptions()
+    prior: PriorOptions = PriorOptions()
+    likelihood: LikelihoodOptions = LikelihoodOptions()
+    target: TargetOptions = TargetOptions()
+
+    @classmethod
+    def of(cls, **options: Any) -> "Problem":
+        """Make a problem of options by their names, also of those that JSON has kept."""
+        return cls().changed(**options)
+
+    def changed(self, **options: Any) -> "Problem":
+        """Give the problem with some options changed, by their names."""
+        given = {name: _as_typed(HINTS[name], value) for name, value in options.items()}
+        return Problem._make(
+            own._replace(**{n: given[n] for n in own._fields if n in given}) for own in self
+        )
+
+    def options(self) -> dict[str, Any]:
+        """Give all options by their names."""
+        return {name: value for record in self for name, value in record._asdict().items()}
+
+
+# Types of the options, by name.
+HINTS: dict[str, Any] = {
+    name: hint
+    for record in get_type_hints(Problem).values()
+    for name, hint in get_type_hints(record).items()
+}
+
+
+def _as_typed(hint: Any, value: Any) -> Any:
+    """Give a value as it is typed: JSON has lists for tuples, and texts for paths."""
+    if isinstance(value, list):
+        return tuple(value)
+    return Path(value) if isinstance(value, str) and Path in get_args(hint) else value

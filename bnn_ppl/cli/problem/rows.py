@@ -16,26 +16,17 @@ _OF_MEMORY = "subset target impute image_size only_classes label_noise held_out 
 
 def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> Any:
     """Load the data set that the problem names."""
-    if streamed_files(problem.data) is not None:
+    options = problem.data._asdict()
+    name, label_noise = options.pop("data"), options.pop("label_noise")
+    if streamed_files(name) is not None:
         _refuse_for_stream(problem)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
-        data = bnn.data.load(
-            problem.data,
-            split=problem.split,
-            subset=problem.subset,
-            data_dir=problem.data_dir,
-            target=problem.target,
-            classes=problem.classes,
-            impute=problem.impute,
-            encoding=encoding,
-            image_size=problem.image_size,
-            only_classes=problem.only_classes,
-        )
-    if not problem.label_noise:
+        data = bnn.data.load(name, encoding=encoding, **options)
+    if not label_noise:
         return data
     if data.num_classes is None:
-        raise ValueError(f"got --label-noise for {problem.data}, expected classes: drop it")
-    y = with_label_noise(data.train.y, problem.label_noise, data.num_classes)
+        raise ValueError(f"got --label-noise for {name}, expected classes: drop it")
+    y = with_label_noise(data.train.y, label_noise, data.num_classes)
     return data._replace(train=data.train._replace(y=y))
 
 
@@ -72,15 +63,16 @@ def scored(problem: "Problem", data: Any, on: Scored | None = None) -> tuple[Any
 
 def _parts(problem: "Problem", data: Any) -> tuple[Any, Any, Any | None]:
     """Rows to train on, to stop early on, and to score, if any of them are held out."""
+    chosen = problem.held_out
     if data.stream is not None:
         return data.stream, _taken(data.train, slice(0)), None
     kept, scored = data.train, None
-    if problem.folds is not None:
-        rows = fold_of_rows(len(kept.y), problem.folds, problem.fold, problem.held_out_seed)
+    if chosen.folds is not None:
+        rows = fold_of_rows(len(kept.y), chosen.folds, chosen.fold, chosen.held_out_seed)
         kept, scored = (_taken(data.train, part) for part in rows)
-    elif problem.fold:
-        raise ValueError(f"got --fold {problem.fold} without --folds, expected both, or neither")
-    rows = held_out_rows(len(kept.y), problem.held_out, problem.held_out_seed)
+    elif chosen.fold:
+        raise ValueError(f"got --fold {chosen.fold} without --folds, expected both, or neither")
+    rows = held_out_rows(len(kept.y), chosen.held_out, chosen.held_out_seed)
     if not len(rows[1]):
         return kept, _taken(kept, rows[1]), scored
     kept, stopping = (_taken(kept, part) for part in rows)
@@ -93,9 +85,10 @@ def _taken(rows: Any, chosen: Any) -> Any:
 
 def _refuse_for_stream(problem: "Problem") -> None:
     """Refuse options that choose or change rows in memory, for rows that stay on disk."""
-    given = [name for name in _OF_MEMORY.split() if getattr(problem, name) not in (None, False, 0)]
+    options = problem.options()
+    given = [name for name in _OF_MEMORY.split() if options[name] not in (None, False, 0)]
     if given:
         raise ValueError(
-            f"got --{given[0].replace('_', '-')} for {problem.data}, whose rows stay on disk, "
+            f"got --{given[0].replace('_', '-')} for {problem.data.data}, whose rows stay on disk, "
             "expected them as they are: drop it, or prepare the files so"
         )

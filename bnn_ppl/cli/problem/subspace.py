@@ -51,15 +51,15 @@ def problem_inside(chosen: InSubspace, problem: Problem) -> Problem:
     if not file.is_file():  # a run made in Python, whose draws must fit all the same
         return problem
     path = read_json(file)
-    mine = json.loads(json.dumps(problem._asdict(), default=str))
+    mine = json.loads(json.dumps(problem.options(), default=str))
     for name in sorted(set(path) & set(mine) - _FREE):
         if path[name] != mine[name]:
             raise ValueError(
                 f"got --{name.replace('_', '-')} {mine[name]} in a subspace of {chosen.subspace}, "
                 f"which has {path[name]}, expected the same data and network: type its options"
             )
-    if problem.prior_scale is None and path["prior"] == problem.prior:
-        return problem._replace(prior_scale=path["prior_scale"])
+    if problem.prior.prior_scale is None and path["prior"] == problem.prior.prior:
+        return problem.changed(prior_scale=path["prior_scale"])
     return problem
 
 

@@ -38,8 +38,9 @@ def _loaded(
 
 def refuse_unused_new(problem: "Problem") -> None:
     """Refuse to say which weights are new where all are."""
-    if problem.new is not None and problem.weights is None:
+    chosen = problem.network
+    if chosen.new is not None and chosen.weights is None:
         raise ValueError(
-            f"got --new {' '.join(problem.new)} without --weights, expected both, or neither: "
+            f"got --new {' '.join(chosen.new)} without --weights, expected both, or neither: "
             "without --weights all weights are new"
         )
