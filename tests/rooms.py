@@ -1,6 +1,10 @@
-"""Who imports whom among the rooms of the package: ``python tests/rooms.py`` prints it."""
+"""Who imports whom among the rooms of the package: ``python tests/rooms.py`` prints it.
+
+``python tests/rooms.py docs/figures/rooms.png`` draws it.
+"""
 
 import ast
+import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "bnn_ppl"
@@ -81,7 +85,46 @@ def levels() -> list[list[str]]:
     return found
 
 
+def shown() -> list[str]:
+    """List the arrows that a figure needs: those that no path of other arrows implies."""
+    below = {room: {to for of, to in arrows() if of == room} for room in rooms()}
+    reached: dict[str, set[str]] = {}
+    for level in levels():
+        for room in level:
+            reached[room] = below[room].union(*(reached[to] for to in below[room]))
+    return [
+        f"{room} {to}"
+        for room, direct in sorted(below.items())
+        for to in sorted(direct)
+        if not any(to in reached[other] for other in direct)
+    ]
+
+
+def draw(path: Path) -> None:
+    """Draw the rooms on their levels, and their arrows."""
+    import matplotlib.pyplot as plt
+
+    at = {
+        room: ((place - (len(level) - 1) / 2) * (3.6 if len(level) == 2 else 2.2), 1.3 * floor)
+        for floor, level in enumerate(levels())
+        for place, room in enumerate(level)
+    }
+    figure, axes = plt.subplots(figsize=(7, 6), layout="constrained")
+    for arrow in shown():
+        (x, y), (x_to, y_to) = (at[room] for room in arrow.split())
+        style = {"arrowstyle": "-|>", "color": "0.5", "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", (x_to, y_to + 0.25), (x, y - 0.25), arrowprops=style)
+    for room, (x, y) in at.items():
+        box = {"boxstyle": "round,pad=0.5", "facecolor": "#eef3fa", "edgecolor": "#33567f"}
+        axes.text(x, y, f"{room}/", ha="center", va="center", bbox=box, fontsize=10)
+    axes.set(xlim=(-3.2, 3.2), ylim=(-0.7, 1.3 * len(levels()) - 0.6))
+    axes.axis("off")
+    figure.savefig(path, dpi=110, metadata={"Description": ", ".join(shown())})
+
+
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        draw(Path(sys.argv[1]))
     for number, level in reversed(list(enumerate(levels(), 1))):
         print(number, " ".join(level))
     print(f"{len(rooms())} rooms, {len(levels())} levels, {len(arrows())} arrows")

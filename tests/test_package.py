@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import rooms
+from PIL import Image
 
 import bnn_ppl
 from bnn_ppl.methods.method import METHODS
@@ -34,6 +35,13 @@ def test_a_room_imports_only_from_rooms_below():
     assert sorted(level) == rooms.rooms(), "each room stands on one floor: mend FLOORS"
     for (room, imported), files in rooms.arrows().items():
         assert level[imported] < level[room], f"{files} of {room} import {imported} from above"
+
+
+def test_the_figure_of_the_rooms_has_their_arrows():
+    figure = rooms.PACKAGE.parent / "docs" / "figures" / "rooms.png"
+    with Image.open(figure) as image:
+        drawn = image.text["Description"]
+    assert drawn == ", ".join(rooms.shown()), f"python tests/rooms.py {figure}"
 
 
 def test_there_are_few_rooms_levels_and_arrows():
