@@ -91,6 +91,8 @@ def test_fields_of_batching_and_tuning_are_given_and_replaced_by_their_own_names
     assert other.batching == Batching("all", 0.5)
     assert other.tuning == Tuning(finish=len, needs_warmup=True)
     assert type(other) is Method and len(other) == 12
+    for order in ("symmetric", "independent"):
+        assert Method(*"abc", **{f"{order}_batches": True}).batching.order == order
 
 
 # --- a method of one's own, in one file

@@ -98,7 +98,8 @@ class Method(_Method):
 
     A position is a dict of the unconstrained values of all sites; a state is any pytree. Only
     `init`, `step` and `draw` are required. Fields of `batching` and `tuning` can be given, and
-    replaced, by their own names, and ``all_rows=True`` stands for ``order="all"``.
+    replaced, by their own names; ``all_rows=True``, ``symmetric_batches=True`` and
+    ``independent_batches=True`` stand for ``order="all"``, ``"symmetric"`` and ``"independent"``.
 
     Attributes
     ----------
@@ -157,9 +158,17 @@ class Method(_Method):
         return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
 
 
+_ORDERS = {
+    "all_rows": "all",
+    "symmetric_batches": "symmetric",
+    "independent_batches": "independent",
+}
+
+
 def _gathered(named: dict[str, Any], batching: Batching, tuning: Tuning) -> dict[str, Any]:
-    if named.pop("all_rows", False):
-        named["order"] = "all"
+    for name, order in _ORDERS.items():
+        if named.pop(name, False):
+            named["order"] = order
     for part, record in (("batching", batching), ("tuning", tuning)):
         own = {name: named.pop(name) for name in record._fields if name in named}
         if own:
