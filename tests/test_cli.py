@@ -771,6 +771,7 @@ def test_the_version(capsys):
         (["run", "hmc", "--split", "99"], "99"),
         (["run", "hmc", "--net", "lenet"], "expected images"),
         (["run", "hmc", "--noise", "-1"], "noise=-1"),
+        (["run", "hmc", "--noise-floor", "1"], "got --noise-floor with --noise learnt, expected"),
         (["run", "hmc", "--temperature", "0"], "temperature=0"),
         (["summary", "nowhere"], "nowhere"),
         (["predict", "nowhere"], "nowhere"),
@@ -806,6 +807,25 @@ def test_what_is_wrong_is_said_before_the_search_for_a_prior(
     (tmp_path / "mine.txt").write_text("keep me")
     assert words in refused(capsys, "run", "hmc", "--hidden", "4", *arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_noise_that_depends_on_x_is_read_back_also_as_earlier_versions_wrote_it(
+    tmp_path, capsys, draws_only
+):
+    few = [*SIZES[2:], "--no-progress", "--prior-scale", "1", "--num-chains", "1"]
+    for noise, floor in {"heteroscedastic": 0.003, "softplus": None}.items():
+        cli.main(["run", "sgld", "--step-size", "1e-6", "--noise", noise, *few, "--folder", noise])
+        problem = tmp_path / noise / "problem.json"
+        settings = json.loads(problem.read_text())
+        assert (settings["noise"], settings["noise_floor"]) == (noise, floor)
+    # Earlier versions had what is now "softplus" under the name that the new kind has.
+    for name in ("checksum", "noise_floor"):
+        del settings[name]
+    problem.write_text(json.dumps(settings | {"noise": "heteroscedastic"}))
+    capsys.readouterr()
+    for noise in ("heteroscedastic", "softplus"):
+        cli.main(["predict", noise])
+        assert "rmse" in capsys.readouterr().out
 
 
 @pytest.mark.thorough
