@@ -26,7 +26,8 @@ METHOD_PAGES = {
     if path.stem not in ("index", "combinations")
 }
 PROGRAMS = (
-    ["index.md", "guides/diagnosis.md", "guides/your_own.md", "methods/combinations.md"]
+    ["index.md", "guides/diagnosis.md", "guides/your_own.md", "guides/noise.md"]
+    + ["methods/combinations.md"]
     + [pytest.param("guides/partly_bayesian.md", marks=pytest.mark.thorough)]
     + [pytest.param("guides/large_data.md", marks=pytest.mark.thorough)]
     + [pytest.param("explanation/evidence.md", marks=pytest.mark.thorough)]
