@@ -58,8 +58,9 @@ def scale_of(name: str, split: int) -> float:
     problem = Problem.of(data=name, split=split)
     data, posterior = conditioned(problem)
     found, _ = with_prior_scale(problem, data, posterior)
-    assert found.prior_scale is not None
-    return found.prior_scale
+    scale = found.prior.prior_scale
+    assert scale is not None
+    return scale
 
 
 def measured(problem: Problem, method: str, minutes: float) -> dict[str, Any]:

@@ -62,19 +62,33 @@ def test_a_range_is_a_category_and_no_number(tmp_path):
         assert data.load(write(tmp_path, text)).train.x.shape == (18, 3)
 
 
+@pytest.mark.parametrize("header", [["a", "b, c", "d"], ["a", "b", "d"], None])
 @pytest.mark.parametrize(
     ("separator", "decimal", "name"),
-    [(";", ".", "a.csv"), (";", ",", "a.csv"), ("\t", ".", "a.csv"), ("\t", ".", "a.tsv")],
+    [(";", ".", "a.csv"), (";", ",", "a.csv"), ("\t", ".", "a.csv")]
+    + [("\t", ",", "a.csv"), ("\t", ".", "a.tsv"), ("\t", ",", "a.tsv")],
 )
-def test_the_separator_of_a_table_is_found_in_its_first_line(tmp_path, separator, decimal, name):
+def test_the_separator_of_a_table_is_what_splits_its_lines_alike(
+    tmp_path, separator, decimal, name, header
+):
     rows = ROWS / 8 - 1
     lines = [[f"{value:.17g}".replace(".", decimal) for value in row] for row in rows]
-    header = ["a", "b, c" if name == "a.tsv" else "b", "d"]
-    text = "".join(separator.join(line) + "\n" for line in [header, *lines])
+    text = "".join(separator.join(line) + "\n" for line in [header, *lines] if line)
+    text = "\n" + text  # lines without cells do not count
     found = data.load(write(tmp_path, text, name), dtype=np.float64)
     expected = data.load(write(tmp_path, csv_of(rows)), dtype=np.float64)
     np.testing.assert_array_equal(found.train.x, expected.train.x)
     np.testing.assert_array_equal(found.test.y, expected.test.y)
+
+
+def test_decimal_commas_beside_decimal_points_are_refused_and_texts_keep_theirs(tmp_path):
+    lines = "".join(f"1,{k};0.5;{k}\n" for k in range(20))
+    with pytest.raises(ValueError, match=r"decimal commas \(1,0\) and with decimal po"):
+        data.load(write(tmp_path, "a;b;y\n" + lines))
+    lines = "".join(f"{k % 2},5;{('2,5', 'none')[k % 2]};{k}\n" for k in range(20))
+    with pytest.warns(UserWarning, match="kind one-hot"):
+        found = data.load(write(tmp_path, "a;kind;y\n" + lines))
+    assert found.encoding.inputs[1].categories == ("2,5", "none")
 
 
 def test_a_parquet_file_is_a_table(tmp_path, monkeypatch):
@@ -154,7 +168,7 @@ def test_classes_are_never_guessed_from_a_table(tmp_path):
         ("a,b\n1,2\n1,2,3\n", {}, "got 3 cells in line 3, expected 2 as in the first"),
         ("a,b\n1,2\n\n1\n", {}, "got 1 cells in line 4, expected 2 as in the first; correct"),
         ("a;b\n1;2\n3;4;5\n", {}, "got 3 cells in line 3, expected 2 as in the first"),
-        ("a\tb\n1\t2\n3\t4,5\n", {}, "got '4,5' in line 3, column 'b', expected a finite number"),
+        ("a\tb\n1\t2\n3\t4,x\n", {}, "got '4,x' in line 3, column 'b', expected a finite number"),
         ("0,1\n1,1\n", {}, "got a first line 0,1, expected either names or values; write other n"),
         ("a,b\na,b\nb,b\n", {}, "got a first line a,b, each of which is also a value of its col"),
         ("a,b\n1,yes\n3,yes\n", {}, "got one class in all rows, expected at least two"),

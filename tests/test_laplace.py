@@ -896,6 +896,18 @@ def test_layers_and_other_sites_are_drawn_independently():
     assert_covariance(np.reshape(draws, (2, 4000, -1)), expected)
 
 
+def test_the_last_layer_of_each_network_is_drawn():
+    net = partial(bnn.nets.MLP, 3, (4,), 1)
+    prior = bnn.priors.normal(1.0)
+    model = bnn.models.regressor(net, prior, "heteroscedastic", noise_net=net)
+    posterior = bnn.condition(model, (X, REAL))
+    start = posterior.constrain(posterior.init(jax.random.key(0)))
+    draws = run(posterior, laplace(posterior, "last_layer"), start).posterior
+    spread = {site for site in draws if float(draws[site].std(("chain", "draw")).max()) > 1e-4}
+    parts = ("kernel", "bias")
+    assert spread == {f"{name}.layers.1.{part}" for name in ("net", "noise_net") for part in parts}
+
+
 @pytest.mark.thorough
 def test_the_last_layer_alone_is_drawn_and_its_evidence_is_exact():
     net = partial(bnn.nets.MLP, 3, (4,), 1, activation=jnp.tanh)

@@ -87,6 +87,15 @@ def test_rows_of_a_batch_have_masks_of_their_own():
         assert (moved != start[KERNEL]).all()
 
 
+def test_the_first_layer_of_each_network_sees_all_of_the_data():
+    net = partial(bnn.nets.MLP, 2, (3,), 1)
+    prior = bnn.priors.normal(1.0)
+    model = bnn.models.regressor(net, prior, "heteroscedastic", noise_net=net)
+    posterior = bnn.condition(model, (np.ones((4, 2)), np.arange(4.0)))
+    rates = bnn.mc_dropout(posterior).settings["rate"]
+    assert set(rates) == {"net.layers.1", "noise_net.layers.1"}
+
+
 def test_the_first_layer_sees_all_of_the_data_unless_it_is_named():
     assert bnn.mc_dropout(two_layers(), rate=0.2).settings["rate"] == {"net.layers.1": 0.2}
     named = bnn.mc_dropout(two_layers(), rate={"net.layers.0": 0.1})

@@ -92,7 +92,9 @@ def test_fields_of_batching_and_tuning_are_given_and_replaced_by_their_own_names
     assert other.tuning == Tuning(finish=len, needs_warmup=True)
     assert type(other) is Method and len(other) == 12
     for order in ("symmetric", "independent"):
-        assert Method(*"abc", **{f"{order}_batches": True}).batching.order == order
+        ordered = Method(*"abc", **{f"{order}_batches": True})
+        assert ordered.batching.order == order
+        assert ordered._replace(**{f"{order}_batches": False}).batching.order == "epochs"
 
 
 # --- a method of one's own, in one file

@@ -11,7 +11,7 @@ import jax
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.build import scale_is_searched
-from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.problem import Problem, with_noise_of_then
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.sampling.run_metadata import fingerprint
 from bnn_ppl.storage.checkpoint import lock, read_header
@@ -74,7 +74,11 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
 def _read(folder: Path) -> dict[str, Any] | None:
     """Read a problem, with defaults for options that are newer than it."""
     with suppress(OSError, ValueError):
-        return _plain(Problem().options()) | {"held_out_seed": None} | read_problem(folder)
+        return (
+            _plain(Problem().options())
+            | {"held_out_seed": None}
+            | with_noise_of_then(read_problem(folder))
+        )
     return None
 
 

@@ -219,7 +219,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         standardised; the scale of a constant column is 1.
     y_mean_, y_scale_ : float, or numpy.ndarray (targets,)
         The same of y.
-    noise_floor_ : float or None
+    noise_floor_ : float, list of float (targets) or None
         Smallest standard deviation of heteroscedastic noise, in units of the standardised y.
     n_features_in_ : int
         Number of columns of X.
@@ -278,7 +278,9 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         self.y_mean_: Any = float(of_y.mean) if one else of_y.mean
         self.y_scale_: Any = float(of_y.scale) if one else of_y.scale
         varies = self.noise == "heteroscedastic"
-        self.noise_floor_ = usual_noise_floor(rows.y / self.y_scale_) if varies else None
+        self.noise_floor_ = (
+            usual_noise_floor((rows.y - self.y_mean_) / self.y_scale_) if varies else None
+        )
         self._sample(rows, of_x, of_y)
         return self
 

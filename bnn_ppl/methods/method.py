@@ -58,7 +58,7 @@ class Tuning(NamedTuple):
         Whether draws are biased unless warm-up has tuned the method.
     together
         Whether all chains take each warm-up step together, because it exchanges information between
-        them (:mod:`bnn_ppl.runtime.machines.between_chains`).
+        them (:mod:`bnn_ppl.runtime.machines.chain_exchange`).
     """
 
     begin: Callable[[Any, jax.Array], Any] | None = None
@@ -167,8 +167,10 @@ _ORDERS = {
 
 def _gathered(named: dict[str, Any], batching: Batching, tuning: Tuning) -> dict[str, Any]:
     for name, order in _ORDERS.items():
-        if named.pop(name, False):
-            named["order"] = order
+        if name in named:
+            holds = named.pop(name)
+            if holds or batching.order == order:
+                named["order"] = order if holds else "epochs"
     for part, record in (("batching", batching), ("tuning", tuning)):
         own = {name: named.pop(name) for name in record._fields if name in named}
         if own:

@@ -63,7 +63,7 @@ def regressor(
     num_outputs: int = 1,
     covariance: Literal["diagonal", "full"] = "diagonal",
     noise_net: Any = None,
-    noise_floor: float = NOISE_FLOOR,
+    noise_floor: Any = NOISE_FLOOR,
 ) -> Model:
     r"""Build a regression model: Gaussian noise about the network's outputs.
 
@@ -102,9 +102,9 @@ def regressor(
         sites ``noise_net.*``, have the prior ``priors.fan_in(1.0)``. Methods fit and sample it
         better than a second half of the outputs of `net`.
     noise_floor
-        Smallest standard deviation of heteroscedastic noise, in the units of y. No density can be
-        sharper than the resolution of y: for values rounded to multiples of h take at least
-        h / sqrt(12).
+        Smallest standard deviation of heteroscedastic noise, in the units of y; a number, or one
+        for each output. No density can be sharper than the resolution of y: for values rounded to
+        multiples of h take at least h / sqrt(12).
 
     Returns
     -------
@@ -115,7 +115,8 @@ def regressor(
     Raises
     ------
     ValueError
-        If `noise` or `covariance` is none of these, or the network has the wrong number of outputs.
+        If `noise` or `covariance` is none of these, there is a `noise_net` without heteroscedastic
+        noise, `noise_floor` is not above 0, or a network has the wrong number of outputs.
     TypeError
         If the network gives anything other than an array.
     """
@@ -135,7 +136,7 @@ def regressor(
             _array(random_network("net", mean_net, prior)(x)), (1 + in_outputs) * num_outputs
         )
         mean = output[:, :num_outputs]
-        if noise == "softplus":
+        if isinstance(noise, str) and noise == "softplus":
             std = jax.nn.softplus(output[:, num_outputs:])
         elif isinstance(noise, str):
             shape = output[:, num_outputs:] if in_outputs else _spread(spread_net, x, num_outputs)
@@ -152,9 +153,13 @@ def regressor(
     return Partial(model, tuple(map(_ready, nets)), prior, noise, noise_floor)
 
 
-def usual_noise_floor(y: np.ndarray) -> float:
-    """Give the `noise_floor` for these y: what rounding leaves, at least NOISE_FLOOR."""
-    return max(float(resolution(y).max()), NOISE_FLOOR)
+def usual_noise_floor(y: np.ndarray) -> float | list[float]:
+    """Give the `noise_floor` for these y, or each of its columns: what rounding leaves.
+
+    At least NOISE_FLOOR, for standardised y.
+    """
+    floors = np.maximum(resolution(y), NOISE_FLOOR).tolist()
+    return floors if np.ndim(y) > 1 else floors[0]
 
 
 def _ready(net: Any) -> nnx.Module | None:
@@ -174,7 +179,7 @@ def _noise_at(shape: jax.Array, floor: Any) -> jax.Array:
         half_normal = half_normal.expand((shape.shape[1],)).to_event(1)
     level = numpyro.sample("noise", half_normal)
     amplitude = numpyro.sample(NOISE_AMPLITUDE, half_normal)
-    return floor + level * jnp.exp(amplitude * shape)
+    return jnp.asarray(floor) + level * jnp.exp(amplitude * shape)
 
 
 def _gaussian(mean: jax.Array, std: jax.Array, covariance: str) -> dist.Distribution:
@@ -202,7 +207,8 @@ def _check_noise(noise: Any, num_outputs: Any, covariance: Any) -> None:
         return
     if isinstance(noise, str) or callable(noise) or np.shape(noise) not in ((), (num_outputs,)):
         raise ValueError(
-            f"got noise={noise!r}, expected a number, a distribution or 'heteroscedastic'"
+            f"got noise={noise!r}, expected a number, a distribution, 'heteroscedastic' or "
+            "'softplus'"
         )
     if not np.all(np.asarray(noise) > 0):
         raise ValueError(f"got noise={noise}, expected a standard deviation above 0")
@@ -211,7 +217,8 @@ def _check_noise(noise: Any, num_outputs: Any, covariance: Any) -> None:
 def _check_noise_net(noise: Any, noise_net: Any, noise_floor: Any) -> None:
     if noise_net is not None and not (isinstance(noise, str) and noise == "heteroscedastic"):
         raise ValueError("got noise_net, expected it with noise='heteroscedastic': drop it")
-    check_positive("noise_floor", noise_floor)
+    for floor in np.ravel(noise_floor):
+        check_positive("noise_floor", float(floor))
 
 
 def _array(output: Any) -> jax.Array:

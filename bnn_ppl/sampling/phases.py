@@ -116,10 +116,7 @@ def warm_up_and_draw(
 
 
 def draw_reached_fit(state: RunState, interruption: Interruption, by: str) -> RunState:
-    """Add draws of the fit that it has reached to a run that was stopped before its first one.
-
-    Unless it has reached none. The states given are None where the draws are points.
-    """
+    """Add draws of the fit that it has reached, if any, to a run stopped before its first draw."""
     facts = interruption.facts(by)
     if state.done.draws:
         state.recorder.set_attributes(state.done, facts)

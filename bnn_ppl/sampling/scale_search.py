@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
-from bnn_ppl.methods.ensembles.descent import descent
+from bnn_ppl.methods.ensembles.descent import descent_to_mode
 from bnn_ppl.methods.laplace_approximation.laplace import laplace
 from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.training.rate_trials import is_costly
@@ -153,7 +153,7 @@ def search_scale(
             posterior = posterior_at(math.exp(log_scale))
             posterior = fit_points(round_key, posterior, folder=own, progress=search.progress)
             known = posterior = posterior if known is None else like(posterior, known)
-            to_mode = descent(posterior, noise_rows="training")
+            to_mode = descent_to_mode(posterior)
             evidence = laplace(posterior, prior_precision="marginal_likelihood")  # or is refused
             options: dict[str, Any] = {"folder": own, "num_warmup": _num_steps(posterior, to_mode)}
             modes = search.run(round_key, posterior, to_mode, modes, **options)

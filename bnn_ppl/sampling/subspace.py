@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.methods.ensembles.descent import descent_to_mode
+from bnn_ppl.methods.ensembles.descent import descent
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.subspace import Plane, restricted
@@ -171,8 +171,8 @@ def _along_path(points: dict[str, np.ndarray], rank: int | None) -> Plane:
     vectors = vectors[:rank]
     # A singular vector has no sign: the largest element of each is positive here.
     largest = np.take_along_axis(vectors, np.abs(vectors).argmax(1)[:, None], 1)
-    length = sizes[:rank, None] / np.sqrt(len(flat) - 1)
-    return _plane(centre, np.sign(largest) * length * vectors, shapes)
+    lengths = sizes[:rank, None] / np.sqrt(len(flat) - 1)
+    return _plane(centre, np.sign(largest) * lengths * vectors, shapes)
 
 
 def _random(key: Array, points: dict[str, np.ndarray], rank: int | None) -> Plane:
@@ -242,7 +242,7 @@ def _trained_bend(key: Array, posterior: Posterior, ends: Position) -> dict[str,
     """Maximise the log-density along the curve over its bend, from the middle of the two ends."""
     along = _along_curve(posterior, ends)
     middle = {site: leaf.mean(0) for site, leaf in ends.items()}
-    to_mode = descent_to_mode(along)
+    to_mode = descent(along, noise_rows="training")
     found = run(key, along, to_mode, init=middle, progress=False, verdict=False)
     if "stopped" in found.attrs:
         raise KeyboardInterrupt  # of a curve that is not yet one

@@ -92,7 +92,7 @@ class PhaseFolder(Recorder):
         return jax.tree.map(np.array, to_host(states))
 
     def record(self, done: Progress, states: Tree, records: Any) -> None:
-        """Save the `snapshot` state."""
+        """Save the state that `snapshot` gave."""
         del records
         self._saves += 1
         header = {"settings": self._settings, "progress": done._asdict(), "saves": self._saves}

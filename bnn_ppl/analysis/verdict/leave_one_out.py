@@ -10,7 +10,7 @@ from scipy.stats import chi2
 
 from bnn_ppl.analysis.verdict.training_rows import RowSample
 from bnn_ppl.methods.method import rows_of_share
-from bnn_ppl.methods.training.held_out_noise import share_held_out
+from bnn_ppl.methods.training.held_out_noise import share_scored
 from bnn_ppl.methods.training.rate_trials import num_trial_steps, usual_lengths
 from bnn_ppl.model.posterior import Posterior
 
@@ -119,7 +119,7 @@ def _own_rows(posterior: Posterior, draws: Any, stats: Any) -> HeldOut | None:
         last = -1 if trains[known[-1] + 1 :].any() else best
         of_chains.append((by_part[last], by_part[best], stats["step"].values[parts[best][-1]] + 1))
     last_nll, best_nll, step = (float(value) for value in np.mean(of_chains, 0))
-    num_held_out = int(share_held_out(posterior) * num_rows) * len(of_chains)
+    num_held_out = int(share_scored(posterior) * num_rows) * len(of_chains)
     return HeldOut(
         last_nll, best_nll, int(step), min(num_held_out, posterior.num_rows), given=False
     )

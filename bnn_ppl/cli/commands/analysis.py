@@ -28,7 +28,7 @@ _NUM_GROUPS = 5  # of rows of a regression, by the size of y
 
 Draw: TypeAlias = tuple[int, int]
 
-_SAME = ("net", "hidden", "prior", "prior_scale", "prior_power", "noise", "float64")
+_SAME = ["net", "hidden", "prior", "prior_scale", "prior_power", "noise", "noise_floor", "float64"]
 
 
 def correlations(

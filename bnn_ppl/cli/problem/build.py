@@ -158,8 +158,8 @@ def _network(problem: Problem, data: Any) -> Any:
     return network(problem, data, _num_outputs(data) * parameters)
 
 
-def noise_floor(problem: Problem, data: Any) -> float | None:
-    """Give the smallest standard deviation of heteroscedastic noise; None for another noise."""
+def noise_floor(problem: Problem, data: Any) -> Any:
+    """Give the smallest standard deviations of heteroscedastic noise; None for another noise."""
     likelihood = problem.likelihood
     if likelihood.noise != "heteroscedastic" or likelihood.noise_floor is not None:
         return likelihood.noise_floor

@@ -10,8 +10,8 @@ from bnn_ppl.runtime.files import replace_file
 
 _RECORD = "problem.json"
 # What neither the fixed layers nor the rows depend on, or what may move.
-_OF_THE_REST = {"data_dir", "prior", "prior_scale", "prior_power", "noise", "covariance"}
-_OF_THE_REST |= {"temperature", "tempered", "microbatch"}
+_OF_THE_REST = {"data_dir", "prior", "prior_scale", "prior_power", "noise"}
+_OF_THE_REST |= {"noise_floor", "covariance", "temperature", "tempered", "microbatch"}
 
 
 def refuse_unused_features(features: Path | None, problem: Problem, inside: InSubspace) -> None:

@@ -42,8 +42,10 @@ def parameters_in_words(problem: "Problem", net: Any, posterior: bnn.Posterior) 
         return f"{posterior.num_weights} parameters"
     of_net = {f"net.{path}": math.prod(shape) for path, shape in weight_shapes(net).items()}
     random = sum(size for s, size in of_net.items() if s in shapes and s not in posterior.points)
+    of_noise = sum(math.prod(shapes[site]) for site in shapes if site.startswith("noise_net."))
     others = {"fixed": "fixed as given", "point": "at a point"}[problem.prior.others]
-    return f"{random} of {sum(of_net.values())} weights random and the others {others}"
+    beside = f", {of_noise} random ones of the noise" if of_noise else ""
+    return f"{random} of {sum(of_net.values())} weights random and the others {others}{beside}"
 
 
 def weight_shapes(net: Any) -> dict[str, tuple[int, ...]]:

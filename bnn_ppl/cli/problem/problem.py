@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 from bnn_ppl.runtime.machines.devices import MatmulPrecision
+from bnn_ppl.runtime.names import hint
 
 Net = Literal[
     "mlp",
@@ -245,6 +246,10 @@ class Problem(NamedTuple):
 
     def changed(self, **options: Any) -> "Problem":
         """Give the problem with some options changed, by their names."""
+        if unknown := [name for name in options if name not in HINTS]:
+            raise TypeError(
+                f"got {unknown[0]}{hint(unknown[0], HINTS)} expected an option of data or model"
+            )
         given = {name: _as_typed(HINTS[name], value) for name, value in options.items()}
         return Problem._make(
             own._replace(**{n: given[n] for n in own._fields if n in given}) for own in self
@@ -268,3 +273,10 @@ def _as_typed(hint: Any, value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     return Path(value) if isinstance(value, str) and Path in get_args(hint) else value
+
+
+def with_noise_of_then(settings: dict[str, Any]) -> dict[str, Any]:
+    """Give stored settings, with the name of today for the heteroscedastic noise of before."""
+    if settings.get("noise") == "heteroscedastic" and "noise_floor" not in settings:
+        return settings | {"noise": "softplus"}
+    return settings

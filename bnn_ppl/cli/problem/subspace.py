@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.build import with_prior_scale
-from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.problem import Problem, with_noise_of_then
 from bnn_ppl.sampling.subspace import Kind
 from bnn_ppl.storage.files import read_json
 
@@ -50,9 +50,11 @@ def problem_inside(chosen: InSubspace, problem: Problem) -> Problem:
     file = chosen.subspace / "problem.json"
     if not file.is_file():  # a run made in Python, whose draws must fit all the same
         return problem
-    path = read_json(file)
+    path = with_noise_of_then(read_json(file))
     mine = json.loads(json.dumps(problem.options(), default=str))
-    for name in sorted(set(path) & set(mine) - _FREE):
+    # A floor that is not given is that of the same rows.
+    free = _FREE | ({"noise_floor"} if problem.likelihood.noise_floor is None else set())
+    for name in sorted(set(path) & set(mine) - free):
         if path[name] != mine[name]:
             raise ValueError(
                 f"got --{name.replace('_', '-')} {mine[name]} in a subspace of {chosen.subspace}, "

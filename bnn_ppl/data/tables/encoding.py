@@ -134,6 +134,8 @@ def as_text(frame: Any, place: Callable[[int], str]) -> "pandas.DataFrame":
     """Give the cells of a table as text, its rows labelled by the words for them in messages."""
     import pandas as pd
 
+    if isinstance(frame, Mapping):  # of columns, which need not share an index
+        frame = {name: list(cells) for name, cells in frame.items()}
     table = pd.DataFrame(frame, dtype=object).map(_text)
     return table.set_axis(map(place, range(len(table)))).rename(columns=lambda n: str(n).strip())
 

@@ -4,6 +4,7 @@ import csv
 import re
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,8 @@ _PARTS = (
 )
 TABLES = ".csv", ".tsv", ".parquet"
 PLACE = "row {} (from 0)".format  # of rows in memory and in files without lines
+_LINES_SEEN = 20  # to find what separates their cells
+_NEVER = "\x1f"  # separates the cells of one column
 _DECIMAL_COMMA = r"^([+-]?\d*),(\d+)$"
 Target = str | int | Sequence[str | int] | None
 INDEX = re.compile(r"|Unnamed: 0")  # the header that pandas gives an index, written and read
@@ -185,11 +188,9 @@ def _cells(path: Path, least_columns: int) -> "pandas.DataFrame":
     lines: dict[str, list[str]] = {}
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            marks = "\t" if path.suffix.lower() == ".tsv" else ",;\t"
-            separator = next((mark for mark in marks if mark in first), ",")
+            separator = _separator(path, list(islice(filter(str.strip, file), _LINES_SEEN)))
             file.seek(0)
-            reader = csv.reader(file, delimiter=separator)
+            reader = csv.reader(file, delimiter=separator or _NEVER)
             for cells in reader:
                 if cells not in ([], [""]):
                     lines[f"line {reader.line_num}"] = [cell.strip() for cell in cells]
@@ -202,7 +203,37 @@ def _cells(path: Path, least_columns: int) -> "pandas.DataFrame":
         got = f"{len(cells)} cells in {line}"
         require(path, len(cells) == width, got, f"{width} as in the first", "correct the line")
     table = pd.DataFrame.from_dict(lines, orient="index", dtype=object)
-    return table.replace(_DECIMAL_COMMA, r"\1.\2", regex=True) if separator == ";" else table
+    return table if separator == "," else _with_points(path, table)
+
+
+def _separator(path: Path, lines: list[str]) -> str:
+    """Give the mark that splits these lines into equally many cells, several; "" if there is none.
+
+    A comma comes last: with another mark it may be a decimal one.
+    """
+    marks = "\t" if path.suffix.lower() == ".tsv" else ";\t,"
+    for mark in marks:
+        widths = {len(cells) for cells in csv.reader(lines, delimiter=mark)}
+        if len(widths) == 1 and widths != {1}:
+            return mark
+    # Lines of different lengths are told of later; without a mark in the first there is one column.
+    return next((mark for mark in reversed(marks) if lines and mark in lines[0]), "")
+
+
+def _with_points(path: Path, table: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Write decimal commas as points, in columns that hold numbers alone below a first line."""
+    found = {",": "", ".": ""}
+    for name, cells in table.items():
+        below = cells.iloc[1:]
+        below = below[below != ""]
+        written = below.str.replace(_DECIMAL_COMMA, r"\1.\2", regex=True)
+        if written.map(number_in).notna().all():
+            for mark in found:
+                found[mark] = found[mark] or next((cell for cell in below if mark in cell), "")
+            table[name] = cells.str.replace(_DECIMAL_COMMA, r"\1.\2", regex=True)
+    got = f"numbers with decimal commas ({found[',']}) and with decimal points ({found['.']})"
+    require(path, not all(found.values()), got, "one of them", "write all alike")
+    return table
 
 
 def _parquet(path: Path) -> "pandas.DataFrame":

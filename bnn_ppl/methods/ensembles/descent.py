@@ -24,6 +24,7 @@ from bnn_ppl.methods.training.held_out_noise import (
     held_out_score,
     noise_sites,
     share_held_out,
+    share_scored,
     with_noise_held_out,
 )
 from bnn_ppl.methods.training.held_out_rows import HeldOut
@@ -126,7 +127,9 @@ def descent(
     noise_rows
         Rows that a learnt noise (a site with ``noise`` in its name) is fitted to, while each chain
         trains its weights on four fifths of the rows: ``"both"``, training and held-out rows with
-        equal weight; or ``"held_out"`` alone, whose noise includes the error of the weights. The
+        equal weight; or ``"held_out"`` alone, whose noise includes the error of the weights. Of
+        noise that depends on x, half of the held-out rows fit level and shape, the others the
+        amplitude. The
         noise is then fixed and the weights are trained on all rows. Without such a site, or where
         a step is costly (a network with convolutions, or a batch of more than 2^21 rows times
         weights), each chain holds out its own tenth of at least 100 rows: whenever the learning
@@ -210,7 +213,7 @@ def descent(
             average = jax.tree.map(lambda mean, w: mean + share * (w - mean), average, position)
         info = step_info(-value * num_rows, num_gradients)
         if rows is not None and stops:
-            info["held_out_lp"] = held_out_score(posterior, drawn(state), batch, apart.of_shape)
+            info["held_out_lp"] = held_out_score(posterior, drawn(state), batch, apart.scored)
         count = state.num_steps + 1
         return DescentState(position, inner, average, state.anchor, count, rows), info
 
@@ -240,7 +243,7 @@ def descent(
         raw_rows=bool(fgsm_epsilon),
     )
     if finds_rate:
-        error = _ROW_ERROR / math.sqrt(share_out * num_rows)
+        error = _ROW_ERROR / math.sqrt(share_scored(posterior) * num_rows)
         stop = HeldOut(lambda info: info["held_out_lp"], error, must_gain=costly)
         method = self_paced(
             method,
@@ -280,10 +283,7 @@ def starting_descent(posterior: Posterior, *, spread: bool = False) -> Method:
 
 
 def descent_to_mode(posterior: Posterior) -> Method:
-    """Descent to the mode, where methods predict better from there.
-
-    The mode of noise that depends on x fits the training rows too well for any of them.
-    """
+    """Descent to the mode; of noise that depends on x, whose mode overfits, to held-out noise."""
     varies = NOISE_AMPLITUDE in noise_sites(posterior)
     return descent(posterior, noise_rows="both" if varies else "training")
 

@@ -13,7 +13,7 @@ from bnn_ppl.methods.laplace_approximation.covariance_blocks import (
     Joint,
     Kronecker,
 )
-from bnn_ppl.methods.layers.layer_calls import LayerCall, sites_of
+from bnn_ppl.methods.layers.layer_calls import LayerCall, network_of, sites_of
 from bnn_ppl.model.posterior import Posterior
 
 Array = jax.Array
@@ -49,7 +49,9 @@ def blocks_of(
     if structure == "full":
         return [_joint(posterior, list(position), position, scaled)]
     if structure == "last_layer":
-        return [_joint(posterior, sites_of(*list(layers.items())[-1]), position, scaled)]
+        last = {network_of(name): (name, call) for name, call in layers.items()}
+        sites = [site for layer in last.values() for site in sites_of(*layer)]
+        return [_joint(posterior, sites, position, scaled)]
     layers = {name: call for name, call in layers.items() if call.has_kernel}
     if structure == "diagonal":
         dense = {name: call for name, call in layers.items() if call.num_positions == 1}

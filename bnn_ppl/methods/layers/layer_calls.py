@@ -60,6 +60,11 @@ def called_layers(posterior: Posterior, position: Tree, batch: Any) -> dict[str,
     return {name: call for name, call in calls.items() if plain.issuperset(sites_of(name, call))}
 
 
+def network_of(layer: str) -> str:
+    """Name of the network that a layer is in."""
+    return layer.partition(".")[0]
+
+
 def sites_of(name: str, call: LayerCall) -> list[str]:
     """Names of the sites among a layer's weights."""
     parts = {"kernel": call.has_kernel, "bias": call.has_bias}

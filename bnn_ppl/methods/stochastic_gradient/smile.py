@@ -39,7 +39,7 @@ _MOST_CHANGE, _MOST_SPREAD = 1.0, 6.0
 
 
 class SmileOptions(NamedTuple):
-    """SmileOptions of :func:`bnn_ppl.smile`."""
+    """Options of :func:`bnn_ppl.smile`."""
 
     length: float  # of decoherence
     precondition: bool

@@ -36,7 +36,7 @@ _SHORTEST = 1 / 16  # of the step sizes of the particles, as a share of the long
 
 
 class SmcOptions(NamedTuple):
-    """SmcOptions of :func:`bnn_ppl.tempered_smc`."""
+    """Options of :func:`bnn_ppl.tempered_smc`."""
 
     num_particles: int
     target_ess: float

@@ -29,6 +29,11 @@ class HeldOutRows(NamedTuple):
     of_shape: jax.Array  # by which noise is fitted
     of_amplitude: jax.Array  # by which the amplitude of noise that depends on x is; maybe none
 
+    @property
+    def scored(self) -> jax.Array:
+        """Those by which training may end: what the shape of the noise is not fitted to."""
+        return jnp.where(jnp.any(self.of_amplitude), self.of_amplitude, self.of_shape)
+
 
 NOISE_SHARE = 0.2  # of the rows, held out to find the noise
 
@@ -41,6 +46,12 @@ def noise_sites(posterior: Posterior) -> set[str]:
 def share_held_out(posterior: Posterior) -> float:
     """Give the share of its rows that a chain of `descent` holds out, where it does."""
     return NOISE_SHARE if noise_sites(posterior) else HELD_OUT_SHARE
+
+
+def share_scored(posterior: Posterior) -> float:
+    """Give the share by which training may end: of noise that depends on x what fits no shape."""
+    share = share_held_out(posterior)
+    return share / 2 if NOISE_AMPLITUDE in noise_sites(posterior) else share
 
 
 def with_noise_held_out(
@@ -63,7 +74,7 @@ def with_noise_held_out(
         Names of the noise sites.
     weight
         Weight of the held-out rows in the gradient of the noise, at most 1; the rest is that of the
-        training rows.
+        training rows. An amplitude sees its own held-out rows alone.
     position, anchor, batch
         Arguments of the loss.
     held_out

@@ -34,7 +34,7 @@ HELD_OUT_SHARE = 0.1  # of the rows, by which training ends
 _CHECKED_ROWS = 1000
 
 
-class RunLength(NamedTuple):
+class TrainingLengths(NamedTuple):
     """Most steps of a trial, and least of a window and between checks of held-out rows."""
 
     trial: int = 100  # 0: no rate is tried, Adam's usual one is taken
@@ -42,7 +42,7 @@ class RunLength(NamedTuple):
     check: int = 1
 
 
-USUAL = RunLength()
+USUAL = TrainingLengths()
 
 
 class Trials(NamedTuple):
@@ -79,7 +79,7 @@ def is_costly(posterior: Posterior, num_rows: int) -> bool:
     return size * posterior.num_weights > _CHEAP_STEP or has_convolutions(posterior)
 
 
-def usual_lengths(posterior: Posterior, num_rows: int, of_adam: bool = True) -> RunLength:
+def usual_lengths(posterior: Posterior, num_rows: int, of_adam: bool = True) -> TrainingLengths:
     """Give the lengths for a model: shorter ones where steps are costly."""
     if not is_costly(posterior, num_rows):
         return USUAL
@@ -87,15 +87,15 @@ def usual_lengths(posterior: Posterior, num_rows: int, of_adam: bool = True) -> 
     size = usual_batch_size(num_rows, posterior.num_weights, convolutions) or num_rows
     window = min(max(_WINDOW_EPOCHS * (num_rows // size), _LEAST_WINDOW), USUAL.window)
     check = min(num_rows, int(_CHECKED_ROWS / HELD_OUT_SHARE)) // size
-    return RunLength(0 if of_adam else _SHORT_TRIAL, window, max(check, 1))
+    return TrainingLengths(0 if of_adam else _SHORT_TRIAL, window, max(check, 1))
 
 
-def num_trial_steps(budget: Any, lengths: RunLength = USUAL) -> jax.Array:
+def num_trial_steps(budget: Any, lengths: TrainingLengths = USUAL) -> jax.Array:
     """Count the steps of a budget in which rates are tried, before training at the best one."""
     return len(RATES) * trial_length(budget, lengths)
 
 
-def trial_length(budget: Any, lengths: RunLength = USUAL) -> jax.Array:
+def trial_length(budget: Any, lengths: TrainingLengths = USUAL) -> jax.Array:
     """Count the steps of a trial."""
     least = min(_LEAST_TRIAL, lengths.trial)
     return jnp.clip(budget // _TRIAL_SHARE, least, lengths.trial)

@@ -19,7 +19,7 @@ from bnn_ppl.methods.training.rate_trials import (
     RATES,
     USUAL,
     USUAL_RATE,
-    RunLength,
+    TrainingLengths,
     Trials,
     best_rate,
     is_worse_than_tried,
@@ -83,7 +83,7 @@ class Training(NamedTuple):
     prior: Prior | None = None
     settled: Callable[[Tree], Tree] | None = None
     held_out: HeldOut | None = None
-    lengths: RunLength = USUAL
+    lengths: TrainingLengths = USUAL
 
 
 def self_paced(
@@ -112,7 +112,7 @@ def self_paced(
         from half the budget. ``held_out``: a :class:`HeldOut`, the score of rows that it is not
         trained on before it has settled. Whenever the rate falls, training goes back to the state
         with the best score; training that overfits does not settle but ends there. ``lengths``:
-        :class:`RunLength`.
+        :class:`TrainingLengths`.
     """
     training = Training(update, objective, **more)
     fitted = method.fitted
@@ -141,7 +141,7 @@ def _drawn_from(training: Training, state: PacedState) -> Tree:
     return jax.tree.map(partial(jnp.where, goes_back), state.best, state.inner)
 
 
-def begin(inner: Tree, lengths: RunLength = USUAL) -> PacedState:
+def begin(inner: Tree, lengths: TrainingLengths = USUAL) -> PacedState:
     """Start training, with the budget still unknown."""
     zero, none, least = jnp.zeros((), int), jnp.zeros(()), jnp.asarray(-jnp.inf)
     pace = Pace(
@@ -162,7 +162,7 @@ def begin(inner: Tree, lengths: RunLength = USUAL) -> PacedState:
 
 
 def with_budget(
-    lengths: RunLength, least_steps: int, state: PacedState, num_steps: jax.Array
+    lengths: TrainingLengths, least_steps: int, state: PacedState, num_steps: jax.Array
 ) -> PacedState:
     """Lay out the trials in a budget of `num_steps` steps."""
     budget = jnp.asarray(num_steps, int)
@@ -203,7 +203,7 @@ def step(
     return state, info | {"step_size": rate_now(state.pace, lengths), "done": _ended(state.pace)}
 
 
-def rate_now(pace: Pace, lengths: RunLength = USUAL) -> jax.Array:
+def rate_now(pace: Pace, lengths: TrainingLengths = USUAL) -> jax.Array:
     """Give the rate on trial, later the one found; it falls to 0 at the end of the budget."""
     length = trial_length(pace.budget, lengths)
     trial = jnp.minimum(pace.num_steps // jnp.maximum(length, 1), len(RATES) - 1)
@@ -221,11 +221,11 @@ def _is_settled(pace: Pace) -> jax.Array:
     return (pace.num_steps >= half) | (pace.num_reductions >= _REDUCTIONS - 1)
 
 
-def _is_trying(pace: Pace, lengths: RunLength) -> jax.Array:
+def _is_trying(pace: Pace, lengths: TrainingLengths) -> jax.Array:
     return pace.num_steps < num_trial_steps(pace.budget, lengths)
 
 
-def _is_early(pace: Pace, lengths: RunLength) -> jax.Array:
+def _is_early(pace: Pace, lengths: TrainingLengths) -> jax.Array:
     """Whether this is a trial, or the first window since a start."""
     first_window = jnp.maximum(pace.start, num_trial_steps(pace.budget, lengths))
     return _is_trying(pace, lengths) | (pace.window_start == first_window)

@@ -9,6 +9,7 @@ import optax
 
 from bnn_ppl.methods.defaults import TRAINED
 from bnn_ppl.methods.ensembles.descent import descent_to_mode, optimizer_of
+from bnn_ppl.methods.layers.layer_calls import network_of
 from bnn_ppl.methods.layers.layers import Layer, tapped
 from bnn_ppl.methods.layers.per_example_gradients import row_layers
 from bnn_ppl.methods.method import Method, describe, step_info
@@ -138,7 +139,8 @@ def _rates(posterior: Posterior, rate: float | Mapping[str, float]) -> dict[str,
             "got a model that calls no nnx.Linear or nnx.Conv with unconstrained weights on "
             "(rows, ...), expected at least one, to drop its inputs: use another method"
         )
-    inner = [name for name in names if name != next(iter(layers))]
+    first = {network_of(name): name for name in reversed(layers)}.values()  # sees the data
+    inner = [name for name in names if name not in first]
     rates = dict(rate) if isinstance(rate, Mapping) else dict.fromkeys(inner, rate)
     for name, share in rates.items():
         if name not in names:

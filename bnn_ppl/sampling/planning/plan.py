@@ -118,8 +118,8 @@ def plan(
     of_points = _Cost(0.0, 0.0)
     if posterior.points:
         whole = posterior
-        of_points = _cost_of_warmup(lambda: point_setup(key, whole)[1], trial_seconds / 4)
         make = maker_of(posterior, method)
+        of_points = _cost_of_warmup(lambda: point_setup(key, whole)[1], trial_seconds / 4)
         posterior = _with_first_points(key, whole)
         method = make(posterior)
     lengths = num_chains, num_warmup, num_draws, thin, batch_size, bootstrap
