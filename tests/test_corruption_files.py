@@ -108,9 +108,13 @@ def test_the_command_writes_and_reads(tmp_path, mnist, linear, monkeypatch, caps
 
     Run.posterior = posterior
     monkeypatch.setattr(commands, "image_runs", lambda *args: ({"run": Run}, small))
-    common = {"severities": (4,), "num_rows": 6, "progress": False}
     folder, csv = tmp_path / "files", tmp_path / "corruptions.csv"
-    command = partial(commands.corruptions, (tmp_path,), **common)
+    predicting = commands.Predicting(progress=False)
+
+    def command(**corrupting):
+        chosen = commands.Corrupting(severities=(4,), **corrupting)
+        commands.corruptions((tmp_path,), corrupting=chosen, num_rows=6, predicting=predicting)
+
     command(only=tuple(NAMES), write=folder)
     assert "2 corruptions of 12 test images written to" in capsys.readouterr().out
     assert np.load(folder / "gaussian_noise.npy").shape == (60, 28, 28, 1)

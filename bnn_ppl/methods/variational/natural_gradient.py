@@ -71,7 +71,10 @@ class NaturalGradient:
 
     def rate(self, tuned: jax.Array | None, state: Any) -> jax.Array:
         """Give the learning rate of a step: the tuned one, or that given."""
-        return rate_of(self.learning_rate)[2](state.num_steps) if tuned is None else tuned
+        if tuned is not None:
+            return tuned
+        given = 1.0 if self.learning_rate is None else self.learning_rate
+        return value_at(given, state.num_steps)
 
     def trained(
         self, method: Method, step: Callable, memories: int, objective: str = "elbo"
