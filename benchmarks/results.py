@@ -31,7 +31,7 @@ PUBLISHED = ROOT / "benchmarks" / "published"
 PAGES = ROOT / "docs" / "results"
 ORDER = ["defaults", "early", "uci", "samplers", "gradients", "training", "mnist", "airfoil"]
 ORDER += ["peers", "comparison", "partly_bayesian", "priors", "large_data", "machines", "precision"]
-ORDER += ["waiting", "noise", "networks", "exactness", "standard_errors"]
+ORDER += ["waiting", "networks", "exactness", "standard_errors"]
 BEGIN, END = "<!-- table: {} -->", "<!-- end of table -->"
 PLACE = re.compile(r"<!-- table: (\S+) -->")
 FILLED = re.compile(rf"<!-- table: (\S+) -->.*?{END}", re.DOTALL)
@@ -293,26 +293,6 @@ def networks() -> str:
     return markdown([head, *body])
 
 
-def noise() -> str:
-    """Give a row a table and method: constant noise, then noise that depends on x."""
-    rows = pandas.read_csv(STORED / "noise.csv")
-    scores = ["rmse", "nll", "coverage_90", "divergences", "seconds"]
-    mean = rows.groupby(["data", "method", "noise"], sort=False)[scores].mean()
-    splits = rows.groupby(["data", "method"], sort=False)["split"].nunique()
-    head = ["table", "splits", "method"]
-    head += ["RMSE", "with x", "NLL", "with x", "90 % covers", "with x", "diverged", "with x"]
-    head += ["seconds", "with x"]
-    body = []
-    for (data, method), num_splits in splits.items():
-        both = [mean.loc[(data, method, kind)] for kind in ("learnt", "heteroscedastic")]
-        row = [data, str(num_splits), method]
-        for score in scores:
-            share = score == "coverage_90"
-            row += [f"{each[score]:.0%}" if share else number(each[score]) for each in both]
-        body.append(row)
-    return markdown([head, *body])
-
-
 def many_chains() -> str:
     """Give a row a number of chains and method."""
     rows = pandas.read_csv(STORED / "many_chains.csv").sort_values("chains", kind="stable")
@@ -460,7 +440,6 @@ MADE = {
         gradient_noise, "gradient_noise.csv", "python benchmarks/gradient_noise.py"
     ),
     "many_chains": Made(many_chains, "many_chains.csv", "python benchmarks/many_chains.py"),
-    "noise": Made(noise, "noise.csv", "python benchmarks/noise.py"),
     "networks": Made(networks, "networks.csv", "taskset -c 1 python benchmarks/networks.py"),
     "standard_errors": Made(
         standard_errors, "standard_errors.csv", "python benchmarks/standard_errors.py"
