@@ -81,6 +81,13 @@ def test_the_separator_of_a_table_is_what_splits_its_lines_alike(
     np.testing.assert_array_equal(found.test.y, expected.test.y)
 
 
+def test_a_tsv_file_of_one_column_is_told_to_have_tabs(tmp_path):
+    with pytest.raises(
+        ValueError, match="got one column, expected at least two; separate them by tabs"
+    ):
+        data.load(write(tmp_path, "a,b\n1,2\n", "a.tsv"))
+
+
 def test_decimal_commas_beside_decimal_points_are_refused_and_texts_keep_theirs(tmp_path):
     lines = "".join(f"1,{k};0.5;{k}\n" for k in range(20))
     with pytest.raises(ValueError, match=r"decimal commas \(1,0\) and with decimal po"):

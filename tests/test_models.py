@@ -255,6 +255,14 @@ REFUSED = {
         lambda: bnn.models.regressor(net(1), PRIOR, 0.4, noise_net=net(1)),
         "got noise_net, expected it with noise='heteroscedastic'",
     ),
+    "a floor for constant noise": (
+        lambda: bnn.models.regressor(net(1), PRIOR, noise_floor=0.1),
+        "got noise_floor, expected it with noise='heteroscedastic': drop it",
+    ),
+    "floors of other outputs": (
+        lambda: bnn.models.regressor(net(2), PRIOR, "heteroscedastic", noise_floor=[0.1, 0.2]),
+        r"got noise_floor=\[0.1, 0.2\], expected a number, or one for each of 1 outputs",
+    ),
     "no floor": (
         lambda: bnn.models.regressor(net(2), PRIOR, "heteroscedastic", noise_floor=0.0),
         "got noise_floor=0.0, expected a number above 0",

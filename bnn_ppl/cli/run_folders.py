@@ -9,7 +9,7 @@ import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.build import conditioned, noise_floor, posterior_of
-from bnn_ppl.cli.problem.problem import HINTS, Problem, with_noise_of_then
+from bnn_ppl.cli.problem.problem import HINTS, Problem, with_noise_renamed
 from bnn_ppl.cli.problem.rows import Scored, load_data, scored
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.data.images.image_files import is_folder
@@ -90,7 +90,7 @@ def _recorded(
         )
     record, rows = settings.pop("encoding", None), settings.pop("rows", None)
     settings = _checked(path, settings)
-    settings = with_noise_of_then(settings)
+    settings = with_noise_renamed(settings)
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows
     problem = Problem.of(**settings)
     if data_dir is not None:

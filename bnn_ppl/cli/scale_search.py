@@ -11,7 +11,7 @@ import jax
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.build import scale_is_searched
-from bnn_ppl.cli.problem.problem import Problem, with_noise_of_then
+from bnn_ppl.cli.problem.problem import Problem, with_noise_renamed
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.sampling.run_metadata import fingerprint
 from bnn_ppl.storage.checkpoint import lock, read_header
@@ -77,7 +77,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
         return (
             _plain(Problem().options())
             | {"held_out_seed": None}
-            | with_noise_of_then(read_problem(folder))
+            | with_noise_renamed(read_problem(folder))
         )
     return None
 

@@ -1,5 +1,6 @@
 """Ready-made models: a random network and the likelihood of its outputs."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -14,17 +15,16 @@ from numpyro.primitives import Messenger
 
 from bnn_ppl.model.network import Prior, random_network
 from bnn_ppl.model.prior import priors
-from bnn_ppl.model.rows.scales import resolution
 from bnn_ppl.runtime.checks import check_positive
 
 Model = Callable[..., None]
 Noise: TypeAlias = float | dist.Distribution | Literal["heteroscedastic", "softplus"]
 
 NOISE_AMPLITUDE = "noise_amplitude"  # site that scales how noise varies with x
-NOISE_FLOOR = 0.003
+NOISE_FLOOR = 0.003  # for standardised y
 _OF_X = "heteroscedastic", "softplus"  # noises that depend on x
-# Of the spread's own network: log standard deviations of about 1 a priori, times the amplitude.
-_NOISE_GAIN = 1.0
+_NOISE_GAIN = 1.0  # of the network of g, whose values then have a spread of about 1 a priori
+_SAME = 1e-6  # relative difference of numbers that are one, rounded twice
 
 
 def classifier(net: Any, prior: Prior) -> Model:
@@ -63,7 +63,7 @@ def regressor(
     num_outputs: int = 1,
     covariance: Literal["diagonal", "full"] = "diagonal",
     noise_net: Any = None,
-    noise_floor: Any = NOISE_FLOOR,
+    noise_floor: Any = None,
 ) -> Model:
     r"""Build a regression model: Gaussian noise about the network's outputs.
 
@@ -88,8 +88,8 @@ def regressor(
         Standard deviation of y about the network, in the units of y: a number (known); a
         distribution, its prior (learnt, as the site ``noise``, one for each output);
         ``"heteroscedastic"``, learnt for each x; or ``"softplus"``, the same without floor, level
-        and amplitude, :math:`\sigma(x) = \log(1 + e^{g(x)})`, which many methods overfit. By
-        default learnt under :func:`bnn_ppl.priors.noise`.
+        and amplitude, :math:`\sigma(x) = \log(1 + e^{g(x)})`. By default learnt under
+        :func:`bnn_ppl.priors.noise`.
     num_outputs
         Columns of y.
     covariance
@@ -99,12 +99,12 @@ def regressor(
         Cholesky factor is the site ``correlation``.
     noise_net
         Network of g for heteroscedastic noise, which maps x to (rows, num_outputs); its weights,
-        sites ``noise_net.*``, have the prior ``priors.fan_in(1.0)``. Methods fit and sample it
-        better than a second half of the outputs of `net`.
+        sites ``noise_net.*``, have the prior ``priors.fan_in(1.0)``. Training fits these to
+        held-out rows too, which it cannot do where mean and noise share layers.
     noise_floor
         Smallest standard deviation of heteroscedastic noise, in the units of y; a number, or one
-        for each output. No density can be sharper than the resolution of y: for values rounded to
-        multiples of h take at least h / sqrt(12).
+        for each output. By default 0.003, for standardised y. No density can be sharper than the
+        resolution of y: for values rounded to multiples of h take at least h / sqrt(12).
 
     Returns
     -------
@@ -115,15 +115,20 @@ def regressor(
     Raises
     ------
     ValueError
-        If `noise` or `covariance` is none of these, there is a `noise_net` without heteroscedastic
-        noise, `noise_floor` is not above 0, or a network has the wrong number of outputs.
+        If `noise` or `covariance` is none of these, `noise_net` or `noise_floor` is given without
+        heteroscedastic noise, the floor is not above 0, or a network has the wrong number of
+        outputs.
     TypeError
         If the network gives anything other than an array.
     """
     noise = priors.noise() if noise is None else noise
     _check_noise(noise, num_outputs, covariance)
-    _check_noise_net(noise, noise_net, noise_floor)
-    in_outputs = isinstance(noise, str) and noise_net is None
+    of_x = noise if isinstance(noise, str) else None  # how it depends on x
+    if of_x != "heteroscedastic":
+        _refuse(noise_net=noise_net, noise_floor=noise_floor)
+    noise_floor = NOISE_FLOOR if noise_floor is None else noise_floor
+    _check_floor(noise_floor, num_outputs)
+    in_outputs = of_x is not None and noise_net is None
     nets = net, noise_net
 
     def model(
@@ -136,9 +141,9 @@ def regressor(
             _array(random_network("net", mean_net, prior)(x)), (1 + in_outputs) * num_outputs
         )
         mean = output[:, :num_outputs]
-        if isinstance(noise, str) and noise == "softplus":
+        if of_x == "softplus":
             std = jax.nn.softplus(output[:, num_outputs:])
-        elif isinstance(noise, str):
+        elif of_x is not None:
             shape = output[:, num_outputs:] if in_outputs else _spread(spread_net, x, num_outputs)
             std = _noise_at(shape, floor)
         elif isinstance(noise, dist.Distribution):
@@ -154,12 +159,28 @@ def regressor(
 
 
 def usual_noise_floor(y: np.ndarray) -> float | list[float]:
-    """Give the `noise_floor` for these y, or each of its columns: what rounding leaves.
+    """Give the `noise_floor` for standardised y, or for each of its columns.
 
-    At least NOISE_FLOOR, for standardised y.
+    What rounding leaves: h / sqrt(12) for multiples of h; at least 0.003.
     """
-    floors = np.maximum(resolution(y), NOISE_FLOOR).tolist()
+    columns = np.asarray(y, float).reshape(len(y), -1).T
+    floors = [max(_rounded_to(column) / math.sqrt(12), NOISE_FLOOR) for column in columns]
     return floors if np.ndim(y) > 1 else floors[0]
+
+
+def _rounded_to(values: np.ndarray) -> float:
+    """Give the smallest difference of two values if all are multiples of it apart, otherwise 0."""
+    unique = np.unique(values)
+    precision = _SAME * np.abs(unique).max()
+    gaps = np.diff(unique)
+    gaps = gaps[gaps > precision]
+    if not len(gaps):
+        return 0.0
+    least = float(gaps.min())
+    multiples = (unique - unique[0]) / least
+    error = np.abs(multiples - np.round(multiples)) * least
+    # The smallest gap is itself known to this precision alone, and its error adds up.
+    return least if np.all(error <= precision * np.maximum(multiples, 1)) else 0.0
 
 
 def _ready(net: Any) -> nnx.Module | None:
@@ -214,11 +235,20 @@ def _check_noise(noise: Any, num_outputs: Any, covariance: Any) -> None:
         raise ValueError(f"got noise={noise}, expected a standard deviation above 0")
 
 
-def _check_noise_net(noise: Any, noise_net: Any, noise_floor: Any) -> None:
-    if noise_net is not None and not (isinstance(noise, str) and noise == "heteroscedastic"):
-        raise ValueError("got noise_net, expected it with noise='heteroscedastic': drop it")
-    for floor in np.ravel(noise_floor):
-        check_positive("noise_floor", float(floor))
+def _refuse(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"got {name}, expected it with noise='heteroscedastic': drop it")
+
+
+def _check_floor(noise_floor: Any, num_outputs: int) -> None:
+    if np.shape(noise_floor) not in ((), (num_outputs,)):
+        raise ValueError(
+            f"got noise_floor={noise_floor!r}, expected a number, or one for each of "
+            f"{num_outputs} outputs"
+        )
+    for floor in np.ravel(noise_floor).tolist():
+        check_positive("noise_floor", floor)
 
 
 def _array(output: Any) -> jax.Array:

@@ -44,7 +44,7 @@ def parameters_in_words(problem: "Problem", net: Any, posterior: bnn.Posterior) 
     random = sum(size for s, size in of_net.items() if s in shapes and s not in posterior.points)
     of_noise = sum(math.prod(shapes[site]) for site in shapes if site.startswith("noise_net."))
     others = {"fixed": "fixed as given", "point": "at a point"}[problem.prior.others]
-    beside = f", {of_noise} random ones of the noise" if of_noise else ""
+    beside = f"; the network of the noise has {of_noise} random ones" if of_noise else ""
     return f"{random} of {sum(of_net.values())} weights random and the others {others}{beside}"
 
 

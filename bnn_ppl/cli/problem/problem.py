@@ -275,8 +275,8 @@ def _as_typed(hint: Any, value: Any) -> Any:
     return Path(value) if isinstance(value, str) and Path in get_args(hint) else value
 
 
-def with_noise_of_then(settings: dict[str, Any]) -> dict[str, Any]:
-    """Give stored settings, with the name of today for the heteroscedastic noise of before."""
+def with_noise_renamed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Call the heteroscedastic noise that earlier versions have stored by its new name."""
     if settings.get("noise") == "heteroscedastic" and "noise_floor" not in settings:
         return settings | {"noise": "softplus"}
     return settings

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.build import with_prior_scale
-from bnn_ppl.cli.problem.problem import Problem, with_noise_of_then
+from bnn_ppl.cli.problem.problem import Problem, with_noise_renamed
 from bnn_ppl.sampling.subspace import Kind
 from bnn_ppl.storage.files import read_json
 
@@ -50,7 +50,7 @@ def problem_inside(chosen: InSubspace, problem: Problem) -> Problem:
     file = chosen.subspace / "problem.json"
     if not file.is_file():  # a run made in Python, whose draws must fit all the same
         return problem
-    path = with_noise_of_then(read_json(file))
+    path = with_noise_renamed(read_json(file))
     mine = json.loads(json.dumps(problem.options(), default=str))
     # A floor that is not given is that of the same rows.
     free = _FREE | ({"noise_floor"} if problem.likelihood.noise_floor is None else set())

@@ -198,7 +198,8 @@ def _cells(path: Path, least_columns: int) -> "pandas.DataFrame":
         raise unreadable(path, error) from error
     require(path, lines, "an empty file", "rows of numbers", "fill it")
     width = len(next(iter(lines.values())))
-    require(path, width >= least_columns, "one column", "at least two", "separate them by commas")
+    mark = "tabs" if path.suffix.lower() == ".tsv" else "commas"
+    require(path, width >= least_columns, "one column", "at least two", f"separate them by {mark}")
     for line, cells in lines.items():
         got = f"{len(cells)} cells in {line}"
         require(path, len(cells) == width, got, f"{width} as in the first", "correct the line")
@@ -207,7 +208,7 @@ def _cells(path: Path, least_columns: int) -> "pandas.DataFrame":
 
 
 def _separator(path: Path, lines: list[str]) -> str:
-    """Give the mark that splits these lines into equally many cells, several; "" if there is none.
+    """Give the mark that splits each line into as many cells, two or more; "" if there is none.
 
     A comma comes last: with another mark it may be a decimal one.
     """

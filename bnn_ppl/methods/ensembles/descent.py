@@ -129,17 +129,16 @@ def descent(
         trains its weights on four fifths of the rows: ``"both"``, training and held-out rows with
         equal weight; or ``"held_out"`` alone, whose noise includes the error of the weights. Of
         noise that depends on x, half of the held-out rows fit level and shape, the others the
-        amplitude. The
-        noise is then fixed and the weights are trained on all rows. Without such a site, or where
-        a step is costly (a network with convolutions, or a batch of more than 2^21 rows times
-        weights), each chain holds out its own tenth of at least 100 rows: whenever the learning
-        rate falls, and where their mean log-likelihood is below its best by more than 2 nats over
-        the square root of their number, training goes back to the point at which it was best;
-        in the second case it also ends before it would take in all rows. Where a step is costly,
-        the point is a mean of all so far, weighted by the eighth power of the step (Shamir & Zhang,
-        2013, section 4), so that training that is cut short is useful too. ``"training"`` fits
-        everything to all rows throughout, which gives the mode of the posterior, where the noise is
-        too small; so does any run with `optimizer`, `learning_rate` or `fgsm_epsilon`.
+        amplitude. The noise is then fixed and the weights are trained on all rows. Without such a
+        site, or where a step is costly (a network with convolutions, or a batch of more than 2^21
+        rows times weights), each chain holds out its own tenth of at least 100 rows: whenever the
+        learning rate falls, and where their mean log-likelihood is below its best by more than 2
+        nats over the square root of their number, training goes back to the point at which it was
+        best; in the second case it also ends before it would take in all rows. Where a step is
+        costly, the point is a mean of all so far, weighted by the eighth power of the step (Shamir
+        & Zhang, 2013, section 4), so that training that is cut short is useful too. ``"training"``
+        fits everything to all rows throughout, which gives the mode of the posterior, where the
+        noise is too small; so does any run with `optimizer`, `learning_rate` or `fgsm_epsilon`.
     subsample
         Fraction of the rows, above 0, that each chain sees: its own subset, drawn at random without
         replacement (subagging; Bühlmann & Yu, 2002), rounded to a whole number. N is then their

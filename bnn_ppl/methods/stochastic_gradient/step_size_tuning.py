@@ -54,7 +54,7 @@ class Kernel(NamedTuple):
     move
         ``key, chain, batch, step_size, mass -> chain, info``. Info has the
         ``kinetic_temperature`` and ``excess``, the error that is to average ``EXCESS``; without a
-        temperature ``instability`` in its place. Where the step size is given, neither is needed.
+        temperature ``instability`` in its place.
     first_step_size
         ``mean square of gradient over mass -> step size``, from which the search starts.
     move_after
@@ -339,7 +339,10 @@ def with_step_size(
     step_size: float | Schedule,
     settings: dict[str, Any],
 ) -> Method:
-    """Make a method of a kernel, as :func:`tuned` does, whose step size is given and mass 1."""
+    """Make a method, as :func:`tuned` does, whose step size is given and whose mass is 1.
+
+    The info of `move` needs neither temperature nor excess.
+    """
 
     def init(key: Array, start: Tree, batch: Any) -> ChainState:
         del batch

@@ -27,12 +27,17 @@ class HeldOutRows(NamedTuple):
     """Rows of a batch that are held out, each (rows,)."""
 
     of_shape: jax.Array  # by which noise is fitted
-    of_amplitude: jax.Array  # by which the amplitude of noise that depends on x is; maybe none
+    of_amplitude: jax.Array | None = None  # by which an amplitude is, if the noise has one
 
     @property
     def scored(self) -> jax.Array:
         """Those by which training may end: what the shape of the noise is not fitted to."""
-        return jnp.where(jnp.any(self.of_amplitude), self.of_amplitude, self.of_shape)
+        return self.of_shape if self.of_amplitude is None else self.of_amplitude
+
+    @property
+    def all(self) -> jax.Array:
+        """Those that the weights are not trained on."""
+        return self.of_shape if self.of_amplitude is None else self.of_shape | self.of_amplitude
 
 
 NOISE_SHARE = 0.2  # of the rows, held out to find the noise
@@ -86,8 +91,7 @@ def with_noise_held_out(
     tuple[jax.Array, jax.Array]
         What to take the gradient of, and the loss of the rows that are not held out.
     """
-    of_shape, of_amplitude = held_out
-    mask = batch[2] if len(batch) == 3 else jnp.ones(of_shape.shape, bool)
+    mask = batch[2] if len(batch) == 3 else jnp.ones(held_out.of_shape.shape, bool)
     fixed = jax.lax.stop_gradient(position)
 
     def on(rows: jax.Array, seen: Tree, weights: dict[str, float]) -> jax.Array:
@@ -98,11 +102,11 @@ def with_noise_held_out(
     amplitude = sites & {NOISE_AMPLITUDE}
     others = dict.fromkeys(sites - amplitude, weight)
     rest = {site: 1 - w for site, w in others.items()} | dict.fromkeys(amplitude, 0.0)
-    total = of_weights = on(~(of_shape | of_amplitude), position, rest)
+    total = of_weights = on(~held_out.all, position, rest)
     if others:
-        total += on(of_shape, fixed, others)
-    if amplitude:
-        total += on(of_amplitude, fixed, dict.fromkeys(amplitude, 1.0))
+        total += on(held_out.of_shape, fixed, others)
+    if held_out.of_amplitude is not None:
+        total += on(held_out.of_amplitude, fixed, dict.fromkeys(amplitude, 1.0))
     return total, of_weights
 
 
@@ -123,7 +127,7 @@ def held_out_rows(seed: jax.Array, batch: Any, share: float, sites: set[str]) ->
     """Choose the rows that a chain holds out, for the noise of these sites."""
     all_out = is_held_out(seed, batch, share)
     if NOISE_AMPLITUDE not in sites:
-        return HeldOutRows(all_out, jnp.zeros_like(all_out))
+        return HeldOutRows(all_out)
     of_shape = is_held_out(seed, batch, share / 2)
     return HeldOutRows(of_shape, all_out & ~of_shape)
 

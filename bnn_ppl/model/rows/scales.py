@@ -1,6 +1,5 @@
 """Warn of data on a scale that the prior of a model does not expect, before a run shows it."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,7 +19,6 @@ _FACTOR = 50.0  # between the spread of y and that of a draw from the prior
 _LARGE_LOGIT = 1000.0
 _ROWS_SEEN, _ROWS_DRAWN, _DRAWS = 1024, 16, 16
 _MOST_SITES = 20  # of deeper networks, a draw takes a minute to compile
-_SAME = 1e-6  # relative difference of numbers that are one, rounded twice
 _SD_OF_MEDIAN = 1.4826  # of the absolute deviations of a Gaussian
 
 
@@ -143,25 +141,3 @@ def _draw(model: Callable, observed: str, key: Array, x: Any) -> Array:
     if isinstance(each, CategoricalLogits | BernoulliLogits):
         return each.logits.reshape(1, -1)
     return site["value"]
-
-
-def resolution(y: np.ndarray) -> np.ndarray:
-    """Give the standard deviation that rounding leaves in each column of y: h / sqrt(12).
-
-    h is the smallest difference between two values, if all are multiples of it apart; otherwise 0.
-    """
-    columns = np.asarray(y, float).reshape(len(y), -1).T
-    return np.array([_rounded_to(column) for column in columns]) / math.sqrt(12)
-
-
-def _rounded_to(values: np.ndarray) -> float:
-    unique = np.unique(values)
-    precision = _SAME * np.abs(unique).max()  # of single-precision numbers
-    gaps = np.diff(unique)
-    gaps = gaps[gaps > precision]
-    if not len(gaps):
-        return 0.0
-    multiples = (unique - unique[0]) / gaps.min()
-    error = np.abs(multiples - np.round(multiples)) * gaps.min()
-    # An accumulated error: the smallest gap is itself known to this precision alone.
-    return gaps.min() if np.all(error <= precision * np.maximum(multiples, 1)) else 0.0
