@@ -81,6 +81,14 @@ def test_the_separator_of_a_table_is_what_splits_its_lines_alike(
     np.testing.assert_array_equal(found.test.y, expected.test.y)
 
 
+def test_a_decimal_comma_in_every_cell_separates_nothing(tmp_path):
+    lines = [f"{k},5;{k},25\n" for k in range(20)]
+    found = data.load(write(tmp_path, "".join(lines)), dtype=np.float64)
+    assert found.train.x.shape == (18, 1)
+    y = np.sort(np.concatenate([found.train.y, found.test.y]) * found.y_scale + found.y_mean)
+    np.testing.assert_allclose(y, np.arange(20) + 0.25)
+
+
 def test_a_tsv_file_of_one_column_is_told_to_have_tabs(tmp_path):
     with pytest.raises(
         ValueError, match="got one column, expected at least two; separate them by tabs"
