@@ -102,7 +102,7 @@ def test_fixed_statistics_are_constants():
     net = trained()
     posterior = conditioned(net)
     assert posterior.batch_statistics is None and "net.norm.scale" in posterior.prior_std
-    values = posterior.constrain(posterior.from_prior(jax.random.key(1)))
+    values = posterior.constrain(posterior.prior.draw(jax.random.key(1)))
     mean, var = np.array(net.norm.mean[...]), np.array(net.norm.var[...])
     got = posterior.predictive(values, X[:5]).logits
     np.testing.assert_allclose(got, logits(values, X[:5], mean, var), rtol=1e-4, atol=1e-5)
@@ -142,7 +142,7 @@ def test_rows_are_normalised_by_their_batch_without_padding(posterior):
         "net.norm.scale",
         "net.norm.bias",
     }
-    values = posterior.from_prior(jax.random.key(2))
+    values = posterior.prior.draw(jax.random.key(2))
     h = hidden(values, X[:40])
     expected = log_probs(values, X[:40], Y[:40], h.mean(0), h.var(0))
     got = posterior.log_likelihood(values, (X[:40], Y[:40]))
@@ -201,7 +201,7 @@ def test_a_draw_has_the_mean_and_variance_of_all_training_rows(posterior, draws)
 def test_later_layers_pool_what_they_saw_in_batches():
     x = np.random.default_rng(1).normal(size=(200, 3, 4, 2)).astype(np.float32)
     posterior = conditioned(Images, x, Y[:200])
-    values = posterior.from_prior(jax.random.key(4))
+    values = posterior.prior.draw(jax.random.key(4))
     got = posterior.batch_statistics.of_draw(values)
     order = np.random.default_rng(0).permutation(200)
     seen = {"first": [], "second": []}
@@ -282,7 +282,7 @@ def test_devices_that_share_the_rows_give_the_statistics_of_all():
     shared, alone = run(mesh=mesh), run()
     for site, values in alone.posterior.items():
         np.testing.assert_allclose(shared.posterior[site], values, rtol=2e-4, atol=2e-4)
-    values = posterior.from_prior(jax.random.key(2))
+    values = posterior.prior.draw(jax.random.key(2))
     batch = by_row(posterior.data, chain_mesh(1, mesh))
     got = jax.jit(posterior.logdensity)(values, batch)
     np.testing.assert_allclose(got, posterior.logdensity(values, posterior.data), rtol=1e-5)
@@ -330,7 +330,7 @@ def test_vogn_s_squares_hold_the_statistics_of_the_batch(posterior):
     from bnn_ppl.methods.layers.per_example_gradients import row_gradients
 
     batch = X[:6], jnp.asarray(Y[:6])
-    values = posterior.from_prior(jax.random.key(5))
+    values = posterior.prior.draw(jax.random.key(5))
     got = row_gradients(posterior)(values, batch)
     whole = jax.grad(posterior.logdensity)(values, batch)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), got.gradient, whole)
@@ -443,7 +443,7 @@ def test_a_layer_without_scale_and_bias_has_no_sites():
     bare = partial(nnx.BatchNorm, use_scale=False, use_bias=False)
     posterior = conditioned(partial(Net, norm=bare))
     assert len(posterior.prior_std) == 4 and posterior.batch_statistics.layers == ("net.norm",)
-    values = posterior.from_prior(jax.random.key(2))
+    values = posterior.prior.draw(jax.random.key(2))
     h = hidden(values, X)
     scaled = values | {"net.norm.scale": 1.0, "net.norm.bias": 0.0}
     expected = log_probs(scaled, X, Y, h.mean(0), h.var(0))
@@ -456,7 +456,7 @@ def test_a_prior_may_name_its_scale_and_bias():
         site: dist.Normal(float(site.endswith("scale")), 0.5) for site in conditioned().prior_std
     }
     posterior = bnn.condition(bnn.models.classifier(Net, prior), (X, Y))
-    means = posterior.from_prior(jax.random.key(0))["net.norm.scale"]
+    means = posterior.prior.draw(jax.random.key(0))["net.norm.scale"]
     assert means.shape == (4,)
 
 

@@ -102,17 +102,17 @@ def test_a_normal_prior_and_one_in_a_dict_and_of_a_point_may_leave_it_open():
     assert held.points == ("net.layers.0.bias", "net.layers.0.kernel")
     assert held.prior_std["net.layers.0.kernel"] == 2 and held.open_scale is None
     points = {site: np.zeros(held.value_shapes()[site]) for site in held.points}
-    assert held.hold(points).prior_scale == 2
+    assert held.hold(points).prior.scale == 2
 
 
 def test_what_is_asked_of_draws_is_asked_at_their_scale(searches):
     opened = bnn.condition(of_package(bnn.priors.fan_in()), (X, Y))
     draws = run(opened)
     at = with_points_of(draws, opened)
-    assert at.prior_scale == FOUND and at.open_scale is None
+    assert at.prior.scale == FOUND and at.open_scale is None
     assert bnn.predict(opened, draws, (X, Y))["mean"].shape == Y.shape
     inside = bnn.subspace(opened, draws, 1)
-    assert inside.open_scale is None and inside.whole.prior_scale == FOUND
+    assert inside.open_scale is None and inside.whole.prior.scale == FOUND
 
 
 def test_a_resumed_run_takes_the_scale_of_its_folder(searches, tmp_path):

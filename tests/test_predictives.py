@@ -151,7 +151,7 @@ def test_forms_that_do_not_fit_are_refused(laplace):
             "got draws of 1 chains for a posterior linearised about 2, expected as many",
         ),
         (
-            lambda: about.predictive(posterior.from_prior(jax.random.key(0)), X),
+            lambda: about.predictive(posterior.prior.draw(jax.random.key(0)), X),
             "got values of a draw for a posterior linearised about 2 chains",
         ),
         (

@@ -317,7 +317,7 @@ def test_what_does_not_fit_is_one_clear_error(linear):
     with pytest.raises(TypeError, match="draws"):
         bnn.subspace(posterior, path.posterior["weights"].values)
     with pytest.raises(ValueError, match="prior_std=1.0"):
-        inside.from_prior(jax.random.key(0))
+        inside.prior.draw(jax.random.key(0))
 
 
 def test_a_method_for_the_whole_posterior_is_refused_inside(linear):

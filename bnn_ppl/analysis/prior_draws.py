@@ -56,9 +56,9 @@ def prior_draws(
 
     def draw(chain: jax.Array, index: jax.Array, data: Data) -> Values:
         own_key = jax.random.fold_in(jax.random.fold_in(key, chain), index)
-        return posterior.from_prior(own_key, data)
+        return posterior.prior.draw(own_key, data)
 
-    check_proper_priors(posterior.from_prior, posterior.examples)
+    check_proper_priors(posterior.prior.draw, posterior.examples)
     # The data are an argument: captured, they would become a constant of the program.
     every_chain = jax.jit(
         lambda data: jax.lax.map(

@@ -24,6 +24,35 @@ class Subspace(NamedTuple):
     settings: Mapping[str, Any]  # recorded with its draws
 
 
+class Prior(NamedTuple):
+    """What a posterior knows of its model's prior.
+
+    Attributes
+    ----------
+    draw
+        ``key, data=data -> values``: every site drawn from the model's prior, untempered.
+    std
+        Dict from site to scalar: the standard deviation of the tempered prior (root mean square
+        over the site's elements; times sqrt(T) where T divides the prior), the natural unit of
+        length for samplers. 1 where it is infinite or unknown, and for constrained sites.
+    precisions
+        Dict from the site of a precision to its Gamma prior, for sites that a model marks with
+        ``infer={"precision_of": site}``, as :func:`bnn_ppl.priors.hierarchical` does.
+    open_scale
+        What to do about the scale that priors leave open
+        (:class:`bnn_ppl.model.prior.open_scale.OpenScale`); None if there is no such prior, or its
+        scale is held.
+    scale
+        The scale at which such priors are held; None otherwise.
+    """
+
+    draw: Callable[..., Values]
+    std: dict[str, Array]
+    precisions: dict[str, Precision]
+    open_scale: OpenScale | None = None
+    scale: Any = None
+
+
 class Posterior(NamedTuple):
     """A model conditioned on data. Build it with :func:`condition`.
 
@@ -37,8 +66,6 @@ class Posterior(NamedTuple):
     init
         ``key, data=data -> position``: a network starts from its own initialisers, every other site
         at one of 16 draws from its prior, chosen by its likelihood.
-    from_prior
-        ``key, data=data -> values``: every site drawn from the model's prior, untempered.
     log_prior
         ``position -> scalar``: log prior density of the constrained values.
     log_likelihood
@@ -65,13 +92,8 @@ class Posterior(NamedTuple):
     check
         ``position -> None``: raises ValueError naming the sites and rows where the log-density is
         not finite.
-    prior_std
-        Dict from site to scalar: the standard deviation of the tempered prior (root mean square
-        over the site's elements; times sqrt(T) where T divides the prior), the natural unit of
-        length for samplers. 1 where it is infinite or unknown, and for constrained sites.
-    precisions
-        Dict from the site of a precision to its Gamma prior, for sites that a model marks with
-        ``infer={"precision_of": site}``, as :func:`bnn_ppl.priors.hierarchical` does.
+    prior
+        What it knows of the model's prior: draws, and scales.
     value_shapes
         ``() -> dict``: the shape of each site's value.
     data
@@ -112,12 +134,6 @@ class Posterior(NamedTuple):
         Dict from point site to the value at which it is held.
     hold
         ``values -> Posterior``: the posterior of the other sites, with all points held.
-    open_scale
-        What to do about the scale that priors leave open
-        (:class:`bnn_ppl.model.prior.open_scale.OpenScale`); None if there is no such prior, or its
-        scale is held.
-    prior_scale
-        The scale at which such priors are held; None otherwise.
     classes
         The classes that y is one of, and their names if the labels were not 0, 1, ...; None for
         other models.
@@ -135,7 +151,6 @@ class Posterior(NamedTuple):
     """
 
     init: Callable[..., Position]
-    from_prior: Callable[..., Values]
     log_prior: Callable[[Position], Array]
     log_likelihood: Callable[[Position, Batch], Array]
     logdensity: Callable[[Position, Batch], Array]
@@ -146,8 +161,7 @@ class Posterior(NamedTuple):
     unconstrain: Callable[..., Position]
     predictive: Callable[[Values, Any], dist.Distribution]
     check: Callable[[Position], None]
-    prior_std: dict[str, Array]
-    precisions: dict[str, Precision]
+    prior: Prior
     value_shapes: Callable[[], dict[str, tuple[int, ...]]]
     data: Data | Stream
     examples: Data
@@ -163,8 +177,6 @@ class Posterior(NamedTuple):
     points: tuple[str, ...]
     held: Values
     hold: Callable[[Mapping[str, Any]], "Posterior"]
-    open_scale: OpenScale | None = None
-    prior_scale: Any = None
     classes: Classes | None = None
     recipe: Recipe | None = None
     batch_statistics: BatchStatistics | None = None
@@ -176,13 +188,23 @@ class Posterior(NamedTuple):
         """The posterior of all sites: itself, unless it is restricted to a subspace."""
         return self if self.subspace is None else self.subspace.whole
 
+    @property
+    def prior_std(self) -> dict[str, Array]:
+        """The natural unit of length of each site: ``prior.std``."""
+        return self.prior.std
+
+    @property
+    def open_scale(self) -> OpenScale | None:
+        """What to do about a scale that priors leave open: ``prior.open_scale``."""
+        return self.prior.open_scale
+
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
         sizes = (
-            f"{self.num_rows} rows, {self.num_weights} parameters in {len(self.prior_std)} sites"
+            f"{self.num_rows} rows, {self.num_weights} parameters in {len(self.prior.std)} sites"
         )
         sizes += f", {len(self.points)} of them points" if self.points else ""
-        sizes += "" if self.open_scale is None else ", a prior scale to be found"
+        sizes += "" if self.prior.open_scale is None else ", a prior scale to be found"
         if self.subspace is not None:
             of_all = f"a subspace of {self.whole.num_weights} parameters"
             sizes = f"{self.num_rows} rows, {self.num_weights} coordinates in {of_all}"

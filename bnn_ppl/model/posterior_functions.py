@@ -16,7 +16,7 @@ from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.normalisation.batch_norm import of_the_batch
 from bnn_ppl.model.normalisation.batch_statistics import Layers, batch_statistics
 from bnn_ppl.model.points import holding, with_points_held
-from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.posterior import Posterior, Prior
 from bnn_ppl.model.prior.open_scale import OpenScale, at_scale
 from bnn_ppl.model.prior.prior_summary import prior_summary
 from bnn_ppl.model.recipe import Recipe, numbers_of
@@ -76,7 +76,7 @@ def posterior_of(
     def make(numbers: list[Any]) -> Posterior:
         model, held, scale = with_numbers(numbers)
         made = _posterior(model if scale is None else Partial(at_scale, scale, model), given, held)
-        return made._replace(hold=hold, open_scale=opened, prior_scale=scale)
+        return made._replace(hold=hold, prior=made.prior._replace(open_scale=opened, scale=scale))
 
     posterior = make(numbers)
     recipe = Recipe(make, posterior, numbers, of=((model, held, scale), given))
@@ -99,7 +99,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         model = Partial(with_points_held, dict(held), model)
     rows = data if given.stream is None else given.stream
     num_rows = len(data[1]) if given.stream is None else given.stream.num_rows
-    prior_std, precisions = prior_summary(model, data)
+    stds, precisions = prior_summary(model, data)
     widening = temperature**0.5 if given.tempered == "posterior" else 1.0
     shapes = {site: leaf for site, leaf in given.shapes.items() if site not in held}
     pinned = partial(in_precision, precision)
@@ -121,7 +121,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
 
     # Callers that compile these pass the data in, or they would be constants of the program.
     @pinned
-    def from_prior(key: Array, data: Batch = data) -> Values:
+    def draw(key: Array, data: Batch = data) -> Values:
         trace = traced(model, *data[:2], key)
         return {site: trace[site]["value"] for site in shapes}
 
@@ -141,7 +141,6 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
 
     return Posterior(
         init=pinned(init),
-        from_prior=from_prior,
         log_prior=log_prior,
         log_likelihood=log_likelihood,
         logdensity=logdensity,
@@ -152,8 +151,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         unconstrain=unconstrain,
         predictive=predictive,
         check=partial(_check, terms, given),
-        prior_std={site: widening * std for site, std in prior_std.items()},
-        precisions=precisions,
+        prior=Prior(draw, {site: widening * std for site, std in stds.items()}, precisions),
         value_shapes=cache(partial(_value_shapes, constrain, shapes)),
         data=rows,
         examples=data,

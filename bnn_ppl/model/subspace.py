@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from bnn_ppl.model.posterior import Posterior, Subspace
+from bnn_ppl.model.posterior import Posterior, Prior, Subspace
 from bnn_ppl.model.posterior_functions import logdensity_from
 from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.model.trace import Array, Batch, Position, Terms, Values
@@ -94,7 +94,7 @@ def _restricted(
         del data
         return {SITE: jax.random.normal(key, (rank,))}
 
-    def from_prior(key: Array, data: Batch = whole.examples) -> Values:
+    def draw(key: Array, data: Batch = whole.examples) -> Values:
         if prior_std is None:
             raise ValueError(
                 "got a subspace with the model's prior, which has no draws of its own there, "
@@ -110,9 +110,7 @@ def _restricted(
         return {SITE: plane.projected(whole.unconstrain(sites, data))}
 
     return whole._replace(
-        open_scale=None,
         init=init,
-        from_prior=from_prior,
         log_prior=lambda position: terms(position, whole.examples).log_prior,
         log_likelihood=lambda position, batch: terms(position, batch).log_likelihood,
         logdensity=logdensity,
@@ -121,8 +119,7 @@ def _restricted(
         constrain=constrain,
         unconstrain=unconstrain,
         check=lambda position: whole.check(plane.at(position[SITE])),
-        prior_std={SITE: _prior_std(whole, plane, prior_std)},
-        precisions={},
+        prior=Prior(draw, {SITE: _prior_std(whole, plane, prior_std)}, {}, scale=whole.prior.scale),
         num_weights=rank,
         recipe=None,
         subspace=subspace,
@@ -136,7 +133,7 @@ def _prior_std(whole: Posterior, plane: Plane, prior_std: float | None) -> Array
         return jnp.asarray(widening * prior_std, float)
     rank = len(jax.tree.leaves(plane.directions)[0])
     precisions = {
-        site: jnp.sum((along / whole.prior_std[site]) ** 2) / rank
+        site: jnp.sum((along / whole.prior.std[site]) ** 2) / rank
         for site, along in plane.directions.items()
     }
     return _sum(precisions) ** -0.5

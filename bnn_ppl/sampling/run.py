@@ -205,7 +205,7 @@ def run(
     lengths = num_chains, num_warmup, num_draws, thin, batch_size, bootstrap
     spec = RunSpec(*lengths, init, keep, mesh, until, score_every, held_out)
     length = check_spec(posterior, method, spec, storage)
-    if posterior.open_scale is not None:  # found by fits, for each of which this is called again
+    if posterior.prior.open_scale is not None:  # found by fits, each of which calls this
         refuse_other_run(key, posterior, length, storage)
         posterior, method = find_scale(run, posterior, method, storage, end, progress)
     posterior, method, interruption, position = hold_points(

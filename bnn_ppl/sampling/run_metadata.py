@@ -145,7 +145,7 @@ def _of_subspace(posterior: Posterior, written: Callable[[Any], Any]) -> dict[st
 
 def _of_scale(posterior: Posterior) -> dict[str, float]:
     """Give the scale of priors that leave theirs open, found or taken before the run."""
-    scale = posterior.prior_scale
+    scale = posterior.prior.scale
     return {} if scale is None else {"prior_scale": float(scale)}
 
 

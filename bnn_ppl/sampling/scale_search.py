@@ -88,7 +88,7 @@ def find_scale(
     The scale is that of the stored run, or else searched for, until the `end`; the search is
     stored until the run begins.
     """
-    opened, recipe = posterior.open_scale, recipe_of(method)
+    opened, recipe = posterior.prior.open_scale, recipe_of(method)
     assert opened is not None
     check_built_with(posterior, method)
     stored = storage.settings
@@ -118,7 +118,7 @@ def _searched(
     run: Run, posterior: Posterior, storage: RunStorage, end: float, progress: Show
 ) -> tuple[float, str]:
     """Give the scale for the training rows, and how it was found."""
-    opened = posterior.open_scale
+    opened = posterior.prior.open_scale
     assert opened is not None
     if not is_searched(posterior):
         return opened.usual, "the usual one, since a search would take hours or is not possible"

@@ -277,6 +277,6 @@ def _along_curve(posterior: Posterior, ends: Position) -> Posterior:
         log_prior=lambda bend: terms(bend, posterior.examples).log_prior,
         log_likelihood=lambda bend, batch: terms(bend, batch).log_likelihood,
         logdensity=logdensity,
-        open_scale=None,
+        prior=posterior.prior._replace(open_scale=None),
         recipe=None,
     )

@@ -79,7 +79,7 @@ def with_points_of(draws: Any, posterior: Posterior) -> Posterior:
 
     Its classes have the names recorded with the draws, unless they were conditioned on.
     """
-    opened = posterior.open_scale
+    opened = posterior.prior.open_scale
     if opened is not None and "prior_scale" in draws.attrs:
         posterior = opened.hold(float(draws.attrs["prior_scale"]))
     classes = classes_of(draws, posterior)
@@ -157,7 +157,7 @@ def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:
 
 def sites_of(posterior: Posterior, draws: Any) -> dict[str, "xarray.DataArray"]:
     """Give arrays (chain, draw, ...) of the posterior's sites, unread; refuse draws of another."""
-    found = draws_of(draws, list(posterior.whole.prior_std))
+    found = draws_of(draws, list(posterior.whole.prior.std))
     for site, shape in posterior.value_shapes().items():
         if found[site].shape[2:] != shape:
             raise ValueError(

@@ -69,7 +69,8 @@ def linearised(
     # Only this function is captured, not the posterior: `predict` caches programs by it, and the
     # cache must not keep the data alive. The centres are numbers of a program, not constants.
     predictive = Partial(_predictive, posterior.predictive, centres)
-    return posterior._replace(predictive=predictive, open_scale=None, centres=len(each))
+    prior = posterior.prior._replace(open_scale=None)
+    return posterior._replace(predictive=predictive, prior=prior, centres=len(each))
 
 
 def _predictive(of_network: Callable, centres: Values, values: Values, x: Any) -> Distribution:
@@ -118,7 +119,7 @@ def _values(posterior: Posterior, given: Any) -> list[Mapping[str, Any]]:
     draws = sites_of(posterior, given)
     num_chains, num_draws = next(iter(draws.values())).shape[:2]
     if has_centres(posterior, given):
-        locs = {site: np.asarray(given["fitted"][f"{site}.loc"]) for site in posterior.prior_std}
+        locs = {site: np.asarray(given["fitted"][f"{site}.loc"]) for site in posterior.prior.std}
         return [
             posterior.constrain({site: jnp.asarray(loc[chain]) for site, loc in locs.items()})
             for chain in range(num_chains)
@@ -135,7 +136,7 @@ def _values(posterior: Posterior, given: Any) -> list[Mapping[str, Any]]:
 def has_centres(posterior: Posterior, draws: Any) -> bool:
     """Whether draws hold the mean of a fitted distribution for each site of a posterior."""
     return "fitted" in draws and all(
-        f"{site}.loc" in draws["fitted"] for site in posterior.whole.prior_std
+        f"{site}.loc" in draws["fitted"] for site in posterior.whole.prior.std
     )
 
 

@@ -160,7 +160,7 @@ def depends_on_x(posterior: Posterior, sample: RowSample) -> bool:
     if in_a_draw or posterior.batch_statistics is not None:
         return True
     try:
-        values = posterior.from_prior(jax.random.key(0))
+        values = posterior.prior.draw(jax.random.key(0))
         values |= {CENTRE: jnp.asarray(0)} if posterior.centres else {}
         _, center = probs_or_mean(posterior.predictive(values, sample.x))
     except NotImplementedError:  # an improper prior cannot be sampled

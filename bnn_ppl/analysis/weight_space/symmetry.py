@@ -125,7 +125,7 @@ def matched(posterior: Posterior, draws: "arviz.InferenceData") -> "arviz.Infere
     fitted: Any = draws["fitted"] if "fitted" in draws else {}  # noqa: SIM401
     locs = {site: np.array(fitted[name]) for site in sites if (name := f"{site}.loc") in fitted}
     means = {site: array.mean(1) for site, array in values.items()}
-    precisions = {site: float(std) ** -2 for site, std in posterior.prior_std.items()}
+    precisions = {site: float(std) ** -2 for site, std in posterior.prior.std.items()}
     reference = {site: mean[0] for site, mean in means.items()}
     for chain in range(1, len(next(iter(values.values())))):
         own = {site: mean[chain] for site, mean in means.items()}

@@ -105,7 +105,7 @@ def divergence_from_prior(posterior: Posterior, draws: "arviz.InferenceData") ->
     """
     means, sds = _spread(draws)
     return {
-        site: _divergence(means[site], sds[site], float(posterior.whole.prior_std[site]))
+        site: _divergence(means[site], sds[site], float(posterior.whole.prior.std[site]))
         for site in real_sites(posterior, draws)
     }
 

@@ -319,7 +319,7 @@ def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any
         second = jax.lax.map(lambda one: jnp.sum(one * along(one)), each).reshape(own.shape)
     constrained = jax.grad(lambda own: terms_at(own).log_jacobian)(own) != 0
     least = jnp.where(constrained, _LEAST_CONSTRAINED, _LEAST_PRECISION)
-    return jnp.maximum(-second, least / posterior.prior_std[site] ** 2)
+    return jnp.maximum(-second, least / posterior.prior.std[site] ** 2)
 
 
 # --- the multiplier

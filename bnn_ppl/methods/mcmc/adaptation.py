@@ -131,7 +131,7 @@ def adaptive(
 
     step_size, mass, target_acceptance, first_length, max_num_steps, together = adaptation
     _check(step_size, target_acceptance)
-    inverse_mass, adapt_mass = initial_mass(posterior.prior_std, mass), mass == "diagonal"
+    inverse_mass, adapt_mass = initial_mass(posterior.prior.std, mass), mass == "diagonal"
     unadjusted = kernel.unadjusted
     start_averaging, update_averaging, averaged = dual_averaging_adaptation(target_acceptance)
 

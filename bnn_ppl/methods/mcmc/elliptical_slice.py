@@ -39,7 +39,7 @@ def elliptical_slice(posterior: Posterior) -> Method:
     from blackjax.mcmc import elliptical_slice as kernels
 
     def standardised(position: Position) -> Position:
-        return {site: w / posterior.prior_std[site] for site, w in position.items()}
+        return {site: w / posterior.prior.std[site] for site, w in position.items()}
 
     def log_normal(position: Position) -> Array:
         return -0.5 * optax.tree.norm(standardised(position), squared=True)
@@ -55,7 +55,7 @@ def elliptical_slice(posterior: Posterior) -> Method:
     def step(
         key: Array, state: kernels.EllipSliceState, batch: Batch
     ) -> tuple[kernels.EllipSliceState, dict[str, Array]]:
-        stds = {s: jnp.full_like(w, posterior.prior_std[s]) for s, w in state.position.items()}
+        stds = {s: jnp.full_like(w, posterior.prior.std[s]) for s, w in state.position.items()}
         variances = ravel_pytree(stds)[0] ** 2
         kernel = kernels.build_kernel(variances, jnp.zeros_like(variances))
         state, info = kernel(key, state, lambda w: log_ratio(w, batch))

@@ -204,7 +204,7 @@ def quarter_period(posterior: Posterior, mass: Mass) -> float:
     """Return a quarter period of oscillation in the prior, in units of the mass."""
     if mass != "identity":
         return math.pi / 2
-    return math.pi / 2 * float(max(posterior.prior_std.values()))
+    return math.pi / 2 * float(max(posterior.prior.std.values()))
 
 
 def _num_steps(length: float, step_size: float) -> int:

@@ -142,7 +142,7 @@ def laps(
     max_num_steps = affordable_steps(posterior) if max_num_steps is None else max_num_steps
     check_count("max_num_steps", max_num_steps)
     check_sphere(posterior.num_weights)
-    prior = initial_mass(posterior.prior_std, "prior")
+    prior = initial_mass(posterior.prior.std, "prior")
     settings = {
         "method": "laps",
         "num_adjusted": num_adjusted,

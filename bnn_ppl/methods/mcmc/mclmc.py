@@ -130,7 +130,7 @@ def mclmc(
     if step_size is not None:
         check_positive("step_size", step_size)
     check_rate("energy_error", energy_error)
-    start_mass = initial_mass(posterior.prior_std, mass)
+    start_mass = initial_mass(posterior.prior.std, mass)
     num_weights = posterior.num_weights
     check_sphere(num_weights)
     if decoherence_length is not None:

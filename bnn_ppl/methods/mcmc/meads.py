@@ -115,7 +115,7 @@ def meads(posterior: Posterior, *, num_folds: int = 4, step_size_multiplier: flo
     check_positive("step_size_multiplier", step_size_multiplier)
     from blackjax.mcmc import ghmc
 
-    prior = initial_mass(posterior.prior_std, "prior")
+    prior = initial_mass(posterior.prior.std, "prior")
 
     def init(key: Array, position: Tree, batch: Any) -> MEADSState:
         chain = ghmc.init(position, lambda w: posterior.logdensity(w, batch), key)

@@ -115,7 +115,7 @@ def langevin(
         position = jax.tree.map(lambda w, p, m: w + root * p / m, state.position, push, mass)
         if gibbs_every is not None:
             due = state.num_steps % gibbs_every == 0
-            position |= {site: state.position[site] for site in posterior.precisions}
+            position |= {site: state.position[site] for site in posterior.prior.precisions}
             position = precisions_drawn(gibbs_key, posterior, position, due)
         new = push if momentum else None
         info = {} if clip is None else {"clipped": norms.clipped}
@@ -262,7 +262,7 @@ def check_gibbs(posterior: Posterior, every: int, noise_temperature: Any) -> Non
     """Refuse a posterior whose precisions have no Gamma law given the weights."""
     if every < 1:
         raise ValueError(f"got gibbs_every={every}, expected a whole number of steps from 1 up")
-    if not posterior.precisions:
+    if not posterior.prior.precisions:
         raise ValueError(
             f"got gibbs_every={every} for a model without learnt precisions, expected some: "
             "use bnn_ppl.priors.hierarchical, or leave gibbs_every out"
@@ -288,7 +288,7 @@ def precisions_drawn(key: jax.Array, posterior: Posterior, position: Tree, due: 
 
     def drawn(position: Tree) -> Tree:
         new = {}
-        for index, (site, prior) in enumerate(posterior.precisions.items()):
+        for index, (site, prior) in enumerate(posterior.prior.precisions.items()):
             weights = position[prior.governs]
             shape = prior.concentration + weights.size / 2
             rate = prior.rate + jnp.sum(weights**2) / 2

@@ -232,7 +232,7 @@ def _mass(posterior: Posterior, mean_squares: Tree, batch: Any) -> Tree:
     """Give the prior's precision plus the Fisher information, from mean squares of probes."""
     factor = posterior.temperature / _rows_per_batch_row(posterior, batch)
     return {
-        site: factor * square + posterior.prior_std[site] ** -2
+        site: factor * square + posterior.prior.std[site] ** -2
         for site, square in mean_squares.items()
     }
 
@@ -244,7 +244,7 @@ def gradient_variance(posterior: Posterior, mass: Tree, batch: Any) -> Tree:
     """
     ratio = _rows_per_batch_row(posterior, batch)
     factor = (ratio if ratio > 1 else 0.0) / posterior.temperature
-    return {site: factor * (m - posterior.prior_std[site] ** -2) for site, m in mass.items()}
+    return {site: factor * (m - posterior.prior.std[site] ** -2) for site, m in mass.items()}
 
 
 def slowed_gradient(

@@ -72,7 +72,7 @@ def walk_from_prior(
     """Draw particles from the prior."""
     keys = jax.random.split(key, num_particles)
     positions, gains, _ = of_all(posterior, partial(drawn_from_prior, posterior, batch), keys)
-    _, mass = initial_moments(position, initial_mass(posterior.prior_std, "diagonal"))
+    _, mass = initial_moments(position, initial_mass(posterior.prior.std, "diagonal"))
     return Walk(
         positions,
         gains,
@@ -192,7 +192,7 @@ def resampled(key: Array, posterior: Posterior, walk: Walk, end: Array, target_e
         gains=walk.gains[chosen],
         exponent=jnp.where(change < left, exponent, end),
         log_evidence=walk.log_evidence + total - math.log(count),
-        inverse_mass=estimated_mass(moments, initial_mass(posterior.prior_std, "diagonal")),
+        inverse_mass=estimated_mass(moments, initial_mass(posterior.prior.std, "diagonal")),
         lineages=walk.lineages[chosen],
     )
 

@@ -121,7 +121,7 @@ def parallel_tempering(
     check_count("num_replicas", num_replicas, least=2)
     check_count("max_num_steps", max_num_steps)
     check_share("target_acceptance", target_acceptance)
-    check_proper_priors(posterior.from_prior, posterior.examples)
+    check_proper_priors(posterior.prior.draw, posterior.examples)
     step = partial(_stepped, posterior, max_num_steps)
 
     def draw(key: Array, state: Replicas) -> Tree:
@@ -156,7 +156,7 @@ def _from_prior(
     del position  # replicas start from the prior regardless of the chain's start
     keys = jax.random.split(key, num_replicas)
     positions, gains, _ = of_all(posterior, partial(drawn_from_prior, posterior, batch), keys)
-    prior = initial_mass(posterior.prior_std, "diagonal")
+    prior = initial_mass(posterior.prior.std, "diagonal")
     moments, mass = jax.vmap(initial_moments, in_axes=(0, None))(_above(positions), prior)
     pairs = jnp.zeros(num_replicas - 1)
     return Replicas(
@@ -221,7 +221,7 @@ def _moved(
 ) -> tuple[Transition, Array]:
     """Move all replicas but the first, each with its own kernel; also return the step counts."""
     time_key, key = jax.random.split(key)
-    prior = initial_mass(posterior.prior_std, "diagonal")
+    prior = initial_mass(posterior.prior.std, "diagonal")
 
     def kernel(exponent: Array, size: Array, moments: RunningMoments, squares: Tree) -> PowerKernel:
         widths = jax.tree.map(squared_width, moments.variance, squares)

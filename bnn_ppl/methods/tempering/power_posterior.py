@@ -48,7 +48,7 @@ def of_all(posterior: Posterior, function: Callable, particles: Tree) -> Tree:
 
 def drawn_from_prior(posterior: Posterior, batch: Any, key: Array) -> tuple[Tree, Array, Array]:
     """Draw from the prior: the position, its gain, the log-density of the posterior there."""
-    position = posterior.unconstrain(posterior.from_prior(key, batch), batch)
+    position = posterior.unconstrain(posterior.prior.draw(key, batch), batch)
     terms = posterior.terms(position, batch)
     return position, gain(posterior, terms, batch), posterior.total(terms, batch)
 

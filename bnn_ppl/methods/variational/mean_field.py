@@ -70,7 +70,7 @@ def at_the_mean(
         Gradient, and precision of the (tempered) prior: exact for Gaussians, 1 / std^2 for others.
     """
     gradient = dict(gradient)
-    precision = {site: std**-2 for site, std in posterior.prior_std.items()}
+    precision = {site: std**-2 for site, std in posterior.prior.std.items()}
     for site, normal in prior_normals(posterior, normals).items():
         precision[site] = normal.precision
         gradient[site] += normal.precision * away[site]

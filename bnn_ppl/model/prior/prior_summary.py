@@ -28,7 +28,7 @@ class Precision(NamedTuple):
 def sample_precision(site: str, gamma: dist.Gamma, governs: str) -> Array:
     """Sample the precision of the site `governs`, Gaussian with mean 0 and this precision.
 
-    Samplers find it as ``posterior.precisions[site]`` and can draw it given the weights.
+    Samplers find it as ``posterior.prior.precisions[site]`` and can draw it given the weights.
     """
     return numpyro.sample(site, gamma, infer={_PRECISION_OF: governs})
 

@@ -35,7 +35,7 @@ def _make(of_posterior: Callable, of_method: Callable, types: tuple) -> Make | N
         return posterior, of_method(posterior)
 
     def traced(numbers: Numbers) -> dict[str, jax.Array]:
-        return make(numbers)[0].prior_std
+        return make(numbers)[0].prior.std
 
     try:
         jax.eval_shape(traced, list(types))
