@@ -123,7 +123,10 @@ def test_density_and_gradient_are_those_of_all_layers(kind, microbatch):
     position = position_of(posterior)
     both = jax.jit(jax.value_and_grad(posterior.logdensity))
     assert max(differences(both(position, rows), both(position, posterior.data))) < 1e-5
-    terms = posterior.terms(position, rows), posterior.terms(position, posterior.data)
+    terms = (
+        posterior.density.terms(position, rows),
+        posterior.density.terms(position, posterior.data),
+    )
     assert jax.tree.structure(terms[0]) == jax.tree.structure(terms[1])
     assert max(differences(*terms)) < 1e-5
 
@@ -182,7 +185,7 @@ def test_chunks_bound_the_rows_computed_at_once(monkeypatch):
 def test_a_number_of_rows_that_was_not_given_is_chosen_for_the_head(monkeypatch):
     monkeypatch.setattr("bnn_ppl.model.rows.microbatch.memory_limit", lambda: 400_000)
     chosen, given = conditioned("convolutional"), conditioned("convolutional", microbatch=5)
-    assert chosen.microbatch < 30
+    assert chosen.density.microbatch < 30
 
     def chunks(posterior, batch):
         program = jax.make_jaxpr(posterior.log_likelihood)(position_of(posterior), batch).jaxpr
@@ -309,7 +312,10 @@ def test_what_a_head_sees_besides_the_features_is_kept_or_cheap():
     rows = rows_with_features(posterior)
     assert len(rows[0].arrays) == 1
     position = position_of(posterior)
-    terms = posterior.terms(position, rows), posterior.terms(position, posterior.data)
+    terms = (
+        posterior.density.terms(position, rows),
+        posterior.density.terms(position, posterior.data),
+    )
     assert max(differences(*terms)) < 1e-4
 
 

@@ -210,7 +210,7 @@ def test_precision_and_microbatch_reach_the_run(capsys, seen, draws_only):
     cli.main(["run", "hmc", *SHORT, *options])
     (_, posterior, _), draws = runs[0]
     assert draws.attrs["matmul_precision"] == "tensorfloat32"
-    assert posterior.microbatch == 50
+    assert posterior.density.microbatch == 50
     words = "got matmul_precision='highest', expected matmul_precision='tensorfloat32'"
     assert words in refused(capsys, "run", "hmc", *SHORT, "--folder", "here")
 
@@ -223,7 +223,7 @@ def test_runs_of_two_precisions_are_opened_together(draws_only):
     assert jax.config.jax_default_matmul_precision is None  # the process is left alone
     opened = run_folders.reopen_all((Path("highest"), Path("bfloat16")))
     for precision, run in opened.items():
-        assert run.posterior.precision == run.draws.attrs["matmul_precision"] == precision
+        assert run.posterior.density.precision == run.draws.attrs["matmul_precision"] == precision
 
 
 def test_plan_says_that_the_scale_of_the_prior_is_searched_for(

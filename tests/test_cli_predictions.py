@@ -334,14 +334,14 @@ def test_the_likelihood_alone_is_tempered_and_older_runs_are_of_the_posterior(fo
         cli.main(["run", "sgld", *options, *SMALL, *cold])
     assert "T = 0.5 of the likelihood" in capsys.readouterr().out
     posterior = reopen(folder / "cold").posterior
-    assert (posterior.temperature, posterior.tempered) == (0.5, "likelihood")
+    assert (posterior.temperature, posterior.density.tempered) == (0.5, "likelihood")
     assert bnn.diagnostics.load("cold").attrs["tempered"] == "likelihood"
     path = folder / "here" / "problem.json"
     settings = json.loads(path.read_text())
     del settings["checksum"]
     assert settings.pop("tempered") == "posterior"
     path.write_text(json.dumps(settings))
-    assert reopen(folder / "here").posterior.tempered == "posterior"
+    assert reopen(folder / "here").posterior.density.tempered == "posterior"
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "missing", "another run's"])

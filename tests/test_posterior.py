@@ -313,7 +313,7 @@ def test_temperature_divides_what_it_should(temperature, tempered, float64):
     np.testing.assert_allclose(posterior.logdensity(position, data), expected, rtol=1e-12)
     np.testing.assert_allclose(posterior.log_prior(position), log_prior, rtol=1e-12)
     np.testing.assert_allclose(posterior.log_likelihood(position, data), rows, rtol=1e-12)
-    assert (posterior.temperature, posterior.tempered) == (temperature, tempered)
+    assert (posterior.temperature, posterior.density.tempered) == (temperature, tempered)
 
 
 @pytest.mark.parametrize("tempered", ["posterior", "likelihood"])
@@ -984,7 +984,7 @@ def test_a_scale_that_differs_between_the_outputs_of_a_row_is_refused(shape):
 
 def evaluated_in_chunks(model, y, microbatch, num_padding=0):
     whole, chunked = (bnn.condition(model, (X, y), microbatch=m) for m in (None, microbatch))
-    assert (whole.microbatch, chunked.microbatch) == (None, microbatch)
+    assert (whole.density.microbatch, chunked.density.microbatch) == (None, microbatch)
     batch = padded(whole, num_padding) if num_padding else whole.data
     both = jax.jit(lambda p, batch: (ours(chunked, p, batch), ours(whole, p, batch)))
     return both(position_of(whole), batch)
@@ -1087,7 +1087,7 @@ def test_chunks_are_chosen_only_where_the_whole_does_not_fit(monkeypatch):
 
     def chosen(bytes_limit):
         monkeypatch.setattr(module, "memory_limit", lambda: bytes_limit)
-        return wide().microbatch
+        return wide().density.microbatch
 
     assert chosen(None) is None
     assert chosen(16 * used) is None

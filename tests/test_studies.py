@@ -235,7 +235,7 @@ def test_points_start_at_the_last_point_and_laplace_is_about_its_own(digits, fit
 def test_the_likelihood_is_tempered_and_the_rows_are_the_tasks(digits, fits):
     learn(digits, "vcl", temperature=0.2)
     for task, (_, posterior, *_) in enumerate(fits, 1):
-        assert (posterior.temperature, posterior.tempered) == (0.2, "likelihood")
+        assert (posterior.temperature, posterior.density.tempered) == (0.2, "likelihood")
         np.testing.assert_array_equal(posterior.data[0], studies.permuted(digits.train.x, task))
         np.testing.assert_array_equal(posterior.data[1], digits.train.y)
 

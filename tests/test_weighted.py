@@ -48,7 +48,7 @@ def test_the_density_and_its_gradient_are_those_of_repeated_rows(classes):
     batch = jax.tree.map(lambda leaf: leaf[2:5], weighted.data)  # half of the rows count double
     rows = repeated.log_likelihood(position, (X[2:5], batch[1]))
     total = repeated.log_prior(position) + 2 * np.sum(WEIGHTS[2:5] * rows)
-    log_jacobian = weighted.terms(position, batch).log_jacobian
+    log_jacobian = weighted.density.terms(position, batch).log_jacobian
     assert_close(weighted.logdensity(position, batch), total / 0.5 + log_jacobian)
     change = weighted.logdensity_from(position, weighted.data)[1]
     assert change(position) == 0

@@ -67,7 +67,7 @@ def guide(
             for site, (loc, scale) in gaussians.items()
         }
         values = posterior.constrain(position)
-        log_jacobian = posterior.terms(position, one_row).log_jacobian
+        log_jacobian = posterior.density.terms(position, one_row).log_jacobian
         for index, (site, value) in enumerate(values.items()):
             # The Jacobian of all sites together; it makes no difference which site carries it.
             density = -log_jacobian if index == 0 else jnp.zeros(())

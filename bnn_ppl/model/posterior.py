@@ -53,6 +53,41 @@ class Prior(NamedTuple):
     scale: Any = None
 
 
+class Density(NamedTuple):
+    """The log-density of a posterior as a sum of terms, and how it is computed.
+
+    Attributes
+    ----------
+    terms
+        ``position, batch -> Terms``: the terms of the log-density.
+    total
+        ``terms, batch -> scalar``: the tempered log-density of the terms, the likelihood scaled
+        from the batch to all rows: ``logdensity`` is ``total(terms(position, batch), batch)``.
+        Methods that replace a term, or want one part alone, pass terms of their own.
+    temperature
+        T; 1 is the Bayes posterior.
+    tempered
+        ``"posterior"`` or ``"likelihood"``.
+    microbatch
+        Rows that a device works on at a time; None for all of a batch.
+    precision
+        Of matrix products and convolutions, in the posterior's functions and whatever is computed
+        with it; None for that of JAX's configuration when they are traced, or else "highest".
+    """
+
+    terms: Callable[[Position, Batch], Terms]
+    total: Callable[[Terms, Batch], Array]
+    temperature: float
+    tempered: str
+    microbatch: int | None
+    precision: MatmulPrecision | None
+
+    @property
+    def prior_temperature(self) -> float:
+        """What divides the log prior density."""
+        return self.temperature if self.tempered == "posterior" else 1.0
+
+
 class Posterior(NamedTuple):
     """A model conditioned on data. Build it with :func:`condition`.
 
@@ -66,23 +101,11 @@ class Posterior(NamedTuple):
     init
         ``key, data=data -> position``: a network starts from its own initialisers, every other site
         at one of 16 draws from its prior, chosen by its likelihood.
-    log_prior
-        ``position -> scalar``: log prior density of the constrained values.
     log_likelihood
         ``position, batch -> (rows,)``: log likelihood of each row; 0 for padding.
     logdensity
         ``position, batch -> scalar``: the tempered log posterior density that samplers see, the
         likelihood scaled from the batch to all rows. Unnormalised.
-    logdensity_from
-        ``origin, batch -> scalar, (position -> scalar)``: the log-density at an origin, and the
-        function of its change from there. Terms are subtracted one by one before they are summed:
-        in single precision a Metropolis test needs that, for many weights or rows.
-    terms
-        ``position, batch -> Terms``: the terms of that sum.
-    total
-        ``terms, batch -> scalar``: the tempered log-density of the terms, the likelihood scaled
-        from the batch to all rows: ``logdensity`` is ``total(terms(position, batch), batch)``.
-        Methods that replace a term, or want one part alone, pass terms of their own.
     constrain
         ``position, data=data -> values``.
     unconstrain
@@ -92,6 +115,8 @@ class Posterior(NamedTuple):
     check
         ``position -> None``: raises ValueError naming the sites and rows where the log-density is
         not finite.
+    density
+        The terms of its log-density, their sum, and the temperature.
     prior
         What it knows of the model's prior: draws, and scales.
     value_shapes
@@ -110,15 +135,6 @@ class Posterior(NamedTuple):
         Rows in `data`.
     num_weights
         Unconstrained dimensions.
-    temperature
-        T; 1 is the Bayes posterior.
-    tempered
-        ``"posterior"`` or ``"likelihood"``.
-    microbatch
-        Rows that a device works on at a time; None for all of a batch.
-    precision
-        Of matrix products and convolutions, of its own functions and of whatever is computed with
-        it; None for that of JAX's configuration when they are traced, or else "highest".
     fixed_part
         ``() -> FixedPart or None``: what its likelihood needs of x alone, where that is worth being
         computed once. Such :class:`bnn_ppl.model.rows.features.Features` may stand for x in
@@ -151,16 +167,13 @@ class Posterior(NamedTuple):
     """
 
     init: Callable[..., Position]
-    log_prior: Callable[[Position], Array]
     log_likelihood: Callable[[Position, Batch], Array]
     logdensity: Callable[[Position, Batch], Array]
-    logdensity_from: Callable[[Position, Batch], tuple[Array, Callable[[Position], Array]]]
-    terms: Callable[[Position, Batch], Terms]
-    total: Callable[[Terms, Batch], Array]
     constrain: Callable[..., Values]
     unconstrain: Callable[..., Position]
     predictive: Callable[[Values, Any], dist.Distribution]
     check: Callable[[Position], None]
+    density: Density
     prior: Prior
     value_shapes: Callable[[], dict[str, tuple[int, ...]]]
     data: Data | Stream
@@ -168,10 +181,6 @@ class Posterior(NamedTuple):
     all_rows: Data | StreamedRows
     num_rows: int
     num_weights: int
-    temperature: float
-    tempered: str
-    microbatch: int | None
-    precision: MatmulPrecision | None
     fixed_part: Callable[[], FixedPart | None]
     stored_features: Callable[..., Stream | None]
     points: tuple[str, ...]
@@ -187,6 +196,31 @@ class Posterior(NamedTuple):
     def whole(self) -> "Posterior":
         """The posterior of all sites: itself, unless it is restricted to a subspace."""
         return self if self.subspace is None else self.subspace.whole
+
+    def log_prior(self, position: Position) -> Array:
+        """Give the log prior density of the constrained values, a scalar."""
+        return self.density.terms(position, self.examples).log_prior
+
+    def logdensity_from(
+        self, origin: Position, batch: Batch
+    ) -> tuple[Array, Callable[[Position], Array]]:
+        """Give the log-density at an origin, and the function of its change from there.
+
+        Terms are subtracted one by one before they are summed: in single precision a Metropolis
+        test needs that, for many weights or rows.
+        """
+        terms, total = self.density.terms, self.density.total
+        start = terms(origin, batch)
+
+        def change(position: Position) -> Array:
+            return total(terms(position, batch).less(start), batch)
+
+        return total(start, batch), change
+
+    @property
+    def temperature(self) -> float:
+        """T; 1 is the Bayes posterior."""
+        return self.density.temperature
 
     @property
     def prior_std(self) -> dict[str, Array]:
@@ -208,4 +242,4 @@ class Posterior(NamedTuple):
         if self.subspace is not None:
             of_all = f"a subspace of {self.whole.num_weights} parameters"
             sizes = f"{self.num_rows} rows, {self.num_weights} coordinates in {of_all}"
-        return f"Posterior({sizes}, T = {self.temperature:g})"
+        return f"Posterior({sizes}, T = {self.density.temperature:g})"

@@ -16,7 +16,7 @@ from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.normalisation.batch_norm import of_the_batch
 from bnn_ppl.model.normalisation.batch_statistics import Layers, batch_statistics
 from bnn_ppl.model.points import holding, with_points_held
-from bnn_ppl.model.posterior import Posterior, Prior
+from bnn_ppl.model.posterior import Density, Posterior, Prior
 from bnn_ppl.model.prior.open_scale import OpenScale, at_scale
 from bnn_ppl.model.prior.prior_summary import prior_summary
 from bnn_ppl.model.recipe import Recipe, numbers_of
@@ -100,18 +100,17 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     rows = data if given.stream is None else given.stream
     num_rows = len(data[1]) if given.stream is None else given.stream.num_rows
     stds, precisions = prior_summary(model, data)
-    widening = temperature**0.5 if given.tempered == "posterior" else 1.0
     shapes = {site: leaf for site, leaf in given.shapes.items() if site not in held}
     pinned = partial(in_precision, precision)
     terms = pinned(_terms(model, given.microbatch, given.automatic))
     total = partial(_total, temperature, given.tempered, num_rows)
+    microbatch = None if given.microbatch is None else int(given.microbatch)
+    density = Density(terms, total, temperature, given.tempered, microbatch, precision)
+    widening = density.prior_temperature**0.5
 
     known = _shapes(data[0])
     of_model = Partial(partial(_predictive, precision, given.observed, known), model)
     statistics, predictive = batch_statistics(model, of_model, given.layers, data[0], precision)
-
-    def log_prior(position: Position) -> Array:
-        return terms(position, data).log_prior
 
     def log_likelihood(position: Position, batch: Batch) -> Array:
         return terms(position, batch).log_likelihood
@@ -141,16 +140,13 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
 
     return Posterior(
         init=pinned(init),
-        log_prior=log_prior,
         log_likelihood=log_likelihood,
         logdensity=logdensity,
-        logdensity_from=partial(logdensity_from, terms, total),
-        terms=terms,
-        total=total,
         constrain=constrain,
         unconstrain=unconstrain,
         predictive=predictive,
         check=partial(_check, terms, given),
+        density=density,
         prior=Prior(draw, {site: widening * std for site, std in stds.items()}, precisions),
         value_shapes=cache(partial(_value_shapes, constrain, shapes)),
         data=rows,
@@ -158,10 +154,6 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         all_rows=data if given.chunks is None else StreamedRows(*data, given.chunks),
         num_rows=num_rows,
         num_weights=sum(leaf.size for leaf in shapes.values()),
-        temperature=temperature,
-        tempered=given.tempered,
-        microbatch=None if given.microbatch is None else int(given.microbatch),
-        precision=precision,
         fixed_part=find_fixed_part,
         stored_features=_stored_features(given, find_fixed_part),
         batch_statistics=statistics,
@@ -184,18 +176,6 @@ def _terms(
         return once(position, batch) if as_is else now(position, batch)
 
     return terms
-
-
-def logdensity_from(
-    terms: Callable, total: Callable, origin: Position, batch: Batch
-) -> tuple[Array, Callable[[Position], Array]]:
-    """Give the log-density at an origin, and the function of its change from there."""
-    start = terms(origin, batch)
-
-    def change(position: Position) -> Array:
-        return total(terms(position, batch).less(start), batch)
-
-    return total(start, batch), change
 
 
 def _check(terms: Callable, given: Conditions, position: Position) -> None:

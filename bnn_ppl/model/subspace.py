@@ -1,7 +1,6 @@
 """A posterior restricted to an affine subspace of its unconstrained positions."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from bnn_ppl.model.posterior import Posterior, Prior, Subspace
-from bnn_ppl.model.posterior_functions import logdensity_from
 from bnn_ppl.model.recipe import Recipe, recipe_of
 from bnn_ppl.model.trace import Array, Batch, Position, Terms, Values
 
@@ -76,7 +74,7 @@ def _restricted(
 
     def terms(position: Position, batch: Batch) -> Terms:
         z = position[SITE]
-        found = whole.terms(plane.at(z), batch)
+        found = whole.density.terms(plane.at(z), batch)
         if prior_std is None:
             # The coordinates are not independent, not even where the weights are.
             log_prior, log_jacobian = map(_summands, (found.log_priors, found.log_jacobians))
@@ -88,7 +86,7 @@ def _restricted(
         return Terms(*by_site, found.log_likelihood, normals, found.row_scale)
 
     def logdensity(position: Position, batch: Batch) -> Array:
-        return whole.total(terms(position, batch), batch)
+        return whole.density.total(terms(position, batch), batch)
 
     def init(key: Array, data: Batch = whole.examples) -> Position:
         del data
@@ -111,11 +109,9 @@ def _restricted(
 
     return whole._replace(
         init=init,
-        log_prior=lambda position: terms(position, whole.examples).log_prior,
         log_likelihood=lambda position, batch: terms(position, batch).log_likelihood,
         logdensity=logdensity,
-        logdensity_from=partial(logdensity_from, terms, whole.total),
-        terms=terms,
+        density=whole.density._replace(terms=terms),
         constrain=constrain,
         unconstrain=unconstrain,
         check=lambda position: whole.check(plane.at(position[SITE])),
@@ -129,8 +125,7 @@ def _restricted(
 def _prior_std(whole: Posterior, plane: Plane, prior_std: float | None) -> Array:
     """Give the unit of length: of the model's prior, one over the root mean precision."""
     if prior_std is not None:
-        widening = whole.temperature**0.5 if whole.tempered == "posterior" else 1.0
-        return jnp.asarray(widening * prior_std, float)
+        return jnp.asarray(whole.density.prior_temperature**0.5 * prior_std, float)
     rank = len(jax.tree.leaves(plane.directions)[0])
     precisions = {
         site: jnp.sum((along / whole.prior.std[site]) ** 2) / rank

@@ -31,7 +31,7 @@ _WRAPPED = dist.Independent | ExpandedDistribution
 
 
 class Terms(NamedTuple):
-    """What a log-density is the sum of; ``posterior.total`` adds it up.
+    """What a log-density is the sum of; ``posterior.density.total`` adds it up.
 
     Attributes
     ----------

@@ -188,7 +188,7 @@ def _slope(
 
     def slope(x: np.ndarray, y: np.ndarray) -> Array:
         average = _Average(jnp.full(len(y), -jnp.inf, x.dtype), jnp.zeros_like(x))
-        with products_in(posterior.precision):
+        with products_in(posterior.density.precision):
             for block, weight in in_blocks(sites, weights):
                 # Waiting keeps blocks from piling up in memory before a slower device.
                 average = jax.block_until_ready(add(average, block, weight.astype(x.dtype), x, y))

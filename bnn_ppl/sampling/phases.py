@@ -144,7 +144,7 @@ def _fitted(state: RunState) -> dict[str, np.ndarray]:
     """Give the parameters of this process's fitted distributions; nothing for a sampler."""
     if state.method.fitted is None:
         return {}
-    with products_in(state.posterior.precision):
+    with products_in(state.posterior.density.precision):
         return to_host(_parameters(state.method.fitted, state.setup.mesh)(state.setup.states))
 
 

@@ -162,7 +162,7 @@ def _fit(
         interrupted = pressed_or_late(pressed, end)
         report = report_as("points", report)
         states, done = advance(setup, done, recorder, report, interrupted)
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         state = jax.tree.map(lambda leaf: leaf[0], to_host(states))
         found = method.draw(key, state)
     values = {site: np.asarray(value) for site, value in found.items()}

@@ -56,11 +56,11 @@ def _attributes(
         **recorded_classes(posterior),
         "draws_from": method.draws_from,
         "settings": json.dumps(dict(method.settings), default=_plain),
-        "temperature": posterior.temperature,
-        "tempered": posterior.tempered,
+        "temperature": posterior.density.temperature,
+        "tempered": posterior.density.tempered,
         **_of_scale(posterior),
         "seed": np.asarray(jax.random.key_data(key)).tolist(),
-        "matmul_precision": matmul_precision(posterior.precision),
+        "matmul_precision": matmul_precision(posterior.density.precision),
         "versions": json.dumps({package: _version(package) for package in packages}),
         "devices": json.dumps([str(device) for device in setup.mesh.devices.flat]),
         "mesh": json.dumps(dict(setup.mesh.shape)),
@@ -128,11 +128,11 @@ def settings_without_prior(
         "num_warmup": int(length.num_warmup),
         "thin": int(length.thin),
         "seed": np.asarray(jax.random.key_data(key)).tolist(),
-        "temperature": posterior.temperature,
+        "temperature": posterior.density.temperature,
         "batch_size": length.minibatches.size or "all",
         "bootstrap": int(length.minibatches.bootstrap),
-        "tempered": posterior.tempered,
-        "matmul_precision": matmul_precision(posterior.precision),
+        "tempered": posterior.density.tempered,
+        "matmul_precision": matmul_precision(posterior.density.precision),
         "precision": jnp.zeros(()).dtype.name,
         "data": fingerprint(posterior.data),
         **recorded_classes(posterior),
@@ -156,10 +156,10 @@ def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
     """
 
     def both(position: Tree, data: Tree) -> tuple[jax.Array, jax.Array]:
-        terms = posterior.terms(position, data)
-        return terms.log_prior, posterior.total(terms, data)
+        terms = posterior.density.terms(position, data)
+        return terms.log_prior, posterior.density.total(terms, data)
 
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         rows = few_rows(posterior, posterior.examples)
         prior, density = map(float, jax.jit(both)(position, rows))
     return {"log_prior_at_start": agreed(prior), "log_density_at_start": agreed(density)}

@@ -142,7 +142,7 @@ def _positions(
     sites = sites_of(posterior, draws)
     values = {site: found[chains, draws_of_each].values for site, found in sites.items()}
     points = {site: jnp.asarray(v.reshape(-1, *v.shape[2:]), float) for site, v in values.items()}
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         found = jax.jit(jax.vmap(posterior.unconstrain, (0, None)))(points, posterior.examples)
     return {site: np.asarray(points, np.float64) for site, points in found.items()}
 
@@ -264,17 +264,16 @@ def _along_curve(posterior: Posterior, ends: Position) -> Posterior:
 
     def terms(bend: Position, batch: Batch) -> Terms:
         def at(time: Array) -> Terms:
-            found = posterior.terms(point(time, bend), batch)
+            found = posterior.density.terms(point(time, bend), batch)
             return found._replace(normals={}, row_scale=None)
 
         return jax.tree.map(partial(jnp.tensordot, shares, axes=1), jax.lax.map(at, times))
 
     def logdensity(bend: Position, batch: Batch) -> Array:
-        return posterior.total(terms(bend, batch), batch)
+        return posterior.density.total(terms(bend, batch), batch)
 
     return posterior._replace(
-        terms=terms,
-        log_prior=lambda bend: terms(bend, posterior.examples).log_prior,
+        density=posterior.density._replace(terms=terms),
         log_likelihood=lambda bend, batch: terms(bend, batch).log_likelihood,
         logdensity=logdensity,
         prior=posterior.prior._replace(open_scale=None),

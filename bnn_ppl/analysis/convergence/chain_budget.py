@@ -119,7 +119,7 @@ def chain_budget(
     weights = weights_of(draws)
     batches = list(_batches(x, y, batch_size))
     with (
-        products_in(posterior.precision),
+        products_in(posterior.density.precision),
         reporting(progress, len(batches) * all_chains * lengths[-1]) as report,
     ):
         averages = _averages(posterior, sites, weights, lengths, batches, report)

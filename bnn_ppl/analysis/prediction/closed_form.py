@@ -127,7 +127,7 @@ def _columns_of_parts(
     posterior = with_points_of(draws, posterior)
     num_rows, size, part = rows_of(posterior, data, batch_size)
     blocks, fits = _fitted(posterior, draws)
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         few = jax.tree.map(lambda leaf: leaf[:1], posterior.examples[0])
         columns = _classes if _of_classes(posterior, fits[0][0], few) else _reals
         of_rows = jax.jit(
@@ -137,7 +137,7 @@ def _columns_of_parts(
         )
     for start in range(0, num_rows, size):
         x, y = part(start)
-        with products_in(posterior.precision):
+        with products_in(posterior.density.precision):
             found = [of_rows(*fit, x, y) for fit in fits]
         yield found
 

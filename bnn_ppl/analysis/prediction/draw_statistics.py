@@ -127,7 +127,7 @@ def _statistics(of_draw: Callable, posterior: Posterior, sites: Sites) -> Sites:
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
     numbers, _ = numbers_of(of_draw)
     of_block = _of_block(of_draw, active_changes())
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         parts = [
             jax.tree.map(np.asarray, of_block(numbers, block))
             for block, _ in in_blocks(sites, np.ones((num_chains, num_draws)))

@@ -179,7 +179,7 @@ def _averages(
     for start in range(0, num_rows, size):
         rows = part(start)
         sums, blocks, known = None, [], None
-        with products_in(posterior.precision):
+        with products_in(posterior.density.precision):
             for block, weights in in_blocks(sites, all_weights):
                 # Waiting keeps blocks from piling up in memory in front of a slow device.
                 if sums is None:
@@ -291,7 +291,7 @@ def map_draws(of_block: Callable, posterior: Posterior, draws: Any) -> dict[str,
     sites = sites_to_predict(posterior, draws)
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
     parts, first = [], 0
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         for block, weights in in_blocks(sites, np.ones((num_chains, num_draws))):
             parts.append(jax.tree.map(np.asarray, of_block(block, first)))
             first += len(weights)

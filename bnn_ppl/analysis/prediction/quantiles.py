@@ -90,7 +90,7 @@ def predict_quantiles(
     size = max(1, _NUMBERS_AT_ONCE // weights.size)
     drawn = compiled(_distributions, posterior)
     found = []
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], x)  # noqa: B023
             blocks = [drawn(block, rows) for block, _ in in_blocks(sites, weights)]

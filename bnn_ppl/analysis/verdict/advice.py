@@ -192,7 +192,7 @@ def _of_spread(sample: RowSample, left: LeaveOneOut, variance: np.ndarray) -> It
 
 
 def _of_width(posterior: Posterior, unsure: bool) -> str:
-    at_1 = posterior.temperature <= 1 if unsure else posterior.temperature >= 1
+    at_1 = posterior.density.temperature <= 1 if unsure else posterior.density.temperature >= 1
     prior = f"a {'wider' if unsure else 'narrower'} prior"
     return prior if at_1 else f"a temperature of 1, or {prior}"
 

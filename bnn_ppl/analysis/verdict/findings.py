@@ -260,7 +260,7 @@ def _of_learnt_scale(posterior: Posterior, sites: dict[str, Any]) -> list[str]:
 
     @jax.jit
     def scales(values: Any, rows: Any) -> dict[str, jax.Array]:
-        normals = posterior.terms(posterior.unconstrain(values, rows), rows).normals
+        normals = posterior.density.terms(posterior.unconstrain(values, rows), rows).normals
         return {site: scale for site, (_, scale) in normals.items()}
 
     first, last = (

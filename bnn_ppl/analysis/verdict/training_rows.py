@@ -86,7 +86,7 @@ def _weights_of_rows(posterior: Posterior) -> np.ndarray:
 
     def scale(data: Tree) -> Array | None:
         position = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), anywhere)
-        return posterior.terms(position, data).row_scale
+        return posterior.density.terms(position, data).row_scale
 
     if jax.eval_shape(scale, posterior.examples) is None:
         return np.ones(len(posterior.examples[1]))
@@ -118,7 +118,7 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     sites = {site: values[:, some] for site, values in sites.items()}
     weights = weights_of(draws)[:, some]
     of_block = compiled(_each, posterior)
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         parts = [
             jax.tree.map(np.asarray, of_block(block, x, y))
             for block in _blocks(sites_to_judge(posterior, sites), weights)

@@ -146,7 +146,7 @@ def _of_predictions(
     """
     drawn = draws.attrs.get("draws_from", "chain")
     spread = drawn.endswith("gaussian") or (drawn == "chain" and draws.attrs.get("thin", 1) > 0)
-    left = leave_one_out(sample, posterior.temperature) if spread else None
+    left = leave_one_out(sample, posterior.density.temperature) if spread else None
     wrong = {finding.kind for finding in found} - {*_NOTES}
     # The density of y may be wrong though the draws are right.
     advice = Advice(_to_learn(draws, wrong), sample.sd is not None and not wrong)

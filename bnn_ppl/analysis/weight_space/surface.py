@@ -220,7 +220,7 @@ def _on_devices(
     found: list[dict[str, np.ndarray]] = []
     highest = -math.inf
     with (
-        products_in(posterior.precision),
+        products_in(posterior.density.precision),
         reporting(progress, num_points) as report,
     ):
         for block in blocks:
@@ -239,9 +239,9 @@ def _values_at(posterior: Posterior) -> Callable[..., dict[str, Array]]:
         position = jax.tree.map(
             lambda one, two, three: first * one + second * two + third * three, *positions
         )
-        terms = posterior.terms(position, batch)
+        terms = posterior.density.terms(position, batch)
         return {
-            "log_density": posterior.total(terms, batch),
+            "log_density": posterior.density.total(terms, batch),
             "log_likelihood": jnp.sum(terms.log_likelihood),
             "log_prior": terms.log_prior,
         }
@@ -267,8 +267,8 @@ def _dataset(
         grids | {"corners": (("corner", "axis"), triangle)},
         coords={"u": u, "v": v, "corner": names, "axis": ["u", "v"]},
         attrs={
-            "temperature": posterior.temperature,
-            "tempered": posterior.tempered,
+            "temperature": posterior.density.temperature,
+            "tempered": posterior.density.tempered,
             "num_weights": posterior.num_weights,
         },
     )

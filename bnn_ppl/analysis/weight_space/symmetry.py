@@ -59,12 +59,12 @@ def hidden_units(posterior: Posterior) -> list[Units]:
 
     @jax.jit
     def terms(position: Any, rows: Any) -> tuple[Any, jax.Array]:
-        found = posterior.terms(position, rows)
+        found = posterior.density.terms(position, rows)
         return jax.tree.map(jnp.sum, found.log_priors), found.log_likelihood
 
     def unchanged(units: Units, order: np.ndarray, signs: np.ndarray) -> bool:
         moved = _rearranged(position, units, order, signs)
-        with products_in(posterior.precision):
+        with products_in(posterior.density.precision):
             before, after = terms(position, rows), terms(moved, rows)
         pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
         return all(np.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE) for a, b in pairs)
@@ -210,7 +210,7 @@ def barrier(
 
         return jax.lax.map(at, shares)
 
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         found = np.asarray(nll(jnp.asarray(shares, float), tuple(ends), tuple(rows)), float)
     excess = found - (1 - shares) * found[0] - shares * found[-1]
     return xarray.Dataset(

@@ -208,7 +208,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     columns = "" if data.encoding is None else in_words(data.encoding)
     held_out = num_training(data) - posterior.num_rows
     apart = f", {held_out} held-out" if held_out else ""
-    of = " of the likelihood" if posterior.tempered == "likelihood" else ""
+    of = " of the likelihood" if posterior.density.tempered == "likelihood" else ""
     if posterior.subspace is not None:
         of += ", in a subspace of rank {rank} ({kind})".format(**posterior.subspace.settings)
     where = "" if is_file(chosen.data) else f" ({data.source})"
@@ -219,6 +219,6 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
             *([f"input  {columns}"] if columns else []),
             f"model  {net.net} {hidden} with "
             f"{parameters_in_words(problem, _network(problem, data), posterior.whole)}, "
-            f"{prior}, T = {posterior.temperature:g}{of}",
+            f"{prior}, T = {posterior.density.temperature:g}{of}",
         ]
     )

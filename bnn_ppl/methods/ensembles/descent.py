@@ -221,7 +221,7 @@ def descent(
 
     def prior(state: DescentState, batch: Any) -> jax.Array:
         terms = _terms(posterior, state.position, state.anchor, batch)
-        return posterior.total(terms.prior_alone, batch) / num_rows
+        return posterior.density.total(terms.prior_alone, batch) / num_rows
 
     def drawn(state: DescentState) -> Tree:
         return state.average if averages else state.position
@@ -288,7 +288,7 @@ def descent_to_mode(posterior: Posterior) -> Method:
 
 
 def _terms(posterior: Posterior, position: Tree, anchor: Tree, batch: Any) -> Terms:
-    terms = posterior.terms(position, batch)
+    terms = posterior.density.terms(position, batch)
     if anchor is None:
         return terms
     return terms._replace(log_priors=_anchored_log_priors(terms, position, anchor))
@@ -302,7 +302,7 @@ def _loss(
     if num_rows < posterior.num_rows:  # to which `total` scales the batch
         share = num_rows / posterior.num_rows
         terms = terms._replace(log_likelihood=share * terms.log_likelihood)
-    return -posterior.total(terms, batch) / num_rows
+    return -posterior.density.total(terms, batch) / num_rows
 
 
 def _on_all_rows(state: DescentState) -> DescentState:
@@ -348,7 +348,7 @@ def drawn_anchor(key: jax.Array, posterior: Posterior, position: Tree, batch: An
     exactly that distance has the temperature of the prior (the sum of (w / std)^2 is the number of
     weights).
     """
-    normals = posterior.terms(position, batch).normals
+    normals = posterior.density.terms(position, batch).normals
     noise = gaussian_like(key, {site: position[site] for site in normals})
     root = jnp.sqrt(
         optax.tree.size(noise) / jnp.maximum(optax.tree.norm(noise, squared=True), 1e-6)

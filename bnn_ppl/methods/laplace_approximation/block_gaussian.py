@@ -56,7 +56,7 @@ def blocks_of(
     if structure == "diagonal":
         dense = {name: call for name, call in layers.items() if call.num_positions == 1}
         return [_diagonal(posterior, dense, list(position), scaled)]
-    num_rows = posterior.num_rows / posterior.temperature
+    num_rows = posterior.num_rows / posterior.density.temperature
     factored = []
     for name, call in layers.items():
         own = sites_of(name, call)

@@ -71,7 +71,7 @@ def evaluated(
     distribution = posterior.predictive(posterior.constrain(position, batch), x)
     labels, weights = labels_and_weights(distribution, y, curvature, key)
     weights *= shares(posterior, batch)[1] * present.sum()
-    counts, scale = present, posterior.terms(position, batch).row_scale
+    counts, scale = present, posterior.density.terms(position, batch).row_scale
     if scale is not None:  # the gradients have it, their outer products must not have its square
         weights = jnp.where(scale > 0, weights / scale, 0.0)
         counts = present * scale
@@ -82,7 +82,7 @@ def evaluated(
 def shares(posterior: Posterior, batch: Any) -> tuple[Array, Array]:
     """Factors of the log prior and of each row's log-likelihood (0 for padding) in the density."""
     zeros = likelihood_alone(jnp.zeros(len(batch[1])))._replace(log_priors={"all": jnp.zeros(())})
-    factors = jax.grad(posterior.total)(zeros, batch)
+    factors = jax.grad(posterior.density.total)(zeros, batch)
     rows = factors.log_likelihood
     return factors.log_priors["all"], jnp.where(batch[2], rows, 0.0) if len(batch) == 3 else rows
 

@@ -181,7 +181,7 @@ def laplace(
     check_number_of_rows(
         posterior.log_likelihood, shapes, posterior.examples, len(few[1]), "laplace, by two rows,"
     )
-    gaussian = set(jax.eval_shape(posterior.terms, shapes, few).normals)
+    gaussian = set(jax.eval_shape(posterior.density.terms, shapes, few).normals)
     chosen = gaussian if prior_precision == "marginal_likelihood" else set()
     layers = called_layers(posterior, shapes, few)
     structure = usual_structure(posterior, layers) if structure is None else structure
@@ -209,7 +209,7 @@ def laplace(
         del key
         factors, num_rows = curvature_of(state.position, batch)
         rows = posterior.log_likelihood(state.position, batch)
-        log_likelihood = posterior.total(likelihood_alone(rows), batch)
+        log_likelihood = posterior.density.total(likelihood_alone(rows), batch)
         info = step_info(state.prior.log_density + log_likelihood)
         return _added(state, factors, num_rows, log_likelihood), info
 
@@ -281,7 +281,7 @@ def _log_evidence(
 def _prior(
     posterior: Posterior, free: list[str], scaled: list[str], position: Tree, batch: Any
 ) -> Prior:
-    terms = posterior.terms(position, batch)
+    terms = posterior.density.terms(position, batch)
     share, _ = shares(posterior, batch)
     precision, distance = {}, jnp.zeros(())
     for site in free:
@@ -302,10 +302,10 @@ def _prior_curvature(posterior: Posterior, site: str, position: Tree, batch: Any
     """Minus the second derivative of the log prior with respect to each element of a site."""
 
     def terms_at(own: Array) -> Terms:
-        return posterior.terms(position | {site: own}, batch)
+        return posterior.density.terms(position | {site: own}, batch)
 
     def log_prior(own: Array) -> Array:
-        return posterior.total(terms_at(own).prior_alone, batch)
+        return posterior.density.total(terms_at(own).prior_alone, batch)
 
     own = position[site]
 

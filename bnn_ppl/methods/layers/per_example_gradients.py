@@ -112,7 +112,7 @@ def _row_gradients(
     batch: Batch,
     kl_weight: Array | None = None,
 ) -> RowGradients:
-    num_rows, size = len(batch[1]), posterior.microbatch
+    num_rows, size = len(batch[1]), posterior.density.microbatch
     if size is None or num_rows // num_row_shards(num_rows) <= size:
         return _of_rows(posterior, layers, position, batch, kl_weight)
     chunks = in_chunks(size, batch, num_rows)
@@ -133,9 +133,9 @@ def _row_gradients(
 
     count = jnp.sum(batch[2]) if len(batch) == 3 else num_rows
     first = chunks.rows_from(chunks.starts[0])
-    terms = posterior.terms(position, first)
+    terms = posterior.density.terms(position, first)
     zeros = jax.tree.map(jnp.zeros_like, position)
-    total = jnp.zeros_like(posterior.total(terms, first)), zeros, zeros
+    total = jnp.zeros_like(posterior.density.total(terms, first)), zeros, zeros
     (lp, gradient, squares), _ = jax.lax.scan(add, total, jnp.arange(len(chunks.starts)))
     return RowGradients(lp, terms.normals, gradient, squares)
 
@@ -156,15 +156,15 @@ def _of_rows(
     def density(position: Position, probes: dict[str, Array]) -> tuple[Array, tuple]:
         inputs: dict[str, Array] = {}
         with tapped(partial(_probed, probes, inputs)):
-            terms = posterior.terms(position, batch)
-        weighted = posterior.total(likelihood_weighted(terms, kl_weight), batch)
-        lp = posterior.total(terms, batch)
+            terms = posterior.density.terms(position, batch)
+        weighted = posterior.density.total(likelihood_weighted(terms, kl_weight), batch)
+        lp = posterior.density.total(terms, batch)
         return weighted, (lp, terms.normals, inputs, terms.row_scale)
 
     both = jax.grad(density, (0, 1), has_aux=True)
     (gradient, slopes), (lp, normals, inputs, scale) = both(position, probes)
     one_row = likelihood_weighted(likelihood_alone(jnp.ones(1)), kl_weight)
-    weight = posterior.total(one_row, batch)  # of a row, in what is differentiated
+    weight = posterior.density.total(one_row, batch)  # of a row, in what is differentiated
     roots = _inverse_roots(scale, num_rows)
     sums: Position = {}
     for name, layer in layers.items():

@@ -272,9 +272,10 @@ def check_gibbs(posterior: Posterior, every: int, noise_temperature: Any) -> Non
             f"got gibbs_every={every} with another noise_temperature than 1, expected 1: the "
             "precisions would be drawn at 1; temper by condition(..., tempered='likelihood')"
         )
-    if posterior.temperature != 1 and posterior.tempered == "posterior":
+    temperature = posterior.density.prior_temperature
+    if temperature != 1:
         raise ValueError(
-            f"got gibbs_every={every} at temperature={posterior.temperature}, expected 1: the "
+            f"got gibbs_every={every} at temperature={temperature}, expected 1: the "
             "conditional law is Gamma at 1 only; use tempered='likelihood'"
         )
 

@@ -218,7 +218,7 @@ def _probe(posterior: Posterior, key: Array, position: Tree, batch: Any) -> Tree
     def signed(position: Tree) -> Array:
         rows = posterior.log_likelihood(position, batch)
         signs = jax.random.rademacher(key, rows.shape, rows.dtype)
-        return posterior.total(likelihood_alone(signs * rows), batch)
+        return posterior.density.total(likelihood_alone(signs * rows), batch)
 
     return jax.grad(signed)(position)
 
@@ -230,7 +230,7 @@ def _rows_per_batch_row(posterior: Posterior, batch: Any) -> float:
 
 def _mass(posterior: Posterior, mean_squares: Tree, batch: Any) -> Tree:
     """Give the prior's precision plus the Fisher information, from mean squares of probes."""
-    factor = posterior.temperature / _rows_per_batch_row(posterior, batch)
+    factor = posterior.density.temperature / _rows_per_batch_row(posterior, batch)
     return {
         site: factor * square + posterior.prior.std[site] ** -2
         for site, square in mean_squares.items()
@@ -243,7 +243,7 @@ def gradient_variance(posterior: Posterior, mass: Tree, batch: Any) -> Tree:
     Of all rows it is 0; those of a minibatch are drawn with replacement.
     """
     ratio = _rows_per_batch_row(posterior, batch)
-    factor = (ratio if ratio > 1 else 0.0) / posterior.temperature
+    factor = (ratio if ratio > 1 else 0.0) / posterior.density.temperature
     return {site: factor * (m - posterior.prior.std[site] ** -2) for site, m in mass.items()}
 
 
@@ -265,13 +265,15 @@ def slowed_gradient(
 
     _, along = jax.jvp(by_row, (position,), (velocity,))
     unbiased = along.size / max(along.size - 1, 1)  # a single row tells nothing
-    factor = size / 2 * unbiased * ratio / posterior.temperature
+    factor = size / 2 * unbiased * ratio / posterior.density.temperature
     friction = factor * (along - jnp.mean(along))
 
     def slowed(position: Tree) -> tuple[Array, Array]:
-        terms = posterior.terms(position, batch)
-        lp = posterior.total(terms, batch)
-        return lp - posterior.total(likelihood_alone(friction * terms.log_likelihood), batch), lp
+        terms = posterior.density.terms(position, batch)
+        lp = posterior.density.total(terms, batch)
+        return lp - posterior.density.total(
+            likelihood_alone(friction * terms.log_likelihood), batch
+        ), lp
 
     gradient, lp = jax.grad(slowed, has_aux=True)(position)
     return lp, gradient

@@ -49,8 +49,8 @@ def of_all(posterior: Posterior, function: Callable, particles: Tree) -> Tree:
 def drawn_from_prior(posterior: Posterior, batch: Any, key: Array) -> tuple[Tree, Array, Array]:
     """Draw from the prior: the position, its gain, the log-density of the posterior there."""
     position = posterior.unconstrain(posterior.prior.draw(key, batch), batch)
-    terms = posterior.terms(position, batch)
-    return position, gain(posterior, terms, batch), posterior.total(terms, batch)
+    terms = posterior.density.terms(position, batch)
+    return position, gain(posterior, terms, batch), posterior.density.total(terms, batch)
 
 
 def drawn_num_steps(key: Array, step_size: Array, most: int) -> Array:
@@ -64,11 +64,11 @@ def moved(
     """Move a particle by a trajectory that leaves the density invariant."""
     from blackjax.mcmc import hmc as kernels
 
-    start = posterior.terms(position, batch)
+    start = posterior.density.terms(position, batch)
 
     def change(position: Tree) -> Array:
         # Term by term, as of Posterior.logdensity_from.
-        terms = posterior.terms(position, batch).less(start)
+        terms = posterior.density.terms(position, batch).less(start)
         log_prior = terms.log_prior + terms.log_jacobian
         return log_prior + kernel.exponent * _log_ratio(posterior, terms, batch)
 
@@ -78,11 +78,11 @@ def moved(
     transition = kernels.build_kernel(merged_leapfrog(kernel.num_steps))
     chain = kernels.init(position, change)
     chain, info = transition(key, chain, change, kernel.step_size, metric, 1)
-    terms = posterior.terms(chain.position, batch)
+    terms = posterior.density.terms(chain.position, batch)
     return Transition(
         chain.position,
         gain(posterior, terms, batch),
-        posterior.total(terms, batch),
+        posterior.density.total(terms, batch),
         chain.logdensity_grad,
         info.acceptance_rate,
         info.is_divergent,
@@ -91,9 +91,9 @@ def moved(
 
 def _log_ratio(posterior: Posterior, terms: Terms, batch: Any) -> Array:
     """Give the log-density of the target less that of the prior: at T = 1 the log-likelihood."""
-    divisor = posterior.temperature if posterior.tempered == "posterior" else 1.0
+    divisor = posterior.density.prior_temperature
     rest = {site: (1 - divisor) * summands for site, summands in terms.log_priors.items()}
-    return posterior.total(terms._replace(log_priors=rest, log_jacobians={}), batch)
+    return posterior.density.total(terms._replace(log_priors=rest, log_jacobians={}), batch)
 
 
 def gain(posterior: Posterior, terms: Terms, batch: Any) -> Array:

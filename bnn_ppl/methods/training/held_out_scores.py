@@ -126,7 +126,7 @@ def with_scores(method: Method, posterior: Posterior, held_out: Any, every: int)
 def _scores(posterior: Posterior, rows: Any, positions: Tree, batch: Any) -> Scores:
     """Score the average prediction of rows over positions (draw, ...)."""
     x, y = rows
-    size = posterior.microbatch or len(y)
+    size = posterior.density.microbatch or len(y)
     parts = []
     for start in range(0, len(y), size):
         part = jax.tree.map(lambda leaf: leaf[start : start + size], (x, y))  # noqa: B023

@@ -153,7 +153,7 @@ def ivon(
 
     def init(key: jax.Array, position: Tree, batch: Any) -> IvonState:
         del key
-        normals = prior_normals(posterior, posterior.terms(position, batch).normals)
+        normals = prior_normals(posterior, posterior.density.terms(position, batch).normals)
         delta = {site: normal.precision / weight for site, normal in normals.items()}
         curvature = {s: jnp.full_like(w, hess_init) + delta.get(s, 0) for s, w in position.items()}
         momentum = jax.tree.map(jnp.zeros_like, position)

@@ -30,9 +30,9 @@ def weighted_gradient(
     """
 
     def density(position: Position) -> tuple[jax.Array, tuple]:
-        terms = posterior.terms(position, batch)
-        weighted = posterior.total(likelihood_weighted(terms, kl_weight), batch)
-        return weighted, (posterior.total(terms, batch), terms.normals)
+        terms = posterior.density.terms(position, batch)
+        weighted = posterior.density.total(likelihood_weighted(terms, kl_weight), batch)
+        return weighted, (posterior.density.total(terms, batch), terms.normals)
 
     return jax.grad(density, has_aux=True)(position)
 

@@ -89,8 +89,8 @@ def mc_dropout(
         rows_key, prior_key = jax.random.split(key)
         with tapped(_dropout_tap(rows_key, rates)):
             rows = posterior.log_likelihood(position, batch)
-        terms = posterior.terms(_dropped(prior_key, rates, position), batch)
-        return posterior.total(terms._replace(log_likelihood=rows), batch)
+        terms = posterior.density.terms(_dropped(prior_key, rates, position), batch)
+        return posterior.density.total(terms._replace(log_likelihood=rows), batch)
 
     def loss(position: Tree, key: jax.Array, batch: Any) -> jax.Array:
         return -expected(position, key, batch) / posterior.num_rows

@@ -27,7 +27,7 @@ def prior_normals(
     posterior: Posterior, normals: dict[str, tuple[Array, Array]]
 ) -> dict[str, Normal]:
     """Temper the Gaussian priors of :class:`bnn_ppl.model.trace.Terms`."""
-    heat = posterior.temperature if posterior.tempered == "posterior" else 1.0
+    heat = posterior.density.prior_temperature
     return {
         site: Normal(jnp.asarray(loc, float), 1 / (heat * jnp.square(jnp.asarray(scale, float))))
         for site, (loc, scale) in normals.items()
@@ -36,7 +36,7 @@ def prior_normals(
 
 def likelihood_weight(posterior: Posterior) -> float:
     """N / T: the factor of the mean log-likelihood over rows in the log-density."""
-    return posterior.num_rows / posterior.temperature
+    return posterior.num_rows / posterior.density.temperature
 
 
 def drawn(key: Array, loc: Tree, precision: Tree) -> Tree:

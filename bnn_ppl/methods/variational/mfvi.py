@@ -135,13 +135,15 @@ def mfvi(
         """Estimate the expected log-density under q, and that of the prior."""
         std = jax.tree.map(jnp.exp, log_std)
         position = _draw(key, mean, log_std)
-        terms = posterior.terms(position, batch)
+        terms = posterior.density.terms(position, batch)
         terms = terms._replace(log_priors=_expected_log_priors(terms, mean, std))
         if estimator != "weights":
             with tapped(_noise_tap(jax.random.fold_in(key, 1), estimator, layers, mean, std)):
                 rows = posterior.log_likelihood(position, batch)
             terms = terms._replace(log_likelihood=rows)
-        return jnp.stack([posterior.total(part, batch) for part in (terms, terms.prior_alone)])
+        return jnp.stack(
+            [posterior.density.total(part, batch) for part in (terms, terms.prior_alone)]
+        )
 
     def loss(
         parameters: tuple[Tree, Tree], key: jax.Array, batch: Any, weight: jax.Array | None

@@ -178,7 +178,7 @@ def noisy_kfac(
 
     def init(key: Array, position: Tree, batch: Any) -> NoisyKfacState:
         del key
-        normals = posterior.terms(position, batch).normals
+        normals = posterior.density.terms(position, batch).normals
         _, prior = at_the_mean(posterior, normals, position, position)
         prior = jax.tree.map(lambda own: jnp.full_like(own, init_std**-2, float), prior)
         factors = tuple(block.begin(position) for block in blocks)

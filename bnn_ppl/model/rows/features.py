@@ -79,8 +79,8 @@ def rows_with_features(
     if stored is not None:
         found, _ = stored.read(np.arange(len(y)))
         return found._replace(x=x), y
-    with products_in(posterior.precision):
-        return part.of(x, posterior.microbatch), y
+    with products_in(posterior.density.precision):
+        return part.of(x, posterior.density.microbatch), y
 
 
 def worthwhile_part(posterior: Any, num_shards: int = 1) -> "FixedPart | None":

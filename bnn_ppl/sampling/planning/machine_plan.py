@@ -168,11 +168,13 @@ def plan_for_machine(
         chain_rows=mesh.shape["chain"],
         data_shards=mesh.shape["data"],
         chains_a_device=chains_a_device,
-        microbatch=posterior.microbatch if (posterior.microbatch or rows) < rows else None,
+        microbatch=posterior.density.microbatch
+        if (posterior.density.microbatch or rows) < rows
+        else None,
         phases=_compiled_phases(setup, machine.device.memory),
         flops=chains_a_device * cost.flops,
         num_bytes=chains_a_device * cost.num_bytes,
-        precision=matmul_precision(posterior.precision),
+        precision=matmul_precision(posterior.density.precision),
         gradients=length.num_warmup * most + length.num_draws * a_draw,
         start_steps=_start_steps(method) if spec.init is None else 0,
         disk=length.num_draws * bytes_of(setup.positions),

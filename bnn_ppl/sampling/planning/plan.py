@@ -227,7 +227,7 @@ def _gradient_seconds(posterior: Posterior, setup: RunSetup) -> float:
         return jax.grad(posterior.logdensity)(position, batch)
 
     arguments = setup.positions, setup.keys["draws"][1], setup.data
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         gradient = jax.jit(over_chains(on_chain, setup.mesh, num_mapped=1))
         compiled = gradient.lower(*arguments).compile()
     times = []

@@ -50,7 +50,7 @@ def setup_of_shapes(
 
     first = functions_at_start(posterior, method)
     states_at = states_over_chains(first, make, batches_at_start(posterior, minibatches), mesh)
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         positions = jax.eval_shape(over_chains(position, mesh, 1), chains, key, data)
         positions = shapes_on(positions, by_chain)
         states, _ = jax.eval_shape(
@@ -65,6 +65,6 @@ def setup_of_shapes(
         shapes_on(states, by_chain),
         phases,
         num={"warmup": num_warmup, "draws": num_draws},
-        precision=posterior.precision,
+        precision=posterior.density.precision,
         keys={"warmup": (key, key), "draws": (key, key)},
     )

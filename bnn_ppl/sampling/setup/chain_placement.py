@@ -55,7 +55,7 @@ def prepare(
         everywhere(jax.random.fold_in(key, i), mesh) for i in range(4)
     )
     chains = by_chain(np.arange(length.num_chains), mesh)
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         positions = first_positions(init_key, posterior, chains, data, mesh, spec.init)
     numbers, make = numbers_to_run(posterior, method)
     setup = RunSetup(
@@ -67,7 +67,7 @@ def prepare(
         states=None,
         phases=phases_of(method, posterior, int(length.thin), minibatches, spec.keep, make),
         num={"warmup": int(length.num_warmup), "draws": int(length.num_draws)},
-        precision=posterior.precision,
+        precision=posterior.density.precision,
         keys={"warmup": (warmup_key, batch_key), "draws": (draws_key, batch_key)},
         stream=stream,
     )

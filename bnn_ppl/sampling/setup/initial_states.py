@@ -62,7 +62,7 @@ def with_states(
     first = functions_at_start(posterior, method) if make is None else None
     start = _compiled_states(first, make, batches, mesh, active_changes())
     counts = np.asarray(setup.num["warmup"]), setup.numbers
-    with products_in(posterior.precision):
+    with products_in(posterior.density.precision):
         states, finite = start(setup.chains, positions, keys, setup.data, *counts)
         _check_finite(posterior, positions, to_host(finite))
     return setup._replace(positions=positions, states=states)

@@ -186,7 +186,7 @@ def one_draw(state: RunState) -> Tree:
     """Draw one position of each chain."""
     mesh = state.setup.mesh
     draws = _compiled_draws(state.method.draw, mesh)
-    with products_in(state.posterior.precision):
+    with products_in(state.posterior.density.precision):
         return draws(state.setup.chains, state.setup.states, everywhere(state.key, mesh))
 
 
