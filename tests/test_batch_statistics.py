@@ -101,7 +101,7 @@ def hidden(values, x):
 def test_fixed_statistics_are_constants():
     net = trained()
     posterior = conditioned(net)
-    assert posterior.batch_statistics is None and "net.norm.scale" in posterior.prior_std
+    assert posterior.rows.batch_statistics is None and "net.norm.scale" in posterior.prior_std
     values = posterior.constrain(posterior.prior.draw(jax.random.key(1)))
     mean, var = np.array(net.norm.mean[...]), np.array(net.norm.var[...])
     got = posterior.predictive(values, X[:5]).logits
@@ -136,7 +136,7 @@ def test_given_statistics_of_a_linen_network_are_constants():
 
 
 def test_rows_are_normalised_by_their_batch_without_padding(posterior):
-    assert posterior.batch_statistics.layers == ("net.norm",)
+    assert posterior.rows.batch_statistics.layers == ("net.norm",)
     assert set(posterior.prior_std) == {
         *(f"net.{layer}.{part}" for layer in ("first", "last") for part in ("kernel", "bias")),
         "net.norm.scale",
@@ -192,7 +192,7 @@ def test_a_draw_has_the_mean_and_variance_of_all_training_rows(posterior, draws)
         mean, var = (sites[f"net.norm.{name}"].values[chain, 1] for name in ("mean", "var"))
         np.testing.assert_allclose(mean, h.mean(0), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(var, h.var(0), rtol=1e-4)
-        given = posterior.batch_statistics.of_draw(values)
+        given = posterior.rows.batch_statistics.of_draw(values)
         np.testing.assert_allclose(given["net.norm.mean"], mean, rtol=1e-5, atol=1e-6)
         got = posterior.predictive(values, X[:6]).logits  # recomputed within
         np.testing.assert_allclose(got, logits(values, X[:6], mean, var), rtol=1e-4, atol=1e-5)
@@ -202,7 +202,7 @@ def test_later_layers_pool_what_they_saw_in_batches():
     x = np.random.default_rng(1).normal(size=(200, 3, 4, 2)).astype(np.float32)
     posterior = conditioned(Images, x, Y[:200])
     values = posterior.prior.draw(jax.random.key(4))
-    got = posterior.batch_statistics.of_draw(values)
+    got = posterior.rows.batch_statistics.of_draw(values)
     order = np.random.default_rng(0).permutation(200)
     seen = {"first": [], "second": []}
     net = Images(rngs=nnx.Rngs(0))
@@ -442,7 +442,7 @@ def test_an_unknown_normalisation_is_refused():
 def test_a_layer_without_scale_and_bias_has_no_sites():
     bare = partial(nnx.BatchNorm, use_scale=False, use_bias=False)
     posterior = conditioned(partial(Net, norm=bare))
-    assert len(posterior.prior_std) == 4 and posterior.batch_statistics.layers == ("net.norm",)
+    assert len(posterior.prior_std) == 4 and posterior.rows.batch_statistics.layers == ("net.norm",)
     values = posterior.prior.draw(jax.random.key(2))
     h = hidden(values, X)
     scaled = values | {"net.norm.scale": 1.0, "net.norm.bias": 0.0}

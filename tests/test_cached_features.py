@@ -234,7 +234,7 @@ def test_features_of_another_program_are_not_used(posterior):
 def test_nothing_is_cached_where_the_first_layer_is_random():
     net = partial(bnn.nets.MLP, 6, (8,), 3)
     posterior = bnn.condition(bnn.models.classifier(net, bnn.priors.normal()), (X["dense"], Y))
-    assert posterior.fixed_part() is None
+    assert posterior.rows.fixed_part() is None
     assert rows_with_features(posterior)[0] is posterior.data[0]
 
 
@@ -249,7 +249,7 @@ def printing(x):
     ids=["no product", "sorted", "with a side effect"],
 )
 def test_nothing_is_cached_without_products_or_with_side_effects(fixed):
-    assert bnn.condition(on_head(fixed), (X["dense"], Y)).fixed_part() is None
+    assert bnn.condition(on_head(fixed), (X["dense"], Y)).rows.fixed_part() is None
 
 
 def test_nothing_is_cached_where_all_rows_must_be_there():
@@ -259,7 +259,7 @@ def test_nothing_is_cached_where_all_rows_must_be_there():
         with numpyro.plate("data", 30):
             numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
 
-    assert bnn.condition(model, (X["dense"], Y)).fixed_part() is None
+    assert bnn.condition(model, (X["dense"], Y)).rows.fixed_part() is None
 
 
 def features_first(x):
@@ -320,7 +320,7 @@ def test_what_a_head_sees_besides_the_features_is_kept_or_cheap():
 
 
 def test_large_features_are_not_kept(posterior, monkeypatch):
-    part = posterior.fixed_part()
+    part = posterior.rows.fixed_part()
     monkeypatch.setattr(features, "memory_limit", lambda: 4 * 30 * 5 * 4)
     assert part.pays(), "a quarter of the memory"
     monkeypatch.setattr(features, "memory_limit", lambda: 1)

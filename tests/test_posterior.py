@@ -716,7 +716,7 @@ def test_labels_that_are_not_ambiguous_are_numbered(case, model):
     labels, names = TAKEN_LABELS[case]
     posterior = bnn.condition(model, (X, labels))
     np.testing.assert_array_equal(posterior.data[1], LABELS)
-    assert posterior.data[1].dtype == jnp.int32 and posterior.classes == (2, names)
+    assert posterior.data[1].dtype == jnp.int32 and posterior.rows.classes == (2, names)
 
 
 @pytest.mark.parametrize("labels", [LABELS + 1, LABELS + 1.0])
@@ -724,18 +724,18 @@ def test_labels_from_1_are_numbered_from_0_with_a_warning(labels):
     with pytest.warns(UserWarning, match="got labels from 1 to 2 of 2 classes, taken for the cla"):
         posterior = bnn.condition(classifier(bnn.priors.normal()), (X, labels))
     np.testing.assert_array_equal(posterior.data[1], LABELS)
-    assert posterior.classes == (2, (1, 2))
+    assert posterior.rows.classes == (2, (1, 2))
 
 
 def test_whole_floats_are_counts_where_the_model_counts():
     posterior = bnn.condition(counts, (X, LABELS * 3.0))
     np.testing.assert_array_equal(posterior.data[1], LABELS * 3)
-    assert posterior.data[1].dtype == jnp.int32 and posterior.classes is None
+    assert posterior.data[1].dtype == jnp.int32 and posterior.rows.classes is None
 
 
 def test_y_of_a_regression_is_left_as_it_is():
     posterior = bnn.condition(plain, (X, LABELS * 1.0))
-    assert posterior.data[1].dtype == jnp.float32 and posterior.classes is None
+    assert posterior.data[1].dtype == jnp.float32 and posterior.rows.classes is None
 
 
 REFUSED_LABELS = {

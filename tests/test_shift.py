@@ -401,7 +401,8 @@ def test_draws_that_weigh_nothing_have_no_say(doubles):
 def test_labels_with_names_are_attacked_like_their_numbers(doubles):
     posterior, draws, (x, y) = toy("classes")
     for names in (np.array(["a", "b", "c"]), np.arange(1, 4)):
-        named = posterior._replace(classes=posterior.classes._replace(names=tuple(names.tolist())))
+        classes = posterior.rows.classes._replace(names=tuple(names.tolist()))
+        named = posterior._replace(rows=posterior.rows._replace(classes=classes))
         tables = [
             attacked(p, draws, rows, epsilons=[0.1])
             for p, rows in ((posterior, (x, y)), (named, (x, names[y])))

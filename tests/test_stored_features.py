@@ -105,7 +105,7 @@ def folder_of(tmp_path):
 def test_what_is_stored_are_the_outputs_of_the_fixed_layers(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(stored_features, "_CHUNK_BYTES", 2**12)
     posterior = conditioned(tmp_path, kind)
-    rows = posterior.stored_features()
+    rows = posterior.rows.stored_features()
     assert {path.name for path in folder_of(tmp_path).glob("*.npy")} == {"features_0.npy", "y.npy"}
     found = np.load(folder_of(tmp_path) / "features_0.npy")
     expected = backbone(kind)(jnp.asarray(X[kind]))
@@ -142,7 +142,7 @@ def test_draws_of_minibatches_are_those_of_the_same_stream_without(tmp_path, kin
 
 def test_a_run_reads_the_features_and_not_the_inputs(tmp_path, monkeypatch):
     rows = in_files(tmp_path, "dense")
-    conditioned(tmp_path, rows=rows).stored_features()
+    conditioned(tmp_path, rows=rows).rows.stored_features()
     again = conditioned(tmp_path, rows=bnn.data.stream(tmp_path))
 
     def refused(numbers):
@@ -214,7 +214,7 @@ def counted(monkeypatch):
 def test_features_of_other_weights_rows_or_layers_are_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr("bnn_ppl.data.streams.streams._EXAMPLES", 64)
     starts = counted(monkeypatch)
-    conditioned(tmp_path).stored_features()
+    conditioned(tmp_path).rows.stored_features()
     changed = X["dense"].copy()
     changed[577] += 1
 
@@ -227,7 +227,7 @@ def test_features_of_other_weights_rows_or_layers_are_not_taken(tmp_path, monkey
         computed = len(starts)
         rows = in_files(tmp_path, "dense", x)
         posterior = conditioned(tmp_path, fixed=fixed, rows=rows)
-        found = posterior.stored_features().read(np.arange(ROWS))[0].arrays[0]
+        found = posterior.rows.stored_features().read(np.arange(ROWS))[0].arrays[0]
         expected = (fixed or backbone("dense"))(X["dense"] if x is None else x)
         np.testing.assert_allclose(found, expected, atol=1e-5)
         assert (len(starts) > computed) == (number > 0)
@@ -237,7 +237,7 @@ def test_features_of_other_weights_rows_or_layers_are_not_taken(tmp_path, monkey
 def test_a_killed_computation_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(stored_features, "_CHUNK_BYTES", 100 * 24)
     monkeypatch.setattr(stored_features, "_SECONDS", -1)  # a note after each chunk
-    whole = conditioned(tmp_path, features="other").stored_features().read(np.arange(ROWS))
+    whole = conditioned(tmp_path, features="other").rows.stored_features().read(np.arange(ROWS))
     chunk = stored_features._chunk
 
     def killed(*args):
@@ -248,11 +248,11 @@ def test_a_killed_computation_goes_on_where_it_was(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(stored_features, "_chunk", killed)
         with pytest.raises(KeyboardInterrupt):
-            conditioned(tmp_path).stored_features()
+            conditioned(tmp_path).rows.stored_features()
     assert json.loads((folder_of(tmp_path) / "progress.json").read_text()) == {"rows": 300}
     assert not np.load(folder_of(tmp_path) / "features_0.npy")[300:].any(), "not computed yet"
     starts = counted(monkeypatch)
-    found = conditioned(tmp_path).stored_features().read(np.arange(ROWS))
+    found = conditioned(tmp_path).rows.stored_features().read(np.arange(ROWS))
     assert starts == [0, 100, 300, 400, 500], "two to see whether rows are independent"
     np.testing.assert_array_equal(found[0].arrays[0], whole[0].arrays[0])
     np.testing.assert_array_equal(found[1], whole[1])
@@ -281,7 +281,7 @@ def test_a_run_that_is_refused_computes_no_features(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("damage", ["progress", "missing", "cut short", "another shape"])
 def test_damaged_files_are_computed_again(tmp_path, damage):
-    expected = conditioned(tmp_path).stored_features().read(np.arange(ROWS))[0].arrays[0]
+    expected = conditioned(tmp_path).rows.stored_features().read(np.arange(ROWS))[0].arrays[0]
     path = folder_of(tmp_path) / "features_0.npy"
     if damage == "progress":
         (folder_of(tmp_path) / "progress.json").write_text('{"rows": 6')
@@ -292,7 +292,7 @@ def test_damaged_files_are_computed_again(tmp_path, damage):
         path.write_bytes(path.read_bytes()[:-100])
     else:
         np.save(path, expected[:-1])
-    found = conditioned(tmp_path).stored_features().read(np.arange(ROWS))[0].arrays[0]
+    found = conditioned(tmp_path).rows.stored_features().read(np.arange(ROWS))[0].arrays[0]
     np.testing.assert_array_equal(found, expected)
 
 
@@ -329,7 +329,7 @@ def test_methods_that_read_layers_see_the_inputs(tmp_path):
 
 def test_inputs_that_were_not_read_are_not_made_up(tmp_path):
     posterior = conditioned(tmp_path)
-    x, y = posterior.stored_features().read(np.arange(20))
+    x, y = posterior.rows.stored_features().read(np.arange(20))
     position = posterior.init(jax.random.key(0))
     with pytest.raises(ValueError, match="only the features were read"):
         posterior.log_likelihood(position, (x._replace(digest="other"), y))

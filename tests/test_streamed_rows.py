@@ -57,11 +57,11 @@ def same_draws(one, other, rtol=0.0):
 @pytest.mark.parametrize("microbatch", [None, 30])
 def test_value_and_gradient_are_those_of_the_rows_in_memory(microbatch):
     whole, posterior = both(dist.HalfNormal(1.0), temperature=0.5, microbatch=microbatch)
-    chunks = posterior.all_rows.chunks
+    chunks = posterior.rows.full_batch.chunks
     assert (chunks.num, chunks.size) == ((7, 93) if microbatch is None else (22, 30))
     position = whole.init(jax.random.key(0))
     (value, gradient), (expected, slope) = (
-        jax.jit(jax.value_and_grad(each.logdensity))(position, each.all_rows)
+        jax.jit(jax.value_and_grad(each.logdensity))(position, each.rows.full_batch)
         for each in (posterior, whole)
     )
     assert value == pytest.approx(float(expected), rel=1e-6)
@@ -78,7 +78,7 @@ def test_changes_of_the_density_are_as_exact_as_by_row():
     moved = jax.tree.map(lambda w: w * (1 + 2e-7), origin)
     changes = []
     for each in (whole, posterior):
-        lp, change = each.logdensity_from(origin, each.all_rows)
+        lp, change = each.logdensity_from(origin, each.rows.full_batch)
         changes.append(float(change(moved)))
     assert abs(float(lp)) > 1e7
     assert changes[1] == pytest.approx(changes[0], rel=0.02, abs=0.02)
@@ -94,12 +94,12 @@ def test_a_sum_and_its_rest_are_exact():
 
 def test_chains_side_by_side_share_what_is_read(monkeypatch):
     _, posterior = both()
-    chunks, read = posterior.all_rows.chunks, []
+    chunks, read = posterior.rows.full_batch.chunks, []
     fetch = chunks.read
     monkeypatch.setattr(chunks, "read", lambda number: (read.append(int(number)), fetch(number))[1])
     positions = jax.vmap(posterior.init)(jax.random.split(jax.random.key(0), 5))
     gradient = jax.jit(jax.vmap(jax.grad(posterior.logdensity), (0, None)))
-    jax.block_until_ready(gradient(positions, posterior.all_rows))
+    jax.block_until_ready(gradient(positions, posterior.rows.full_batch))
     assert read == list(range(chunks.num))
 
 
@@ -107,17 +107,17 @@ def test_memory_does_not_grow_with_the_rows():
     def needed(posterior):
         position = posterior.init(jax.random.key(0))
         gradient = jax.jit(jax.grad(posterior.logdensity))
-        memory = gradient.lower(position, posterior.all_rows).compile().memory_analysis()
+        memory = gradient.lower(position, posterior.rows.full_batch).compile().memory_analysis()
         return memory.temp_size_in_bytes + memory.argument_size_in_bytes
 
     few, many = (both(num_rows=num)[1] for num in (2_000, 20_000))
-    assert many.all_rows.chunks.num == 10 * few.all_rows.chunks.num
+    assert many.rows.full_batch.chunks.num == 10 * few.rows.full_batch.chunks.num
     assert needed(many) == needed(few)
 
 
 def test_chunks_are_whole_blocks_and_padded_by_copies():
     _, posterior = both(source=partial(bnn.data.stream, block=64))
-    chunks = posterior.all_rows.chunks
+    chunks = posterior.rows.full_batch.chunks
     assert chunks.size == 128
     x, y = chunks.read(chunks.num - 1)
     rest = ROWS - 128 * (chunks.num - 1)

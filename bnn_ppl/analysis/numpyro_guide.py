@@ -54,7 +54,7 @@ def guide(
         site: [jnp.asarray(fitted[f"{site}.{part}"].values) for part in ("loc", "scale")]
         for site in posterior.prior.std
     }
-    one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.examples)
+    one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples)
 
     def fitted_gaussian(x: Any, y: Any = None) -> None:
         del x, y

@@ -58,7 +58,7 @@ def prior_draws(
         own_key = jax.random.fold_in(jax.random.fold_in(key, chain), index)
         return posterior.prior.draw(own_key, data)
 
-    check_proper_priors(posterior.prior.draw, posterior.examples)
+    check_proper_priors(posterior.prior.draw, posterior.rows.examples)
     # The data are an argument: captured, they would become a constant of the program.
     every_chain = jax.jit(
         lambda data: jax.lax.map(
@@ -66,6 +66,6 @@ def prior_draws(
             jnp.arange(num_chains),
         )
     )
-    values = jax.tree.map(np.array, every_chain(posterior.examples))
+    values = jax.tree.map(np.array, every_chain(posterior.rows.examples))
     facts = {"method": "prior", "seed": np.asarray(jax.random.key_data(key)).tolist()}
     return inference_data(values, {}, None, facts)

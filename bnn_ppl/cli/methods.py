@@ -118,7 +118,7 @@ def _built_method(
         built = bnn.schedules.in_cycles(built, cycle, running["num_warmup"])
     if training.augment is None:
         return built
-    change = _augmentation(chosen, training, running, posterior.examples[0])
+    change = _augmentation(chosen, training, running, posterior.rows.examples[0])
     return bnn.augmentation.augmented(built, change)
 
 

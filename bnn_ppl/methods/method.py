@@ -287,7 +287,7 @@ def _for_posterior(posterior: Any, option: Any) -> Any:
 
 
 def _refuse_batch_statistics(name: str, posterior: Any) -> None:
-    statistics = getattr(posterior, "batch_statistics", None)
+    statistics = posterior.rows.batch_statistics
     if statistics is not None:
         able = sorted(each.name for each in METHODS.values() if each.takes_batch_statistics)
         raise ValueError(

@@ -160,7 +160,7 @@ def condition(
         features=None if features is None else Path(features).expanduser(),
     )
     posterior = posterior_of(model, given, held={})
-    if features is not None and _with_any_points(posterior, points).fixed_part() is None:
+    if features is not None and _with_any_points(posterior, points).rows.fixed_part() is None:
         raise ValueError(
             f"got features={str(features)!r} for a model without fixed layers before the random "
             "ones, whose outputs could be kept, expected some: leave it out"

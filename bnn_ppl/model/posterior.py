@@ -88,6 +88,49 @@ class Density(NamedTuple):
         return self.temperature if self.tempered == "posterior" else 1.0
 
 
+class TrainingRows(NamedTuple):
+    """The rows that a posterior is conditioned on.
+
+    Attributes
+    ----------
+    data
+        The pair (x, y) conditioned on, or the stream of rows.
+    num
+        Rows in it.
+    examples
+        Rows (x, y) in memory: all of `data`, or at most 1,024 of a stream, spread evenly. Where
+        the functions above have ``data=data``, they take these.
+    full_batch
+        The batch of all rows: `data`, or what reads those of a stream chunk by chunk
+        (:class:`bnn_ppl.model.rows.streamed_rows.StreamedRows`), for the log-density and its
+        gradient. ``log_likelihood`` then has the sum of all rows, and what it has been rounded
+        by, (2,).
+    fixed_part
+        ``() -> FixedPart or None``: what its likelihood needs of x alone, where that is worth being
+        computed once. Such :class:`bnn_ppl.model.rows.features.Features` may stand for x in
+        batches.
+    stored_features
+        ``progress=False -> Stream or None``: the rows with these features, of a folder where they
+        are computed if they are not there, and progress is shown if asked for; None unless
+        :func:`condition` was given one.
+    classes
+        The classes that y is one of, and their names if the labels were not 0, 1, ...; None for
+        other models.
+    batch_statistics
+        Of networks with batch normalisation in train mode: the statistics of the training rows, by
+        which `predictive` normalises, in place of those of the batch. None for other models.
+    """
+
+    data: Data | Stream
+    num: int
+    examples: Data
+    full_batch: Data | StreamedRows
+    fixed_part: Callable[[], FixedPart | None]
+    stored_features: Callable[..., Stream | None]
+    classes: Classes | None
+    batch_statistics: BatchStatistics | None
+
+
 class Posterior(NamedTuple):
     """A model conditioned on data. Build it with :func:`condition`.
 
@@ -119,30 +162,12 @@ class Posterior(NamedTuple):
         The terms of its log-density, their sum, and the temperature.
     prior
         What it knows of the model's prior: draws, and scales.
+    rows
+        The rows conditioned on, in the forms that programs take.
     value_shapes
         ``() -> dict``: the shape of each site's value.
-    data
-        The pair (x, y) conditioned on, or the stream of rows.
-    examples
-        Rows (x, y) in memory: all of `data`, or at most 1,024 of a stream, spread evenly. Where
-        the functions above have ``data=data``, they take these.
-    all_rows
-        The batch of all rows: `data`, or what reads those of a stream chunk by chunk
-        (:class:`bnn_ppl.model.rows.streamed_rows.StreamedRows`), for the log-density and its
-        gradient. ``log_likelihood`` then has the sum of all rows, and what it has been rounded
-        by, (2,).
-    num_rows
-        Rows in `data`.
     num_weights
         Unconstrained dimensions.
-    fixed_part
-        ``() -> FixedPart or None``: what its likelihood needs of x alone, where that is worth being
-        computed once. Such :class:`bnn_ppl.model.rows.features.Features` may stand for x in
-        batches.
-    stored_features
-        ``progress=False -> Stream or None``: the rows with these features, of a folder where they
-        are computed if they are not there, and progress is shown if asked for; None unless
-        :func:`condition` was given one.
     points
         Names of the point sites that are not held yet; until then they are sites like any other,
         with a flat prior. :func:`bnn_ppl.fit_points` holds them, as does :func:`bnn_ppl.run`.
@@ -150,14 +175,8 @@ class Posterior(NamedTuple):
         Dict from point site to the value at which it is held.
     hold
         ``values -> Posterior``: the posterior of the other sites, with all points held.
-    classes
-        The classes that y is one of, and their names if the labels were not 0, 1, ...; None for
-        other models.
     recipe
         How to make it anew with other numbers, if the model has some: see :func:`condition`.
-    batch_statistics
-        Of networks with batch normalisation in train mode: the statistics of the training rows, by
-        which `predictive` normalises, in place of those of the batch. None for other models.
     centres
         The number of weights, one set for each chain, about which `predictive` is linearised (see
         :func:`bnn_ppl.linearised`); 0 where it is that of the network itself.
@@ -175,20 +194,13 @@ class Posterior(NamedTuple):
     check: Callable[[Position], None]
     density: Density
     prior: Prior
+    rows: TrainingRows
     value_shapes: Callable[[], dict[str, tuple[int, ...]]]
-    data: Data | Stream
-    examples: Data
-    all_rows: Data | StreamedRows
-    num_rows: int
     num_weights: int
-    fixed_part: Callable[[], FixedPart | None]
-    stored_features: Callable[..., Stream | None]
     points: tuple[str, ...]
     held: Values
     hold: Callable[[Mapping[str, Any]], "Posterior"]
-    classes: Classes | None = None
     recipe: Recipe | None = None
-    batch_statistics: BatchStatistics | None = None
     centres: int = 0
     subspace: Subspace | None = None
 
@@ -197,9 +209,19 @@ class Posterior(NamedTuple):
         """The posterior of all sites: itself, unless it is restricted to a subspace."""
         return self if self.subspace is None else self.subspace.whole
 
+    @property
+    def data(self) -> Data | Stream:
+        """The pair (x, y) conditioned on, or the stream of rows."""
+        return self.rows.data
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in `data`."""
+        return self.rows.num
+
     def log_prior(self, position: Position) -> Array:
         """Give the log prior density of the constrained values, a scalar."""
-        return self.density.terms(position, self.examples).log_prior
+        return self.density.terms(position, self.rows.examples).log_prior
 
     def logdensity_from(
         self, origin: Position, batch: Batch

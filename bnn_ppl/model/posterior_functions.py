@@ -16,7 +16,7 @@ from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.normalisation.batch_norm import of_the_batch
 from bnn_ppl.model.normalisation.batch_statistics import Layers, batch_statistics
 from bnn_ppl.model.points import holding, with_points_held
-from bnn_ppl.model.posterior import Density, Posterior, Prior
+from bnn_ppl.model.posterior import Density, Posterior, Prior, TrainingRows
 from bnn_ppl.model.prior.open_scale import OpenScale, at_scale
 from bnn_ppl.model.prior.prior_summary import prior_summary
 from bnn_ppl.model.recipe import Recipe, numbers_of
@@ -149,15 +149,17 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         density=density,
         prior=Prior(draw, {site: widening * std for site, std in stds.items()}, precisions),
         value_shapes=cache(partial(_value_shapes, constrain, shapes)),
-        data=rows,
-        examples=data,
-        all_rows=data if given.chunks is None else StreamedRows(*data, given.chunks),
-        num_rows=num_rows,
+        rows=TrainingRows(
+            data=rows,
+            num=num_rows,
+            examples=data,
+            full_batch=data if given.chunks is None else StreamedRows(*data, given.chunks),
+            fixed_part=find_fixed_part,
+            stored_features=_stored_features(given, find_fixed_part),
+            classes=given.classes,
+            batch_statistics=statistics,
+        ),
         num_weights=sum(leaf.size for leaf in shapes.values()),
-        fixed_part=find_fixed_part,
-        stored_features=_stored_features(given, find_fixed_part),
-        batch_statistics=statistics,
-        classes=given.classes,
         points=() if held else tuple(given.points),
         held=dict(held),
         hold=holding(None, {}),

@@ -88,11 +88,11 @@ def _restricted(
     def logdensity(position: Position, batch: Batch) -> Array:
         return whole.density.total(terms(position, batch), batch)
 
-    def init(key: Array, data: Batch = whole.examples) -> Position:
+    def init(key: Array, data: Batch = whole.rows.examples) -> Position:
         del data
         return {SITE: jax.random.normal(key, (rank,))}
 
-    def draw(key: Array, data: Batch = whole.examples) -> Values:
+    def draw(key: Array, data: Batch = whole.rows.examples) -> Values:
         if prior_std is None:
             raise ValueError(
                 "got a subspace with the model's prior, which has no draws of its own there, "
@@ -100,10 +100,10 @@ def _restricted(
             )
         return constrain({SITE: prior_std * jax.random.normal(key, (rank,))}, data)
 
-    def constrain(position: Position, data: Batch = whole.examples) -> Values:
+    def constrain(position: Position, data: Batch = whole.rows.examples) -> Values:
         return {**whole.constrain(plane.at(position[SITE]), data), SITE: position[SITE]}
 
-    def unconstrain(values: Values, data: Batch = whole.examples) -> Position:
+    def unconstrain(values: Values, data: Batch = whole.rows.examples) -> Position:
         sites = {site: values[site] for site in plane.centre}
         return {SITE: plane.projected(whole.unconstrain(sites, data))}
 

@@ -109,7 +109,7 @@ def hold_points(
     if keep is not None:
         before = before_points(posterior)
         position = jax.eval_shape(before.init, key)
-        jax.eval_shape(lambda at: keep(before.constrain(at, before.examples)), position)
+        jax.eval_shape(lambda at: keep(before.constrain(at, before.rows.examples)), position)
     held, interruption, position = _fit(key, posterior, storage, end, progress)
     return PointFit(held, make(held), interruption, position)
 

@@ -69,7 +69,7 @@ def _attributes(
         "batch_size": draws.minibatches.size or "all",
         "bootstrap": int(draws.minibatches.bootstrap),
         **({"cached_features": cached} if cached else {}),
-        **({"data": fingerprint(posterior.data)} if posterior.batch_statistics else {}),
+        **({"data": fingerprint(posterior.data)} if posterior.rows.batch_statistics else {}),
     }
 
 
@@ -160,7 +160,7 @@ def _at_the_start(posterior: Posterior, position: Tree) -> dict[str, float]:
         return terms.log_prior, posterior.density.total(terms, data)
 
     with products_in(posterior.density.precision):
-        rows = few_rows(posterior, posterior.examples)
+        rows = few_rows(posterior, posterior.rows.examples)
         prior, density = map(float, jax.jit(both)(position, rows))
     return {"log_prior_at_start": agreed(prior), "log_density_at_start": agreed(density)}
 

@@ -70,12 +70,12 @@ def log_likelihood_at(posterior: Posterior, positions: Tree) -> dict[str, float]
     """
     if jax.process_count() > 1:
         return {}
-    statistics = posterior.batch_statistics
+    statistics = posterior.rows.batch_statistics
     completed = None if statistics is None else statistics.of_some_rows
     predictive = posterior.predictive if statistics is None else statistics.predictive
     average = _average(posterior.constrain, completed, predictive, active_changes())
     with products_in(posterior.density.precision):
-        found = float(average(to_host(positions), posterior.examples, some_rows(posterior)))
+        found = float(average(to_host(positions), posterior.rows.examples, some_rows(posterior)))
     return {"start_log_likelihood": found} if np.isfinite(found) else {}
 
 

@@ -42,7 +42,7 @@ def is_searched(posterior: Posterior) -> bool:
     """Whether the scale is searched for: where that is quick and possible."""
     quick = posterior.num_rows * posterior.num_weights <= MOST_SEARCHED
     # The Laplace approximation refuses statistics of the batch.
-    possible = jax.process_count() == 1 and posterior.batch_statistics is None
+    possible = jax.process_count() == 1 and posterior.rows.batch_statistics is None
     return quick and possible
 
 

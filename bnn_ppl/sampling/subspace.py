@@ -143,7 +143,7 @@ def _positions(
     values = {site: found[chains, draws_of_each].values for site, found in sites.items()}
     points = {site: jnp.asarray(v.reshape(-1, *v.shape[2:]), float) for site, v in values.items()}
     with products_in(posterior.density.precision):
-        found = jax.jit(jax.vmap(posterior.unconstrain, (0, None)))(points, posterior.examples)
+        found = jax.jit(jax.vmap(posterior.unconstrain, (0, None)))(points, posterior.rows.examples)
     return {site: np.asarray(points, np.float64) for site, points in found.items()}
 
 

@@ -83,8 +83,7 @@ def with_points_of(draws: Any, posterior: Posterior) -> Posterior:
     if opened is not None and "prior_scale" in draws.attrs:
         posterior = opened.hold(float(draws.attrs["prior_scale"]))
     classes = classes_of(draws, posterior)
-    if classes is not posterior.classes:
-        posterior = posterior._replace(classes=classes)
+    posterior = _named(posterior, classes)
     if not posterior.points:
         return posterior
     found = draws["constant_data"] if "constant_data" in draws else {}  # noqa: SIM401
@@ -95,12 +94,18 @@ def with_points_of(draws: Any, posterior: Posterior) -> Posterior:
             "the group constant_data: use draws that run gave for this posterior"
         )
     held = posterior.hold({site: found[site].values for site in posterior.points})
-    return held if held.classes is classes else held._replace(classes=classes)
+    return _named(held, classes)
+
+
+def _named(posterior: Posterior, classes: Classes | None) -> Posterior:
+    if posterior.rows.classes is classes:
+        return posterior
+    return posterior._replace(rows=posterior.rows._replace(classes=classes))
 
 
 def recorded_classes(posterior: Posterior) -> JSON:
     """Give the attribute ``class_names`` of draws; none where the classes are 0, 1, ..."""
-    classes = posterior.classes
+    classes = posterior.rows.classes
     return {"class_names": json.dumps(classes.names)} if classes and classes.names else {}
 
 
@@ -112,7 +117,7 @@ def classes_of(draws: Any, posterior: Posterior) -> Classes | None:
     ValueError
         If these are not the same.
     """
-    classes = posterior.classes
+    classes = posterior.rows.classes
     if classes is None or "class_names" not in draws.attrs:
         return classes
     recorded = classes._replace(names=tuple(json.loads(draws.attrs["class_names"])))

@@ -32,13 +32,13 @@ def sites_on_bounds(posterior: Posterior, sites: dict[str, Any]) -> list[tuple[s
         return []
     last = {site: np.asarray(values[-1, -1]) for site, values in sites.items()}
     # The values of a simplex limit each other, so that none has an interval of its own.
-    shapes = jax.eval_shape(posterior.unconstrain, last, posterior.examples)
+    shapes = jax.eval_shape(posterior.unconstrain, last, posterior.rows.examples)
     positive = tuple(site for site in positive if shapes[site].shape == last[site].shape)
     if not positive:
         return []
     functions = posterior.constrain, posterior.unconstrain
     ends = jax.tree.map(
-        np.asarray, _ends(functions, positive, active_changes())(last, posterior.examples)
+        np.asarray, _ends(functions, positive, active_changes())(last, posterior.rows.examples)
     )
     found = []
     for number, site in enumerate(positive):

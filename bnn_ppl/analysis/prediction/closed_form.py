@@ -128,7 +128,7 @@ def _columns_of_parts(
     num_rows, size, part = rows_of(posterior, data, batch_size)
     blocks, fits = _fitted(posterior, draws)
     with products_in(posterior.density.precision):
-        few = jax.tree.map(lambda leaf: leaf[:1], posterior.examples[0])
+        few = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples[0])
         columns = _classes if _of_classes(posterior, fits[0][0], few) else _reals
         of_rows = jax.jit(
             lambda position, factors, x, y: columns(
@@ -153,7 +153,7 @@ def _fitted(posterior: Posterior, draws: Any) -> tuple[list[Block], list[tuple[T
             "with the draws"
         )
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
-    few = jax.tree.map(lambda leaf: leaf[:2], posterior.examples)
+    few = jax.tree.map(lambda leaf: leaf[:2], posterior.rows.examples)
     structure = json.loads(draws.attrs["settings"])["structure"]
     layers = called_layers(posterior, shapes, few)
     blocks = blocks_of(posterior, structure, layers, shapes, set())

@@ -46,16 +46,16 @@ def sites_to_predict(posterior: Posterior, draws: Any) -> Sites:
         are of another number of chains than it is linearised about.
     """
     sites = with_centres(posterior, sites_of(posterior, draws))
-    if posterior.batch_statistics is None:
+    if posterior.rows.batch_statistics is None:
         return sites
-    stored = _stored(posterior.batch_statistics, draws)
+    stored = _stored(posterior.rows.batch_statistics, draws)
     if stored:
         return sites | stored
     _check_rows(posterior, draws)
     for of_draws, predictive, statistics in _kept:
         if of_draws() is draws and predictive() is posterior.predictive:
             return sites | statistics
-    found = _statistics(posterior.batch_statistics.of_draw, posterior, sites)
+    found = _statistics(posterior.rows.batch_statistics.of_draw, posterior, sites)
     _kept.append((weakref.ref(draws), weakref.ref(posterior.predictive), found))
     del _kept[:-_NUM_KEPT]
     return sites | found
@@ -64,9 +64,9 @@ def sites_to_predict(posterior: Posterior, draws: Any) -> Sites:
 def sites_to_judge(posterior: Posterior, sites: Sites) -> Sites:
     """Add to some draws what predictions need besides, statistics being of some training rows."""
     sites = with_centres(posterior, sites)
-    if posterior.batch_statistics is None:
+    if posterior.rows.batch_statistics is None:
         return sites
-    return sites | _statistics(posterior.batch_statistics.of_some_rows, posterior, sites)
+    return sites | _statistics(posterior.rows.batch_statistics.of_some_rows, posterior, sites)
 
 
 def statistics_to_store(posterior: Posterior, draws: Any) -> dict[str, np.ndarray]:
@@ -74,7 +74,7 @@ def statistics_to_store(posterior: Posterior, draws: Any) -> dict[str, np.ndarra
 
     Nor if there are none to take.
     """
-    statistics = posterior.batch_statistics
+    statistics = posterior.rows.batch_statistics
     if statistics is None or set(posterior.whole.prior.std) - set(draws["posterior"]):
         return {}
     found = sites_to_predict(posterior, draws)
@@ -93,10 +93,10 @@ def _stored(statistics: BatchStatistics, draws: Any) -> Sites:
 
 def _check_rows(posterior: Posterior, draws: Any) -> None:
     """Refuse other training rows than those of the draws, where that is known of these."""
-    assert posterior.batch_statistics is not None
+    assert posterior.rows.batch_statistics is not None
     known = getattr(draws, "attrs", {}).get("data")
     if known is not None and known != fingerprint(posterior.data):
-        layer = posterior.batch_statistics.layers[0]
+        layer = posterior.rows.batch_statistics.layers[0]
         raise ValueError(
             f"got a posterior of other rows than the draws for {layer}, "
             "a BatchNorm whose statistics are those of the training rows, expected the same: "

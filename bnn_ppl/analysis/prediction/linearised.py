@@ -59,9 +59,10 @@ def linearised(
     """
     if hasattr(values, "posterior"):
         posterior = with_points_of(values, posterior)
-    if posterior.batch_statistics is not None:
+    statistics = posterior.rows.batch_statistics
+    if statistics is not None:
         raise ValueError(
-            f"got the BatchNorm {posterior.batch_statistics.layers[0]} in train mode to linearise, "
+            f"got the BatchNorm {statistics.layers[0]} in train mode to linearise, "
             "expected fixed statistics: pass a trained network after .eval()"
         )
     each = [_checked(posterior.whole, own) for own in _values(posterior.whole, values)]

@@ -109,8 +109,8 @@ def compiled(function: Callable, posterior: Posterior) -> Callable:
     :mod:`bnn_ppl.analysis.prediction.draw_statistics`.
     """
     predictive = posterior.predictive
-    if posterior.batch_statistics is not None:
-        predictive = posterior.batch_statistics.predictive
+    if posterior.rows.batch_statistics is not None:
+        predictive = posterior.rows.batch_statistics.predictive
     numbers, _ = numbers_of(predictive)
     return partial(_compiled(function, predictive, active_changes()), numbers)
 

@@ -256,7 +256,7 @@ def of_divergences(posterior: Posterior, sample: RowSample, draws: Any) -> Itera
 
 def _of_learnt_scale(posterior: Posterior, sites: dict[str, Any]) -> list[str]:
     """Name the Gaussian sites whose prior's scale is not the same in the first and last draw."""
-    rows = posterior.examples
+    rows = posterior.rows.examples
 
     @jax.jit
     def scales(values: Any, rows: Any) -> dict[str, jax.Array]:

@@ -68,7 +68,7 @@ def some_rows(posterior: Posterior) -> tuple[Tree, Array]:
 
 def _some_rows(posterior: Posterior, weights: np.ndarray) -> tuple[Tree, Array, np.ndarray]:
     """Take these with their weights; none of weight 0."""
-    rows = *posterior.examples, weights
+    rows = *posterior.rows.examples, weights
     if (weights == 0).any():
         rows = jax.tree.map(lambda leaf: leaf[weights > 0], rows)
     y = rows[1]
@@ -77,7 +77,7 @@ def _some_rows(posterior: Posterior, weights: np.ndarray) -> tuple[Tree, Array, 
 
 
 def _weights_of_rows(posterior: Posterior) -> np.ndarray:
-    """Say how often the likelihood counts each of `posterior.examples`: 0 where it is masked."""
+    """Say how often the likelihood counts each of `rows.examples`: 0 where it is masked."""
     posterior = posterior.whole
     dtype = jnp.result_type(float)
     shapes = posterior.value_shapes()
@@ -88,9 +88,9 @@ def _weights_of_rows(posterior: Posterior) -> np.ndarray:
         position = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), anywhere)
         return posterior.density.terms(position, data).row_scale
 
-    if jax.eval_shape(scale, posterior.examples) is None:
-        return np.ones(len(posterior.examples[1]))
-    weights = np.asarray(jax.jit(scale)(posterior.examples))
+    if jax.eval_shape(scale, posterior.rows.examples) is None:
+        return np.ones(len(posterior.rows.examples[1]))
+    weights = np.asarray(jax.jit(scale)(posterior.rows.examples))
     return weights if weights.any() else np.ones_like(weights)
 
 
@@ -133,7 +133,7 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     def by_chain(values: np.ndarray) -> np.ndarray:
         return values.reshape(*weights.shape, *values.shape[1:])
 
-    all_y = np.asarray(posterior.examples[1])
+    all_y = np.asarray(posterior.rows.examples[1])
     with np.errstate(divide="ignore"):
         log_weights = np.log(weights / weights.sum())
     return RowSample(
@@ -157,7 +157,7 @@ def depends_on_x(posterior: Posterior, sample: RowSample) -> bool:
     Nothing is computed for the first; draws that have learnt nothing need the second.
     """
     in_a_draw = sample.kind != "log_prob" and np.ptp(sample.center, axis=2).any()
-    if in_a_draw or posterior.batch_statistics is not None:
+    if in_a_draw or posterior.rows.batch_statistics is not None:
         return True
     try:
         values = posterior.prior.draw(jax.random.key(0))

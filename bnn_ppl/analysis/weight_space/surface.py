@@ -169,7 +169,7 @@ def corner(
     values = {site: jnp.asarray(found[chain, draw].values) for site, found in sites.items()}
     # A posterior with points has them among its sites: those held are the same at each corner.
     values |= {site: held.held[site] for site in posterior.points}
-    return jax.jit(posterior.unconstrain)(values, posterior.examples)
+    return jax.jit(posterior.unconstrain)(values, posterior.rows.examples)
 
 
 # --- corners

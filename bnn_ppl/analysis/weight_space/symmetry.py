@@ -49,7 +49,7 @@ def hidden_units(posterior: Posterior) -> list[Units]:
         unit's sign may change too (odd activations, such as tanh).
     """
     check_arguments(posterior=posterior)
-    rows = jax.tree.map(lambda leaf: leaf[:_ROWS_TO_CHECK], posterior.examples)
+    rows = jax.tree.map(lambda leaf: leaf[:_ROWS_TO_CHECK], posterior.rows.examples)
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     rng = np.random.default_rng(0)
     position = {
@@ -193,7 +193,7 @@ def barrier(
         raise ValueError(
             f"got chains={chains}, expected two chains from 0 to {num_chains - 1}: choose others"
         )
-    rows = posterior.examples if data is None else checked_rows(posterior, data)
+    rows = posterior.rows.examples if data is None else checked_rows(posterior, data)
     ends = [
         jax.jit(posterior.unconstrain)(
             {site: jnp.asarray(array[chain, -1].values) for site, array in sites.items()}

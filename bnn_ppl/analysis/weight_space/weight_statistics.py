@@ -178,6 +178,6 @@ def real_sites(posterior: Posterior, draws: "arviz.InferenceData") -> list[str]:
     posterior = with_points_of(draws, posterior)
     sites = sites_of(posterior, draws)
     values = {site: jnp.asarray(found[0, 0].values, float) for site, found in sites.items()}
-    one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.examples)
+    one_row = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples)
     position = jax.jit(posterior.whole.unconstrain)(values, one_row)
     return [site for site in sites if np.array_equal(position[site], values[site])]

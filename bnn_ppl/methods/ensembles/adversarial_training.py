@@ -48,7 +48,7 @@ def with_adversarial_rows(
     """
     if not 0 < epsilon < float("inf"):
         raise ValueError(f"got fgsm_epsilon={epsilon}, expected a finite number from 0 up")
-    check_float_inputs(posterior.examples[0])
+    check_float_inputs(posterior.rows.examples[0])
 
     def of_inputs(position: Tree, x: jax.Array, anchor: Any, rest: Any) -> jax.Array:
         return loss(position, anchor, (x, *rest))

@@ -282,7 +282,7 @@ def row_layers(posterior: Posterior) -> Layers:
         return {}
     got = f"{num_rows + 1} rows, tried to see which layers take each row separately,"
     likelihood = posterior.log_likelihood
-    check_number_of_rows(likelihood, shapes, posterior.examples, num_rows + 1, got)
+    check_number_of_rows(likelihood, shapes, posterior.rows.examples, num_rows + 1, got)
     others = _called_layers(posterior, shapes, num_rows + 1)
 
     def grows(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
@@ -319,7 +319,7 @@ def _called_layers(posterior: Posterior, shapes: Position, num_rows: int) -> Lay
     def with_rows(leaf: Array) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype)
 
-    jax.eval_shape(likelihood, shapes, jax.tree.map(with_rows, posterior.examples))
+    jax.eval_shape(likelihood, shapes, jax.tree.map(with_rows, posterior.rows.examples))
     return layers
 
 

@@ -97,7 +97,7 @@ def amagold(
     if num_minibatches is None:
         num_minibatches = max(_FEWEST, -(-posterior.num_rows // _MOST_ROWS))
     check_count("num_minibatches", num_minibatches)
-    if isinstance(posterior.all_rows, StreamedRows):
+    if isinstance(posterior.rows.full_batch, StreamedRows):
         raise ValueError(
             f"got a stream of {posterior.num_rows} rows for amagold, whose trajectories shuffle "
             "all of them on the device, expected rows in memory: use sghmc, or hmc for exact draws"

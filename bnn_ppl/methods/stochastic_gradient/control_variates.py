@@ -98,7 +98,7 @@ def control_variates(
         raise ValueError(f"got {name}, expected a sampler on minibatches as its builder gives it")
     if name in _OWN_NOISE and method.settings["step_size"] is None:
         raise ValueError(f"got {name} without step_size, expected one: its search knows no centre")
-    if posterior.batch_statistics is not None:
+    if posterior.rows.batch_statistics is not None:
         raise ValueError(
             "got batch normalisation in train mode, expected rows that do not interact"
         )

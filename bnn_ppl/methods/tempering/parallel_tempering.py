@@ -121,7 +121,7 @@ def parallel_tempering(
     check_count("num_replicas", num_replicas, least=2)
     check_count("max_num_steps", max_num_steps)
     check_share("target_acceptance", target_acceptance)
-    check_proper_priors(posterior.prior.draw, posterior.examples)
+    check_proper_priors(posterior.prior.draw, posterior.rows.examples)
     step = partial(_stepped, posterior, max_num_steps)
 
     def draw(key: Array, state: Replicas) -> Tree:

@@ -137,7 +137,7 @@ def tempered_smc(
     check_count("max_num_steps", max_num_steps)
     check_share("target_ess", target_ess)
     check_share("target_acceptance", target_acceptance)
-    check_proper_priors(posterior.prior.draw, posterior.examples)
+    check_proper_priors(posterior.prior.draw, posterior.rows.examples)
     options = SmcOptions(num_particles, target_ess, target_acceptance, max_num_steps)
 
     def draw(key: Array, state: Population) -> Tree:

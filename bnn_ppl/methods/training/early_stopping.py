@@ -130,7 +130,7 @@ def stopped_early(
 
 
 def _log_likelihood(posterior: Posterior, point: Tree, rows: tuple[Any, Any]) -> jax.Array:
-    if posterior.batch_statistics is None:
+    if posterior.rows.batch_statistics is None:
         return posterior.log_likelihood(point, rows)
     values = judged_values(posterior, posterior.constrain(point, rows))
     return posterior.predictive(values, rows[0]).log_prob(rows[1])

@@ -278,7 +278,7 @@ def _preconditioned(fit: Fit, spread: Spread, gradient: Tree) -> Tree:
 def _blocks(posterior: Posterior, prior_split: str) -> tuple[Block, ...]:
     """Divide the sites into layers that have factors, and all others."""
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
-    few = jax.tree.map(lambda leaf: leaf[:2], posterior.examples)
+    few = jax.tree.map(lambda leaf: leaf[:2], posterior.rows.examples)
     calls = called_layers(posterior, shapes, few)
     layers = {name: call for name, call in calls.items() if call.has_factors}
     if not layers:

@@ -97,14 +97,14 @@ def batch_statistics(
 
 def judged_values(posterior: Any, values: Values) -> Values:
     """Add the statistics of some training rows to the values of a draw, where it needs any."""
-    if posterior.batch_statistics is None:
+    if posterior.rows.batch_statistics is None:
         return values
-    return values | posterior.batch_statistics.of_some_rows(values)
+    return values | posterior.rows.batch_statistics.of_some_rows(values)
 
 
 def statistics_of_batch(posterior: Any, position: Any, batch: Any) -> Values | None:
     """Give the statistics of a batch at a position; None for a model that has none."""
-    if posterior.batch_statistics is None:
+    if posterior.rows.batch_statistics is None:
         return None
     with statistics_found() as found:
         posterior.log_likelihood(position, batch)
@@ -116,7 +116,7 @@ def few_rows(posterior: Any, rows: Any) -> Any:
 
     Rows that share their statistics cannot be worked on in chunks.
     """
-    if posterior.batch_statistics is None:
+    if posterior.rows.batch_statistics is None:
         return rows
     return jax.tree.map(lambda leaf: leaf[:_ROWS_AT_ONCE], rows)
 

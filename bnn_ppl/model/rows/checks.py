@@ -79,11 +79,11 @@ def checked_y(y: np.ndarray, as_float: bool = False) -> Array:
 
 def checked_rows(posterior: "Posterior", data: Any) -> Data:
     """Give rows (x, y) as arrays; refuse rows unlike those conditioned on."""
-    known, known_y = posterior.examples
+    known, known_y = posterior.rows.examples
     x, y = inputs_and_targets(data, known)
     x, y = paired_rows((arrays_like(known, x), y))
     rows = x, checked_y(_numbers(posterior, y), as_float=known_y.dtype.kind == "f")
-    for name, new, seen in zip("xy", rows, posterior.examples, strict=True):
+    for name, new, seen in zip("xy", rows, posterior.rows.examples, strict=True):
         got, expected = (
             [f"{leaf.shape[1:]} {leaf.dtype}" for leaf in jax.tree.leaves(tree)]
             for tree in (new, seen)
@@ -107,11 +107,11 @@ def rows_to_predict(
     posterior: "Posterior", data: Any, first: int | None = None
 ) -> tuple[Any, Array | None]:
     """Give rows x, (x, y) or (x, None) to predict as arrays; see :func:`checked_inputs` for x."""
-    x, y = inputs_and_targets(data, posterior.examples[0])
+    x, y = inputs_and_targets(data, posterior.rows.examples[0])
     x = _checked_inputs(posterior, x, first)
     if y is None:
         return x, None
-    seen = posterior.examples[1]
+    seen = posterior.rows.examples[1]
     y = array_of("y", _numbers(posterior, y), as_float=seen.dtype.kind == "f")
     expected = (len(jax.tree.leaves(x)[0]), *seen.shape[1:])
     if y.shape != expected:
@@ -137,7 +137,7 @@ def checked_inputs(posterior: "Posterior", x: Any) -> Any:
 
     A row's shape may differ from those conditioned on, for networks that take images of any size.
     """
-    return _checked_inputs(posterior, inputs_and_targets(x, posterior.examples[0])[0])
+    return _checked_inputs(posterior, inputs_and_targets(x, posterior.rows.examples[0])[0])
 
 
 def _checked_inputs(posterior: "Posterior", x: Any, first: int | None = None) -> Any:
@@ -146,7 +146,7 @@ def _checked_inputs(posterior: "Posterior", x: Any, first: int | None = None) ->
     NaN is allowed, since each row has its own prediction; a warning counts such rows. `first` is
     the number of the first row, of a part of the rows.
     """
-    seen = posterior.examples[0]
+    seen = posterior.rows.examples[0]
     x = arrays_like(seen, x)
     for new, known in zip(jax.tree.leaves(x), jax.tree.leaves(seen), strict=True):
         if new.ndim != known.ndim:
@@ -257,10 +257,10 @@ def _labels_or_numbers(y: Any) -> np.ndarray:
 
 def _numbers(posterior: "Posterior", y: Any) -> Any:
     """Give the numbers of class labels, or of counts; y that is real as it is."""
-    seen = posterior.examples[1]
+    seen = posterior.rows.examples[1]
     if y is seen or seen.dtype.kind == "f":
         return y
-    classes = posterior.classes
+    classes = posterior.rows.classes
     numbers = _labels_or_numbers(y)
     numbers = whole_numbers(numbers) if classes is None else classes.numbers(numbers, seen.ndim)
     if numbers.dtype.kind not in "iu":

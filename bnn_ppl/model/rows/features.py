@@ -71,11 +71,11 @@ def rows_with_features(
     They are computed here, chunk by chunk, as NumPy arrays, or read from the posterior's folder;
     `num_shards` devices share the rows. The progress of filling that folder is shown if asked for.
     """
-    x, y = posterior.examples
+    x, y = posterior.rows.examples
     part = worthwhile_part(posterior, num_shards)
     if part is None:
         return x, y
-    stored = posterior.stored_features(progress)
+    stored = posterior.rows.stored_features(progress)
     if stored is not None:
         found, _ = stored.read(np.arange(len(y)))
         return found._replace(x=x), y
@@ -85,13 +85,13 @@ def rows_with_features(
 
 def worthwhile_part(posterior: Any, num_shards: int = 1) -> "FixedPart | None":
     """Give the part of a posterior's likelihood of which features pay, if there is one."""
-    part = None if active_changes() else posterior.fixed_part()
+    part = None if active_changes() else posterior.rows.fixed_part()
     return None if part is None or not part.pays(num_shards) else part
 
 
 def stream_with_features(posterior: Any, progress: Show = False) -> "Stream | None":
     """Give a posterior's stream with features in place of x; None if they are not to be stored."""
-    return None if active_changes() else posterior.stored_features(progress)
+    return None if active_changes() else posterior.rows.stored_features(progress)
 
 
 def raw_inputs(x: Tree) -> Tree:

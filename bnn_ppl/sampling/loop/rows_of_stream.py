@@ -59,7 +59,7 @@ def rows_of_stream(
     ValueError
         If batches of some rows are asked for, or a row has NaN or infinite values.
     """
-    rows = posterior.all_rows
+    rows = posterior.rows.full_batch
     assert isinstance(rows, StreamedRows)
     if minibatches.bootstrap or minibatches.subsample < 1:
         name = method.settings.get("method", "this method")

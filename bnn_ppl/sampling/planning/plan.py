@@ -186,7 +186,7 @@ def _cost_of_warmup(prepare_warmup: Callable[[], RunSetup], trial_seconds: float
 
 
 def _with_first_points(key: jax.Array, posterior: Posterior) -> Posterior:
-    first = jax.jit(posterior.init)(key, posterior.examples)
+    first = jax.jit(posterior.init)(key, posterior.rows.examples)
     return posterior.hold({site: first[site] for site in posterior.points})
 
 

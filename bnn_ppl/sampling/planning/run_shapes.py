@@ -41,7 +41,7 @@ def setup_of_shapes(
     key = shapes_on(jax.eval_shape(lambda: jax.random.key(0)), copied)
     chains: Any = jax.ShapeDtypeStruct((num_chains,), jnp.result_type(int), sharding=by_chain)
     part = None if method.batching.raw_rows else worthwhile_part(posterior, mesh.shape["data"])
-    x, y = posterior.examples
+    x, y = posterior.rows.examples
     data = shapes_by_row((x if part is None else part.of_shapes(), y), mesh)
     numbers = shapes_on([jnp.asarray(number) for number in numbers], copied)
 

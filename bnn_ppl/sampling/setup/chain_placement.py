@@ -80,5 +80,5 @@ def _rows(posterior: Posterior, method: Method, shards: int, progress: Show) -> 
         if method.batching.raw_rows:
             return posterior.data
         return rows_with_features(posterior, shards, progress)
-    num_rows = max(1, len(posterior.examples[1]) // shards * shards)
-    return jax.tree.map(lambda leaf: leaf[:num_rows], posterior.examples)
+    num_rows = max(1, len(posterior.rows.examples[1]) // shards * shards)
+    return jax.tree.map(lambda leaf: leaf[:num_rows], posterior.rows.examples)

@@ -73,7 +73,7 @@ def batches_at_start(posterior: Posterior, minibatches: Minibatches) -> Minibatc
 
     These cannot be worked on in chunks, and all together might not fit in memory.
     """
-    return minibatches if posterior.batch_statistics else minibatches._replace(size=None)
+    return minibatches if posterior.rows.batch_statistics else minibatches._replace(size=None)
 
 
 def functions_at_start(

@@ -91,9 +91,10 @@ def _check_method(
 
 
 def _check_batch_statistics(posterior: Posterior, size: int | None) -> None:
-    if posterior.batch_statistics is not None and size == 1:
+    statistics = posterior.rows.batch_statistics
+    if statistics is not None and size == 1:
         raise ValueError(
-            f"got batch_size=1 with the BatchNorm {posterior.batch_statistics.layers[0]} in train "
+            f"got batch_size=1 with the BatchNorm {statistics.layers[0]} in train "
             "mode, expected at least 2 rows, whose mean and variance it takes: use a larger one"
         )
 
@@ -105,7 +106,7 @@ def check_plates(posterior: Posterior, size: int | None, num_padded: int) -> Non
         return
     got = f"batch_size={size}" if size else f"{num_padded} rows, padded for the devices,"
     position = jax.eval_shape(posterior.init, jax.random.key(0))
-    check_number_of_rows(posterior.log_likelihood, position, posterior.examples, rows, got)
+    check_number_of_rows(posterior.log_likelihood, position, posterior.rows.examples, rows, got)
 
 
 def _of_stream(stream: Stream, method: Method, minibatches: Minibatches) -> Minibatches:
