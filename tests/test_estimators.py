@@ -346,7 +346,7 @@ def test_every_method_by_its_name_alone(name):
         if option == "step_size" and p.default is p.empty
     }
     fitted = BayesianRegressor(name, method_options=options, hidden=2, **few).fit(X, Y)
-    assert fitted.posterior_.value_shapes()["net.layers.0.kernel"] == (3, 2)
+    assert fitted.posterior_.sites.value_shapes()["net.layers.0.kernel"] == (3, 2)
     assert fitted.predict(X).shape == (40,)
 
 

@@ -136,7 +136,7 @@ def test_sites_with_different_numbers_of_draws_are_refused():
     net = partial(bnn.nets.MLP, 4, (), 1)
     model = bnn.models.regressor(net, bnn.priors.normal(1.0), dist.LogNormal(-2.0, 0.5))
     posterior = bnn.condition(model, (X.astype(np.float32), Y.astype(np.float32)))
-    shapes = posterior.value_shapes()
+    shapes = posterior.sites.value_shapes()
     samples = {site: np.ones((3, *shape)) for site, shape in shapes.items()}
     with pytest.raises(ValueError, match=r"got \(2,\) samples of noise and \(3,\) of"):
         bnn.from_numpyro(posterior, samples | {"noise": np.ones(2)})

@@ -101,7 +101,7 @@ def test_a_normal_prior_and_one_in_a_dict_and_of_a_point_may_leave_it_open():
     held = bnn.condition(of_user(priors), (X, Y)).open_scale.hold(2.0)
     assert held.points == ("net.layers.0.bias", "net.layers.0.kernel")
     assert held.prior_std["net.layers.0.kernel"] == 2 and held.open_scale is None
-    points = {site: np.zeros(held.value_shapes()[site]) for site in held.points}
+    points = {site: np.zeros(held.sites.value_shapes()[site]) for site in held.points}
     assert held.hold(points).prior.scale == 2
 
 

@@ -25,7 +25,7 @@ def network(y=REAL):
 def gaussian_draws(posterior, spread=0.5, method="laplace"):
     """Make up draws about a mean of each chain, far from the other's."""
     fitted, values = {}, {}
-    for site, shape in posterior.value_shapes().items():
+    for site, shape in posterior.sites.value_shapes().items():
         loc = RNG.normal(size=(CHAINS, *shape)).astype(np.float32)
         noise = RNG.normal(size=(CHAINS, DRAWS, *shape)).astype(np.float32)
         fitted[f"{site}.loc"], values[site] = loc, loc[:, None] + spread * noise
@@ -87,7 +87,7 @@ def test_the_verdict_is_of_the_default_predictive():
     # The means fit exactly, and the draws about them are in pairs: the linearised network, of which
     # a pair averages to the mean, fits too, and the network itself does not.
     posterior = network()
-    loc = {site: RNG.normal(size=shape) for site, shape in posterior.value_shapes().items()}
+    loc = {site: RNG.normal(size=shape) for site, shape in posterior.sites.value_shapes().items()}
     posterior = network(np.asarray(posterior.predictive(loc, X).mean))
     away = {site: 4 * RNG.normal(size=(CHAINS, 20, *own.shape)) for site, own in loc.items()}
     values = {

@@ -30,7 +30,7 @@ def classification(net):
 
 def two_chains(posterior, renamed):
     """Draws of a chain about one point, and the same draws with their units renamed."""
-    shapes = posterior.value_shapes()
+    shapes = posterior.sites.value_shapes()
     first = {
         site: RNG.normal(size=shape) + 0.05 * RNG.normal(size=(6, *shape))
         for site, shape in shapes.items()

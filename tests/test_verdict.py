@@ -336,7 +336,7 @@ def test_a_network_that_has_died_is_no_better_than_the_mean():
     shape = 4, 50
     values = {
         site: 0.01 * RNG.normal(size=(*shape, *size))
-        for site, size in posterior.value_shapes().items()
+        for site, size in posterior.sites.value_shapes().items()
     }
     values["net.layers.0.bias"] -= 100
     values["noise"] = 2 + np.abs(values["noise"])

@@ -58,9 +58,10 @@ def from_numpyro(posterior: Posterior, samples: Any) -> "arviz.InferenceData":
     """
     check_arguments(posterior=posterior)
     posterior = posterior.whole
-    if posterior.points:
+    points = posterior.sites.points
+    if points:
         raise ValueError(
-            f"got a posterior whose points {', '.join(posterior.points)} have no values, expected "
+            f"got a posterior whose points {', '.join(points)} have no values, expected "
             "them held: bnn_ppl.fit_points gives such a posterior"
         )
     values, stats = _by_chain(samples)
@@ -77,7 +78,7 @@ def from_numpyro(posterior: Posterior, samples: Any) -> "arviz.InferenceData":
         },
     )
     return with_constants(
-        draws, {site: np.asarray(value) for site, value in posterior.held.items()}
+        draws, {site: np.asarray(value) for site, value in posterior.sites.held.items()}
     )
 
 
@@ -107,7 +108,7 @@ _NAMES = {
 
 def _sites(posterior: Posterior, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Give the posterior's sites, (chain, draw, ...); refuse values of another model."""
-    shapes = posterior.value_shapes()
+    shapes = posterior.sites.value_shapes()
     missing = [site for site in shapes if site not in values]
     if missing:
         raise ValueError(

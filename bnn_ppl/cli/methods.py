@@ -71,7 +71,7 @@ def built_method(
 ) -> bnn.Method:
     """Build a method with what `training` asks for; refuse options that it does not use."""
     method = _built_method(chosen, training, running, posterior, held_out)
-    if not posterior.points:
+    if not posterior.sites.points:
         return method
 
     def make(held: bnn.Posterior) -> bnn.Method:

@@ -326,8 +326,8 @@ _same_maker = lru_cache(maxsize=64)(_new_maker)
 def before_points(posterior: Any) -> Any:
     """Hold the points of a posterior at 0 until their values are known."""
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
-    return posterior.hold(
-        {site: np.zeros(shapes[site].shape, shapes[site].dtype) for site in posterior.points}
+    return posterior.sites.hold(
+        {site: np.zeros(shapes[site].shape, shapes[site].dtype) for site in posterior.sites.points}
     )
 
 
@@ -381,7 +381,7 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
             check_arguments(posterior=posterior)
             if not described.takes_batch_statistics:
                 _refuse_batch_statistics(described.name, posterior)
-            if getattr(posterior, "points", ()):
+            if posterior.sites.points:
                 return _before_points(built, posterior, args, options)
             method = build(posterior, *args, **options)._replace(recipe=None)
             method = _with_usual_counts(method, described, posterior)

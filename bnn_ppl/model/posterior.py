@@ -96,10 +96,10 @@ class TrainingRows(NamedTuple):
     data
         The pair (x, y) conditioned on, or the stream of rows.
     num
-        Rows in it.
+        Rows in `data`.
     examples
-        Rows (x, y) in memory: all of `data`, or at most 1,024 of a stream, spread evenly. Where
-        the functions above have ``data=data``, they take these.
+        Rows (x, y) in memory: all of `data`, or at most 1,024 of a stream, spread evenly. The
+        posterior's functions that have ``data=data`` take these.
     full_batch
         The batch of all rows: `data`, or what reads those of a stream chunk by chunk
         (:class:`bnn_ppl.model.rows.streamed_rows.StreamedRows`), for the log-density and its
@@ -131,6 +131,39 @@ class TrainingRows(NamedTuple):
     batch_statistics: BatchStatistics | None
 
 
+class Sites(NamedTuple):
+    """What a position of a posterior is made of.
+
+    Attributes
+    ----------
+    num_weights
+        Unconstrained dimensions.
+    value_shapes
+        ``() -> dict``: the shape of each site's value.
+    points
+        Names of the point sites that are not held yet; until then they are sites like any other,
+        with a flat prior. :func:`bnn_ppl.fit_points` holds them, as does :func:`bnn_ppl.run`.
+    held
+        Dict from point site to the value at which it is held.
+    hold
+        ``values -> Posterior``: the posterior of the other sites, with all points held.
+    centres
+        The number of weights, one set for each chain, about which `predictive` is linearised (see
+        :func:`bnn_ppl.linearised`); 0 where it is that of the network itself.
+    subspace
+        What it is a part of, for one that :func:`bnn_ppl.subspace` gives: its position is then not
+        of the sites of the model, whose values `constrain` gives all the same.
+    """
+
+    num_weights: int
+    value_shapes: Callable[[], dict[str, tuple[int, ...]]]
+    points: tuple[str, ...]
+    held: Values
+    hold: Callable[[Mapping[str, Any]], "Posterior"]
+    centres: int = 0
+    subspace: Subspace | None = None
+
+
 class Posterior(NamedTuple):
     """A model conditioned on data. Build it with :func:`condition`.
 
@@ -159,30 +192,27 @@ class Posterior(NamedTuple):
         ``position -> None``: raises ValueError naming the sites and rows where the log-density is
         not finite.
     density
-        The terms of its log-density, their sum, and the temperature.
+        The log-density as a sum of terms, and its temperature, also ``posterior.temperature``.
     prior
-        What it knows of the model's prior: draws, and scales.
+        What it knows of the model's prior: scales, also as ``posterior.prior_std`` and
+        ``posterior.open_scale``, and draws.
     rows
-        The rows conditioned on, in the forms that programs take.
-    value_shapes
-        ``() -> dict``: the shape of each site's value.
-    num_weights
-        Unconstrained dimensions.
-    points
-        Names of the point sites that are not held yet; until then they are sites like any other,
-        with a flat prior. :func:`bnn_ppl.fit_points` holds them, as does :func:`bnn_ppl.run`.
-    held
-        Dict from point site to the value at which it is held.
-    hold
-        ``values -> Posterior``: the posterior of the other sites, with all points held.
+        The rows conditioned on; also ``posterior.data`` and ``posterior.num_rows``.
+    sites
+        What a position is made of; also ``posterior.num_weights``, ``posterior.points`` and
+        ``posterior.held``.
     recipe
         How to make it anew with other numbers, if the model has some: see :func:`condition`.
-    centres
-        The number of weights, one set for each chain, about which `predictive` is linearised (see
-        :func:`bnn_ppl.linearised`); 0 where it is that of the network itself.
-    subspace
-        What it is a part of, for one that :func:`bnn_ppl.subspace` gives: its position is then not
-        of the sites of the model, whose values `constrain` gives all the same.
+
+    Methods
+    -------
+    log_prior
+        ``position -> scalar``: log prior density of the constrained values.
+    logdensity_from
+        ``origin, batch -> scalar, (position -> scalar)``: the log-density at an origin, and the
+        function of its change from there, for the Metropolis test.
+    hold
+        ``values -> Posterior``: the posterior of the other sites, with all points held.
     """
 
     init: Callable[..., Position]
@@ -195,29 +225,8 @@ class Posterior(NamedTuple):
     density: Density
     prior: Prior
     rows: TrainingRows
-    value_shapes: Callable[[], dict[str, tuple[int, ...]]]
-    num_weights: int
-    points: tuple[str, ...]
-    held: Values
-    hold: Callable[[Mapping[str, Any]], "Posterior"]
+    sites: Sites
     recipe: Recipe | None = None
-    centres: int = 0
-    subspace: Subspace | None = None
-
-    @property
-    def whole(self) -> "Posterior":
-        """The posterior of all sites: itself, unless it is restricted to a subspace."""
-        return self if self.subspace is None else self.subspace.whole
-
-    @property
-    def data(self) -> Data | Stream:
-        """The pair (x, y) conditioned on, or the stream of rows."""
-        return self.rows.data
-
-    @property
-    def num_rows(self) -> int:
-        """Rows in `data`."""
-        return self.rows.num
 
     def log_prior(self, position: Position) -> Array:
         """Give the log prior density of the constrained values, a scalar."""
@@ -239,6 +248,32 @@ class Posterior(NamedTuple):
 
         return total(start, batch), change
 
+    def hold(self, values: Mapping[str, Any]) -> "Posterior":
+        """Give the posterior of the other sites, with all points held at these values."""
+        return self.sites.hold(values)
+
+    @property
+    def data(self) -> Data | Stream:
+        """The pair (x, y) conditioned on, or the stream of rows."""
+        return self.rows.data
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in `data`."""
+        return self.rows.num
+
+    @property
+    def num_weights(self) -> int:
+        """Unconstrained dimensions."""
+        return self.sites.num_weights
+
+    @property
+    def whole(self) -> "Posterior":
+        """The posterior of all sites: itself, unless it is restricted to a subspace."""
+        return self if self.sites.subspace is None else self.sites.subspace.whole
+
+    # For users: the package reads the records.
+
     @property
     def temperature(self) -> float:
         """T; 1 is the Bayes posterior."""
@@ -246,22 +281,32 @@ class Posterior(NamedTuple):
 
     @property
     def prior_std(self) -> dict[str, Array]:
-        """The natural unit of length of each site: ``prior.std``."""
+        """The natural unit of length of each site."""
         return self.prior.std
 
     @property
     def open_scale(self) -> OpenScale | None:
-        """What to do about a scale that priors leave open: ``prior.open_scale``."""
+        """What to do about a scale that priors leave open."""
         return self.prior.open_scale
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """Names of the point sites that are not held yet."""
+        return self.sites.points
+
+    @property
+    def held(self) -> Values:
+        """The value of each point site that is held."""
+        return self.sites.held
 
     def __repr__(self) -> str:
         """Give the sizes and the temperature, without the data."""
         sizes = (
             f"{self.num_rows} rows, {self.num_weights} parameters in {len(self.prior.std)} sites"
         )
-        sizes += f", {len(self.points)} of them points" if self.points else ""
+        sizes += f", {len(self.sites.points)} of them points" if self.sites.points else ""
         sizes += "" if self.prior.open_scale is None else ", a prior scale to be found"
-        if self.subspace is not None:
+        if self.sites.subspace is not None:
             of_all = f"a subspace of {self.whole.num_weights} parameters"
             sizes = f"{self.num_rows} rows, {self.num_weights} coordinates in {of_all}"
         return f"Posterior({sizes}, T = {self.density.temperature:g})"

@@ -16,7 +16,7 @@ from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.normalisation.batch_norm import of_the_batch
 from bnn_ppl.model.normalisation.batch_statistics import Layers, batch_statistics
 from bnn_ppl.model.points import holding, with_points_held
-from bnn_ppl.model.posterior import Density, Posterior, Prior, TrainingRows
+from bnn_ppl.model.posterior import Density, Posterior, Prior, Sites, TrainingRows
 from bnn_ppl.model.prior.open_scale import OpenScale, at_scale
 from bnn_ppl.model.prior.prior_summary import prior_summary
 from bnn_ppl.model.recipe import Recipe, numbers_of
@@ -76,7 +76,8 @@ def posterior_of(
     def make(numbers: list[Any]) -> Posterior:
         model, held, scale = with_numbers(numbers)
         made = _posterior(model if scale is None else Partial(at_scale, scale, model), given, held)
-        return made._replace(hold=hold, prior=made.prior._replace(open_scale=opened, scale=scale))
+        prior = made.prior._replace(open_scale=opened, scale=scale)
+        return made._replace(prior=prior, sites=made.sites._replace(hold=hold))
 
     posterior = make(numbers)
     recipe = Recipe(make, posterior, numbers, of=((model, held, scale), given))
@@ -148,7 +149,6 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         check=partial(_check, terms, given),
         density=density,
         prior=Prior(draw, {site: widening * std for site, std in stds.items()}, precisions),
-        value_shapes=cache(partial(_value_shapes, constrain, shapes)),
         rows=TrainingRows(
             data=rows,
             num=num_rows,
@@ -159,10 +159,13 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
             classes=given.classes,
             batch_statistics=statistics,
         ),
-        num_weights=sum(leaf.size for leaf in shapes.values()),
-        points=() if held else tuple(given.points),
-        held=dict(held),
-        hold=holding(None, {}),
+        sites=Sites(
+            num_weights=sum(leaf.size for leaf in shapes.values()),
+            value_shapes=cache(partial(_value_shapes, constrain, shapes)),
+            points=() if held else tuple(given.points),
+            held=dict(held),
+            hold=holding(None, {}),
+        ),
     )
 
 

@@ -45,7 +45,7 @@ def like(posterior: Any, known: Any) -> Any:
     that a user's functions read from elsewhere: take posteriors between which none has changed.
     """
     own, other = recipe_of(posterior), recipe_of(known)
-    if own is None or other is None or own.of is None or other.of is None or posterior.points:
+    if own is None or other is None or own.of is None or other.of is None or posterior.sites.points:
         return posterior
     try:
         alike = _alike(own.of[0], other.of[0]) and _same(own.of[1], other.of[1])

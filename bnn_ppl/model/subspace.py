@@ -116,9 +116,8 @@ def _restricted(
         unconstrain=unconstrain,
         check=lambda position: whole.check(plane.at(position[SITE])),
         prior=Prior(draw, {SITE: _prior_std(whole, plane, prior_std)}, {}, scale=whole.prior.scale),
-        num_weights=rank,
+        sites=whole.sites._replace(num_weights=rank, subspace=subspace),
         recipe=None,
-        subspace=subspace,
     )
 
 

@@ -66,7 +66,7 @@ def _some_rows(posterior: Posterior, x: Tree) -> Tree:
     def predicted(values: Tree) -> Tree:
         return probs_or_mean(posterior.predictive(values, x))[1]
 
-    sites = posterior.value_shapes().items()
+    sites = posterior.sites.value_shapes().items()
     jax.eval_shape(predicted, {name: jax.ShapeDtypeStruct(shape, float) for name, shape in sites})
     return x
 
@@ -98,7 +98,7 @@ def check_recorded(target: Target | None, posterior: Posterior, layout: Layout) 
     if target is None:
         return
     recorded = layout.one_record["posterior"]
-    for site, shape in posterior.value_shapes().items():
+    for site, shape in posterior.sites.value_shapes().items():
         if site not in recorded or recorded[site].shape != shape:
             raise ValueError(
                 f"got until= and keep=, which leaves out or changes {site}, expected all sites as "

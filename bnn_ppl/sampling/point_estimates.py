@@ -103,7 +103,7 @@ def hold_points(
     progress: Show,
 ) -> PointFit:
     """Fit the points, or read them, and give what the run runs; refuse a `keep` that will fail."""
-    if not posterior.points:
+    if not posterior.sites.points:
         return PointFit(posterior, method)
     make = maker_of(posterior, method)
     if keep is not None:
@@ -140,11 +140,11 @@ def _fit(
     key: jax.Array, posterior: Posterior, storage: RunStorage, end: float, progress: Show
 ) -> tuple[Posterior, Interruption | None, Mapping[str, Any] | None]:
     """Hold the points; where the fit was stopped, also say so, and where the other sites were."""
-    if not posterior.points:
+    if not posterior.sites.points:
         return posterior, None, None
-    recorded = storage.points(posterior.points)
+    recorded = storage.points(posterior.sites.points)
     if recorded is not None:
-        return posterior.hold(recorded), None, None
+        return posterior.sites.hold(recorded), None, None
     if jax.process_count() > 1:
         raise ValueError(
             "got points to fit in several processes, expected them held: fit them in one, by "
@@ -166,7 +166,9 @@ def _fit(
         state = jax.tree.map(lambda leaf: leaf[0], to_host(states))
         found = method.draw(key, state)
     values = {site: np.asarray(value) for site, value in found.items()}
-    held = posterior.hold(_finite({site: values.pop(site) for site in posterior.points}))
+    held = posterior.sites.hold(
+        _finite({site: values.pop(site) for site in posterior.sites.points})
+    )
     if done.warmup == num:
         return held, None, None
     if not done.warmup:
@@ -190,11 +192,15 @@ def _finite(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _jointly(posterior: Posterior) -> Posterior:
     """Give the posterior of all sites, the points among them, as methods take it."""
     recipe = recipe_of(posterior)
-    joint = posterior._replace(points=(), recipe=None)
+    joint = _without_points(posterior)._replace(recipe=None)
     if recipe is None:
         return joint
     return joint._replace(recipe=Recipe(partial(_made_jointly, recipe.make), joint, recipe.numbers))
 
 
 def _made_jointly(make: Callable[[Any], Posterior], numbers: Any) -> Posterior:
-    return make(numbers)._replace(points=())
+    return _without_points(make(numbers))
+
+
+def _without_points(posterior: Posterior) -> Posterior:
+    return posterior._replace(sites=posterior.sites._replace(points=()))

@@ -38,7 +38,7 @@ def layout_of(key: jax.Array, posterior: Posterior, method: Method, setup: RunSe
         setup.num["draws"],
         None if isinstance(posterior.data, Stream) else np.asarray(posterior.data[1]),
         _attributes(key, posterior, method, setup),
-        {site: np.asarray(value) for site, value in posterior.held.items()},
+        {site: np.asarray(value) for site, value in posterior.sites.held.items()},
     )
 
 
@@ -107,7 +107,7 @@ def settings_to_resume(
         **_of_subspace(posterior, dict),
         **_of_scale(posterior),
         **settings_without_prior(key, posterior, length),
-        **({"points": digest_of(posterior.held)} if posterior.held else {}),
+        **({"points": digest_of(posterior.sites.held)} if posterior.sites.held else {}),
         "recorded": {
             name: [leaf.dtype.name, *leaf.shape]
             for name, leaf in layout.one_record["posterior"].items()
@@ -140,7 +140,11 @@ def settings_without_prior(
 
 
 def _of_subspace(posterior: Posterior, written: Callable[[Any], Any]) -> dict[str, Any]:
-    return {} if posterior.subspace is None else {"subspace": written(posterior.subspace.settings)}
+    return (
+        {}
+        if posterior.sites.subspace is None
+        else {"subspace": written(posterior.sites.subspace.settings)}
+    )
 
 
 def _of_scale(posterior: Posterior) -> dict[str, float]:

@@ -128,7 +128,7 @@ def _check(posterior: Posterior, rank: int | None, kind: str, prior_std: float |
         raise ValueError(f"got rank={rank} for a curve, expected 2, that of its plane: drop it")
     if prior_std is not None:
         check_positive("prior_std", prior_std)
-    if posterior.subspace is not None:
+    if posterior.sites.subspace is not None:
         raise ValueError(
             "got a posterior that is restricted to a subspace, expected one of all weights: pass "
             "what condition(model, data) gave"

@@ -84,16 +84,16 @@ def with_points_of(draws: Any, posterior: Posterior) -> Posterior:
         posterior = opened.hold(float(draws.attrs["prior_scale"]))
     classes = classes_of(draws, posterior)
     posterior = _named(posterior, classes)
-    if not posterior.points:
+    if not posterior.sites.points:
         return posterior
     found = draws["constant_data"] if "constant_data" in draws else {}  # noqa: SIM401
-    missing = [site for site in posterior.points if site not in found]
+    missing = [site for site in posterior.sites.points if site not in found]
     if missing:
         raise ValueError(
             f"got draws without the values of the points {', '.join(missing)}, expected them in "
             "the group constant_data: use draws that run gave for this posterior"
         )
-    held = posterior.hold({site: found[site].values for site in posterior.points})
+    held = posterior.sites.hold({site: found[site].values for site in posterior.sites.points})
     return _named(held, classes)
 
 
@@ -163,7 +163,7 @@ def draws_of(draws: Any, sites: list[str]) -> dict[str, "xarray.DataArray"]:
 def sites_of(posterior: Posterior, draws: Any) -> dict[str, "xarray.DataArray"]:
     """Give arrays (chain, draw, ...) of the posterior's sites, unread; refuse draws of another."""
     found = draws_of(draws, list(posterior.whole.prior.std))
-    for site, shape in posterior.value_shapes().items():
+    for site, shape in posterior.sites.value_shapes().items():
         if found[site].shape[2:] != shape:
             raise ValueError(
                 f"got draws of {site} of shape {found[site].shape[2:]}, expected {shape} as in "

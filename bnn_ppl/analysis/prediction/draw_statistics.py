@@ -108,13 +108,13 @@ def with_centres(posterior: Posterior, sites: Sites) -> Sites:
     """Add the number of the chain (chain, draw) where each has a centre of its own."""
     import xarray
 
-    if posterior.centres < 2:
+    if posterior.sites.centres < 2:
         return sites
     num_chains, num_draws = next(iter(sites.values())).shape[:2]
-    if num_chains != posterior.centres:
+    if num_chains != posterior.sites.centres:
         raise ValueError(
             f"got draws of {num_chains} chains for a posterior linearised about "
-            f"{posterior.centres}, expected as many: linearise about these draws"
+            f"{posterior.sites.centres}, expected as many: linearise about these draws"
         )
     numbers = np.broadcast_to(np.arange(num_chains)[:, None], (num_chains, num_draws))
     return sites | {CENTRE: xarray.DataArray(numbers, dims=("chain", "draw"))}

@@ -70,8 +70,11 @@ def linearised(
     # Only this function is captured, not the posterior: `predict` caches programs by it, and the
     # cache must not keep the data alive. The centres are numbers of a program, not constants.
     predictive = Partial(_predictive, posterior.predictive, centres)
-    prior = posterior.prior._replace(open_scale=None)
-    return posterior._replace(predictive=predictive, prior=prior, centres=len(each))
+    return posterior._replace(
+        predictive=predictive,
+        prior=posterior.prior._replace(open_scale=None),
+        sites=posterior.sites._replace(centres=len(each)),
+    )
 
 
 def _predictive(of_network: Callable, centres: Values, values: Values, x: Any) -> Distribution:

@@ -39,7 +39,7 @@ def of_draws(
 
 def known_of(posterior: Posterior, block: Tree, x: Tree) -> list[Array] | None:
     """Compute for all blocks of draws, if that pays, what x alone decides."""
-    if posterior.centres > 1 or worthwhile_part(posterior) is None:
+    if posterior.sites.centres > 1 or worthwhile_part(posterior) is None:
         return None
     return compiled(_known, posterior)(block, x)
 

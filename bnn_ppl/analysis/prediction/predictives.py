@@ -32,7 +32,7 @@ def predicting(
             "got predictive='closed_form' where each draw predicts, expected 'linearised' or "
             "'sampled': predict and predict_quantiles have the closed form"
         )
-    if posterior.centres:
+    if posterior.sites.centres:
         return _as_it_is(posterior, form)
     method, wanted = draws.attrs.get("method"), form or made_for(draws)
     if wanted == "sampled":

@@ -80,7 +80,7 @@ def _weights_of_rows(posterior: Posterior) -> np.ndarray:
     """Say how often the likelihood counts each of `rows.examples`: 0 where it is masked."""
     posterior = posterior.whole
     dtype = jnp.result_type(float)
-    shapes = posterior.value_shapes()
+    shapes = posterior.sites.value_shapes()
     values = {site: jax.ShapeDtypeStruct(shape, dtype) for site, shape in shapes.items()}
     anywhere = jax.eval_shape(posterior.unconstrain, values)
 
@@ -161,7 +161,7 @@ def depends_on_x(posterior: Posterior, sample: RowSample) -> bool:
         return True
     try:
         values = posterior.prior.draw(jax.random.key(0))
-        values |= {CENTRE: jnp.asarray(0)} if posterior.centres else {}
+        values |= {CENTRE: jnp.asarray(0)} if posterior.sites.centres else {}
         _, center = probs_or_mean(posterior.predictive(values, sample.x))
     except NotImplementedError:  # an improper prior cannot be sampled
         return True

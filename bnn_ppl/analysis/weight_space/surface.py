@@ -168,7 +168,7 @@ def corner(
             raise ValueError(f"got {name} {number}, expected one from {-count} to {count - 1}")
     values = {site: jnp.asarray(found[chain, draw].values) for site, found in sites.items()}
     # A posterior with points has them among its sites: those held are the same at each corner.
-    values |= {site: held.held[site] for site in posterior.points}
+    values |= {site: held.sites.held[site] for site in posterior.sites.points}
     return jax.jit(posterior.unconstrain)(values, posterior.rows.examples)
 
 

@@ -209,8 +209,8 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     held_out = num_training(data) - posterior.num_rows
     apart = f", {held_out} held-out" if held_out else ""
     of = " of the likelihood" if posterior.density.tempered == "likelihood" else ""
-    if posterior.subspace is not None:
-        of += ", in a subspace of rank {rank} ({kind})".format(**posterior.subspace.settings)
+    if posterior.sites.subspace is not None:
+        of += ", in a subspace of rank {rank} ({kind})".format(**posterior.sites.subspace.settings)
     where = "" if is_file(chosen.data) else f" ({data.source})"
     return "\n".join(
         [

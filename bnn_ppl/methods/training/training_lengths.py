@@ -10,7 +10,7 @@ _LEAST_BATCH, _LEAST_BATCHES = 32, 32  # of convolutions that are trained on few
 
 def has_convolutions(posterior: Any) -> bool:
     """Whether weights act at many places of an input, so that a row costs more than it seems."""
-    return any(len(shape) > 2 for shape in posterior.value_shapes().values())
+    return any(len(shape) > 2 for shape in posterior.sites.value_shapes().values())
 
 
 def usual_batch_size(

@@ -150,7 +150,7 @@ def plan_for_machine(
             f"got {posterior.data} to plan for another machine, expected rows in memory: condition "
             "on some of them, as stream.read(numpy.arange(4096)) gives"
         )
-    if posterior.points:  # their values do not matter: nothing is computed
+    if posterior.sites.points:  # their values do not matter: nothing is computed
         make = maker_of(posterior, method)
         posterior = before_points(posterior)
         method = make(posterior)

@@ -116,7 +116,7 @@ def plan(
     """
     check_arguments(key=key, posterior=posterior, method=method)
     of_points = _Cost(0.0, 0.0)
-    if posterior.points:
+    if posterior.sites.points:
         whole = posterior
         make = maker_of(posterior, method)
         of_points = _cost_of_warmup(lambda: point_setup(key, whole)[1], trial_seconds / 4)
@@ -187,7 +187,7 @@ def _cost_of_warmup(prepare_warmup: Callable[[], RunSetup], trial_seconds: float
 
 def _with_first_points(key: jax.Array, posterior: Posterior) -> Posterior:
     first = jax.jit(posterior.init)(key, posterior.rows.examples)
-    return posterior.hold({site: first[site] for site in posterior.points})
+    return posterior.sites.hold({site: first[site] for site in posterior.sites.points})
 
 
 class _Trial(NamedTuple):
