@@ -12,7 +12,13 @@ from bnn_ppl.model.normalisation.batch_norm import statistics_found
 from bnn_ppl.model.normalisation.batch_statistics import layers_of
 from bnn_ppl.model.points import point_shapes
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.posterior_functions import Conditions, posterior_of
+from bnn_ppl.model.posterior_functions import (
+    Conditions,
+    GivenRows,
+    ModelSites,
+    Options,
+    posterior_of,
+)
 from bnn_ppl.model.prior.open_scale import scales_asked
 from bnn_ppl.model.rows.checks import check_number_of_rows, check_options, checked_y, paired_rows
 from bnn_ppl.model.rows.labels import Classes
@@ -141,23 +147,14 @@ def condition(
     if stream is not None:
         chunks = StreamChunks(stream, data, microbatch or fitting_rows(by_row, data, shapes))
     points = point_shapes(model, data)
+    classes = None if observed.num_classes is None else Classes(observed.num_classes, names)
+    open_scale = next(iter(scales), None)
+    size = None if microbatch is None else int(microbatch)
+    folder = None if features is None else Path(features).expanduser()
     given = Conditions(
-        examples=data,
-        stream=stream,
-        chunks=chunks,
-        observed=observed.name,
-        classes=None if observed.num_classes is None else Classes(observed.num_classes, names),
-        shapes=shapes,
-        from_prior=from_prior,
-        points=points,
-        open_scale=next(iter(scales), None),
-        temperature=float(temperature),
-        tempered=tempered,
-        microbatch=microbatch,
-        automatic=automatic,
-        precision=precision,
-        layers=layers,
-        features=None if features is None else Path(features).expanduser(),
+        GivenRows(data, stream, chunks, classes),
+        ModelSites(observed.name, shapes, from_prior, points, open_scale, layers),
+        Options(float(temperature), tempered, size, automatic, precision, folder),
     )
     posterior = posterior_of(model, given, held={})
     if features is not None and _with_any_points(posterior, points).rows.fixed_part() is None:

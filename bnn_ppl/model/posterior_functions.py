@@ -43,25 +43,58 @@ from bnn_ppl.runtime.machines.devices import AllRows, MatmulPrecision, products_
 from bnn_ppl.runtime.progress import Show
 
 
-class Conditions(NamedTuple):
-    """What :func:`condition` has checked."""
+class GivenRows(NamedTuple):
+    """The rows that :func:`condition` was given, checked."""
 
-    examples: Data  # all rows, unless there is a stream
+    examples: Data  # all of them, unless there is a stream
     stream: Stream | None
     chunks: StreamChunks | None  # of the stream
-    observed: str
     classes: Classes | None
+
+    @property
+    def data(self) -> Data | Stream:
+        """What they were given as."""
+        return self.examples if self.stream is None else self.stream
+
+    @property
+    def num(self) -> int:
+        """How many."""
+        return len(self.examples[1]) if self.stream is None else self.stream.num_rows
+
+    @property
+    def full_batch(self) -> Data | StreamedRows:
+        """The batch of all of them."""
+        return self.examples if self.chunks is None else StreamedRows(*self.examples, self.chunks)
+
+
+class ModelSites(NamedTuple):
+    """What :func:`condition` has found in the model."""
+
+    observed: str
     shapes: Position  # of a position
     from_prior: set[str]  # sites whose chains start at a draw from it
     points: dict[str, tuple[int, ...]]  # shapes
     open_scale: float | None  # the usual one of priors that leave theirs open
+    layers: Layers | None  # that normalise by their batch
+
+
+class Options(NamedTuple):
+    """What :func:`condition` was asked for."""
+
     temperature: float
     tempered: str
     microbatch: int | None
     automatic: bool  # whether that was chosen here
     precision: MatmulPrecision | None
-    layers: Layers | None  # that normalise by their batch
     features: Path | None  # where those of the fixed part are kept
+
+
+class Conditions(NamedTuple):
+    """What :func:`condition` has checked."""
+
+    rows: GivenRows
+    sites: ModelSites
+    options: Options
 
 
 def posterior_of(
@@ -70,7 +103,7 @@ def posterior_of(
     """Make the posterior with all points held, or with none, its open priors at a scale or open."""
     numbers, with_numbers = numbers_of((model, held, scale))
     hold_points = partial(posterior_of, model, given, scale=scale)
-    hold = holding(hold_points, {} if held else given.points)
+    hold = holding(hold_points, {} if held else given.sites.points)
     opened = None if scale is not None else _open_scale(model, given, held)
 
     def make(numbers: list[Any]) -> Posterior:
@@ -85,33 +118,35 @@ def posterior_of(
 
 
 def _open_scale(model: Callable, given: Conditions, held: Values) -> OpenScale | None:
-    if given.open_scale is None:
+    if given.sites.open_scale is None:
         return None
     # Points are fitted anew at each scale: the features of layers before them would fill a folder.
-    features = None if given.points else given.features
-    untempered = given._replace(temperature=1.0, tempered="posterior", features=features)
+    features = None if given.sites.points else given.options.features
+    options = given.options._replace(temperature=1.0, tempered="posterior", features=features)
+    untempered = given._replace(options=options)
     hold = lru_cache(maxsize=2)(partial(posterior_of, model, given, held))
-    return OpenScale(given.open_scale, hold, partial(posterior_of, model, untempered, held))
+    return OpenScale(given.sites.open_scale, hold, partial(posterior_of, model, untempered, held))
 
 
 def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
-    data, temperature, precision = given.examples, given.temperature, given.precision
+    data, options = given.rows.examples, given.options
+    temperature, tempered, precision = options.temperature, options.tempered, options.precision
     if held:
         model = Partial(with_points_held, dict(held), model)
-    rows = data if given.stream is None else given.stream
-    num_rows = len(data[1]) if given.stream is None else given.stream.num_rows
+    num_rows = given.rows.num
     stds, precisions = prior_summary(model, data)
-    shapes = {site: leaf for site, leaf in given.shapes.items() if site not in held}
+    shapes = {site: leaf for site, leaf in given.sites.shapes.items() if site not in held}
     pinned = partial(in_precision, precision)
-    terms = pinned(_terms(model, given.microbatch, given.automatic))
-    total = partial(_total, temperature, given.tempered, num_rows)
-    microbatch = None if given.microbatch is None else int(given.microbatch)
-    density = Density(terms, total, temperature, given.tempered, microbatch, precision)
+    terms = pinned(_terms(model, options.microbatch, options.automatic))
+    total = partial(_total, temperature, tempered, num_rows)
+    density = Density(terms, total, temperature, tempered, options.microbatch, precision)
     widening = density.prior_temperature**0.5
 
     known = _shapes(data[0])
-    of_model = Partial(partial(_predictive, precision, given.observed, known), model)
-    statistics, predictive = batch_statistics(model, of_model, given.layers, data[0], precision)
+    of_model = Partial(partial(_predictive, precision, given.sites.observed, known), model)
+    statistics, predictive = batch_statistics(
+        model, of_model, given.sites.layers, data[0], precision
+    )
 
     def log_likelihood(position: Position, batch: Batch) -> Array:
         return terms(position, batch).log_likelihood
@@ -133,10 +168,10 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     def unconstrain(values: Values, data: Batch = data) -> Position:
         return unconstrained(traced(model, *data[:2], data=values))
 
-    at_random = not given.from_prior.isdisjoint(shapes)
+    at_random = not given.sites.from_prior.isdisjoint(shapes)
     init = initialiser(model, data, log_likelihood, with_sites_from_prior=at_random)
     find_fixed_part = _no_part
-    if given.layers is None:
+    if given.sites.layers is None:
         find_fixed_part = cache(pinned(_finder_of_fixed_part(model, shapes, data)))
 
     return Posterior(
@@ -150,19 +185,19 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         density=density,
         prior=Prior(draw, {site: widening * std for site, std in stds.items()}, precisions),
         rows=TrainingRows(
-            data=rows,
+            data=given.rows.data,
             num=num_rows,
             examples=data,
-            full_batch=data if given.chunks is None else StreamedRows(*data, given.chunks),
+            full_batch=given.rows.full_batch,
             fixed_part=find_fixed_part,
             stored_features=_stored_features(given, find_fixed_part),
-            classes=given.classes,
+            classes=given.rows.classes,
             batch_statistics=statistics,
         ),
         sites=Sites(
             num_weights=sum(leaf.size for leaf in shapes.values()),
             value_shapes=cache(partial(_value_shapes, constrain, shapes)),
-            points=() if held else tuple(given.points),
+            points=() if held else tuple(given.sites.points),
             held=dict(held),
             hold=holding(None, {}),
         ),
@@ -185,12 +220,13 @@ def _terms(
 
 def _check(terms: Callable, given: Conditions, position: Position) -> None:
     """Refuse a position where the log-density is not finite."""
-    found = terms(position, given.examples)
-    if given.chunks is not None:
-        batches = (given.chunks.rows(number)[1] for number in range(given.chunks.num))
+    found = terms(position, given.rows.examples)
+    chunks = given.rows.chunks
+    if chunks is not None:
+        batches = (chunks.rows(number)[1] for number in range(chunks.num))
         rows = [terms(position, batch).log_likelihood for batch in batches]
         found = found._replace(log_likelihood=jnp.concatenate(rows))
-    check_finite(found, given.observed)
+    check_finite(found, given.sites.observed)
 
 
 def _no_part() -> FixedPart | None:
@@ -216,11 +252,10 @@ def _stored_features(
     found: list[Stream | None] = []  # once
 
     def stored(progress: Show = False) -> Stream | None:
-        if given.features is not None and not found:
-            rows = given.examples if given.stream is None else given.stream
-            most = given.microbatch or len(given.examples[1])
-            options = given.features, most, given.precision, progress
-            found.append(stored_features(find(), rows, *options))
+        if given.options.features is not None and not found:
+            most = given.options.microbatch or len(given.rows.examples[1])
+            options = given.options.features, most, given.options.precision, progress
+            found.append(stored_features(find(), given.rows.data, *options))
         return found[0] if found else None
 
     return stored
