@@ -54,6 +54,14 @@ def test_a_folder_has_at_most_twelve_files_none_of_them_tiny():
     assert not [path for path in rooms.files() if len(path.read_text().splitlines()) < 40]
 
 
+def test_a_record_has_at_most_twelve_fields():
+    trees = [ast.parse(path.read_text()) for path in rooms.files()]
+    records = [node for t in trees for node in ast.walk(t) if isinstance(node, ast.ClassDef)]
+    counts = [(r.name, sum(isinstance(part, ast.AnnAssign) for part in r.body)) for r in records]
+    assert ("Posterior", 12) in counts
+    assert not [record for record in counts if record[1] > 12]
+
+
 def test_files_do_not_import_each_other_in_circles():
     assert not rooms.in_circles()
 
