@@ -326,7 +326,7 @@ _same_maker = lru_cache(maxsize=64)(_new_maker)
 def before_points(posterior: Any) -> Any:
     """Hold the points of a posterior at 0 until their values are known."""
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
-    return posterior.sites.hold(
+    return posterior.hold(
         {site: np.zeros(shapes[site].shape, shapes[site].dtype) for site in posterior.sites.points}
     )
 

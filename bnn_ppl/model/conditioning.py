@@ -169,7 +169,7 @@ def condition(
 def _with_any_points(posterior: Posterior, points: dict[str, tuple[int, ...]]) -> Posterior:
     """Hold the points, if there are some, at values that do not matter."""
     values = {site: jnp.zeros(shape) for site, shape in points.items()}
-    return posterior.sites.hold(values) if points else posterior
+    return posterior.hold(values) if points else posterior
 
 
 def _by_row(model: Callable) -> Callable[[Data, Position], Array]:

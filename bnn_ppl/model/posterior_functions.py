@@ -133,12 +133,11 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     temperature, tempered, precision = options.temperature, options.tempered, options.precision
     if held:
         model = Partial(with_points_held, dict(held), model)
-    num_rows = given.rows.num
     stds, precisions = prior_summary(model, data)
     shapes = {site: leaf for site, leaf in given.sites.shapes.items() if site not in held}
     pinned = partial(in_precision, precision)
     terms = pinned(_terms(model, options.microbatch, options.automatic))
-    total = partial(_total, temperature, tempered, num_rows)
+    total = partial(_total, temperature, tempered, given.rows.num)
     density = Density(terms, total, temperature, tempered, options.microbatch, precision)
     widening = density.prior_temperature**0.5
 
@@ -186,7 +185,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         prior=Prior(draw, {site: widening * std for site, std in stds.items()}, precisions),
         rows=TrainingRows(
             data=given.rows.data,
-            num=num_rows,
+            num=given.rows.num,
             examples=data,
             full_batch=given.rows.full_batch,
             fixed_part=find_fixed_part,

@@ -144,7 +144,7 @@ def _fit(
         return posterior, None, None
     recorded = storage.points(posterior.sites.points)
     if recorded is not None:
-        return posterior.sites.hold(recorded), None, None
+        return posterior.hold(recorded), None, None
     if jax.process_count() > 1:
         raise ValueError(
             "got points to fit in several processes, expected them held: fit them in one, by "
@@ -166,9 +166,7 @@ def _fit(
         state = jax.tree.map(lambda leaf: leaf[0], to_host(states))
         found = method.draw(key, state)
     values = {site: np.asarray(value) for site, value in found.items()}
-    held = posterior.sites.hold(
-        _finite({site: values.pop(site) for site in posterior.sites.points})
-    )
+    held = posterior.hold(_finite({site: values.pop(site) for site in posterior.sites.points}))
     if done.warmup == num:
         return held, None, None
     if not done.warmup:

@@ -140,11 +140,8 @@ def settings_without_prior(
 
 
 def _of_subspace(posterior: Posterior, written: Callable[[Any], Any]) -> dict[str, Any]:
-    return (
-        {}
-        if posterior.sites.subspace is None
-        else {"subspace": written(posterior.sites.subspace.settings)}
-    )
+    inside = posterior.sites.subspace
+    return {} if inside is None else {"subspace": written(inside.settings)}
 
 
 def _of_scale(posterior: Posterior) -> dict[str, float]:

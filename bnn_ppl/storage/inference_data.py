@@ -93,7 +93,7 @@ def with_points_of(draws: Any, posterior: Posterior) -> Posterior:
             f"got draws without the values of the points {', '.join(missing)}, expected them in "
             "the group constant_data: use draws that run gave for this posterior"
         )
-    held = posterior.sites.hold({site: found[site].values for site in posterior.sites.points})
+    held = posterior.hold({site: found[site].values for site in posterior.sites.points})
     return _named(held, classes)
 
 

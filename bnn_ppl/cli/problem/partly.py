@@ -37,13 +37,11 @@ def refuse_unused_others(problem: "Problem") -> None:
 
 def parameters_in_words(problem: "Problem", net: Any, posterior: bnn.Posterior) -> str:
     """Say how many parameters a model has and, if not all weights are random, how many are."""
-    shapes = posterior.sites.value_shapes()
+    shapes, points = posterior.sites.value_shapes(), posterior.sites.points
     if problem.prior.bayesian is None:
         return f"{posterior.num_weights} parameters"
     of_net = {f"net.{path}": math.prod(shape) for path, shape in weight_shapes(net).items()}
-    random = sum(
-        size for s, size in of_net.items() if s in shapes and s not in posterior.sites.points
-    )
+    random = sum(size for s, size in of_net.items() if s in shapes and s not in points)
     of_noise = sum(math.prod(shapes[site]) for site in shapes if site.startswith("noise_net."))
     others = {"fixed": "fixed as given", "point": "at a point"}[problem.prior.others]
     beside = f"; the network of the noise has {of_noise} random ones" if of_noise else ""

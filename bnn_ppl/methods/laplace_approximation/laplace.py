@@ -177,13 +177,10 @@ def laplace(
     """
     _check(structure, curvature, prior_precision)
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
-    few = jax.tree.map(lambda leaf: leaf[:2], posterior.rows.examples)
+    rows = posterior.rows.examples
+    few = jax.tree.map(lambda leaf: leaf[:2], rows)
     check_number_of_rows(
-        posterior.log_likelihood,
-        shapes,
-        posterior.rows.examples,
-        len(few[1]),
-        "laplace, by two rows,",
+        posterior.log_likelihood, shapes, rows, len(few[1]), "laplace, by two rows,"
     )
     gaussian = set(jax.eval_shape(posterior.density.terms, shapes, few).normals)
     chosen = gaussian if prior_precision == "marginal_likelihood" else set()

@@ -271,9 +271,8 @@ def slowed_gradient(
     def slowed(position: Tree) -> tuple[Array, Array]:
         terms = posterior.density.terms(position, batch)
         lp = posterior.density.total(terms, batch)
-        return lp - posterior.density.total(
-            likelihood_alone(friction * terms.log_likelihood), batch
-        ), lp
+        damped = likelihood_alone(friction * terms.log_likelihood)
+        return lp - posterior.density.total(damped, batch), lp
 
     gradient, lp = jax.grad(slowed, has_aux=True)(position)
     return lp, gradient

@@ -141,9 +141,8 @@ def mfvi(
             with tapped(_noise_tap(jax.random.fold_in(key, 1), estimator, layers, mean, std)):
                 rows = posterior.log_likelihood(position, batch)
             terms = terms._replace(log_likelihood=rows)
-        return jnp.stack(
-            [posterior.density.total(part, batch) for part in (terms, terms.prior_alone)]
-        )
+        total = posterior.density.total
+        return jnp.stack([total(part, batch) for part in (terms, terms.prior_alone)])
 
     def loss(
         parameters: tuple[Tree, Tree], key: jax.Array, batch: Any, weight: jax.Array | None

@@ -160,7 +160,7 @@ def plan_for_machine(
     setup = setup_of_shapes(posterior, method, length, mesh)
     chains_a_device = length.num_chains // mesh.shape["chain"]
     rows = -(-(length.minibatches.size or posterior.num_rows) // mesh.shape["data"])
-    cost = _gradient(posterior, setup.data, rows)
+    cost, microbatch = _gradient(posterior, setup.data, rows), posterior.density.microbatch
     most = gradients_a_draw or _most_gradients(method)
     a_draw = gradients_a_draw or most * length.thin
     return MachinePlan(
@@ -168,9 +168,7 @@ def plan_for_machine(
         chain_rows=mesh.shape["chain"],
         data_shards=mesh.shape["data"],
         chains_a_device=chains_a_device,
-        microbatch=posterior.density.microbatch
-        if (posterior.density.microbatch or rows) < rows
-        else None,
+        microbatch=microbatch if (microbatch or rows) < rows else None,
         phases=_compiled_phases(setup, machine.device.memory),
         flops=chains_a_device * cost.flops,
         num_bytes=chains_a_device * cost.num_bytes,

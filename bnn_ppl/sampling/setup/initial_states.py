@@ -95,9 +95,8 @@ def _check_finite(posterior: Posterior, positions: Tree, finite: np.ndarray) -> 
 
 def check_init(init: Any, posterior: Posterior) -> None:
     """Refuse draws of another model, before they are read."""
-    if (
-        hasattr(init, "groups") and not posterior.sites.points
-    ):  # which are not among the sites of draws
+    # Points are not among the sites of draws.
+    if hasattr(init, "groups") and not posterior.sites.points:
         sites_of(posterior, init)
 
 
