@@ -175,7 +175,7 @@ def test_rows_in_memory_are_read_from_the_folder_too(tmp_path, monkeypatch):
     monkeypatch.setattr(stored_features, "_compute", None)  # not again
     again = conditioned(tmp_path, rows=data)
     x, _ = bnn.model.rows.features.rows_with_features(again)
-    assert isinstance(x, Features) and x.x is again.examples[0]
+    assert isinstance(x, Features) and x.x is again.rows.examples[0]
     np.testing.assert_array_equal(kernels(one), kernels(sampled(again, bnn.hmc(again, **FIXED))))
     assert one.attrs["cached_features"] == 5
 
