@@ -119,6 +119,10 @@ def test_run_saves_draws_figure_and_problem_and_prints_one_table_and_is_read_if_
         assert words in out
     assert f"{published['rmse']:.4g}" in out
     assert f"{draws.attrs['gradient_evaluations']:,}" in out
+    assert out.index("gradient evaluations") < out.index("90 % intervals    ")
+    *_, sentence, _, files = out.splitlines()
+    assert re.search(r"90 % intervals .* hold .* 31 test rows|31 test rows .* they hold", sentence)
+    assert files.startswith("figure in ")
 
     monkeypatch.setattr(bnn.plots, "report", lambda *args, **kwargs: Figure())
     monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "loop_of", None)

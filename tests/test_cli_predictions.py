@@ -123,7 +123,15 @@ def test_netcdf_has_the_same_and_y_in_the_file_is_scored(capsys):
     NEW.to_csv("labelled.csv", index=False)
     for out in ("found.csv", "found.nc"):
         cli.main(["predict", "here", "--inputs", "labelled.csv", "--out", out])
-    assert "rmse" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "rmse" in out
+    run, expected = by_hand("here", standardised)
+    y = (NEW["price"].to_numpy() - run.data.y_mean) / run.data.y_scale
+    ends = bnn.predict_quantiles(run.posterior, run.draws, standardised(run.data)[0], (0.05, 0.95))
+    inputs = NEW[["age", "dose", "cost"]]
+    settings = {"intervals": tuple(ends), "scale": run.data.y_scale}
+    check = bnn.metrics.calibration_check(expected, y, inputs, **settings)
+    assert check.table.by.iloc[-1] in inputs and f"\n{check.sentence}\n" in out
     lines, arrays = pandas.read_csv("found.csv"), xarray.load_dataset("found.nc")
     for name in ("mean", "sd", "epistemic_sd", "entropy", "observed"):
         np.testing.assert_allclose(lines[name], arrays[name])

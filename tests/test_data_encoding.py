@@ -50,6 +50,8 @@ def test_texts_are_one_hot_and_truth_values_0_and_1(tmp_path):
     back = found.test.y * found.y_scale + found.y_mean
     np.testing.assert_allclose(back, TABLE["price"].to_numpy()[TEST])
     assert [column.kind for column in found.encoding.inputs] == ["number", "category", "boolean"]
+    colours = [f"colour={name}" for name in ("dark blue", "green", "red")]
+    assert found.encoding.names_of_x == ["size", *colours, "new"]
 
 
 @pytest.mark.parametrize("header", ["", "Unnamed: 0"])

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bnn_ppl import metrics, plots
 from bnn_ppl.analysis.comparison.compare import compare
-from bnn_ppl.plots.style import BLUE
+from bnn_ppl.plots.style import BLUE, RED
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
 
@@ -140,10 +140,51 @@ def test_coverage_shows_the_share_inside_each_interval(regression, ax):
         assert share == metrics.coverage(prediction, y, level=level)
     held = 100 * metrics.coverage(prediction, y, level=0.9)
     assert ax.get_title("left") == f"Calibration (90 % intervals hold {held:.0f} %)"
-    low, high = (find(ax.collections[0].get_paths()[0].vertices[:, 1]) for find in (min, max))
+    outline = ax.collections[0].get_paths()[0].vertices
+    low, high = (find(outline[:, 1]) for find in (min, max))
     assert low >= 0 and high <= 1 and ax.get_ylim() == (-0.02, 1.02)  # the band is not cut
+    at_half = outline[outline[:, 0] == levels[49], 1]  # wider than that of this level alone
+    assert at_half.min() < scipy.stats.binom.ppf(0.025, 40, 0.5) / 40
+    assert legend(ax)[0] == "95 % of calibrated curves lie inside"
     assert ax.get_xlabel() == "nominal level of the interval"
     assert ax.get_ylabel() == "share of targets inside"
+
+
+def test_pit_histogram_counts_rows_by_the_probability_below_their_targets(regression, ax):
+    prediction, y = regression
+    plots.pit_histogram(prediction, y, ax=ax)
+    counts, edges, _ = ax.patches[1].get_data()
+    pit = scipy.stats.norm.cdf((y - prediction["mean"]) / np.sqrt(prediction["variance"]))
+    np.testing.assert_array_equal(counts, np.histogram(pit, 5, range=(0, 1))[0])
+    np.testing.assert_allclose(edges, np.linspace(0, 1, 6))
+    band = ax.patches[0].get_bbox()
+    assert (band.y0, band.y1) == scipy.stats.binom.interval(1 - 0.05 / 5, 40, 0.2)
+    both = {name: np.stack([values, values], 1) for name, values in prediction.items()}
+    ax = Figure().subplots()
+    plots.pit_histogram(both, np.stack([y, y + 9], 1), num_bins=4, ax=ax, outputs=["a", "b"])
+    assert legend(ax)[1:] == ["a", "b"] and ax.patches[2].get_data().values.tolist() == [
+        0,
+        0,
+        0,
+        40,
+    ]
+
+
+def test_calibration_check_shows_findings_in_red(regression, ax):
+    prediction, y = regression
+    y = np.where(prediction["variance"] > 0.4, y + 2, y)
+    check = metrics.calibration_check(prediction, y)
+    plots.calibration_check(check, ax=ax)
+    good, bad = line(ax, "as expected"), line(ax, "not as expected")
+    assert bad.get_color() == RED and good.get_color() == BLUE
+    table = check.table
+    found = np.flatnonzero(table.finding != "")
+    assert 0 < len(found) < len(table)
+    np.testing.assert_array_equal(bad.get_xydata(), np.stack([table.held[found], found], 1))
+    bars = np.array(ax.collections[0].get_segments())[:, :, 0]
+    np.testing.assert_array_equal(bars, table[["lower", "upper"]])
+    assert [text.get_text() for text in ax.texts] == check.shown().label.tolist()
+    assert ax.get_title("left") == "Where 90 % intervals hold"
 
 
 def test_selective_accuracy_answers_the_least_uncertain_rows_first(ax):
@@ -228,7 +269,7 @@ def test_report_of_a_method_that_records_no_log_density(regression, draws):
     less = draws.copy()
     del less.sample_stats["lp"]
     figure = plots.report(less, np.array([1.01]), np.array([1.3]), *regression)
-    convergence, trace = figure.axes[2:]
+    convergence, trace = figure.axes[4:]
     assert convergence.get_title("left").startswith("Convergence") and not trace.axison
 
 
@@ -238,11 +279,20 @@ def test_report_of_a_regression(regression, draws, tmp_path):
         draws, np.array([1.01]), np.array([1.3, 2]), prediction, y, scale=2.0, offset=5.0, title="t"
     )
     titles = [ax.get_title("left").split(" (")[0] for ax in figure.axes]
-    assert titles == ["Predicted against observed", "Calibration", "Convergence of chains", "Trace"]
+    where = "Where targets lie in their predictive distributions", "Where 90 % intervals hold"
+    fit = "Predicted against observed", "Calibration"
+    assert titles == [*fit, *where, "Convergence of chains", "Trace"]
+    check = metrics.calibration_check(prediction, y, scale=2.0)
+    (told,) = (text.get_text() for text in figure.texts if text is not figure._suptitle)
+    assert told.replace("\n", " ") == check.sentence
+    given = metrics.calibration_check(prediction, 9 * y, np.arange(40.0)[:, None])
+    bad = plots.report(draws, [1.0], [1.0], prediction, y, check=given)
+    assert bad.texts[-1].get_color() == RED and "too narrow" in bad.texts[-1].get_text()
+    assert bad.axes[3].texts[-1].get_text().startswith("input 0")
     assert figure.get_suptitle() == "t"
     assert f"RMSE {metrics.rmse(prediction, y, scale=2.0):.4g}" in figure.axes[0].get_title("left")
     assert figure.axes[0].lines[0].get_xdata()[0] == 2 * y[0] + 5
-    assert legend(figure.axes[2])[0].startswith("weights: 2 scalars")
+    assert legend(figure.axes[4])[0].startswith("weights: 2 scalars")
     figure.savefig(tmp_path / "report.png")
     height, width, _ = matplotlib.image.imread(tmp_path / "report.png").shape
     assert height > 500 and width > 500
@@ -253,7 +303,7 @@ def test_report_of_a_minibatch_sampler_names_its_temperatures(regression, draws)
     shape = ("chain", "draw"), np.full(hot.sample_stats["lp"].shape, 1.126)
     hot.sample_stats["kinetic_temperature"] = shape
     figure = plots.report(hot, np.array([1.01]), np.array([1.3]), *regression)
-    assert figure.axes[3].get_title("left") == "Trace (temperature: kinetic 1.13)"
+    assert figure.axes[5].get_title("left") == "Trace (temperature: kinetic 1.13)"
 
 
 def test_report_of_a_classification(classification, draws):
@@ -388,7 +438,8 @@ def test_the_report_of_several_outputs_has_a_panel_for_each_in_its_own_units():
     assert {line.get_label() for line in figure.axes[3].lines} >= set(names)
     even = plots.report(draws, [1.0], [1.0], {k: v[:, :2] for k, v in prediction.items()}, y[:, :2])
     assert even.axes[0].get_title(loc="left").startswith("output 0: predicted")
-    assert not even.axes[3].axison
+    assert [ax.axison for ax in even.axes] == [True] * 5 + [False]
+    assert len(figure.axes) == 6 and figure.axes[5].axison
 
 
 def test_sample_maps_show_each_draw_s_probabilities_sorted_by_class():

@@ -104,6 +104,21 @@ def scores(prediction: Any, y: np.ndarray, data: Any) -> Any:
     return with_output_names(bnn.metrics.summary(prediction, y, scale=data.y_scale), data)
 
 
+def calibration_of(prediction: Any, rows: Any, data: Any, **chosen: Any) -> Any:
+    """Check calibration at rows x, y, in the units of the data and by the names of its columns."""
+    if data.num_classes is not None:
+        return bnn.metrics.calibration_check(prediction, rows.y)
+    import pandas
+
+    x = None  # of images and texts
+    if np.ndim(rows.x) == 2 and np.asarray(rows.x).dtype.kind == "f":
+        x = pandas.DataFrame(rows.x * data.x_scale + data.x_mean)
+        names = [] if data.encoding is None else data.encoding.names_of_x
+        x.columns = names or [f"input {k}" for k in range(x.shape[1])]
+    units = {"scale": data.y_scale, "outputs": data.output_names}
+    return bnn.metrics.calibration_check(prediction, rows.y, x, **units, **chosen)
+
+
 def with_output_names(table: Any, data: Any, axis: int = 0) -> Any:
     """Rename scores of single outputs: rmse[0] to rmse[height]."""
     names = {f"[{number}]": f"[{name}]" for number, name in enumerate(data.output_names or ())}

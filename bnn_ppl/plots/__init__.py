@@ -8,7 +8,9 @@ Okabe and Ito, safe for colour-blind readers; no global style of matplotlib is c
 from bnn_ppl.plots.chains import chain_budget, rhat_histogram, trace_logdensity
 from bnn_ppl.plots.comparison import comparison, sweep
 from bnn_ppl.plots.predictions import (
+    calibration_check,
     coverage,
+    pit_histogram,
     predicted_against_observed,
     predictive_band,
     reliability,
@@ -33,6 +35,7 @@ from bnn_ppl.plots.weight_space.weights import pruning, weights
 __all__ = [
     "adversarial",
     "barriers",
+    "calibration_check",
     "chain_budget",
     "comparison",
     "continual",
@@ -43,6 +46,7 @@ __all__ = [
     "label_noise",
     "more_models",
     "out_of_distribution",
+    "pit_histogram",
     "posterior_surface",
     "predicted_against_observed",
     "predictive_band",

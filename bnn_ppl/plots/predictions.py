@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnn_ppl.analysis import metrics
+from bnn_ppl.analysis.metrics.chance import range_of_count, range_of_curve
 from bnn_ppl.analysis.metrics.inputs import Array, Prediction, one_output
-from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, finish, new_axes, up_to_one
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, ORANGE, RED, finish, new_axes, up_to_one
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,7 +121,12 @@ def reliability(
     count, edges = np.histogram(confidence, num_bins, range=(0, 1))
     share = count / len(confidence)
     ax.stairs(share, edges, fill=True, color=ORANGE, alpha=0.7, label="share of rows in bin")
-    _chance(ax, curve.confidence, curve.num_rows, bars=True)
+    # What a calibrated prediction would show: binomial noise around the diagonal.
+    half = 1.96 * np.sqrt(curve.confidence * (1 - curve.confidence) / curve.num_rows)
+    low, high = np.clip([curve.confidence - half, curve.confidence + half], 0, 1)
+    label = "95 % range if calibrated, of each"
+    ax.vlines(curve.confidence, low, high, color=GREY, alpha=0.35, lw=6, label=label)
+    ax.plot([0, 1], [0, 1], "--", color=GREY, lw=1.2)
     ax.plot(curve.confidence, curve.accuracy, "o-", color=BLUE, lw=2, ms=5, label="accuracy")
     ax.set(xlim=(0, 1), ylim=(0, 1.02))
     title = f"Reliability (ECE {metrics.ece(prediction, y):.4f}, 20 equal-mass bins)"
@@ -136,6 +142,9 @@ def coverage(
 ) -> Axes:
     """Share of targets inside central Gaussian intervals of every level, against the level.
 
+    The grey band is for the curve as a whole: that of a calibrated prediction lies inside it at all
+    levels in 95 % of cases (Säilynoja et al., 2022); of several outputs, the curves of all.
+
     Parameters
     ----------
     prediction : Dataset
@@ -148,20 +157,98 @@ def coverage(
         Names of several outputs, which have a line each; by default their numbers.
     """
     levels = np.linspace(0.01, 0.99, 99)
-    parts: dict[str, tuple[Any, Any]] = {"observed": (prediction, y)}
-    if np.ndim(y) == 2:
-        columns = list(np.asarray(y).T)
-        names = outputs or [f"output {number}" for number in range(len(columns))]
-        each = (one_output(prediction, number) for number in range(len(columns)))
-        parts = dict(zip(names, zip(each, columns, strict=True), strict=True))
+    parts = _outputs(prediction, y, outputs)
+    low, high = range_of_curve(len(np.asarray(y)), levels, 0.05 / len(parts))
     ax = new_axes(ax)
-    _chance(ax, levels, len(np.asarray(y)))
+    label = "95 % of calibrated curves lie inside"
+    ax.fill_between(levels, low, high, color=GREY, alpha=0.25, lw=0, label=label)
+    ax.plot([0, 1], [0, 1], "--", color=GREY, lw=1.2)
     for (name, part), color in zip(parts.items(), cycle(COLORS)):
         observed = [metrics.coverage(*part, level=level) for level in levels]
         ax.plot(levels, observed, color=color, lw=2, label=name)
     ax.set(xlim=(0, 1), ylim=(-0.02, 1.02))
     title = f"Calibration (90 % intervals hold {100 * metrics.coverage(prediction, y):.0f} %)"
     return finish(ax, title, "nominal level of the interval", "share of targets inside")
+
+
+def pit_histogram(
+    prediction: Mapping[Any, Any],
+    y: ArrayLike,
+    *,
+    num_bins: int | None = None,
+    ax: Axes | None = None,
+    outputs: Sequence[str] | None = None,
+) -> Axes:
+    """Histogram of the Gaussian probability below each target (`bnn_ppl.metrics.pit`).
+
+    It is flat if the prediction is calibrated: all bins then lie in the grey band, exact and
+    binomial, with a probability of at least 95 % (Bonferroni). A hump in the middle says that the
+    predicted sd is too large, heaps at both ends that it is too small, a slope that the mean is off
+    to one side.
+
+    Parameters
+    ----------
+    prediction : Dataset
+        A regression prediction.
+    y : array (rows,) or (rows, outputs)
+        Targets, in the units of the prediction.
+    num_bins : int, optional
+        By default one for ten rows, 5 to 20.
+    ax : Axes, optional
+        Where to draw.
+    outputs : sequence of str, optional
+        Names of several outputs, which have a line each; by default their numbers.
+    """
+    parts, num_rows = _outputs(prediction, y, outputs), len(np.asarray(y))
+    number = num_bins or int(np.clip(num_rows // 10, 5, 20))
+    low, high = range_of_count(num_rows, 1 / number, 0.05 / number / len(parts))
+    ax = new_axes(ax)
+    label = "95 % range of all bins if calibrated"
+    ax.axhspan(float(low), float(high), color=GREY, alpha=0.25, lw=0, label=label)
+    ax.axhline(num_rows / number, ls="--", color=GREY, lw=1.2)
+    for (name, part), color in zip(parts.items(), cycle(COLORS)):
+        counts, edges = np.histogram(metrics.pit(*part), number, range=(0, 1))
+        ax.stairs(counts, edges, color=color, lw=2, label=name)
+    ax.set(xlim=(0, 1), ylim=(0, 1.35 * ax.get_ylim()[1]))  # with room for the legend
+    title = "Where targets lie in their predictive distributions (PIT)"
+    return finish(ax, title, "probability below the target", "rows", legend="upper center")
+
+
+def calibration_check(check: metrics.CalibrationCheck, *, ax: Axes | None = None) -> Axes:
+    """Shares of targets that intervals hold, or of right classes: all rows, and where.
+
+    Grey bars reach from the least to the greatest share of a calibrated prediction, together in
+    95 % of cases; findings are red.
+
+    Parameters
+    ----------
+    check : CalibrationCheck
+        Result of `bnn_ppl.metrics.calibration_check`. Of several outputs all rows of each are
+        shown, and what was found.
+    ax : Axes, optional
+        Where to draw.
+    """
+    ax, shown = new_axes(ax), check.shown()
+    place = np.arange(len(shown))
+    label = "95 % range of all, if calibrated"
+    ax.hlines(place, shown.lower, shown.upper, color=GREY, alpha=0.35, lw=8, label=label)
+    for rows, color, what in (
+        (shown.finding == "", BLUE, "as expected"),
+        (shown.finding != "", RED, "not as expected"),
+    ):
+        if rows.any():
+            ax.plot(shown.held[rows], place[rows], "o", color=color, ms=7, label=what)
+    ax.plot(shown.expected, place, "|", color=GREY, ms=14)
+    for at, words in zip(place, shown.label, strict=True):
+        ax.text(0.01, at - 0.2, words, transform=ax.get_yaxis_transform(), fontsize="small")
+    ax.set_yticks([])
+    ax.set_ylim(len(shown) + 0.9, -0.8)  # from above, with room for the legend
+    up_to_one(ax, "x")
+    held = "share of right classes" if check.level is None else "share of targets inside"
+    title = "Where class probabilities hold"
+    if check.level is not None:
+        title = f"Where {100 * check.level:g} % intervals hold"
+    return finish(ax, title, held, "", legend="lower left")
 
 
 def selective_accuracy(prediction: Prediction, y: ArrayLike, *, ax: Axes | None = None) -> Axes:
@@ -199,13 +286,13 @@ def _one_column(x: ArrayLike, rows: int) -> Array:
     return x.reshape(rows)
 
 
-def _chance(ax: Axes, level: Array, num_rows: Any, *, bars: bool = False) -> None:
-    # What a calibrated prediction would show: binomial noise around the diagonal.
-    half = 1.96 * np.sqrt(level * (1 - level) / num_rows)
-    low, high = np.clip([level - half, level + half], 0, 1)  # which the approximation may exceed
-    label = "95 % range if calibrated"
-    if bars:
-        ax.vlines(level, low, high, color=GREY, alpha=0.35, lw=6, label=label)
-    else:
-        ax.fill_between(level, low, high, color=GREY, alpha=0.25, lw=0, label=label)
-    ax.plot([0, 1], [0, 1], "--", color=GREY, lw=1.2)
+def _outputs(
+    prediction: Mapping[Any, Any], y: ArrayLike, names: Sequence[str] | None
+) -> dict[str, tuple[Any, Any]]:
+    """Give prediction and targets of each output by its name."""
+    if np.ndim(y) == 1:
+        return {"observed": (prediction, y)}
+    columns = list(np.asarray(y).T)
+    names = names or [f"output {number}" for number in range(len(columns))]
+    each = (one_output(prediction, number) for number in range(len(columns)))
+    return dict(zip(names, zip(each, columns, strict=True), strict=True))

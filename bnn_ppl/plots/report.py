@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bnn_ppl.analysis import metrics
 from bnn_ppl.analysis.metrics.inputs import Array, one_output
 from bnn_ppl.plots.chains import rhat_histogram, trace_logdensity
 from bnn_ppl.plots.predictions import (
+    calibration_check,
     coverage,
+    pit_histogram,
     predicted_against_observed,
     reliability,
     selective_accuracy,
@@ -46,18 +49,19 @@ def report(
     offset: Any = 0.0,
     title: str = "",
     outputs: Sequence[str] | None = None,
+    check: metrics.CalibrationCheck | None = None,
 ) -> Figure:
     """One figure of a run: fit and calibration; convergence and trace, if it sampled; warm-up.
 
     Parameters
     ----------
     draws : arviz.InferenceData
-        What `run` returned; its verdict is the subtitle.
+        What `run` returned; its verdict is the subtitle, above the sentence of the check.
     function_rhat, weight_rhat : array or Dataset
         R-hat in function space and of the weights.
     prediction : Dataset
         Of a classifier (`reliability`, `selective_accuracy`) or of a regression
-        (`predicted_against_observed`, `coverage`).
+        (`predicted_against_observed`, `coverage`, `pit_histogram`, `calibration_check`).
     y : array (rows,) or (rows, outputs)
         True class numbers, or targets in the units of the prediction.
     scale, offset : float or array (outputs,)
@@ -66,6 +70,8 @@ def report(
         Title above the panels.
     outputs : sequence of str, optional
         Names of several outputs, each of which has a panel of its own; by default their numbers.
+    check : CalibrationCheck, optional
+        Of this prediction; by default `bnn_ppl.metrics.calibration_check` without inputs.
 
     Returns
     -------
@@ -79,20 +85,29 @@ def report(
     warmed = shows_objective(draws) or shows_rates(draws)
     num_fits = 1 if np.ndim(y) == 1 else np.shape(y)[1]
     scored = shows_scores(draws)
-    num_rows = 1 + num_fits // 2 + sampled + warmed + scored
+    classes = "probs" in prediction
+    num_panels = num_fits + (1 if classes else 3)  # of predictions
+    num_rows = -(-num_panels // 2) + sampled + warmed + scored
+    if check is None:
+        units = {} if classes else {"scale": scale, "outputs": outputs}
+        check = metrics.calibration_check(prediction, y, **units)
     figure = Figure(figsize=(12, 4.5 * num_rows), layout="constrained")
     axes = list(figure.subplots(num_rows, 2).flat)
-    fits, calibration, rest = axes[:num_fits], axes[num_fits], axes[num_fits + 1 :]
-    if num_fits % 2 == 0:
+    fits, rest = axes[:num_fits], axes[num_panels:]
+    if num_panels % 2:
         rest.pop(0).axis("off")
-    if "probs" in prediction:
+    if classes:
         reliability(prediction, y, ax=fits[0])
-        selective_accuracy(prediction, y, ax=calibration)
-    elif np.ndim(y) == 1:
-        predicted_against_observed(prediction, y, scale=scale, offset=offset, ax=fits[0])
-        coverage(prediction, y, ax=calibration)
+        selective_accuracy(prediction, y, ax=axes[1])
     else:
-        _several_outputs(prediction, np.asarray(y), scale, offset, outputs, fits, calibration)
+        if np.ndim(y) == 1:
+            predicted_against_observed(prediction, y, scale=scale, offset=offset, ax=fits[0])
+        else:
+            _several_outputs(prediction, np.asarray(y), scale, offset, outputs, fits)
+        held, histogram, where = axes[num_fits:num_panels]
+        coverage(prediction, y, ax=held, outputs=outputs)
+        pit_histogram(prediction, y, ax=histogram, outputs=outputs)
+        calibration_check(check, ax=where)
     if sampled:
         convergence, trace, *rest = rest
         rhat_histogram(weight_rhat, function_rhat, ax=convergence)
@@ -106,8 +121,10 @@ def report(
         warmup_scores(draws, ax=rest[-2])
         rest[-1].axis("off")
     figure.suptitle(title, fontsize="x-large", fontweight="bold")
+    told = [(check.sentence, check.trusted is not False)]
     if "verdict" in draws.attrs:
-        _subtitle(figure, str(draws.attrs["verdict"]), bool(draws.attrs.get("converged")))
+        told.insert(0, (str(draws.attrs["verdict"]), bool(draws.attrs.get("converged"))))
+    _subtitles(figure, told)
     return figure
 
 
@@ -118,9 +135,8 @@ def _several_outputs(
     offset: Any,
     outputs: Sequence[str] | None,
     fits: Sequence[Axes],
-    calibration: Axes,
 ) -> None:
-    """Draw each output against its target in its own units, and the coverage of them all."""
+    """Draw each output against its target in its own units."""
     names = outputs or [f"output {number}" for number in range(y.shape[1])]
     units = np.broadcast_to(scale, y.shape[1:]), np.broadcast_to(offset, y.shape[1:])
     for k, (ax, name, own, zero) in enumerate(zip(fits, names, *units, strict=True)):
@@ -128,7 +144,6 @@ def _several_outputs(
         predicted_against_observed(marginal, y[:, k], scale=own, offset=zero, ax=ax)
         title = f"{name}: p{ax.get_title(loc='left')[1:]}"
         ax.set_title(title, loc="left", fontsize="medium", fontweight="bold")
-    coverage(prediction, y, ax=calibration, outputs=names)
 
 
 def _warmup(draws: arviz.InferenceData, objective: Axes, rates: Axes) -> None:
@@ -142,13 +157,14 @@ def _warmup(draws: arviz.InferenceData, objective: Axes, rates: Axes) -> None:
             ax.axis("off")
 
 
-def _subtitle(figure: Figure, text: str, good: bool) -> None:
-    """Write under the title, where the layout leaves room for as many lines as it takes."""
-    lines = textwrap.wrap(text, _LETTERS)
+def _subtitles(figure: Figure, told: Sequence[tuple[str, bool]]) -> None:
+    """Write under the title, bad news in red; the layout leaves room for the lines it takes."""
     height = figure.get_figheight()
     engine: Any = figure.get_layout_engine()
-    room = _INCHES_A_LINE * (len(lines) + 0.5) / height
-    engine.set(rect=(0, 0, 1, 1 - room))
-    top = 1 - _INCHES_OF_TITLE / height
-    color = GREY if good else RED
-    figure.text(0.5, top, "\n".join(lines), ha="center", va="top", fontsize="medium", color=color)
+    down = _INCHES_OF_TITLE
+    for text, good in told:
+        lines = textwrap.wrap(text, _LETTERS)
+        at, color = 1 - down / height, GREY if good else RED
+        figure.text(0.5, at, "\n".join(lines), ha="center", va="top", color=color)
+        down += _INCHES_A_LINE * len(lines)
+    engine.set(rect=(0, 0, 1, 1 - (down - _INCHES_OF_TITLE + 0.5 * _INCHES_A_LINE) / height))

@@ -8,6 +8,7 @@ densities in nats. Nothing is clipped and no row dropped: if a single true class
 zero, `nll` is infinite.
 """
 
+from bnn_ppl.analysis.metrics.calibration_check import CalibrationCheck, calibration_check
 from bnn_ppl.analysis.metrics.classification import (
     Calibration,
     accuracy,
@@ -36,12 +37,13 @@ from bnn_ppl.analysis.metrics.likelihood import (
     gaussian_nll,
     nll,
 )
-from bnn_ppl.analysis.metrics.regression import coverage, rmse
+from bnn_ppl.analysis.metrics.regression import coverage, pit, rmse
 from bnn_ppl.analysis.metrics.summaries import summary
 from bnn_ppl.analysis.metrics.uncertainty_scores import Entropies, entropies, entropy, uncertainty
 
 __all__ = [
     "Calibration",
+    "CalibrationCheck",
     "Entropies",
     "Selective",
     "accuracy",
@@ -50,6 +52,7 @@ __all__ = [
     "brier",
     "calibrated_nll",
     "calibration",
+    "calibration_check",
     "coverage",
     "ece",
     "entropies",
@@ -59,6 +62,7 @@ __all__ = [
     "fpr95",
     "gaussian_nll",
     "nll",
+    "pit",
     "probabilities",
     "rmse",
     "sample_wasserstein",

@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import ndtr
 
 from bnn_ppl.analysis.metrics.inputs import (
     Array,
@@ -55,6 +56,27 @@ def coverage(prediction: Prediction, y: ArrayLike, *, level: float = 0.9) -> flo
     """
     check_level(level)
     return float(np.mean(is_covered(prediction, y, level)))
+
+
+def pit(prediction: Prediction, y: ArrayLike) -> Array:
+    """Probability integral transform: the Gaussian's probability below each target.
+
+    Uniform between 0 and 1 if the prediction is calibrated (Dawid, 1984); many near 0 and 1 say
+    that it is too narrow, many in the middle that it is too wide.
+
+    Parameters
+    ----------
+    prediction : Dataset
+        A regression prediction, taken as the Gaussian with its mean and variance.
+    y : array (rows,) or (rows, outputs)
+        Targets, in the units of the prediction.
+
+    Returns
+    -------
+    array (rows,) or (rows, outputs)
+    """
+    error, variance = error_and_variance(prediction, y)
+    return ndtr(error / np.sqrt(variance))
 
 
 def is_covered(prediction: Prediction, y: ArrayLike, level: float) -> Array:

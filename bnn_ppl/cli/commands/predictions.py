@@ -11,7 +11,7 @@ import tyro
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.rows import Scored, rows_held_out, training_rows
 from bnn_ppl.cli.run_folders import Opened, reopen
-from bnn_ppl.cli.tables import answers, answers_by_row, scores, table_text
+from bnn_ppl.cli.tables import answers, answers_by_row, calibration_of, scores, table_text
 from bnn_ppl.data.tables.new_rows import read_new_rows
 from bnn_ppl.methods.method import PredictiveForm
 
@@ -97,14 +97,17 @@ def predict(
     averaged = partial(bnn.predict, run.posterior, draws, predictive=predictive)
     prediction = averaged((rows.x, rows.y))
     table = answers(prediction, rows.y, run.data)
+    ends: dict[str, Any] = {}
     if run.data.num_classes is None:
         levels = (1 - level) / 2, 0.5, (1 + level) / 2
         table = table.assign_coords(probability=list(levels))
         found = bnn.predict_quantiles(run.posterior, draws, rows.x, levels, predictive=predictive)
+        ends = {"level": level, "intervals": (found[0], found[-1])}
         found = found.astype(float) * run.data.y_scale + run.data.y_mean
         table["quantile"] = ("probability", "row", "output")[: found.ndim], found
     if rows.y is not None:
         print(table_text(scores(prediction, rows.y, run.data)))
+        print(calibration_of(prediction, rows, run.data, **ends).sentence)
     if used is not None:
         scored = (rows, prediction) if inputs is not None and rows.y is not None else (test, None)
         table = _with_conformal(run, averaged, table, prediction, used, scored, level)

@@ -23,7 +23,7 @@ from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.cli.scale_search import folders_named, kept_search, scale_of_run
 from bnn_ppl.cli.signatures import Options
-from bnn_ppl.cli.tables import results_table
+from bnn_ppl.cli.tables import calibration_of, results_table
 from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run_checks import check_run
@@ -162,6 +162,8 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
     told = show is True and draws.attrs.get("converged") != 0  # by `run`
     if "verdict" in draws.attrs and (jax.process_count() > 1 or not told):
         print(f"{draws.attrs['verdict']}\n")
+    check = calibration_of(prediction, test, run.data)
+    print(f"{check.text()}\n\n{check.in_words(f'{run.rows} rows')}\n")
     figure = bnn.plots.report(
         draws,
         bnn.diagnostics.rhat(functions),
@@ -172,6 +174,7 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
         offset=run.data.y_mean,
         title=f"{run.method} on {chosen.data}, split {chosen.split}, {run.rows} rows",
         outputs=run.data.output_names,
+        check=check,
     )
     file = run.folder / "report.png"
     figure.savefig(file, dpi=150)

@@ -71,6 +71,15 @@ class Encoding(NamedTuple):
         return self.target, *self.more_targets
 
     @property
+    def names_of_x(self) -> list[str]:
+        """Names of the columns of x; of categories, one for each."""
+        return [
+            f"{column.name}={category}" if category else column.name
+            for column in self.inputs
+            for category in column.categories or ("",)
+        ]
+
+    @property
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the classes, by their numbers; None if y is of numbers."""
         return _TRUTH_NAMES if self.target.kind == "boolean" else self.target.categories or None
