@@ -119,13 +119,13 @@ def test_rows_of_a_table_are_predicted_in_the_units_of_the_data(folder, capsys):
     np.testing.assert_allclose(found["entropy"], parts, rtol=1e-4)
 
 
-def test_netcdf_has_the_same_and_y_in_the_file_is_scored(capsys):
+def test_netcdf_has_the_same_and_y_in_the_file_is_scored(folder, capsys):
     NEW.to_csv("labelled.csv", index=False)
     for out in ("found.csv", "found.nc"):
         cli.main(["predict", "here", "--inputs", "labelled.csv", "--out", out])
     out = capsys.readouterr().out
     assert "rmse" in out
-    run, expected = by_hand("here", standardised)
+    run, expected = by_hand(folder / "here", standardised)
     y = (NEW["price"].to_numpy() - run.data.y_mean) / run.data.y_scale
     ends = bnn.predict_quantiles(run.posterior, run.draws, standardised(run.data)[0], (0.05, 0.95))
     inputs = NEW[["age", "dose", "cost"]]
