@@ -15,8 +15,9 @@ import numpy as np
 from memory import peak_memory_mb
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.build import conditioned, with_prior_scale
+from bnn_ppl.cli.problem.build import conditioned
 from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.methods.method import METHODS
 
 SCORES = ["rmse", "nll", "gaussian_nll", "coverage_90", "accuracy", "ece"]
@@ -42,7 +43,7 @@ def problem(
     chosen = Problem.of(split=split, **settings, prior_scale=found.get("prior_scale"))
     data, posterior = conditioned(chosen)
     if not found:
-        chosen, posterior = with_prior_scale(chosen, data, posterior)
+        chosen, posterior = with_found(chosen, data, posterior)
         seconds = time.perf_counter() - began
         found = {"prior_scale": chosen.prior_scale, "seconds_for_scale": seconds}
         scales[0].write_text(json.dumps(_read(scales[0]) | {key: found}, indent=1))

@@ -15,8 +15,9 @@ import jax
 import stored
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.build import conditioned, with_prior_scale
+from bnn_ppl.cli.problem.build import conditioned
 from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.methods.method import METHODS
 
 PATH = stored.FOLDER / "noise.csv"
@@ -57,7 +58,7 @@ def scale_of(name: str, split: int) -> float:
     """Find the scale of the prior, the same for both kinds of noise."""
     problem = Problem.of(data=name, split=split)
     data, posterior = conditioned(problem)
-    found, _ = with_prior_scale(problem, data, posterior)
+    found, _ = with_found(problem, data, posterior)
     scale = found.prior.prior_scale
     assert scale is not None
     return scale

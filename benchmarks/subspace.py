@@ -19,8 +19,9 @@ import jax
 import stored
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.build import conditioned, with_prior_scale
+from bnn_ppl.cli.problem.build import conditioned
 from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.search import with_found
 
 COLUMNS = ["data", "split", "way", "rmse", "nll", "coverage_90", "cpu_seconds"]
 
@@ -41,7 +42,7 @@ def main() -> None:
             problem = Problem.of(data=name, split=split, prior_scale=scale)
             data, posterior = conditioned(problem)
             if scale is None:
-                problem, posterior = with_prior_scale(problem, data, posterior)
+                problem, posterior = with_found(problem, data, posterior)
                 scale = problem.prior.prior_scale
             for way, found in answers(posterior, data, args.rank).items():
                 row = {"data": name, "split": split, "way": way, **found}

@@ -69,8 +69,9 @@ def verdicts():
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_priors():
-    """Take the usual scale of a prior, without a search, unless a test asks for it."""
+    """Take the usual prior and widths, without a search, unless a test asks for it."""
     with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("bnn_ppl.sampling.width_choice.LEAST_ROWS", 10**9)
         monkeypatch.setattr("bnn_ppl.sampling.scale_search.MOST_SEARCHED", 0)
         yield
 

@@ -57,7 +57,7 @@ def draws_only(monkeypatch):
 @pytest.fixture
 def no_search(monkeypatch):
     """Fail where the scale of the prior is searched for."""
-    monkeypatch.setattr("bnn_ppl.cli.problem.build.scale_or_usual", None)
+    monkeypatch.setattr("bnn_ppl.cli.problem.search.scale_or_usual", None)
 
 
 class Figure:
@@ -167,7 +167,7 @@ def test_a_named_folder_refuses_other_settings(capsys, draws_only, monkeypatch):
     same = ["run", "hmc", *SHORT, "--folder", "here"]
     cli.main(same)
     assert "got another prior or other first" in refused(capsys, *same, "--prior-scale", "2")
-    monkeypatch.setattr("bnn_ppl.cli.problem.build.scale_or_usual", None)
+    monkeypatch.setattr("bnn_ppl.cli.problem.search.scale_or_usual", None)
     for change, words in (
         (["--seed", "3"], "got seed=[0, 3], expected seed=[0, 0]"),
         (["--num-warmup", "4", "--seed", "3"], "got num_warmup=4, expected num_warmup=3"),

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from bnn_ppl import cli
 from bnn_ppl.methods.method import Counts, Method, step_info
 from bnn_ppl.runtime import interrupts as module
 from bnn_ppl.sampling import scale_search
+from bnn_ppl.sampling.search import Search
 from bnn_ppl.storage.run_storage import RunStorage
 
 
@@ -313,7 +315,7 @@ def test_a_search_that_is_stopped_after_a_chunk_ends_with_the_same_scale(tmp_pat
 
 def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("bnn_ppl.sampling.scale_search._NUM_STEPS", 20)
-    with pytest.raises(TimeoutError, match="in the search for the scale.*the same call goes on"):
+    with pytest.raises(TimeoutError, match="search for the prior scale.*the same call goes on"):
         bnn.prior_scale(jax.random.key(0), at_scale, folder=tmp_path, max_minutes=1e-9)
     bnn.prior_scale(jax.random.key(0), at_scale, num_rounds=1, progress="json")
     phases = [json.loads(line)["phase"] for line in capsys.readouterr().err.splitlines()]
@@ -323,7 +325,7 @@ def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp
 def test_a_search_whose_time_is_up_gives_the_scale_about_the_points_reached(
     clock, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("bnn_ppl.sampling.scale_search.time", module.time)
+    monkeypatch.setattr("bnn_ppl.sampling.search.time", module.time)
     monkeypatch.setattr("bnn_ppl.sampling.scale_search._NUM_STEPS", 400)
     search = partial(bnn.prior_scale, jax.random.key(0), at_scale)
     short, whole = search(max_minutes=0.2, folder=tmp_path), search()
@@ -333,9 +335,9 @@ def test_a_search_whose_time_is_up_gives_the_scale_about_the_points_reached(
 
 def test_ctrl_c_ends_a_search_also_when_its_time_is_up():
     stopped = SimpleNamespace(attrs={"stopped": "stopped in the draws by Ctrl-C"})
-    search = scale_search.Search(lambda *_, **__: stopped, 1, None, 0.0, False)
+    search = Search(lambda *_, **__: stopped, "prior scale", None, 0.0, False)
     with pytest.raises(KeyboardInterrupt):
-        search.run(None, None, None, None, limited=False)
+        search.run(None, None, None, math.inf)
 
 
 def test_a_scale_that_was_found_in_a_hurry_is_searched_for_again(searched_priors, monkeypatch):
@@ -368,7 +370,7 @@ def test_the_command_searches_once_and_counts_it(searched_priors, tmp_path, monk
     cli.main(command)
     found = json.loads(problem.read_text())["prior_scale"]
     assert f"fan_in({found})" in capsys.readouterr().out
-    monkeypatch.setattr("bnn_ppl.cli.problem.build.scale_or_usual", None)
+    monkeypatch.setattr("bnn_ppl.cli.problem.search.scale_or_usual", None)
     cli.main(command)
     cli.main([*command, "--folder", str(problem.parent)])
     cli.main([*command, "--seed", "1"])

@@ -8,7 +8,13 @@ import jax
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.build import conditioned, noise_floor, posterior_of
+from bnn_ppl.cli.problem.build import (
+    conditioned,
+    hidden_is_searched,
+    noise_floor,
+    posterior_of,
+)
+from bnn_ppl.cli.problem.networks import with_usual_net
 from bnn_ppl.cli.problem.problem import HINTS, Problem, with_noise_renamed
 from bnn_ppl.cli.problem.rows import Scored, load_data, scored
 from bnn_ppl.cli.signatures import Options
@@ -103,6 +109,10 @@ def _recorded(
 
 def settings_of(problem: Problem, data: Any) -> Options:
     """Give what is written in ``problem.json``, from which `reopen` makes the same problem."""
+    if not hidden_is_searched(problem, data):
+        problem = with_usual_net(problem, data)
+    elif problem.network.net == "auto":
+        problem = problem.changed(net="mlp")  # whose widths are to be found
     chosen = problem.data
     own = is_file(chosen.data) or is_folder(chosen.data)
     paths = {

@@ -41,7 +41,9 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
     method_options
         Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
     hidden
-        Widths of the hidden layers of the MLP; a number for one layer.
+        Widths of the hidden layers of the MLP; a number for one layer. None: 50, or for 1,000
+        rows and more found at each fit, the one of (50,), (64, 64) and (128, 128, 128) whose fits
+        predict held-out rows best.
     net
         Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
         columns) to logits (rows, classes).
@@ -80,6 +82,8 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         Posterior that was sampled; its x is standardised. Its rows are a stream if X is large.
     prior_scale_ : float
         Gain of the default prior, given or found; None for another prior.
+    hidden_ : tuple of int or int
+        Widths of the hidden layers, given or found.
     classes_ : numpy.ndarray
         Labels, in the order of the columns of `predict_proba`.
     x_mean_, x_scale_ : numpy.ndarray
@@ -96,7 +100,7 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         *,
         class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         method_options: Mapping[str, Any] | None = None,
-        hidden: int | Sequence[int] = (50,),
+        hidden: int | Sequence[int] | None = None,
         net: Any = None,
         prior: Any = None,
         prior_scale: float | None = None,
@@ -173,7 +177,9 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
     method_options
         Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
     hidden
-        Widths of the hidden layers of the MLP; a number for one layer.
+        Widths of the hidden layers of the MLP; a number for one layer. None: 50, or for 1,000
+        rows and more found at each fit, the one of (50,), (64, 64) and (128, 128, 128) whose fits
+        predict held-out rows best.
     net
         Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
         columns) to (rows, targets), or to (rows, 2 targets) for heteroscedastic noise, which then
@@ -214,6 +220,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         large.
     prior_scale_ : float
         Gain of the default prior, given or found; None for another prior.
+    hidden_ : tuple of int or int
+        Widths of the hidden layers, given or found.
     x_mean_, x_scale_ : numpy.ndarray
         Mean and standard deviation of each column of X, (columns,), by which inputs are
         standardised; the scale of a constant column is 1.
@@ -233,7 +241,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         noise: Literal["learnt", "heteroscedastic"] | float = "learnt",
         covariance: Literal["diagonal", "full"] = "diagonal",
         method_options: Mapping[str, Any] | None = None,
-        hidden: int | Sequence[int] = (50,),
+        hidden: int | Sequence[int] | None = None,
         net: Any = None,
         prior: Any = None,
         prior_scale: float | None = None,

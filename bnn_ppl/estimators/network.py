@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,13 +24,14 @@ import bnn_ppl as bnn
 from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.estimators.rows import Rows, parts_to_predict
-from bnn_ppl.estimators.stored import settings_of
+from bnn_ppl.estimators.stored import same_estimator, settings_of
 from bnn_ppl.methods.method import METHODS, Counts, Description, PredictiveForm
 from bnn_ppl.model.recipe import like
 from bnn_ppl.runtime.checks import check_positive
 from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.machines.devices import bytes_of, one_device_a_core
 from bnn_ppl.runtime.names import hint
+from bnn_ppl.sampling import width_choice
 from bnn_ppl.sampling.prior_scale import scale_or_usual
 from bnn_ppl.sampling.run_checks import check_run
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of
@@ -38,7 +39,7 @@ from bnn_ppl.storage.inference_data import with_groups
 from bnn_ppl.storage.phase_state import place_of
 from bnn_ppl.storage.problem import read_problem, write_problem
 
-_USUAL_SCALE = math.sqrt(2)
+_USUAL_SCALE, _USUAL_HIDDEN = math.sqrt(2), (50,)
 _MOST_BYTES_KEPT = 16 * 2**20  # of the rows of a posterior that is kept for other fits
 
 _recent: deque[bnn.Posterior] = deque(maxlen=4)
@@ -49,6 +50,7 @@ class BayesianNetwork(BaseEstimator):
 
     method: Any
     method_options: Mapping[str, Any] | None
+    hidden: int | Sequence[int] | None
     net: Any
     prior: Any
     prior_scale: float | None
@@ -76,6 +78,7 @@ class BayesianNetwork(BaseEstimator):
         """Rebuild the posterior from the rows it was conditioned on."""
         super().__setstate__(state)
         if hasattr(self, "draws_"):
+            self.__dict__.setdefault("hidden_", self.usual_hidden())  # of earlier versions
             self.posterior_ = self._conditioned()
 
     def _sample(self, rows: Rows, x: MeanScale, y: MeanScale | None) -> None:
@@ -89,6 +92,7 @@ class BayesianNetwork(BaseEstimator):
         self._weighted = rows.weights is not None
         self._train = rows.standardised(x, y)
         self._description()  # refuses an unknown method before anything is compiled
+        self.hidden_ = self.usual_hidden()
         key = jax.random.key(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         folder = None if self.folder is None else Path(self.folder).expanduser()
         if folder is not None or (self.prior is None and self.prior_scale is None):
@@ -98,7 +102,9 @@ class BayesianNetwork(BaseEstimator):
             method = self._method()
             check_run(key, self.posterior_, method, folder=folder, **self._running(method))
         began = time.monotonic()
-        self.prior_scale_ = self._scale(folder)
+        known = self._stored(folder)
+        self._find_widths(folder, known)
+        self.prior_scale_ = self._scale(folder, known, minutes_left(self.max_minutes, began))
         self.posterior_ = self._conditioned()
         method = self._method()
         running = self._running(method) | {"folder": folder}
@@ -155,9 +161,7 @@ class BayesianNetwork(BaseEstimator):
     def _network(self, num_outputs: int) -> Any:
         if self._as_fitted.net is not None:
             return self._as_fitted.net
-        hidden = self._as_fitted.hidden
-        hidden = tuple(hidden) if isinstance(hidden, Iterable) else hidden
-        return partial(bnn.nets.MLP, self.n_features_in_, hidden, num_outputs)
+        return partial(bnn.nets.MLP, self.n_features_in_, self.hidden_, num_outputs)
 
     def _prior(self) -> Any:
         prior = self._as_fitted.prior
@@ -170,14 +174,50 @@ class BayesianNetwork(BaseEstimator):
         if folder is not None and self.net is None and self.prior is None:
             write_problem(folder, settings_of(self, scale))
 
-    def _stored_scale(self, folder: Path) -> float | None:
-        """Give the scale that this run has found, if it has."""
+    def _stored(self, folder: Path | None) -> dict[str, Any] | None:
+        """Give what an equal estimator's run in this folder has recorded, if there is one."""
         with suppress(ValueError, FileNotFoundError):
-            stored, ours = read_problem(folder), settings_of(self, None)
-            return stored["prior_scale"] if stored | {"prior_scale": None} == ours else None
+            stored = None if folder is None else read_problem(folder)
+            return stored if stored and same_estimator(stored, settings_of(self, None)) else None
         return None
 
-    def _scale(self, folder: Path | None) -> float | None:
+    def usual_hidden(self) -> Any:
+        """Give the widths of hidden layers that are given, or else those of a small table."""
+        if self.hidden is None:
+            return _USUAL_HIDDEN
+        return tuple(self.hidden) if isinstance(self.hidden, Iterable) else self.hidden
+
+    def _find_widths(self, folder: Path | None, known: dict[str, Any] | None) -> None:
+        """Find the widths of hidden layers, unless they or another network are given."""
+        train = self._train
+        if self.hidden is not None or self.net is not None or isinstance(train, Stream):
+            return
+        if len(train[1]) < width_choice.LEAST_ROWS:
+            return
+        if known is not None and known["parameters"]["hidden"] is not None:
+            self.hidden_ = tuple(known["parameters"]["hidden"])
+            return
+
+        def model_with(hidden: tuple[int, ...]) -> Callable:
+            self.hidden_ = hidden
+            model = self._model_to_search()
+            return bnn.models.weighted(model) if self._weighted else model
+
+        limits: dict[str, Any] = {"max_minutes": self.max_minutes, "progress": self.progress}
+        limits |= {"folder": self._search_folder(folder)}
+        choice = width_choice.choose_widths(jax.random.key(0), model_with, train, **limits)
+        self.hidden_ = choice.hidden
+
+    def _search_folder(self, folder: Path | None) -> Path | None:
+        """Give where searches are kept, once it is written what they are for."""
+        if folder is None:
+            return None
+        self._store(folder, None)
+        return place_of(folder, "prior-scale")
+
+    def _scale(
+        self, folder: Path | None, known: dict[str, Any] | None, minutes: float | None
+    ) -> float | None:
         """Find the scale of the usual prior, unless it or another prior is given."""
         if self.prior is not None and self.prior_scale is not None:
             raise ValueError(
@@ -186,19 +226,17 @@ class BayesianNetwork(BaseEstimator):
             )
         if self.prior is not None or self.prior_scale is not None:
             return self.prior_scale
+        if known is not None and known["prior_scale"] is not None:
+            return known["prior_scale"]
 
         def posterior_at(scale: float) -> bnn.Posterior:
             self.prior_scale_ = scale
             return self._condition(self._model_to_search())
 
-        limits: dict[str, Any] = {"max_minutes": self.max_minutes, "progress": self.progress}
-        if folder is not None:
-            known = self._stored_scale(folder)
-            if known is not None:
-                return known
-            self._store(folder, None)
-            limits |= {"folder": place_of(folder, "prior-scale")}
-        return scale_or_usual(posterior_at, _USUAL_SCALE, **limits)
+        limits: dict[str, Any] = {"max_minutes": minutes, "progress": self.progress}
+        return scale_or_usual(
+            posterior_at, _USUAL_SCALE, folder=self._search_folder(folder), **limits
+        )
 
     def _method(self) -> bnn.Method:
         options = dict(self.method_options or {})

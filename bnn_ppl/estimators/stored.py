@@ -23,9 +23,11 @@ def settings_of(estimator: Any, scale: float | None) -> JSON:
     parameters = {n: p for n, p in estimator.get_params(deep=False).items() if n in _PARAMETERS}
     labels = getattr(estimator, "classes_", None)
     data = _data_of(estimator, labels)
+    given = parameters["hidden"] is not None
+    hidden = np.asarray(estimator.hidden_).tolist() if given or scale is not None else None
     settings = {
         ESTIMATOR: type(estimator).__name__,
-        "parameters": parameters | {"hidden": np.asarray(parameters["hidden"]).tolist()},
+        "parameters": parameters | {"hidden": hidden},
         "prior_scale": scale,
         "weighted": estimator._weighted,
         "labels": None if labels is None else labels.tolist(),
@@ -35,6 +37,14 @@ def settings_of(estimator: Any, scale: float | None) -> JSON:
     if floor := getattr(estimator, "noise_floor_", None):
         settings["noise_floor"] = floor
     return json.loads(json.dumps(settings, default=_plain))
+
+
+def same_estimator(stored: JSON, ours: JSON) -> bool:
+    """Whether settings are the same, but for what an estimator finds, which ours do not have."""
+    found = stored | {"prior_scale": None}
+    if ours["parameters"]["hidden"] is None:
+        found["parameters"] = found.get("parameters", {}) | {"hidden": None}
+    return found == ours
 
 
 def _plain(value: Any) -> Any:
@@ -85,7 +95,7 @@ def model_of(settings: JSON) -> tuple[Posterior, DataSet, bool, bool, tuple[Any,
     data = blank_rows(settings["rows"], settings[ESTIMATOR], encoding, classes)
     estimator._as_fitted = SimpleNamespace(**estimator.get_params(deep=False))
     estimator.n_features_in_ = data.train.x.shape[1]
-    estimator.prior_scale_ = settings["prior_scale"]
+    estimator.prior_scale_, estimator.hidden_ = settings["prior_scale"], estimator.usual_hidden()
     if labels is None:
         estimator.y_mean_, estimator.y_scale_ = data.y_mean, data.y_scale
         estimator.noise_floor_ = settings.get("noise_floor")

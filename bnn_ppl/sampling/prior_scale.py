@@ -11,6 +11,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling import scale_search
 from bnn_ppl.sampling.run import run
+from bnn_ppl.sampling.search import Search
 
 scale_or_usual = partial(scale_search.scale_or_usual, run)
 
@@ -70,5 +71,5 @@ def prior_scale(
     TimeoutError
         If `max_minutes` pass before the first step.
     """
-    search = scale_search.Search.of(run, num_rounds, folder, max_minutes, progress)
-    return scale_search.search_scale(search, key, posterior_at, start)
+    search = Search.of(run, scale_search.WANTED, folder, max_minutes, progress)
+    return scale_search.search_scale(search, key, posterior_at, start, num_rounds)

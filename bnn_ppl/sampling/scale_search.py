@@ -4,10 +4,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
@@ -20,21 +18,21 @@ from bnn_ppl.methods.training.rate_trials import is_costly
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.recipe import like, recipe_of
 from bnn_ppl.runtime.checks import check_count, check_positive
-from bnn_ppl.runtime.interrupts import deadline, minutes_until
-from bnn_ppl.runtime.progress import Show, phases_named
+from bnn_ppl.runtime.interrupts import minutes_until
+from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.point_estimates import fit_points
+from bnn_ppl.sampling.search import NUM_CHAINS, Run, Search
 from bnn_ppl.sampling.setup.setup_checks import check_built_with
 from bnn_ppl.storage.checkpoint import OtherRunError
 from bnn_ppl.storage.run_storage import RunStorage
 
-Run = Callable[..., Any]  # bnn_ppl.run, which itself searches for a scale
-
-_NUM_CHAINS, _NUM_STEPS, NUM_ROUNDS = 2, 5_000, 2
+WANTED = "prior scale"
+_NUM_STEPS, NUM_ROUNDS = 5_000, 2
 _COSTLY_EPOCHS, _LEAST_STEPS = 15, 500  # where a step is costly
 _SHARE = 3  # of the minutes of a run, a third
 _MOST_RATIO = 0.7  # of a change to the one before, by which the changes to come are extrapolated
 
-MOST_STEPS = _NUM_CHAINS * _NUM_STEPS * NUM_ROUNDS  # of a search, all chains together
+MOST_STEPS = NUM_CHAINS * _NUM_STEPS * NUM_ROUNDS  # of a search, all chains together
 MOST_SEARCHED = 5e9  # rows times weights up to which a search takes minutes, not hours
 
 
@@ -58,7 +56,7 @@ def scale_or_usual(
     minutes = limits.get("max_minutes")
     limits |= {"max_minutes": None if minutes is None else minutes / _SHARE}
     try:
-        search = Search.of(run, **limits)
+        search = Search.of(run, WANTED, **limits)
         return search_scale(search, jax.random.key(0), posterior_at, round(usual, 3))
     except OtherRunError:  # of other rows, say
         raise
@@ -139,29 +137,33 @@ def _searched(
 
 
 def search_scale(
-    search: "Search", key: jax.Array, posterior_at: Callable[[float], Posterior], start: float
+    search: Search,
+    key: jax.Array,
+    posterior_at: Callable[[float], Posterior],
+    start: float,
+    num_rounds: int = NUM_ROUNDS,
 ) -> float:
     """Search as :func:`bnn_ppl.prior_scale` says."""
     check_positive("start", start)
-    check_count("num_rounds", search.num_rounds)
+    check_count("num_rounds", num_rounds)
     log_scale, known, modes, changes = math.log(start), None, None, [0.0]
-    for number, round_key in enumerate(jax.random.split(key, search.num_rounds), 1):
+    for number, round_key in enumerate(jax.random.split(key, num_rounds), 1):
         if number > 1 and search.is_over():
             break
-        own = search.folder(number, "mode")
-        with search.told(number):
+        own = search.folder(f"mode-{number}")
+        with search.told(f"round {number} of {num_rounds}"):
             posterior = posterior_at(math.exp(log_scale))
             posterior = fit_points(round_key, posterior, folder=own, progress=search.progress)
             known = posterior = posterior if known is None else like(posterior, known)
             to_mode = descent_to_mode(posterior)
             evidence = laplace(posterior, prior_precision="marginal_likelihood")  # or is refused
             options: dict[str, Any] = {"folder": own, "num_warmup": _num_steps(posterior, to_mode)}
-            modes = search.run(round_key, posterior, to_mode, modes, **options)
+            modes = search.run(round_key, posterior, to_mode, init=modes, **options)
             # Training that was out of time has come close enough for a scale.
             whole = "stopped" not in modes.attrs  # the evidence of others is not kept
-            place = search.folder(number, "evidence") if whole else None
-            options = {"folder": place, "num_draws": 1}
-            found = search.run(round_key, posterior, evidence, modes, limited=False, **options)
+            place = search.folder(f"evidence-{number}") if whole else None
+            options = {"folder": place, "num_draws": 1, "init": modes}
+            found = search.run(round_key, posterior, evidence, math.inf, **options)
         multipliers = found["fitted"]["prior_precision_multiplier"].to_numpy()
         change = -0.5 * float(np.log(multipliers).mean())
         if not math.isfinite(change):
@@ -179,74 +181,3 @@ def _num_steps(posterior: Posterior, to_mode: Method) -> int:
     if not is_costly(posterior, posterior.num_rows):
         return _NUM_STEPS
     return min(max(_COSTLY_EPOCHS * posterior.num_rows // size, _LEAST_STEPS), _NUM_STEPS)
-
-
-class Search(NamedTuple):
-    """How the fits of a search are run, where they are kept, and how long it may take."""
-
-    run_fit: Run
-    num_rounds: int
-    place: str | Path | None
-    end: float  # by time.monotonic
-    progress: Show
-
-    @classmethod
-    def of(
-        cls,
-        run: Run,
-        num_rounds: int = NUM_ROUNDS,
-        folder: str | Path | None = None,
-        max_minutes: float | None = None,
-        progress: Show = False,
-    ) -> "Search":
-        """Begin a search, which may take so long."""
-        return cls(run, num_rounds, folder, deadline(max_minutes), progress)
-
-    def folder(self, number: int, fit: str) -> Path | None:
-        """Give the folder of a fit in a round."""
-        return None if self.place is None else Path(self.place) / f"{fit}-{number}"
-
-    @contextmanager
-    def told(self, number: int) -> Iterator[None]:
-        """Show the progress of fits as that of the search."""
-        with phases_named(f"prior scale, round {number} of {self.num_rounds}"):
-            yield
-
-    def is_over(self) -> bool:
-        """Whether its time has passed."""
-        return time.monotonic() >= self.end
-
-    def run(
-        self,
-        key: jax.Array,
-        posterior: Posterior,
-        method: Method,
-        init: Any,
-        limited: bool = True,
-        **options: Any,
-    ) -> Any:
-        """Run a fit, as far as it gets in the time left; raise if there is none, or by Ctrl-C."""
-        left = (self.end - time.monotonic()) / 60 if limited else math.inf
-        if left <= 0:
-            raise self._too_late()
-        found = self.run_fit(
-            key,
-            posterior,
-            method,
-            num_chains=_NUM_CHAINS,
-            init=init,
-            max_minutes=None if math.isinf(left) else left,
-            progress=self.progress,
-            verdict=False,
-            **options,
-        )
-        if "stopped" in found.attrs and not (limited and self.is_over()):
-            raise KeyboardInterrupt
-        return found
-
-    def _too_late(self) -> TimeoutError:
-        how = ", or give the scale" if self.place is None else "; the same call goes on from here"
-        return TimeoutError(
-            "got max_minutes that passed in the search for the scale of the prior, expected more: "
-            f"give more minutes{how}"
-        )

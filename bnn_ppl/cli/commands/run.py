@@ -13,15 +13,16 @@ import jax
 import bnn_ppl as bnn
 from bnn_ppl.analysis.prediction.predict import predict_with_functions
 from bnn_ppl.cli.commands.results import num_draws, predicting
+from bnn_ppl.cli.kept_searches import folders_named, found_by_run, kept_search
 from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
-from bnn_ppl.cli.problem.build import conditioned, describe, refuse_unused, with_prior_scale
+from bnn_ppl.cli.problem.build import conditioned, describe, refuse_unused
 from bnn_ppl.cli.problem.features import claim, refuse_unused_features
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import rows_held_out, scored, training_rows
+from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.cli.problem.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
 from bnn_ppl.cli.run_folders import settings_of
-from bnn_ppl.cli.scale_search import folders_named, kept_search, scale_of_run
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.tables import calibration_of, results_table
 from bnn_ppl.runtime.interrupts import minutes_left
@@ -129,12 +130,10 @@ def _check_and_sample(
     name += "" if inside.subspace is None else "-subspace"
     folders = folders_named(name) if general.folder is None else [general.folder]
     began = time.monotonic()
-    known, place = scale_of_run(folders, problem, data, posterior)
+    known, place = found_by_run(folders, problem, data, posterior)
     with kept_search(place, problem, data) as place:
         search = {name: running[name] for name in ("max_minutes", "progress")} | {"folder": place}
-        problem, posterior = with_prior_scale(
-            problem, data, posterior, general.features, known, **search
-        )
+        problem, posterior = with_found(problem, data, posterior, general.features, known, **search)
     running = running | {"max_minutes": minutes_left(running["max_minutes"], began)}
     built = built_method(method, training, running, posterior, held_out)
     if jax.process_index() == 0:

@@ -1,7 +1,6 @@
 """The posterior of a problem: its data loaded, its model conditioned on them."""
 
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,14 @@ import jax
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.networks import first_kernel, network, refuse_hidden
+from bnn_ppl.cli.problem.networks import (
+    first_kernel,
+    network,
+    refuse_hidden,
+    with_usual_net,
+)
 from bnn_ppl.cli.problem.partly import parameters_in_words, partly, refuse_unused_others
-from bnn_ppl.cli.problem.problem import NetworkOptions, Problem
+from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import load_data, num_training, training_rows
 from bnn_ppl.cli.problem.trained import refuse_unused_new
 from bnn_ppl.data.catalogue import IMAGES
@@ -21,11 +25,11 @@ from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.encoding import in_words
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.models import usual_noise_floor
-from bnn_ppl.sampling.prior_scale import scale_or_usual
+from bnn_ppl.sampling import width_choice
 from bnn_ppl.sampling.scale_search import is_searched
 
 USUAL_SCALE = round(math.sqrt(2), 3)
-_SEARCHED = ("fan_in", "normal")  # priors whose scale a run finds
+SEARCHED_PRIORS = ("fan_in", "normal")  # whose scale a run finds
 
 
 def conditioned(
@@ -58,7 +62,7 @@ def conditioned(
 def posterior_of(problem: Problem, data: Any, features: Path | None = None) -> bnn.Posterior:
     """Condition the model on the training rows of these data."""
     return bnn.condition(
-        _model(problem, data),
+        model_of(problem, data),
         training_rows(problem, data)[0],
         temperature=problem.target.temperature,
         tempered=problem.target.tempered,
@@ -68,49 +72,23 @@ def posterior_of(problem: Problem, data: Any, features: Path | None = None) -> b
     )
 
 
-def with_prior_scale(
-    problem: Problem,
-    data: Any,
-    posterior: bnn.Posterior,
-    features: Path | None = None,
-    known: float | None = None,
-    **search: Any,
-) -> tuple[Problem, bnn.Posterior]:
-    """Find the scale of a Gaussian prior from the training rows, unless it is given or known.
-
-    `search` has options of :func:`bnn_ppl.prior_scale`.
-    """
-    if problem.prior.prior_scale is not None:
-        return problem, posterior
-    if known is not None:
-        problem = problem.changed(prior_scale=known)
-        return problem, posterior_of(problem, data, features)
-    if problem.prior.prior not in _SEARCHED:
-        return problem.changed(prior_scale=USUAL_SCALE), posterior
-    train, _ = training_rows(problem, data)
-    # Points are fitted anew for each scale: their features would fill the folder.
-    while_searching = features if problem.prior.others == "fixed" else None
-
-    # A mode of noise that depends on x fits the rows too well for their evidence to tell a scale.
-    noise = problem.likelihood.noise
-    noise = "learnt" if noise == "heteroscedastic" else noise
-
-    def posterior_at(scale: float) -> bnn.Posterior:
-        constant = problem.changed(prior_scale=scale, noise=noise, noise_floor=None)
-        model = _model(constant, data)
-        options: Any = {"precision": problem.target.matmul_precision, "features": while_searching}
-        return bnn.condition(model, train, **options)
-
-    if scale_is_searched(problem, posterior):
-        print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)
-    problem = problem.changed(prior_scale=scale_or_usual(posterior_at, USUAL_SCALE, **search))
-    return problem, posterior_of(problem, data, features)
-
-
 def scale_is_searched(problem: Problem, posterior: bnn.Posterior) -> bool:
     """Whether a run first searches for the scale of the prior."""
-    unknown = problem.prior.prior_scale is None and problem.prior.prior in _SEARCHED
+    unknown = problem.prior.prior_scale is None and problem.prior.prior in SEARCHED_PRIORS
     return unknown and is_searched(posterior)
+
+
+def hidden_is_searched(problem: Problem, data: Any) -> bool:
+    """Whether a run first searches for the widths of hidden layers: on tables that are not small.
+
+    Not with weights that are given or named, whose layers are known.
+    """
+    table = data.train.x.ndim == 2 and with_usual_net(problem, data).network.net == "mlp"
+    chosen = problem.network
+    is_open = chosen.net == "auto" and chosen.hidden is None
+    named = chosen.weights is not None or problem.prior.bayesian is not None
+    enough = data.stream is None and num_training(data) >= width_choice.LEAST_ROWS
+    return table and is_open and not named and enough and jax.process_count() == 1
 
 
 def refuse_unused(problem: Problem, data: Any) -> None:
@@ -129,7 +107,7 @@ def refuse_unused(problem: Problem, data: Any) -> None:
         raise ValueError(
             f"got --covariance full for {name}, expected it of several outputs: drop it"
         )
-    refuse_hidden(problem.network.net, problem.network.hidden, NetworkOptions().hidden)
+    refuse_hidden(problem.network.net, problem.network.hidden)
     refuse_unused_others(problem)
     if prior.prior_power is not None and prior.prior != "generalised_normal":
         raise ValueError(
@@ -137,7 +115,9 @@ def refuse_unused(problem: Problem, data: Any) -> None:
         )
 
 
-def _model(problem: Problem, data: Any) -> Callable:
+def model_of(problem: Problem, data: Any) -> Callable:
+    """Build the model of a problem."""
+    problem = with_usual_net(problem, data)
     likelihood = problem.likelihood
     net = _network(problem, data)
     prior = partly(problem, net, _prior(problem, data, net))
@@ -192,6 +172,8 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
 
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     """Describe data and model in two lines, and the columns of a table if they were changed."""
+    widths = "of widths to be found " if hidden_is_searched(problem, data) else None
+    problem = with_usual_net(problem, data)
     chosen, prior_of, net = problem.data, problem.prior, problem.network
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
     if data.num_classes is None and data.stream is None and len(np.unique(data.train.y)) == 2:
@@ -201,7 +183,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     if chosen.only_classes is not None:
         kind += f" ({' '.join(map(str, chosen.only_classes))})"
     kind += f" of {', '.join(data.output_names)}" if data.output_names else ""
-    hidden = "-".join(map(str, net.hidden)) if net.net == "mlp" else ""
+    hidden = "-".join(map(str, net.hidden or ()))
     prior = f"{prior_of.prior}({prior_of.prior_scale or USUAL_SCALE}) prior"
     if scale_is_searched(problem, posterior):
         prior = f"{prior_of.prior} prior of a scale to be found"
@@ -217,7 +199,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
             f"data   {chosen.data}, split {chosen.split}{where}: {posterior.num_rows} "
             f"training{apart} and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             *([f"input  {columns}"] if columns else []),
-            f"model  {net.net} {hidden} with "
+            f"model  {net.net} {widths or hidden} with "
             f"{parameters_in_words(problem, _network(problem, data), posterior.whole)}, "
             f"{prior}, T = {posterior.density.temperature:g}{of}",
         ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.partly import weight_shapes
-from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.problem import Net, Problem
 from bnn_ppl.cli.problem.trained import with_weights
 
 NETS: dict[str, Callable] = {
@@ -27,6 +27,8 @@ NETS: dict[str, Callable] = {
     "competition_lenet": bnn.nets.CompetitionLeNet,
     "competition_cnn": bnn.nets.CompetitionCNN,
 }
+USUAL_HIDDEN = (50,)
+_LEAST_SIDE, _MOST_SIDE = 15, 48  # pixels of images for LeNet
 NORMALISED = ("vgg16", "resnet20", "resnet18", "resnet50", "preresnet20", "wide_resnet")
 # The kernel that sees the inputs, in one net or another.
 FIRST_KERNELS = (
@@ -38,8 +40,29 @@ FIRST_KERNELS = (
 )
 
 
+def with_usual_net(problem: "Problem", data: Any) -> "Problem":
+    """Name the network for inputs of this kind, and its width, where they are left open."""
+    chosen = problem.network
+    net: Net = chosen.net
+    if net == "auto":
+        net = "mlp" if chosen.hidden is not None else _usual_net(data.train.x)
+    hidden = USUAL_HIDDEN if net == "mlp" and chosen.hidden is None else chosen.hidden
+    return problem.changed(net=net, hidden=hidden)
+
+
+def _usual_net(x: Any) -> Net:
+    """Give the network for such inputs."""
+    if x.ndim == 2 and x.dtype.kind == "i":
+        return "cnn_lstm"
+    least, most = (min(x.shape[1:3]), max(x.shape[1:3])) if x.ndim == 4 else (0, 0)
+    if least < _LEAST_SIDE:
+        return "mlp"
+    return "lenet" if most <= _MOST_SIDE else "resnet20"
+
+
 def network(problem: "Problem", data: Any, num_outputs: int) -> Any:
     """Give the network for the inputs of these data: a factory, or ready, with given weights."""
+    problem = with_usual_net(problem, data)
     chosen = problem.network
     factory = _factory(problem, data, num_outputs)
     if chosen.weights is None:
@@ -58,7 +81,7 @@ def _factory(problem: "Problem", data: Any, num_outputs: int) -> partial:
     refuse_width(chosen.net, chosen.width)
     refuse_norm(chosen.net, chosen.norm)
     if chosen.net == "mlp":
-        return partial(bnn.nets.MLP, math.prod(row_shape), chosen.hidden, num_outputs)
+        return partial(bnn.nets.MLP, math.prod(row_shape), chosen.hidden or (), num_outputs)
     axes, kind = (1, "tokens") if chosen.net == "cnn_lstm" else (3, "images")
     if len(row_shape) != axes or (kind == "tokens" and data.train.x.dtype.kind != "i"):
         raise ValueError(f"got --net {chosen.net} for {name}, expected {kind}: use --net mlp")
@@ -67,9 +90,11 @@ def _factory(problem: "Problem", data: Any, num_outputs: int) -> partial:
     return partial(NETS[chosen.net], row_shape, num_outputs, **given)
 
 
-def refuse_hidden(net: str, hidden: tuple[int, ...], usual: tuple[int, ...]) -> None:
+def refuse_hidden(
+    net: str, hidden: tuple[int, ...] | None, usual: tuple[int, ...] | None = None
+) -> None:
     """Refuse widths of hidden layers with a network that has its own."""
-    if net != "mlp" and hidden != usual:
+    if net not in ("mlp", "auto") and hidden != usual:
         raise ValueError(f"got --hidden with --net {net}, expected --net mlp: drop it")
 
 

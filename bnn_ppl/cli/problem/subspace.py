@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.build import with_prior_scale
 from bnn_ppl.cli.problem.problem import Problem, with_noise_renamed
+from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.sampling.subspace import Kind
 from bnn_ppl.storage.files import read_json
 
@@ -39,7 +39,7 @@ class InSubspace(NamedTuple):
 
 
 def problem_inside(chosen: InSubspace, problem: Problem) -> Problem:
-    """Take the prior scale of the path's run; refuse a path on other rows or of another network."""
+    """Take network and prior scale of the path's run where they are open; refuse one of others."""
     if chosen.subspace is None:
         if chosen != InSubspace():
             raise ValueError(
@@ -52,6 +52,9 @@ def problem_inside(chosen: InSubspace, problem: Problem) -> Problem:
         return problem
     path = with_noise_renamed(read_json(file))
     mine = json.loads(json.dumps(problem.options(), default=str))
+    if problem.network.net == "auto":
+        problem = problem.changed(net=path["net"], hidden=problem.network.hidden or path["hidden"])
+        mine |= {"net": path["net"], "hidden": mine["hidden"] or path["hidden"]}
     # A floor that is not given is that of the same rows.
     free = _FREE | ({"noise_floor"} if problem.likelihood.noise_floor is None else set())
     for name in sorted(set(path) & set(mine) - free):
@@ -71,7 +74,7 @@ def posterior_inside(
     """Restrict the posterior to the subspace, if there is one, once its prior is known."""
     if chosen.subspace is None:
         return problem, posterior
-    problem, posterior = with_prior_scale(problem, data, posterior)
+    problem, posterior = with_found(problem, data, posterior)
     inside = bnn.subspace(
         posterior,
         bnn.diagnostics.load(chosen.subspace),

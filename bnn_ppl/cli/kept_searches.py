@@ -1,4 +1,4 @@
-"""The search for the scale of the prior before a run: known from its folder, or kept there."""
+"""The searches before a run: what they have found is known from its folder, or kept there."""
 
 import itertools
 import json
@@ -10,15 +10,16 @@ from typing import Any
 import jax
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.build import scale_is_searched
+from bnn_ppl.cli.problem.build import hidden_is_searched, scale_is_searched
 from bnn_ppl.cli.problem.problem import Problem, with_noise_renamed
+from bnn_ppl.cli.problem.search import FOUND
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.sampling.run_metadata import fingerprint
 from bnn_ppl.storage.checkpoint import lock, read_header
 from bnn_ppl.storage.phase_state import place_of
 from bnn_ppl.storage.problem import read_problem, write_problem
 
-_SEARCH = "prior-scale"
+_SEARCH = "prior-scale"  # folder of both, named by earlier versions
 
 
 def folders_named(name: str) -> Iterator[Path]:
@@ -27,30 +28,32 @@ def folders_named(name: str) -> Iterator[Path]:
         yield Path("runs") / (name if number == 1 else f"{name}-{number}")
 
 
-def scale_of_run(
+def found_by_run(
     folders: Iterable[Path], problem: Problem, data: Any, posterior: bnn.Posterior
-) -> tuple[float | None, Path | None]:
-    """Give the scale that a run of the same problem has found, from the first folder with one.
+) -> tuple[dict[str, Any] | None, Path | None]:
+    """Give the options that a run of the same problem has found, from the first folder with one.
 
     Else give the first folder that is free, or in which such a search was stopped. None for both
     if there is nothing to search for, or no place to keep the search.
     """
-    if not scale_is_searched(problem, posterior) or jax.process_count() > 1:
+    wanted = ["prior_scale"] if scale_is_searched(problem, posterior) else []
+    wanted += ["hidden"] if hidden_is_searched(problem, data) else []
+    if not wanted or jax.process_count() > 1:
         return None, None
-    ours = _without_found(_plain(settings_of(problem, data)))
+    ours = _plain(settings_of(problem, data))
     for folder in folders:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return None, folder
         stored = _read(folder)
         if stored is None:
             continue
-        scale = stored["prior_scale"]
-        if _without_found(stored) != ours:
+        if not _same(stored, ours):
             continue
-        if scale is None:
+        found = {name: stored[name] for name in FOUND}
+        if None in (found[name] for name in wanted):
             return None, folder
         if _has_rows(folder, fingerprint(posterior.data)):
-            return float(scale), None
+            return found, None
     return None, None
 
 
@@ -62,9 +65,13 @@ def _has_rows(folder: Path, rows: str) -> bool:
     return False
 
 
-def _without_found(settings: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is no setting: the scale found, and shapes of rows, which are younger."""
-    return {name: each for name, each in settings.items() if name not in ("prior_scale", "rows")}
+def _same(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
+    """Whether settings are the same, but for what ours leave open, and shapes of rows.
+
+    These are younger than the settings.
+    """
+    known = {name for name in FOUND if ours[name] is None} | {"rows"}
+    return all(stored.get(name) == each for name, each in ours.items() if name not in known)
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
