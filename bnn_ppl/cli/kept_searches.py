@@ -70,7 +70,7 @@ def _same(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
 
     These are younger than the settings.
     """
-    known = {name for name in FOUND if ours[name] is None} | {"rows"}
+    known = {name for name in (*FOUND, "noise_floor") if ours[name] is None} | {"rows"}
     return all(stored.get(name) == each for name, each in ours.items() if name not in known)
 
 

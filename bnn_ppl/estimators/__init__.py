@@ -18,7 +18,7 @@ import bnn_ppl as bnn
 from bnn_ppl.estimators.network import BayesianNetwork, noise_of
 from bnn_ppl.estimators.rows import checked_rows, class_weights, labels_of, refuse_texts
 from bnn_ppl.methods.method import PredictiveForm
-from bnn_ppl.model.models import usual_noise_floor
+from bnn_ppl.model.models import NOISE_FLOOR, usual_noise_floor
 from bnn_ppl.model.rows.labels import numbered
 from bnn_ppl.runtime.checks import check_level
 from bnn_ppl.runtime.names import known_keywords
@@ -228,7 +228,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
     y_mean_, y_scale_ : float, or numpy.ndarray (targets,)
         The same of y.
     noise_floor_ : float, list of float (targets) or None
-        Smallest standard deviation of heteroscedastic noise, in units of the standardised y.
+        Smallest standard deviation of learnt noise, in units of the standardised y.
     n_features_in_ : int
         Number of columns of X.
     """
@@ -285,10 +285,9 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         one = rows.y.ndim == 1
         self.y_mean_: Any = float(of_y.mean) if one else of_y.mean
         self.y_scale_: Any = float(of_y.scale) if one else of_y.scale
-        varies = self.noise == "heteroscedastic"
-        self.noise_floor_ = (
-            usual_noise_floor((rows.y - self.y_mean_) / self.y_scale_) if varies else None
-        )
+        self.noise_floor_: Any = NOISE_FLOOR if isinstance(self.noise, str) else None
+        if self.noise == "heteroscedastic":
+            self.noise_floor_ = usual_noise_floor((rows.y - self.y_mean_) / self.y_scale_)
         self._sample(rows, of_x, of_y)
         return self
 

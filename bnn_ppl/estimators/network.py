@@ -312,14 +312,14 @@ def _given(estimator: BayesianNetwork, usual: Counts) -> dict[str, Any]:
 
 def noise_of(estimator: Any, noise: Any, num_outputs: int) -> tuple[Any, dict[str, Any]]:
     """Give the noise of a regressor as :func:`bnn_ppl.models.regressor` takes it, and options."""
+    floor = getattr(estimator, "noise_floor_", None)
     if noise == "learnt":
-        return None, {}
+        return None if floor is None else bnn.priors.noise(float(np.min(floor))), {}
     if isinstance(noise, numbers.Real):
         check_positive("noise", noise)
         return noise / estimator.y_scale_, {}
     if noise != "heteroscedastic":
         raise ValueError(f"got noise={noise!r}, expected 'learnt', 'heteroscedastic' or a number")
-    floor = getattr(estimator, "noise_floor_", None)
     if floor is None:  # fitted by an earlier version
         return "softplus", {}
     own = estimator._as_fitted.net is None

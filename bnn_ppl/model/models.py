@@ -21,7 +21,7 @@ Model = Callable[..., None]
 Noise: TypeAlias = float | dist.Distribution | Literal["heteroscedastic", "softplus"]
 
 NOISE_AMPLITUDE = "noise_amplitude"  # site that scales how noise varies with x
-NOISE_FLOOR = 0.003  # for standardised y
+NOISE_FLOOR = 0.02  # for standardised y: with less, sampling noise-free tables is out of reach
 _OF_X = "heteroscedastic", "softplus"  # noises that depend on x
 _NOISE_GAIN = 1.0  # of the network of g, whose values then have a spread of about 1 a priori
 _SAME = 1e-6  # relative difference of numbers that are one, rounded twice
@@ -103,7 +103,7 @@ def regressor(
         held-out rows too, which it cannot do where mean and noise share layers.
     noise_floor
         Smallest standard deviation of heteroscedastic noise, in the units of y; a number, or one
-        for each output. By default 0.003, for standardised y. No density can be sharper than the
+        for each output. By default 0.02, for standardised y. No density can be sharper than the
         resolution of y: for values rounded to multiples of h take at least h / sqrt(12).
 
     Returns
@@ -161,7 +161,7 @@ def regressor(
 def usual_noise_floor(y: np.ndarray) -> float | list[float]:
     """Give the `noise_floor` for standardised y, or for each of its columns.
 
-    What rounding leaves: h / sqrt(12) for multiples of h; at least 0.003.
+    What rounding leaves: h / sqrt(12) for multiples of h; at least 0.02.
     """
     columns = np.asarray(y, float).reshape(len(y), -1).T
     floors = [max(_rounded_to(column) / math.sqrt(12), NOISE_FLOOR) for column in columns]

@@ -24,7 +24,7 @@ from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.encoding import in_words
 from bnn_ppl.data.tables.user_files import is_file
-from bnn_ppl.model.models import usual_noise_floor
+from bnn_ppl.model.models import NOISE_FLOOR, usual_noise_floor
 from bnn_ppl.sampling import width_choice
 from bnn_ppl.sampling.scale_search import is_searched
 
@@ -98,11 +98,10 @@ def refuse_unused(problem: Problem, data: Any) -> None:
         raise ValueError(
             f"got --noise {likelihood.noise} for {name}, expected it of a regression: drop it"
         )
-    if likelihood.noise_floor is not None and likelihood.noise != "heteroscedastic":
-        raise ValueError(
-            f"got --noise-floor with --noise {likelihood.noise}, expected --noise heteroscedastic: "
-            "drop it"
-        )
+    learnt = data.num_classes is None and likelihood.noise in ("learnt", "heteroscedastic")
+    if likelihood.noise_floor is not None and not learnt:
+        got = name if data.num_classes is not None else f"--noise {likelihood.noise}"
+        raise ValueError(f"got --noise-floor with {got}, expected a learnt noise: drop it")
     if likelihood.covariance == "full" and data.num_classes is not None:
         raise ValueError(
             f"got --covariance full for {name}, expected it of several outputs: drop it"
@@ -123,7 +122,9 @@ def model_of(problem: Problem, data: Any) -> Callable:
     prior = partly(problem, net, _prior(problem, data, net))
     if data.num_classes is not None:
         return bnn.models.classifier(net, prior)
-    noise = None if likelihood.noise == "learnt" else likelihood.noise
+    noise: Any = likelihood.noise
+    if noise == "learnt":
+        noise = bnn.priors.noise(noise_floor(problem, data))
     more: dict[str, Any] = {"num_outputs": _num_outputs(data), "covariance": likelihood.covariance}
     if noise == "heteroscedastic":
         of_noise = network(problem.changed(weights=None), data, _num_outputs(data))
@@ -139,11 +140,13 @@ def _network(problem: Problem, data: Any) -> Any:
 
 
 def noise_floor(problem: Problem, data: Any) -> Any:
-    """Give the smallest standard deviations of heteroscedastic noise; None for another noise."""
+    """Give the smallest standard deviations of learnt noise; None where they cannot be chosen."""
     likelihood = problem.likelihood
-    if likelihood.noise != "heteroscedastic" or likelihood.noise_floor is not None:
+    if likelihood.noise_floor is not None or data.num_classes is not None:
         return likelihood.noise_floor
-    return usual_noise_floor(data.train.y)
+    if likelihood.noise == "heteroscedastic":
+        return usual_noise_floor(data.train.y)
+    return NOISE_FLOOR if likelihood.noise == "learnt" else None
 
 
 def _num_outputs(data: Any) -> int:

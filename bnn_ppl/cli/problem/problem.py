@@ -196,8 +196,8 @@ class LikelihoodOptions(NamedTuple):
         ("softplus" is the heteroscedastic noise of earlier versions, a second output of the
         network.)
     noise_floor
-        Smallest standard deviation of heteroscedastic noise, in units of the standardised y: by
-        default what the rounding of y leaves, at least 0.003.
+        Smallest standard deviation of learnt noise, in units of the standardised y: by default
+        0.02, and of heteroscedastic noise at least what the rounding of y leaves.
     covariance
         Noise covariance of several outputs: "diagonal", or "full" with learnt correlations.
     """
@@ -232,6 +232,9 @@ class TargetOptions(NamedTuple):
     microbatch: int | None = None
     float64: bool = False
     matmul_precision: MatmulPrecision = "highest"
+
+
+_EARLIER_FLOOR = 0.03  # of a learnt noise
 
 
 class Problem(NamedTuple):
@@ -281,7 +284,9 @@ def _as_typed(hint: Any, value: Any) -> Any:
 
 
 def with_noise_renamed(settings: dict[str, Any]) -> dict[str, Any]:
-    """Call the heteroscedastic noise that earlier versions have stored by its new name."""
+    """Call the noise that earlier versions have stored by its new name, with the floor it had."""
     if settings.get("noise") == "heteroscedastic" and "noise_floor" not in settings:
         return settings | {"noise": "softplus"}
+    if settings.get("noise") == "learnt" and settings.get("noise_floor") is None:
+        return settings | {"noise_floor": _EARLIER_FLOOR}
     return settings
