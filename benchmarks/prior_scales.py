@@ -17,7 +17,7 @@ import numpy as np
 import pandas
 
 import bnn_ppl as bnn
-from bnn_ppl.sampling.prior_scale import prior_scale
+from bnn_ppl.sampling.search.prior_scale import prior_scale
 
 SCALES = (0.5, 1.0, 2.0, 4.0, 8.0)
 

@@ -37,8 +37,8 @@ from bnn_ppl.runtime.compilation.programs import cache_compiled_programs
 from bnn_ppl.sampling.gp_prior import gp_prior
 from bnn_ppl.sampling.planning.plan import plan
 from bnn_ppl.sampling.point_estimates import fit_points
-from bnn_ppl.sampling.prior_scale import prior_scale
 from bnn_ppl.sampling.run import run
+from bnn_ppl.sampling.search.prior_scale import prior_scale
 from bnn_ppl.sampling.subspace import subspace
 
 # ArviZ 0.23 announces its next version at its first import of a day, in the middle of our output.

@@ -71,12 +71,12 @@ def verdicts():
 def quick_priors():
     """Take the usual prior and widths, without a search, unless a test asks for it."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("bnn_ppl.sampling.width_choice.LEAST_ROWS", 10**9)
-        monkeypatch.setattr("bnn_ppl.sampling.scale_search.MOST_SEARCHED", 0)
+        monkeypatch.setattr("bnn_ppl.sampling.search.width_choice.LEAST_ROWS", 10**9)
+        monkeypatch.setattr("bnn_ppl.sampling.search.scale_search.MOST_SEARCHED", 0)
         yield
 
 
 @pytest.fixture
 def searched_priors(monkeypatch):
     """Search for the scale of a prior."""
-    monkeypatch.setattr("bnn_ppl.sampling.scale_search.MOST_SEARCHED", 5e9)
+    monkeypatch.setattr("bnn_ppl.sampling.search.scale_search.MOST_SEARCHED", 5e9)

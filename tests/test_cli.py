@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import numpyro
 import pytest
 import xarray
 from interrupts import press_ctrl_c
@@ -22,10 +23,15 @@ from bnn_ppl import cli
 from bnn_ppl.cli import help_cache, run_folders
 from bnn_ppl.cli import parser as commands
 from bnn_ppl.cli import words as known
+from bnn_ppl.cli.problem.build import model_of
+from bnn_ppl.cli.problem.networks import with_usual_net
+from bnn_ppl.cli.problem.problem import Problem, with_noise_renamed
+from bnn_ppl.cli.problem.rows import load_data
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.sampling.planning.plan import Plan
+from bnn_ppl.sampling.search import width_choice
 
 SIZES = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL = [*SIZES, "--no-progress"]
@@ -775,7 +781,10 @@ def test_the_version(capsys):
         (["run", "hmc", "--split", "99"], "99"),
         (["run", "hmc", "--net", "lenet"], "expected images"),
         (["run", "hmc", "--noise", "-1"], "noise=-1"),
-        (["run", "hmc", "--noise-floor", "1"], "got --noise-floor with --noise learnt, expected"),
+        (
+            ["run", "hmc", "--noise-floor", "1", "--noise", "0.1"],
+            "got --noise-floor with --noise 0.1",
+        ),
         (["run", "hmc", "--temperature", "0"], "temperature=0"),
         (["summary", "nowhere"], "nowhere"),
         (["predict", "nowhere"], "nowhere"),
@@ -817,7 +826,7 @@ def test_noise_that_depends_on_x_is_read_back_also_as_earlier_versions_wrote_it(
     tmp_path, capsys, draws_only
 ):
     few = [*SIZES[2:], "--no-progress", "--prior-scale", "1", "--num-chains", "1"]
-    for noise, floor in {"heteroscedastic": 0.003, "softplus": None}.items():
+    for noise, floor in {"learnt": 0.02, "heteroscedastic": 0.02, "softplus": None}.items():
         cli.main(["run", "sgld", "--step-size", "1e-6", "--noise", noise, *few, "--folder", noise])
         problem = tmp_path / noise / "problem.json"
         settings = json.loads(problem.read_text())
@@ -830,6 +839,51 @@ def test_noise_that_depends_on_x_is_read_back_also_as_earlier_versions_wrote_it(
     for noise in ("heteroscedastic", "softplus"):
         cli.main(["predict", noise])
         assert "rmse" in capsys.readouterr().out
+    # Without the option, the floor of all learnt noise was 0.03.
+    old = with_noise_renamed({"noise": "learnt", "noise_floor": None})
+    prior = _recorded_noise(Problem.of(**old, data="yacht", hidden=(2,)))
+    assert float(prior.support.lower_bound) == pytest.approx(0.03)
+
+
+def _recorded_noise(problem):
+    data = load_data(problem)
+    model = numpyro.handlers.seed(model_of(problem, data), 0)
+    return numpyro.handlers.trace(model).get_trace(*data.train)["noise"]["fn"]
+
+
+def test_the_network_is_that_for_the_kind_of_inputs():
+    def of(*shape, dtype=np.float32, **options):
+        rows = bnn.data.Data(np.zeros((2, *shape), dtype), np.zeros(2))
+        data = SimpleNamespace(train=rows)
+        found = with_usual_net(Problem.of(**options), data).network
+        return found.net, found.hidden
+
+    assert of(4) == of(4, net="mlp") == of(8, 8, 1) == ("mlp", (50,))
+    assert of(28, 28, 1) == of(32, 32, 3) == ("lenet", None)
+    assert of(28, 28, 1, hidden=(7,)) == ("mlp", (7,))
+    assert of(96, 96, 3) == ("resnet20", None)
+    assert of(30, dtype=np.int32) == ("cnn_lstm", None)
+
+
+def test_widths_of_a_table_that_is_not_small_are_found_once(
+    tmp_path, monkeypatch, capsys, draws_only
+):
+    monkeypatch.setattr(width_choice, "LEAST_ROWS", 200)
+    monkeypatch.setattr(width_choice, "LADDER", ((2,), (3, 3)))
+    monkeypatch.setattr(width_choice, "_NUM_STEPS", 20)
+    command = ["run", "descent", "--prior-scale", "1", "--num-warmup", "5", "--no-progress"]
+    cli.main(command)
+    told = capsys.readouterr()
+    assert "hidden layers" in told.err and "log score of a held-out row: 2 " in told.err
+    file = tmp_path / "runs" / "yacht-0-descent" / "problem.json"
+    settings = json.loads(file.read_text())
+    assert settings["net"] == "mlp" and settings["hidden"] in ([2], [3, 3])
+    assert f"mlp {'-'.join(map(str, settings['hidden']))} with" in told.out
+    monkeypatch.setattr("bnn_ppl.cli.problem.search.choose_widths", None)
+    cli.main(command)
+    assert not (tmp_path / "runs" / "yacht-0-descent-2").exists()
+    cli.main([*command, "--net", "mlp", "--folder", "given"])
+    assert json.loads((tmp_path / "given" / "problem.json").read_text())["hidden"] == [50]
 
 
 @pytest.mark.thorough

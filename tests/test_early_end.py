@@ -24,8 +24,8 @@ import bnn_ppl as bnn
 from bnn_ppl import cli
 from bnn_ppl.methods.method import Counts, Method, step_info
 from bnn_ppl.runtime import interrupts as module
-from bnn_ppl.sampling import scale_search
-from bnn_ppl.sampling.search import Search
+from bnn_ppl.sampling.search import scale_search
+from bnn_ppl.sampling.search.fits import Search
 from bnn_ppl.storage.run_storage import RunStorage
 
 
@@ -302,7 +302,7 @@ def at_scale(scale):
 
 
 def test_a_search_that_is_stopped_after_a_chunk_ends_with_the_same_scale(tmp_path, monkeypatch):
-    monkeypatch.setattr("bnn_ppl.sampling.scale_search._NUM_STEPS", 20)
+    monkeypatch.setattr("bnn_ppl.sampling.search.scale_search._NUM_STEPS", 20)
     search = partial(bnn.prior_scale, jax.random.key(0), at_scale)
     expected, found, calls = search(), None, 0
     while found is None:
@@ -314,7 +314,7 @@ def test_a_search_that_is_stopped_after_a_chunk_ends_with_the_same_scale(tmp_pat
 
 
 def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("bnn_ppl.sampling.scale_search._NUM_STEPS", 20)
+    monkeypatch.setattr("bnn_ppl.sampling.search.scale_search._NUM_STEPS", 20)
     with pytest.raises(TimeoutError, match="search for the prior scale.*the same call goes on"):
         bnn.prior_scale(jax.random.key(0), at_scale, folder=tmp_path, max_minutes=1e-9)
     bnn.prior_scale(jax.random.key(0), at_scale, num_rounds=1, progress="json")
@@ -325,8 +325,8 @@ def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp
 def test_a_search_whose_time_is_up_gives_the_scale_about_the_points_reached(
     clock, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("bnn_ppl.sampling.search.time", module.time)
-    monkeypatch.setattr("bnn_ppl.sampling.scale_search._NUM_STEPS", 400)
+    monkeypatch.setattr("bnn_ppl.sampling.search.fits.time", module.time)
+    monkeypatch.setattr("bnn_ppl.sampling.search.scale_search._NUM_STEPS", 400)
     search = partial(bnn.prior_scale, jax.random.key(0), at_scale)
     short, whole = search(max_minutes=0.2, folder=tmp_path), search()
     assert 0 < short < np.inf and short != whole
@@ -363,7 +363,7 @@ def test_a_scale_that_was_found_in_a_hurry_is_searched_for_again(searched_priors
 
 def test_the_command_searches_once_and_counts_it(searched_priors, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bnn_ppl.sampling.scale_search._NUM_STEPS", 20)
+    monkeypatch.setattr("bnn_ppl.sampling.search.scale_search._NUM_STEPS", 20)
     command = ["run", "descent", "--data", "yacht", "--hidden", "2", "--num-warmup", "20"]
     command += ["--no-progress", "--num-chains", "2"]
     problem = tmp_path / "runs" / "yacht-0-descent" / "problem.json"

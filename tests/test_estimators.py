@@ -268,7 +268,7 @@ def test_any_method_network_and_prior():
 
 
 def test_noise_of_x_has_a_network_of_its_own_and_the_floor_of_rounded_targets(tmp_path):
-    y = 1e5 + np.round(2 * Y) * np.std(Y)
+    y = 1e5 + np.round(Y) * np.std(Y)
     few = {"num_warmup": 5, "num_draws": 2, "num_chains": 1, "hidden": 2, "prior_scale": 1.0}
     own = BayesianRegressor("descent", noise="heteroscedastic", folder=tmp_path, **few).fit(X, y)
     assert {"noise", "noise_amplitude", "noise_net.layers.0.kernel"} <= set(own.draws_.posterior)

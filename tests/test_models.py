@@ -76,7 +76,7 @@ def test_likelihood_equals_scipy(name):
         expected = np.log(probs[np.arange(ROWS), y])
     elif name == "heteroscedastic":
         level, amplitude = (float(sites[site]["value"]) for site in ("noise", "noise_amplitude"))
-        std = 0.003 + level * np.exp(amplitude * output[:, 1])
+        std = 0.02 + level * np.exp(amplitude * output[:, 1])
         expected = st.norm(output[:, 0], std).logpdf(y)
     elif name == "softplus":
         expected = st.norm(output[:, 0], np.log1p(np.exp(output[:, 1]))).logpdf(y)
@@ -112,7 +112,7 @@ def test_several_outputs_are_one_event_with_the_density_of_scipy(noise, covarian
     if isinstance(noise, str) and noise == "softplus":
         std = np.log1p(np.exp(output[:, 2:]))
     elif isinstance(noise, str):
-        std = 0.003 + std * np.exp(np.asarray(sites["noise_amplitude"]["value"]) * output[:, 2:])
+        std = 0.02 + std * np.exp(np.asarray(sites["noise_amplitude"]["value"]) * output[:, 2:])
     elif noise is not None:
         std = np.asarray(noise)
     correlation = np.asarray(sites["correlation"]["value"]) if covariance == "full" else np.eye(2)
@@ -242,12 +242,12 @@ def test_noise_of_a_network_of_its_own_has_the_density_of_scipy():
 
 @pytest.mark.parametrize(
     ("y", "floor"),
-    [(np.arange(8.0), 1 / 12**0.5), (np.arange(8) / 4, 0.25 / 12**0.5), (X[:, 0], 0.003)],
+    [(np.arange(8.0), 1 / 12**0.5), (np.arange(8) / 4, 0.25 / 12**0.5), (X[:, 0], 0.02)],
 )
 def test_the_floor_of_noise_is_what_rounding_leaves(y, floor):
     usual = bnn.model.models.usual_noise_floor
     assert np.isclose(usual(y), floor) and np.isclose(usual(np.float32(y)), floor)
-    np.testing.assert_allclose(usual(np.stack([X[:, 1], y], 1)), [0.003, floor], rtol=1e-5)
+    np.testing.assert_allclose(usual(np.stack([X[:, 1], y], 1)), [0.02, floor], rtol=1e-5)
 
 
 REFUSED = {

@@ -10,7 +10,7 @@ import pytest
 from numpyro.infer.util import log_density
 
 import bnn_ppl as bnn
-from bnn_ppl.sampling import scale_search
+from bnn_ppl.sampling.search import scale_search
 from bnn_ppl.storage.inference_data import with_points_of
 
 X = np.linspace(-1, 1, 12, dtype=np.float32)[:, None]

@@ -737,7 +737,7 @@ def test_the_command_searches_for_a_scale_records_it_and_keeps_one_that_is_given
     searched_priors, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bnn_ppl.sampling.scale_search._NUM_STEPS", 300)
+    monkeypatch.setattr("bnn_ppl.sampling.search.scale_search._NUM_STEPS", 300)
     options = ["run", "descent", "--data", "yacht", "--hidden", "4", "--num-warmup", "20"]
     cli.main([*options, "--no-progress", "--folder", "found"])
     found = json.loads((tmp_path / "found" / "problem.json").read_text())["prior_scale"]

@@ -31,9 +31,9 @@ from bnn_ppl.runtime.checks import check_positive
 from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.machines.devices import bytes_of, one_device_a_core
 from bnn_ppl.runtime.names import hint
-from bnn_ppl.sampling import width_choice
-from bnn_ppl.sampling.prior_scale import scale_or_usual
 from bnn_ppl.sampling.run_checks import check_run
+from bnn_ppl.sampling.search import width_choice
+from bnn_ppl.sampling.search.prior_scale import scale_or_usual
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of
 from bnn_ppl.storage.inference_data import with_groups
 from bnn_ppl.storage.phase_state import place_of

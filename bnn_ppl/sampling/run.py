@@ -25,7 +25,7 @@ from bnn_ppl.sampling.phases import (
 from bnn_ppl.sampling.point_estimates import hold_points
 from bnn_ppl.sampling.run_checks import check_spec, refuse_other_run
 from bnn_ppl.sampling.run_verdict import judge
-from bnn_ppl.sampling.scale_search import find_scale
+from bnn_ppl.sampling.search.scale_search import find_scale
 from bnn_ppl.sampling.setup.run_spec import Keep, RunSpec
 from bnn_ppl.storage.run_storage import RunStorage
 

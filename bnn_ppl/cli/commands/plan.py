@@ -23,7 +23,7 @@ from bnn_ppl.cli.tables import machine_plan_table, plan_table
 from bnn_ppl.runtime.machines.devices import planned_for
 from bnn_ppl.runtime.machines.machines import Machine, machine
 from bnn_ppl.sampling.planning.machine_plan import plan_for_machine
-from bnn_ppl.sampling.scale_search import MOST_STEPS
+from bnn_ppl.sampling.search.scale_search import MOST_STEPS
 
 _OF_SEARCH = (
     f"the run first searches for the scale of the prior: at most {MOST_STEPS:,} steps of training, "

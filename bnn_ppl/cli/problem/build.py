@@ -25,8 +25,8 @@ from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.encoding import in_words
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.models import NOISE_FLOOR, usual_noise_floor
-from bnn_ppl.sampling import width_choice
-from bnn_ppl.sampling.scale_search import is_searched
+from bnn_ppl.sampling.search import width_choice
+from bnn_ppl.sampling.search.scale_search import is_searched
 
 USUAL_SCALE = round(math.sqrt(2), 3)
 SEARCHED_PRIORS = ("fan_in", "normal")  # whose scale a run finds

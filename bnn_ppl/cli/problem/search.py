@@ -21,8 +21,8 @@ from bnn_ppl.cli.problem.build import (
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import training_rows
 from bnn_ppl.runtime.interrupts import minutes_left
-from bnn_ppl.sampling.prior_scale import scale_or_usual
-from bnn_ppl.sampling.width_choice import choose_widths
+from bnn_ppl.sampling.search.prior_scale import scale_or_usual
+from bnn_ppl.sampling.search.width_choice import choose_widths
 
 FOUND = ("hidden", "prior_scale")  # options of a problem that a run finds
 

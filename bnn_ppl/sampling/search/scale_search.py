@@ -21,7 +21,7 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.interrupts import minutes_until
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.point_estimates import fit_points
-from bnn_ppl.sampling.search import NUM_CHAINS, Run, Search
+from bnn_ppl.sampling.search.fits import NUM_CHAINS, Run, Search
 from bnn_ppl.sampling.setup.setup_checks import check_built_with
 from bnn_ppl.storage.checkpoint import OtherRunError
 from bnn_ppl.storage.run_storage import RunStorage

@@ -9,9 +9,9 @@ import jax
 
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.progress import Show
-from bnn_ppl.sampling import scale_search
 from bnn_ppl.sampling.run import run
-from bnn_ppl.sampling.search import Search
+from bnn_ppl.sampling.search import scale_search
+from bnn_ppl.sampling.search.fits import Search
 
 scale_or_usual = partial(scale_search.scale_or_usual, run)
 

@@ -17,7 +17,7 @@ from bnn_ppl.methods.ensembles.descent import descent
 from bnn_ppl.model.conditioning import condition
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run import run
-from bnn_ppl.sampling.search import Search
+from bnn_ppl.sampling.search.fits import Search
 
 Widths = tuple[int, ...]
 
@@ -50,6 +50,8 @@ class WidthChoice(NamedTuple):
 
     def in_words(self) -> str:
         """Say in a line what was chosen over what, and by how much."""
+        if not self.scores:
+            return f"{named(self.hidden)}, for want of time to compare"
         (first, score), *_ = self.scores.items()
         told = [f"{first} {score:.3f}"]
         told += [f"{name} {gain:+.3f} ± {e:.3f}" for name, (gain, e) in self.gains.items()]
