@@ -705,8 +705,8 @@ def test_the_scale_of_a_prior_maximises_the_evidence():
     assert found == pytest.approx(exact, rel=0.15)
 
 
-def test_the_noise_of_standardised_data_may_be_a_thirtieth_of_their_spread():
-    assert float(bnn.priors.noise().support.lower_bound) == pytest.approx(0.03)
+def test_the_noise_of_standardised_data_may_be_a_fiftieth_of_their_spread():
+    assert float(bnn.priors.noise().support.lower_bound) == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize(

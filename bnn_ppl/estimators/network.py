@@ -26,6 +26,7 @@ from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.estimators.rows import Rows, parts_to_predict
 from bnn_ppl.estimators.stored import same_estimator, settings_of
 from bnn_ppl.methods.method import METHODS, Counts, Description, PredictiveForm
+from bnn_ppl.model.prior.priors import EARLIER_FLOOR
 from bnn_ppl.model.recipe import like
 from bnn_ppl.runtime.checks import check_positive
 from bnn_ppl.runtime.interrupts import minutes_left
@@ -314,7 +315,7 @@ def noise_of(estimator: Any, noise: Any, num_outputs: int) -> tuple[Any, dict[st
     """Give the noise of a regressor as :func:`bnn_ppl.models.regressor` takes it, and options."""
     floor = getattr(estimator, "noise_floor_", None)
     if noise == "learnt":
-        return None if floor is None else bnn.priors.noise(float(np.min(floor))), {}
+        return bnn.priors.noise(EARLIER_FLOOR if floor is None else float(np.min(floor))), {}
     if isinstance(noise, numbers.Real):
         check_positive("noise", noise)
         return noise / estimator.y_scale_, {}

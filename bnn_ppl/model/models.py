@@ -21,7 +21,6 @@ Model = Callable[..., None]
 Noise: TypeAlias = float | dist.Distribution | Literal["heteroscedastic", "softplus"]
 
 NOISE_AMPLITUDE = "noise_amplitude"  # site that scales how noise varies with x
-NOISE_FLOOR = 0.02  # for standardised y: with less, sampling noise-free tables is out of reach
 _OF_X = "heteroscedastic", "softplus"  # noises that depend on x
 _NOISE_GAIN = 1.0  # of the network of g, whose values then have a spread of about 1 a priori
 _SAME = 1e-6  # relative difference of numbers that are one, rounded twice
@@ -126,7 +125,7 @@ def regressor(
     of_x = noise if isinstance(noise, str) else None  # how it depends on x
     if of_x != "heteroscedastic":
         _refuse(noise_net=noise_net, noise_floor=noise_floor)
-    noise_floor = NOISE_FLOOR if noise_floor is None else noise_floor
+    noise_floor = priors.NOISE_FLOOR if noise_floor is None else noise_floor
     _check_floor(noise_floor, num_outputs)
     in_outputs = of_x is not None and noise_net is None
     nets = net, noise_net
@@ -164,7 +163,7 @@ def usual_noise_floor(y: np.ndarray) -> float | list[float]:
     What rounding leaves: h / sqrt(12) for multiples of h; at least 0.02.
     """
     columns = np.asarray(y, float).reshape(len(y), -1).T
-    floors = [max(_rounded_to(column) / math.sqrt(12), NOISE_FLOOR) for column in columns]
+    floors = [max(_rounded_to(column) / math.sqrt(12), priors.NOISE_FLOOR) for column in columns]
     return floors if np.ndim(y) > 1 else floors[0]
 
 

@@ -24,7 +24,8 @@ from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.encoding import in_words
 from bnn_ppl.data.tables.user_files import is_file
-from bnn_ppl.model.models import NOISE_FLOOR, usual_noise_floor
+from bnn_ppl.model.models import usual_noise_floor
+from bnn_ppl.model.prior.priors import NOISE_FLOOR
 from bnn_ppl.sampling.search import width_choice
 from bnn_ppl.sampling.search.scale_search import is_searched
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
+from bnn_ppl.model.prior.priors import EARLIER_FLOOR
 from bnn_ppl.runtime.machines.devices import MatmulPrecision
 from bnn_ppl.runtime.names import hint
 
@@ -234,9 +235,6 @@ class TargetOptions(NamedTuple):
     matmul_precision: MatmulPrecision = "highest"
 
 
-_EARLIER_FLOOR = 0.03  # of a learnt noise
-
-
 class Problem(NamedTuple):
     """Data and model."""
 
@@ -288,5 +286,5 @@ def with_noise_renamed(settings: dict[str, Any]) -> dict[str, Any]:
     if settings.get("noise") == "heteroscedastic" and "noise_floor" not in settings:
         return settings | {"noise": "softplus"}
     if settings.get("noise") == "learnt" and settings.get("noise_floor") is None:
-        return settings | {"noise_floor": _EARLIER_FLOOR}
+        return settings | {"noise_floor": EARLIER_FLOOR}
     return settings

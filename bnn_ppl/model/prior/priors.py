@@ -26,6 +26,9 @@ from bnn_ppl.model.prior.site_priors import Point
 SitePrior = Callable[[str, tuple[int, ...]], dist.Distribution]
 
 _USUAL_SCALE = math.sqrt(2)
+# Smallest standard deviation of noise, for standardised y, and that of earlier versions. Four
+# chains of HMC on a noise-free table converge in minutes with 0.02, and do not with 0.01.
+NOISE_FLOOR, EARLIER_FLOOR = 0.02, 0.03
 
 
 def normal(std: float | None = 1.0) -> dist.Distribution | SitePrior:
@@ -166,7 +169,7 @@ def _hierarchical(
     return dist.Normal(0.0, precision**-0.5)
 
 
-def noise(floor: float = 0.03, scale: float = 1.0) -> dist.Distribution:
+def noise(floor: float = NOISE_FLOOR, scale: float = 1.0) -> dist.Distribution:
     """Half-normal for the standard deviation of an observation, cut off below `floor`.
 
     In the units of y; the defaults suit standardised y. The floor is the part of y's spread that
