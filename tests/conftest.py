@@ -71,7 +71,7 @@ def verdicts():
 def quick_priors():
     """Take the usual prior and widths, without a search, unless a test asks for it."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("bnn_ppl.sampling.search.width_choice.LEAST_ROWS", 10**9)
+        monkeypatch.setattr("bnn_ppl.sampling.search.structure.LEAST_ROWS", 10**9)
         monkeypatch.setattr("bnn_ppl.sampling.search.scale_search.MOST_SEARCHED", 0)
         yield
 

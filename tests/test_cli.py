@@ -31,7 +31,7 @@ from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.sampling.planning.plan import Plan
-from bnn_ppl.sampling.search import width_choice
+from bnn_ppl.sampling.search import structure
 
 SIZES = ["--num-chains", "2", "--num-warmup", "3", "--num-draws", "5", "--hidden", "4"]
 SMALL = [*SIZES, "--no-progress"]
@@ -868,21 +868,26 @@ def test_the_network_is_that_for_the_kind_of_inputs():
 def test_widths_of_a_table_that_is_not_small_are_found_once(
     tmp_path, monkeypatch, capsys, draws_only
 ):
-    monkeypatch.setattr(width_choice, "LEAST_ROWS", 200)
-    monkeypatch.setattr(width_choice, "LADDER", ((2,), (3, 3)))
-    monkeypatch.setattr(width_choice, "_NUM_STEPS", 20)
+    monkeypatch.setattr(structure, "LEAST_ROWS", 200)
+    monkeypatch.setattr("bnn_ppl.cli.problem.search.LADDER", ((2,), (3, 3)))
+    monkeypatch.setattr(structure, "_NUM_STEPS", 20)
     command = ["run", "descent", "--prior-scale", "1", "--num-warmup", "5", "--no-progress"]
     cli.main(command)
     told = capsys.readouterr()
-    assert "hidden layers" in told.err and "log score of a held-out row: 2 " in told.err
+    assert "finding hidden and noise (--hidden 50 and --noise learnt set them)" in told.err
+    assert "log score of a held-out row: 2 " in told.err and "2 heteroscedastic " in told.err
     file = tmp_path / "runs" / "yacht-0-descent" / "problem.json"
     settings = json.loads(file.read_text())
     assert settings["net"] == "mlp" and settings["hidden"] in ([2], [3, 3])
+    assert (settings["noise"], settings["noise_floor"]) in (
+        ("learnt", 0.02),
+        ("heteroscedastic", 0.02),
+    )
     assert f"mlp {'-'.join(map(str, settings['hidden']))} with" in told.out
-    monkeypatch.setattr("bnn_ppl.cli.problem.search.choose_widths", None)
+    monkeypatch.setattr("bnn_ppl.cli.problem.search.choose_structure", None)
     cli.main(command)
     assert not (tmp_path / "runs" / "yacht-0-descent-2").exists()
-    cli.main([*command, "--net", "mlp", "--folder", "given"])
+    cli.main([*command, "--net", "mlp", "--noise", "learnt", "--folder", "given"])
     assert json.loads((tmp_path / "given" / "problem.json").read_text())["hidden"] == [50]
 
 

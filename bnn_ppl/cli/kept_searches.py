@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.build import hidden_is_searched, scale_is_searched
+from bnn_ppl.cli.problem.build import searched
 from bnn_ppl.cli.problem.problem import Problem, with_noise_renamed
 from bnn_ppl.cli.problem.search import FOUND
 from bnn_ppl.cli.run_folders import settings_of
@@ -36,8 +36,7 @@ def found_by_run(
     Else give the first folder that is free, or in which such a search was stopped. None for both
     if there is nothing to search for, or no place to keep the search.
     """
-    wanted = ["prior_scale"] if scale_is_searched(problem, posterior) else []
-    wanted += ["hidden"] if hidden_is_searched(problem, data) else []
+    wanted = searched(problem, data, posterior)
     if not wanted or jax.process_count() > 1:
         return None, None
     ours = _plain(settings_of(problem, data))
@@ -50,7 +49,7 @@ def found_by_run(
         if not _same(stored, ours):
             continue
         found = {name: stored[name] for name in FOUND}
-        if None in (found[name] for name in wanted):
+        if any(_is_open(found[name]) for name in wanted):
             return None, folder
         if _has_rows(folder, fingerprint(posterior.data)):
             return found, None
@@ -70,8 +69,12 @@ def _same(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
 
     These are younger than the settings.
     """
-    known = {name for name in (*FOUND, "noise_floor") if ours[name] is None} | {"rows"}
+    known = {name for name in FOUND if _is_open(ours[name])} | {"rows"}
     return all(stored.get(name) == each for name, each in ours.items() if name not in known)
+
+
+def _is_open(value: Any) -> bool:
+    return value in (None, "auto")
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:

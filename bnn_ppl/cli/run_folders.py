@@ -10,11 +10,11 @@ import numpy as np
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.build import (
     conditioned,
-    hidden_is_searched,
     noise_floor,
     posterior_of,
+    searched_structure,
+    settled,
 )
-from bnn_ppl.cli.problem.networks import with_usual_net
 from bnn_ppl.cli.problem.problem import HINTS, Problem, with_noise_renamed
 from bnn_ppl.cli.problem.rows import Scored, load_data, scored
 from bnn_ppl.cli.signatures import Options
@@ -109,10 +109,11 @@ def _recorded(
 
 def settings_of(problem: Problem, data: Any) -> Options:
     """Give what is written in ``problem.json``, from which `reopen` makes the same problem."""
-    if not hidden_is_searched(problem, data):
-        problem = with_usual_net(problem, data)
-    elif problem.network.net == "auto":
-        problem = problem.changed(net="mlp")  # whose widths are to be found
+    given = problem.options()
+    still_open = {name: given[name] for name in searched_structure(problem, data)}
+    if "noise" in still_open:
+        still_open["noise_floor"] = given["noise_floor"]
+    problem = settled(problem, data)
     chosen = problem.data
     own = is_file(chosen.data) or is_folder(chosen.data)
     paths = {
@@ -121,7 +122,7 @@ def settings_of(problem: Problem, data: Any) -> Options:
         "weights": problem.network.weights and str(problem.network.weights.absolute()),
     }
     of_rows = {"noise_floor": noise_floor(problem, data), "rows": rows_to_json(data)}
-    settings = problem.options() | paths | of_rows
+    settings = problem.options() | paths | of_rows | still_open
     return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
 
 

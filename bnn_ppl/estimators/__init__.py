@@ -17,6 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 import bnn_ppl as bnn
 from bnn_ppl.estimators.network import BayesianNetwork, noise_of
 from bnn_ppl.estimators.rows import checked_rows, class_weights, labels_of, refuse_texts
+from bnn_ppl.estimators.stored import is_open
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.models import usual_noise_floor
 from bnn_ppl.model.prior.priors import NOISE_FLOOR
@@ -171,8 +172,9 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         :class:`bnn_ppl.Method`.
     noise
         Standard deviation of y given x: "learnt", one for all rows; "heteroscedastic", learnt as a
-        function of x (see :func:`bnn_ppl.models.regressor`) by a network of its own; or a number in
-        the units of y.
+        function of x (see :func:`bnn_ppl.models.regressor`) by a network of its own; "auto", the
+        latter where, of 1,000 rows or more, it predicts held-out rows better; or a number in the
+        units of y.
     covariance
         Of the noise of several targets: "diagonal", or "full", with learnt correlations.
     method_options
@@ -230,6 +232,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         The same of y.
     noise_floor_ : float, list of float (targets) or None
         Smallest standard deviation of learnt noise, in units of the standardised y.
+    noise_ : str or float
+        Kind of noise, given or found.
     n_features_in_ : int
         Number of columns of X.
     """
@@ -239,7 +243,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         self,
         method: str | Callable[..., bnn.Method] = "sgnht",
         *,
-        noise: Literal["learnt", "heteroscedastic"] | float = "learnt",
+        noise: Literal["auto", "learnt", "heteroscedastic"] | float = "auto",
         covariance: Literal["diagonal", "full"] = "diagonal",
         method_options: Mapping[str, Any] | None = None,
         hidden: int | Sequence[int] | None = None,
@@ -286,9 +290,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         one = rows.y.ndim == 1
         self.y_mean_: Any = float(of_y.mean) if one else of_y.mean
         self.y_scale_: Any = float(of_y.scale) if one else of_y.scale
-        self.noise_floor_: Any = NOISE_FLOOR if isinstance(self.noise, str) else None
-        if self.noise == "heteroscedastic":
-            self.noise_floor_ = usual_noise_floor((rows.y - self.y_mean_) / self.y_scale_)
+        self._floor_of_x = usual_noise_floor((rows.y - self.y_mean_) / self.y_scale_)
+        self._take_noise("learnt" if is_open(self.noise) else self.noise)
         self._sample(rows, of_x, of_y)
         return self
 
@@ -346,12 +349,27 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
     def _in_units(self, X: Any, quantiles: np.ndarray) -> np.ndarray:
         return self._quantiles(X, quantiles) * self.y_scale_ + self.y_mean_
 
+    def _open_parts(self) -> list[str]:
+        noise = is_open(self.noise) and self.covariance == "diagonal" and self.net is None
+        return super()._open_parts() + ["noise"] * noise
+
+    def _take(self, found: Mapping[str, Any]) -> None:
+        super()._take(found)
+        if "noise" in found:
+            self._take_noise(found["noise"])
+
+    def _take_noise(self, noise: Any) -> None:
+        """Take a kind of noise, with its floor."""
+        floors = {"learnt": NOISE_FLOOR, "heteroscedastic": self._floor_of_x}
+        self.noise_ = noise
+        self.noise_floor_: Any = floors.get(noise) if isinstance(noise, str) else None
+
     def _model(self) -> Callable:
-        return self._model_of(self._as_fitted.noise)
+        return self._model_of(self.noise_)
 
     def _model_to_search(self) -> Callable:
         """Leave out how the noise depends on x, whose mode fits the rows too well."""
-        noise, net = self._as_fitted.noise, self._as_fitted.net
+        noise, net = self.noise_, self._as_fitted.net
         return self._model_of("learnt" if noise == "heteroscedastic" and net is None else noise)
 
     def _model_of(self, noise: Any) -> Callable:

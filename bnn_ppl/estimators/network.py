@@ -33,7 +33,7 @@ from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.runtime.machines.devices import bytes_of, one_device_a_core
 from bnn_ppl.runtime.names import hint
 from bnn_ppl.sampling.run_checks import check_run
-from bnn_ppl.sampling.search import width_choice
+from bnn_ppl.sampling.search import structure
 from bnn_ppl.sampling.search.prior_scale import scale_or_usual
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of
 from bnn_ppl.storage.inference_data import with_groups
@@ -79,7 +79,11 @@ class BayesianNetwork(BaseEstimator):
         """Rebuild the posterior from the rows it was conditioned on."""
         super().__setstate__(state)
         if hasattr(self, "draws_"):
-            self.__dict__.setdefault("hidden_", self.usual_hidden())  # of earlier versions
+            earlier = {"hidden_": self.usual_hidden()}  # before these could be found
+            earlier["noise_"] = getattr(self._as_fitted, "noise", None)
+            self.__dict__.update(
+                {name: each for name, each in earlier.items() if name not in state}
+            )
             self.posterior_ = self._conditioned()
 
     def _sample(self, rows: Rows, x: MeanScale, y: MeanScale | None) -> None:
@@ -104,7 +108,7 @@ class BayesianNetwork(BaseEstimator):
             check_run(key, self.posterior_, method, folder=folder, **self._running(method))
         began = time.monotonic()
         known = self._stored(folder)
-        self._find_widths(folder, known)
+        self._find_structure(folder, known)
         self.prior_scale_ = self._scale(folder, known, minutes_left(self.max_minutes, began))
         self.posterior_ = self._conditioned()
         method = self._method()
@@ -184,30 +188,41 @@ class BayesianNetwork(BaseEstimator):
 
     def usual_hidden(self) -> Any:
         """Give the widths of hidden layers that are given, or else those of a small table."""
-        if self.hidden is None:
-            return _USUAL_HIDDEN
-        return tuple(self.hidden) if isinstance(self.hidden, Iterable) else self.hidden
+        return _USUAL_HIDDEN if self.hidden is None else self._as_widths(self.hidden)
 
-    def _find_widths(self, folder: Path | None, known: dict[str, Any] | None) -> None:
-        """Find the widths of hidden layers, unless they or another network are given."""
-        train = self._train
-        if self.hidden is not None or self.net is not None or isinstance(train, Stream):
+    @staticmethod
+    def _as_widths(hidden: Any) -> Any:
+        return tuple(hidden) if isinstance(hidden, Iterable) else hidden
+
+    def _open_parts(self) -> list[str]:
+        """Name what of the model is left open, to be found from the rows."""
+        return ["hidden"] if self.hidden is None and self.net is None else []
+
+    def _take(self, found: Mapping[str, Any]) -> None:
+        """Take what was found of the model."""
+        self.hidden_ = found.get("hidden", self.hidden_)
+
+    def _find_structure(self, folder: Path | None, known: dict[str, Any] | None) -> None:
+        """Find what is left open, unless the run of an equal estimator has found it."""
+        train, names = self._train, self._open_parts()
+        if not names or isinstance(train, Stream) or len(train[1]) < structure.LEAST_ROWS:
             return
-        if len(train[1]) < width_choice.LEAST_ROWS:
-            return
-        if known is not None and known["parameters"]["hidden"] is not None:
-            self.hidden_ = tuple(known["parameters"]["hidden"])
+        if known is not None and known["prior_scale"] is not None:
+            found = known["parameters"] | {"hidden": self._as_widths(known["parameters"]["hidden"])}
+            self._take({name: found[name] for name in names})
             return
 
-        def model_with(hidden: tuple[int, ...]) -> Callable:
-            self.hidden_ = hidden
-            model = self._model_to_search()
-            return bnn.models.weighted(model) if self._weighted else model
+        def model_with(each: structure.Structure) -> Callable:
+            self._take({name: getattr(each, name) for name in names})
+            return bnn.models.weighted(self._model()) if self._weighted else self._model()
 
+        widths = structure.LADDER if "hidden" in names else (self.hidden_,)
+        noises = structure.NOISES if "noise" in names else (None,)
         limits: dict[str, Any] = {"max_minutes": self.max_minutes, "progress": self.progress}
         limits |= {"folder": self._search_folder(folder)}
-        choice = width_choice.choose_widths(jax.random.key(0), model_with, train, **limits)
-        self.hidden_ = choice.hidden
+        key = jax.random.key(0)
+        choice = structure.choose_structure(key, model_with, train, widths, noises, **limits)
+        self._take({name: getattr(choice.best, name) for name in names})
 
     def _search_folder(self, folder: Path | None) -> Path | None:
         """Give where searches are kept, once it is written what they are for."""

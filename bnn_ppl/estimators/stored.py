@@ -23,11 +23,14 @@ def settings_of(estimator: Any, scale: float | None) -> JSON:
     parameters = {n: p for n, p in estimator.get_params(deep=False).items() if n in _PARAMETERS}
     labels = getattr(estimator, "classes_", None)
     data = _data_of(estimator, labels)
-    given = parameters["hidden"] is not None
-    hidden = np.asarray(estimator.hidden_).tolist() if given or scale is not None else None
+    if scale is not None:  # all that is left open has been found
+        parameters["hidden"] = estimator.hidden_
+        parameters |= {"noise": estimator.noise_} if "noise" in parameters else {}
+    hidden = parameters["hidden"]
     settings = {
         ESTIMATOR: type(estimator).__name__,
-        "parameters": parameters | {"hidden": hidden},
+        "parameters": parameters
+        | {"hidden": None if hidden is None else np.asarray(hidden).tolist()},
         "prior_scale": scale,
         "weighted": estimator._weighted,
         "labels": None if labels is None else labels.tolist(),
@@ -41,10 +44,18 @@ def settings_of(estimator: Any, scale: float | None) -> JSON:
 
 def same_estimator(stored: JSON, ours: JSON) -> bool:
     """Whether settings are the same, but for what an estimator finds, which ours do not have."""
+    own = ours["parameters"]
+    still_open = {name: own.get(name) for name in ("hidden", "noise") if is_open(own.get(name))}
     found = stored | {"prior_scale": None}
-    if ours["parameters"]["hidden"] is None:
-        found["parameters"] = found.get("parameters", {}) | {"hidden": None}
+    found["parameters"] = found.get("parameters", {}) | {n: own[n] for n in still_open if n in own}
+    if "noise" in still_open:
+        found["noise_floor"] = ours.get("noise_floor")
     return found == ours
+
+
+def is_open(value: Any) -> bool:
+    """Whether an estimator is to find this parameter."""
+    return value is None or (isinstance(value, str) and value == "auto")
 
 
 def _plain(value: Any) -> Any:
@@ -99,6 +110,7 @@ def model_of(settings: JSON) -> tuple[Posterior, DataSet, bool, bool, tuple[Any,
     if labels is None:
         estimator.y_mean_, estimator.y_scale_ = data.y_mean, data.y_scale
         estimator.noise_floor_ = settings.get("noise_floor")
+        estimator.noise_ = "learnt" if is_open(estimator.noise) else estimator.noise
     else:
         estimator.classes_ = np.asarray(labels)
     x, y = data.train

@@ -26,7 +26,7 @@ from bnn_ppl.data.tables.encoding import in_words
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.models import usual_noise_floor
 from bnn_ppl.model.prior.priors import NOISE_FLOOR
-from bnn_ppl.sampling.search import width_choice
+from bnn_ppl.sampling.search import structure
 from bnn_ppl.sampling.search.scale_search import is_searched
 
 USUAL_SCALE = round(math.sqrt(2), 3)
@@ -79,27 +79,44 @@ def scale_is_searched(problem: Problem, posterior: bnn.Posterior) -> bool:
     return unknown and is_searched(posterior)
 
 
-def hidden_is_searched(problem: Problem, data: Any) -> bool:
-    """Whether a run first searches for the widths of hidden layers: on tables that are not small.
+def searched(problem: Problem, data: Any, posterior: bnn.Posterior) -> list[str]:
+    """Name the options that a run finds before it begins."""
+    names = ["prior_scale"] if scale_is_searched(problem, posterior) else []
+    return names + searched_structure(problem, data)
+
+
+def searched_structure(problem: Problem, data: Any) -> list[str]:
+    """Name what a run finds of the model: of a table that is not small.
 
     Not with weights that are given or named, whose layers are known.
     """
     table = data.train.x.ndim == 2 and with_usual_net(problem, data).network.net == "mlp"
-    chosen = problem.network
-    is_open = chosen.net == "auto" and chosen.hidden is None
+    enough = data.stream is None and num_training(data) >= structure.LEAST_ROWS
+    if not (table and enough) or jax.process_count() > 1:
+        return []
+    chosen, likelihood = problem.network, problem.likelihood
     named = chosen.weights is not None or problem.prior.bayesian is not None
-    enough = data.stream is None and num_training(data) >= width_choice.LEAST_ROWS
-    return table and is_open and not named and enough and jax.process_count() == 1
+    regression = data.num_classes is None and likelihood.covariance == "diagonal"
+    open_widths = chosen.net == "auto" and chosen.hidden is None and not named
+    open_noise = likelihood.noise == "auto" and regression
+    return ["hidden"] * open_widths + ["noise"] * open_noise
+
+
+def settled(problem: Problem, data: Any) -> Problem:
+    """Take the usual network and noise where they are left open."""
+    problem = with_usual_net(problem, data)
+    return problem.changed(noise="learnt") if problem.likelihood.noise == "auto" else problem
 
 
 def refuse_unused(problem: Problem, data: Any) -> None:
     """Refuse options without effect, before a run; folders made with such are still opened."""
     name, prior, likelihood = problem.data.data, problem.prior, problem.likelihood
-    if data.num_classes is not None and likelihood.noise != "learnt":
+    if data.num_classes is not None and likelihood.noise not in ("auto", "learnt"):
         raise ValueError(
             f"got --noise {likelihood.noise} for {name}, expected it of a regression: drop it"
         )
-    learnt = data.num_classes is None and likelihood.noise in ("learnt", "heteroscedastic")
+    kinds = "auto", "learnt", "heteroscedastic"
+    learnt = data.num_classes is None and likelihood.noise in kinds
     if likelihood.noise_floor is not None and not learnt:
         got = name if data.num_classes is not None else f"--noise {likelihood.noise}"
         raise ValueError(f"got --noise-floor with {got}, expected a learnt noise: drop it")
@@ -117,7 +134,7 @@ def refuse_unused(problem: Problem, data: Any) -> None:
 
 def model_of(problem: Problem, data: Any) -> Callable:
     """Build the model of a problem."""
-    problem = with_usual_net(problem, data)
+    problem = settled(problem, data)
     likelihood = problem.likelihood
     net = _network(problem, data)
     prior = partly(problem, net, _prior(problem, data, net))
@@ -147,7 +164,7 @@ def noise_floor(problem: Problem, data: Any) -> Any:
         return likelihood.noise_floor
     if likelihood.noise == "heteroscedastic":
         return usual_noise_floor(data.train.y)
-    return NOISE_FLOOR if likelihood.noise == "learnt" else None
+    return NOISE_FLOOR if likelihood.noise in ("auto", "learnt") else None
 
 
 def _num_outputs(data: Any) -> int:
@@ -176,8 +193,9 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
 
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     """Describe data and model in two lines, and the columns of a table if they were changed."""
-    widths = "of widths to be found " if hidden_is_searched(problem, data) else None
-    problem = with_usual_net(problem, data)
+    open_parts = searched_structure(problem, data)
+    widths = "of widths to be found " if "hidden" in open_parts else None
+    problem = settled(problem, data)
     chosen, prior_of, net = problem.data, problem.prior, problem.network
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
     if data.num_classes is None and data.stream is None and len(np.unique(data.train.y)) == 2:
@@ -195,6 +213,8 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     held_out = num_training(data) - posterior.num_rows
     apart = f", {held_out} held-out" if held_out else ""
     of = " of the likelihood" if posterior.density.tempered == "likelihood" else ""
+    noise = {"heteroscedastic": ", noise that depends on x"}.get(str(problem.likelihood.noise), "")
+    noise = ", noise to be found" if "noise" in open_parts else noise
     if posterior.sites.subspace is not None:
         of += ", in a subspace of rank {rank} ({kind})".format(**posterior.sites.subspace.settings)
     where = "" if is_file(chosen.data) else f" ({data.source})"
@@ -205,6 +225,6 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
             *([f"input  {columns}"] if columns else []),
             f"model  {net.net} {widths or hidden} with "
             f"{parameters_in_words(problem, _network(problem, data), posterior.whole)}, "
-            f"{prior}, T = {posterior.density.temperature:g}{of}",
+            f"{prior}{noise}, T = {posterior.density.temperature:g}{of}",
         ]
     )

@@ -1,4 +1,4 @@
-"""What a run finds from its training rows before it begins: hidden layers, scale of the prior."""
+"""What a run finds from its training rows before it begins: layers, noise, scale of the prior."""
 
 import json
 import sys
@@ -13,18 +13,20 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.problem.build import (
     SEARCHED_PRIORS,
     USUAL_SCALE,
-    hidden_is_searched,
     model_of,
     posterior_of,
     scale_is_searched,
+    searched_structure,
+    settled,
 )
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import training_rows
 from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.sampling.search.prior_scale import scale_or_usual
-from bnn_ppl.sampling.search.width_choice import choose_widths
+from bnn_ppl.sampling.search.structure import LADDER, NOISES, Structure, choose_structure
 
-FOUND = ("hidden", "prior_scale")  # options of a problem that a run finds
+# Options of a problem that a run finds, and the floor of what noise it is.
+FOUND = "hidden", "noise", "noise_floor", "prior_scale"
 
 
 def with_found(
@@ -40,17 +42,16 @@ def with_found(
     `known` are the options of that run; `search` are a folder, max_minutes and progress.
     """
     began = time.monotonic()
-    if hidden_is_searched(problem, data):
-        widths = None if known is None else known["hidden"]
-        problem = problem.changed(hidden=widths or _widths(problem, data, **search))
+    if known is not None:
+        problem = problem.changed(**known)
+        return problem, posterior_of(problem, data, features)
+    if names := searched_structure(problem, data):
+        problem = _with_structure(problem, data, names, **search)
         posterior = posterior_of(problem, data, features)
         left = minutes_left(search.get("max_minutes"), began)
         search = search if left is None else search | {"max_minutes": left}
     if problem.prior.prior_scale is not None:
         return problem, posterior
-    if known is not None:
-        problem = problem.changed(prior_scale=known["prior_scale"])
-        return problem, posterior_of(problem, data, features)
     if problem.prior.prior not in SEARCHED_PRIORS:
         return problem.changed(prior_scale=USUAL_SCALE), posterior
     if scale_is_searched(problem, posterior):
@@ -73,20 +74,24 @@ def _scale(problem: Problem, data: Any, features: Path | None, **search: Any) ->
     return scale_or_usual(posterior_at, USUAL_SCALE, **search)
 
 
-def _widths(problem: Problem, data: Any, **search: Any) -> tuple[int, ...]:
-    constant = _with_constant_noise(problem)
-    print("finding the hidden layers (--hidden 50 sets them)", file=sys.stderr, flush=True)
+def _with_structure(problem: Problem, data: Any, names: list[str], **search: Any) -> Problem:
+    usual = settled(problem, data)
+    widths = LADDER if "hidden" in names else (usual.network.hidden,)
+    noises = NOISES if "noise" in names else (usual.likelihood.noise,)
+    how = " and ".join({"hidden": "--hidden 50", "noise": "--noise learnt"}[name] for name in names)
+    print(f"finding {' and '.join(names)} ({how} set them)", file=sys.stderr, flush=True)
 
-    def model_with(hidden: tuple[int, ...]) -> Any:
-        return model_of(constant.changed(hidden=hidden), data)
+    def model_with(each: Structure) -> Any:
+        return model_of(problem.changed(hidden=each.hidden, noise=each.noise), data)
 
     train, _ = training_rows(problem, data)
-    choice = choose_widths(jax.random.key(0), model_with, train, **search)
-    shown = f"hidden layers {choice.in_words()}"
+    choice = choose_structure(jax.random.key(0), model_with, train, widths, noises, **search)
+    shown = f"network {choice.in_words()}"
     if search.get("progress") == "json":
-        shown = json.dumps({"phase": "hidden layers", **choice._asdict()})
+        found = {"best": choice.best.name, "scores": choice.scores, "gains": choice.gains}
+        shown = json.dumps({"phase": "network", **found})
     print(shown, file=sys.stderr, flush=True)
-    return choice.hidden
+    return problem.changed(**{name: getattr(choice.best, name) for name in names})
 
 
 def _with_constant_noise(problem: Problem) -> Problem:

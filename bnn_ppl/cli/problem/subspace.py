@@ -55,6 +55,9 @@ def problem_inside(chosen: InSubspace, problem: Problem) -> Problem:
     if problem.network.net == "auto":
         problem = problem.changed(net=path["net"], hidden=problem.network.hidden or path["hidden"])
         mine |= {"net": path["net"], "hidden": mine["hidden"] or path["hidden"]}
+    if problem.likelihood.noise == "auto":
+        problem = problem.changed(noise=path["noise"])
+        mine |= {"noise": path["noise"]}
     # A floor that is not given is that of the same rows.
     free = _FREE | ({"noise_floor"} if problem.likelihood.noise_floor is None else set())
     for name in sorted(set(path) & set(mine) - free):

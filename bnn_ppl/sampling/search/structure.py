@@ -1,8 +1,8 @@
-"""How wide and deep a network for a table is, by its predictions of held-out training rows."""
+"""Widths of hidden layers, and the kind of noise, by predictions of held-out training rows."""
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,96 +22,123 @@ from bnn_ppl.sampling.search.fits import Search
 Widths = tuple[int, ...]
 
 LADDER: tuple[Widths, ...] = (50,), (64, 64), (128, 128, 128)
-LEAST_ROWS = 1_000  # of a table; of fewer, held-out rows tell too little, and one layer does
+NOISES = "learnt", "heteroscedastic"
+LEAST_ROWS = 1_000  # of a table; of fewer, held-out rows tell too little
 _MOST_ROWS = 5_000  # of which a choice is made
 _NUM_STEPS = 10_000
 _MINUTES, _SHARE = 2.0, 3  # that a choice takes at most; of the minutes of a run, a third
 _HELD_OUT = 3  # of so many rows one is held out
 
 
-class WidthChoice(NamedTuple):
-    """Widths of hidden layers, and by what they were chosen.
+class Structure(NamedTuple):
+    """What a model is made with."""
+
+    hidden: Any  # widths of the hidden layers
+    noise: Any
+
+    @property
+    def name(self) -> str:
+        """Widths, and the noise if it is not the usual one."""
+        widths = "-".join(map(str, np.atleast_1d(self.hidden).tolist()))
+        return f"{widths} {self.noise}" if self.noise == NOISES[1] else widths
+
+
+class Choice(NamedTuple):
+    """The structure chosen, and by what.
 
     Attributes
     ----------
-    hidden
-        The widths chosen.
+    best
+        The structure.
     scores
-        For each rung of the ladder that was tried, its name and the mean log predictive density of
-        a held-out row, in nats.
+        For each that was tried, by its name, the mean log predictive density of a held-out row, in
+        nats.
     gains
-        For each rung but the first, how much it gains on the best before it, and the standard error
-        of that.
+        For each but the first, how much it gains on the best before it, and the standard error of
+        that.
     """
 
-    hidden: Widths
+    best: Structure
     scores: dict[str, float]
     gains: dict[str, tuple[float, float]]
 
     def in_words(self) -> str:
         """Say in a line what was chosen over what, and by how much."""
         if not self.scores:
-            return f"{named(self.hidden)}, for want of time to compare"
+            return f"{self.best.name}, for want of time to compare"
         (first, score), *_ = self.scores.items()
         told = [f"{first} {score:.3f}"]
         told += [f"{name} {gain:+.3f} ± {e:.3f}" for name, (gain, e) in self.gains.items()]
-        return f"{named(self.hidden)}; log score of a held-out row: {', '.join(told)}"
+        return f"{self.best.name}; log score of a held-out row: {', '.join(told)}"
 
 
-def named(hidden: Widths) -> str:
-    """Name a network by its widths."""
-    return "-".join(map(str, hidden))
-
-
-def choose_widths(
+def choose_structure(
     key: jax.Array,
-    model_with: Callable[[Widths], Callable],
+    model_with: Callable[[Structure], Callable],
     data: tuple[Any, Any],
+    widths: Sequence[Any],
+    noises: Sequence[Any],
     *,
     folder: str | Path | None = None,
     max_minutes: float | None = None,
     progress: Show = False,
-) -> WidthChoice:
-    """Climb the ladder of networks, as long as a rung predicts held-out rows better.
+) -> Choice:
+    """Try one kind of noise after the other, then wider networks, as long as predictions gain.
 
-    Two networks of each rung are fitted by :func:`bnn_ppl.descent` to two thirds of the rows (of at
-    most 5,000); the log score of the mixture on the others is to gain more than its standard error.
+    Two networks of each structure are fitted by :func:`bnn_ppl.descent` to two thirds of the rows
+    (of at most 5,000); the log score of their mixture on the others is to gain more than its
+    standard error.
 
     Parameters
     ----------
     key
         From ``jax.random.key``.
     model_with
-        ``widths -> model``, as :func:`bnn_ppl.condition` takes it.
+        ``structure -> model``, as :func:`bnn_ppl.condition` takes it.
     data
         Training rows (x, y), in memory.
+    widths, noises
+        What to try, in this order, such as `LADDER` and `NOISES`.
     folder
         Where to keep the fits: a choice that was stopped goes on there.
     max_minutes
-        Of the run; the choice takes a third of them, and at most two minutes. The rungs for which
-        there is no time are left out.
+        Of the run; the choice takes a third of them, and at most two minutes. What there is no time
+        for is left out.
     progress
         As for :func:`bnn_ppl.run`.
     """
     minutes = _MINUTES if max_minutes is None else min(_MINUTES, max_minutes / _SHARE)
-    search = Search.of(run, "hidden layers", folder, minutes, progress)
+    search = Search.of(run, "network", folder, minutes, progress)
     kept, held_out = _parts(*data)
-    chosen, best, scores, gains = LADDER[0], np.zeros(0), {}, {}
-    for hidden in LADDER:
+    best, before, scores, gains = Structure(widths[0], noises[0]), np.zeros(0), {}, {}
+    longest = 0.0
+
+    def gain_of(each: Structure) -> bool:
+        """Try a structure: whether it is now the best."""
+        nonlocal best, before, longest
+        if search.seconds_left() < longest:
+            return False  # it would be cut short
         began = time.monotonic()
         try:
-            by_row = _log_scores(search, key, model_with(hidden), kept, held_out, named(hidden))
+            by_row = _log_scores(search, key, model_with(each), kept, held_out, each.name)
         except TimeoutError:
-            break
-        scores[named(hidden)] = float(np.mean(by_row))
+            return False
+        longest = max(longest, time.monotonic() - began)
+        scores[each.name] = float(np.mean(by_row))
         if len(scores) > 1:
-            gain, error = gains[named(hidden)] = _gain(by_row, best)
+            gain, error = gains[each.name] = _gain(by_row, before)
             if not gain > error:
+                return False
+        best, before = each, by_row
+        return True
+
+    if gain_of(best):
+        for noise in noises[1:]:
+            gain_of(best._replace(noise=noise))
+        for hidden in widths[1:]:
+            if not gain_of(best._replace(hidden=hidden)):
                 break
-        chosen, best = hidden, by_row
-        if search.seconds_left() < time.monotonic() - began:
-            break  # the next one is larger, and would be cut short
-    return WidthChoice(chosen, scores, gains)
+    return Choice(best, scores, gains)
 
 
 def _log_scores(
@@ -120,7 +147,7 @@ def _log_scores(
     """Give the log predictive density of each held-out row, of networks fitted to the others."""
     posterior = condition(model, kept)
     with search.told(name):
-        method, place = descent(posterior), search.folder(name)
+        method, place = descent(posterior), search.folder(name.replace(" ", "-"))
         draws = search.run(key, posterior, method, folder=place, num_warmup=_NUM_STEPS)
     return -nll_by_row(predict(posterior, draws, held_out), held_out[1], 1.0)
 
