@@ -31,6 +31,7 @@ choose = partial(structure.choose_structure, jax.random.key(0), model_with)
 @pytest.fixture(autouse=True)
 def short_fits(monkeypatch):
     monkeypatch.setattr(structure, "_NUM_STEPS", 1500)
+    monkeypatch.setattr(structure, "_MINUTES", 60.0)  # on any machine
 
 
 def test_a_wider_network_is_taken_where_it_predicts_better_and_not_elsewhere(tmp_path):
