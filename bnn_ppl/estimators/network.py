@@ -51,7 +51,6 @@ class BayesianNetwork(BaseEstimator):
 
     method: Any
     method_options: Mapping[str, Any] | None
-    hidden: int | Sequence[int] | None
     net: Any
     prior: Any
     prior_scale: float | None
@@ -188,7 +187,11 @@ class BayesianNetwork(BaseEstimator):
 
     def usual_hidden(self) -> Any:
         """Give the widths of hidden layers that are given, or else those of a small table."""
-        return _USUAL_HIDDEN if self.hidden is None else self._as_widths(self.hidden)
+        return (
+            _USUAL_HIDDEN
+            if self._as_fitted.hidden is None
+            else self._as_widths(self._as_fitted.hidden)
+        )
 
     @staticmethod
     def _as_widths(hidden: Any) -> Any:
@@ -196,7 +199,7 @@ class BayesianNetwork(BaseEstimator):
 
     def _open_parts(self) -> list[str]:
         """Name what of the model is left open, to be found from the rows."""
-        return ["hidden"] if self.hidden is None and self.net is None else []
+        return ["hidden"] if self._as_fitted.hidden is None and self.net is None else []
 
     def _take(self, found: Mapping[str, Any]) -> None:
         """Take what was found of the model."""

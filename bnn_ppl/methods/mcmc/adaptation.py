@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.mcmc.trajectory_length import (
     LengthState,
     TrajectoryEnd,
@@ -215,7 +216,10 @@ def adaptive(
         return jax.tree.map(partial(jnp.where, first > 10 * state.step_size), restart, state)
 
     method = Method(init, step, draw_position, warmup, settings, logdensity=posterior.logdensity)
-    return method._replace(all_rows=True, together=together)
+    # A trajectory of few steps does not lead there from where a network starts.
+    far = step_size is None and not together and affordable_steps(posterior) < _MOST_STEPS[1]
+    start = starting_descent(posterior, spread=True) if far else None
+    return method._replace(all_rows=True, together=together, start=start)
 
 
 def affordable_steps(posterior: Posterior) -> int:

@@ -57,7 +57,8 @@ def nuts(
     posterior
         Posterior to sample.
     step_size
-        Leapfrog step size. None: tuned in warm-up by dual averaging.
+        Leapfrog step size. None: tuned in warm-up by dual averaging. Chains then start as
+        those of :func:`hmc`.
     mass
         Inverse of the mass matrix M: "diagonal" (the variance of the draws, estimated in warm-up),
         "prior" (the variance of the prior) or "identity". By default "identity" if step_size is
