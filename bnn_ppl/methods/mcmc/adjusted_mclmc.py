@@ -46,8 +46,8 @@ def adjusted_mclmc(
     posterior
         Posterior to sample, of at least two weights.
     step_size
-        Length of a step, in units of S. None: tuned in warm-up by dual averaging. Chains then start as
-        those of :func:`hmc`.
+        Length of a step, in units of S. None: tuned in warm-up by dual averaging. Chains then
+        start as those of :func:`hmc`.
     trajectory_length
         Length of a trajectory. None: (pi/2) * sqrt(d), a quarter period for the standard Gaussian
         in d dimensions.
