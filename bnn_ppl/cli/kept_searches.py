@@ -46,7 +46,7 @@ def found_by_run(
         stored = _read(folder)
         if stored is None:
             continue
-        if not _same(stored, ours):
+        if not _same(stored, ours, problem):
             continue
         found = {name: stored[name] for name in FOUND}
         if any(_is_open(found[name]) for name in wanted):
@@ -64,12 +64,13 @@ def _has_rows(folder: Path, rows: str) -> bool:
     return False
 
 
-def _same(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
+def _same(stored: dict[str, Any], ours: dict[str, Any], problem: Problem) -> bool:
     """Whether settings are the same, but for what ours leave open, and shapes of rows.
 
-    These are younger than the settings.
+    These are younger than the settings. A floor of noise that is not given is that of the version.
     """
     known = {name for name in FOUND if _is_open(ours[name])} | {"rows"}
+    known |= {"noise_floor"} if problem.likelihood.noise_floor is None else set()
     return all(stored.get(name) == each for name, each in ours.items() if name not in known)
 
 

@@ -160,7 +160,9 @@ def _network(problem: Problem, data: Any) -> Any:
 def noise_floor(problem: Problem, data: Any) -> Any:
     """Give the smallest standard deviations of learnt noise; None where they cannot be chosen."""
     likelihood = problem.likelihood
-    if likelihood.noise_floor is not None or data.num_classes is not None:
+    if data.num_classes is not None:
+        return None
+    if likelihood.noise_floor is not None:
         return likelihood.noise_floor
     if likelihood.noise == "heteroscedastic":
         return usual_noise_floor(data.train.y)
