@@ -27,6 +27,7 @@ from bnn_ppl.cli.problem.build import model_of
 from bnn_ppl.cli.problem.networks import with_usual_net
 from bnn_ppl.cli.problem.problem import Problem, with_noise_renamed
 from bnn_ppl.cli.problem.rows import load_data
+from bnn_ppl.cli.problem.search import FOUND
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
 from bnn_ppl.methods.method import METHODS
@@ -888,6 +889,9 @@ def test_widths_of_a_table_that_is_not_small_are_found_once(
     monkeypatch.setattr("bnn_ppl.cli.problem.search.choose_structure", None)
     cli.main(command)
     assert not (tmp_path / "runs" / "yacht-0-descent-2").exists()
+    cli.main([*command, "--init", str(file.parent), "--folder", "from"])
+    other = json.loads((tmp_path / "from" / "problem.json").read_text())
+    assert [other[name] for name in FOUND] == [settings[name] for name in FOUND]
     cli.main([*command, "--net", "mlp", "--noise", "learnt", "--folder", "given"])
     assert json.loads((tmp_path / "given" / "problem.json").read_text())["hidden"] == [50]
 

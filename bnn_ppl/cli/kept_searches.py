@@ -93,6 +93,17 @@ def _read(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+def with_structure_of(init: Path | None, problem: Problem) -> Problem:
+    """Take network and noise of the run whose draws the chains start from, where they are open."""
+    stored = None if init is None else _read(init)
+    if stored is None:
+        return problem
+    taken = {"noise": stored["noise"]} if problem.likelihood.noise == "auto" else {}
+    if problem.network.net == "auto" and problem.network.hidden is None:
+        taken |= {"net": stored["net"], "hidden": stored["hidden"]}
+    return problem.changed(**taken)
+
+
 @contextmanager
 def kept_search(folder: Path | None, problem: Problem, data: Any) -> Iterator[Path | None]:
     """Give the place of a search in the folder of its run, which says what is searched for.

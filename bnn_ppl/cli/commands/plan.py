@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 import bnn_ppl as bnn
+from bnn_ppl.cli.kept_searches import with_structure_of
 from bnn_ppl.cli.methods import Training, built_method, in_steps
 from bnn_ppl.cli.problem.build import (
     USUAL_SCALE,
@@ -85,7 +86,7 @@ def plan_command() -> Callable[..., None]:
         if general.init is not None:
             running = running | {"init": bnn.diagnostics.load(general.init)}
         with nullcontext() if target is None else planned_for(target.device.memory):
-            problem = problem_inside(inside, problem)
+            problem = problem_inside(inside, with_structure_of(general.init, problem))
             data, posterior = conditioned(problem, blank=target is not None)
             refuse_unused(problem, data)
             scored(problem, data, general.on)  # refuses

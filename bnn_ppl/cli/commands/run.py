@@ -13,7 +13,12 @@ import jax
 import bnn_ppl as bnn
 from bnn_ppl.analysis.prediction.predict import predict_with_functions
 from bnn_ppl.cli.commands.results import num_draws, predicting
-from bnn_ppl.cli.kept_searches import folders_named, found_by_run, kept_search
+from bnn_ppl.cli.kept_searches import (
+    folders_named,
+    found_by_run,
+    kept_search,
+    with_structure_of,
+)
 from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
 from bnn_ppl.cli.problem.build import conditioned, describe, refuse_unused
 from bnn_ppl.cli.problem.features import claim, refuse_unused_features
@@ -108,7 +113,7 @@ def _check_and_sample(
     running = running | {"progress": general.shown, "until": until_of(general.until)}
     if general.init is not None:
         running = running | {"init": bnn.diagnostics.load(general.init)}
-    problem = problem_inside(inside, problem)
+    problem = problem_inside(inside, with_structure_of(general.init, problem))
     refuse_unused_features(general.features, problem, inside)
     data, posterior = conditioned(problem, features=general.features)
     refuse_unused(problem, data)
