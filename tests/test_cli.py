@@ -876,7 +876,7 @@ def test_widths_of_a_table_that_is_not_small_are_found_once(
     command = ["run", "descent", "--prior-scale", "1", "--num-warmup", "5", "--no-progress"]
     cli.main(command)
     told = capsys.readouterr()
-    assert "finding hidden and noise (--hidden 50 and --noise learnt set them)" in told.err
+    assert "finding hidden layers and noise (--hidden 50 and --noise learnt set them)" in told.err
     assert "log score of a held-out row: 2 " in told.err and "2 heteroscedastic " in told.err
     file = tmp_path / "runs" / "yacht-0-descent" / "problem.json"
     settings = json.loads(file.read_text())

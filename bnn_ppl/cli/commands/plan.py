@@ -15,6 +15,8 @@ from bnn_ppl.cli.problem.build import (
     describe,
     refuse_unused,
     scale_is_searched,
+    searched_structure,
+    settled,
 )
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import scored, training_rows
@@ -106,6 +108,12 @@ def plan_command() -> Callable[..., None]:
                 print(machine_plan_table(plan_for_machine(posterior, built, target, **running)))
             if scale_is_searched(problem, posterior):
                 print(_OF_SEARCH)
+            if names := searched_structure(problem, data):
+                usual = settled(problem, data)
+                kind = f"mlp {'-'.join(map(str, usual.network.hidden or ()))}"
+                noise = f", noise {usual.likelihood.noise}"
+                wanted = " and ".join(names).replace("hidden", "hidden layers")
+                print(f"the run first finds {wanted}: planned for {kind}{noise}")
 
     plan.__annotations__ |= annotations()
     return plan

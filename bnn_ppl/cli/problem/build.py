@@ -196,7 +196,7 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
 def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     """Describe data and model in two lines, and the columns of a table if they were changed."""
     open_parts = searched_structure(problem, data)
-    widths = "of widths to be found " if "hidden" in open_parts else None
+    widths = "of widths to be found" if "hidden" in open_parts else None
     problem = settled(problem, data)
     chosen, prior_of, net = problem.data, problem.prior, problem.network
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
@@ -225,7 +225,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
             f"data   {chosen.data}, split {chosen.split}{where}: {posterior.num_rows} "
             f"training{apart} and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             *([f"input  {columns}"] if columns else []),
-            f"model  {net.net} {widths or hidden} with "
+            f"model  {' '.join(filter(None, (net.net, widths or hidden)))} with "
             f"{parameters_in_words(problem, _network(problem, data), posterior.whole)}, "
             f"{prior}{noise}, T = {posterior.density.temperature:g}{of}",
         ]

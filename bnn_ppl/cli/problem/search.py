@@ -79,7 +79,8 @@ def _with_structure(problem: Problem, data: Any, names: list[str], **search: Any
     widths = LADDER if "hidden" in names else (usual.network.hidden,)
     noises = NOISES if "noise" in names else (usual.likelihood.noise,)
     how = " and ".join({"hidden": "--hidden 50", "noise": "--noise learnt"}[name] for name in names)
-    print(f"finding {' and '.join(names)} ({how} set them)", file=sys.stderr, flush=True)
+    wanted = " and ".join(names).replace("hidden", "hidden layers")
+    print(f"finding {wanted} ({how} set them)", file=sys.stderr, flush=True)
 
     def model_with(each: Structure) -> Any:
         return model_of(problem.changed(hidden=each.hidden, noise=each.noise), data)
