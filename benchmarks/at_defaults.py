@@ -1,7 +1,7 @@
 """One run of a method at its defaults, and the columns of its row: for defaults.py and uci.py.
 
-The problem is that of ``bnn-ppl run METHOD --data DATA --split K`` with nothing else said, except
-for what a benchmark passes on, as the width of a network.
+The problem is that of ``bnn-ppl run METHOD --data DATA --split K --net mlp --noise learnt``, and
+what a benchmark passes on, as the width of a network.
 """
 
 import json
@@ -39,13 +39,13 @@ def problem(
     key = f"{name} {split}"
     found = next((known[key] for known in map(_read, scales) if key in known), {})
     began = time.perf_counter()
-    settings = {"data": name} | settings
+    settings = {"data": name, "net": "mlp", "noise": "learnt"} | settings
     chosen = Problem.of(split=split, **settings, prior_scale=found.get("prior_scale"))
     data, posterior = conditioned(chosen)
     if not found:
         chosen, posterior = with_found(chosen, data, posterior)
         seconds = time.perf_counter() - began
-        found = {"prior_scale": chosen.prior_scale, "seconds_for_scale": seconds}
+        found = {"prior_scale": chosen.prior.prior_scale, "seconds_for_scale": seconds}
         scales[0].write_text(json.dumps(_read(scales[0]) | {key: found}, indent=1))
     return data, posterior, found
 

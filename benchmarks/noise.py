@@ -46,7 +46,9 @@ def main() -> None:
                         continue
                     scale = scale or scale_of(name, split)
                     row = keys | measured(
-                        Problem.of(data=name, split=split, noise=noise, prior_scale=scale),
+                        Problem.of(
+                            data=name, split=split, net="mlp", noise=noise, prior_scale=scale
+                        ),
                         method,
                         args.minutes,
                     )
@@ -56,7 +58,7 @@ def main() -> None:
 
 def scale_of(name: str, split: int) -> float:
     """Find the scale of the prior, the same for both kinds of noise."""
-    problem = Problem.of(data=name, split=split)
+    problem = Problem.of(data=name, split=split, net="mlp", noise="learnt")
     data, posterior = conditioned(problem)
     found, _ = with_found(problem, data, posterior)
     scale = found.prior.prior_scale

@@ -39,7 +39,9 @@ def main() -> None:
         for split in range(args.splits):
             if stored.done(args.results, data=name, split=split):
                 continue
-            problem = Problem.of(data=name, split=split, prior_scale=scale)
+            problem = Problem.of(
+                data=name, split=split, net="mlp", noise="learnt", prior_scale=scale
+            )
             data, posterior = conditioned(problem)
             if scale is None:
                 problem, posterior = with_found(problem, data, posterior)
