@@ -70,7 +70,7 @@ def test_estimators_find_it_for_tables_that_are_not_small(monkeypatch, tmp_path)
     monkeypatch.setattr(structure, "_NUM_STEPS", 20)
     own = BayesianRegressor("descent", folder=tmp_path / "a", **few).fit(X, np.sin(8 * X[:, 0]))
     assert own.hidden_ in ((1,), (3,)) and own.noise_ in structure.NOISES
-    width = own.posterior_.value_shapes()["net.layers.0.kernel"][1]
+    width = own.posterior_.sites.value_shapes()["net.layers.0.kernel"][1]
     assert width == own.hidden_[0]
     np.testing.assert_allclose(
         bnn.predict(tmp_path / "a", x=X)["mean"], own.predict(X), rtol=1e-4, atol=1e-5
