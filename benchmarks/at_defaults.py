@@ -43,7 +43,7 @@ def problem(
     chosen = Problem.of(split=split, **settings, prior_scale=found.get("prior_scale"))
     data, posterior = conditioned(chosen)
     if not found:
-        chosen, posterior = with_found(chosen, data, posterior)
+        chosen, posterior, _ = with_found(chosen, data, posterior)
         seconds = time.perf_counter() - began
         found = {"prior_scale": chosen.prior.prior_scale, "seconds_for_scale": seconds}
         scales[0].write_text(json.dumps(_read(scales[0]) | {key: found}, indent=1))

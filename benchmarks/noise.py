@@ -60,7 +60,7 @@ def scale_of(name: str, split: int) -> float:
     """Find the scale of the prior, the same for both kinds of noise."""
     problem = Problem.of(data=name, split=split, net="mlp", noise="learnt")
     data, posterior = conditioned(problem)
-    found, _ = with_found(problem, data, posterior)
+    found, *_ = with_found(problem, data, posterior)
     scale = found.prior.prior_scale
     assert scale is not None
     return scale

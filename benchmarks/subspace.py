@@ -44,7 +44,7 @@ def main() -> None:
             )
             data, posterior = conditioned(problem)
             if scale is None:
-                problem, posterior = with_found(problem, data, posterior)
+                problem, posterior, _ = with_found(problem, data, posterior)
                 scale = problem.prior.prior_scale
             for way, found in answers(posterior, data, args.rank).items():
                 row = {"data": name, "split": split, "way": way, **found}

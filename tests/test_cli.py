@@ -886,6 +886,8 @@ def test_widths_of_a_table_that_is_not_small_are_found_once(
         ("heteroscedastic", 0.02),
     )
     assert f"mlp {'-'.join(map(str, settings['hidden']))} with" in told.out
+    cli.main(["summary", str(file.parent)])
+    assert f"{'network':28} {settings['choice']}" in capsys.readouterr().out
     monkeypatch.setattr("bnn_ppl.cli.problem.search.choose_structure", None)
     cli.main(command)
     assert not (tmp_path / "runs" / "yacht-0-descent-2").exists()

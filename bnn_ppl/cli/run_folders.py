@@ -25,7 +25,7 @@ from bnn_ppl.data.tables.encoding import from_json, to_json
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.storage.checkpoint import read_header
 from bnn_ppl.storage.files import PROBLEM
-from bnn_ppl.storage.problem import ESTIMATOR, read_problem
+from bnn_ppl.storage.problem import CHOICE, ESTIMATOR, read_problem
 
 
 class Opened(NamedTuple):
@@ -95,6 +95,7 @@ def _recorded(
             "made by bnn-ppl run: use the Python functions, bnn_ppl.predict takes this folder"
         )
     record, rows = settings.pop("encoding", None), settings.pop("rows", None)
+    settings.pop(CHOICE, None)
     settings = _checked(path, settings)
     settings = with_noise_renamed(settings)
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows

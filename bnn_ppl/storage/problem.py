@@ -17,6 +17,7 @@ from bnn_ppl.storage.files import (
     sealed,
 )
 
+CHOICE = "choice"  # in words, of what a run has found of its model
 ESTIMATOR = "estimator"  # the name of the estimator that made a run; not of the command line's
 
 

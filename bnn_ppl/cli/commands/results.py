@@ -24,6 +24,7 @@ from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.sampling.run_verdict import verdict_attributes
 from bnn_ppl.storage.inference_data import weights_of
+from bnn_ppl.storage.problem import CHOICE, read_problem
 
 PUBLISHED = ("published", *OWN_REFERENCES)
 
@@ -56,6 +57,8 @@ def summary(
     if "verdict" not in draws.attrs:  # still running, or killed
         draws.attrs |= verdict_attributes(run.posterior, draws)
     print(f"{draws.attrs['verdict']}\n")
+    if choice := read_problem(folder).get(CHOICE):
+        print(f"{'network':28} {choice}")
     for name, value in draws.attrs.items():
         if name != "verdict":
             print(f"{name:28} {cell(value)}")

@@ -35,7 +35,7 @@ from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run_checks import check_run
 from bnn_ppl.sampling.run_verdict import verdict_attributes
 from bnn_ppl.storage.checkpoint import OtherRunError, read_header
-from bnn_ppl.storage.problem import write_problem
+from bnn_ppl.storage.problem import CHOICE, write_problem
 
 
 def run_command() -> Callable[..., Any]:
@@ -138,13 +138,17 @@ def _check_and_sample(
     known, place = found_by_run(folders, problem, data, posterior)
     with kept_search(place, problem, data) as place:
         search = {name: running[name] for name in ("max_minutes", "progress")} | {"folder": place}
-        problem, posterior = with_found(problem, data, posterior, general.features, known, **search)
+        problem, posterior, choice = with_found(
+            problem, data, posterior, general.features, known, **search
+        )
     running = running | {"max_minutes": minutes_left(running["max_minutes"], began)}
     built = built_method(method, training, running, posterior, held_out)
     if jax.process_index() == 0:
         print(describe(problem, data, posterior), flush=True)
+        if choice is not None:
+            print(f"found  {choice}", flush=True)
     sample = partial(bnn.run, key, posterior, built, **running)
-    settings = settings_of(problem, data)
+    settings = settings_of(problem, data) | ({} if choice is None else {CHOICE: choice})
     if general.folder is None:
         folder, draws = _sample_in_free_folder(sample, settings, name)
     else:

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -29,6 +29,14 @@ from bnn_ppl.sampling.search.structure import LADDER, NOISES, Structure, choose_
 FOUND = "hidden", "noise", "noise_floor", "prior_scale"
 
 
+class Found(NamedTuple):
+    """A problem of which nothing is left open."""
+
+    problem: Problem
+    posterior: bnn.Posterior
+    choice: str | None = None  # of its structure, in words: over what, and by how much
+
+
 def with_found(
     problem: Problem,
     data: Any,
@@ -36,28 +44,28 @@ def with_found(
     features: Path | None = None,
     known: Mapping[str, Any] | None = None,
     **search: Any,
-) -> tuple[Problem, bnn.Posterior]:
+) -> Found:
     """Find what the problem leaves open from the training rows, unless a run has found it.
 
     `known` are the options of that run; `search` are a folder, max_minutes and progress.
     """
-    began = time.monotonic()
+    began, choice = time.monotonic(), None
     if known is not None:
         problem = problem.changed(**known)
-        return problem, posterior_of(problem, data, features)
+        return Found(problem, posterior_of(problem, data, features))
     if names := searched_structure(problem, data):
-        problem = _with_structure(problem, data, names, **search)
+        problem, choice = _with_structure(problem, data, names, **search)
         posterior = posterior_of(problem, data, features)
         left = minutes_left(search.get("max_minutes"), began)
         search = search if left is None else search | {"max_minutes": left}
     if problem.prior.prior_scale is not None:
-        return problem, posterior
+        return Found(problem, posterior, choice)
     if problem.prior.prior not in SEARCHED_PRIORS:
-        return problem.changed(prior_scale=USUAL_SCALE), posterior
+        return Found(problem.changed(prior_scale=USUAL_SCALE), posterior, choice)
     if scale_is_searched(problem, posterior):
         print("finding the scale of the prior (--prior-scale sets it)", file=sys.stderr, flush=True)
     problem = problem.changed(prior_scale=_scale(problem, data, features, **search))
-    return problem, posterior_of(problem, data, features)
+    return Found(problem, posterior_of(problem, data, features), choice)
 
 
 def _scale(problem: Problem, data: Any, features: Path | None, **search: Any) -> float:
@@ -74,7 +82,9 @@ def _scale(problem: Problem, data: Any, features: Path | None, **search: Any) ->
     return scale_or_usual(posterior_at, USUAL_SCALE, **search)
 
 
-def _with_structure(problem: Problem, data: Any, names: list[str], **search: Any) -> Problem:
+def _with_structure(
+    problem: Problem, data: Any, names: list[str], **search: Any
+) -> tuple[Problem, str]:
     usual = settled(problem, data)
     widths = LADDER if "hidden" in names else (usual.network.hidden,)
     noises = NOISES if "noise" in names else (usual.likelihood.noise,)
@@ -89,10 +99,11 @@ def _with_structure(problem: Problem, data: Any, names: list[str], **search: Any
     choice = choose_structure(jax.random.key(0), model_with, train, widths, noises, **search)
     shown = f"network {choice.in_words()}"
     if search.get("progress") == "json":
-        found = {"best": choice.best.name, "scores": choice.scores, "gains": choice.gains}
-        shown = json.dumps({"phase": "network", **found})
+        scored = {"best": choice.best.name, "scores": choice.scores, "gains": choice.gains}
+        shown = json.dumps({"phase": "network", **scored})
     print(shown, file=sys.stderr, flush=True)
-    return problem.changed(**{name: getattr(choice.best, name) for name in names})
+    found = {name: getattr(choice.best, name) for name in names}
+    return problem.changed(**found), choice.in_words()
 
 
 def _with_constant_noise(problem: Problem) -> Problem:

@@ -77,7 +77,7 @@ def posterior_inside(
     """Restrict the posterior to the subspace, if there is one, once its prior is known."""
     if chosen.subspace is None:
         return problem, posterior
-    problem, posterior = with_found(problem, data, posterior)
+    problem, posterior, _ = with_found(problem, data, posterior)
     inside = bnn.subspace(
         posterior,
         bnn.diagnostics.load(chosen.subspace),
