@@ -1,6 +1,7 @@
 """One run of a method at its defaults, and the columns of its row: for defaults.py and uci.py.
 
-The problem is that of ``bnn-ppl run METHOD --data DATA --split K --net mlp --noise learnt``, and
+The problem is that of ``bnn-ppl run METHOD --data DATA --split K --net mlp --noise learnt
+--noise-floor 0.03``, and
 what a benchmark passes on, as the width of a network.
 """
 
@@ -39,7 +40,7 @@ def problem(
     key = f"{name} {split}"
     found = next((known[key] for known in map(_read, scales) if key in known), {})
     began = time.perf_counter()
-    settings = {"data": name, "net": "mlp", "noise": "learnt"} | settings
+    settings = {"data": name, "net": "mlp", "noise": "learnt", "noise_floor": 0.03} | settings
     chosen = Problem.of(split=split, **settings, prior_scale=found.get("prior_scale"))
     data, posterior = conditioned(chosen)
     if not found:

@@ -40,7 +40,12 @@ def main() -> None:
             if stored.done(args.results, data=name, split=split):
                 continue
             problem = Problem.of(
-                data=name, split=split, net="mlp", noise="learnt", prior_scale=scale
+                data=name,
+                split=split,
+                net="mlp",
+                noise="learnt",
+                noise_floor=0.03,
+                prior_scale=scale,
             )
             data, posterior = conditioned(problem)
             if scale is None:

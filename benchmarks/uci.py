@@ -2,7 +2,8 @@
 
 The 20 splits (protein 5) and the network of Hernandez-Lobato and Adams (2015) and of Gal and
 Ghahramani (2016): one hidden layer of 50 ReLU units (protein 100). Nothing is chosen by hand: each
-run is that of ``bnn-ppl run METHOD --data TABLE --split K``.
+run is that of ``bnn-ppl run METHOD --data TABLE --split K --net mlp --noise learnt
+--noise-floor 0.03``.
 
     python benchmarks/uci.py --all --hours 24
     python benchmarks/uci.py --data yacht boston --methods descent laplace --splits 5

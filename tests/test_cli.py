@@ -25,7 +25,7 @@ from bnn_ppl.cli import parser as commands
 from bnn_ppl.cli import words as known
 from bnn_ppl.cli.problem.build import model_of
 from bnn_ppl.cli.problem.networks import with_usual_net
-from bnn_ppl.cli.problem.problem import Problem, with_noise_renamed
+from bnn_ppl.cli.problem.problem import Problem, as_now
 from bnn_ppl.cli.problem.rows import load_data
 from bnn_ppl.cli.problem.search import FOUND
 from bnn_ppl.cli.signatures import flowing
@@ -841,7 +841,7 @@ def test_noise_that_depends_on_x_is_read_back_also_as_earlier_versions_wrote_it(
         cli.main(["predict", noise])
         assert "rmse" in capsys.readouterr().out
     # Without the option, the floor of all learnt noise was 0.03.
-    old = with_noise_renamed({"noise": "learnt", "noise_floor": None})
+    old = as_now({"noise": "learnt", "noise_floor": None})
     prior = _recorded_noise(Problem.of(**old, data="yacht", hidden=(2,)))
     assert float(prior.support.lower_bound) == pytest.approx(0.03)
 

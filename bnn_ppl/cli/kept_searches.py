@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,12 @@ import jax
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.build import searched
-from bnn_ppl.cli.problem.problem import Problem, with_noise_renamed
-from bnn_ppl.cli.problem.search import FOUND
+from bnn_ppl.cli.problem.problem import Problem, as_now, is_open, left_open
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.sampling.run_metadata import fingerprint
 from bnn_ppl.storage.checkpoint import lock, read_header
 from bnn_ppl.storage.phase_state import place_of
-from bnn_ppl.storage.problem import read_problem, write_problem
+from bnn_ppl.storage.problem import LEFT_OPEN, read_problem, write_problem
 
 _SEARCH = "prior-scale"  # folder of both, named by earlier versions
 
@@ -37,19 +36,17 @@ def found_by_run(
     if there is nothing to search for, or no place to keep the search.
     """
     wanted = searched(problem, data, posterior)
-    if not wanted or jax.process_count() > 1:
+    if jax.process_count() > 1:
         return None, None
     ours = _plain(settings_of(problem, data))
     for folder in folders:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-            return None, folder
+            return None, folder if wanted else None
         stored = _read(folder)
-        if stored is None:
+        if stored is None or not _same(stored, ours):
             continue
-        if not _same(stored, ours, problem):
-            continue
-        found = {name: stored[name] for name in FOUND}
-        if any(_is_open(found[name]) for name in wanted):
+        found = {name: stored[name] for name in ours[LEFT_OPEN]}
+        if any(is_open(found[name]) for name in wanted):
             return None, folder
         if _has_rows(folder, fingerprint(posterior.data)):
             return found, None
@@ -64,18 +61,13 @@ def _has_rows(folder: Path, rows: str) -> bool:
     return False
 
 
-def _same(stored: dict[str, Any], ours: dict[str, Any], problem: Problem) -> bool:
-    """Whether settings are the same, but for what ours leave open, and shapes of rows.
+def _same(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
+    """Whether settings are the same, but for what both have left open, and shapes of rows.
 
-    These are younger than the settings. A floor of noise that is not given is that of the version.
+    These are younger than the settings.
     """
-    known = {name for name in FOUND if _is_open(ours[name])} | {"rows"}
-    known |= {"noise_floor"} if problem.likelihood.noise_floor is None else set()
-    return all(stored.get(name) == each for name, each in ours.items() if name not in known)
-
-
-def _is_open(value: Any) -> bool:
-    return value in (None, "auto")
+    free = {"rows", LEFT_OPEN, *(set(ours[LEFT_OPEN]) & set(stored[LEFT_OPEN]))}
+    return all(stored.get(name) == each for name, each in ours.items() if name not in free)
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
@@ -85,22 +77,25 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
 def _read(folder: Path) -> dict[str, Any] | None:
     """Read a problem, with defaults for options that are newer than it."""
     with suppress(OSError, ValueError):
-        return (
-            _plain(Problem().options())
-            | {"held_out_seed": None}
-            | with_noise_renamed(read_problem(folder))
-        )
+        stored = as_now(read_problem(folder))
+        if LEFT_OPEN not in stored:  # what these values may have been typed as well
+            usual = {"hidden": [50], "noise": "learnt"}
+            names = [name for name, value in usual.items() if stored.get(name) == value]
+            stored[LEFT_OPEN] = ["noise_floor", "prior_scale", *names]
+        return _plain(Problem().options()) | {"held_out_seed": None} | stored
     return None
 
 
-def with_structure_of(init: Path | None, problem: Problem) -> Problem:
-    """Take network and noise of the run whose draws the chains start from, where they are open."""
-    stored = None if init is None else _read(init)
+def with_structure_of(
+    other: Path | None, problem: Problem, names: Sequence[str] = ("hidden", "noise", "noise_floor")
+) -> Problem:
+    """Take from another run, whose draws or weights are taken, the options that are left open."""
+    stored = None if other is None else _read(other)
     if stored is None:
         return problem
-    taken = {"noise": stored["noise"]} if problem.likelihood.noise == "auto" else {}
-    if problem.network.net == "auto" and problem.network.hidden is None:
-        taken |= {"net": stored["net"], "hidden": stored["hidden"]}
+    taken = {name: stored[name] for name in left_open(problem) if name in names}
+    if "hidden" in taken:
+        taken["net"] = stored["net"]
     return problem.changed(**taken)
 
 

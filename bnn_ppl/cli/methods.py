@@ -14,7 +14,7 @@ from bnn_ppl.methods.method import Description, described_methods, rows_of_share
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.model.recipe import Recipe
 
-_LENGTHS = ("num_warmup", "num_draws", "thin", "batch_size")
+LENGTHS = ("num_warmup", "num_draws", "thin", "batch_size")
 
 
 class Chosen(NamedTuple):
@@ -220,7 +220,7 @@ def in_steps(
     counts = built.counts
     if method.kind == "fit" and "init" in running:
         counts = counts._replace(num_chains=running["init"].posterior.sizes["chain"])
-    given = {name: running.get(name) for name in ("num_chains", *_LENGTHS)}
+    given = {name: running.get(name) for name in ("num_chains", *LENGTHS)}
     counts = counts.filled(posterior.num_rows, given)
     running = running | {name: getattr(counts, name) for name in given}
     running["batch_size"] = running["batch_size"] or "all"

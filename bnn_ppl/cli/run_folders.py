@@ -15,7 +15,7 @@ from bnn_ppl.cli.problem.build import (
     searched_structure,
     settled,
 )
-from bnn_ppl.cli.problem.problem import HINTS, Problem, with_noise_renamed
+from bnn_ppl.cli.problem.problem import HINTS, Problem, as_now, left_open
 from bnn_ppl.cli.problem.rows import Scored, load_data, scored
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.data.images.image_files import is_folder
@@ -25,7 +25,7 @@ from bnn_ppl.data.tables.encoding import from_json, to_json
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.storage.checkpoint import read_header
 from bnn_ppl.storage.files import PROBLEM
-from bnn_ppl.storage.problem import CHOICE, ESTIMATOR, read_problem
+from bnn_ppl.storage.problem import CHOICE, ESTIMATOR, LEFT_OPEN, read_problem
 
 
 class Opened(NamedTuple):
@@ -95,9 +95,10 @@ def _recorded(
             "made by bnn-ppl run: use the Python functions, bnn_ppl.predict takes this folder"
         )
     record, rows = settings.pop("encoding", None), settings.pop("rows", None)
-    settings.pop(CHOICE, None)
+    for name in (CHOICE, LEFT_OPEN):
+        settings.pop(name, None)
     settings = _checked(path, settings)
-    settings = with_noise_renamed(settings)
+    settings = as_now(settings)
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows
     problem = Problem.of(**settings)
     if data_dir is not None:
@@ -108,9 +109,12 @@ def _recorded(
     return problem, None if record is None else _readable(folder, from_json, record), rows
 
 
-def settings_of(problem: Problem, data: Any) -> Options:
-    """Give what is written in ``problem.json``, from which `reopen` makes the same problem."""
-    given = problem.options()
+def settings_of(problem: Problem, data: Any, typed: Problem | None = None) -> Options:
+    """Give what is written in ``problem.json``, from which `reopen` makes the same problem.
+
+    `typed` is the problem before what it left open was found.
+    """
+    given_problem, given = problem, problem.options()
     still_open = {name: given[name] for name in searched_structure(problem, data)}
     if "noise" in still_open:
         still_open["noise_floor"] = given["noise_floor"]
@@ -124,6 +128,7 @@ def settings_of(problem: Problem, data: Any) -> Options:
     }
     of_rows = {"noise_floor": noise_floor(problem, data), "rows": rows_to_json(data)}
     settings = problem.options() | paths | of_rows | still_open
+    settings |= {LEFT_OPEN: left_open(typed or given_problem)}
     return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
 
 

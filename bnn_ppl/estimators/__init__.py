@@ -350,7 +350,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         return self._quantiles(X, quantiles) * self.y_scale_ + self.y_mean_
 
     def _open_parts(self) -> list[str]:
-        noise = is_open(self.noise) and self.covariance == "diagonal" and self.net is None
+        own = self.net is not None or self.prior is not None
+        noise = is_open(self.noise) and self.covariance == "diagonal" and not own
         return super()._open_parts() + ["noise"] * noise
 
     def _take(self, found: Mapping[str, Any]) -> None:

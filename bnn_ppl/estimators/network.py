@@ -78,7 +78,7 @@ class BayesianNetwork(BaseEstimator):
         """Rebuild the posterior from the rows it was conditioned on."""
         super().__setstate__(state)
         if hasattr(self, "draws_"):
-            earlier = {"hidden_": self.usual_hidden()}  # before these could be found
+            earlier = {"hidden_": self._usual_hidden()}  # before these could be found
             earlier["noise_"] = getattr(self._as_fitted, "noise", None)
             self.__dict__.update(
                 {name: each for name, each in earlier.items() if name not in state}
@@ -96,18 +96,21 @@ class BayesianNetwork(BaseEstimator):
         self._weighted = rows.weights is not None
         self._train = rows.standardised(x, y)
         self._description()  # refuses an unknown method before anything is compiled
-        self.hidden_ = self.usual_hidden()
+        self.hidden_ = self._usual_hidden()
         key = jax.random.key(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         folder = None if self.folder is None else Path(self.folder).expanduser()
+        self.prior_scale_ = self.prior_scale
+        known = self._stored(folder)
+        if known is not None:
+            self._take_known(known)
         if folder is not None or (self.prior is None and self.prior_scale is None):
-            self.prior_scale_ = self.prior_scale
             self.posterior_ = self._conditioned()
             # Before the search for the prior's scale, which takes its time.
             method = self._method()
             check_run(key, self.posterior_, method, folder=folder, **self._running(method))
         began = time.monotonic()
-        known = self._stored(folder)
-        self._find_structure(folder, known)
+        if known is None:
+            self._find_structure(folder)
         self.prior_scale_ = self._scale(folder, known, minutes_left(self.max_minutes, began))
         self.posterior_ = self._conditioned()
         method = self._method()
@@ -179,13 +182,20 @@ class BayesianNetwork(BaseEstimator):
             write_problem(folder, settings_of(self, scale))
 
     def _stored(self, folder: Path | None) -> dict[str, Any] | None:
-        """Give what an equal estimator's run in this folder has recorded, if there is one."""
+        """Give what an equal estimator's run in this folder has found, if there is one."""
         with suppress(ValueError, FileNotFoundError):
             stored = None if folder is None else read_problem(folder)
-            return stored if stored and same_estimator(stored, settings_of(self, None)) else None
+            ours = settings_of(self, None)
+            if stored and stored["prior_scale"] is not None and same_estimator(stored, ours):
+                return stored
         return None
 
-    def usual_hidden(self) -> Any:
+    def _take_known(self, known: dict[str, Any]) -> None:
+        """Take the structure that the run of an equal estimator has found."""
+        found = known["parameters"] | {"hidden": self._as_widths(known["parameters"]["hidden"])}
+        self._take({name: found[name] for name in self._open_parts()})
+
+    def _usual_hidden(self) -> Any:
         """Give the widths of hidden layers that are given, or else those of a small table."""
         return (
             _USUAL_HIDDEN
@@ -199,20 +209,17 @@ class BayesianNetwork(BaseEstimator):
 
     def _open_parts(self) -> list[str]:
         """Name what of the model is left open, to be found from the rows."""
-        return ["hidden"] if self._as_fitted.hidden is None and self.net is None else []
+        own = self.net is not None or self.prior is not None  # of which nothing can be recorded
+        return ["hidden"] if self._as_fitted.hidden is None and not own else []
 
     def _take(self, found: Mapping[str, Any]) -> None:
         """Take what was found of the model."""
         self.hidden_ = found.get("hidden", self.hidden_)
 
-    def _find_structure(self, folder: Path | None, known: dict[str, Any] | None) -> None:
-        """Find what is left open, unless the run of an equal estimator has found it."""
+    def _find_structure(self, folder: Path | None) -> None:
+        """Find what is left open."""
         train, names = self._train, self._open_parts()
         if not names or isinstance(train, Stream) or len(train[1]) < structure.LEAST_ROWS:
-            return
-        if known is not None and known["prior_scale"] is not None:
-            found = known["parameters"] | {"hidden": self._as_widths(known["parameters"]["hidden"])}
-            self._take({name: found[name] for name in names})
             return
 
         def model_with(each: structure.Structure) -> Callable:
@@ -245,7 +252,7 @@ class BayesianNetwork(BaseEstimator):
             )
         if self.prior is not None or self.prior_scale is not None:
             return self.prior_scale
-        if known is not None and known["prior_scale"] is not None:
+        if known is not None:
             return known["prior_scale"]
 
         def posterior_at(scale: float) -> bnn.Posterior:

@@ -12,7 +12,7 @@ from bnn_ppl.data.tables.encoding import Column, Encoding, from_json, to_json
 from bnn_ppl.data.tables.reading import Data, DataSet
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.storage.files import JSON
-from bnn_ppl.storage.problem import ESTIMATOR
+from bnn_ppl.storage.problem import ESTIMATOR, LEFT_OPEN
 
 _PARAMETERS = "hidden", "prior_scale", "temperature", "noise", "covariance"  # of the model
 _SINGLE = np.dtype(np.float32)
@@ -23,6 +23,8 @@ def settings_of(estimator: Any, scale: float | None) -> JSON:
     parameters = {n: p for n, p in estimator.get_params(deep=False).items() if n in _PARAMETERS}
     labels = getattr(estimator, "classes_", None)
     data = _data_of(estimator, labels)
+    names = [name for name in ("hidden", "noise") if name in parameters]
+    names = [name for name in names if is_open(parameters[name])]
     if scale is not None:  # all that is left open has been found
         parameters["hidden"] = estimator.hidden_
         parameters |= {"noise": estimator.noise_} if "noise" in parameters else {}
@@ -32,6 +34,7 @@ def settings_of(estimator: Any, scale: float | None) -> JSON:
         "parameters": parameters
         | {"hidden": None if hidden is None else np.asarray(hidden).tolist()},
         "prior_scale": scale,
+        LEFT_OPEN: names,
         "weighted": estimator._weighted,
         "labels": None if labels is None else labels.tolist(),
         "rows": rows_to_json(data),
@@ -43,14 +46,13 @@ def settings_of(estimator: Any, scale: float | None) -> JSON:
 
 
 def same_estimator(stored: JSON, ours: JSON) -> bool:
-    """Whether settings are the same, but for what an estimator finds, which ours do not have."""
-    own = ours["parameters"]
-    still_open = {name: own.get(name) for name in ("hidden", "noise") if is_open(own.get(name))}
-    found = stored | {"prior_scale": None}
-    found["parameters"] = found.get("parameters", {}) | {n: own[n] for n in still_open if n in own}
-    if "noise" in still_open:
-        found["noise_floor"] = ours.get("noise_floor")
-    return found == ours
+    """Whether settings are the same, but for what both have left open."""
+    own, others = ours["parameters"], stored.get("parameters", {})
+    free = [name for name in stored.get(LEFT_OPEN, ()) if name in ours[LEFT_OPEN]]
+    found = stored | {"prior_scale": None, "parameters": others | {n: own[n] for n in free}}
+    if "noise" in free:
+        found["noise_floor"] = ours["noise_floor"]
+    return found | {LEFT_OPEN: None} == ours | {LEFT_OPEN: None}
 
 
 def is_open(value: Any) -> bool:
@@ -106,7 +108,7 @@ def model_of(settings: JSON) -> tuple[Posterior, DataSet, bool, bool, tuple[Any,
     data = blank_rows(settings["rows"], settings[ESTIMATOR], encoding, classes)
     estimator._as_fitted = SimpleNamespace(**estimator.get_params(deep=False))
     estimator.n_features_in_ = data.train.x.shape[1]
-    estimator.prior_scale_, estimator.hidden_ = settings["prior_scale"], estimator.usual_hidden()
+    estimator.prior_scale_, estimator.hidden_ = settings["prior_scale"], estimator._usual_hidden()
     if labels is None:
         estimator.y_mean_, estimator.y_scale_ = data.y_mean, data.y_scale
         estimator.noise_floor_ = settings.get("noise_floor")

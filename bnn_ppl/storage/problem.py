@@ -18,6 +18,7 @@ from bnn_ppl.storage.files import (
 )
 
 CHOICE = "choice"  # in words, of what a run has found of its model
+LEFT_OPEN = "left_open"  # names of the options that a run was to find
 ESTIMATOR = "estimator"  # the name of the estimator that made a run; not of the command line's
 
 

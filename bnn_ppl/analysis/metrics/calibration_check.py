@@ -93,7 +93,8 @@ class CalibrationCheck:
         table = self.table
         whole, inner = table[table.by == ""], table[(table.by == _INNER) & (table.finding != "")]
         thirds = table[~table.by.isin(["", _INNER])]
-        first = whole.loc[(whole.held - whole.expected).abs().idxmax()]
+        of_all = whole if (whole.finding == "").all() else whole[whole.finding != ""]
+        first = of_all.loc[(of_all.held - of_all.expected).abs().idxmax()]
         found = thirds[thirds.finding != ""]
         if first.finding:
             text = f"{self._what} are {first.finding}: {self._held(first, rows)}"
@@ -366,6 +367,8 @@ def _line(
 
 def _thirds(values: Array) -> list[tuple[str, Array]]:
     """Split rows into thirds by a quantity, in words; equal values stay together."""
+    if not np.isfinite(values).all():
+        return []
     values, decimals = _rounded(values)
     edges = _edges(values)
     if not len(edges) or len(values) < _FEWEST_TO_SPLIT:

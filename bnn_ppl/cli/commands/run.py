@@ -19,8 +19,8 @@ from bnn_ppl.cli.kept_searches import (
     kept_search,
     with_structure_of,
 )
-from bnn_ppl.cli.methods import Chosen, Training, built_method, in_steps
-from bnn_ppl.cli.problem.build import conditioned, describe, refuse_unused
+from bnn_ppl.cli.methods import LENGTHS, Chosen, Training, built_method, in_steps
+from bnn_ppl.cli.problem.build import conditioned, describe, refuse_unused, settled
 from bnn_ppl.cli.problem.features import claim, refuse_unused_features
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import rows_held_out, scored, training_rows
@@ -113,14 +113,25 @@ def _check_and_sample(
     running = running | {"progress": general.shown, "until": until_of(general.until)}
     if general.init is not None:
         running = running | {"init": bnn.diagnostics.load(general.init)}
-    problem = problem_inside(inside, with_structure_of(general.init, problem))
+    problem = with_structure_of(general.init, problem)
+    problem = problem_inside(
+        inside, with_structure_of(problem.network.weights, problem, ["hidden"])
+    )
     refuse_unused_features(general.features, problem, inside)
     data, posterior = conditioned(problem, features=general.features)
     refuse_unused(problem, data)
+    if general.init is not None:  # whose structure is not known, if it is still open
+        problem = settled(problem, data)
     to_score, rows = scored(problem, data, general.on)
     problem, posterior = posterior_inside(inside, problem, data, posterior)
-    epochs = general.num_warmup_epochs, general.num_epochs
-    running = in_steps(method, running, posterior, *epochs)
+    name = f"{Path(problem.data.data).stem}-{problem.data.split}-{method.name}"
+    name += "" if inside.subspace is None else "-subspace"
+    folders = folders_named(name) if general.folder is None else [general.folder]
+    typed, (known, place) = problem, found_by_run(folders, problem, data, posterior)
+    if known is not None:
+        problem, posterior, _ = with_found(problem, data, posterior, general.features, known)
+    epochs, as_typed = (general.num_warmup_epochs, general.num_epochs), running
+    running = in_steps(method, as_typed, posterior, *epochs)
     held_out = training_rows(problem, data)[1]
     if running["score_every"] is not None:
         running = running | {"held_out": _rows_to_score(problem, data)}
@@ -131,16 +142,15 @@ def _check_and_sample(
     # Before the search for a prior, which takes its time.
     check_run(key, posterior, built, folder=general.folder, **running)
     claim(general.features, problem)
-    name = f"{Path(problem.data.data).stem}-{problem.data.split}-{method.name}"
-    name += "" if inside.subspace is None else "-subspace"
-    folders = folders_named(name) if general.folder is None else [general.folder]
-    began = time.monotonic()
-    known, place = found_by_run(folders, problem, data, posterior)
-    with kept_search(place, problem, data) as place:
-        search = {name: running[name] for name in ("max_minutes", "progress")} | {"folder": place}
-        problem, posterior, choice = with_found(
-            problem, data, posterior, general.features, known, **search
-        )
+    began, choice = time.monotonic(), None
+    if known is None:
+        with kept_search(place, problem, data) as place:
+            search = {n: running[n] for n in ("max_minutes", "progress")} | {"folder": place}
+            problem, posterior, choice = with_found(
+                problem, data, posterior, general.features, **search
+            )
+        usual = in_steps(method, as_typed, posterior, *epochs)  # of the network that was found
+        running |= {name: usual[name] for name in LENGTHS}
     running = running | {"max_minutes": minutes_left(running["max_minutes"], began)}
     built = built_method(method, training, running, posterior, held_out)
     if jax.process_index() == 0:
@@ -148,7 +158,7 @@ def _check_and_sample(
         if choice is not None:
             print(f"found  {choice}", flush=True)
     sample = partial(bnn.run, key, posterior, built, **running)
-    settings = settings_of(problem, data) | ({} if choice is None else {CHOICE: choice})
+    settings = settings_of(problem, data, typed) | ({} if choice is None else {CHOICE: choice})
     if general.folder is None:
         folder, draws = _sample_in_free_folder(sample, settings, name)
     else:

@@ -91,7 +91,7 @@ def searched_structure(problem: Problem, data: Any) -> list[str]:
     Not with weights that are given or named, whose layers are known.
     """
     table = data.train.x.ndim == 2 and with_usual_net(problem, data).network.net == "mlp"
-    enough = data.stream is None and num_training(data) >= structure.LEAST_ROWS
+    enough = data.stream is None and _num_rows(problem, data) >= structure.LEAST_ROWS
     if not (table and enough) or jax.process_count() > 1:
         return []
     chosen, likelihood = problem.network, problem.likelihood
@@ -100,6 +100,10 @@ def searched_structure(problem: Problem, data: Any) -> list[str]:
     open_widths = chosen.net == "auto" and chosen.hidden is None and not named
     open_noise = likelihood.noise == "auto" and regression
     return ["hidden"] * open_widths + ["noise"] * open_noise
+
+
+def _num_rows(problem: Problem, data: Any) -> int:
+    return len(training_rows(problem, data)[0].y)
 
 
 def settled(problem: Problem, data: Any) -> Problem:

@@ -283,10 +283,28 @@ def _as_typed(hint: Any, value: Any) -> Any:
     return Path(value) if isinstance(value, str) and Path in get_args(hint) else value
 
 
-def with_noise_renamed(settings: dict[str, Any]) -> dict[str, Any]:
-    """Call the noise that earlier versions have stored by its new name, with the floor it had."""
+# What a run finds if it is left open; the floor of noise has another default by version.
+FOUND = "hidden", "noise", "noise_floor", "prior_scale"
+
+
+def left_open(problem: Problem) -> list[str]:
+    """Name the options that a run is to find."""
+    options = problem.options()
+    names = [name for name in FOUND if is_open(options[name])]
+    return [name for name in names if name != "hidden" or options["net"] == "auto"]
+
+
+def is_open(value: Any) -> bool:
+    """Whether an option has no value yet."""
+    return value is None or value == "auto"
+
+
+def as_now(settings: dict[str, Any]) -> dict[str, Any]:
+    """Give what earlier versions have stored as this one would have."""
+    if settings.get("net", "mlp") not in ("mlp", "auto"):
+        settings = settings | {"hidden": None}  # which no other network has
     if settings.get("noise") == "heteroscedastic" and "noise_floor" not in settings:
-        return settings | {"noise": "softplus"}
+        settings = settings | {"noise": "softplus"}
     if settings.get("noise") == "learnt" and settings.get("noise_floor") is None:
-        return settings | {"noise_floor": EARLIER_FLOOR}
+        settings = settings | {"noise_floor": EARLIER_FLOOR}
     return settings

@@ -25,9 +25,6 @@ from bnn_ppl.runtime.interrupts import minutes_left
 from bnn_ppl.sampling.search.prior_scale import scale_or_usual
 from bnn_ppl.sampling.search.structure import LADDER, NOISES, Structure, choose_structure
 
-# Options of a problem that a run finds, and the floor of what noise it is.
-FOUND = "hidden", "noise", "noise_floor", "prior_scale"
-
 
 class Found(NamedTuple):
     """A problem of which nothing is left open."""

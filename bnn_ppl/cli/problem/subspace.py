@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.problem import Problem, with_noise_renamed
+from bnn_ppl.cli.problem.build import settled
+from bnn_ppl.cli.problem.problem import Problem, as_now, left_open
 from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.sampling.subspace import Kind
 from bnn_ppl.storage.files import read_json
+from bnn_ppl.storage.problem import ESTIMATOR
 
 # What a path and a run in its subspace may have different.
 _FREE = {"data_dir", "prior", "prior_scale", "prior_power", "temperature", "tempered"}
@@ -50,16 +52,14 @@ def problem_inside(chosen: InSubspace, problem: Problem) -> Problem:
     file = chosen.subspace / "problem.json"
     if not file.is_file():  # a run made in Python, whose draws must fit all the same
         return problem
-    path = with_noise_renamed(read_json(file))
-    mine = json.loads(json.dumps(problem.options(), default=str))
-    if problem.network.net == "auto":
-        problem = problem.changed(net=path["net"], hidden=problem.network.hidden or path["hidden"])
-        mine |= {"net": path["net"], "hidden": mine["hidden"] or path["hidden"]}
-    if problem.likelihood.noise == "auto":
-        problem = problem.changed(noise=path["noise"])
-        mine |= {"noise": path["noise"]}
-    # A floor that is not given is that of the same rows.
-    free = _FREE | ({"noise_floor"} if problem.likelihood.noise_floor is None else set())
+    path = as_now(read_json(file))
+    if ESTIMATOR in path:  # made in Python too
+        return problem
+    taken = {name: path.get(name) for name in left_open(problem) if name != "prior_scale"}
+    taken |= {"net": path["net"]} if problem.network.net == "auto" else {}
+    taken |= {"hidden": path["hidden"]} if problem.network.hidden is None else {}
+    problem = problem.changed(**taken)
+    mine, free = json.loads(json.dumps(problem.options(), default=str)), _FREE
     for name in sorted(set(path) & set(mine) - free):
         if path[name] != mine[name]:
             raise ValueError(
@@ -77,7 +77,7 @@ def posterior_inside(
     """Restrict the posterior to the subspace, if there is one, once its prior is known."""
     if chosen.subspace is None:
         return problem, posterior
-    problem, posterior, _ = with_found(problem, data, posterior)
+    problem, posterior, _ = with_found(settled(problem, data), data, posterior)
     inside = bnn.subspace(
         posterior,
         bnn.diagnostics.load(chosen.subspace),

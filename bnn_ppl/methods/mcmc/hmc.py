@@ -116,8 +116,8 @@ def hmc(
     warm-up it is fixed at a mean of the lengths tried, on the log scale and weighted towards the
     later ones; sample_stats records it as trajectory_length.
 
-    Where rows times weights exceed 500,000, and no step size is given, chains start at optima of
-    :func:`bnn_ppl.descent`, each anchored at a draw from the prior, as those of mclmc do.
+    Where rows times weights exceed 540,000 (2^29 / 1,000), and no step size is given, chains start
+    at optima of :func:`bnn_ppl.descent`, each anchored at a draw from the prior, as those of mclmc.
     """
     from blackjax.mcmc import hmc as kernels
 

@@ -1,5 +1,6 @@
 """Widths of hidden layers, and the kind of noise, by predictions of held-out training rows."""
 
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from bnn_ppl.analysis.metrics.likelihood import nll_by_row
 from bnn_ppl.analysis.prediction.predict import predict
 from bnn_ppl.data.splits import fold_of_rows
+from bnn_ppl.data.streams.streams import fingerprint
 from bnn_ppl.methods.ensembles.descent import descent
 from bnn_ppl.model.conditioning import condition
 from bnn_ppl.runtime.progress import Show
@@ -27,6 +29,7 @@ LEAST_ROWS = 1_000  # of a table; of fewer, held-out rows tell too little
 _MOST_ROWS = 5_000  # of which a choice is made
 _NUM_STEPS = 10_000
 _MINUTES, _SHARE = 2.0, 3  # that a choice takes at most; of the minutes of a run, a third
+_CHOICE = "choice.json"  # in the folder of the fits
 _HELD_OUT = 3  # of so many rows one is held out
 
 
@@ -107,6 +110,9 @@ def choose_structure(
     progress
         As for :func:`bnn_ppl.run`.
     """
+    known = None if folder is None else _read_choice(Path(folder), fingerprint(data))
+    if known is not None:
+        return known
     minutes = _MINUTES if max_minutes is None else min(_MINUTES, max_minutes / _SHARE)
     search = Search.of(run, "network", folder, minutes, progress)
     kept, held_out = _parts(*data)
@@ -138,7 +144,29 @@ def choose_structure(
         for hidden in widths[1:]:
             if not gain_of(best._replace(hidden=hidden)):
                 break
-    return Choice(best, scores, gains)
+    choice = Choice(best, scores, gains)
+    if folder is not None:  # made by the clock too: made again it could be another
+        _write_choice(Path(folder), choice, fingerprint(data))
+    return choice
+
+
+def _write_choice(folder: Path, choice: Choice, rows: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / f"{_CHOICE}.new"
+    new.write_text(json.dumps({"rows": rows, "choice": choice}))
+    new.replace(folder / _CHOICE)
+
+
+def _read_choice(folder: Path, rows: str) -> Choice | None:
+    """Read the choice that was made there for these rows, if there is one."""
+    if not (folder / _CHOICE).exists():
+        return None
+    kept = json.loads((folder / _CHOICE).read_text())
+    if kept["rows"] != rows:
+        return None
+    (hidden, noise), scores, gains = kept["choice"]
+    best = Structure(tuple(hidden) if isinstance(hidden, list) else hidden, noise)
+    return Choice(best, scores, {name: (gain, error) for name, (gain, error) in gains.items()})
 
 
 def _log_scores(
