@@ -1,9 +1,9 @@
 """Measure every method at its defaults: accuracy, calibration, temperatures, time, verdict.
 
 The problem is that of ``bnn-ppl run METHOD --data DATA --split K --net mlp --noise learnt
---noise-floor 0.03``, and --hidden, --subset and --net where DATA names them. Each finished run is appended to
-benchmarks/stored/defaults.csv; rerun the command to resume. The table compares with the best
-full-batch sampler on the same split.
+--noise-floor 0.03``, and --hidden, --subset and --net where DATA names them. Each finished run is
+appended to benchmarks/stored/defaults.csv; rerun the command to resume. The table compares with the
+best full-batch sampler on the same split.
 
     python benchmarks/defaults.py
     python benchmarks/defaults.py --data yacht energy --methods descent sghmc --splits 1

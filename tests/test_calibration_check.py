@@ -144,6 +144,24 @@ def test_one_of_several_outputs_is_named_and_ranges_are_for_all_of_them():
     assert "tell: furthest off, for output 0 they hold 92 % of them" in check.sentence
 
 
+def test_the_output_that_was_found_wrong_is_named_also_if_another_is_further_off():
+    y = np.zeros((200, 2))
+    y[:30, 0], y[:9, 1] = 2.0, 2.0  # 85 % inside, which may be chance, and 95.5 %, which may not
+    check = metrics.calibration_check(
+        {"mean": np.zeros((200, 2)), "variance": np.ones((200, 2))}, y
+    )
+    whole = check.table[check.table.by == ""]
+    assert whole.finding.tolist() == ["", "too wide"] and check.trusted is False
+    assert check.sentence.startswith("90 % intervals are too wide: for output 1 they hold")
+
+
+def test_variances_without_end_have_no_thirds():
+    prediction, y, _ = regression(0)
+    variance = np.where(np.arange(300) % 3 == 0, np.inf, prediction["variance"])
+    check = metrics.calibration_check(prediction | {"variance": variance}, y)
+    assert "predicted sd" not in check.text()
+
+
 def test_other_intervals_are_checked_as_they_are_given():
     prediction, y, _ = regression(0)
     below = np.full(300, -np.inf), np.full(300, np.quantile(y, 0.3))

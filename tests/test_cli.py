@@ -23,11 +23,11 @@ from bnn_ppl import cli
 from bnn_ppl.cli import help_cache, run_folders
 from bnn_ppl.cli import parser as commands
 from bnn_ppl.cli import words as known
+from bnn_ppl.cli.kept_searches import _same
 from bnn_ppl.cli.problem.build import model_of
 from bnn_ppl.cli.problem.networks import with_usual_net
-from bnn_ppl.cli.problem.problem import Problem, as_now
+from bnn_ppl.cli.problem.problem import FOUND, Problem, as_now
 from bnn_ppl.cli.problem.rows import load_data
-from bnn_ppl.cli.problem.search import FOUND
 from bnn_ppl.cli.signatures import flowing
 from bnn_ppl.cli.tables import duration, found_in_warmup, table_text
 from bnn_ppl.methods.method import METHODS
@@ -894,8 +894,29 @@ def test_widths_of_a_table_that_is_not_small_are_found_once(
     cli.main([*command, "--init", str(file.parent), "--folder", "from"])
     other = json.loads((tmp_path / "from" / "problem.json").read_text())
     assert [other[name] for name in FOUND] == [settings[name] for name in FOUND]
-    cli.main([*command, "--net", "mlp", "--noise", "learnt", "--folder", "given"])
-    assert json.loads((tmp_path / "given" / "problem.json").read_text())["hidden"] == [50]
+    cli.main([*command, "--net", "mlp", "--noise", "learnt"])
+    given = tmp_path / "runs" / "yacht-0-descent-2"
+    assert json.loads((given / "problem.json").read_text())["hidden"] == [50]
+
+
+def test_what_was_typed_for_an_earlier_run_is_not_taken_for_what_it_found():
+    def same(stored, **typed):
+        ours = _written(Problem.of(**typed))
+        return _same(as_read(stored), ours)
+
+    def as_read(problem):
+        return _written(problem) | {"prior_scale": 2.0, "noise_floor": 0.03}
+
+    assert same(Problem.of()) and same(Problem.of(hidden=(20,)), hidden=(20,))
+    assert not same(Problem.of(hidden=(20,))) and not same(Problem.of(prior_scale=2.0))
+    assert not same(Problem.of(noise_floor=0.03)) and not same(Problem.of(), noise_floor=0.02)
+    # Of earlier versions, whose networks of images had the width of an mlp too.
+    assert as_now({"net": "lenet", "hidden": [50]})["hidden"] is None
+
+
+def _written(problem):
+    data = bnn.data.load("yacht")
+    return json.loads(json.dumps(run_folders.settings_of(problem, data)))
 
 
 @pytest.mark.thorough

@@ -239,3 +239,24 @@ def test_runs_are_shorter_where_a_gradient_costs_more():
     assert bnn.adjusted_mclmc(large).settings["max_num_steps"] == 200
     # A step size that is given is for trajectories of a given length.
     assert bnn.hmc(large, 0.01).settings["max_num_steps"] == 1000
+
+
+@pytest.mark.parametrize("method", [bnn.hmc, bnn.nuts, bnn.adjusted_mclmc])
+def test_chains_start_at_optima_where_trajectories_are_costly(method):
+    def posterior(rows, model=None):
+        x = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
+        net = partial(bnn.nets.MLP, 8, (20,), 1)
+        model = model or bnn.models.regressor(net, bnn.priors.fan_in(1.0))
+        return bnn.condition(model, (x, x[:, 0]))
+
+    def fixed(x, y=None):
+        weights = numpyro.sample("w", dist.Normal().expand([8 * 25]).to_event(1))
+        with numpyro.plate("rows", 3_000):
+            numpyro.sample("y", dist.Normal(x @ weights[:8], 1.0), obs=y)
+
+    many = posterior(3_000)
+    assert many.num_rows * many.num_weights > 540_000
+    assert method(many).tuning.start.settings["method"] == "descent"
+    assert method(many, 0.01).tuning.start is None
+    assert method(posterior(300)).tuning.start is None
+    assert method(posterior(3_000, fixed)).tuning.start is None  # descent takes batches

@@ -34,7 +34,7 @@ def short_fits(monkeypatch):
     monkeypatch.setattr(structure, "_MINUTES", 60.0)  # on any machine
 
 
-def test_a_wider_network_is_taken_where_it_predicts_better_and_not_elsewhere(tmp_path):
+def test_a_wider_network_is_taken_where_it_predicts_better_and_not_elsewhere(tmp_path, monkeypatch):
     wavy = partial(choose, (X, np.sin(8 * X[:, 0]) + NOISE), WIDTHS, ["learnt"], folder=tmp_path)
     choice = wavy()
     assert choice.best.hidden != (1,)
@@ -42,7 +42,11 @@ def test_a_wider_network_is_taken_where_it_predicts_better_and_not_elsewhere(tmp
     assert gain > 3 * error > 0
     assert choice.scores["20"] == pytest.approx(choice.scores["1"] + gain)
     assert f", 20 +{gain:.3f} ± {error:.3f}" in choice.in_words()
-    assert wavy() == choice  # of the fits in the folder
+    monkeypatch.setattr(structure, "run", None)
+    assert wavy() == choice  # as it was made
+    monkeypatch.undo()
+    monkeypatch.setattr(structure, "_NUM_STEPS", 1500)
+    monkeypatch.setattr(structure, "_MINUTES", 60.0)
     straight = choose((X, 0.5 * X[:, 0] + NOISE), WIDTHS, ["learnt"])
     assert straight.best.hidden == (1,) and list(straight.scores) == ["1", "20"]
 
@@ -62,22 +66,52 @@ def test_without_time_the_first_network_is_taken():
     assert choice.in_words() == "1, for want of time to compare"
 
 
-def test_estimators_find_it_for_tables_that_are_not_small(monkeypatch, tmp_path):
-    few = {"num_warmup": 5, "num_chains": 1, "prior_scale": 1.0, "random_state": 0}
-    assert BayesianRegressor("descent", **few).fit(X[:50], NOISE[:50]).hidden_ == (50,)
+CHOSEN = structure.Choice(Structure((3,), "heteroscedastic"), {"3": 0.0}, {})
+FEW = {"num_warmup": 5, "num_chains": 1, "random_state": 0}
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """Choose a structure that is not the usual one, without fits: how often."""
+    calls = []
+
+    def choose_structure(key, model_with, data, widths, noises, **limits):
+        calls.append(limits)
+        return CHOSEN
+
     monkeypatch.setattr(structure, "LEAST_ROWS", 200)
-    monkeypatch.setattr(structure, "LADDER", ((1,), (3,)))
-    monkeypatch.setattr(structure, "_NUM_STEPS", 20)
-    own = BayesianRegressor("descent", folder=tmp_path / "a", **few).fit(X, np.sin(8 * X[:, 0]))
-    assert own.hidden_ in ((1,), (3,)) and own.noise_ in structure.NOISES
-    width = own.posterior_.sites.value_shapes()["net.layers.0.kernel"][1]
-    assert width == own.hidden_[0]
-    np.testing.assert_allclose(
-        bnn.predict(tmp_path / "a", x=X)["mean"], own.predict(X), rtol=1e-4, atol=1e-5
-    )
-    labels = X[:, 0] > 0
-    classes = BayesianClassifier("descent", hidden=2, **few).fit(X, labels)
-    assert classes.hidden_ == 2
-    monkeypatch.setattr(structure, "choose_structure", None)
-    again = BayesianRegressor("descent", folder=tmp_path / "a", **few).fit(X, np.sin(8 * X[:, 0]))
-    assert (again.hidden_, again.noise_) == (own.hidden_, own.noise_)
+    monkeypatch.setattr(structure, "choose_structure", choose_structure)
+    return calls
+
+
+def test_a_small_table_has_the_usual_structure():
+    own = BayesianRegressor("descent", prior_scale=1.0, **FEW).fit(X[:50], NOISE[:50])
+    assert (own.hidden_, own.noise_) == ((50,), "learnt")
+
+
+def test_an_estimator_takes_what_is_chosen_and_not_what_is_given(chosen):
+    own = BayesianRegressor("descent", prior_scale=1.0, **FEW).fit(X, NOISE)
+    assert own.posterior_.sites.value_shapes()["noise_net.layers.0.kernel"] == (1, 3)
+    given = BayesianRegressor("descent", prior_scale=1.0, hidden=2, noise="learnt", **FEW)
+    given.fit(X, NOISE)
+    assert (given.hidden_, given.noise_, len(chosen)) == (2, "learnt", 1)
+    priors = BayesianRegressor("descent", prior=bnn.priors.normal(1.0), **FEW).fit(X, NOISE)
+    assert (priors.hidden_, priors.noise_, len(chosen)) == ((50,), "learnt", 1)
+
+
+def test_an_estimator_resumes_with_what_it_found(chosen, monkeypatch, tmp_path):
+    x = np.repeat(X, 5, axis=0)  # so many rows that the batch depends on the weights
+    options = {"method": "sgld", "method_options": {"step_size": 1e-6}, "num_draws": 2, **FEW}
+    make = partial(BayesianRegressor, folder=tmp_path / "a", prior_scale=1.0, **options)
+    own = make().fit(x, np.sin(8 * x[:, 0]))
+    assert own.hidden_ == (3,)
+    found = bnn.predict(tmp_path / "a", x=X)["mean"]
+    np.testing.assert_allclose(found, own.predict(X), rtol=1e-4, atol=1e-5)
+    again = make().fit(x, np.sin(8 * x[:, 0]))
+    assert (again.hidden_, again.noise_, len(chosen)) == ((3,), "heteroscedastic", 1)
+
+
+def test_a_classifier_resumes_with_what_it_found(chosen, tmp_path):
+    make = partial(BayesianClassifier, "descent", folder=tmp_path, prior_scale=1.0, **FEW)
+    assert make().fit(X, X[:, 0] > 0).hidden_ == (3,)
+    assert make().fit(X, X[:, 0] > 0).hidden_ == (3,) and len(chosen) == 1
