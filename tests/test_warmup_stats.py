@@ -275,13 +275,13 @@ def test_the_report_shows_warm_up_where_there_was_one(warmed):
     rhat = np.array([1.01])
     panels = ["Warm-up", "Tuned in warm-up"]
     figure = bnn.plots.report(draws, rhat, rhat, prediction, y)
-    assert [ax.get_title("left") for ax in figure.axes[4:6]] == panels
+    assert [ax.get_title("left") for ax in figure.axes[6:8]] == panels
     without = draws.copy()
     del without.warmup_sample_stats
-    assert len(bnn.plots.report(without, rhat, rhat, prediction, y).axes) == 4
+    assert len(bnn.plots.report(without, rhat, rhat, prediction, y).axes) == 6
     less = draws.copy()
     less.warmup_sample_stats = less.warmup_sample_stats[["lp"]]
-    objective, rates = bnn.plots.report(less, rhat, rhat, prediction, y).axes[4:]
+    objective, rates = bnn.plots.report(less, rhat, rhat, prediction, y).axes[6:]
     assert objective.axison and not rates.axison
     with pytest.raises(ValueError, match="got draws without step_size or .* of warm-up, expected"):
         bnn.plots.warmup_rates(less)

@@ -192,7 +192,7 @@ def _prior(problem: Problem, data: Any, net: Callable) -> Any:
             return bnn.priors.sum_filter(scale, site=site)
         # Of a stream, some of them.
         train = data.train if data.stream is not None else training_rows(problem, data)[0]
-        patch = None if problem.network.net == "mlp" else shape[:2]
+        patch = None if len(shape) == 2 else shape[:2]
         return bnn.priors.empcov(train.x, scale, site=site, patch=patch)
     return getattr(bnn.priors, chosen.prior)(scale)
 
