@@ -57,7 +57,7 @@ def test_the_third_whose_sd_is_wrong_is_named():
     *given, x = regression(0, 600, lambda sd, x: np.where(x[:, 2] > 0.45, sd / 1.35, sd))
     names = ["age", "bmi", "dose", "sex"]
     check = metrics.calibration_check(*given, pd.DataFrame(x, columns=names))
-    assert check.table.finding.tolist() == [""] * 6 + ["too narrow"]
+    assert check.table.finding.tolist() == [""] * 7 + ["too narrow"]
     of_third = x[:, 2] > 0.365
     held = (np.abs(given[1] - given[0]["mean"]) < 1.6449 * np.sqrt(given[0]["variance"]))[of_third]
     number = f"{100 * held.mean():.0f} % of {len(held)} (83 to 95 % expected); over all, they hold"
@@ -93,7 +93,14 @@ def test_lines_are_those_of_their_rows_in_original_units():
     for values in (10 * sd, x[:, 2]):
         rank = scipy.stats.rankdata(values)
         parts += [rank <= 30, (rank > 30) & (rank <= 60), rank > 60]
-    table, outside = check.table, [0.025] + [0.025 / 6] * 6
+    table, outside = check.table, [0.025 / 2] + [0.025 / 6] * 6
+    narrow = table[table.by == "50 % intervals"].iloc[0]
+    within = np.abs(y - prediction["mean"]) <= scipy.stats.norm.ppf(0.75) * sd
+    np.testing.assert_allclose(narrow.held, within.mean())
+    low = round(narrow.lower * 90)
+    half = scipy.stats.binom(90, 0.5)
+    assert half.cdf(low - 1) <= 0.025 / 4 < half.cdf(low)
+    table = table.drop(index=1).reset_index(drop=True)
     for k, part in enumerate(parts):
         size = part.sum()
         assert abs(table.num_rows[k] - size) <= 2  # edges are told to three digits
@@ -108,7 +115,7 @@ def test_lines_are_those_of_their_rows_in_original_units():
     edge = float(table.part[1].removeprefix("up to "))
     assert abs(np.mean(10 * sd <= edge) - 1 / 3) < 0.03
     lines = str(check).splitlines()
-    assert len(lines) == 10 and lines[-1] == check.sentence
+    assert len(lines) == 11 and lines[-1] == check.sentence
     assert max(map(len, lines[:-1])) <= 80
 
 
@@ -123,6 +130,7 @@ def test_equal_values_stay_together_and_one_for_all_does_not_split():
     yes = np.arange(100.0) % 4 == 0
     prediction["mean"] = prediction["mean"] + 9 * yes
     table = metrics.calibration_check(prediction, y + 9 * yes, yes[:, None]).table
+    table = table[table.by != "50 % intervals"]
     assert table.by.tolist() == ["", "input 0", "input 0"]
     assert table.num_rows.tolist() == [100, 75, 25]
     assert table.part.tolist() == ["all", "up to 0.00", "above 0.00"]
@@ -153,6 +161,16 @@ def test_the_output_that_was_found_wrong_is_named_also_if_another_is_further_off
     whole = check.table[check.table.by == ""]
     assert whole.finding.tolist() == ["", "too wide"] and check.trusted is False
     assert check.sentence.startswith("90 % intervals are too wide: for output 1 they hold")
+
+
+def test_intervals_that_hold_but_in_the_middle_are_too_wide():
+    """As a Gaussian does whose few large errors make it wide."""
+    rng = np.random.default_rng(0)
+    y = np.where(rng.uniform(size=60) < 0.07, 3.0, 0.1) * rng.normal(size=60)
+    check = metrics.calibration_check({"mean": np.zeros(60), "variance": np.ones(60)}, y)
+    assert check.table.finding[0] == "" and check.trusted is False
+    assert check.sentence.startswith("90 % intervals are too wide: they hold ")
+    assert "and those of 50 % hold 9" in check.sentence
 
 
 def test_variances_without_end_have_no_thirds():

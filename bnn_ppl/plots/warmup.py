@@ -156,7 +156,8 @@ def shows_rates(draws: arviz.InferenceData) -> bool:
 
 
 def _has_any(draws: arviz.InferenceData, names: dict[str, str]) -> bool:
-    return any(name in draws.get("warmup_sample_stats", {}) for name in names)
+    stats = draws.get("warmup_sample_stats", {})
+    return any(name in stats and stats[name].shape[-1] > 1 for name in names)  # for a line
 
 
 def _stats(draws: arviz.InferenceData, names: dict[str, str]) -> Any:

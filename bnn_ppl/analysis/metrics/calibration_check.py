@@ -102,11 +102,12 @@ class CalibrationCheck:
             some = 0 < len(same) < (thirds.output == first.output).sum()
             return text + (f", above all where {self._where(same)}" if some else "")
         if len(inner):
-            line = inner.loc[inner.held.idxmax()]
+            line = inner.loc[(inner.held - inner.expected).abs().idxmax()]
             own = self._held(whole[whole.output == line.output].iloc[0], rows)
             those = f"those of 50 % hold {_percent(line.held)} %"
-            most = f"at most {_percent(line.upper)} % expected"
-            return f"{self._what} are {line.finding}: {own}, and {those} ({most})"
+            most = f"at most {_percent(line.upper)}"
+            limit = most if line.held > line.expected else f"at least {_percent(line.lower)}"
+            return f"{self._what} are {line.finding}: {own}, and {those} ({limit} % expected)"
         if len(found):
             kinds = [found[found.finding == kind] for kind in found.finding.unique()]
             told = [f"{each.finding.iloc[0]} where {self._where(each)}" for each in kinds]
@@ -180,9 +181,10 @@ def calibration_check(
 
     A share is a finding if it is outside its exact binomial range. All ranges hold together with a
     probability of at least 95 %, if the prediction is calibrated (Bonferroni: half of the 5 % is
-    for all rows and half for the thirds, in equal parts for each output). Where there are so few
-    rows that not even all of them inside would be too many, intervals of 50 % show whether the
-    predicted sd is too large, unless `intervals` are given. The ranges are for independent rows:
+    for all rows and half for the thirds, in equal parts for each output). Unless `intervals` are
+    given, all rows are also looked at by intervals of 50 %, which a few large errors do not make
+    right; where there are so few rows that not even all of them inside would be too many, these
+    alone show whether the predicted sd is too large. The ranges are for independent rows:
     errors of weights are shared by the rows, so that misses come together, and a share just outside
     its range may still be chance.
 
@@ -334,11 +336,18 @@ def _checked(
         first = of_output[0]
         least = first["lower"] * first["num_rows"]
         enough &= shows_failures(first["num_rows"], first["expected"], least)
-        if first["upper"] == 1 and one.inner is not None:
-            # No count is too great: the probability of that goes to narrower intervals.
+        if one.inner is not None:
+            # Where no count is too great, the probability of that goes to the narrower intervals,
+            # elsewhere they share it.
             of_inner = one._replace(held=one.inner, expected=np.full(len(one.held), 0.5))
-            line = _line(of_inner, _INNER, "", whole[2], half, kinds) | {"lower": 0.0}
-            of_output.insert(1, line | {"finding": kinds[1] * (line["held"] > line["upper"])})
+            alone = first["upper"] == 1
+            if not alone:
+                half /= 2
+                of_output[0] = _line(one, *whole, half, kinds)
+            line = _line(of_inner, _INNER, "", whole[2], half, kinds)
+            if alone:
+                line |= {"lower": 0.0, "finding": kinds[1] * (line["held"] > line["upper"])}
+            of_output.insert(1, line)
         lines += of_output
     table = pandas.DataFrame(lines)
     trusted = False if (table.finding != "").any() else True if enough else None
