@@ -113,17 +113,8 @@ def _check_and_sample(
     running = running | {"progress": general.shown, "until": until_of(general.until)}
     if general.init is not None:
         running = running | {"init": bnn.diagnostics.load(general.init)}
-    problem = with_structure_of(general.init, problem)
-    problem = problem_inside(
-        inside, with_structure_of(problem.network.weights, problem, ["hidden"])
-    )
-    refuse_unused_features(general.features, problem, inside)
-    data, posterior = conditioned(problem, features=general.features)
-    refuse_unused(problem, data)
-    if general.init is not None:  # whose structure is not known, if it is still open
-        problem = settled(problem, data)
+    problem, data, posterior = _loaded(general, problem, inside)
     to_score, rows = scored(problem, data, general.on)
-    problem, posterior = posterior_inside(inside, problem, data, posterior)
     name = f"{Path(problem.data.data).stem}-{problem.data.split}-{method.name}"
     name += "" if inside.subspace is None else "-subspace"
     folders = folders_named(name) if general.folder is None else [general.folder]
@@ -164,6 +155,22 @@ def _check_and_sample(
     else:
         folder, draws = general.folder, _sample(sample, settings, general.folder)
     return _Finished(method.name, problem, data, to_score, rows, posterior, draws, folder)
+
+
+def _loaded(
+    general: General, problem: Problem, inside: InSubspace
+) -> tuple[Problem, Any, bnn.Posterior]:
+    """Load the data and condition the model, with what other runs that are named have found."""
+    problem = with_structure_of(general.init, problem)
+    problem = with_structure_of(problem.network.weights, problem, ["hidden"])
+    problem = problem_inside(inside, problem)
+    refuse_unused_features(general.features, problem, inside)
+    data, posterior = conditioned(problem, features=general.features)
+    refuse_unused(problem, data)
+    if general.init is not None:  # whose structure is not known, if it is still open
+        problem = settled(problem, data)
+    problem, posterior = posterior_inside(inside, problem, data, posterior)
+    return problem, data, posterior
 
 
 def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
