@@ -156,7 +156,7 @@ def shows_rates(draws: arviz.InferenceData) -> bool:
 
 
 def _has_any(draws: arviz.InferenceData, names: dict[str, str]) -> bool:
-    stats = draws.get("warmup_sample_stats", {})
+    stats: Any = draws.get("warmup_sample_stats", {})
     return any(name in stats and stats[name].shape[-1] > 1 for name in names)  # for a line
 
 
