@@ -86,7 +86,7 @@ def choose_structure(
     max_minutes: float | None = None,
     progress: Show = False,
 ) -> Choice:
-    """Try one kind of noise after the other, then wider networks, as long as predictions gain.
+    """Try a wider network, then the other noise, then still wider ones, as long as it gains.
 
     Two networks of each structure are fitted by :func:`bnn_ppl.descent` to two thirds of the rows
     (of at most 5,000); the log score of their mixture on the others is to gain more than its
@@ -138,10 +138,12 @@ def choose_structure(
         best, before = each, by_row
         return True
 
+    # The first step in width gains most, and noise less where the mean does not fit yet.
     if gain_of(best):
+        climbs = all(gain_of(best._replace(hidden=hidden)) for hidden in widths[1:2])
         for noise in noises[1:]:
             gain_of(best._replace(noise=noise))
-        for hidden in widths[1:]:
+        for hidden in widths[2:] if climbs else ():
             if not gain_of(best._replace(hidden=hidden)):
                 break
     choice = Choice(best, scores, gains)
