@@ -447,6 +447,8 @@ def test_a_method_that_follows_another_by_a_function():
         (BayesianRegressor(noise=-1.0), "got noise=-1.0, expected a number above 0"),
         (BayesianRegressor(hidden=0), "got hidden=0, expected whole numbers from 1 up"),
         (BayesianRegressor(hidden=3.0), "got hidden=3.0, expected whole numbers from 1 up"),
+        (BayesianRegressor(hidden="auto"), "got hidden='auto', expected whole numbers from 1 up"),
+        (BayesianRegressor(noise=None), "got noise=None, expected 'learnt'"),
         (BayesianRegressor(noise="learned"), "got noise='learned', expected 'learnt', 'hetero"),
     ],
 )

@@ -11,14 +11,12 @@ import jax
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.build import searched
-from bnn_ppl.cli.problem.problem import Problem, as_now, is_open, left_open
+from bnn_ppl.cli.problem.problem import Problem, as_now, left_open
 from bnn_ppl.cli.run_folders import settings_of
 from bnn_ppl.sampling.run_metadata import fingerprint
 from bnn_ppl.storage.checkpoint import lock, read_header
-from bnn_ppl.storage.phase_state import place_of
-from bnn_ppl.storage.problem import LEFT_OPEN, read_problem, write_problem
-
-_SEARCH = "prior-scale"  # folder of both, named by earlier versions
+from bnn_ppl.storage.phase_state import place_of_searches
+from bnn_ppl.storage.problem import LEFT_OPEN, is_open, read_problem, write_problem
 
 
 def folders_named(name: str) -> Iterator[Path]:
@@ -62,9 +60,9 @@ def _has_rows(folder: Path, rows: str) -> bool:
 
 
 def _same(stored: dict[str, Any], ours: dict[str, Any]) -> bool:
-    """Whether settings are the same, but for what both have left open, and shapes of rows.
+    """Whether settings are the same, but for what both have left open.
 
-    These are younger than the settings.
+    Shapes of rows are left out: earlier versions have not stored them.
     """
     free = {"rows", LEFT_OPEN, *(set(ours[LEFT_OPEN]) & set(stored[LEFT_OPEN]))}
     return all(stored.get(name) == each for name, each in ours.items() if name not in free)
@@ -78,7 +76,8 @@ def _read(folder: Path) -> dict[str, Any] | None:
     """Read a problem, with defaults for options that are newer than it."""
     with suppress(OSError, ValueError):
         stored = as_now(read_problem(folder))
-        if LEFT_OPEN not in stored:  # what these values may have been typed as well
+        if LEFT_OPEN not in stored:
+            # An earlier version has not recorded whether its defaults were typed.
             usual = {"hidden": [50], "noise": "learnt"}
             names = [name for name, value in usual.items() if stored.get(name) == value]
             stored[LEFT_OPEN] = ["noise_floor", "prior_scale", *names]
@@ -105,10 +104,10 @@ def kept_search(folder: Path | None, problem: Problem, data: Any) -> Iterator[Pa
 
     None where another process searches there.
     """
-    if folder is None:
+    place = place_of_searches(folder)
+    if folder is None or place is None:
         yield None
         return
-    place = place_of(folder, _SEARCH)
     place.mkdir(parents=True, exist_ok=True)
     try:
         held = lock(place)

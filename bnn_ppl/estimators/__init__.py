@@ -17,7 +17,6 @@ from sklearn.utils.multiclass import check_classification_targets
 import bnn_ppl as bnn
 from bnn_ppl.estimators.network import BayesianNetwork, noise_of
 from bnn_ppl.estimators.rows import checked_rows, class_weights, labels_of, refuse_texts
-from bnn_ppl.estimators.stored import is_open
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.models import usual_noise_floor
 from bnn_ppl.model.prior.priors import NOISE_FLOOR
@@ -291,7 +290,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         self.y_mean_: Any = float(of_y.mean) if one else of_y.mean
         self.y_scale_: Any = float(of_y.scale) if one else of_y.scale
         self._floor_of_x = usual_noise_floor((rows.y - self.y_mean_) / self.y_scale_)
-        self._take_noise("learnt" if is_open(self.noise) else self.noise)
+        self._take_noise("learnt" if self._noise_is_open() else self.noise)
         self._sample(rows, of_x, of_y)
         return self
 
@@ -350,9 +349,11 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         return self._quantiles(X, quantiles) * self.y_scale_ + self.y_mean_
 
     def _open_parts(self) -> list[str]:
-        own = self.net is not None or self.prior is not None
-        noise = is_open(self.noise) and self.covariance == "diagonal" and not own
+        noise = self._noise_is_open() and self.covariance == "diagonal" and self._is_recorded
         return super()._open_parts() + ["noise"] * noise
+
+    def _noise_is_open(self) -> bool:
+        return isinstance(self.noise, str) and self.noise == "auto"
 
     def _take(self, found: Mapping[str, Any]) -> None:
         super()._take(found)

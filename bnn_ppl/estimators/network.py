@@ -37,7 +37,7 @@ from bnn_ppl.sampling.search import structure
 from bnn_ppl.sampling.search.prior_scale import scale_or_usual
 from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of
 from bnn_ppl.storage.inference_data import with_groups
-from bnn_ppl.storage.phase_state import place_of
+from bnn_ppl.storage.phase_state import place_of_searches
 from bnn_ppl.storage.problem import read_problem, write_problem
 
 _USUAL_SCALE, _USUAL_HIDDEN = math.sqrt(2), (50,)
@@ -177,9 +177,14 @@ class BayesianNetwork(BaseEstimator):
         return bnn.priors.fan_in(_USUAL_SCALE if self.prior_scale_ is None else self.prior_scale_)
 
     def _store(self, folder: Path | None, scale: float | None) -> None:
-        """Write what predictions need into the folder, unless the network or prior is a user's."""
-        if folder is not None and self.net is None and self.prior is None:
+        """Write what predictions need into the folder, as far as it can be."""
+        if folder is not None and self._is_recorded:
             write_problem(folder, settings_of(self, scale))
+
+    @property
+    def _is_recorded(self) -> bool:
+        """Whether a folder can say what the model is: not of a user's own network or prior."""
+        return self.net is None and self.prior is None
 
     def _stored(self, folder: Path | None) -> dict[str, Any] | None:
         """Give what an equal estimator's run in this folder has found, if there is one."""
@@ -197,20 +202,17 @@ class BayesianNetwork(BaseEstimator):
 
     def _usual_hidden(self) -> Any:
         """Give the widths of hidden layers that are given, or else those of a small table."""
-        return (
-            _USUAL_HIDDEN
-            if self._as_fitted.hidden is None
-            else self._as_widths(self._as_fitted.hidden)
-        )
+        given = self._as_fitted.hidden
+        return _USUAL_HIDDEN if given is None else self._as_widths(given)
 
     @staticmethod
     def _as_widths(hidden: Any) -> Any:
-        return tuple(hidden) if isinstance(hidden, Iterable) else hidden
+        several = isinstance(hidden, Iterable) and not isinstance(hidden, str)
+        return tuple(hidden) if several else hidden
 
     def _open_parts(self) -> list[str]:
         """Name what of the model is left open, to be found from the rows."""
-        own = self.net is not None or self.prior is not None  # of which nothing can be recorded
-        return ["hidden"] if self._as_fitted.hidden is None and not own else []
+        return ["hidden"] if self._as_fitted.hidden is None and self._is_recorded else []
 
     def _take(self, found: Mapping[str, Any]) -> None:
         """Take what was found of the model."""
@@ -236,10 +238,8 @@ class BayesianNetwork(BaseEstimator):
 
     def _search_folder(self, folder: Path | None) -> Path | None:
         """Give where searches are kept, once it is written what they are for."""
-        if folder is None:
-            return None
         self._store(folder, None)
-        return place_of(folder, "prior-scale")
+        return place_of_searches(folder)
 
     def _scale(
         self, folder: Path | None, known: dict[str, Any] | None, minutes: float | None
@@ -345,7 +345,9 @@ def noise_of(estimator: Any, noise: Any, num_outputs: int) -> tuple[Any, dict[st
         check_positive("noise", noise)
         return noise / estimator.y_scale_, {}
     if noise != "heteroscedastic":
-        raise ValueError(f"got noise={noise!r}, expected 'learnt', 'heteroscedastic' or a number")
+        raise ValueError(
+            f"got noise={noise!r}, expected 'learnt', 'heteroscedastic', 'auto' or a number"
+        )
     if floor is None:  # fitted by an earlier version
         return "softplus", {}
     own = estimator._as_fitted.net is None

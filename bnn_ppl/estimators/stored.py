@@ -12,7 +12,7 @@ from bnn_ppl.data.tables.encoding import Column, Encoding, from_json, to_json
 from bnn_ppl.data.tables.reading import Data, DataSet
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.storage.files import JSON
-from bnn_ppl.storage.problem import ESTIMATOR, LEFT_OPEN
+from bnn_ppl.storage.problem import ESTIMATOR, LEFT_OPEN, is_open
 
 _PARAMETERS = "hidden", "prior_scale", "temperature", "noise", "covariance"  # of the model
 _SINGLE = np.dtype(np.float32)
@@ -53,11 +53,6 @@ def same_estimator(stored: JSON, ours: JSON) -> bool:
     if "noise" in free:
         found["noise_floor"] = ours["noise_floor"]
     return found | {LEFT_OPEN: None} == ours | {LEFT_OPEN: None}
-
-
-def is_open(value: Any) -> bool:
-    """Whether an estimator is to find this parameter."""
-    return value is None or (isinstance(value, str) and value == "auto")
 
 
 def _plain(value: Any) -> Any:

@@ -101,6 +101,11 @@ class PhaseFolder(Recorder):
             checkpoint.save_state(self._path, header, states, self._writers, written)
 
 
+def place_of_searches(folder: Path | None) -> Path | None:
+    """Give the place in the folder of a run of the searches before it; None without a folder."""
+    return None if folder is None else place_of(folder, "prior-scale")
+
+
 def place_of(folder: Path, phase: str) -> Path:
     """Give the folder of a phase in that of its run."""
     return folder / _BEFORE / phase

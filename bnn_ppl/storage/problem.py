@@ -4,6 +4,7 @@ import json
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from bnn_ppl.runtime.files import make_folder
 from bnn_ppl.storage.files import (
@@ -20,6 +21,11 @@ from bnn_ppl.storage.files import (
 CHOICE = "choice"  # in words, of what a run has found of its model
 LEFT_OPEN = "left_open"  # names of the options that a run was to find
 ESTIMATOR = "estimator"  # the name of the estimator that made a run; not of the command line's
+
+
+def is_open(value: Any) -> bool:
+    """Whether a setting is left open, for a run to find."""
+    return value is None or (isinstance(value, str) and value == "auto")
 
 
 def write_problem(folder: Path, settings: JSON) -> None:

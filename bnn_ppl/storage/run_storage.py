@@ -21,7 +21,12 @@ from bnn_ppl.storage.draws_zarr import zarr_reader, zarr_writer
 from bnn_ppl.storage.draws_zarr.zarr_writer import Records
 from bnn_ppl.storage.files import JSON, RUN, damaged, storing
 from bnn_ppl.storage.inference_data import with_all_stats
-from bnn_ppl.storage.phase_state import PhaseFolder, place_before, place_of, remove_before
+from bnn_ppl.storage.phase_state import (
+    PhaseFolder,
+    place_before,
+    place_of_searches,
+    remove_before,
+)
 from bnn_ppl.storage.recorder import (
     Attributes,
     Layout,
@@ -98,8 +103,8 @@ class RunStorage:
         return found
 
     def search_folder(self) -> Path | None:
-        """Name the folder of the search for the scale of a prior, which comes before the run."""
-        return None if self._folder is None else place_of(self._folder, "prior-scale")
+        """Name the folder of the searches, which come before the run."""
+        return place_of_searches(self._folder)
 
     def phase(self, name: str, settings: Settings, mesh: Mesh) -> Recorder:
         """Give what keeps the state of a phase before the run."""

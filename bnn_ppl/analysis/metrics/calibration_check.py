@@ -321,11 +321,7 @@ def _checked(
 
     lines, enough = [], True
     for one in judged:
-        thirds = [
-            (name, words, rows)
-            for name, values in one.by.items()
-            for words, rows in _thirds(values)
-        ]
+        thirds = [(name, *third) for name, values in one.by.items() for third in _thirds(values)]
         half = _OUTSIDE / len(judged) / (2 if thirds else 1)
         whole = "", "all", np.ones(len(one.held), bool)
         chances = [half, *[half / len(thirds) for _ in thirds]]

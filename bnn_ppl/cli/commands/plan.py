@@ -7,20 +7,19 @@ from typing import Any
 import jax
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.kept_searches import with_structure_of
+from bnn_ppl.cli.commands.run import loaded
 from bnn_ppl.cli.methods import Training, built_method, in_steps
 from bnn_ppl.cli.problem.build import (
     USUAL_SCALE,
-    conditioned,
     describe,
-    refuse_unused,
+    named_in_words,
     scale_is_searched,
     searched_structure,
     settled,
 )
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import scored, training_rows
-from bnn_ppl.cli.problem.subspace import InSubspace, posterior_inside, problem_inside
+from bnn_ppl.cli.problem.subspace import InSubspace
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
 from bnn_ppl.cli.tables import machine_plan_table, plan_table
 from bnn_ppl.runtime.machines.devices import planned_for
@@ -88,11 +87,9 @@ def plan_command() -> Callable[..., None]:
         if general.init is not None:
             running = running | {"init": bnn.diagnostics.load(general.init)}
         with nullcontext() if target is None else planned_for(target.device.memory):
-            problem = problem_inside(inside, with_structure_of(general.init, problem))
-            data, posterior = conditioned(problem, blank=target is not None)
-            refuse_unused(problem, data)
+            general = general._replace(features=None)
+            problem, data, posterior = loaded(general, problem, inside, blank=target is not None)
             scored(problem, data, general.on)  # refuses
-            problem, posterior = posterior_inside(inside, problem, data, posterior)
             epochs = general.num_warmup_epochs, general.num_epochs
             running = in_steps(method, running, posterior, *epochs)
             print(describe(problem, data, posterior), flush=True)
@@ -110,10 +107,9 @@ def plan_command() -> Callable[..., None]:
                 print(_OF_SEARCH)
             if names := searched_structure(problem, data):
                 usual = settled(problem, data)
-                kind = f"mlp {'-'.join(map(str, usual.network.hidden or ()))}"
-                noise = f", noise {usual.likelihood.noise}"
-                wanted = " and ".join(names).replace("hidden", "hidden layers")
-                print(f"the run first finds {wanted}: planned for {kind}{noise}")
+                widths = "-".join(map(str, usual.network.hidden or ()))
+                planned = f"planned for mlp {widths}, noise {usual.likelihood.noise}"
+                print(f"the run first finds {named_in_words(names)}: {planned}")
 
     plan.__annotations__ |= annotations()
     return plan

@@ -113,7 +113,7 @@ def _check_and_sample(
     running = running | {"progress": general.shown, "until": until_of(general.until)}
     if general.init is not None:
         running = running | {"init": bnn.diagnostics.load(general.init)}
-    problem, data, posterior = _loaded(general, problem, inside)
+    problem, data, posterior = loaded(general, problem, inside)
     to_score, rows = scored(problem, data, general.on)
     name = f"{Path(problem.data.data).stem}-{problem.data.split}-{method.name}"
     name += "" if inside.subspace is None else "-subspace"
@@ -157,15 +157,15 @@ def _check_and_sample(
     return _Finished(method.name, problem, data, to_score, rows, posterior, draws, folder)
 
 
-def _loaded(
-    general: General, problem: Problem, inside: InSubspace
+def loaded(
+    general: General, problem: Problem, inside: InSubspace, *, blank: bool = False
 ) -> tuple[Problem, Any, bnn.Posterior]:
     """Load the data and condition the model, with what other runs that are named have found."""
     problem = with_structure_of(general.init, problem)
     problem = with_structure_of(problem.network.weights, problem, ["hidden"])
     problem = problem_inside(inside, problem)
     refuse_unused_features(general.features, problem, inside)
-    data, posterior = conditioned(problem, features=general.features)
+    data, posterior = conditioned(problem, blank=blank, features=general.features)
     refuse_unused(problem, data)
     if general.init is not None:  # whose structure is not known, if it is still open
         problem = settled(problem, data)

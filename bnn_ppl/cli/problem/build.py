@@ -26,6 +26,7 @@ from bnn_ppl.data.tables.encoding import in_words
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.models import usual_noise_floor
 from bnn_ppl.model.prior.priors import NOISE_FLOOR
+from bnn_ppl.runtime.checks import check_positive
 from bnn_ppl.sampling.search import structure
 from bnn_ppl.sampling.search.scale_search import is_searched
 
@@ -91,8 +92,9 @@ def searched_structure(problem: Problem, data: Any) -> list[str]:
     Not with weights that are given or named, whose layers are known.
     """
     table = data.train.x.ndim == 2 and with_usual_net(problem, data).network.net == "mlp"
-    enough = data.stream is None and _num_rows(problem, data) >= structure.LEAST_ROWS
-    if not (table and enough) or jax.process_count() > 1:
+    if not table or data.stream is not None or jax.process_count() > 1:
+        return []
+    if len(training_rows(problem, data)[0].y) < structure.LEAST_ROWS:
         return []
     chosen, likelihood = problem.network, problem.likelihood
     named = chosen.weights is not None or problem.prior.bayesian is not None
@@ -102,8 +104,9 @@ def searched_structure(problem: Problem, data: Any) -> list[str]:
     return ["hidden"] * open_widths + ["noise"] * open_noise
 
 
-def _num_rows(problem: Problem, data: Any) -> int:
-    return len(training_rows(problem, data)[0].y)
+def named_in_words(names: list[str]) -> str:
+    """Name what a run finds of the model."""
+    return " and ".join({"hidden": "hidden layers"}.get(name, name) for name in names)
 
 
 def settled(problem: Problem, data: Any) -> Problem:
@@ -167,6 +170,7 @@ def noise_floor(problem: Problem, data: Any) -> Any:
     if data.num_classes is not None:
         return None
     if likelihood.noise_floor is not None:
+        check_positive("noise_floor", likelihood.noise_floor)
         return likelihood.noise_floor
     if likelihood.noise == "heteroscedastic":
         return usual_noise_floor(data.train.y)
@@ -219,7 +223,8 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     held_out = num_training(data) - posterior.num_rows
     apart = f", {held_out} held-out" if held_out else ""
     of = " of the likelihood" if posterior.density.tempered == "likelihood" else ""
-    noise = {"heteroscedastic": ", noise that depends on x"}.get(str(problem.likelihood.noise), "")
+    of_x = problem.likelihood.noise == "heteroscedastic"
+    noise = ", noise that depends on x" if of_x else ""
     noise = ", noise to be found" if "noise" in open_parts else noise
     if posterior.sites.subspace is not None:
         of += ", in a subspace of rank {rank} ({kind})".format(**posterior.sites.subspace.settings)

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 from bnn_ppl.model.prior.priors import EARLIER_FLOOR
 from bnn_ppl.runtime.machines.devices import MatmulPrecision
 from bnn_ppl.runtime.names import hint
+from bnn_ppl.storage.problem import is_open
 
 Net = Literal[
     "auto",
@@ -292,11 +293,6 @@ def left_open(problem: Problem) -> list[str]:
     options = problem.options()
     names = [name for name in FOUND if is_open(options[name])]
     return [name for name in names if name != "hidden" or options["net"] == "auto"]
-
-
-def is_open(value: Any) -> bool:
-    """Whether an option has no value yet."""
-    return value is None or value == "auto"
 
 
 def as_now(settings: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from bnn_ppl.cli.problem.build import (
     SEARCHED_PRIORS,
     USUAL_SCALE,
     model_of,
+    named_in_words,
     posterior_of,
     scale_is_searched,
     searched_structure,
@@ -86,8 +87,8 @@ def _with_structure(
     widths = LADDER if "hidden" in names else (usual.network.hidden,)
     noises = NOISES if "noise" in names else (usual.likelihood.noise,)
     how = " and ".join({"hidden": "--hidden 50", "noise": "--noise learnt"}[name] for name in names)
-    wanted = " and ".join(names).replace("hidden", "hidden layers")
-    print(f"finding {wanted} ({how} set them)", file=sys.stderr, flush=True)
+    sets = {"hidden": "sets them", "noise": "sets it"}[names[0]] if len(names) == 1 else "set them"
+    print(f"finding {named_in_words(names)} ({how} {sets})", file=sys.stderr, flush=True)
 
     def model_with(each: Structure) -> Any:
         return model_of(problem.changed(hidden=each.hidden, noise=each.noise), data)

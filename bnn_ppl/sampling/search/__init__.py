@@ -1,1 +1,1 @@
-"""Searches for what a run leaves open: the scale of the prior, the widths of hidden layers."""
+"""Searches for what a run leaves open: the scale of the prior, the layers and the noise."""

@@ -52,7 +52,7 @@ class Search(NamedTuple):
 
     def is_over(self) -> bool:
         """Whether its time has passed."""
-        return time.monotonic() >= self.end
+        return self.seconds_left() <= 0
 
     def seconds_left(self) -> float:
         """Give the time left, infinite where there is no limit."""

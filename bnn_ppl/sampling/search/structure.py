@@ -17,6 +17,7 @@ from bnn_ppl.data.splits import fold_of_rows
 from bnn_ppl.data.streams.streams import fingerprint
 from bnn_ppl.methods.ensembles.descent import descent
 from bnn_ppl.model.conditioning import condition
+from bnn_ppl.runtime.files import make_folder, replace_file
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.run import run
 from bnn_ppl.sampling.search.fits import Search
@@ -110,53 +111,85 @@ def choose_structure(
     progress
         As for :func:`bnn_ppl.run`.
     """
-    known = None if folder is None else _read_choice(Path(folder), fingerprint(data))
+    rows = fingerprint(data)
+    known = None if folder is None else _read_choice(Path(folder), rows)
     if known is not None:
         return known
     minutes = _MINUTES if max_minutes is None else min(_MINUTES, max_minutes / _SHARE)
     search = Search.of(run, "network", folder, minutes, progress)
-    kept, held_out = _parts(*data)
-    best, before, scores, gains = Structure(widths[0], noises[0]), np.zeros(0), {}, {}
-    longest = 0.0
-
-    def gain_of(each: Structure) -> bool:
-        """Try a structure: whether it is now the best."""
-        nonlocal best, before, longest
-        if search.seconds_left() < longest:
-            return False  # it would be cut short
-        began = time.monotonic()
-        try:
-            by_row = _log_scores(search, key, model_with(each), kept, held_out, each.name)
-        except TimeoutError:
-            return False
-        longest = max(longest, time.monotonic() - began)
-        scores[each.name] = float(np.mean(by_row))
-        if len(scores) > 1:
-            gain, error = gains[each.name] = _gain(by_row, before)
-            if not gain > error:
-                return False
-        best, before = each, by_row
-        return True
-
-    # The first step in width gains most, and noise less where the mean does not fit yet.
-    if gain_of(best):
-        climbs = all(gain_of(best._replace(hidden=hidden)) for hidden in widths[1:2])
-        for noise in noises[1:]:
-            gain_of(best._replace(noise=noise))
-        for hidden in widths[2:] if climbs else ():
-            if not gain_of(best._replace(hidden=hidden)):
-                break
-    choice = Choice(best, scores, gains)
-    if folder is not None:  # made by the clock too: made again it could be another
-        _write_choice(Path(folder), choice, fingerprint(data))
+    climb = _Climb(search, key, model_with, *_parts(*data), Structure(widths[0], noises[0]))
+    if climb.tries():
+        climb.tries_all(
+            # The first step in width gains most, and noise less where the mean does not fit yet.
+            *({"hidden": hidden} for hidden in widths[1:2]),
+            *({"noise": noise} for noise in noises[1:]),
+            *({"hidden": hidden} for hidden in widths[2:]),
+        )
+    choice = Choice(climb.best, climb.scores, climb.gains)
+    if folder is not None:  # it depends on the time left: another search could end differently
+        _write_choice(Path(folder), choice, rows)
     return choice
 
 
+class _Climb:
+    """Structures tried one after the other, each against the best before it."""
+
+    def __init__(
+        self,
+        search: Search,
+        key: jax.Array,
+        model_with: Callable[[Structure], Callable],
+        kept: Any,
+        held_out: Any,
+        first: Structure,
+    ) -> None:
+        self._search, self._key, self._model_with = search, key, model_with
+        self._kept, self._held_out = kept, held_out
+        self.best, self._of_best = first, np.zeros(0)
+        self.scores: dict[str, float] = {}
+        self.gains: dict[str, tuple[float, float]] = {}
+        self._longest = 0.0  # seconds of a fit
+
+    def tries_all(self, *changes: dict[str, Any]) -> None:
+        """Change the best structure in this order; once a part does not gain, no more of it."""
+        done: set[str] = set()
+        for change in changes:
+            if not done & change.keys() and not self.tries(**change):
+                done |= change.keys()
+
+    def tries(self, **change: Any) -> bool:
+        """Try the best structure with a change: whether it is better, or the first."""
+        if self._search.seconds_left() < self._longest:
+            return False  # it would be cut short
+        structure, began = self.best._replace(**change), time.monotonic()
+        try:
+            by_row = self._log_scores(structure)
+        except TimeoutError:
+            return False
+        self._longest = max(self._longest, time.monotonic() - began)
+        self.scores[structure.name] = float(np.mean(by_row))
+        if len(self.scores) > 1:
+            gain, error = self.gains[structure.name] = _gain(by_row, self._of_best)
+            if not gain > error:
+                return False
+        self.best, self._of_best = structure, by_row
+        return True
+
+    def _log_scores(self, structure: Structure) -> np.ndarray:
+        """Give the log predictive density of each held-out row, of fits to the others."""
+        posterior = condition(self._model_with(structure), self._kept)
+        place = self._search.folder(structure.name.replace(" ", "-"))
+        options: dict[str, Any] = {"folder": place, "num_warmup": _NUM_STEPS}
+        with self._search.told(structure.name):
+            draws = self._search.run(self._key, posterior, descent(posterior), **options)
+        prediction = predict(posterior, draws, self._held_out)
+        return -nll_by_row(prediction, self._held_out[1], 1.0)
+
+
 def _write_choice(folder: Path, choice: Choice, rows: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    new = folder / f"{_CHOICE}.new"
-    new.write_text(json.dumps({"rows": rows, "choice": choice}))
-    new.replace(folder / _CHOICE)
+    make_folder(folder)
+    kept = json.dumps({"rows": rows, "choice": choice})
+    replace_file(folder / _CHOICE, kept.encode())
 
 
 def _read_choice(folder: Path, rows: str) -> Choice | None:
@@ -169,17 +202,6 @@ def _read_choice(folder: Path, rows: str) -> Choice | None:
     (hidden, noise), scores, gains = kept["choice"]
     best = Structure(tuple(hidden) if isinstance(hidden, list) else hidden, noise)
     return Choice(best, scores, {name: (gain, error) for name, (gain, error) in gains.items()})
-
-
-def _log_scores(
-    search: Search, key: jax.Array, model: Callable, kept: Any, held_out: Any, name: str
-) -> np.ndarray:
-    """Give the log predictive density of each held-out row, of networks fitted to the others."""
-    posterior = condition(model, kept)
-    with search.told(name):
-        method, place = descent(posterior), search.folder(name.replace(" ", "-"))
-        draws = search.run(key, posterior, method, folder=place, num_warmup=_NUM_STEPS)
-    return -nll_by_row(predict(posterior, draws, held_out), held_out[1], 1.0)
 
 
 def _gain(by_row: np.ndarray, before: np.ndarray) -> tuple[float, float]:
