@@ -782,6 +782,7 @@ def test_the_version(capsys):
         (["run", "hmc", "--split", "99"], "99"),
         (["run", "hmc", "--net", "lenet"], "expected images"),
         (["run", "hmc", "--noise", "-1"], "noise=-1"),
+        (["run", "hmc", "--noise-floor", "-1"], "got noise_floor=-1.0, expected a number above 0"),
         (
             ["run", "hmc", "--noise-floor", "1", "--noise", "0.1"],
             "got --noise-floor with --noise 0.1",
