@@ -154,6 +154,7 @@ def test_one_of_several_outputs_is_named_and_ranges_are_for_all_of_them():
 
 def test_the_output_that_was_found_wrong_is_named_also_if_another_is_further_off():
     y = np.zeros((300, 2))
+    y[:150] = 1.2  # half of the rows are inside intervals of 50 %
     y[:44, 0], y[:17, 1] = 2.0, 2.0  # 85.3 % inside, which may be chance, and 94.3 %: not
     check = metrics.calibration_check(
         {"mean": np.zeros((300, 2)), "variance": np.ones((300, 2))}, y
