@@ -8,6 +8,7 @@ from inspect import unwrap
 import jax
 import jaxlib
 import pytest
+from killed_runs import kill_at_write  # noqa: F401 (a fixture)
 
 import bnn_ppl as bnn
 from bnn_ppl.sampling.setup import warm_start

@@ -2,7 +2,7 @@
 
 A prior is a NumPyro distribution, one for every weight, or a function ``(site_name, shape) ->
 distribution`` where it depends on the tensor's shape or on a scale shared by the tensor. To add
-one, add a function here and a row to the table in ``tests/test_priors.py``.
+one, add a function here and a row to the table in ``tests/model/test_priors.py``.
 """
 
 import math
