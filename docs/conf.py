@@ -26,7 +26,9 @@ nb_execution_mode = "force"  # a notebook that fails to run fails the build
 nb_execution_raise_on_error = True
 nb_execution_timeout = 900  # seconds a cell
 numpydoc_show_class_members = False
-numpydoc_class_members_toctree = False  # methods are shown with their class, not on pages of their own
+numpydoc_class_members_toctree = (
+    False  # methods are shown with their class, not on pages of their own
+)
 autodoc_typehints = "none"  # the docstrings describe types in words
 
 # Methods describe themselves; their table is included in the page of methods.

@@ -48,6 +48,7 @@ _GROUPS = {  # types whose fields are options of the commands that take them
     "InSubspace": "cli/problem/subspace",
     "Predicting": "cli/commands/robustness",
     "Corrupting": "cli/commands/robustness",
+    "Studying": "cli/commands/studies",
 }
 _NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?", re.IGNORECASE)
 

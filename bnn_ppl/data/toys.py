@@ -28,15 +28,9 @@ def gaussian_process(
     """Compute noisy points of a function drawn from a Gaussian process, seeded by `split`.
 
     The test part is the function itself, without noise, on a grid beyond the points.
-
-    Raises
-    ------
-    ValueError
-        If `subset` is given or `split` is not a seed.
     """
     del where
-    refuse_subset(name, subset)
-    random = np.random.RandomState(split_number(name, split, 2**32 - 1))
+    random = _seeded(name, split, subset)
     function = drawn_function(random)
     x = np.sort(random.uniform(-3, 3, _NUM_POINTS))[_KEPT]
     x = x[random.permutation(len(x))]  # rows held out are the last
@@ -71,16 +65,9 @@ def noise_sd(x: np.ndarray, heteroscedastic: bool) -> np.ndarray:
 def blobs(
     name: str, split: int | str, subset: int | None, where: Sequence[Place], dtype: np.dtype
 ) -> DataSet:
-    """Compute points about 5 centres in the plane, of 2 classes in turn, seeded by `split`.
-
-    Raises
-    ------
-    ValueError
-        If `subset` is given or `split` is not a seed.
-    """
+    """Compute points about 5 centres in the plane, of 2 classes in turn, seeded by `split`."""
     del where
-    refuse_subset(name, subset)
-    random = np.random.RandomState(split_number(name, split, 2**32 - 1))
+    random = _seeded(name, split, subset)
     centres = random.uniform(-10, 10, (_NUM_BLOBS, 2))
     number = _NUM_TRAIN + _NUM_TEST
     blob = np.arange(number) % _NUM_BLOBS
@@ -89,3 +76,9 @@ def blobs(
     parts = slice(_NUM_TRAIN), slice(_NUM_TRAIN, None)
     train, test = (Data(*(leaf[rows] for leaf in data)) for rows in parts)
     return classification(train, test, mean_and_scale(train.x), 2, name, _COMPUTED, dtype)
+
+
+def _seeded(name: str, split: int | str, subset: int | None) -> np.random.RandomState:
+    """Give random numbers by the split; refuse a subset, and a split that is not a seed."""
+    refuse_subset(name, subset)
+    return np.random.RandomState(split_number(name, split, 2**32 - 1))

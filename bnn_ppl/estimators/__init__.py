@@ -164,11 +164,11 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
 class BayesianRegressor(RegressorMixin, BayesianNetwork):
     """Bayesian neural network regressor: predictions are averaged over draws of the weights.
 
+    Arguments and attributes are those of :class:`BayesianClassifier`, but for `class_weight` and
+    `classes_`, and these:
+
     Parameters
     ----------
-    method
-        Name of a method of this package, or a function of a posterior that returns a
-        :class:`bnn_ppl.Method`.
     noise
         Standard deviation of y given x: "learnt", one for all rows; "heteroscedastic", learnt as a
         function of x (see :func:`bnn_ppl.models.regressor`) by a network of its own; "auto", the
@@ -176,65 +176,19 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         units of y.
     covariance
         Of the noise of several targets: "diagonal", or "full", with learnt correlations.
-    method_options
-        Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
-    hidden
-        Widths of the hidden layers of the MLP; a number for one layer. None: 50, or for 1,000
-        rows and more found at each fit, the one of (50,), (64, 64) and (128, 128, 128) whose fits
-        predict held-out rows best.
     net
         Network to use instead of an MLP, as for :func:`bnn_ppl.random_network`, from x (rows,
         columns) to (rows, targets), or to (rows, 2 targets) for heteroscedastic noise, which then
         has no network of its own.
-    prior
-        Prior of the weights, as for :func:`bnn_ppl.random_network`; by default
-        :func:`bnn_ppl.priors.fan_in` with a gain of `prior_scale`.
-    prior_scale
-        Gain of the default prior. None: found by :func:`bnn_ppl.prior_scale` at each fit.
-    temperature
-        Temperature of the posterior; 1 is the Bayes posterior.
-    predictive
-        How laplace predicts, as for :func:`bnn_ppl.predict`: "linearised" (the default), with draws
-        of the weights and the network linearised at the fitted ones; "closed_form", without draws
-        (:func:`bnn_ppl.predict_closed_form`); "sampled", with draws and the network itself, as
-        all other methods do.
-    num_chains, num_warmup, num_draws, thin, batch_size
-        As for :func:`bnn_ppl.run`, whose defaults they have, but for 4 chains.
-    until, max_minutes
-        When to stop, as for :func:`bnn_ppl.run`; inputs "x" are like X.
-    folder
-        Where to store the run, as for :func:`bnn_ppl.run`: a fit of an equal estimator to the same
-        rows resumes it (give it a `random_state`), and :func:`bnn_ppl.predict` takes the folder.
-        Each fit needs its own.
-    random_state
-        Random seed: None, an integer, or a ``numpy.random.RandomState``.
-    progress
-        Whether to show a progress bar.
 
     Attributes
     ----------
-    draws_ : arviz.InferenceData
-        Draws, as :func:`bnn_ppl.run` returns them.
-    verdict_ : str
-        Whether they have converged, in a line; if not, `fit` warns of it.
-    posterior_ : bnn_ppl.Posterior
-        Posterior that was sampled; its x and y are standardised. Its rows are a stream if X is
-        large.
-    prior_scale_ : float
-        Gain of the default prior, given or found; None for another prior.
-    hidden_ : tuple of int or int
-        Widths of the hidden layers, given or found.
-    x_mean_, x_scale_ : numpy.ndarray
-        Mean and standard deviation of each column of X, (columns,), by which inputs are
-        standardised; the scale of a constant column is 1.
     y_mean_, y_scale_ : float, or numpy.ndarray (targets,)
-        The same of y.
+        Mean and standard deviation of y, by which it is standardised.
     noise_floor_ : float, list of float (targets) or None
         Smallest standard deviation of learnt noise, in units of the standardised y.
     noise_ : str or float
         Kind of noise, given or found.
-    n_features_in_ : int
-        Number of columns of X.
     """
 
     @known_keywords

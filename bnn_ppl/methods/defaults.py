@@ -32,15 +32,31 @@ SAMPLED = Counts(num_warmup=300, num_draws=200)
 FITTED = Counts(num_warmup=100_000, num_draws=100, thin=0)
 
 # Fields of the descriptions of methods of a kind (:class:`bnn_ppl.methods.method.Description`).
-EXACT = {"gives": "exact draws", "bias": "none once the chains have converged"}
+# Descriptions give their own fields beside those of a kind, or in their place.
+EXACT: dict[str, Any] = {"gives": "exact draws", "bias": "none once the chains have converged"}
 TRAJECTORIES = EXACT | {"cost": "gradients on all rows, tens to thousands per draw"}
-MINIBATCHES: dict[str, Any] = {"cost": "a gradient on a minibatch", "stochastic_gradients": True}
-TRAINED: dict[str, Any] = {
-    "kind": "fit",
+MINIBATCHES = {
+    "gives": "draws",
+    "cost": "a gradient on a minibatch",
+    "bias": "first order in the step size, plus gradient noise",
+    "length": "an ensemble, 6,500 steps of sgnht and of warm-up, 200 draws 20 to 900 steps apart",
     "stochastic_gradients": True,
-    "trained_once": True,
-    "counts": FITTED,
+    "takes_batch_statistics": True,
+}
+SECOND_ORDER = MINIBATCHES | {
+    "bias": "second order in the step size, plus gradient noise",
+    "length": "an ensemble, 6,500 warm-up steps, 200 draws 20 to 900 steps apart",
+    "takes_batch_statistics": False,
+}
+FIT: dict[str, Any] = {"kind": "fit", "trained_once": True, "counts": FITTED}
+TRAINED = FIT | {
+    "stochastic_gradients": True,
+    "takes_batch_statistics": True,
     "length": "a mode, then until it stops improving (at most 100,000 steps), 100 draws",
+}
+MEAN_FIELD = TRAINED | {
+    "gives": "independent Gaussians",
+    "bias": "too narrow where weights are correlated",
 }
 
 

@@ -355,17 +355,21 @@ def _with_usual_counts(method: Method, described: Description, posterior: Any) -
     return method._replace(counts=described.counts._replace(num_warmup=steps, batch_size=size))
 
 
-def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build], _Build]:
+def describe(
+    shared: Mapping[str, Any] = MappingProxyType({}), /, *, name: str | None = None, **own: Any
+) -> Callable[[_Build], _Build]:
     """Register the decorated function, which builds a Method from a posterior, as a method.
 
     For example ``@describe(gives="draws", cost="a gradient on all rows", bias="the step size")``.
 
     Parameters
     ----------
+    shared
+        Fields of :class:`Description` that methods of a kind share, of `methods/defaults.py`.
     name
         Public name of the method; by default that of the function.
-    **description
-        Other fields of :class:`Description`; `gives`, `cost` and `bias` are required.
+    **own
+        Other fields, or other values of these; `gives`, `cost` and `bias` are required.
 
     Returns
     -------
@@ -387,10 +391,11 @@ def describe(*, name: str | None = None, **description: Any) -> Callable[[_Build
             method = _with_usual_counts(method, described, posterior)
             return method._replace(recipe=Recipe(_maker(built, args, options), method))
 
-        counts = description.get("counts", SAMPLED)
+        fields = {**shared, **own}
+        counts = fields.get("counts", SAMPLED)
         usual = f"{counts.num_warmup:,} warm-up steps, {counts.num_draws:,} draws"
         built.__name__ = name or build.__name__
-        described = Description(built, **({"length": usual} | description))
+        described = Description(built, **({"length": usual} | fields))
         METHODS[described.name] = described
         return cast(_Build, built)
 

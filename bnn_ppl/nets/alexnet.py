@@ -21,14 +21,10 @@ class AlexNet(nnx.Module):
 
     Parameters
     ----------
-    image_shape
-        (height, width, channels) of one image; at least 29 pixels a side.
-    num_classes
-        Number of outputs.
+    image_shape, num_classes, rngs
+        As of :class:`LeNet`. At least 29 pixels a side.
     widths
         Channels of each convolution.
-    rngs
-        Source of the initial weights.
 
     Raises
     ------

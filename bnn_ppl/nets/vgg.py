@@ -22,10 +22,8 @@ class VGG(nnx.Module):
 
     Parameters
     ----------
-    image_shape
-        (height, width, channels) of one image; at least 32 pixels a side.
-    num_classes
-        Number of outputs.
+    image_shape, num_classes, rngs
+        As of :class:`LeNet`. At least 32 pixels a side.
     depth
         11, 13, 16 or 19: the number of convolutions plus 3.
     width
@@ -35,8 +33,6 @@ class VGG(nnx.Module):
         VGG of Osawa et al. (2019), "Practical Deep Learning with Bayesian Principles".
     norm
         Normalisation between each convolution and its ReLU: "filter_response", "batch" or None.
-    rngs
-        Source of the initial weights.
 
     Raises
     ------

@@ -1,8 +1,9 @@
 """Figures of predictions, chains, weights and studies: one function per question.
 
 Functions of one panel take ``ax=None`` (new Axes by default) and return the Axes; `report` combines
-those of a run in one figure. Functions of several panels return a Figure. Colours are those of
-Okabe and Ito, safe for colour-blind readers; no global style of matplotlib is changed.
+those of a run in one figure. Functions of several panels return a Figure, which is not registered
+with pyplot: save it with ``figure.savefig(path)``. Colours are those of Okabe and Ito, safe for
+colour-blind readers; no global style of matplotlib is changed.
 """
 
 from bnn_ppl.plots.chains import chain_budget, rhat_histogram, trace_logdensity
@@ -28,8 +29,7 @@ from bnn_ppl.plots.samples import sample_maps
 from bnn_ppl.plots.studies import continual, label_noise
 from bnn_ppl.plots.warmup import warmup_objective, warmup_rates, warmup_scores
 from bnn_ppl.plots.weight_space.correlations import correlation_decay, correlations
-from bnn_ppl.plots.weight_space.surface import posterior_surface
-from bnn_ppl.plots.weight_space.symmetry import barriers
+from bnn_ppl.plots.weight_space.surface import barriers, posterior_surface
 from bnn_ppl.plots.weight_space.weights import pruning, weights
 
 __all__ = [

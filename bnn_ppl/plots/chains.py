@@ -111,11 +111,6 @@ def chain_budget(table: pandas.DataFrame) -> Figure:
     ----------
     table : DataFrame
         From :func:`bnn_ppl.chain_budget`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
 

@@ -51,11 +51,6 @@ def comparison(table: pandas.DataFrame) -> Figure:
     ----------
     table : DataFrame
         From :func:`bnn_ppl.compare`, or some of its rows and columns.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -92,11 +87,6 @@ def sweep(table: pandas.DataFrame, options: Sequence[str]) -> Figure:
         standard errors, drawn as bars.
     options : sequence of str
         The column on the horizontal axis and, optionally, one with a line for each value.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
 
     Raises
     ------

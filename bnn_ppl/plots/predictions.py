@@ -106,10 +106,8 @@ def reliability(
 
     Parameters
     ----------
-    prediction : array (rows, classes) or Dataset
-        Class probabilities.
-    y : array of int (rows,)
-        True class numbers.
+    prediction, y
+        As of `bnn_ppl.metrics.accuracy`.
     num_bins : int
         Number of bins; empty ones are not drawn.
     ax : Axes, optional
@@ -147,10 +145,8 @@ def coverage(
 
     Parameters
     ----------
-    prediction : Dataset
-        A regression prediction.
-    y : array (rows,) or (rows, outputs)
-        Targets, in the units of the prediction.
+    prediction, y
+        As of `bnn_ppl.metrics.coverage`.
     ax : Axes, optional
         Where to draw. Above the diagonal intervals are too wide, below it too narrow.
     outputs : sequence of str, optional
@@ -188,16 +184,10 @@ def pit_histogram(
 
     Parameters
     ----------
-    prediction : Dataset
-        A regression prediction.
-    y : array (rows,) or (rows, outputs)
-        Targets, in the units of the prediction.
+    prediction, y, ax, outputs
+        As of `coverage`.
     num_bins : int, optional
         By default one for ten rows, 5 to 20.
-    ax : Axes, optional
-        Where to draw.
-    outputs : sequence of str, optional
-        Names of several outputs, which have a line each; by default their numbers.
     """
     parts, num_rows = _outputs(prediction, y, outputs), len(np.asarray(y))
     number = num_bins or int(np.clip(num_rows // 10, 5, 20))
@@ -258,12 +248,8 @@ def selective_accuracy(prediction: Prediction, y: ArrayLike, *, ax: Axes | None 
 
     Parameters
     ----------
-    prediction : array (rows, classes) or Dataset
-        Class probabilities.
-    y : array of int (rows,)
-        True class numbers.
-    ax : Axes, optional
-        Where to draw.
+    prediction, y, ax
+        As of `reliability`.
     """
     curve, total = metrics.selective(prediction, y), metrics.accuracy(prediction, y)
     ax = new_axes(ax)

@@ -72,11 +72,6 @@ def report(
         Names of several outputs, each of which has a panel of its own; by default their numbers.
     check : CalibrationCheck, optional
         Of this prediction; by default `bnn_ppl.metrics.calibration_check` without inputs.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
 

@@ -42,11 +42,6 @@ def corruptions(tables: Tables) -> Figure:
     ----------
     tables : dict of str to DataFrame
         By name of the run, from :func:`bnn_ppl.shift.corrupted`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     _check(tables, "severity", "corrupted")
     figure = _new_figure((11, 7.5))
@@ -73,11 +68,6 @@ def more_models(tables: Tables, score: str = "nll") -> Figure:
         By name of the run, from :func:`bnn_ppl.robustness.more_models.corrupted_by_models`.
     score : str
         A column of the tables, such as "accuracy".
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     _check(tables, "num_models", "corrupted_by_models")
     severities = sorted({int(s) for table in tables.values() for s in table["severity"]})
@@ -117,11 +107,6 @@ def adversarial(tables: Tables) -> Figure:
     tables : dict of str to DataFrame
         By name of the run, from :func:`bnn_ppl.adversarial.attacked`, all of classes or all of
         numbers.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     _check(tables, "epsilon", "attacked")
     classes = all("accuracy" in table for table in tables.values())
@@ -146,11 +131,6 @@ def rotations(tables: Tables, images: ArrayLike | None = None) -> Figure:
         By name of the run, from :func:`bnn_ppl.shift.rotated`.
     images : array (angles, height, width) or (angles, height, width, channels), optional
         The predicted images, drawn on top if it was a single one; colours in 0..1.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     _check(tables, "angle", "rotated")
     width = 2.5 + 3.8 * len(tables)
@@ -190,11 +170,6 @@ def out_of_distribution(
         The data from the training distribution; drawn filled.
     num_bins : int
         Number of bins, the same in all panels.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     if not predictions or any(inside not in found for found in predictions.values()):
         raise ValueError(

@@ -36,11 +36,6 @@ def sample_maps(
     num_draws : int
         Number of maps, the draws spread evenly over chains and draws.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
-
     Raises
     ------
     ValueError

@@ -30,11 +30,6 @@ def continual(table: pandas.DataFrame) -> Figure:
     ----------
     table : DataFrame
         From :func:`bnn_ppl.studies.continual_learning`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     figure = _two_panels()
     panels = {
@@ -61,11 +56,6 @@ def label_noise(table: pandas.DataFrame) -> Figure:
     table : DataFrame
         From :func:`bnn_ppl.studies.label_noise_network` or ``label_noise_gp``, or both
         concatenated.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     figure = _two_panels()
     accuracies, evidence = figure.subplots(1, 2)

@@ -142,23 +142,15 @@ def rotated(
 
     Parameters
     ----------
-    posterior
-        The one that was sampled, of classes.
-    draws
-        From :func:`bnn_ppl.run`; for speed some of them, see `thinned`.
+    posterior, draws, x_mean, x_scale, batch_size, progress
+        As of `corrupted`.
     data
         A pair (x, y): images (rows, height, width, channels) as the network sees them, and classes
         (rows,). ``(x[k:k+1], y[k:k+1])`` is one image.
-    x_mean, x_scale
-        Of the data set: x * x_scale + x_mean are the pixels of the source.
     angles
         Degrees; 16 from 0 to 180 by default.
     fill
         Value outside the image, in pixels of the source: 0 is the background of digits.
-    batch_size
-        Rows predicted at a time; all of an angle by default.
-    progress
-        Whether to show progress.
 
     Returns
     -------

@@ -185,12 +185,7 @@ def permuted(x: np.ndarray, task: int, *, seed: int = 0) -> np.ndarray:
 
 
 def average_accuracy(table: "pandas.DataFrame") -> "pandas.DataFrame":
-    """Average the accuracy over the tasks seen so far.
-
-    Parameters
-    ----------
-    table
-        From `continual_learning`.
+    """Average the accuracy over the tasks seen so far, in a table of `continual_learning`.
 
     Returns
     -------
@@ -202,17 +197,12 @@ def average_accuracy(table: "pandas.DataFrame") -> "pandas.DataFrame":
 
 
 def forgetting(table: "pandas.DataFrame") -> "pandas.DataFrame":
-    r"""Measure what learning on has cost the earlier tasks.
+    r"""Measure what learning on has cost the earlier tasks, in a table of `continual_learning`.
 
     .. math:: F_t = \frac{1}{t - 1} \sum_{j < t} \left(\max_{l < t} a_{l j} - a_{t j}\right)
 
     with :math:`a_{t j}` the accuracy on task j after task t (Chaudhry et al., 2018, equation 3):
     0 if nothing was lost, negative if earlier tasks gained.
-
-    Parameters
-    ----------
-    table
-        From `continual_learning`.
 
     Returns
     -------

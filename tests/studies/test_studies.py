@@ -284,13 +284,16 @@ def test_forgetting_is_the_fall_from_the_best_of_before_and_negative_for_a_gain(
 
 # --- the command, small, from end to end
 
-SMALL = {"subset": 64, "hidden": (), "num_epochs": 2, "batch_size": 32, "progress": False}
+
+def small(folder, **options):
+    given = {"subset": 64, "num_epochs": 2, "batch_size": 32, "progress": False} | options
+    return {"hidden": (), "studying": commands.Studying(**given, folder=folder)}
 
 
 @pytest.fixture(scope="module")
 def learnt(tmp_path_factory):
     folder = tmp_path_factory.mktemp("continual")
-    commands.continual(**SMALL, num_tasks=2, num_draws=3, num_rows=100, folder=folder)
+    commands.continual(**small(folder), num_tasks=2, num_draws=3, num_rows=100)
     return folder, pd.read_csv(folder / "accuracies.csv")
 
 
@@ -315,7 +318,7 @@ def test_accuracies_are_those_of_the_fits_in_the_folder(learnt, digits):
 def test_the_same_command_goes_on_without_a_step(learnt, monkeypatch, capsys):
     folder, table = learnt
     monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.loop"], "loop_of", None)
-    commands.continual(**SMALL, num_tasks=2, num_draws=3, num_rows=100, folder=folder)
+    commands.continual(**small(folder), num_tasks=2, num_draws=3, num_rows=100)
     pd.testing.assert_frame_equal(pd.read_csv(folder / "accuracies.csv"), table)
     out = capsys.readouterr().out
     assert "variational (VCL)" in out and "after task  task 1  task 2  average  forgetting" in out
@@ -324,7 +327,7 @@ def test_the_same_command_goes_on_without_a_step(learnt, monkeypatch, capsys):
 @pytest.mark.thorough
 def test_more_draws_of_every_task_go_on_in_the_same_folder(learnt):
     folder, table = learnt
-    commands.continual(**SMALL, num_tasks=2, num_draws=5, num_rows=100, folder=folder)
+    commands.continual(**small(folder), num_tasks=2, num_draws=5, num_rows=100)
     assert len(pd.read_csv(folder / "accuracies.csv")) == len(table)
     draws = bnn.diagnostics.load(folder / "vcl" / "task-2")
     assert draws.posterior.sizes["draw"] == 5
@@ -345,10 +348,10 @@ def test_sites_of_the_prior_itself_go_on_where_the_fit_starts(digits):
 
 
 def test_other_settings_in_the_same_folder_are_refused_in_one_line(tmp_path):
-    options = SMALL | {"num_tasks": 1, "num_rows": 20, "learners": ("fine_tuning",)}
-    commands.continual(**options, folder=tmp_path)
+    options = {"num_tasks": 1, "num_rows": 20, "learners": ("fine_tuning",)}
+    commands.continual(**options, **small(tmp_path))
     with pytest.raises(ValueError, match="got .*learning_rate.*expected") as error:
-        commands.continual(**options, learning_rate=0.1, folder=tmp_path)
+        commands.continual(**options, **small(tmp_path, learning_rate=0.1))
     assert "\n" not in str(error.value)
 
 
@@ -358,7 +361,7 @@ def test_other_settings_in_the_same_folder_are_refused_in_one_line(tmp_path):
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("noise")
-    commands.label_noise(**SMALL, shares=(1,), gp_rows=12, folder=folder)
+    commands.label_noise(**small(folder), shares=(1,), gp_rows=12)
     return folder, pd.read_csv(folder / "label_noise.csv")
 
 
@@ -415,8 +418,9 @@ def test_the_command_takes_any_network_of_the_package(monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(studies, "label_noise_network", stop)
+    at = commands.Studying(folder=tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        commands.label_noise(net="resnet20", structure="diagonal", gp=False, folder=tmp_path)
+        commands.label_noise(studying=at, net="resnet20", structure="diagonal", gp=False)
     assert taken == [bnn.nets.ResNet20, ((8, 8, 1), 10), "diagonal"]
 
 

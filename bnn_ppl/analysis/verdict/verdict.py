@@ -72,10 +72,8 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
 
     Parameters
     ----------
-    posterior
-        The posterior that was sampled.
-    draws
-        From :func:`bnn_ppl.run`.
+    posterior, draws
+        As of :func:`bnn_ppl.predict`.
 
     Returns
     -------

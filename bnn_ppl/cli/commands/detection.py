@@ -43,8 +43,6 @@ def ood(
         --only-classes: the test rows of the classes left out.
     num_rows
         Number of test images of each set, spread evenly over it.
-    predicting
-        How runs are predicted, and where the figure goes.
     """
     path = figure_path(folders, predicting.figure, "ood.png")
     runs, data = image_runs(folders, predicting.data_dir)

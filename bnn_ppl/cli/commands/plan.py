@@ -61,12 +61,6 @@ def plan_command() -> Callable[..., None]:
             As for `bnn-ppl run`. With --until, the plan ends at the first check, after
             --num-draws; --on, --features, --folder, --progress, --json and --strict have no
             effect here.
-        problem
-            Data and model.
-        training
-            Training on minibatches.
-        inside
-            Sampling in a subspace.
         running
             Length of the run and number of chains, by default as for `bnn-ppl run`.
         trial_seconds

@@ -94,15 +94,11 @@ def corruptions(
     ----------
     folders
         Folders of runs on the same images, of 16 x 16 pixels or more.
-    corrupting
-        Corruptions, computed or read.
     by_models
         Score the average of the first chain, of the first two, of four and so on too: how much
         more models help at each severity, in <figure>-by-models.png and .csv.
     num_rows
         Number of test images, spread evenly over the test set.
-    predicting
-        How runs are predicted, and where the figure goes.
     """
     only, severities, read, write, seed = corrupting
     if read is not None and write is not None:
@@ -167,8 +163,6 @@ def rotations(
         Class of the image, by number or name: the first test row of that class.
     num_rows
         Rotate this many test images instead, spread evenly, and average over them.
-    predicting
-        How runs are predicted, and where the figure goes.
     """
     one = num_rows is None
     if not one and label != 1:
@@ -226,8 +220,6 @@ def adversarial(
         Keep inputs within the range of the training inputs (for images, of the pixels).
     num_rows
         Number of test rows, spread evenly over the test set.
-    predicting
-        How runs are predicted, and where the figure goes.
     """
     path = figure_path(folders, predicting.figure, "adversarial.png")
     runs = reopen_all(folders, predicting.data_dir)

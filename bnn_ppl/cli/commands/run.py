@@ -63,12 +63,6 @@ def run_command() -> Callable[..., Any]:
             Inference method.
         general
             Seed, start and end, rows to score, files, and what is shown.
-        problem
-            Data and model.
-        training
-            Training on minibatches.
-        inside
-            Sampling in a subspace.
         running
             Length of the run and number of chains: by default four chains (laps, meads: 32;
             laplace: one; fits with --init: as many as that run), and the method's own counts,

@@ -3,7 +3,7 @@
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import bnn_ppl as bnn
 from bnn_ppl import studies
@@ -17,24 +17,66 @@ from bnn_ppl.studies.continual import Learner
 _HIDDEN = (100, 100)
 
 
+class Studying(NamedTuple):
+    """Images, the training of each fit, and where results go.
+
+    Attributes
+    ----------
+    data
+        Data set of images: digits, mnist, fashion-mnist.
+    subset
+        Use only the first training images; for mnist up to 160 ship with the package.
+    data_dir
+        Folder with more data sets; by default the environment variable BNN_PPL_DATA.
+    num_epochs
+        Epochs of each fit.
+    batch_size
+        Rows per minibatch.
+    learning_rate
+        Adam's initial learning rate in each fit; it decays to 0 along a half cosine.
+    seed
+        Seed of the permutations or labels, initialisation and batches.
+    folder
+        Output folder; by default runs/, the command and the data set: runs/continual-digits.
+    progress
+        Announce each fit and show a progress bar.
+    """
+
+    data: str = "digits"
+    subset: int | None = None
+    data_dir: Path | None = None
+    num_epochs: int = 100
+    batch_size: int = 32
+    learning_rate: float = 5e-3
+    seed: int = 0
+    folder: Path | None = None
+    progress: bool = True
+
+    def images(self) -> bnn.data.DataSet:
+        """Load the data."""
+        return bnn.data.load(self.data, subset=self.subset, data_dir=self.data_dir)
+
+    def training(self, command: str) -> dict[str, Any]:
+        """Give what a study's function takes of these, with the usual folder of its command."""
+        folder = self.folder or Path("runs") / f"{command}-{Path(self.data).stem}"
+        taken = self._replace(folder=folder)._asdict()
+        return {name: taken[name] for name in taken if name not in ("data", "subset", "data_dir")}
+
+
+_CONTINUAL = Studying()
+_LABEL_NOISE = Studying(num_epochs=300, batch_size=64)
+
+
 def continual(
     *,
-    data: str = "digits",
-    subset: int | None = None,
-    data_dir: Path | None = None,
+    studying: Studying = _CONTINUAL,
     learners: tuple[Learner, ...] = ("vcl", "fine_tuning"),
     num_tasks: int = 5,
     hidden: tuple[int, ...] = (100, 100),
     prior_scale: float = 1.414,
     temperature: float = 0.1,
-    num_epochs: int = 100,
-    batch_size: int = 32,
-    learning_rate: float = 5e-3,
     num_draws: int = 20,
     num_rows: int | None = None,
-    seed: int = 0,
-    folder: Path | None = None,
-    progress: bool = True,
 ) -> None:
     """Continual learning on permuted images: each task's posterior is the next task's prior.
 
@@ -45,12 +87,6 @@ def continual(
 
     Parameters
     ----------
-    data
-        Data set of images: digits, mnist, fashion-mnist.
-    subset
-        Use only the first training images; for mnist up to 160 ship with the package.
-    data_dir
-        Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     learners
         "vcl": variational; the Gaussian fitted to a task is the prior of the next (Nguyen et al.,
         2018). "ewc": the same with a point and its diagonal Laplace approximation (Kirkpatrick et
@@ -65,25 +101,12 @@ def continual(
     temperature
         Temperature of the likelihood; 1 is the Bayes posterior, which teaches a mean-field Gaussian
         little on few rows.
-    num_epochs
-        Epochs per task.
-    batch_size
-        Rows per minibatch.
-    learning_rate
-        Adam's initial learning rate in each task; it decays to 0 along a half cosine.
     num_draws
         Number of draws with which variational learners predict.
     num_rows
         Number of test rows of each task (the first ones).
-    seed
-        Seed of the permutations, initialisation and batches.
-    folder
-        Output folder; by default runs/continual-<data>.
-    progress
-        Announce each fit and show a progress bar.
     """
-    images = bnn.data.load(data, subset=subset, data_dir=data_dir)
-    folder = folder or Path("runs") / f"continual-{Path(data).stem}"
+    images, training = studying.images(), studying.training("continual")
     table = studies.continual_learning(
         images,
         _mlp(images, hidden),
@@ -91,39 +114,27 @@ def continual(
         num_tasks=num_tasks,
         prior=bnn.priors.fan_in(prior_scale),
         temperature=temperature,
-        num_epochs=num_epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
         num_draws=num_draws,
         num_rows=num_rows,
-        seed=seed,
-        folder=folder,
-        progress=progress,
+        **training,
     )
     print(_accuracies(table))
+    folder = training["folder"]
     _write(table, bnn.plots.continual(table), folder / "accuracies.csv", folder / "continual.png")
 
 
 def label_noise(
     *,
-    data: str = "digits",
-    subset: int | None = None,
-    data_dir: Path | None = None,
+    studying: Studying = _LABEL_NOISE,
     shares: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0),
     net: Net = "mlp",
     hidden: tuple[int, ...] = _HIDDEN,
     prior_std: float = 1.0,
     structure: Structure = "kronecker",
-    num_epochs: int = 300,
-    batch_size: int = 64,
-    learning_rate: float = 5e-3,
     gp: bool = True,
     gp_classes: tuple[int, int] = (0, 1),
     gp_rows: int = 300,
     gp_inducing: int = 500,
-    seed: int = 0,
-    folder: Path | None = None,
-    progress: bool = True,
 ) -> None:
     """Train on increasingly random labels: the network fits them all, and the evidence falls.
 
@@ -134,12 +145,6 @@ def label_noise(
 
     Parameters
     ----------
-    data
-        Data set of images: digits, mnist, fashion-mnist.
-    subset
-        Use only the first training images; for mnist up to 160 ship with the package.
-    data_dir
-        Folder with more data sets; by default the environment variable BNN_PPL_DATA.
     shares
         Fractions of the training labels replaced by random classes.
     net
@@ -152,12 +157,6 @@ def label_noise(
         posteriori from fitting random labels.
     structure
         Structure of Laplace's covariance: "kronecker", "diagonal", "last_layer" or "full".
-    num_epochs
-        Epochs.
-    batch_size
-        Rows per minibatch.
-    learning_rate
-        Adam's initial learning rate; it decays to 0 along a half cosine.
     gp
         Whether to train the Gaussian process as well.
     gp_classes
@@ -166,31 +165,19 @@ def label_noise(
         Maximum number of training rows of these classes (the first ones).
     gp_inducing
         Inducing points: of more rows than these, the process is approximated.
-    seed
-        Seed of the labels, initialisation and batches.
-    folder
-        Output folder; by default runs/label-noise-<data>.
-    progress
-        Announce each fit and show a progress bar.
     """
     import pandas as pd
 
     refuse_hidden(net, hidden, _HIDDEN)
-    images = bnn.data.load(data, subset=subset, data_dir=data_dir)
+    images, training = studying.images(), studying.training("label-noise")
     num_classes = _num_classes(images)
-    folder = folder or Path("runs") / f"label-noise-{Path(data).stem}"
     table = studies.label_noise_network(
         images,
-        network(Problem.of(data=data, net=net, hidden=hidden), images, num_classes),
+        network(Problem.of(data=studying.data, net=net, hidden=hidden), images, num_classes),
         shares=shares,
         prior=bnn.priors.normal(prior_std),
         structure=structure,
-        num_epochs=num_epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        seed=seed,
-        folder=folder,
-        progress=progress,
+        **training,
     )
     if gp:
         of_process = studies.label_noise_gp(
@@ -199,12 +186,12 @@ def label_noise(
             classes=gp_classes,
             num_rows=gp_rows,
             num_inducing=gp_inducing,
-            seed=seed,
+            seed=studying.seed,
         )
         table = pd.concat([table, of_process], ignore_index=True)
     print("\n" + table_text(table, index=False))
     print("\nlog evidence in nats a training row; guessing has -log(num_classes)")
-    path = folder / "label_noise.csv"
+    path = training["folder"] / "label_noise.csv"
     _write(table, bnn.plots.label_noise(table), path, path.with_suffix(".png"))
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.defaults import FITTED
+from bnn_ppl.methods.defaults import FITTED, MINIBATCHES
 from bnn_ppl.methods.ensembles.adversarial_training import with_adversarial_rows
 from bnn_ppl.methods.method import (
     Method,
@@ -65,13 +65,11 @@ class DescentState(NamedTuple):
 
 
 @describe(
+    MINIBATCHES,
     gives="a point; several chains are a deep ensemble",
-    cost="a gradient on a minibatch",
     bias="a point has no spread",
     length="until it stops improving (at most 100,000 steps)",
     kind="fit",
-    stochastic_gradients=True,
-    takes_batch_statistics=True,
     counts=FITTED._replace(num_draws=1),
 )
 def descent(

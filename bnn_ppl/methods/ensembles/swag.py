@@ -59,12 +59,11 @@ def _half_of_warmup(options: dict[str, Any], running: Mapping[str, Any]) -> dict
 
 
 @describe(
+    MINIBATCHES,
     gives="a Gaussian along a path; several chains are MultiSWAG",
     bias="one Gaussian about each mode",
     length="a mode, the tuning of sgld, 100 points of its path, 100 draws",
     kind="fit",
-    **MINIBATCHES,
-    takes_batch_statistics=True,
     counts=FITTED,
     complete=_half_of_warmup,
 )

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.defaults import FITTED
+from bnn_ppl.methods.defaults import FIT, FITTED
 from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.laplace_approximation.block_gaussian import (
     Structure,
@@ -61,13 +61,11 @@ class Prior(NamedTuple):
 
 
 @describe(
+    FIT,
     gives="a Gaussian about a point, and the evidence",
     cost="one pass over the rows in all",
     bias="one mode, and only its local shape",
     length="a mode, one pass over the rows, 100 draws",
-    kind="fit",
-    trained_once=True,
-    counts=FITTED,
     predictive="linearised",
 )
 def laplace(

@@ -19,8 +19,10 @@ from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.checks import check_count, check_positive
 
+Array = jax.Array
 
-@describe(**TRAJECTORIES)
+
+@describe(TRAJECTORIES)
 def adjusted_mclmc(
     posterior: Posterior,
     step_size: float | None = None,
@@ -79,12 +81,7 @@ def adjusted_mclmc(
     check_count("max_num_steps", max_num_steps)
 
     def transition(
-        key: jax.Array,
-        chain: Any,
-        logdensity: Any,
-        step_size: jax.Array,
-        inverse_mass: Any,
-        _: None,
+        key: Array, chain: Any, logdensity: Any, step_size: Array, inverse_mass: Any, _: None
     ) -> tuple[Any, dict, None]:
         steps = jnp.clip(jnp.ceil(length / step_size), 1, max_num_steps).astype(int)
         new, info = kernel(key, chain, logdensity, step_size, (steps,), inverse_mass)

@@ -16,10 +16,7 @@ from bnn_ppl.runtime.checks import check_count
 _JITTER = 0.3  # of integration times, as in hmc
 
 
-@describe(
-    **TRAJECTORIES,
-    counts=SAMPLED._replace(num_warmup=200),
-)
+@describe(TRAJECTORIES, counts=SAMPLED._replace(num_warmup=200))
 def chees(
     posterior: Posterior,
     *,
@@ -57,7 +54,7 @@ def chees(
     Raises
     ------
     ValueError
-        If a number is out of range.
+        If `target_acceptance` is not between 0 and 1, or `max_num_steps` below 1.
 
     Notes
     -----

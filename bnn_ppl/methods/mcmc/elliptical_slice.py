@@ -4,16 +4,16 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from bnn_ppl.methods.defaults import SAMPLED
+from bnn_ppl.methods.defaults import EXACT, SAMPLED
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Array, Batch, Position
 
 
 @describe(
+    EXACT,
     gives="exact draws, for a few parameters",
     cost="values on all rows, no gradients, a few per step",
-    bias="none once the chains have converged",
     counts=SAMPLED._replace(num_draws=1000, thin=10),
 )
 def elliptical_slice(posterior: Posterior) -> Method:

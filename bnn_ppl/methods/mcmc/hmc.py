@@ -33,7 +33,7 @@ _MOST_STEPS = 1000  # for a given trajectory length
 
 
 @describe(
-    **TRAJECTORIES,
+    TRAJECTORIES,
     length="300 warm-up steps, 1,000 draws (down to 200 of many rows times weights)",
     counts=SAMPLED._replace(num_draws=1000),
 )

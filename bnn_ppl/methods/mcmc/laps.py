@@ -67,7 +67,7 @@ class LAPSState(NamedTuple):
 
 
 @describe(
-    **TRAJECTORIES,
+    TRAJECTORIES,
     length="32 chains, 5,000 warm-up steps, 50 draws",
     counts=SAMPLED._replace(num_warmup=5_000, num_draws=50, num_chains=32),
 )
@@ -123,7 +123,7 @@ def laps(
     Raises
     ------
     ValueError
-        If a number is out of range.
+        If a number is out of range, or there are fewer than two weights.
 
     Notes
     -----

@@ -54,8 +54,8 @@ class _Parameters(NamedTuple):
 
 
 @describe(
+    EXACT,
     cost="a value and a gradient on all rows",
-    **EXACT,
     length="32 chains, 20,000 warm-up steps, 200 draws 100 steps apart",
     counts=SAMPLED._replace(num_warmup=20_000, thin=100, num_chains=32),
 )
@@ -99,7 +99,7 @@ def meads(posterior: Posterior, *, num_folds: int = 4, step_size_multiplier: flo
     Raises
     ------
     ValueError
-        If a number is out of range.
+        If `num_folds` is below 1, or `step_size_multiplier` not above 0.
 
     Notes
     -----

@@ -37,7 +37,7 @@ Tree = Any
 _DIVERGENCE = 1000.0  # energy error, in nats, above which a trajectory is abandoned
 
 
-@describe(**TRAJECTORIES)
+@describe(TRAJECTORIES)
 def nuts(
     posterior: Posterior,
     step_size: float | None = None,
@@ -83,12 +83,7 @@ def nuts(
     check_count("max_num_doublings", max_num_doublings)
 
     def transition(
-        key: jax.Array,
-        chain: Any,
-        logdensity: Any,
-        step_size: jax.Array,
-        inverse_mass: Any,
-        _: None,
+        key: Array, chain: Any, logdensity: Any, step_size: Array, inverse_mass: Any, _: None
     ) -> tuple[Any, dict, None]:
         momentum_key, trajectory_key = jax.random.split(key)
         momentum = drawn_momentum(momentum_key, chain.position, inverse_mass)

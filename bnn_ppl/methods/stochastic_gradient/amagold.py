@@ -15,7 +15,6 @@ from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     EXCESS,
     Chain,
     Kernel,
-    tuned,
     with_step_size,
 )
 from bnn_ppl.model.posterior import Posterior
@@ -33,8 +32,8 @@ _ENERGY_ERROR, _MOST_RATIO = 0.4, 16.0
 
 
 @describe(
+    EXACT,
     cost="two epochs of gradients on minibatches, and the log-density of all rows",
-    **EXACT,
     length="an ensemble, 6,500 warm-up steps, 200 draws 20 steps apart",
 )
 def amagold(
@@ -109,17 +108,15 @@ def amagold(
         # The momentum is in units of the root of the mass.
         return Chain(position, gaussian_like(key, position))
 
-    if step_size is not None:
-        method = with_step_size(posterior, init_chain, move, step_size, settings)
-        return method._replace(all_rows=True)
-
     def first_step_size(square: Array) -> Array:
         del square
         return jnp.asarray(posterior.num_weights**-0.25 / num_minibatches)
 
-    method = tuned(posterior, Kernel(init_chain, move, first_step_size), settings)
-    counts = method.counts._replace(thin=20, batch_size=None)
-    return method._replace(counts=counts, all_rows=True)
+    kernel = Kernel(init_chain, move, first_step_size)
+    method = with_step_size(posterior, kernel, step_size, settings)
+    if step_size is None:
+        method = method._replace(counts=method.counts._replace(thin=20, batch_size=None))
+    return method._replace(all_rows=True)
 
 
 def _trajectory(

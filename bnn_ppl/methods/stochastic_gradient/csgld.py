@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import MINIBATCHES
 from bnn_ppl.methods.method import Method, describe, draw_position, step_info
 from bnn_ppl.methods.schedules import Schedule, check_rate, decaying, named, value_at
 from bnn_ppl.methods.stochastic_gradient.langevin import langevin_move
@@ -28,12 +29,10 @@ _RANGE, _MEMORY = (-8.0, 16.0), 1e-3
 
 
 @describe(
+    MINIBATCHES,
     gives="weighted draws",
     cost="a gradient and a value on a minibatch",
     bias="as sgld; a few draws may carry most of the weight",
-    length="an ensemble, 6,500 steps of sgnht and of warm-up, 200 draws 20 to 900 steps apart",
-    stochastic_gradients=True,
-    takes_batch_statistics=True,
 )
 def csgld(
     posterior: Posterior,

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bnn_ppl.methods.defaults import SECOND_ORDER
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.random import gaussian_like
-from bnn_ppl.methods.schedules import Schedule, check_rate
+from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     EXCESS,
     Kernel,
     configurational_temperature,
-    tuned,
     with_step_size,
 )
 from bnn_ppl.model.posterior import Posterior
@@ -39,13 +39,7 @@ class KineticChain(NamedTuple):
     velocity: Tree
 
 
-@describe(
-    gives="draws",
-    cost="a gradient on a minibatch (two with baoab, obabo)",
-    bias="second order in the step size, plus gradient noise",
-    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 900 steps apart",
-    stochastic_gradients=True,
-)
+@describe(SECOND_ORDER, cost="a gradient on a minibatch (two with baoab, obabo)")
 def kinetic_langevin(
     posterior: Posterior,
     step_size: float | Schedule | None = None,
@@ -104,12 +98,8 @@ def kinetic_langevin(
         del key
         return KineticChain(position, optax.tree.zeros_like(position))
 
-    if step_size is None:
-        kernel = Kernel(init_chain, move, lambda square: jnp.sqrt(4 * EXCESS / square))
-        method = tuned(posterior, kernel, settings)
-    else:
-        check_rate("step_size", step_size)
-        method = with_step_size(posterior, init_chain, move, step_size, settings)
+    kernel = Kernel(init_chain, move, lambda square: jnp.sqrt(4 * EXCESS / square))
+    method = with_step_size(posterior, kernel, step_size, settings)
     return method._replace(order="symmetric")
 
 

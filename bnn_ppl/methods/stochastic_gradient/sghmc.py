@@ -8,13 +8,7 @@ from bnn_ppl.methods.stochastic_gradient.langevin import Dynamics, langevin
 from bnn_ppl.model.posterior import Posterior
 
 
-@describe(
-    gives="draws",
-    bias="first order in the step size, plus gradient noise",
-    length="an ensemble, 6,500 steps of sgnht and of warm-up, 200 draws 20 to 900 steps apart",
-    **MINIBATCHES,
-    takes_batch_statistics=True,
-)
+@describe(MINIBATCHES)
 def sghmc(
     posterior: Posterior,
     step_size: float | Schedule | None = None,

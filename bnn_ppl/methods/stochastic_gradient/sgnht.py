@@ -16,24 +16,18 @@ from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     Kernel,
     configurational_temperature,
     slowed_gradient,
-    tuned,
     with_step_size,
 )
 from bnn_ppl.model.posterior import Posterior
 
+Array = jax.Array
 Tree = Any
 
 # Steps between draws: it moves so far in 300 that more are not worth their time.
 _MOST_THIN = 300
 
 
-@describe(
-    gives="draws",
-    bias="first order in the step size, plus gradient noise",
-    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart",
-    **MINIBATCHES,
-    takes_batch_statistics=True,
-)
+@describe(MINIBATCHES, length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 300 steps apart")
 def sgnht(
     posterior: Posterior, step_size: float | Schedule | None = None, *, friction: float = 0.01
 ) -> Method:
@@ -80,45 +74,35 @@ def sgnht(
     thermostat = kernels.build_kernel(friction)
     settings = {"method": "sgnht", "friction": friction}
 
-    def init_chain(key: jax.Array, position: Tree) -> Any:
+    def init_chain(key: Array, position: Tree) -> Any:
         return kernels.init(position, key, jnp.asarray(friction, float))
 
-    if step_size is None:
-        move = partial(_tuned_move, posterior, thermostat)
-        kernel = Kernel(init_chain, move, lambda square: jnp.sqrt(4 * EXCESS / square))
-        method = tuned(posterior, kernel, settings, most_thin=_MOST_THIN)
-    else:
-        check_rate("step_size", step_size)
-        move = partial(_move, posterior, thermostat)
-        method = with_step_size(posterior, init_chain, move, step_size, settings)
+    def move(key: Array, chain: Any, batch: Any, size: Array, mass: Tree) -> tuple[Any, dict]:
+        del mass
+        # The gradient at the position that the kernel moves to: with that at the old position the
+        # two updates would be an explicit Euler step, whose energy grows.
+        moved = optax.tree.add_scale(chain.position, size, chain.momentum)
+        lp, gradient = jax.value_and_grad(posterior.logdensity)(moved, batch)
+        chain = thermostat(key, chain, lambda position, batch: gradient, batch, size)
+        return chain, step_info(lp)
+
+    kernel = Kernel(
+        init_chain,
+        partial(_tuned_move, posterior, thermostat),
+        lambda square: jnp.sqrt(4 * EXCESS / square),
+        given_move=move,
+    )
+    method = with_step_size(posterior, kernel, step_size, settings, most_thin=_MOST_THIN)
     return method._replace(order="independent")
-
-
-def _move(
-    posterior: Posterior,
-    thermostat: Callable,
-    key: jax.Array,
-    chain: Any,
-    batch: Any,
-    size: jax.Array,
-    mass: Tree,
-) -> tuple[Any, dict]:
-    del mass
-    # The gradient at the position that the kernel moves to: with that at the old position the
-    # two updates would be an explicit Euler step, whose energy grows.
-    moved = optax.tree.add_scale(chain.position, size, chain.momentum)
-    lp, gradient = jax.value_and_grad(posterior.logdensity)(moved, batch)
-    chain = thermostat(key, chain, lambda position, batch: gradient, batch, size)
-    return chain, step_info(lp)
 
 
 def _tuned_move(
     posterior: Posterior,
     thermostat: Callable,
-    key: jax.Array,
+    key: Array,
     chain: Any,
     batch: Any,
-    size: jax.Array,
+    size: Array,
     mass: Tree,
 ) -> tuple[Any, dict]:
     """Move the position times sqrt(M), against the minibatch's noise."""

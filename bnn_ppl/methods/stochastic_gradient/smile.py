@@ -8,18 +8,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.defaults import MINIBATCHES
+from bnn_ppl.methods.defaults import SECOND_ORDER
 from bnn_ppl.methods.mcmc.integrators import check_sphere, momentum_update, normalised
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.random import gaussian_like
-from bnn_ppl.methods.schedules import Schedule, check_rate
+from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.stochastic_gradient.step_size_tuning import (
     EXCESS,
     Kernel,
     configurational_temperature,
     gradient_variance,
     slowed_gradient,
-    tuned,
     with_step_size,
 )
 from bnn_ppl.model.posterior import Posterior
@@ -52,12 +51,7 @@ class SmileChain(NamedTuple):
     direction: Tree
 
 
-@describe(
-    gives="draws",
-    bias="second order in the step size, plus gradient noise",
-    length="an ensemble, 6,500 warm-up steps, 200 draws 20 to 900 steps apart",
-    **MINIBATCHES,
-)
+@describe(SECOND_ORDER)
 def smile(
     posterior: Posterior,
     step_size: float | Schedule | None = None,
@@ -137,34 +131,23 @@ def smile(
     def init_chain(key: Array, position: Tree) -> SmileChain:
         return SmileChain(position, normalised(gaussian_like(key, position)))
 
+    def given_move(*step: Any) -> tuple[SmileChain, dict[str, Array]]:
+        """Take a step, with all of the noise of u injected."""
+        return _move(posterior, length, False, *step)[:2]
+
+    move = partial(_tuned_move, posterior, SmileOptions(length, precondition))
+    kernel = Kernel(
+        init_chain,
+        partial(move, True),
+        lambda square: jnp.sqrt(12 * EXCESS * num_weights / (1 + square)),
+        move_after=partial(move, False),
+        given_move=given_move,
+        highest=_MOST_CHANGE + _MOST_SPREAD * math.sqrt(2 / num_weights),
+    )
     if step_size is None:
-        move = partial(_tuned_move, posterior, SmileOptions(length, precondition))
-        kernel = Kernel(
-            init_chain,
-            partial(move, True),
-            lambda square: jnp.sqrt(12 * EXCESS * num_weights / (1 + square)),
-            move_after=partial(move, False),
-            highest=_MOST_CHANGE + _MOST_SPREAD * math.sqrt(2 / num_weights),
-        )
-        method = tuned(posterior, kernel, settings | {"precondition": precondition})
-    else:
-        check_rate("step_size", step_size)
-        move = partial(_given_move, posterior, length)
-        method = with_step_size(posterior, init_chain, move, step_size, settings)
+        settings |= {"precondition": precondition}
+    method = with_step_size(posterior, kernel, step_size, settings)
     return method._replace(order="independent")
-
-
-def _given_move(
-    posterior: Posterior,
-    length: float,
-    key: Array,
-    chain: SmileChain,
-    batch: Any,
-    size: Array,
-    mass: Tree,
-) -> tuple[SmileChain, dict[str, Array]]:
-    """Take a step, with all of the noise of u injected."""
-    return _move(posterior, length, key, chain, batch, size, mass, slows=False)[:2]
 
 
 def _tuned_move(
@@ -184,7 +167,7 @@ def _tuned_move(
         mean = optax.tree.sum(mass) / dims
         mass = jax.tree.map(lambda m: jnp.broadcast_to(mean, m.shape), mass)
     scale = jax.tree.map(lambda m: m**-0.5, mass)
-    new, info, gained = _move(posterior, length, key, chain, batch, size, scale, precondition)
+    new, info, gained = _move(posterior, length, precondition, key, chain, batch, size, scale)
     instability = jnp.abs(gained) / dims
     if not measured:
         return new, info | {"instability": instability}
@@ -203,12 +186,12 @@ def _tuned_move(
 def _move(
     posterior: Posterior,
     length: float,
+    slows: bool,
     key: Array,
     chain: SmileChain,
     batch: Any,
     size: Array,
     scale: Tree,
-    slows: bool,
 ) -> tuple[SmileChain, dict[str, Array], Array]:
     """Take a step, with the minibatch friction or not; also return the kinetic energy gained."""
     dims = posterior.num_weights

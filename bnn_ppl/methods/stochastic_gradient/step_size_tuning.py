@@ -11,7 +11,7 @@ import optax
 
 from bnn_ppl.methods.ensembles.descent import starting_descent
 from bnn_ppl.methods.method import Counts, Method, draw_position
-from bnn_ppl.methods.schedules import Schedule, named, value_at
+from bnn_ppl.methods.schedules import Schedule, check_rate, named, value_at
 from bnn_ppl.methods.training.training_lengths import usual_batch_size
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import likelihood_alone
@@ -59,6 +59,8 @@ class Kernel(NamedTuple):
         ``mean square of gradient over mass -> step size``, from which the search starts.
     move_after
         Replaces `move` after warm-up.
+    given_move
+        Replaces `move` where the step size is given; its info needs neither temperature nor excess.
     highest
         The highest temperature, or instability, of a stable chain; by default that of the
         temperature of as many weights.
@@ -68,6 +70,7 @@ class Kernel(NamedTuple):
     move: Move
     first_step_size: Callable[[Array], Array]
     move_after: Move | None = None
+    given_move: Move | None = None
     highest: float | None = None
 
 
@@ -335,19 +338,20 @@ class ChainState(NamedTuple):
 
 def with_step_size(
     posterior: Posterior,
-    init_chain: Callable[[Array, Tree], Tree],
-    move: Move,
-    step_size: float | Schedule,
+    kernel: Kernel,
+    step_size: float | Schedule | None,
     settings: dict[str, Any],
+    **tuning: Any,
 ) -> Method:
-    """Make a method, as :func:`tuned` does, whose step size is given and whose mass is 1.
-
-    The info of `move` needs neither temperature nor excess.
-    """
+    """Make a method whose step size is given and whose mass is 1, or by :func:`tuned` if None."""
+    if step_size is None:
+        return tuned(posterior, kernel, settings, **tuning)
+    check_rate("step_size", step_size)
+    move = kernel.given_move or kernel.move
 
     def init(key: Array, start: Tree, batch: Any) -> ChainState:
         del batch
-        return ChainState(init_chain(key, start), jnp.zeros((), int))
+        return ChainState(kernel.init(key, start), jnp.zeros((), int))
 
     def step(key: Array, state: ChainState, batch: Any) -> tuple[ChainState, dict]:
         size = value_at(step_size, state.num_steps)

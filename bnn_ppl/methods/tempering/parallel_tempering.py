@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.defaults import SAMPLED
+from bnn_ppl.methods.defaults import EXACT, SAMPLED
 from bnn_ppl.methods.mcmc.adaptation import initial_mass
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.running_moments import (
@@ -53,9 +53,9 @@ class Replicas(NamedTuple):
 
 
 @describe(
+    EXACT,
     gives="exact draws of several modes, and the evidence",
     cost="trajectories of gradients on all rows, of each of 20 replicas",
-    bias="none once the chains have converged",
     counts=SAMPLED._replace(num_warmup=_NUM_WARMUP, num_draws=1000),
 )
 def parallel_tempering(

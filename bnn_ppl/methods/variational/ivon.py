@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bnn_ppl.methods.defaults import TRAINED
+from bnn_ppl.methods.defaults import MEAN_FIELD
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
 from bnn_ppl.methods.variational.kl_weight import weighted_gradient
@@ -48,13 +48,7 @@ class Estimate(NamedTuple):
     pull: Tree  # delta times the deviation of the mean from the prior's
 
 
-@describe(
-    gives="independent Gaussians",
-    cost="1.6 Adam steps",
-    bias="too narrow where weights are correlated",
-    takes_batch_statistics=True,
-    **TRAINED,
-)
+@describe(MEAN_FIELD, cost="1.6 Adam steps")
 def ivon(
     posterior: Posterior,
     learning_rate: float | Schedule | None = None,

@@ -28,11 +28,10 @@ class DropoutState(NamedTuple):
 
 
 @describe(
+    TRAINED,
     gives="dropout masks",
     cost="1.05 Adam steps",
     bias="its spread follows the dropout rate, not the data",
-    takes_batch_statistics=True,
-    **TRAINED,
 )
 def mc_dropout(
     posterior: Posterior,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bnn_ppl.methods.defaults import TRAINED
+from bnn_ppl.methods.defaults import MEAN_FIELD
 from bnn_ppl.methods.ensembles.descent import optimizer_of, starting_descent
 from bnn_ppl.methods.layers.layers import Layer, Tap, tapped, with_weights
 from bnn_ppl.methods.layers.per_example_gradients import Layers, row_layers
@@ -38,13 +38,7 @@ class MeanFieldState(NamedTuple):
     num_steps: jax.Array
 
 
-@describe(
-    gives="independent Gaussians",
-    cost="1.9 Adam steps",
-    bias="too narrow where weights are correlated",
-    takes_batch_statistics=True,
-    **TRAINED,
-)
+@describe(MEAN_FIELD, cost="1.9 Adam steps")
 def mfvi(
     posterior: Posterior,
     optimizer: optax.GradientTransformation | None = None,

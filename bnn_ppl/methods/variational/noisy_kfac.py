@@ -65,10 +65,11 @@ class Fit(NamedTuple):
 
 
 @describe(
+    TRAINED,
     gives="a Gaussian, correlated within each layer",
     cost="2 gradients on a minibatch, and eigenvectors now and then",
     bias="layers are independent, inputs and output gradients of a layer too",
-    **TRAINED,
+    takes_batch_statistics=False,
 )
 def noisy_kfac(
     posterior: Posterior,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bnn_ppl.methods.defaults import TRAINED
+from bnn_ppl.methods.defaults import MEAN_FIELD
 from bnn_ppl.methods.layers.per_example_gradients import row_gradients
 from bnn_ppl.methods.method import Method, describe, step_info
 from bnn_ppl.methods.schedules import Schedule
@@ -37,13 +37,7 @@ class VognState(NamedTuple):
     num_steps: jax.Array
 
 
-@describe(
-    gives="independent Gaussians",
-    cost="1.9 Adam steps",
-    bias="too narrow where weights are correlated",
-    takes_batch_statistics=True,
-    **TRAINED,
-)
+@describe(MEAN_FIELD, cost="1.9 Adam steps")
 def vogn(
     posterior: Posterior,
     learning_rate: float | Schedule | None = None,

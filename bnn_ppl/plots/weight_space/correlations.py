@@ -35,11 +35,6 @@ def correlations(
         say, or of several priors.
     what : str
         What rows and columns are, the label of the axes.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
 
@@ -75,11 +70,6 @@ def correlation_decay(tables: Mapping[str, pandas.DataFrame]) -> Figure:
     tables : dict of str to DataFrame
         From :func:`bnn_ppl.robustness.correlation_decay.correlation_decay`, by title: of the prior
         and of the posterior, say, for the same images.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Figures of the posterior on a plane."""
+"""Figures of the posterior on a plane, and on lines between chains."""
 
 from __future__ import annotations
 
@@ -37,11 +37,6 @@ def posterior_surface(surface: Mapping[Any, Any]) -> Figure:
     surface : Dataset
         From :func:`bnn_ppl.surface.surface`.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
-
     Raises
     ------
     ValueError
@@ -59,6 +54,34 @@ def posterior_surface(surface: Mapping[Any, Any]) -> Figure:
         _panel(ax, surface, name)
         finish(ax, _title(surface, name, title), "distance in weight space", "", legend="")
     axes[0].set_ylabel("distance in weight space")
+    return figure
+
+
+def barriers(lines: Mapping[str, Any]) -> Figure:
+    """Loss on straight lines between two chains, such as before and after matching their units.
+
+    Parameters
+    ----------
+    lines
+        Datasets from :func:`bnn_ppl.symmetry.barrier`, by name.
+
+    Raises
+    ------
+    ValueError
+        If there is no line.
+    """
+    from matplotlib.figure import Figure
+
+    if not lines:
+        raise ValueError("got no lines, expected at least one, from bnn_ppl.symmetry.barrier")
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for name, line in lines.items():
+        label = f"{name} (barrier {float(line.barrier):.2g})"
+        axes.plot(line.share, line.nll, marker=".", label=label)
+    finish(
+        axes, "Between two chains", "share of the second chain", "negative log-likelihood (nats)"
+    )
     return figure
 
 

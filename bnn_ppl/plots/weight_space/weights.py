@@ -34,11 +34,6 @@ def weights(draws: arviz.InferenceData) -> Figure:
     draws : arviz.InferenceData
         What `run` returned. Means and standard deviations are those of
         :func:`bnn_ppl.pruning.moments`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
 
@@ -65,11 +60,6 @@ def pruning(curves: Mapping[Any, Any]) -> Figure:
     ----------
     curves : DataFrame, or dict of str to DataFrame
         From :func:`bnn_ppl.pruning.pruning_curve`, all of classes or all of numbers.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Not registered with pyplot: save it with ``figure.savefig(path)``.
     """
     from matplotlib.figure import Figure
 
