@@ -83,6 +83,7 @@ def cube(x, y=None):
         numpyro.sample("y", dist.Normal(x @ weights[:1], 1.0), obs=y)
 
 
+@pytest.mark.thorough
 def test_temperatures_that_are_still_rising_need_a_longer_warmup():
     posterior = bnn.condition(cube, (X[:30], Y[:30]))
     method = bnn.kinetic_langevin(posterior, 0.2)
@@ -99,6 +100,7 @@ def known(x, y=None, width=1.0, noise=1.0):
         numpyro.sample("y", dist.Normal(x @ weights, noise), obs=y)
 
 
+@pytest.mark.thorough
 def test_steps_and_minibatches_that_heat_a_chain():
     x = RNG.normal(size=(300, 20))
     posterior = bnn.condition(known, (x, x.sum(1) + RNG.normal(size=300)))
@@ -211,6 +213,7 @@ def test_training_that_ran_out_of_steps(posterior):
     assert nll(posterior, longer, rows) < nll(posterior, draws, rows)
 
 
+@pytest.mark.thorough
 def test_an_approximation_that_is_far_from_the_point_it_started_from(posterior):
     start = sampled(posterior, bnn.descent(posterior, learning_rate=0.05), num_warmup=500, **FIT)
     options = {"init": start, "num_chains": 1, "verdict": True}
@@ -268,6 +271,7 @@ def test_a_fit_of_many_weights_to_few_rows_understates_the_noise():
         assert nll(posterior, draws, rows) < nll(posterior, fit, rows) - 0.5
 
 
+@pytest.mark.thorough
 def test_more_members_predict_better_than_few_that_differ():
     x, rows = np.linspace(-1, 1, 20)[:, None], np.random.default_rng(2).uniform(-1, 1, (200, 1))
     net = partial(bnn.nets.MLP, 1, (20,), 1)
@@ -388,6 +392,7 @@ def test_rows_that_a_fit_holds_out_by_itself_tell_how_it_predicts_others():
     assert abs(said - nll(posterior, draws, (x[200:], y[200:]))) < 0.15
 
 
+@pytest.mark.thorough
 def test_labels_that_do_not_depend_on_the_inputs_are_not_the_fault_of_the_draws():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(100, 3)), (rng.random(100) < 0.3).astype(int)
@@ -490,6 +495,7 @@ def spread_by_x(x, y=None):
         numpyro.sample("y", dist.Normal(mean, jax.nn.softplus(raw) + 1e-4), obs=y)
 
 
+@pytest.mark.thorough
 def test_training_that_overfits_is_not_told_to_go_on():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, size=(320, 1))
@@ -516,6 +522,7 @@ def test_training_that_overfits_is_not_told_to_go_on():
         assert "overfits" not in kinds(posterior, better)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cause", ["prior", "temperature"])
 def test_predictions_far_less_sure_than_right(cause):
     x = RNG.normal(size=(100, 2))

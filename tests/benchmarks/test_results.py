@@ -2,7 +2,6 @@
 
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -44,8 +43,7 @@ def change(path, old, new):
 
 
 def test_the_files_are_as_the_program_writes_them():
-    program = ROOT / "benchmarks" / "results.py"
-    subprocess.run([sys.executable, str(program), "--check"], check=True)
+    assert not results(ROOT, "--check")
 
 
 def test_a_changed_cell_is_told_and_written(copy):
@@ -62,6 +60,7 @@ def test_a_number_typed_into_the_readme_is_told(copy):
     assert found.endswith(": README.md") and "\n" not in found
 
 
+@pytest.mark.thorough
 def test_a_page_without_a_study_is_told_and_removed(copy):
     page = copy / "docs/results/old.md"
     page.write_text("# Old\n")

@@ -824,6 +824,7 @@ def test_what_is_wrong_is_said_before_the_search_for_a_prior(
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.thorough
 def test_noise_that_depends_on_x_is_read_back_also_as_earlier_versions_wrote_it(
     tmp_path, capsys, draws_only
 ):
@@ -841,6 +842,12 @@ def test_noise_that_depends_on_x_is_read_back_also_as_earlier_versions_wrote_it(
     for noise in ("heteroscedastic", "softplus"):
         cli.main(["predict", noise])
         assert "rmse" in capsys.readouterr().out
+
+
+def test_noise_of_earlier_versions_is_what_it_was_then():
+    assert as_now({"noise": "heteroscedastic"})["noise"] == "softplus"
+    kept = {"noise": "heteroscedastic", "noise_floor": 0.02}
+    assert as_now(kept) == kept
     # Without the option, the floor of all learnt noise was 0.03.
     old = as_now({"noise": "learnt", "noise_floor": None})
     prior = _recorded_noise(Problem.of(**old, data="yacht", hidden=(2,)))
@@ -867,6 +874,30 @@ def test_the_network_is_that_for_the_kind_of_inputs():
     assert of(30, dtype=np.int32) == ("cnn_lstm", None)
 
 
+def test_what_a_command_finds_is_stored_and_not_searched_for_again(
+    tmp_path, monkeypatch, capsys, draws_only
+):
+    found = structure.Choice(structure.Structure((2,), "learnt"), {"2": 0.0}, {})
+    monkeypatch.setattr(structure, "LEAST_ROWS", 200)
+    search = "bnn_ppl.cli.problem.search"
+    monkeypatch.setattr(f"{search}.choose_structure", lambda *_, **__: found)
+    monkeypatch.setattr(f"{search}.scale_or_usual", lambda *_, **__: 0.7)
+    command = ["run", "descent", "--learning-rate", "0.01", "--num-warmup", "5", "--no-progress"]
+    command += ["--num-chains", "1"]
+    cli.main(command)
+    told = capsys.readouterr()
+    assert "finding hidden layers and noise (--hidden 50 and --noise learnt set them)" in told.err
+    assert "fan_in(0.7)" in told.out
+    settings = json.loads((tmp_path / "runs" / "yacht-0-descent" / "problem.json").read_text())
+    assert (settings["hidden"], settings["noise"]) == ([2], "learnt")
+    assert settings["prior_scale"] == 0.7
+    for name in ("choose_structure", "scale_or_usual"):
+        monkeypatch.setattr(f"{search}.{name}", None)
+    cli.main(command)
+    assert not (tmp_path / "runs" / "yacht-0-descent-2").exists()
+
+
+@pytest.mark.thorough
 def test_widths_of_a_table_that_is_not_small_are_found_once(
     tmp_path, monkeypatch, capsys, draws_only
 ):
@@ -979,7 +1010,8 @@ jax.jit(jnp.cumsum)(jnp.ones(3))
     assert any(path.name.startswith("jit_cumsum") for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize("num_more", [1, 100_000])  # the former are written by the last flush
+# The former are written by the last flush.
+@pytest.mark.parametrize("num_more", [1, pytest.param(100_000, marks=pytest.mark.thorough)])
 def test_a_reader_of_the_output_that_stops_early_causes_no_message(num_more):
     script = f"""
 import sys

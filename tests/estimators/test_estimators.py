@@ -267,6 +267,7 @@ def test_any_method_network_and_prior():
     assert np.isfinite(fitted.predict(X, return_std=True)).all()
 
 
+@pytest.mark.thorough
 def test_noise_of_x_has_a_network_of_its_own_and_the_floor_of_rounded_targets(tmp_path):
     y = 1e5 + np.round(Y) * np.std(Y)
     few = {"num_warmup": 5, "num_draws": 2, "num_chains": 1, "hidden": 2, "prior_scale": 1.0}
@@ -287,7 +288,8 @@ def test_noise_of_x_has_a_network_of_its_own_and_the_floor_of_rounded_targets(tm
         bnn.predict(tmp_path, x=X)
 
 
-def test_a_folder_predicts_as_its_estimator_and_resumes(tmp_path):
+@pytest.mark.thorough
+def test_a_folder_predicts_classes_by_the_names_of_columns_and_labels(tmp_path):
     frame = pandas.DataFrame(X, columns=["a", "b", "c"])
     labels = np.array(["no", "yes"])[(X[:, 0] > 0).astype(int)]
     few = {"num_warmup": 10, "num_draws": 3, "num_chains": 2, "hidden": 2, "prior_scale": 1.0}
@@ -297,6 +299,11 @@ def test_a_folder_predicts_as_its_estimator_and_resumes(tmp_path):
     found = bnn.predict(tmp_path / "classes", x=(frame[["c", "a", "b"]], labels))
     np.testing.assert_allclose(found["probs"], fitted.predict_proba(frame), atol=1e-5)
     assert found["class"].values.tolist() == ["no", "yes"] and "log_prob" in found
+
+
+def test_a_folder_predicts_as_its_estimator_and_resumes(tmp_path):
+    few = {"num_warmup": 10, "num_draws": 3, "num_chains": 2, "hidden": 2, "prior_scale": 1.0}
+    few |= RATE | {"random_state": 0}
     own = BayesianRegressor("descent", folder=tmp_path / "y", noise=3.0, **few).fit(X, Y)
     mean, sd = own.predict(X, return_std=True)
     found = bnn.predict(tmp_path / "y", x=X)
@@ -381,6 +388,7 @@ def test_another_fold_prior_scale_and_seed_compile_nothing(compiled, method, opt
     assert len(np.unique(scores["mean_test_score"])) == 4
 
 
+@pytest.mark.thorough
 def test_another_fit_to_the_same_rows_traces_nothing():
     def fitted(y):
         fit = BayesianRegressor("hmc", method_options=STEPS, **SHORT).fit(X, y)

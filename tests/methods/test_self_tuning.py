@@ -284,6 +284,7 @@ def test_where_steps_are_costly_the_usual_rate_is_taken_at_once():
     assert np.isfinite(info["held_out_lp"])
 
 
+@pytest.mark.thorough
 def test_where_steps_are_costly_the_draw_is_an_average_whose_recent_points_weigh_most():
     posterior = convolutions(num_rows=200)
     method = bnn.descent(posterior)
@@ -325,6 +326,7 @@ def convolutions(num_rows):
     )
 
 
+@pytest.mark.thorough
 def test_a_noise_that_depends_on_x_does_not_collapse_on_the_rows_it_is_trained_on():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1_200, 6))
@@ -338,6 +340,7 @@ def test_a_noise_that_depends_on_x_does_not_collapse_on_the_rows_it_is_trained_o
     assert draws.attrs["training_ended"] == 1
 
 
+@pytest.mark.thorough
 def test_a_sampler_whose_steps_are_too_long_goes_back_at_once_with_shorter_ones():
     """All weights move the mean together, which the diagonal of the curvature does not tell."""
     rng = np.random.default_rng(0)

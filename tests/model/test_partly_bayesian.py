@@ -190,6 +190,7 @@ def test_laplace_of_a_kernel_beside_a_fixed_bias(structure):
     np.testing.assert_allclose(scale, expected, rtol=2e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "structure", ["kronecker", *(thorough(name) for name in ("diagonal", "last_layer", "full"))]
 )
@@ -352,6 +353,7 @@ def test_draws_without_the_points_are_refused(flat, held):
         bnn.predict(flat, draws, (X, Y))
 
 
+@pytest.mark.thorough
 def test_closed_form_and_linearised_predictions_with_points(flat, held):
     draws = run(flat, bnn.laplace(flat, structure="full"), num_chains=1, thin=0, num_warmup=1)
     for predict in (
@@ -382,6 +384,7 @@ def test_a_run_is_resumed_with_the_points_that_it_began_with(flat, tmp_path, mon
     np.testing.assert_array_equal(again.held["net.kernel"], whole.constant_data["net.kernel"])
 
 
+@pytest.mark.thorough
 def test_stopped_while_the_points_are_fitted_it_gives_the_fit_so_far_and_resumes(flat, tmp_path):
     method = bnn.sgld(flat, step_size=1e-4)
     whole = run(flat, method)

@@ -155,6 +155,7 @@ def test_a_run_reads_the_features_and_not_the_inputs(tmp_path, monkeypatch):
     assert len(folders(tmp_path)) == 1
 
 
+@pytest.mark.thorough
 def test_a_stopped_run_goes_on_in_the_same_draws(tmp_path, monkeypatch):
     monkeypatch.setattr("bnn_ppl.sampling.loop.compiled_loop._DRAWS_PER_CHUNK", 2)
     options = MINIBATCHES | {"num_warmup": 7, "num_draws": 12}

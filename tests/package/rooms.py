@@ -5,6 +5,7 @@
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "bnn_ppl"
@@ -17,6 +18,7 @@ def rooms() -> list[str]:
     return sorted(folders + [path.stem for path in entries if path.suffix == ".py"])
 
 
+@cache
 def arrows() -> dict[tuple[str, str], list[str]]:
     """Give, for each pair of rooms of which one imports the other, the files that do."""
     names, found = set(rooms()), {}
@@ -29,10 +31,16 @@ def arrows() -> dict[tuple[str, str], list[str]]:
     return found
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Read a file's syntax."""
+    return ast.parse(path.read_text())
+
+
 def _imports(path: Path) -> set[str]:
     """Rooms that a file names in its imports, anywhere in it."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bnn_ppl"):
             parts = node.module.split(".")
             found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
@@ -58,7 +66,7 @@ def in_circles() -> list[str]:
 def _modules(path: Path) -> set[str]:
     """Files that a file may name in its imports."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
     return found

@@ -55,7 +55,7 @@ def test_a_folder_has_at_most_twelve_files_none_of_them_tiny():
 
 
 def test_a_record_has_at_most_twelve_fields():
-    trees = [ast.parse(path.read_text()) for path in rooms.files()]
+    trees = [rooms.parsed(path) for path in rooms.files()]
     records = [node for t in trees for node in ast.walk(t) if isinstance(node, ast.ClassDef)]
     counts = [(r.name, sum(isinstance(part, ast.AnnAssign) for part in r.body)) for r in records]
     assert ("Posterior", 12) in counts
@@ -135,7 +135,7 @@ warnings.warn("\\nArviZ is " + "undergoing a major refactor", FutureWarning)  # 
 
 def test_no_underscored_module_of_another_package_is_imported():
     for path in ROOT.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(rooms.parsed(path)):
             if isinstance(node, ast.ImportFrom):
                 modules = [node.module or ""]
             elif isinstance(node, ast.Import):
@@ -162,7 +162,7 @@ def test_one_file_alone_makes_draws_of_arviz_s_own_types():
     found = set()
     for folder in (ROOT, *(ROOT.parent / name for name in ("examples", "benchmarks", "tests"))):
         for path in folder.rglob("*.py"):
-            calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call))
+            calls = (n for n in ast.walk(rooms.parsed(path)) if isinstance(n, ast.Call))
             makers = {ast.unparse(call.func) for call in calls} & MAKERS
             if makers and path != adapter:
                 found.add(path.name)

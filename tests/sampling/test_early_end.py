@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from interrupts import press_ctrl_c
 from killed_runs import SCRIPTS, Killed, assert_same, line
+from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -107,7 +108,7 @@ def stopped_at(posterior, chunk, method, folder=None, **options):
         return sample(posterior, method, folder, **options)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", some_quick(ALL, ("chain from fits",)))
 def test_a_run_that_is_stopped_after_each_chunk_ends_with_the_same_draws(name, posterior, tmp_path):
     expected, calls, draws = sample(posterior, ALL[name]), 0, None
     while draws is None or "stopped" in draws.attrs:
@@ -302,7 +303,7 @@ def at_scale(scale):
 
 def test_a_search_that_is_stopped_after_a_chunk_ends_with_the_same_scale(tmp_path, monkeypatch):
     monkeypatch.setattr("bnn_ppl.sampling.search.scale_search._NUM_STEPS", 20)
-    search = partial(bnn.prior_scale, jax.random.key(0), at_scale)
+    search = partial(bnn.prior_scale, jax.random.key(0), at_scale, num_rounds=1)
     expected, found, calls = search(), None, 0
     while found is None:
         calls += 1
@@ -321,6 +322,7 @@ def test_a_search_is_stopped_by_the_clock_and_shown_by_its_name(monkeypatch, tmp
     assert {"prior scale, round 1 of 1"} == set(phases) - {"compiling"}
 
 
+@pytest.mark.thorough
 def test_a_search_whose_time_is_up_gives_the_scale_about_the_points_reached(
     clock, monkeypatch, tmp_path
 ):
@@ -360,6 +362,7 @@ def test_a_scale_that_was_found_in_a_hurry_is_searched_for_again(searched_priors
     assert calls == [0.0, 30.0]
 
 
+@pytest.mark.thorough
 def test_the_command_searches_once_and_counts_it(searched_priors, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bnn_ppl.sampling.search.scale_search._NUM_STEPS", 20)

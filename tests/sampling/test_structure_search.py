@@ -51,6 +51,7 @@ def test_a_wider_network_is_taken_where_it_predicts_better_and_not_elsewhere(tmp
     assert straight.best.hidden == (1,) and list(straight.scores) == ["1", "20"]
 
 
+@pytest.mark.thorough
 def test_noise_that_depends_on_x_is_taken_where_it_predicts_better_and_not_elsewhere():
     varying = NOISE * 10 * np.where(X[:, 0] > 0, 1.0, 0.05)
     for noise, expected in ((varying, "heteroscedastic"), (5 * NOISE, "learnt")):
@@ -111,6 +112,7 @@ def test_an_estimator_resumes_with_what_it_found(chosen, monkeypatch, tmp_path):
     assert (again.hidden_, again.noise_, len(chosen)) == ((3,), "heteroscedastic", 1)
 
 
+@pytest.mark.thorough
 def test_a_classifier_resumes_with_what_it_found(chosen, tmp_path):
     make = partial(BayesianClassifier, "descent", folder=tmp_path, prior_scale=1.0, **FEW)
     assert make().fit(X, X[:, 0] > 0).hidden_ == (3,)

@@ -209,8 +209,9 @@ LIKELIHOODS = {
 PART = 4
 
 
+@pytest.mark.parametrize("num_rows", some_quick((PART - 1, PART, PART + 3), (PART + 3,)))
 @pytest.mark.parametrize("kind", some_quick(LIKELIHOODS, ["classes"]))
-def test_rows_in_parts_are_predicted_as_together(kind, monkeypatch):
+def test_rows_in_parts_are_predicted_as_together(kind, num_rows, monkeypatch):
     model, y = LIKELIHOODS[kind]
     posterior = bnn.condition(model, (X, y))
     forms = ["sampled"]
@@ -221,7 +222,7 @@ def test_rows_in_parts_are_predicted_as_together(kind, monkeypatch):
         draws = fitted(posterior, 3)
     outputs = {"two classes": 2, "one output": 1, "outputs": 2}.get(kind, 3)
     monkeypatch.setattr(QUANTILES, "_NUMBERS_AT_ONCE", PART * 3)  # of as many draws
-    for form, num_rows in product(forms, (PART - 1, PART, PART + 3)):
+    for form in forms:
         rows = X[:num_rows], y[:num_rows]
         together = bnn.predict(posterior, draws, rows, predictive=form)
         # Once by the caller's parts, and once by those within which gradients fit into memory.

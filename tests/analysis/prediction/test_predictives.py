@@ -177,7 +177,8 @@ def test_matched_and_pruned_draws_keep_a_mean_of_their_own(laplace):
     np.testing.assert_array_equal(pruned.fitted[f"{kernel}.loc"], loc)
 
 
-@pytest.mark.parametrize("structure", some_quick(("kronecker", "full"), ("kronecker",)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("structure", ["kronecker", "full"])
 def test_chains_of_a_run_average_their_closed_forms(structure):
     posterior = network()
     start = gaussian_draws(posterior, spread=0.0)

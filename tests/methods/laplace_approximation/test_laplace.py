@@ -213,7 +213,7 @@ def learnt_noise():
     return bnn.condition(model, (X, REAL))
 
 
-@pytest.mark.parametrize("structure", ["diagonal", "kronecker", "full"])
+@pytest.mark.parametrize("structure", some_quick(("diagonal", "kronecker", "full"), ("full",)))
 def test_the_multiplier_maximises_the_evidence_of_dense_matrices(structure):
     posterior = learnt_noise()
     position = position_of(posterior)
@@ -515,7 +515,7 @@ def test_a_damped_layer_has_the_product_of_its_damped_factors(name):
         np.testing.assert_allclose(covariance(factors), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("damping", [None, 1.5])
+@pytest.mark.parametrize("damping", [pytest.param(None, marks=pytest.mark.thorough), 1.5])
 def test_a_row_of_weight_two_counts_as_two_rows(damping):
     def model(x, y=None, weight=1.0):
         net = partial(bnn.nets.MLP, 3, (4,), 1)
@@ -671,11 +671,17 @@ def test_labels_and_weights_give_the_fisher_information_of_each_likelihood():
     ("distribution", "parameters", "expected"),
     [
         (lambda z: dist.Poisson(jnp.exp(z)), 0.7, np.exp(0.7)),
-        (lambda z: dist.StudentT(4.0, z, 0.5), 0.7, 5 / 7 / 0.5**2),
-        (
+        pytest.param(
+            lambda z: dist.StudentT(4.0, z, 0.5),
+            0.7,
+            5 / 7 / 0.5**2,
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
             lambda z: dist.NegativeBinomial2(jnp.exp(z), 3.0),
             0.7,
             np.exp(0.7) / (1 + np.exp(0.7) / 3),
+            marks=pytest.mark.thorough,
         ),
         (lambda z: dist.Normal(z, 0.5).to_event(1), [0.7] * 7, np.eye(7) / 0.5**2),
     ],
@@ -770,6 +776,7 @@ def test_the_prior_counts_by_its_diagonal_where_it_correlates_weights():
     np.testing.assert_allclose(draws.fitted["w.scale"].values[0], precision**-0.5, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_whole_numbers_under_a_normal_have_its_curvature():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
@@ -787,6 +794,7 @@ def test_whole_numbers_under_a_normal_have_its_curvature():
     )
 
 
+@pytest.mark.thorough
 def test_positive_weights_are_curved_in_their_logarithms():
     def prior(site, shape):
         return dist.LogNormal(0.0, 1.0) if "0.kernel" in site else dist.Normal(0.0, 1.0)

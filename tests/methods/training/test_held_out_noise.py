@@ -78,6 +78,7 @@ def test_the_weights_are_at_last_those_of_all_rows_at_the_noise_found(posterior,
         np.testing.assert_allclose(found["w"], np.linalg.solve(precision, x.T @ y), atol=0.01)
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_stopped_while_rows_are_held_out_goes_on(tmp_path, monkeypatch):
     posterior = of_many_weights(20, 2)
     monkeypatch.setattr("bnn_ppl.sampling.loop.compiled_loop._DRAWS_PER_CHUNK", 64)
