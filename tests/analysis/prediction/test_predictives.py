@@ -5,7 +5,6 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import METHODS
