@@ -617,6 +617,7 @@ def test_the_prediction_of_a_chain_weighs_its_draws():
     np.testing.assert_allclose(found["a"], [[[0.75, 0.25]], [[0.6, 0.4]]])
 
 
+@pytest.mark.thorough
 def test_rows_whose_empty_cells_are_filled_are_counted(capsys, monkeypatch):
     without_reports(monkeypatch)
     cells = table(30).assign(dose=[None, *range(29)])

@@ -11,7 +11,6 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from flax import linen, nnx
-from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -254,9 +253,8 @@ def test_attacks_and_correlations_predict_with_them_too(posterior, draws):
 # --- runs
 
 
-@pytest.mark.parametrize(
-    "name", some_quick([n for n, m in METHODS.items() if m.takes_batch_statistics], ("descent",))
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m.takes_batch_statistics))
 def test_a_resumed_run_equals_an_uninterrupted_one(name, posterior, tmp_path, verdicts):
     method = getattr(bnn, name)(posterior)
     thin = METHODS[name].counts.thin

@@ -18,7 +18,6 @@ def rooms() -> list[str]:
     return sorted(folders + [path.stem for path in entries if path.suffix == ".py"])
 
 
-@cache
 def arrows() -> dict[tuple[str, str], list[str]]:
     """Give, for each pair of rooms of which one imports the other, the files that do."""
     names, found = set(rooms()), {}
@@ -37,6 +36,7 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
 def _imports(path: Path) -> set[str]:
     """Rooms that a file names in its imports, anywhere in it."""
     found = set()

@@ -11,7 +11,6 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from flax import nnx
-from marks import some_quick
 from scipy.special import expit, softmax
 from scipy.stats import multivariate_normal, norm
 from targets import NOISE, linear_regression
@@ -209,8 +208,9 @@ LIKELIHOODS = {
 PART = 4
 
 
-@pytest.mark.parametrize("num_rows", some_quick((PART - 1, PART, PART + 3), (PART + 3,)))
-@pytest.mark.parametrize("kind", some_quick(LIKELIHOODS, ["classes"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("num_rows", [PART - 1, PART, PART + 3])
+@pytest.mark.parametrize("kind", LIKELIHOODS)
 def test_rows_in_parts_are_predicted_as_together(kind, num_rows, monkeypatch):
     model, y = LIKELIHOODS[kind]
     posterior = bnn.condition(model, (X, y))

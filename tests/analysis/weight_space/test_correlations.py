@@ -244,6 +244,7 @@ def test_the_command_correlates_with_corrupted_images(run_folder, capsys):
     assert (folder / "correlation_decay.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_the_command_refuses_corruptions_of_a_table_and_a_single_point_before_it_draws(
     run_folder, monkeypatch
 ):

@@ -290,6 +290,7 @@ def test_convolutions_have_factors_and_grouped_ones_independent_weights():
     assert (draws.fitted["net.grouped.kernel.scale"] != 0.01).all()
 
 
+@pytest.mark.thorough
 def test_padding_counts_for_nothing():
     with jax.enable_x64(True):
         posterior = classes()
