@@ -68,6 +68,7 @@ def _near(posterior):
     return posterior.unconstrain({"slope": np.asarray(2.0), "noise": np.asarray(0.1)})
 
 
+@pytest.mark.thorough
 def test_steps_that_are_never_accepted(posterior):
     options = {"num_warmup": 0, "init": _near(posterior)}
     draws = sampled(posterior, bnn.hmc(posterior, 1e3, 1e3), **options)
@@ -117,6 +118,7 @@ def test_steps_and_minibatches_that_heat_a_chain():
     assert "temperature" not in kinds(posterior, drawn(0.003, 100, long, num_warmup=1000))
 
 
+@pytest.mark.thorough
 def test_runs_that_are_too_short(posterior):
     method = bnn.hmc(posterior, 0.004, 0.02)
     for draws, kind, words in (
@@ -129,6 +131,7 @@ def test_runs_that_are_too_short(posterior):
     assert bnn.verdict(posterior, longer).converged
 
 
+@pytest.mark.thorough
 def test_particles_on_their_way_reach_the_posterior_in_a_longer_warmup(posterior):
     method = bnn.tempered_smc(posterior, num_particles=16)
     short = sampled(posterior, method, num_chains=1, num_warmup=2)
@@ -161,6 +164,7 @@ def test_divergences_near_a_scale_of_0():
     assert diverging(funnel, target_acceptance=0.99)[-1] < count / 2
 
 
+@pytest.mark.thorough
 def test_divergences_of_a_model_without_a_learnt_scale(posterior):
     options = {"init": _near(posterior), "num_warmup": 0}
     draws = sampled(posterior, bnn.hmc(posterior, 0.1, 1.0), **options)
@@ -203,6 +207,7 @@ def test_without_the_chain_that_diverges_the_others_are_right(posterior):
 # --- do fits reach what they fit?
 
 
+@pytest.mark.thorough
 def test_training_that_ran_out_of_steps(posterior):
     draws = sampled(posterior, bnn.descent(posterior), num_warmup=30, **FIT)
     assert told(posterior, draws, "unfinished").startswith("raise num_warmup; held-out rows tell")
@@ -227,6 +232,7 @@ def test_an_approximation_that_is_far_from_the_point_it_started_from(posterior):
         assert nll(posterior, better, (X, Y)) < nll(posterior, draws, (X, Y)) - 0.5
 
 
+@pytest.mark.thorough
 def test_a_noise_at_the_floor_of_its_prior(posterior):
     above = bnn.condition(partial(line, floor=0.5), (X, Y))
     draws = sampled(above, bnn.nuts(above))
@@ -292,6 +298,7 @@ def test_more_members_predict_better_than_few_that_differ():
 # --- do they predict?
 
 
+@pytest.mark.thorough
 def test_a_run_that_has_not_learnt_starts_from_a_fit(posterior):
     still = bnn.hmc(posterior, 1e-6, 1e-5)
     away = posterior.unconstrain({"slope": np.asarray(-1.0), "noise": np.asarray(0.5)})
@@ -302,6 +309,7 @@ def test_a_run_that_has_not_learnt_starts_from_a_fit(posterior):
     assert bnn.verdict(posterior, started).converged
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("width", "kind"), [(1e-4, "worse_than_mean")])
 def test_a_prior_that_is_too_narrow_to_learn(width, kind):
     y = Y - Y.mean()
@@ -326,6 +334,7 @@ def test_data_of_another_scale(posterior):
     assert bnn.verdict(scaled, sampled(scaled, bnn.nuts(scaled))).converged
 
 
+@pytest.mark.thorough
 def test_inputs_of_another_scale():
     far = bnn.condition(line, (1000 * X, Y))
     draws = sampled(far, bnn.hmc(far, 1e-3, 1e-2), num_warmup=0, init=far.init(KEY))
@@ -380,6 +389,7 @@ def test_random_labels_are_not_told_to_train_for_longer():
     assert nll(*fit(0.1, 300), rows) < nll(*fit(1.0, 300), rows) + 0.01
 
 
+@pytest.mark.thorough
 def test_rows_that_a_fit_holds_out_by_itself_tell_how_it_predicts_others():
     rng = np.random.default_rng(3)
     x = rng.normal(size=(1200, 5))

@@ -414,6 +414,7 @@ def test_stochastic_gradients_run_by_epochs(method, capsys, draws_only):
     assert facts["gradient_evaluations"] == 2 * (16 + 80)
 
 
+@pytest.mark.thorough
 def test_no_epochs_of_warmup_are_no_warmup(capsys, draws_only):
     cli.main(["run", "hmc", *SHORT, "--num-warmup-epochs", "0", "--folder", "here"])
     assert bnn.diagnostics.load("here").attrs["num_warmup"] == 0

@@ -152,7 +152,9 @@ def calibrated(how, run):
     return standardised(run.data)[0], y.astype(np.float32), 0
 
 
-@pytest.mark.parametrize("how", ["held-out", "0.6", "calibration.csv"])
+@pytest.mark.parametrize(
+    "how", ["held-out", pytest.param("0.6", marks=pytest.mark.thorough), "calibration.csv"]
+)
 def test_conformal_intervals_are_calibrated_on_the_rows_that_are_said(how, folder, capsys):
     NEW.to_csv("calibration.csv", index=False)
     NEW.drop(columns="price").to_csv("new.csv", index=False)

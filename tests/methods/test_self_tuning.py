@@ -109,6 +109,7 @@ def test_the_rate_taken_is_the_best_of_those_tried():
     np.testing.assert_array_equal(state.inner.position["w"], 0)  # it then starts anew
 
 
+@pytest.mark.thorough
 def test_a_rate_that_pleases_the_prior_alone_is_not_taken():
     """The state is the rate of the last step: large ones gain 5 nats of the prior, and no fit."""
 
@@ -176,6 +177,7 @@ def test_a_rate_in_the_place_of_an_optimizer_is_refused(regression, optimizer):
         bnn.descent(regression[1], optimizer)
 
 
+@pytest.mark.thorough
 def test_training_recovers_from_rates_at_which_it_is_not_finite():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1))

@@ -365,6 +365,7 @@ def test_draws_of_nuts_are_those_without(kind):
     np.testing.assert_allclose(kernels(cached), kernels(other), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [pytest.param((2, 1), marks=pytest.mark.thorough), (1, 2)])
 def test_chains_and_rows_over_devices(shape):
     data = X["dense"][:29], Y[:29]  # so that rows are padded

@@ -137,7 +137,9 @@ def test_an_argument_that_does_not_fit_is_refused_before_the_search(searches):
     assert not searches
 
 
-@pytest.mark.parametrize("words", ["cannot be built anew", "would take hours"])
+@pytest.mark.parametrize(
+    "words", [pytest.param("cannot be built anew", marks=pytest.mark.thorough), "would take hours"]
+)
 def test_where_no_scale_can_be_found_it_is_the_usual_one_and_says_so(
     words, searches, monkeypatch, capsys
 ):

@@ -153,6 +153,7 @@ def design_of_last(net):
     return np.asarray(net.layers[0](X))
 
 
+@pytest.mark.thorough
 def test_laplace_of_the_last_layer_is_the_exact_conditional_posterior():
     net = linear()
     posterior = conditioned(net, {"layers.1.*": PRIOR, "*": "fixed"})
@@ -406,6 +407,7 @@ def test_stopped_while_the_points_are_fitted_it_gives_the_fit_so_far_and_resumes
     assert not (tmp_path / "before").exists()
 
 
+@pytest.mark.thorough
 def test_another_run_whose_points_are_not_yet_fitted_is_refused(flat, tmp_path):
     method = bnn.sgld(flat, step_size=1e-4)
     with pytest.MonkeyPatch.context() as patch:
@@ -464,6 +466,7 @@ def test_a_plan_counts_the_points(flat):
     assert plan.gradients > 0 and plan.hours > 0
 
 
+@pytest.mark.thorough
 def test_a_point_that_is_a_single_number_is_stored(tmp_path):
     def shifted(x, y=None):
         shift = numpyro.sample("shift", flat_prior(), infer={POINT: True})

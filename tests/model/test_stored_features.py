@@ -172,6 +172,7 @@ def test_a_stopped_run_goes_on_in_the_same_draws(tmp_path, monkeypatch):
     np.testing.assert_array_equal(kernels(whole), kernels(resumed))
 
 
+@pytest.mark.thorough
 def test_rows_in_memory_are_read_from_the_folder_too(tmp_path, monkeypatch):
     data = X["dense"], Y
     one = sampled(posterior := conditioned(tmp_path, rows=data), bnn.hmc(posterior, **FIXED))

@@ -217,6 +217,7 @@ def test_draws_start_runs_of_the_model_and_the_models_draws_runs_inside(linear, 
     np.testing.assert_allclose(begun.posterior["z"].values[0, 0], projected["z"], atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_equals_an_uninterrupted_one(linear, sampled, tmp_path):
     _, posterior, path, inside = linear
     options = {"num_chains": 2, "num_warmup": 5, "progress": False, "folder": tmp_path / "run"}

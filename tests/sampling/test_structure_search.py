@@ -100,6 +100,7 @@ def test_an_estimator_takes_what_is_chosen_and_not_what_is_given(chosen):
     assert (priors.hidden_, priors.noise_, len(chosen)) == ((50,), "learnt", 1)
 
 
+@pytest.mark.thorough
 def test_an_estimator_resumes_with_what_it_found(chosen, monkeypatch, tmp_path):
     x = np.repeat(X, 5, axis=0)  # so many rows that the batch depends on the weights
     options = {"method": "sgld", "method_options": {"step_size": 1e-6}, "num_draws": 2, **FEW}

@@ -377,7 +377,13 @@ def test_the_full_covariance_is_that_of_a_loop_over_rows_and_labels(kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*((name, "gauss_newton") for name in NETWORKS), ("dense", "empirical")]
+    ("name", "kind"),
+    [
+        ("dense", "gauss_newton"),
+        ("dense", "empirical"),
+        pytest.param("convolutional", "gauss_newton", marks=pytest.mark.thorough),
+        pytest.param("positions", "gauss_newton", marks=pytest.mark.thorough),
+    ],
 )
 def test_the_diagonal_is_that_of_a_loop_over_rows_and_labels(name, kind, monkeypatch):
     monkeypatch.setattr(fisher_module, "_NUMBERS_AT_ONCE", 1500)  # so that rows come in chunks
@@ -890,6 +896,7 @@ def test_draws_have_the_covariance_about_the_position(structure):
     assert (np.abs(flat_draws.mean((0, 1)) - mean) < 5 * error).all()
 
 
+@pytest.mark.thorough
 def test_layers_and_other_sites_are_drawn_independently():
     posterior = learnt_noise()
     position = position_of(posterior)
@@ -904,6 +911,7 @@ def test_layers_and_other_sites_are_drawn_independently():
     assert_covariance(np.reshape(draws, (2, 4000, -1)), expected)
 
 
+@pytest.mark.thorough
 def test_the_last_layer_of_each_network_is_drawn():
     net = partial(bnn.nets.MLP, 3, (4,), 1)
     prior = bnn.priors.normal(1.0)
@@ -975,6 +983,7 @@ def test_arguments_that_change_the_draws_are_recorded():
 # --- linearised predictions
 
 
+@pytest.mark.thorough
 def test_a_linear_network_predicts_the_same_linearised():
     posterior = linear_network()
     draws = run(posterior, laplace(posterior), at(exact()[0]))
