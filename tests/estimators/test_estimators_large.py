@@ -55,6 +55,8 @@ def test_rows_are_standardised_as_those_in_memory(tmp_path, monkeypatch, weights
         np.testing.assert_allclose(one.scale, other.scale, rtol=1e-9)
     assert isinstance(stream, bnn.data.Stream)
     read = stream.read(np.arange(NUM))
+    if weights is not None:
+        np.testing.assert_array_equal(inputs[1], weights)
     for one, other in zip(
         (inputs, y) if weights is None else (*inputs, y),
         read if weights is None else (*read[0], read[1]),
