@@ -7,46 +7,22 @@ there is a new option here.
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import tyro
 
-from bnn_ppl.cli.commands.analysis import chains, correlations, surface
-from bnn_ppl.cli.commands.detection import ood
-from bnn_ppl.cli.commands.plan import plan_command
-from bnn_ppl.cli.commands.predictions import predict
-from bnn_ppl.cli.commands.results import compare, prune, summary
-from bnn_ppl.cli.commands.robustness import adversarial, corruptions, rotations
-from bnn_ppl.cli.commands.run import run_command
-from bnn_ppl.cli.commands.score import score
-from bnn_ppl.cli.commands.studies import continual, label_noise
-from bnn_ppl.cli.commands.sweep import sweep_command
 from bnn_ppl.cli.signatures import flowing
-from bnn_ppl.cli.words import check_words
+from bnn_ppl.cli.words import COMMANDS, check_words
 from bnn_ppl.runtime.import_interrupts import INTERRUPTED, imported
 from bnn_ppl.runtime.interrupts import answered, raised_for_sure, stopping
 
-_OF_RUNS = (
-    summary,
-    predict,
-    compare,
-    score,
-    prune,
-    chains,
-    correlations,
-    surface,
-    corruptions,
-    rotations,
-    adversarial,
-    ood,
-    continual,
-    label_noise,
-)
 _CONFIG = tyro.conf.OmitArgPrefixes, tyro.conf.CascadeSubcommandArgs
 
 
 def follow(given: list[str], repeated: list[str]) -> None:
     """Do what the command line says; `repeated` is the run that ``sweep`` repeats."""
+    _file(given[0])  # with all that it imports
     imported()
     answer = partial(stopping, "stopping", "--json" in given)
     with raised_for_sure(), answered(answer) as pressed:
@@ -61,7 +37,7 @@ def _parse(arguments: list[str], repeated: list[str]) -> Any:
 
     One command alone is parsed, so that an error does not suggest the options of others.
     """
-    command = commands(repeated)[arguments[0].replace("_", "-")]
+    command = command_of(arguments[0], repeated)
     for each in (command, *_records(command)):
         each.__doc__ = flowing(each.__doc__)
     prog = f"bnn-ppl {arguments[0]}"
@@ -76,12 +52,19 @@ def _records(given: Any) -> Iterator[type]:
             yield from _records(hint)
 
 
-def commands(repeated: list[str]) -> dict[str, Callable]:
-    """Give each command by its name, with the run that ``sweep`` repeats."""
+def _file(command: str) -> Any:
+    return import_module(f"bnn_ppl.cli.commands.{COMMANDS[command.replace('_', '-')]}")
+
+
+def command_of(name: str, repeated: list[str]) -> Callable:
+    """Give a command by its name; ``sweep`` with the run that it repeats."""
 
     def run_again(words: list[str]) -> Any:
         check_words(["run", *words])
         return _parse(["run", *words], [])
 
-    functions = (run_command(), plan_command(), sweep_command(repeated, run_again), *_OF_RUNS)
-    return {each.__name__.replace("_", "-"): each for each in functions}
+    if name == "sweep":
+        return _file(name).sweep_command(repeated, run_again)
+    if name in ("run", "plan"):
+        return getattr(_file(name), f"{name}_command")()
+    return getattr(_file(name), name.replace("-", "_"))

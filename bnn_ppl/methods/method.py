@@ -1,10 +1,8 @@
 """The interface of inference methods, and the registry of those that exist.
 
-To add a method, write a function of a posterior that returns a :class:`Method`, in a file of its
-own in a folder of ``bnn_ppl/methods``; decorate it with :func:`describe`; and import it in
-``bnn_ppl/methods/__init__.py``. It is then public as ``bnn_ppl.<name>``, has a command
-(``bnn-ppl run <name>``), can be chosen in the scikit-learn estimators by name, and is covered by
-the tests that all methods must pass.
+A function of a posterior that returns a :class:`Method` and is decorated with :func:`describe` is
+public as ``bnn_ppl.<name>`` once ``bnn_ppl/methods/__init__.py`` imports it, has a command
+(``bnn-ppl run <name>``), and is found by the estimators and the tests that all methods must pass.
 """
 
 from collections.abc import Callable, Mapping
@@ -365,11 +363,11 @@ def describe(
     Parameters
     ----------
     shared
-        Fields of :class:`Description` that methods of a kind share, of `methods/defaults.py`.
+        Fields of :class:`Description` of a kind of methods, of `methods/defaults.py`.
     name
         Public name of the method; by default that of the function.
     **own
-        Other fields, or other values of these; `gives`, `cost` and `bias` are required.
+        Other fields, or other values; `gives`, `cost` and `bias` are required.
 
     Returns
     -------
