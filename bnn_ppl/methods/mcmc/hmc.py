@@ -20,7 +20,7 @@ from bnn_ppl.methods.mcmc.adaptation import (
     euclidean,
     kinetic_energy,
 )
-from bnn_ppl.methods.mcmc.leapfrog import drawn_steps, merged_leapfrog
+from bnn_ppl.methods.mcmc.integrators import drawn_steps, merged_leapfrog
 from bnn_ppl.methods.mcmc.trajectory_length import TrajectoryEnd
 from bnn_ppl.methods.method import Method, describe
 from bnn_ppl.model.posterior import Posterior

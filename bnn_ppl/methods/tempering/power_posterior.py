@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.mcmc.adaptation import drawn_momentum, euclidean
-from bnn_ppl.methods.mcmc.leapfrog import drawn_steps, merged_leapfrog
+from bnn_ppl.methods.mcmc.integrators import drawn_steps, merged_leapfrog
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms
 

@@ -13,7 +13,7 @@ from stats import assert_means, effective_sample_size
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.mcmc.adaptation import euclidean
-from bnn_ppl.methods.mcmc.leapfrog import merged_leapfrog
+from bnn_ppl.methods.mcmc.integrators import merged_leapfrog
 from bnn_ppl.methods.mcmc.trajectory_length import (
     TrajectoryEnd,
     initial_length,
