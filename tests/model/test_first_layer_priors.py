@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.stats as st
+from marks import some_quick
 from scipy.integrate import nquad
 
 import bnn_ppl as bnn
@@ -230,7 +231,9 @@ FIRST = {
 }
 
 
-@pytest.mark.parametrize("net", [name for name in NETS if name != "cnn_lstm"])
+@pytest.mark.parametrize(
+    "net", some_quick(set(NETS) - {"cnn_lstm"}, ("mlp", "lenet", "vgg16", "resnet20"))
+)
 def test_the_command_line_finds_thefirst_kernel(net):
     build = partial(NETS[net], (32, 32, 3), 10)
     assert first_kernel(Problem.of(net=net, prior="empcov"), build) == FIRST[net]

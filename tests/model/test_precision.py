@@ -71,7 +71,7 @@ def compiled(tmp_path):
 # --- the gradient, for machines that are not here
 
 
-@pytest.mark.parametrize("microbatch", [None, 4])
+@pytest.mark.parametrize("microbatch", [pytest.param(None, marks=pytest.mark.thorough), 4])
 @pytest.mark.parametrize("precision", CODES)
 @pytest.mark.parametrize("make", [mlp, convolutional])
 def test_all_products_of_a_gradient_have_the_precision(make, precision, microbatch):

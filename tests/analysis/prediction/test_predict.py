@@ -239,7 +239,7 @@ def test_function_draws_are_the_predictions_of_each_draw(build, float64):
     assert got.attrs["method"] == "made up"
 
 
-IN_ONE_PASS = classes, heteroscedastic, outputs_as_an_event
+IN_ONE_PASS = (classes,)
 
 
 @pytest.mark.parametrize(
