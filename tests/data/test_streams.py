@@ -284,6 +284,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(folder, tmp_path, monkeypat
     same_draws(whole, sampled(posterior, folder=tmp_path / "run", **options))
 
 
+@pytest.mark.thorough
 def test_a_run_is_not_resumed_with_other_rows(folder, tmp_path):
     sampled(streamed(folder), num_draws=2, folder=tmp_path / "run")
     x, y = table()
@@ -328,6 +329,11 @@ def test_all_rows_of_a_long_stream_are_refused_as_a_batch():
     posterior = bnn.condition(model(), bnn.data.stream(x, y))
     with pytest.raises(ValueError, match="batch_size='all' for sgld on a stream of 3000 rows"):
         sampled(posterior, batch_size="all")
+
+
+@pytest.mark.thorough
+def test_all_rows_of_a_short_stream_are_one_batch():
+    x, y = table(3000)
     short = bnn.condition(model(), bnn.data.stream(x[:100], y[:100]))
     assert sampled(short, 2, batch_size="all").attrs["batch_size"] == 100
 

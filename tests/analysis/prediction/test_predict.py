@@ -4,7 +4,7 @@ import gc
 import inspect
 import warnings
 import weakref
-from functools import partial
+from functools import cache, partial, wraps
 from importlib import import_module
 
 import arviz as az
@@ -63,9 +63,25 @@ def entropy_of(probs):
     return -(probs * np.log(probs)).sum(-1)
 
 
+def conditioned_once(build):
+    """Share a posterior among the tests in its float type; each of them has its own draws."""
+
+    @cache
+    def of_type(double):
+        return build()
+
+    @wraps(build)
+    def shared():
+        posterior, draws, y, *expected = of_type(jax.config.jax_enable_x64)
+        return posterior, draws.copy(), y, *(dict(values) for values in expected)
+
+    return shared
+
+
 # --- each likelihood against NumPy
 
 
+@conditioned_once
 def classes():
     draws, outputs = network_draws(3)
     posterior = bnn.condition(bnn.models.classifier(linear_net(3), PRIOR), (X, LABELS))
@@ -74,6 +90,7 @@ def classes():
     return posterior, draws, LABELS, expected, {"probs": probs}
 
 
+@conditioned_once
 def binary():
     def model(x, y=None):
         logits = bnn.random_network("net", linear_net(1), PRIOR)(x)[:, 0]
@@ -87,6 +104,7 @@ def binary():
     return bnn.condition(model, (X, labels)), draws, labels, expected, {"probs": probs}
 
 
+@conditioned_once
 def same_for_all_rows():
     """Classes by their shares alone: NumPyro expands the distribution to the rows of the plate."""
 
@@ -130,6 +148,7 @@ def gaussian_average(mean, std, y):
     }
 
 
+@conditioned_once
 def heteroscedastic():
     draws, outputs = network_draws(2)
     model = bnn.models.regressor(linear_net(2), PRIOR, "softplus")
@@ -138,6 +157,7 @@ def heteroscedastic():
     return bnn.condition(model, (X, REAL)), draws, REAL, expected, {"mean": mean}
 
 
+@conditioned_once
 def learnt_noise():
     noise = np.random.default_rng(2).uniform(0.2, 1.5, size=(CHAINS, DRAWS))
     draws, outputs = network_draws(1, noise=noise)
@@ -147,6 +167,7 @@ def learnt_noise():
     return bnn.condition(model, (X, REAL)), draws, REAL, expected, {"mean": mean}
 
 
+@conditioned_once
 def outputs_in_a_plate():
     def model(x, y=None):
         mean = bnn.random_network("net", linear_net(2), PRIOR)(x)
@@ -159,6 +180,7 @@ def outputs_in_a_plate():
     return bnn.condition(model, (X, y)), draws, y, expected, {"mean": mean}
 
 
+@conditioned_once
 def outputs_as_an_event():
     def model(x, y=None):
         mean = bnn.random_network("net", linear_net(2), PRIOR)(x)
@@ -173,6 +195,7 @@ def outputs_as_an_event():
     return bnn.condition(model, (X, y)), draws, y, expected, {"mean": mean}
 
 
+@conditioned_once
 def counts():
     def model(x, y=None):
         log_rate = bnn.random_network("net", linear_net(1), PRIOR)(x)[:, 0]
