@@ -64,7 +64,9 @@ def original(y):
     ("name", "options", "y"),
     [
         ("share", [], DATA.train.y[HELD["0.2"]]),
-        ("share", ["--on", "held-out"], DATA.train.y[HELD["0.2"]]),
+        pytest.param(
+            "share", ["--on", "held-out"], DATA.train.y[HELD["0.2"]], marks=pytest.mark.thorough
+        ),
         ("share", ["--on", "test"], DATA.test.y),
         ("fold", [], DATA.train.y[HELD["fold"]]),
         ("all", [], DATA.test.y),

@@ -193,7 +193,7 @@ def gaussian_model(x, y=None):
         numpyro.sample("y", dist.Normal(w, np.sqrt(2)), obs=y)
 
 
-@pytest.mark.parametrize("thin", [1, 4])
+@pytest.mark.parametrize("thin", [pytest.param(1, marks=pytest.mark.thorough), 4])
 def test_thin_is_the_number_of_transitions_a_draw(thin):
     # On a standard Gaussian a trajectory of time t turns (w, p) by the angle t, so that draws are
     # an autoregression of coefficient cos(t).
@@ -305,7 +305,16 @@ def test_devices_do_not_change_the_draws(short_run, usual, monkeypatch):
     assert_equal(usual, alone)
 
 
-@pytest.mark.parametrize(("bytes_a_chunk", "seconds"), [(1, 0.5), (2**20, 1e-9), (200, 1e9)])
+@pytest.mark.parametrize(
+    ("bytes_a_chunk", "seconds"),
+    [
+        (1, 0.5),
+        *(
+            pytest.param(*limits, marks=pytest.mark.thorough)
+            for limits in ((2**20, 1e-9), (200, 1e9))
+        ),
+    ],
+)
 def test_chunks_do_not_change_the_draws(short_run, usual, monkeypatch, bytes_a_chunk, seconds):
     compiled_loop = sys.modules["bnn_ppl.sampling.loop.compiled_loop"]
     monkeypatch.setattr(compiled_loop, "_BYTES_PER_CHUNK", bytes_a_chunk)

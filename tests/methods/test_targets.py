@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from marks import some_quick
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import log_density, potential_energy, unconstrain_fn
@@ -32,6 +33,9 @@ from targets import (
 DATA = os.environ.get("BNN_PPL_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="BNN_PPL_DATA is not set")
 every_posterior = pytest.mark.parametrize("name", sorted(POSTERIORDB))
+some_posteriors = pytest.mark.parametrize(
+    "name", some_quick(POSTERIORDB, tuple(sorted(POSTERIORDB)[::5]))
+)
 
 TEMPERED = [(1.0, "posterior"), (0.25, "posterior"), (0.25, "likelihood"), (4.0, "likelihood")]
 every_temperature = pytest.mark.parametrize(("temperature", "tempered"), TEMPERED)
@@ -191,7 +195,7 @@ def test_reference_draws_satisfy_the_identities_of_the_density(float64, name):
 
 
 @needs_data
-@every_posterior
+@some_posteriors
 def test_rows_are_the_leading_axis_and_independent(float64, name):
     target = posteriordb(name, DATA)
     values = first_of(reference(name, DATA))
@@ -203,7 +207,7 @@ def test_rows_are_the_leading_axis_and_independent(float64, name):
 
 
 @needs_data
-@every_posterior
+@some_posteriors
 def test_models_predict_without_outcomes(name):
     target = posteriordb(name, DATA)
     sites = trace(target.model, first_of(reference(name, DATA)), target.data.x)
@@ -213,7 +217,7 @@ def test_models_predict_without_outcomes(name):
 
 
 @needs_data
-@every_posterior
+@some_posteriors
 def test_moments_and_report_agree_with_the_reference_draws(name):
     target, draws = posteriordb(name, DATA), reference(name, DATA)
     sampled = latent_names(target.model, first_of(draws), *target.data)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from interrupts import press_ctrl_c
 from killed_runs import line
+from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -125,7 +126,7 @@ def test_a_finished_run_is_read_and_a_higher_goal_extends_it(posterior, met, tmp
     assert again.attrs["until_met"] == 1
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 9])
+@pytest.mark.parametrize("chunk", some_quick((1, 4, 9), (4,)))
 def test_stopped_by_ctrl_c_it_goes_on_to_the_same_draws(chunk, posterior, met, tmp_path, capsys):
     with pytest.MonkeyPatch.context() as patch:
         press_ctrl_c(patch, chunk)

@@ -70,7 +70,10 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(sys.modules["bnn_ppl.sampling.loop.compiled_loop"], "_DRAWS_PER_CHUNK", 2)
 
 
-@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "stride",
+    [29, pytest.param(9, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.slow)],
+)
 def test_killed_at_any_write_it_opens_and_goes_on_to_the_same_draws(
     stride, posterior, tmp_path, kill_at_write, small_chunks
 ):

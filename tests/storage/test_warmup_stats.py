@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from interrupts import press_ctrl_c
+from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.methods.method import Method
@@ -117,7 +118,7 @@ def test_a_run_without_warm_up_has_no_group(posterior, descent):
     assert "warmup_sample_stats" not in draws
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 512])
+@pytest.mark.parametrize("chunk", some_quick((1, 3, 512), (3,)))
 def test_steps_after_the_end_of_training_are_left_out_however_they_came(
     chunk, posterior, monkeypatch, tmp_path
 ):

@@ -64,7 +64,14 @@ def moments(points, rank):
     return mean, ((points - mean) ** 2).mean(0), np.array(running[-rank:])
 
 
-@pytest.mark.parametrize(("rank", "num_points"), [(30, 5), (5, 30), (7, 7), (2, 30), (3, 2)])
+@pytest.mark.parametrize(
+    ("rank", "num_points"),
+    [
+        (30, 5),
+        (5, 30),
+        *(pytest.param(*n, marks=pytest.mark.thorough) for n in ((7, 7), (2, 30), (3, 2))),
+    ],
+)
 def test_draws_have_half_the_diagonal_and_half_the_low_rank_covariance(posterior, rank, num_points):
     method = swag(posterior, replay(POINTS), rank, collect_every=1)
     draws = draws_of(method, state_after(method, num_points))
