@@ -212,7 +212,7 @@ def test_laplace_of_a_bias_beside_a_fixed_kernel(structure):
 @pytest.mark.parametrize(
     "prior",
     [
-        {"layers.0.*": "fixed", "*": PRIOR},
+        pytest.param({"layers.0.*": "fixed", "*": PRIOR}, marks=pytest.mark.thorough),
         {"*.bias": "fixed", "*": PRIOR},
         pytest.param({"layers.0.kernel": "fixed", "*": PRIOR}, marks=pytest.mark.thorough),
         pytest.param({"layers.1.*": "fixed", "*": PRIOR}, marks=pytest.mark.thorough),

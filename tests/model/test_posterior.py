@@ -246,7 +246,7 @@ def assert_equal_densities(got, expected, rtol):
 @pytest.mark.parametrize(
     ("prior", "likelihood"),
     [
-        (simple_priors, "known noise"),
+        pytest.param(simple_priors, "known noise", marks=pytest.mark.thorough),
         (simple_priors, "learnt noise"),
         (structured_priors, "classifier"),
         (structured_priors, "heteroscedastic"),
@@ -999,7 +999,9 @@ def test_chunks_equal_the_whole(microbatch, num_padding, float64):
     np.testing.assert_allclose(got.log_likelihood, expected.log_likelihood, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["dynamic supports", "vectors and matrices", "improper"])
+@pytest.mark.parametrize(
+    "name", some_quick(("dynamic supports", "vectors and matrices", "improper"), ("improper",))
+)
 def test_chunks_equal_the_whole_for_constrained_sites(name, float64):
     got, expected = evaluated_in_chunks(*WITHOUT_NETWORK[name], 5)
     assert_equal_densities(got, expected, rtol=1e-12)

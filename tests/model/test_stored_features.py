@@ -115,7 +115,8 @@ def test_what_is_stored_are_the_outputs_of_the_fixed_layers(tmp_path, kind, monk
     np.testing.assert_array_equal(y, Y[[3, 599, 3]])
 
 
-@pytest.mark.parametrize("kind", some_quick(X, ("dense",)))
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", X)
 def test_draws_of_hmc_are_those_of_features_in_memory(tmp_path, kind, monkeypatch):
     monkeypatch.setattr("bnn_ppl.model.rows.streamed_rows._CHUNK_BYTES", 4000)
     memory = bnn.condition(on_head(backbone(kind)), (X[kind], Y))
