@@ -19,6 +19,7 @@ from bnn_ppl.analysis.from_numpyro import from_numpyro
 from bnn_ppl.analysis.numpyro_guide import guide
 from bnn_ppl.analysis.prediction import conformal
 from bnn_ppl.analysis.prediction.linearised import linearised
+from bnn_ppl.analysis.prediction.several_sites import of_site
 from bnn_ppl.analysis.prior_draws import prior_draws
 from bnn_ppl.analysis.verdict.verdict import Verdict, verdict
 from bnn_ppl.analysis.weight_space import correlations, pruning, surface, symmetry
@@ -81,6 +82,7 @@ __all__ = [
     "metrics",
     "models",
     "nets",
+    "of_site",
     "plan",
     "plots",
     "preconditioners",

@@ -20,7 +20,11 @@ from bnn_ppl.model.posterior_functions import (
     posterior_of,
 )
 from bnn_ppl.model.prior.open_scale import scales_asked
+from bnn_ppl.model.program.missing_targets import check_missing
+from bnn_ppl.model.program.preparation import prepared
+from bnn_ppl.model.program.several_targets import taking_columns, targets_of
 from bnn_ppl.model.rows.checks import check_number_of_rows, check_options, checked_y, paired_rows
+from bnn_ppl.model.rows.given_rows import pair_of
 from bnn_ppl.model.rows.labels import Classes
 from bnn_ppl.model.rows.microbatch import fitting_microbatch, fitting_rows
 from bnn_ppl.model.rows.scales import warn_of_scales
@@ -127,13 +131,19 @@ def condition(
     check_options(temperature, tempered, microbatch, precision)
     check_model(model)
     stream = data if isinstance(data, Stream) else None
-    x, y = paired_rows(data if stream is None else stream.examples)
+    x, y = pair_of(data if stream is None else stream.examples)
+    targets = targets_of(y)
+    if targets is not None:
+        y, model = targets.packed(y), taking_columns(targets, model)
+    x, y = paired_rows((x, y))
     y, names = numbered_classes(model, x, y) if stream is None else (y, None)
-    data = x, checked_y(y)
+    data = x, checked_y(y, missing=True)
+    model = prepared(model, *data)
     with statistics_found() as found, scales_asked() as scales:
-        observed = checked_structure(model, data)
+        observed = checked_structure(model, data, targets)
     if stream is not None:
         check_classes(model, stream, data)
+    check_missing(model, data)
     layers = layers_of(tuple(found), data[0], microbatch, streamed=stream is not None)
     shapes, from_prior = shapes_and_sites_from_prior(model, data)
     by_row = _by_row(model)
@@ -152,8 +162,8 @@ def condition(
     size = None if microbatch is None else int(microbatch)
     folder = None if features is None else Path(features).expanduser()
     given = Conditions(
-        GivenRows(data, stream, chunks, classes),
-        ModelSites(observed.name, shapes, from_prior, points, open_scale, layers),
+        GivenRows(data, stream, chunks, classes, targets),
+        ModelSites(observed.name, shapes, from_prior, points, open_scale, layers, observed.is_of_y),
         Options(float(temperature), tempered, size, automatic, precision, folder),
     )
     posterior = posterior_of(model, given, held={})
@@ -162,7 +172,8 @@ def condition(
             f"got features={str(features)!r} for a model without fixed layers before the random "
             "ones, whose outputs could be kept, expected some: leave it out"
         )
-    warn_of_scales(model, observed.name, len(shapes), data)
+    if targets is None:
+        warn_of_scales(model, observed.name, len(shapes), data)
     return posterior
 
 

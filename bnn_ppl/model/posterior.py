@@ -1,7 +1,7 @@
 """A posterior: pure functions of unconstrained positions, and what they are of."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpyro.distributions as dist
 
@@ -15,6 +15,9 @@ from bnn_ppl.model.rows.labels import Classes
 from bnn_ppl.model.rows.streamed_rows import StreamedRows
 from bnn_ppl.model.trace import Array, Batch, Data, Position, Terms, Values
 from bnn_ppl.runtime.machines.devices import MatmulPrecision
+
+if TYPE_CHECKING:
+    from bnn_ppl.model.program.several_targets import Targets
 
 
 class Subspace(NamedTuple):
@@ -73,6 +76,9 @@ class Density(NamedTuple):
     precision
         Of matrix products and convolutions, in the posterior's functions and whatever is computed
         with it; None for that of JAX's configuration when they are traced, or else "highest".
+    is_of_y
+        Whether y's distribution is another one where y is known, as of censored or masked y:
+        ``predictive(values, x, y)`` then gives it.
     """
 
     terms: Callable[[Position, Batch], Terms]
@@ -81,6 +87,7 @@ class Density(NamedTuple):
     tempered: str
     microbatch: int | None
     precision: MatmulPrecision | None
+    is_of_y: bool = False
 
     @property
     def prior_temperature(self) -> float:
@@ -119,6 +126,9 @@ class TrainingRows(NamedTuple):
     batch_statistics
         Of networks with batch normalisation in train mode: the statistics of the training rows, by
         which `predictive` normalises, in place of those of the batch. None for other models.
+    targets
+        Of a model with several observed sites: how the columns of y hold the values of each. None
+        for other models.
     """
 
     data: Data | Stream
@@ -129,6 +139,7 @@ class TrainingRows(NamedTuple):
     stored_features: Callable[..., Stream | None]
     classes: Classes | None
     batch_statistics: BatchStatistics | None
+    targets: "Targets | None" = None
 
 
 class Sites(NamedTuple):
@@ -187,7 +198,7 @@ class Posterior(NamedTuple):
     unconstrain
         ``values, data=data -> position``.
     predictive
-        ``values, x -> Distribution``: the observed site's distribution at inputs x.
+        ``values, x, y=None -> Distribution``: the observed site's distribution at inputs x.
     check
         ``position -> None``: raises ValueError naming the sites and rows where the log-density is
         not finite.
@@ -220,7 +231,7 @@ class Posterior(NamedTuple):
     logdensity: Callable[[Position, Batch], Array]
     constrain: Callable[..., Values]
     unconstrain: Callable[..., Position]
-    predictive: Callable[[Values, Any], dist.Distribution]
+    predictive: Callable[..., dist.Distribution]
     check: Callable[[Position], None]
     density: Density
     prior: Prior

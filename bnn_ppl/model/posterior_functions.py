@@ -19,6 +19,7 @@ from bnn_ppl.model.points import holding, with_points_held
 from bnn_ppl.model.posterior import Density, Posterior, Prior, Sites, TrainingRows
 from bnn_ppl.model.prior.open_scale import OpenScale, at_scale
 from bnn_ppl.model.prior.prior_summary import prior_summary
+from bnn_ppl.model.program.several_targets import Joint, Targets
 from bnn_ppl.model.recipe import Recipe, numbers_of
 from bnn_ppl.model.rows.checks import check_finite, distribution_at
 from bnn_ppl.model.rows.features import FixedPart, fixed_part
@@ -35,6 +36,7 @@ from bnn_ppl.model.trace import (
     constrained_values,
     evaluated,
     in_precision,
+    is_factor,
     terms_of,
     traced,
     unconstrained,
@@ -50,6 +52,7 @@ class GivenRows(NamedTuple):
     stream: Stream | None
     chunks: StreamChunks | None  # of the stream
     classes: Classes | None
+    targets: Targets | None = None  # of several observed sites
 
     @property
     def data(self) -> Data | Stream:
@@ -76,6 +79,7 @@ class ModelSites(NamedTuple):
     points: dict[str, tuple[int, ...]]  # shapes
     open_scale: float | None  # the usual one of priors that leave theirs open
     layers: Layers | None  # that normalise by their batch
+    is_of_y: bool  # whether y's distribution is another one where y is known
 
 
 class Options(NamedTuple):
@@ -138,11 +142,13 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     pinned = partial(in_precision, precision)
     terms = pinned(_terms(model, options.microbatch, options.automatic))
     total = partial(_total, temperature, tempered, given.rows.num)
-    density = Density(terms, total, temperature, tempered, options.microbatch, precision)
+    how = temperature, tempered, options.microbatch, precision, given.sites.is_of_y
+    density = Density(terms, total, *how)
     widening = density.prior_temperature**0.5
 
     known = _shapes(data[0])
-    of_model = Partial(partial(_predictive, precision, given.sites.observed, known), model)
+    observed = given.rows.targets or given.sites.observed
+    of_model = Partial(partial(_predictive, precision, observed, known), model)
     statistics, predictive = batch_statistics(
         model, of_model, given.sites.layers, data[0], precision
     )
@@ -192,6 +198,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
             stored_features=_stored_features(given, find_fixed_part),
             classes=given.rows.classes,
             batch_statistics=statistics,
+            targets=given.rows.targets,
         ),
         sites=Sites(
             num_weights=sum(leaf.size for leaf in shapes.values()),
@@ -265,10 +272,24 @@ def _shapes(tree: Any) -> Any:
 
 
 def _predictive(
-    precision: str | None, observed: str, known: Any, model: Callable, values: Values, x: Any
+    precision: str | None,
+    observed: str | Targets,
+    known: Any,
+    model: Callable,
+    values: Values,
+    x: Any,
+    y: Any = None,
 ) -> dist.Distribution:
     def of_inputs(x: Any) -> dist.Distribution:
-        return traced(model, x, None, data=values)[observed]["fn"]
+        trace = traced(model, x, y, data=values)
+        if isinstance(observed, Targets):
+            return Joint([trace[name]["fn"] for name in observed.names], observed)
+        if observed not in trace or is_factor(trace[observed]):
+            raise NotImplementedError(
+                f"got the factor {observed!r} as likelihood, which has no distribution of y, "
+                "expected one to predict with: numpyro.sample('y', ..., obs=y)"
+            )
+        return trace[observed]["fn"]
 
     with products_in(precision):
         return distribution_at(of_inputs, x, known)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from flax import nnx
 from flax.errors import InvalidRngError, ModifyScopeVariableError
+from jax.interpreters import partial_eval
 from numpyro.distributions import CategoricalLogits, CategoricalProbs
 
 from bnn_ppl.data.streams.streams import Stream
@@ -20,6 +21,7 @@ from bnn_ppl.model.trace import (
     Array,
     Data,
     element_support,
+    factors,
     initial_value,
     innermost,
     latent_sites,
@@ -27,6 +29,9 @@ from bnn_ppl.model.trace import (
     observed_sites,
     traced,
 )
+
+if TYPE_CHECKING:
+    from bnn_ppl.model.program.several_targets import Targets
 
 
 def check_model(model: Any) -> None:
@@ -41,10 +46,11 @@ def check_model(model: Any) -> None:
 
 
 class Observed(NamedTuple):
-    """The observed site of a model: its name, and the number of classes where it has some."""
+    """The observed site of a model."""
 
     name: str
-    num_classes: int | None
+    num_classes: int | None  # where it has some
+    is_of_y: bool  # whether its distribution is another one where y is known: of censored y, masks
 
 
 def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, ...] | None]:
@@ -84,35 +90,64 @@ def _num_classes(likelihood: dist.Distribution) -> int | None:
     return 2 if element_support(likelihood.support) is dist.constraints.boolean else None
 
 
-def checked_structure(model: Callable, data: Data) -> Observed:
-    """Trace the model without computing anything and return its observed site."""
-    x, y = data
-    found: dict[str, Any] = {}
+def checked_structure(model: Callable, data: Data, targets: "Targets | None" = None) -> Observed:
+    """Trace the model without computing anything and return its observed site.
 
-    def inspect(x: Any, y: Any) -> None:
+    With several, whose `targets` y holds, it is the first one of them.
+    """
+    x, y = data
+    values = {} if targets is None else targets.unpacked(y)
+    found: list[_Likelihood] = []
+
+    def inspect(x: Any, y: Any) -> list[Any]:
         trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
         for site in trace.values():
             _refuse_site(site)
         latent, observed = latent_sites(trace), observed_sites(trace)
-        _refuse_count([site["name"] for site in latent], [site["name"] for site in observed])
+        of_rows = observed or factors(trace, of_rows=True, y=y)
+        _refuse_count(_named(latent), _named(of_rows), list(values))
         _refuse_points_alone(latent)
-        _refuse_observed(observed[0])
-        found["name"] = observed[0]["name"]
-        found["shape"] = jnp.shape(log_prob(observed[0]))
-        if observed[0]["value"] is y:  # as it is, and not a function of it
-            found["likelihood"] = observed[0]["fn"]
+        for site in observed:
+            _refuse_observed(site)
+        for site in of_rows:
+            is_y = site["value"] is y or site["name"] in values  # and not a function of it
+            shape, distribution = jnp.shape(log_prob(site)), site["fn"] if is_y else None
+            found.append(_Likelihood(site["name"], shape, distribution))
+        return [
+            leaf for leaf in jax.tree.leaves([site["fn"] for site in observed]) if _is_array(leaf)
+        ]
 
     with _explained(x):
-        jax.eval_shape(inspect, x, y)
-    _refuse_numbers(found["name"], y, found.get("likelihood"))
-    if found["shape"][:1] != y.shape[:1]:
-        raise ValueError(
-            f"got a log-likelihood of shape {found['shape']} at site {found['name']!r} for "
-            f"{y.shape[0]} rows, expected one value per row: rows must be independent given the "
-            "latent sites; put the site in numpyro.plate('data', len(x))"
-        )
-    likelihood = found.get("likelihood")
-    return Observed(found["name"], None if likelihood is None else _num_classes(likelihood))
+        jaxpr = jax.make_jaxpr(inspect)(x, y).jaxpr
+    for name, shape, likelihood in found:
+        own = values.get(name, y)
+        _refuse_numbers(name, own, likelihood)
+        if shape[:1] != y.shape[:1]:
+            raise ValueError(
+                f"got a log-likelihood of shape {shape} at site {name!r} for "
+                f"{y.shape[0]} rows, expected one value per row: rows must be independent given "
+                "the latent sites; put the site in numpyro.plate('data', len(x))"
+            )
+    name, _, likelihood = found[0]
+    known = targets is None and likelihood is not None
+    _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return Observed(name, _num_classes(likelihood) if known else None, used[-1])
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array)
+
+
+class _Likelihood(NamedTuple):
+    """What an observed site, or a factor by row, is like."""
+
+    name: str
+    shape: tuple[int, ...]  # of its log density
+    distribution: dist.Distribution | None  # where its value is y itself
+
+
+def _named(sites: list[dict]) -> list[str]:
+    return [site["name"] for site in sites]
 
 
 @contextmanager
@@ -180,16 +215,21 @@ def _refuse_site(site: dict) -> None:
         )
 
 
-def _refuse_count(latent: list[str], observed: list[str]) -> None:
+def _refuse_count(latent: list[str], observed: list[str], targets: list[str]) -> None:
     if not observed:
         raise ValueError(
             f"got a model that observes nothing (its sites: {', '.join(latent) or 'none'}), "
             "expected one observed site: numpyro.sample('y', ..., obs=y)"
         )
-    if len(observed) > 1:
+    if targets and sorted(observed) != targets:
+        raise ValueError(
+            f"got y of {', '.join(targets)} for a model that observes {', '.join(observed)}, "
+            "expected the same sites: name the parts of y by observed site"
+        )
+    if len(observed) > 1 and not targets:
         raise ValueError(
             f"got {len(observed)} observed sites ({', '.join(observed)}), expected one: "
-            "stack them into one y, and write factors as distributions"
+            "give y as a dict of arrays by site, which the model then gets"
         )
     if not latent:
         raise ValueError(
@@ -208,11 +248,6 @@ def _refuse_points_alone(latent: list[dict]) -> None:
 
 def _refuse_observed(site: dict) -> None:
     name, likelihood, value = site["name"], site["fn"], site["value"]
-    if isinstance(likelihood, dist.Unit):
-        raise ValueError(
-            f"got the factor {name!r} as likelihood, expected an observed site, whose distribution "
-            "also predicts: numpyro.sample('y', ..., obs=y)"
-        )
     # Broadcasting would silently evaluate every row's likelihood at every other row's y.
     expected, got = likelihood.shape(), jnp.shape(value)
     if len(expected) > len(got) or any(

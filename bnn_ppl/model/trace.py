@@ -143,11 +143,12 @@ def _of_inputs(
     log_jacobians: dict[str, Array] = {}
     trace = traced(model, x, y, substitute_fn=_constrained(position, log_jacobians.__setitem__))
     log_priors = {site: _summands(trace[site]) for site in position}
-    rows = _by_row(trace)
+    log_priors |= {site["name"]: log_prob(site) for site in factors(trace, of_rows=False, y=y)}
+    rows = _by_row(trace, y)
     if not active_changes() and _is_fewer(microbatch, len(rows)):  # a tap sees all rows at once
         # The rows just traced are then not used, and the compiler drops them.
         values = {site: trace[site]["value"] for site in position}
-        rows = by_chunk(lambda x, y: _by_row(traced(model, x, y, data=values)), microbatch, x, y)
+        rows = by_chunk(lambda x, y: _by_row(traced(model, x, y, data=values), y), microbatch, x, y)
     normals = {site: _normal(trace[site]) for site in position}
     known = {site: normal for site, normal in normals.items() if normal is not None}
     return Terms(log_priors, log_jacobians, rows, known, _row_scale(trace))
@@ -276,9 +277,27 @@ def latent_sites(trace: dict) -> list[dict]:
 
 
 def observed_sites(trace: dict) -> list[dict]:
-    """Give the sample sites that are observed."""
+    """Give the sample sites that are observed, without factors."""
     sites = (site for site in trace.values() if site["type"] == "sample")
-    return [site for site in sites if site["is_observed"]]
+    return [site for site in sites if site["is_observed"] and not is_factor(site)]
+
+
+def factors(trace: dict, *, of_rows: bool, y: Any) -> list[dict]:
+    """Give the factors of the likelihood, with a value for each row, or all others.
+
+    The others are part of the prior.
+    """
+    found = (site for site in trace.values() if site["type"] == "sample" and is_factor(site))
+    num_rows = jnp.shape(y)[:1]
+    return [site for site in found if (jnp.shape(log_prob(site))[:1] == num_rows) == of_rows]
+
+
+def is_factor(site: dict) -> bool:
+    """Whether a site is a ``numpyro.factor``, which has a density and no value."""
+    distribution = site["fn"]
+    while isinstance(distribution, _WRAPPED | dist.MaskedDistribution):
+        distribution = distribution.base_dist
+    return isinstance(distribution, dist.Unit)
 
 
 def log_prob(site: dict) -> Array:
@@ -297,15 +316,19 @@ def _summands(site: dict) -> Array:
     return log_prob({**site, "fn": distribution})
 
 
-def _by_row(trace: dict) -> Array:
+def _by_row(trace: dict, y: Any) -> Array:
     """Log-likelihood by row."""
-    (observed,) = observed_sites(trace)
-    rows = log_prob(observed)
-    return rows.reshape(rows.shape[0], -1).sum(1)
+    likelihood = [*observed_sites(trace), *factors(trace, of_rows=True, y=y)]
+    by_site = (log_prob(site) for site in likelihood)
+    return sum(rows.reshape(rows.shape[0], -1).sum(1) for rows in by_site)
 
 
 def _row_scale(trace: dict) -> Array | None:
-    (observed,) = observed_sites(trace)
+    observed = observed_sites(trace)
+    return _scale_of_rows(observed[0]) if len(observed) == 1 else None
+
+
+def _scale_of_rows(observed: dict) -> Array | None:
     scale, shape = observed["scale"], observed["fn"].batch_shape
     mask = _mask_of_rows(observed["fn"])
     if scale is None:

@@ -15,6 +15,7 @@ from bnn_ppl.analysis.verdict.training_rows import some_rows
 from bnn_ppl.analysis.verdict.verdict import verdict
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.program.missing_targets import log_prob_of_known
 from bnn_ppl.runtime.checks import VerdictWarning, warn
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in, to_host
@@ -93,6 +94,8 @@ def _average(
 
         values = jax.lax.map(complete, positions)
         at = of_draws(predictive, values, rows[0])
-        return jnp.mean(jax.lax.map(lambda own: jnp.mean(at(own).log_prob(rows[1])), values))
+        return jnp.mean(
+            jax.lax.map(lambda own: jnp.mean(log_prob_of_known(at(own), rows[1])), values)
+        )
 
     return compiled_once(average, runs_once=True)

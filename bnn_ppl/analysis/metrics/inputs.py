@@ -75,6 +75,17 @@ def variable(prediction: Prediction, name: str) -> Array:
     return np.asarray(prediction[name], dtype=float)
 
 
+def known_rows(prediction: Any, y: ArrayLike) -> tuple[Any, ArrayLike]:
+    """Leave out the rows whose target is missing: NaN."""
+    values = np.asarray(y)
+    if values.dtype.kind != "f" or not values.ndim or not np.isnan(values).any():
+        return prediction, y
+    known = np.flatnonzero(~np.isnan(values.reshape(len(values), -1)).any(1))
+    if hasattr(prediction, "isel"):
+        return prediction.isel(row=known), values[known]
+    return np.asarray(prediction)[known], values[known]
+
+
 def one_output(prediction: Prediction, output: int) -> dict[str, Array]:
     """Mean and variance of one of several outputs: a prediction of its own."""
     return {name: variable(prediction, name)[:, output] for name in ("mean", "variance")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,7 @@ from bnn_ppl.analysis.metrics.inputs import (
     Prediction,
     error_and_variance,
     is_regression,
+    known_rows,
     one_output,
     positive_scale,
     variable,
@@ -21,6 +22,7 @@ from bnn_ppl.analysis.metrics.inputs import (
 from bnn_ppl.analysis.metrics.likelihood import gaussian_nll, nll
 from bnn_ppl.analysis.metrics.regression import coverage, rmse
 from bnn_ppl.analysis.metrics.uncertainty_scores import entropy
+from bnn_ppl.analysis.prediction.several_sites import of_one_site
 
 if TYPE_CHECKING:
     import pandas
@@ -35,8 +37,9 @@ def summary(
     ----------
     prediction : array (rows, classes) or Dataset
         Class probabilities, or a prediction.
-    y : array (rows,), or (rows, outputs) for several targets
-        True class numbers, or targets in the units of the prediction.
+    y : array (rows,), or (rows, outputs) for several targets; or a dict of these
+        True class numbers, or targets in the units of the prediction; of several observed sites, by
+        site. Rows with a missing target, NaN, are left out.
     scale : float or array (outputs,)
         What regression targets were divided by; results are in original units.
     digits : int or None
@@ -49,10 +52,14 @@ def summary(
         where the Dataset has them, expected_entropy and mutual_information. Regression: rmse, nll,
         gaussian_nll, predictive_sd (mean over rows), coverage_90; for several outputs rmse over all
         of them, the means of predictive_sd and coverage_90, nll jointly and the sum of
-        gaussian_nll, followed by each output's, as in ``rmse[0]``.
+        gaussian_nll, followed by each output's, as in ``rmse[0]``. Of several sites: the joint nll,
+        then each site's, as in ``label: accuracy``.
     """
     import pandas as pd
 
+    if isinstance(y, Mapping):
+        return _by_site(prediction, y, digits)
+    prediction, y = known_rows(prediction, y)
     if is_regression(prediction):
         values = _of_regression(prediction, y, scale)
     else:
@@ -60,6 +67,19 @@ def summary(
     if digits is not None:
         values = {name: float(f"{value:.{digits}g}") for name, value in values.items()}
     return pd.Series(values, dtype=float)
+
+
+def _by_site(prediction: Any, y: Mapping[str, ArrayLike], digits: int | None) -> pandas.Series:
+    import pandas as pd
+
+    joint = (
+        -np.mean(np.asarray(prediction["log_prob"], float)) if "log_prob" in prediction else None
+    )
+    found = {} if joint is None else {"nll": float(f"{joint:.{digits or 17}g}")}
+    for site, values in y.items():
+        own = summary(of_one_site(prediction, site), values, digits=digits)
+        found |= {f"{site}: {name}": value for name, value in own.items()}
+    return pd.Series(found, dtype=float)
 
 
 def _of_classification(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> dict[str, float]:

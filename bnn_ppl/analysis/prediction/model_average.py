@@ -1,7 +1,7 @@
 """The Bayesian model average as running sums over draws: one pass, no draw kept."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -18,6 +18,8 @@ from bnn_ppl.analysis.prediction.per_draw import (
     of_draws,
     probs_or_mean,
     row_dims,
+    uncensored,
+    with_targets,
 )
 from bnn_ppl.model.posterior import Posterior
 
@@ -42,7 +44,12 @@ def adder(posterior: Posterior, keep_each: bool = False) -> Callable[..., tuple]
     Start with None for sums; `known` is from :func:`per_draw.known_of`. ``each`` is what each draw
     of the block predicts, as in :func:`bnn_ppl.function_draws`, if `keep_each`; otherwise empty.
     """
-    return compiled(_add_keeping if keep_each else _add, posterior)
+    return compiled(_adding(keep_each, with_targets(posterior)), posterior)
+
+
+@lru_cache
+def _adding(keep_each: bool, targeted: Callable) -> Callable:
+    return partial(_add, keep_each=keep_each, targeted=targeted)
 
 
 def _add(
@@ -53,8 +60,12 @@ def _add(
     x: Tree,
     y: Array | None,
     known: list[Array] | None = None,
-    keep_each: bool = False,
+    *,
+    keep_each: bool,
+    targeted: Callable,
 ) -> tuple[Sums, dict[str, Array]]:
+    if y is not None:
+        predictive, x = targeted(predictive, x, y)
     at = of_draws(predictive, block, x, known)
 
     def of_draw(values: Tree, weight: Array) -> tuple[Sums, dict[str, Array]]:
@@ -73,9 +84,6 @@ def _add(
     return jax.lax.scan(body, sums, draws)
 
 
-_add_keeping = partial(_add, keep_each=True)
-
-
 def _empty(shapes: Sums) -> Sums:
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return zeros._replace(log_prob=jnp.full_like(zeros.log_prob, -jnp.inf))
@@ -83,7 +91,8 @@ def _empty(shapes: Sums) -> Sums:
 
 def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> Sums:
     name, center = probs_or_mean(predictive)
-    variance = jnp.zeros(center.shape[:-1]) if name == "probs" else predictive.variance
+    moments = uncensored(predictive)
+    variance = jnp.zeros(center.shape[:-1]) if name == "probs" else moments.variance
     no_y = jnp.zeros(predictive.batch_shape)
     sums = Sums(
         weight=weight,

@@ -21,6 +21,7 @@ from bnn_ppl.runtime.machines.devices import bytes_of
 
 Array = jax.Array
 Tree = Any
+_CENSORED = dist.LeftCensoredDistribution | dist.RightCensoredDistribution
 Predictive: TypeAlias = Callable[[Tree, Tree], dist.Distribution]  # of values and x
 
 
@@ -37,9 +38,27 @@ def of_draws(
     return at_inputs(lambda values, x: predictive(values | centre, x), first, x, known)
 
 
+def with_targets(posterior: Posterior) -> Callable[[Predictive, Tree, Tree], tuple]:
+    """Give ``predictive, x, y -> predictive, x`` that predicts y with what is known of it.
+
+    Where y's distribution is another one for y that is known, as of censored y, x goes with y.
+    """
+    return _of_both if posterior.density.is_of_y and not posterior.sites.centres else _of_x
+
+
+def _of_x(predictive: Predictive, x: Tree, y: Tree) -> tuple[Predictive, Tree]:
+    return predictive, x
+
+
+def _of_both(predictive: Callable, x: Tree, y: Tree) -> tuple[Predictive, Tree]:
+    return (lambda values, rows: predictive(values, *rows)), (x, y)
+
+
 def known_of(posterior: Posterior, block: Tree, x: Tree) -> list[Array] | None:
     """Compute for all blocks of draws, if that pays, what x alone decides."""
     if posterior.sites.centres > 1 or worthwhile_part(posterior) is None:
+        return None
+    if posterior.density.is_of_y:
         return None
     return compiled(_known, posterior)(block, x)
 
@@ -50,6 +69,7 @@ def _known(predictive: Predictive, block: Tree, x: Tree) -> list[Array]:
 
 def probs_or_mean(predictive: dist.Distribution) -> tuple[str, Array]:
     """Name and values: class probabilities where the distribution has classes, else its mean."""
+    predictive = uncensored(predictive)
     # Rows that are alike can share one innermost distribution, hence the broadcasts.
     each, shape = innermost(predictive), predictive.shape()
     probs = getattr(each, "probs", None)
@@ -73,13 +93,21 @@ def center_and_sd(predictive: dist.Distribution) -> dict[str, Array]:
     if name == "probs":
         return {name: center}
     try:
-        return {name: center, "sd": jnp.sqrt(predictive.variance)}
+        return {name: center, "sd": jnp.sqrt(uncensored(predictive).variance)}
     except NotImplementedError:  # of some distributions only the mean is known
         return {name: center}
 
 
+def uncensored(predictive: dist.Distribution) -> dist.Distribution:
+    """Give the distribution of y itself where that of its censored value is observed."""
+    while isinstance(predictive, _CENSORED | dist.MaskedDistribution):
+        predictive = predictive.base_dist
+    return predictive
+
+
 def each_output(predictive: dist.Distribution) -> dist.Distribution:
     """Give the distribution of each output where several form one event."""
+    predictive = uncensored(predictive)
     while isinstance(predictive, dist.Independent):
         predictive = predictive.base_dist
     if isinstance(predictive, dist.MultivariateNormal):

@@ -1,6 +1,6 @@
 """Predictions averaged over draws, and each draw's own, for diagnosis."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     row_dims,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
+from bnn_ppl.analysis.prediction.several_sites import predicted_by_site
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -37,6 +38,7 @@ from bnn_ppl.storage.inference_data import (
     weights_of,
     with_class_names,
     with_groups,
+    with_points_of,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +99,8 @@ def predict(
         difference ``mutual_information``, and, if y is given, ``log_prob``, the log of the average
         density of y (not the average of the log). With several outputs all are by row and output
         (``output_0``, ``output_1`` for pixels), except that ``log_prob`` is joint over outputs
-        that form one event (``to_event``).
+        that form one event (``to_event``). With several observed sites names begin with the site's,
+        as in ``y_mean`` and ``label_probs``; ``log_prob`` alone is of all of them.
 
     Raises
     ------
@@ -114,6 +117,14 @@ def predict(
     import xarray
 
     check_arguments(posterior=posterior, draws=draws)
+    if posterior.rows.targets is not None:
+        options = {"predictive": predictive, "batch_size": batch_size}
+
+        def of_one(posterior: Posterior, rows: Any) -> "xarray.Dataset":
+            return predict(posterior, draws, rows, **options)
+
+        prediction = predicted_by_site(of_one, with_points_of(draws, posterior), data)
+        return prediction if folder is None else _stored([prediction], folder)
     if predictive == "closed_form":
         parts = closed_form_parts(posterior, draws, data, batch_size)
     else:
@@ -126,6 +137,12 @@ def predict(
     if folder is None:
         first, *others = parts
         return xarray.concat([first, *others], "row") if others else first
+    return _stored(parts, folder)
+
+
+def _stored(parts: Iterable["xarray.Dataset"], folder: str | Path) -> "xarray.Dataset":
+    import xarray
+
     folder = Path(folder).expanduser()
     with written(folder) as write:
         for part in parts:

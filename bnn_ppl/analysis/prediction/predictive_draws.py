@@ -1,5 +1,7 @@
 """Draws of y and the log-likelihood of each row, for ArviZ's model checks."""
 
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,6 +15,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     compiled,
     of_draws,
     row_dims,
+    with_targets,
 )
 from bnn_ppl.analysis.prediction.predict import map_draws
 from bnn_ppl.analysis.prediction.predictives import predicting
@@ -75,7 +78,7 @@ def predictive_draws(
     check_arguments(key=key, posterior=posterior, draws=draws)
     posterior = predicting(posterior, draws, predictive)
     x, y = rows_to_score(posterior, posterior.data if data is None else data)
-    of_block = compiled(_drawn, posterior)
+    of_block = compiled(_drawing(with_targets(posterior)), posterior)
     found = map_draws(lambda block, first: of_block(block, key, first, x, y), posterior, draws)
     rows, of_draws = row_dims(y.ndim - 1), ("chain", "draw")
     return with_groups(
@@ -86,9 +89,21 @@ def predictive_draws(
     )
 
 
+@lru_cache
+def _drawing(targeted: Callable) -> Callable:
+    return partial(_drawn, targeted)
+
+
 def _drawn(
-    predictive: Predictive, block: Tree, key: Array, first: Array, x: Tree, y: Array
+    targeted: Callable,
+    predictive: Predictive,
+    block: Tree,
+    key: Array,
+    first: Array,
+    x: Tree,
+    y: Array,
 ) -> dict[str, Array]:
+    predictive, x = targeted(predictive, x, y)
     at = of_draws(predictive, block, x)
 
     def one(numbered: tuple[Array, Tree]) -> dict[str, Array]:

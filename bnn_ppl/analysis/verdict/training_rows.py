@@ -1,5 +1,7 @@
 """What some draws say about some of the training rows: little to compute, enough to judge a run."""
 
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +19,10 @@ from bnn_ppl.analysis.prediction.per_draw import (
     compiled,
     of_draws,
     probs_or_mean,
+    with_targets,
 )
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.program.missing_targets import any_missing, log_prob_of_known
 from bnn_ppl.runtime.machines.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, sites_of, weights_of, with_points_of
 
@@ -117,7 +121,7 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     some = slice((num_draws - 1) % every, None, every)
     sites = {site: values[:, some] for site, values in sites.items()}
     weights = weights_of(draws)[:, some]
-    of_block = compiled(_each, posterior)
+    of_block = compiled(_with_targets(with_targets(posterior)), posterior)
     with products_in(posterior.density.precision):
         parts = [
             jax.tree.map(np.asarray, of_block(block, x, y))
@@ -178,6 +182,8 @@ def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:
 
 def _average(y: np.ndarray, weights: np.ndarray, num_classes: int | None) -> np.ndarray:
     if num_classes is None or y.dtype.kind not in "iub":
+        if any_missing(y):
+            return np.asarray(np.ma.average(np.ma.masked_invalid(y), 0, weights))
         return np.average(y.astype(float), 0, weights)
     of_each = np.repeat(weights, y.size // len(y))
     counts = np.bincount(y.reshape(-1).astype(int), of_each, minlength=num_classes)
@@ -194,12 +200,20 @@ def _blocks(sites: dict[str, Any], weights: np.ndarray) -> Any:
     return [{site: a.values.reshape(-1, *a.shape[2:]) for site, a in sites.items()}]
 
 
-def _each(predictive: Predictive, block: Tree, x: Tree, y: Array) -> tuple[dict[str, Array], Array]:
+@lru_cache
+def _with_targets(targeted: Callable) -> Callable:
+    return partial(_each, targeted)
+
+
+def _each(
+    targeted: Callable, predictive: Predictive, block: Tree, x: Tree, y: Array
+) -> tuple[dict[str, Array], Array]:
+    predictive, x = targeted(predictive, x, y)
     at = of_draws(predictive, block, x)
 
     def one(values: Tree) -> tuple[dict[str, Array], Array]:
         distribution = at(values)
-        log_prob = distribution.log_prob(y)
+        log_prob = log_prob_of_known(distribution, y)
         try:
             return center_and_sd(distribution), log_prob
         except NotImplementedError:  # a distribution without a mean

@@ -26,6 +26,7 @@ from bnn_ppl.analysis.verdict.training_rows import RowSample, predict_training_r
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.program.several_targets import view_of
 from bnn_ppl.storage.inference_data import with_points_of
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     """
     check_arguments(posterior=posterior, draws=draws)
     posterior = with_points_of(draws, posterior.whole)
+    if posterior.rows.targets is not None:
+        return _of_sites(posterior, draws)
     sample = predict_training_rows(predicting(posterior, draws), draws)
     sampled = draws.attrs.get("draws_from", "chain") == "chain" and draws.attrs.get("thin", 1) > 0
     several = sampled or len(sample.center) > 1
@@ -128,6 +131,15 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     right = sampled and all(each.kind in (*_NOTES, "overfits") for each in found)
     of_draws = f"; the draws have converged: {_agreement(mixes)}" if right else ""
     return Verdict(False, _in_words(found) + of_draws, tuple(found))
+
+
+def _of_sites(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
+    """Judge each observed site by itself."""
+    names = posterior.rows.targets.names if posterior.rows.targets is not None else ()
+    found = {name: verdict(view_of(posterior, name), draws) for name in names}
+    text = "; ".join(f"{name}: {each.text}" for name, each in found.items())
+    converged = all(each.converged for each in found.values())
+    return Verdict(converged, text, tuple(f for each in found.values() for f in each.findings))
 
 
 def _of_predictions(

@@ -1,7 +1,7 @@
 """Check rows (x, y): to condition on, like those conditioned on, or to predict."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -71,9 +71,10 @@ def paired_rows(data: Any) -> tuple[Any, np.ndarray]:
     return x, y
 
 
-def checked_y(y: np.ndarray, as_float: bool = False) -> Array:
-    """Give y as an array of numbers; refuse text, NaN and infinities."""
-    _refuse_nonfinite("y", y)
+def checked_y(y: np.ndarray, as_float: bool = False, missing: bool = False) -> Array:
+    """Give y as an array of numbers; refuse text, infinities and, unless it is `missing`, NaN."""
+    refuse_text("y", y)
+    _refuse_nonfinite("y", np.nan_to_num(y, nan=0.0) if missing and y.dtype.kind == "f" else y)
     return array_of("y", y, as_float)
 
 
@@ -81,8 +82,10 @@ def checked_rows(posterior: "Posterior", data: Any) -> Data:
     """Give rows (x, y) as arrays; refuse rows unlike those conditioned on."""
     known, known_y = posterior.rows.examples
     x, y = inputs_and_targets(data, known)
-    x, y = paired_rows((arrays_like(known, x), y))
-    rows = x, checked_y(_numbers(posterior, y), as_float=known_y.dtype.kind == "f")
+    x, y = paired_rows((arrays_like(known, x), _columns(posterior, y)))
+    is_float = known_y.dtype.kind == "f"
+    missing = is_float and bool(jnp.isnan(known_y).any())
+    rows = x, checked_y(_numbers(posterior, y), is_float, missing)
     for name, new, seen in zip("xy", rows, posterior.rows.examples, strict=True):
         got, expected = (
             [f"{leaf.shape[1:]} {leaf.dtype}" for leaf in jax.tree.leaves(tree)]
@@ -112,6 +115,7 @@ def rows_to_predict(
     if y is None:
         return x, None
     seen = posterior.rows.examples[1]
+    y = _columns(posterior, y)
     y = array_of("y", _numbers(posterior, y), as_float=seen.dtype.kind == "f")
     expected = (len(jax.tree.leaves(x)[0]), *seen.shape[1:])
     if y.shape != expected:
@@ -253,6 +257,12 @@ def _labels_or_numbers(y: Any) -> np.ndarray:
         if labels.dtype.kind in "bU":
             return labels
     return np.asarray(array_of("y", y))
+
+
+def _columns(posterior: "Posterior", y: Any) -> Any:
+    """Give the columns of y by site, where several are observed; else y as it is."""
+    targets = posterior.rows.targets
+    return targets.packed(y) if targets is not None and isinstance(y, Mapping) else y
 
 
 def _numbers(posterior: "Posterior", y: Any) -> Any:

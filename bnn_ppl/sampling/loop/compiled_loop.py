@@ -191,10 +191,9 @@ def check_record(values: Any) -> None:
             "keep="
         )
     for name, leaf in values.items():
-        if not isinstance(name, str) or "/" in name or name in ("chain", "draw"):
+        if not isinstance(name, str) or name in ("chain", "draw"):
             raise ValueError(
-                f"got the site {name!r}, expected a name without '/' that is not chain or draw: "
-                "rename it (numpyro.handlers.scope takes divider='.')"
+                f"got the site {name!r}, expected a name that is not chain or draw: rename it"
             )
         if not hasattr(leaf, "dtype") or leaf.dtype.name not in DTYPES:
             raise ValueError(

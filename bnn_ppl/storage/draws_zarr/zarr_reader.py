@@ -175,7 +175,7 @@ def _arrays(
     for name, chunks in _chunks(path, metadata).items():
         if not name.startswith(f"{group}/") or name in left_out:
             continue
-        dims, short = _dims(metadata, name), name.removeprefix(f"{group}/")
+        dims, short = _dims(metadata, name), _given_name(name.removeprefix(f"{group}/"))
         shape = tuple(num_draws if i == chunks.draw_axis else n for i, n in enumerate(chunks.shape))
         if _is_index(metadata, name):
             found[short] = dims, np.arange(shape[0])
@@ -184,9 +184,18 @@ def _arrays(
     return found
 
 
+def stored_name(name: str) -> str:
+    """Give the name under which a site is stored: Zarr takes '/' for the end of a group's."""
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def _given_name(stored: str) -> str:
+    return stored.replace("%2F", "/").replace("%25", "%")
+
+
 def _is_index(metadata: JSON, name: str) -> bool:
     """Whether an array numbers a dimension from 0 on; it is then not read."""
-    return _dims(metadata, name) == [name.split("/")[1]]
+    return _dims(metadata, name) == [_given_name(name.split("/")[1])]
 
 
 def _dims(metadata: JSON, name: str) -> list[str]:

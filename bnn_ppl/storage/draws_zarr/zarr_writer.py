@@ -28,7 +28,7 @@ import numpy as np
 from bnn_ppl.runtime.files import replace_file
 from bnn_ppl.storage.draws_zarr import chunks as files_of
 from bnn_ppl.storage.draws_zarr.chunks import CELL_DRAWS, CHECKSUM, Chunks, checksum_of, chunks_of
-from bnn_ppl.storage.draws_zarr.zarr_reader import nodes, num_draws_of, read_metadata
+from bnn_ppl.storage.draws_zarr.zarr_reader import nodes, num_draws_of, read_metadata, stored_name
 from bnn_ppl.storage.files import DRAWS, JSON, METADATA, PROBLEM, RUN, SPARE, read_json, sealed
 from bnn_ppl.storage.inference_data import inference_data, with_constants
 
@@ -88,7 +88,7 @@ def create_empty(
     for name in draws:
         group = root.create_group(name, attributes=dict(draws[name].attrs))
         for variable, array in draws[name].variables.items():
-            _create_array(group, str(variable), array, num_draws)
+            _create_array(group, stored_name(str(variable)), array, num_draws)
     _write_metadata(unfinished, _consolidated(unfinished, _name_of(folder)))
     if (folder / DRAWS).exists():
         shutil.rmtree(folder / DRAWS)
@@ -120,7 +120,7 @@ def write_draws(writer: ZarrWriter, chains: slice, end: int, records: Records) -
     """Write records (chain, draw, ...) as the draws up to `end`; readers see none of it yet."""
     for group, leaves in records.items():
         for name, values in leaves.items():
-            chunks = writer.chunks[f"{group}/{name}"]
+            chunks = writer.chunks[f"{group}/{stored_name(name)}"]
             files_of.write_draws(chunks, chains.start, end - values.shape[1], values)
 
 

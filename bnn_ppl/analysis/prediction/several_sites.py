@@ -1,0 +1,84 @@
+"""Predictions of models with several observed sites, by site."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.program.several_targets import jointly, view_of
+from bnn_ppl.model.rows.given_rows import inputs_and_targets
+
+if TYPE_CHECKING:
+    import xarray
+
+_ROW = "row"  # the dimension that sites share
+
+
+def of_site(posterior: Posterior, site: str) -> Posterior:
+    """Give the part of a posterior that predicts one of several observed sites.
+
+    All functions that predict take it in place of the posterior, with rows x or (x, y), y the
+    values of that site.
+
+    Parameters
+    ----------
+    posterior
+        Of a model with several observed sites.
+    site
+        Name of one of them.
+
+    Returns
+    -------
+    Posterior
+        The same posterior, whose rows and predictions are of that site alone.
+
+    Raises
+    ------
+    ValueError
+        If the model does not observe several sites, or none of this name.
+    """
+    names = _names(posterior)
+    if site not in names:
+        raise ValueError(
+            f"got site={site!r}, expected one of several observed sites, "
+            f"{', '.join(names) or 'of which the model has none'}: see bnn_ppl.condition"
+        )
+    return view_of(posterior, site)
+
+
+def predicted_by_site(
+    predict: Callable[[Posterior, Any], "xarray.Dataset"], posterior: Posterior, data: Any
+) -> "xarray.Dataset":
+    """Predict rows site by site, and jointly where y is given.
+
+    ``predict(posterior, rows)`` predicts the rows of a posterior with one observed site.
+    """
+    import xarray
+
+    x, y = inputs_and_targets(data, posterior.rows.examples[0])
+    found = {}
+    for site in _names(posterior):
+        rows = x if y is None else (x, y[site])
+        found |= prefixed(predict(view_of(posterior, site), rows), site).data_vars
+    if y is not None:
+        columns = posterior.rows.targets.packed(y)
+        found["log_prob"] = predict(jointly(posterior), (x, columns)).log_prob
+    return xarray.Dataset(found)
+
+
+def prefixed(prediction: "xarray.Dataset", site: str) -> "xarray.Dataset":
+    """Begin the names of a site's variables, and of their dimensions, with the site's."""
+    names = [str(name) for name in (*prediction.data_vars, *prediction.dims) if name != _ROW]
+    return prediction.rename({name: f"{site}_{name}" for name in names})
+
+
+def of_one_site(prediction: "xarray.Dataset", site: str) -> "xarray.Dataset":
+    """Give the prediction of one site from that of all."""
+    own = [name for name in prediction.data_vars if str(name).startswith(f"{site}_")]
+    chosen = prediction[own]
+    names = [str(name) for name in (*chosen.data_vars, *chosen.dims) if name != _ROW]
+    return chosen.rename({name: name.removeprefix(f"{site}_") for name in names})
+
+
+def _names(posterior: Posterior) -> tuple[str, ...]:
+    targets = posterior.rows.targets
+    return () if targets is None else targets.names

@@ -1,0 +1,1 @@
+"""NumPyro programs of any kind, made into what a posterior is made of."""

@@ -1,0 +1,42 @@
+"""Targets that are missing: NaN in y, for which a program has a mask."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bnn_ppl.model.initial import start
+from bnn_ppl.model.trace import Array, Data, evaluated
+
+
+def any_missing(y: Any) -> bool:
+    """Whether a number of y is missing."""
+    return np.asarray(y).dtype.kind == "f" and bool(np.isnan(np.asarray(y)).any())
+
+
+def check_missing(model: Callable, data: Data) -> None:
+    """Refuse rows with missing targets whose likelihood is not finite."""
+    if not any_missing(data[1]):
+        return
+    y = np.asarray(data[1])
+    rows = evaluated(model, None, start(model, jax.random.key(0), data), data).log_likelihood
+    missing = np.isnan(y.reshape(len(y), -1)).any(1)
+    bad = np.flatnonzero(missing & ~np.isfinite(np.asarray(rows)))
+    if bad.size:
+        raise ValueError(
+            f"got NaN in {missing.sum()} of {len(y)} rows of y (first rows {bad[:5].tolist()}), "
+            "expected numbers, or a model that masks them: drop or impute them, or put "
+            "numpyro.handlers.mask(mask=~jnp.isnan(y)) around the observed site"
+        )
+
+
+def log_prob_of_known(distribution: Any, y: Array) -> Array:
+    """Give the log density of y, 0 where it is missing."""
+    if y.dtype.kind != "f":
+        return distribution.log_prob(y)
+    missing = jnp.isnan(y)
+    log_prob = distribution.log_prob(jnp.where(missing, 0.0, y))
+    axes = tuple(range(log_prob.ndim, y.ndim))  # of an event
+    return jnp.where(missing.any(axes), 0.0, log_prob)

@@ -1,0 +1,176 @@
+"""Programs as users of NumPyro write them, in the form that a posterior has.
+
+A posterior is of continuous sites, and of rows that are all there. :func:`prepared` gives a program
+that says the same in that form: plates are whole, since batches are chosen outside; parameters
+(``numpyro.param``) are points, which are optimised and then held; what ``obs_mask`` leaves
+unobserved is left out, where nothing depends on it; discrete sites of a row are summed out.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax.interpreters import partial_eval
+from jax.tree_util import Partial
+from numpyro.primitives import Messenger
+
+from bnn_ppl.model.network import InitialValue
+from bnn_ppl.model.prior.site_priors import POINT
+from bnn_ppl.model.program.discrete import without_discrete_sites
+from bnn_ppl.model.trace import initial_value, latent_sites, log_prob, observed_sites, traced
+
+_OBSERVED, _UNOBSERVED = "_observed", "_unobserved"  # what NumPyro adds to the name of a site
+
+
+class _Changes(NamedTuple):
+    """What of a program is to be changed."""
+
+    plates: tuple[str, ...]  # that subsample
+    params: tuple[tuple[str, tuple[str, ...]], ...]  # with the leaves that no site replaces
+    half_observed: tuple[str, ...]  # sites with obs_mask
+
+
+def prepared(model: Callable, x: Any, y: Any) -> Callable:
+    """Give the program in the form that a posterior has: itself, where it has it already.
+
+    Raises
+    ------
+    ValueError
+        If a discrete latent site cannot be summed out row by row.
+    """
+    trace = _sites(model, x, y)
+    changes = _Changes(
+        tuple(site["name"] for site in trace.values() if _is_subsampled(site)),
+        tuple((site["name"], _leaves(site)) for site in trace.values() if _is_param(site)),
+        tuple(name for name in _half_observed(trace) if not _is_needed(model, x, y, name)),
+    )
+    if any(changes):
+        model = Partial(partial(_changed, changes), model)
+        trace = _sites(model, x, y)
+    return without_discrete_sites(model, trace, len(jax.tree.leaves(x)[0]))
+
+
+def _sites(model: Callable, x: Any, y: Any) -> dict[str, dict]:
+    """Give the sites of a program, whose values are shapes alone."""
+    found: dict[str, dict] = {}
+
+    def inspect(x: Any, y: Any) -> None:
+        found.update(traced(model, x, y, jax.random.key(0), substitute_fn=initial_value))
+
+    jax.eval_shape(inspect, x, y)
+    return found
+
+
+def _changed(changes: _Changes, model: Callable, x: Any, y: Any = None) -> Any:
+    with _Changing(changes):
+        return model(x, y)
+
+
+class _Changing(Messenger):
+    """Change messages of a program before those outside of it see them."""
+
+    def __init__(self, changes: _Changes) -> None:
+        super().__init__()
+        self.plates = set(changes.plates)
+        self.params = dict(changes.params)
+        self.half_observed = set(changes.half_observed)
+
+    def process_message(self, message: dict) -> None:
+        kind, name = message["type"], message.get("name")
+        if kind == "plate" and name in self.plates:
+            size, _ = message["args"]
+            message["value"], message["args"] = jnp.arange(size), (size, size)
+        elif kind == "param" and name in self.params:
+            self._sample_leaves(message)
+        elif kind == "prng_key" and self.params:
+            message["value"], message["stop"] = jax.random.key(0), True  # for initial weights alone
+        elif kind in ("sample", "deterministic"):
+            self._leave_out(message)
+
+    def _sample_leaves(self, message: dict) -> None:
+        """Have a site, a point, in the place of each leaf of a parameter."""
+        name, (given, *_) = message["name"], message["args"]
+        if given is None:  # NumPyro asks whether it is known
+            message["stop"] = True
+            return
+        initial = given(jax.random.key(0)) if callable(given) else given
+        constraint = message["kwargs"].get("constraint", dist.constraints.real)
+        leaves, structure = jax.tree.flatten(initial)
+        sites = _names(name, initial)
+        chosen = [
+            _point(site, leaf, constraint) if site in self.params[name] else leaf
+            for site, leaf in zip(sites, leaves, strict=True)
+        ]
+        message["value"], message["stop"] = jax.tree.unflatten(structure, chosen), True
+
+    def _leave_out(self, message: dict) -> None:
+        """Leave out the unobserved part of a site, and give the observed one its name."""
+        name = message["name"]
+        whole = name.removesuffix(_UNOBSERVED)
+        if whole != name and whole in self.half_observed:
+            message["value"] = message["fn"].support.feasible_like(jnp.zeros(message["fn"].shape()))
+            message["stop"] = True
+        elif name in self.half_observed and message["type"] == "deterministic":
+            message["stop"] = True
+        elif name.removesuffix(_OBSERVED) in self.half_observed and name.endswith(_OBSERVED):
+            message["name"] = name.removesuffix(_OBSERVED)
+
+
+def _point(site: str, initial: Any, constraint: Any) -> Any:
+    initial = jnp.asarray(initial, float)
+    flat = dist.ImproperUniform(constraint, (), initial.shape)
+    infer = {"initial_value": InitialValue(initial), POINT: True}
+    return numpyro.sample(site, flat, infer=infer)
+
+
+def _names(name: str, tree: Any) -> list[str]:
+    """Name the leaves of a parameter: as itself, or by their paths in it."""
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    name = name.removesuffix("$params")  # of a module
+    return [jax.tree_util.keystr((name, *path), simple=True, separator=".") for path in paths]
+
+
+def _is_subsampled(site: dict) -> bool:
+    return site["type"] == "plate" and site["args"][1] not in (None, site["args"][0])
+
+
+def _is_param(site: dict) -> bool:
+    return site["type"] == "param"
+
+
+def _leaves(site: dict) -> tuple[str, ...]:
+    """Name the leaves of a parameter for which no site has been sampled.
+
+    NumPyro replaces the others, in what the trace holds, by their shapes, which have no leaves.
+    """
+    return tuple(_names(site["name"], site["value"]))
+
+
+def _half_observed(trace: dict[str, dict]) -> list[str]:
+    names = {site["name"] for site in latent_sites(trace)}
+    wholes = [site["name"].removesuffix(_OBSERVED) for site in observed_sites(trace)]
+    return [whole for whole in wholes if whole + _UNOBSERVED in names]
+
+
+def _is_needed(model: Callable, x: Any, y: Any, name: str) -> bool:
+    """Whether the density of another site depends on the unobserved part of one."""
+    hidden = name + _UNOBSERVED
+
+    def others(value: Any) -> list[Any]:
+        trace = traced(model, x, y, jax.random.key(0), data={hidden: value})
+        sites = [*latent_sites(trace), *observed_sites(trace)]
+        return [log_prob(site) for site in sites if site["name"] != hidden]
+
+    value = jax.ShapeDtypeStruct(*_shape(model, x, y, hidden))
+    jaxpr = jax.make_jaxpr(others)(value).jaxpr
+    _, (used,) = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return bool(used)
+
+
+def _shape(model: Callable, x: Any, y: Any, name: str) -> tuple[Any, Any]:
+    value = _sites(model, x, y)[name]["value"]
+    return value.shape, value.dtype

@@ -1,0 +1,178 @@
+"""Several observed sites: y is a dict by site, held as the columns of one array."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.tree_util import Partial
+
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.rows.given_rows import array_of
+from bnn_ppl.model.rows.labels import whole_numbers
+from bnn_ppl.model.trace import Array, Batch, Position, Terms, innermost
+
+_MOST = 2**24  # up to which a float32 holds whole numbers
+
+
+class Target(NamedTuple):
+    """An observed site's part of y."""
+
+    site: str
+    shape: tuple[int, ...]  # of a row
+    is_whole: bool
+
+
+class Targets(NamedTuple):
+    """How the columns of y hold the values of several observed sites."""
+
+    sites: tuple[Target, ...]
+
+    def packed(self, y: Mapping[str, Any]) -> np.ndarray:
+        """Give the columns (rows, columns) of a dict of arrays by site.
+
+        Raises
+        ------
+        ValueError
+            If sites, shapes or numbers of rows are others than those of the training rows.
+        """
+        given, names = {str(name): np.asarray(values) for name, values in y.items()}, self.names
+        shapes = {name: values.shape[1:] for name, values in given.items()}
+        expected = {target.site: target.shape for target in self.sites}
+        if shapes != expected or len({len(values) for values in given.values()}) != 1:
+            got = ", ".join(f"{name} {values.shape}" for name, values in given.items())
+            raise ValueError(
+                f"got y of {got or 'nothing'}, expected rows of "
+                f"{', '.join(f'{name} {shape}' for name, shape in expected.items())}: give each "
+                "observed site its values"
+            )
+        return np.concatenate(
+            [given[name].reshape(len(given[name]), -1).astype(float) for name in names], axis=1
+        )
+
+    def unpacked(self, y: Any) -> dict[str, Array]:
+        """Give the values of each site, of the columns."""
+        found, first = {}, 0
+        for target in self.sites:
+            last = first + math.prod(target.shape)
+            values = y[:, first:last].reshape(-1, *target.shape)
+            found[target.site] = values.astype(jnp.int32) if target.is_whole else values
+            first = last
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the sites."""
+        return tuple(target.site for target in self.sites)
+
+
+def targets_of(y: Any) -> Targets | None:
+    """Give the layout of y that is a dict by site; None for others."""
+    if not isinstance(y, Mapping):
+        return None
+    sites = []
+    for name in sorted(y):
+        values = whole_numbers(np.asarray(array_of(f"y of {name!r}", y[name])))
+        if not values.ndim or not np.size(values):
+            raise ValueError(f"got y of {name!r} of shape {values.shape}, expected (rows, ...)")
+        is_whole = values.dtype.kind in "iu" and np.asarray(y[name]).dtype.kind in "biu"
+        if is_whole and abs(values).max() > _MOST:
+            raise ValueError(
+                f"got whole numbers as large as {abs(values).max()} for {name!r}, expected at "
+                f"most {_MOST} among several observed sites: give them as floats"
+            )
+        sites.append(Target(name, values.shape[1:], is_whole))
+    return Targets(tuple(sites))
+
+
+def taking_columns(targets: Targets, model: Callable) -> Callable:
+    """Give a program of the columns, of one of a dict."""
+    return Partial(partial(_of_columns, targets), model)
+
+
+def _of_columns(targets: Targets, model: Callable, x: Any, y: Any = None) -> Any:
+    return model(x, None if y is None else targets.unpacked(y))
+
+
+class Joint(dist.Distribution):
+    """Independent distributions of several observed sites, given the latent ones, as columns."""
+
+    support = dist.constraints.real_vector
+    pytree_data_fields = ("parts",)
+    pytree_aux_fields = ("targets",)
+
+    def __init__(self, parts: list[dist.Distribution], targets: Targets) -> None:
+        self.parts, self.targets = parts, targets
+        num_columns = sum(math.prod(target.shape) for target in targets.sites)
+        super().__init__(parts[0].shape()[:1], (num_columns,), validate_args=False)
+
+    def part(self, site: str) -> dist.Distribution:
+        """Give the distribution of one site."""
+        return self.parts[self.targets.names.index(site)]
+
+    def log_prob(self, value: Array) -> Array:
+        """Give the log density of each row, over all sites."""
+        values = self.targets.unpacked(value)
+        by_site = [
+            self.part(name).log_prob(own).reshape(len(value), -1).sum(1)
+            for name, own in values.items()
+        ]
+        return jnp.sum(jnp.stack(by_site), axis=0)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw the columns."""
+        keys = jax.random.split(key, len(self.parts))
+        drawn = [part.sample(key, sample_shape) for part, key in zip(self.parts, keys, strict=True)]
+        return self._columns(drawn, sample_shape)
+
+    @property
+    def mean(self) -> Array:
+        """Means of the columns; of classes, of their numbers."""
+        return self._columns([_moments(part)[0] for part in self.parts])
+
+    @property
+    def variance(self) -> Array:
+        """Variances of the columns."""
+        return self._columns([_moments(part)[1] for part in self.parts])
+
+    def _columns(self, values: list[Array], sample_shape: tuple[int, ...] = ()) -> Array:
+        shape = *sample_shape, *self.batch_shape, -1
+        return jnp.concatenate([own.reshape(shape).astype(float) for own in values], axis=-1)
+
+
+def _moments(part: dist.Distribution) -> tuple[Array, Array]:
+    each, shape = innermost(part), part.shape()
+    probs = getattr(each, "probs", None)
+    if probs is None or jnp.ndim(probs) != len(each.batch_shape) + 1:
+        return part.mean, part.variance
+    numbers = jnp.arange(probs.shape[-1])
+    mean = (probs * numbers).sum(-1)
+    variance = (probs * numbers**2).sum(-1) - mean**2
+    return jnp.broadcast_to(mean, shape), jnp.broadcast_to(variance, shape)
+
+
+def view_of(posterior: Posterior, site: str) -> Posterior:
+    """Give a posterior whose rows and predictions are of one observed site alone."""
+    targets, (x, y) = posterior.rows.targets, posterior.rows.examples
+    own = x, targets.unpacked(y)[site]
+    rows = posterior.rows._replace(data=own, examples=own, targets=None, classes=None)
+    predictive = Partial(partial(_part, site), posterior.predictive)
+
+    def terms(position: Position, batch: Batch) -> Terms:
+        return posterior.density.terms(position, posterior.rows.examples)  # of all sites
+
+    density = posterior.density._replace(terms=terms)
+    return posterior._replace(predictive=predictive, density=density, rows=rows, recipe=None)
+
+
+def jointly(posterior: Posterior) -> Posterior:
+    """Give a posterior that takes the columns of y, and predicts them, in place of a dict."""
+    return posterior._replace(rows=posterior.rows._replace(targets=None), recipe=None)
+
+
+def _part(site: str, predictive: Callable, values: Any, x: Any) -> dist.Distribution:
+    return predictive(values, x).part(site)
