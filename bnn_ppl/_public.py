@@ -16,9 +16,10 @@ from bnn_ppl.analysis.comparison.compare import compare
 from bnn_ppl.analysis.convergence import diagnostics
 from bnn_ppl.analysis.convergence.chain_budget import chain_budget
 from bnn_ppl.analysis.from_numpyro import from_numpyro
+from bnn_ppl.analysis.metrics import conformal
 from bnn_ppl.analysis.numpyro_guide import guide
-from bnn_ppl.analysis.prediction import conformal
 from bnn_ppl.analysis.prediction.linearised import linearised
+from bnn_ppl.analysis.prediction.quantiles import predict_cdf
 from bnn_ppl.analysis.prediction.several_sites import of_site
 from bnn_ppl.analysis.prior_draws import prior_draws
 from bnn_ppl.analysis.verdict.verdict import Verdict, verdict
@@ -87,6 +88,7 @@ __all__ = [
     "plots",
     "preconditioners",
     "predict",
+    "predict_cdf",
     "predict_closed_form",
     "predict_quantiles",
     "predictive_draws",

@@ -23,7 +23,13 @@ from bnn_ppl.model.prior.open_scale import scales_asked
 from bnn_ppl.model.program.missing_targets import check_missing
 from bnn_ppl.model.program.preparation import prepared
 from bnn_ppl.model.program.several_targets import taking_columns, targets_of
-from bnn_ppl.model.rows.checks import check_number_of_rows, check_options, checked_y, paired_rows
+from bnn_ppl.model.rows.checks import (
+    check_number_of_rows,
+    check_options,
+    checked_y,
+    paired_rows,
+    whole_batches,
+)
 from bnn_ppl.model.rows.given_rows import pair_of
 from bnn_ppl.model.rows.labels import Classes
 from bnn_ppl.model.rows.microbatch import fitting_microbatch, fitting_rows
@@ -148,7 +154,9 @@ def condition(
     shapes, from_prior = shapes_and_sites_from_prior(model, data)
     by_row = _by_row(model)
     automatic = microbatch is None
-    if microbatch is None and layers is None:
+    if observed.is_whole and (stream is not None or not automatic):
+        raise whole_batches("rows of a stream" if automatic else f"microbatch={microbatch}")
+    if microbatch is None and layers is None and not observed.is_whole:
         microbatch = fitting_microbatch(by_row, data, shapes)
     if microbatch is not None and microbatch < len(data[1]):
         got = f"microbatch={microbatch} rows"
@@ -163,7 +171,11 @@ def condition(
     folder = None if features is None else Path(features).expanduser()
     given = Conditions(
         GivenRows(data, stream, chunks, classes, targets),
-        ModelSites(observed.name, shapes, from_prior, points, open_scale, layers, observed.is_of_y),
+        ModelSites(
+            *(observed.name, shapes, from_prior, points, open_scale, layers),
+            is_of_y=observed.is_of_y,
+            is_whole=observed.is_whole,
+        ),
         Options(float(temperature), tempered, size, automatic, precision, folder),
     )
     posterior = posterior_of(model, given, held={})

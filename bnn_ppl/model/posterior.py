@@ -79,6 +79,8 @@ class Density(NamedTuple):
     is_of_y
         Whether y's distribution is another one where y is known, as of censored or masked y:
         ``predictive(values, x, y)`` then gives it.
+    is_whole
+        Whether a factor of all rows together is part of it: only batches of all rows will do.
     """
 
     terms: Callable[[Position, Batch], Terms]
@@ -88,6 +90,7 @@ class Density(NamedTuple):
     microbatch: int | None
     precision: MatmulPrecision | None
     is_of_y: bool = False
+    is_whole: bool = False
 
     @property
     def prior_temperature(self) -> float:

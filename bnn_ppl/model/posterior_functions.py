@@ -80,6 +80,7 @@ class ModelSites(NamedTuple):
     open_scale: float | None  # the usual one of priors that leave theirs open
     layers: Layers | None  # that normalise by their batch
     is_of_y: bool  # whether y's distribution is another one where y is known
+    is_whole: bool  # whether a factor is of all rows together
 
 
 class Options(NamedTuple):
@@ -142,8 +143,8 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     pinned = partial(in_precision, precision)
     terms = pinned(_terms(model, options.microbatch, options.automatic))
     total = partial(_total, temperature, tempered, given.rows.num)
-    how = temperature, tempered, options.microbatch, precision, given.sites.is_of_y
-    density = Density(terms, total, *how)
+    how = temperature, tempered, options.microbatch, precision
+    density = Density(terms, total, *how, given.sites.is_of_y, given.sites.is_whole)
     widening = density.prior_temperature**0.5
 
     known = _shapes(data[0])

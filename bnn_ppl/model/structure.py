@@ -51,6 +51,7 @@ class Observed(NamedTuple):
     name: str
     num_classes: int | None  # where it has some
     is_of_y: bool  # whether its distribution is another one where y is known: of censored y, masks
+    is_whole: bool  # whether a factor of all rows together is part of the density
 
 
 def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, ...] | None]:
@@ -99,7 +100,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     values = {} if targets is None else targets.unpacked(y)
     found: list[_Likelihood] = []
 
-    def inspect(x: Any, y: Any) -> list[Any]:
+    def inspect(x: Any, y: Any) -> tuple[list[Any], list[Any]]:
         trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
         for site in trace.values():
             _refuse_site(site)
@@ -113,12 +114,14 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
             is_y = site["value"] is y or site["name"] in values  # and not a function of it
             shape, distribution = jnp.shape(log_prob(site)), site["fn"] if is_y else None
             found.append(_Likelihood(site["name"], shape, distribution))
-        return [
-            leaf for leaf in jax.tree.leaves([site["fn"] for site in observed]) if _is_array(leaf)
-        ]
+        of_all = factors(trace, of_rows=False, y=y)
+        return [site["fn"] for site in observed], [log_prob(site) for site in of_all]
+
+    def arrays(x: Any, y: Any) -> tuple[list[Any], list[Any]]:
+        return jax.tree.map(_arrays_in, inspect(x, y), is_leaf=lambda part: isinstance(part, list))
 
     with _explained(x):
-        jaxpr = jax.make_jaxpr(inspect)(x, y).jaxpr
+        jaxpr, shapes = jax.make_jaxpr(arrays, return_shape=True)(x, y)
     for name, shape, likelihood in found:
         own = values.get(name, y)
         _refuse_numbers(name, own, likelihood)
@@ -130,12 +133,19 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
             )
     name, _, likelihood = found[0]
     known = targets is None and likelihood is not None
-    _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return Observed(name, _num_classes(likelihood) if known else None, used[-1])
+    num_params, num_all = (len(part) for part in shapes)
+    *_, by_y = _used(jaxpr, [True] * num_params + [False] * num_all)
+    of_data = any(_used(jaxpr, [False] * num_params + [True] * num_all))
+    return Observed(name, _num_classes(likelihood) if known else None, by_y, of_data)
 
 
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array)
+def _arrays_in(tree: Any) -> list[Any]:
+    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+
+
+def _used(jaxpr: Any, outputs: list[bool]) -> list[bool]:
+    """Say which arguments of a program some of its results depend on."""
+    return partial_eval.dce_jaxpr(jaxpr.jaxpr, outputs)[1]
 
 
 class _Likelihood(NamedTuple):

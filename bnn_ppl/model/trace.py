@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial, reduce, wraps
 from typing import Any, NamedTuple, TypeGuard
 
 import jax
@@ -320,7 +320,7 @@ def _by_row(trace: dict, y: Any) -> Array:
     """Log-likelihood by row."""
     likelihood = [*observed_sites(trace), *factors(trace, of_rows=True, y=y)]
     by_site = (log_prob(site) for site in likelihood)
-    return sum(rows.reshape(rows.shape[0], -1).sum(1) for rows in by_site)
+    return reduce(jnp.add, (rows.reshape(rows.shape[0], -1).sum(1) for rows in by_site))
 
 
 def _row_scale(trace: dict) -> Array | None:

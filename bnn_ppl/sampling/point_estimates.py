@@ -164,9 +164,11 @@ def _fit(
         states, done = advance(setup, done, recorder, report, interrupted)
     with products_in(posterior.density.precision):
         state = jax.tree.map(lambda leaf: leaf[0], to_host(states))
-        found = method.draw(key, state)
-    values = {site: np.asarray(value) for site, value in found.items()}
-    held = posterior.hold(_finite({site: values.pop(site) for site in posterior.sites.points}))
+        position = method.draw(key, state)
+        values = posterior.constrain(position)
+    points = posterior.sites.points
+    held = posterior.hold(_finite({site: np.asarray(values[site]) for site in points}))
+    others = {site: np.asarray(value) for site, value in position.items() if site not in points}
     if done.warmup == num:
         return held, None, None
     if not done.warmup:
@@ -174,7 +176,7 @@ def _fit(
             raise KeyboardInterrupt
         raise TimeoutError("got too few max_minutes to fit the points, expected more: give more")
     what = "the fit of the points"
-    return held, Interruption("points", what, done.warmup, num, pressed()), values
+    return held, Interruption("points", what, done.warmup, num, pressed()), others
 
 
 def _finite(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -72,10 +72,10 @@ def summary(
 def _by_site(prediction: Any, y: Mapping[str, ArrayLike], digits: int | None) -> pandas.Series:
     import pandas as pd
 
-    joint = (
-        -np.mean(np.asarray(prediction["log_prob"], float)) if "log_prob" in prediction else None
-    )
-    found = {} if joint is None else {"nll": float(f"{joint:.{digits or 17}g}")}
+    found: dict[str, float] = {}
+    if "log_prob" in prediction:
+        joint = -float(np.mean(prediction["log_prob"]))
+        found["nll"] = joint if digits is None else float(f"{joint:.{digits}g}")
     for site, values in y.items():
         own = summary(of_one_site(prediction, site), values, digits=digits)
         found |= {f"{site}: {name}": value for name, value in own.items()}

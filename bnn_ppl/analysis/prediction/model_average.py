@@ -26,6 +26,8 @@ from bnn_ppl.model.posterior import Posterior
 if TYPE_CHECKING:
     import xarray
 
+_DRAWS_OF_Y = 256  # for each draw of the weights, where a moment has no closed form
+
 
 class Sums(NamedTuple):
     """What is accumulated over draws, by row except for the weight."""
@@ -70,7 +72,7 @@ def _add(
 
     def of_draw(values: Tree, weight: Array) -> tuple[Sums, dict[str, Array]]:
         distribution = at(values)
-        each = dict([probs_or_mean(distribution)]) if keep_each else {}
+        each = dict([_moments(distribution)[:2]]) if keep_each else {}
         return _of_draw(distribution, weight, y), each
 
     def body(sums: Sums, draw: tuple[Tree, Array]) -> tuple[Sums, dict[str, Array]]:
@@ -90,9 +92,7 @@ def _empty(shapes: Sums) -> Sums:
 
 
 def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> Sums:
-    name, center = probs_or_mean(predictive)
-    moments = uncensored(predictive)
-    variance = jnp.zeros(center.shape[:-1]) if name == "probs" else moments.variance
+    _, center, variance = _moments(predictive)
     no_y = jnp.zeros(predictive.batch_shape)
     sums = Sums(
         weight=weight,
@@ -103,6 +103,18 @@ def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> S
         entropy=entropy_of_outputs(predictive, variance.shape),
     )
     return jax.tree.map(lambda leaf: leaf.astype(float), sums)  # a network's may have fewer bits
+
+
+def _moments(predictive: dist.Distribution) -> tuple[str, Array, Array]:
+    """Give class probabilities and zeros, or mean and variance, of draws if need be."""
+    try:
+        name, center = probs_or_mean(predictive)
+        if name == "probs":
+            return name, center, jnp.zeros(center.shape[:-1])
+        return name, center, uncensored(predictive).variance
+    except NotImplementedError:
+        drawn = uncensored(predictive).sample(jax.random.key(0), (_DRAWS_OF_Y,))
+        return "mean", drawn.mean(0), drawn.var(0, ddof=1)
 
 
 def _merged(sums: Sums, new: Sums) -> Sums:

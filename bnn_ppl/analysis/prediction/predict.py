@@ -118,10 +118,9 @@ def predict(
 
     check_arguments(posterior=posterior, draws=draws)
     if posterior.rows.targets is not None:
-        options = {"predictive": predictive, "batch_size": batch_size}
 
         def of_one(posterior: Posterior, rows: Any) -> "xarray.Dataset":
-            return predict(posterior, draws, rows, **options)
+            return predict(posterior, draws, rows, predictive=predictive, batch_size=batch_size)
 
         prediction = predicted_by_site(of_one, with_points_of(draws, posterior), data)
         return prediction if folder is None else _stored([prediction], folder)

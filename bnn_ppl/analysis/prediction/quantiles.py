@@ -9,21 +9,24 @@ import numpy as np
 import numpyro.distributions as dist
 
 from bnn_ppl.analysis.prediction.closed_form import closed_form_gaussians
+from bnn_ppl.analysis.prediction.distribution_functions import (
+    distribution_function,
+    single_outputs,
+)
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
     Predictive,
     Tree,
     compiled,
-    each_output,
     of_draws,
+    uncensored,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_inputs
-from bnn_ppl.model.trace import innermost
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, weights_of
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 _NUMBERS_AT_ONCE = 2**24  # of all draws' distributions, in memory
 _HALVINGS = 60  # of the interval that holds a quantile; it is then at the limit of the precision
+_DRAWS_OF_Y = 16  # for each draw of the weights, where there is no distribution function
 _MOST_U = 40.0  # sinh(u) is then 1e17, whose square is still a float32
 
 
@@ -44,10 +48,12 @@ def predict_quantiles(
     *,
     predictive: PredictiveForm | None = None,
 ) -> np.ndarray:
-    r"""Quantiles of y given x, averaged over draws: for regression.
+    r"""Quantiles of y given x, averaged over draws: for numbers and counts.
 
-    The value at which the average over draws of the distribution functions is the given
-    probability, :math:`\frac{1}{S} \sum_s F(y | x, w_s) = q`, found by bisection.
+    The least value at which the average over draws of the distribution functions reaches the given
+    probability, :math:`\frac{1}{S} \sum_s F(y | x, w_s) \geq q`, found by bisection. Of censored y
+    it is that of y itself. Where a likelihood has no distribution function, it is the quantile of
+    16 draws of y for each draw of the weights.
 
     Parameters
     ----------
@@ -74,8 +80,7 @@ def predict_quantiles(
     TypeError
         If posterior or draws are of another type.
     ValueError
-        If a probability is not between 0 and 1, the likelihood is discrete or has no distribution
-        function in NumPyro, or as :func:`bnn_ppl.predict`.
+        If a probability is not between 0 and 1, or as :func:`bnn_ppl.predict`.
     """
     check_arguments(posterior=posterior, draws=draws)
     levels = check_levels(quantiles)
@@ -84,19 +89,81 @@ def predict_quantiles(
         shares = jnp.ones(len(gaussians.loc))
         return np.asarray(_solve(gaussians, shares, levels))
     posterior = predicting(posterior, draws, predictive)
+    return _of_mixture(posterior, draws, x, levels, (_solve, _of_draws))
+
+
+def predict_cdf(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    x: Any,
+    y: Any,
+    *,
+    predictive: PredictiveForm | None = None,
+) -> np.ndarray:
+    r"""Probability that the target is at most y, averaged over draws: for numbers and counts.
+
+    :math:`\frac{1}{S} \sum_s F(y | x, w_s)`. Of censored times, 1 minus it is the probability to
+    survive y.
+
+    Parameters
+    ----------
+    posterior, draws, x
+        As for :func:`predict_quantiles`.
+    y
+        A number, or one for each row and output, in the units of training.
+    predictive
+        "linearised" or "sampled", as for :func:`bnn_ppl.predict`.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (rows,), or (rows, ...) with several outputs, each by itself. Where a likelihood has
+        no distribution function: the share of 16 draws of y for each draw of the weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`predict_quantiles`.
+    """
+    check_arguments(posterior=posterior, draws=draws)
+    posterior = predicting(posterior, draws, predictive)
+    x = checked_inputs(posterior, x)
+    shape = len(jax.tree.leaves(x)[0]), *posterior.rows.examples[1].shape[1:]
+    values = jnp.broadcast_to(jnp.asarray(y, float), shape)
+    return _of_mixture(posterior, draws, x, values, (_at_values, _share_of_draws), by_row=True)
+
+
+def _of_mixture(
+    posterior: Posterior,
+    draws: Any,
+    x: Any,
+    given: Array,
+    solvers: tuple[Callable, Callable],
+    by_row: bool = False,
+) -> np.ndarray:
+    """Solve for something of the mixture over draws, part by part of the rows.
+
+    The solvers take the distributions by draw, or draws of y where these have no distribution
+    function; the weights of the draws; and what is given, `by_row` or for all rows.
+    """
     x = checked_inputs(posterior, x)
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
     size = max(1, _NUMBERS_AT_ONCE // weights.size)
-    drawn = compiled(_distributions, posterior)
-    found = []
+    shares, found = jnp.asarray(weights.ravel(), float), []
     with products_in(posterior.density.precision):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], x)  # noqa: B023
-            blocks = [drawn(block, rows) for block, _ in in_blocks(sites, weights)]
-            each = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
-            found.append(np.asarray(_solve(each, jnp.asarray(weights.ravel(), float), levels)))
-    return np.concatenate(found, axis=1)
+            blocks = [block for block, _ in in_blocks(sites, weights)]
+            has_function = _has_function(posterior, blocks[0], rows)
+            drawn = compiled(_distributions if has_function else _drawn, posterior)
+            each = jax.tree.map(
+                lambda *leaves: jnp.concatenate(leaves), *(drawn(block, rows) for block in blocks)
+            )
+            solve = solvers[0] if has_function else solvers[1]
+            own = given[start : start + size] if by_row else given
+            found.append(np.asarray(solve(each, shares, own)))
+    return np.concatenate(found, axis=0 if by_row else 1)
 
 
 def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
@@ -109,35 +176,60 @@ def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
 
 def _distributions(predictive: Predictive, block: Tree, x: Tree) -> dist.Distribution:
     at = of_draws(predictive, block, x)
-    return jax.lax.map(lambda values: _with_cdf(at(values)), block)
+    return jax.lax.map(lambda values: single_outputs(at(values)), block)
 
 
-def _with_cdf(predictive: dist.Distribution) -> dist.Distribution:
-    """Give the distribution of single outputs; refuse one without a distribution function."""
-    each = innermost(each_output(predictive))
-    try:
-        if not each.support.is_discrete:
-            jax.eval_shape(each.cdf, jax.ShapeDtypeStruct(predictive.shape(), float))
-            return each
-    except NotImplementedError:
-        pass
-    raise ValueError(
-        f"got a likelihood {type(each).__name__}, expected one of real numbers with a distribution "
-        "function, such as Normal: draw y with predictive_draws"
-    )
+def _has_function(posterior: Posterior, block: Tree, x: Tree) -> bool:
+    found: list[bool] = []
+
+    def inspect(block: Tree, x: Tree) -> None:
+        first = jax.tree.map(lambda leaf: leaf[0], block)
+        each = single_outputs(of_draws(posterior.predictive, block, x)(first))
+        found.append(distribution_function(each) is not None)
+
+    jax.eval_shape(inspect, block, x)
+    return found[0]
+
+
+def _drawn(predictive: Predictive, block: Tree, x: Tree) -> Array:
+    """Draw y: (draw of the weights, draw of y, row, ...)."""
+    at = of_draws(predictive, block, x)
+    keys = jax.random.split(jax.random.key(0), len(jax.tree.leaves(block)[0]))
+
+    def one(keyed: tuple[Array, Tree]) -> Array:
+        return uncensored(at(keyed[1])).sample(keyed[0], (_DRAWS_OF_Y,))
+
+    return jax.lax.map(one, (keys, block))
+
+
+def _of_draws(drawn: Array, weights: Array, levels: Array) -> np.ndarray:
+    shares = np.repeat(np.asarray(weights), _DRAWS_OF_Y)
+    values = np.asarray(drawn, float).reshape(len(shares), *drawn.shape[2:])
+    return np.quantile(values, np.asarray(levels), axis=0, weights=shares, method="inverted_cdf")
+
+
+def _share_of_draws(drawn: Array, weights: Array, y: Array) -> np.ndarray:
+    shares = np.asarray(weights) / np.sum(weights)
+    return np.tensordot(shares, (np.asarray(drawn) <= np.asarray(y)).mean(1), 1)
+
+
+def _below(each: dist.Distribution, weights: Array, y: Array) -> Array:
+    """Give the probability that y is not exceeded, averaged over draws."""
+
+    def of_draw(one: dist.Distribution) -> Array:
+        function = distribution_function(one)
+        return jnp.zeros_like(y) if function is None else function(y)
+
+    return jnp.tensordot(weights / weights.sum(), jax.vmap(of_draw)(each), 1)
+
+
+_at_values = compiled_once(_below)
 
 
 def _quantiles(each: dist.Distribution, weights: Array, levels: Array) -> Array:
     share = weights / weights.sum()
-
-    def average(function: Callable[[dist.Distribution], Array]) -> Array:
-        return jnp.tensordot(share, jax.vmap(function)(each), 1)
-
-    means = jax.vmap(lambda one: one.mean)(each)
-    center = _average_where_finite(share, means)
-    squares = jax.vmap(lambda one: one.variance)(each) + (means - center) ** 2
-    width = jnp.sqrt(_average_where_finite(share, squares))
-    width = jnp.where(width > 0, width, 1.0)
+    center, width = _center_and_width(each, share)
+    discrete = each.support.is_discrete
 
     # Heavy tails may have no mean or variance, hence no bounds: y = center + width sinh(u) is
     # searched over u, which is fine near the center and reaches 1e17 widths.
@@ -148,17 +240,31 @@ def _quantiles(each: dist.Distribution, weights: Array, levels: Array) -> Array:
         def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = ends
             middle = 0.5 * (low + high)
-            left = average(lambda one: one.cdf(y_at(middle))) >= level
+            left = _below(each, weights, y_at(middle)) >= level
             return jnp.where(left, low, middle), jnp.where(left, middle, high)
 
         ends = jnp.full_like(center, -_MOST_U), jnp.full_like(center, _MOST_U)
         low, high = jax.lax.fori_loop(0, _HALVINGS, halve, ends)
-        return y_at(0.5 * (low + high))
+        found = y_at(0.5 * (low + high))
+        return jnp.round(found) if discrete else found
 
     return jax.lax.map(one, levels)
 
 
 _solve = compiled_once(_quantiles)
+
+
+def _center_and_width(each: dist.Distribution, share: Array) -> tuple[Array, Array]:
+    """Give where to look, and how finely: by mean and variance, where these are known."""
+    try:
+        means = jax.vmap(lambda one: one.mean)(each)
+        variances = jax.vmap(lambda one: one.variance)(each)
+    except NotImplementedError:
+        center = jnp.zeros(jax.vmap(lambda one: jnp.zeros(one.shape()))(each).shape[1:])
+        return center, jnp.ones_like(center)
+    center = _average_where_finite(share, means)
+    width = jnp.sqrt(_average_where_finite(share, variances + (means - center) ** 2))
+    return center, jnp.where(width > 0, width, 1.0)
 
 
 def _average_where_finite(share: Array, values: Array) -> Array:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.program.several_targets import jointly, view_of
+from bnn_ppl.model.program.several_targets import jointly, targets_in, view_of
 from bnn_ppl.model.rows.given_rows import inputs_and_targets
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def of_site(posterior: Posterior, site: str) -> Posterior:
     ValueError
         If the model does not observe several sites, or none of this name.
     """
-    names = _names(posterior)
+    names = targets_in(posterior).names
     if site not in names:
         raise ValueError(
             f"got site={site!r}, expected one of several observed sites, "
@@ -55,12 +55,12 @@ def predicted_by_site(
     import xarray
 
     x, y = inputs_and_targets(data, posterior.rows.examples[0])
-    found = {}
-    for site in _names(posterior):
+    columns = None if y is None else targets_in(posterior).packed(y)
+    found: dict[Any, xarray.DataArray] = {}
+    for site in targets_in(posterior).names:
         rows = x if y is None else (x, y[site])
         found |= prefixed(predict(view_of(posterior, site), rows), site).data_vars
-    if y is not None:
-        columns = posterior.rows.targets.packed(y)
+    if columns is not None:
         found["log_prob"] = predict(jointly(posterior), (x, columns)).log_prob
     return xarray.Dataset(found)
 
@@ -77,8 +77,3 @@ def of_one_site(prediction: "xarray.Dataset", site: str) -> "xarray.Dataset":
     chosen = prediction[own]
     names = [str(name) for name in (*chosen.data_vars, *chosen.dims) if name != _ROW]
     return chosen.rename({name: name.removeprefix(f"{site}_") for name in names})
-
-
-def _names(posterior: Posterior) -> tuple[str, ...]:
-    targets = posterior.rows.targets
-    return () if targets is None else targets.names

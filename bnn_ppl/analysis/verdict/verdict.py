@@ -26,7 +26,7 @@ from bnn_ppl.analysis.verdict.training_rows import RowSample, predict_training_r
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.program.several_targets import view_of
+from bnn_ppl.model.program.several_targets import targets_in, view_of
 from bnn_ppl.storage.inference_data import with_points_of
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def verdict(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
 
 def _of_sites(posterior: Posterior, draws: "arviz.InferenceData") -> Verdict:
     """Judge each observed site by itself."""
-    names = posterior.rows.targets.names if posterior.rows.targets is not None else ()
+    names = targets_in(posterior).names
     found = {name: verdict(view_of(posterior, name), draws) for name in names}
     text = "; ".join(f"{name}: {each.text}" for name, each in found.items())
     converged = all(each.converged for each in found.values())

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from jax.tree_util import Partial
 from numpyro import handlers
 
-from bnn_ppl.model.trace import latent_sites, log_prob, observed_sites
+from bnn_ppl.model.trace import innermost, latent_sites, log_prob, observed_sites
 
 _MOST = 256  # combinations of their values
 
@@ -38,7 +38,7 @@ def without_discrete_sites(model: Callable, trace: dict[str, dict], num_rows: in
     if not sites:
         return model
     for site in sites:
-        each, shape = site["fn"], site["fn"].shape()
+        each, shape = innermost(site["fn"]), site["fn"].shape()
         if not each.has_enumerate_support or each.event_shape:
             _refuse(site, f"of {type(each).__name__}", "one with a finite support")
         if shape != (num_rows,):
@@ -73,11 +73,12 @@ def _summed_out(discrete: _Discrete, model: Callable, x: Any, y: Any = None) -> 
         chosen = dict(zip(names, numbers, strict=True))
 
         def value(site: dict) -> Any:
+            if site["type"] != "sample" or site["is_observed"]:
+                return None
             fn, name = site["fn"], site["name"]
             if name in chosen:
-                return jnp.broadcast_to(
-                    fn.enumerate_support(expand=False)[chosen[name]], fn.shape()
-                )
+                support = fn.enumerate_support(expand=False)
+                return jnp.broadcast_to(support[chosen[name]], fn.shape())
             if name == discrete.observed:  # of rows to predict: not used
                 return jnp.zeros(fn.shape(), jnp.int32 if fn.support.is_discrete else float)
             return known.get(name)

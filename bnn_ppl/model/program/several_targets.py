@@ -155,10 +155,15 @@ def _moments(part: dist.Distribution) -> tuple[Array, Array]:
     return jnp.broadcast_to(mean, shape), jnp.broadcast_to(variance, shape)
 
 
+def targets_in(posterior: Posterior) -> Targets:
+    """Give how a posterior's y holds several targets; none of one that observes a single site."""
+    return posterior.rows.targets or Targets(())
+
+
 def view_of(posterior: Posterior, site: str) -> Posterior:
     """Give a posterior whose rows and predictions are of one observed site alone."""
-    targets, (x, y) = posterior.rows.targets, posterior.rows.examples
-    own = x, targets.unpacked(y)[site]
+    x, y = posterior.rows.examples
+    own = x, targets_in(posterior).unpacked(y)[site]
     rows = posterior.rows._replace(data=own, examples=own, targets=None, classes=None)
     predictive = Partial(partial(_part, site), posterior.predictive)
 

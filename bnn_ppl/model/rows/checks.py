@@ -223,6 +223,14 @@ def check_number_of_rows(
     raise ValueError(_only_for(got, num_known)) from problem
 
 
+def whole_batches(got: str) -> ValueError:
+    """Say that a model with a factor of all rows together takes no others."""
+    return ValueError(
+        f"got {got} with a model that has a numpyro.factor of all rows together, expected batches "
+        "of all rows: give the factor one value for each row, or use batch_size='all'"
+    )
+
+
 def _only_for(got: str, num_rows: int) -> str:
     return (
         f"got {got} with a model that only works for {num_rows}, those it was conditioned on, "

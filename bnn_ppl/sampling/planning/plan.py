@@ -187,7 +187,8 @@ def _cost_of_warmup(prepare_warmup: Callable[[], RunSetup], trial_seconds: float
 
 def _with_first_points(key: jax.Array, posterior: Posterior) -> Posterior:
     first = jax.jit(posterior.init)(key, posterior.rows.examples)
-    return posterior.hold({site: first[site] for site in posterior.sites.points})
+    values = posterior.constrain(first)
+    return posterior.hold({site: values[site] for site in posterior.sites.points})
 
 
 class _Trial(NamedTuple):

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.methods.method import METHODS, Method
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.rows.checks import check_number_of_rows
+from bnn_ppl.model.rows.checks import check_number_of_rows, whole_batches
 from bnn_ppl.runtime.checks import check_count
 from bnn_ppl.runtime.machines.devices import chain_mesh
 from bnn_ppl.sampling.loop.minibatches import Minibatches
@@ -105,6 +105,8 @@ def check_plates(posterior: Posterior, size: int | None, num_padded: int) -> Non
     if rows == posterior.num_rows:  # nothing to trace
         return
     got = f"batch_size={size}" if size else f"{num_padded} rows, padded for the devices,"
+    if posterior.density.is_whole:
+        raise whole_batches(got)
     position = jax.eval_shape(posterior.init, jax.random.key(0))
     check_number_of_rows(posterior.log_likelihood, position, posterior.rows.examples, rows, got)
 

@@ -1,0 +1,70 @@
+"""The distribution function of y: NumPyro's, or the sum of probabilities where it has none."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import betainc
+from numpyro.distributions.discrete import ZeroInflatedLogits, ZeroInflatedProbs
+
+from bnn_ppl.analysis.prediction.per_draw import Array, each_output
+from bnn_ppl.model.trace import innermost
+
+_MOST_VALUES = 1_000  # whose probabilities are summed
+
+_OF_CLASSES = dist.CategoricalProbs, dist.CategoricalLogits
+DistributionFunction = Callable[[Array], Array]  # of y, for single outputs
+
+
+def single_outputs(predictive: dist.Distribution) -> dist.Distribution:
+    """Give the distribution of each output by itself.
+
+    Raises
+    ------
+    ValueError
+        If it is of classes, which have no order.
+    """
+    each = innermost(each_output(predictive))
+    if type(each) in _OF_CLASSES or each.support is dist.constraints.boolean:
+        raise ValueError(
+            f"got a likelihood {type(each).__name__}, expected one of real numbers or counts: "
+            "classes have no order, and predict gives their probabilities"
+        )
+    return each
+
+
+def distribution_function(each: dist.Distribution) -> DistributionFunction | None:
+    """Give the distribution function of single outputs; None where there is none to compute."""
+    if isinstance(each, ZeroInflatedProbs | ZeroInflatedLogits):
+        inner, gate = distribution_function(each.base_dist), each.gate
+        if inner is None:
+            return None
+        return lambda y: jnp.where(y < 0, 0.0, gate + (1 - gate) * inner(y))
+    if isinstance(each, dist.BinomialProbs | dist.BinomialLogits):
+        return partial(_binomial, each.total_count, each.probs)
+    try:
+        jax.eval_shape(each.cdf, jax.ShapeDtypeStruct(each.shape(), float))
+    except NotImplementedError:
+        return _summed(each)
+    return (lambda y: each.cdf(jnp.floor(y))) if each.support.is_discrete else each.cdf
+
+
+def _binomial(num: Array, probs: Array, y: Array) -> Array:
+    count = jnp.floor(y)
+    inside = betainc(jnp.maximum(num - count, 1e-6), jnp.maximum(count, 0) + 1.0, 1 - probs)
+    return jnp.where(count < 0, 0.0, jnp.where(count >= num, 1.0, inside))
+
+
+def _summed(each: dist.Distribution) -> DistributionFunction | None:
+    if not each.has_enumerate_support:
+        return None
+    try:
+        values = each.enumerate_support(expand=False)
+    except (NotImplementedError, jax.errors.ConcretizationTypeError):  # as many as the data decide
+        return None
+    if len(values) > _MOST_VALUES:
+        return None
+    probs = jnp.exp(each.log_prob(values))
+    return lambda y: jnp.sum(jnp.where(values <= y, probs, 0.0), axis=0)

@@ -1,0 +1,307 @@
+"""Programs of NumPyro's users: their densities, draws and predictions."""
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC, NUTS
+from numpyro.infer.util import log_density
+from programs.battery import CLASS, COUNT, MISSING, PROGRAMS, REAL, ROWS, X
+
+import bnn_ppl as bnn
+
+
+def conditioned(name):
+    return bnn.condition(PROGRAMS[name].model, PROGRAMS[name].data)
+
+
+def few_draws(posterior, folder=None, num_chains=1, **options):
+    lengths = {"num_warmup": 5, "num_draws": 6, "num_chains": num_chains}
+    method = bnn.hmc(posterior, step_size=0.01, trajectory_length=0.02)
+    return bnn.run(
+        jax.random.key(0), posterior, method, folder=folder, progress=False, **lengths, **options
+    )
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_density_is_that_of_numpyro(name):
+    program = PROGRAMS[name]
+    posterior = conditioned(name)
+    x, y = program.data
+    for seed in range(2):
+        position = posterior.init(jax.random.key(seed))
+        values = posterior.constrain(position)
+        expected, _ = log_density(program.plain, (x, y), {}, values)
+        terms = posterior.density.terms(position, posterior.rows.examples)
+        found = terms.log_prior + terms.log_likelihood.sum()
+        np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["nnx_module", "two_heads", "discrete"])
+def test_programs_run_predict_and_are_stored(name, tmp_path):
+    posterior = conditioned(name)
+    draws = few_draws(posterior, tmp_path / "run")
+    stored = bnn.diagnostics.load(tmp_path / "run")
+    assert set(stored.posterior.data_vars) == set(draws.posterior.data_vars)
+    for site, values in draws.posterior.items():
+        np.testing.assert_array_equal(stored.posterior[site], values)
+    prediction = bnn.predict(posterior, stored, PROGRAMS[name].data)
+    assert np.isfinite(prediction.log_prob).all()
+    assert len(bnn.metrics.summary(prediction, PROGRAMS[name].data[1])) >= 4
+
+
+def test_sites_keep_their_names_and_the_same_call_resumes_them(tmp_path):
+    posterior = conditioned("nnx_module")
+    few_draws(posterior, tmp_path / "run")
+    draws = few_draws(posterior, tmp_path / "run")  # whole: nothing is computed
+    assert set(draws.posterior.data_vars) == {"net/bias", "net/kernel"}
+    zarr = pytest.importorskip("zarr")
+    assert "net%2Fkernel" in zarr.open_group(tmp_path / "run" / "draws.zarr")["posterior"]
+
+
+def test_sites_of_several_targets_predict_as_they_do_alone():
+    posterior = conditioned("two_heads")
+    draws = few_draws(posterior)
+    x, y = PROGRAMS["two_heads"].data
+
+    def label(x, c=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2, 2]).to_event(2))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("c", dist.Bernoulli(logits=x @ w[:, 1]), obs=c)
+
+    alone = bnn.predict(bnn.condition(label, (x, CLASS)), draws, (x, CLASS))
+    both = bnn.predict(posterior, draws, (x, y))
+    np.testing.assert_allclose(both.c_probs, alone.probs, rtol=1e-6)
+    np.testing.assert_allclose(both.c_log_prob, alone.log_prob, rtol=1e-5)
+    of_site = bnn.of_site(posterior, "y")
+    np.testing.assert_allclose(both.y_mean, bnn.predict(of_site, draws, x)["mean"], rtol=1e-6)
+    assert bnn.predict_quantiles(of_site, draws, x, (0.1, 0.9)).shape == (2, ROWS)
+    draws_of_y = bnn.function_draws(posterior, draws, x)
+    assert draws_of_y.posterior["mean"].shape[-1] == 2
+    # Joint: the average over draws of the product of the densities, not the product of averages.
+    w = draws.posterior["w"].values[0]
+    out = np.asarray(x @ w)  # (draw, row, 2)
+    joint = np.asarray(dist.Normal(out[..., 0], 0.3).log_prob(REAL))
+    joint = joint + np.asarray(dist.Bernoulli(logits=out[..., 1]).log_prob(CLASS))
+    expected = np.log(np.exp(joint.astype(float)).mean(0))
+    np.testing.assert_allclose(both.log_prob, expected, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_each_of_several_targets_is_judged_and_scored():
+    posterior = conditioned("two_heads")
+    draws = few_draws(posterior, num_chains=2)
+    assert draws.attrs["verdict"].startswith("c: ") and "; y: " in draws.attrs["verdict"]
+    prediction = bnn.predict(posterior, draws, PROGRAMS["two_heads"].data)
+    scores = bnn.metrics.summary(prediction, PROGRAMS["two_heads"].data[1], digits=None)
+    assert scores["nll"] == pytest.approx(-float(prediction.log_prob.mean()))
+    assert {"c: accuracy", "y: rmse"} <= set(scores.index)
+
+
+def test_other_targets_than_those_observed_are_refused():
+    model, (x, y) = PROGRAMS["two_heads"].model, PROGRAMS["two_heads"].data
+    with pytest.raises(ValueError, match="got y of y for a model that observes .*the same"):
+        bnn.condition(lambda x, y=None: model(x, y and y | {"c": CLASS}), (x, {"y": REAL}))
+    posterior = bnn.condition(model, (x, y))
+    with pytest.raises(ValueError, match=r"got y of c \(24,\), expected rows of c \(\), y \(\)"):
+        bnn.predict(posterior, few_draws(posterior), (x, {"c": CLASS}))
+    with pytest.raises(ValueError, match="got site='z', expected one of several observed sites, c"):
+        bnn.of_site(posterior, "z")
+
+
+@pytest.mark.parametrize("name", ["masked", "obs_mask"])
+@pytest.mark.usefixtures("verdicts")
+def test_missing_targets_count_for_nothing(name):
+    posterior = conditioned(name)
+    position = posterior.init(jax.random.key(0))
+    rows = posterior.log_likelihood(position, posterior.rows.examples)
+    assert (rows[np.isnan(MISSING)] == 0).all() and (rows[~np.isnan(MISSING)] != 0).all()
+    draws = few_draws(posterior, num_chains=2)
+    assert "nan" not in draws.attrs["verdict"] and "not judged" not in draws.attrs["verdict"]
+    prediction = bnn.predict(posterior, draws, PROGRAMS[name].data)
+    known = ~np.isnan(MISSING)
+    found = bnn.metrics.summary(prediction, MISSING, digits=None)
+    kept = prediction.isel(row=np.flatnonzero(known))
+    expected = bnn.metrics.summary(kept, MISSING[known], digits=None)
+    assert found["rmse"] == pytest.approx(expected["rmse"]) and np.isfinite(found).all()
+
+
+def test_missing_targets_without_a_mask_are_refused():
+    with pytest.raises(ValueError, match=r"got NaN in 5 of 24 rows of y .*handlers\.mask"):
+        bnn.condition(PROGRAMS["linear"].model, (X, MISSING))
+
+
+def test_a_censored_time_has_the_law_of_the_time_itself():
+    posterior = conditioned("censored")
+    draws = few_draws(posterior)
+    x, y = PROGRAMS["censored"].data
+    prediction = bnn.predict(posterior, draws, (x, y))
+    law = dist.Weibull(np.exp(x @ draws.posterior["w"].values[0, :, :, None])[..., 0], 2.0)
+    np.testing.assert_allclose(prediction["mean"], np.asarray(law.mean).mean(0), rtol=1e-5)
+    below = np.asarray(law.cdf(y))
+    found = bnn.predict_cdf(posterior, draws, x, 2.0)
+    np.testing.assert_allclose(found, np.asarray(law.cdf(2.0)).mean(0), rtol=1e-5)
+    densities = np.where(y >= 3, 1 - below, np.exp(law.log_prob(y)))
+    np.testing.assert_allclose(prediction.log_prob, np.log(densities.mean(0)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["poisson", "zero_inflated", "binomial", "ordinal"])
+def test_quantiles_of_counts_are_the_least_that_reach_the_probability(name):
+    posterior = conditioned(name)
+    draws = few_draws(posterior)
+    levels = (0.05, 0.5, 0.95)
+    found = bnn.predict_quantiles(posterior, draws, X, levels)
+    assert (found == np.round(found)).all() and (found >= 0).all()
+    values = np.arange(60 if name != "ordinal" else 3)[:, None]
+    sites = {site: a.values[0] for site, a in draws.posterior.items()}
+    each = [
+        np.exp(posterior.predictive({site: a[i] for site, a in sites.items()}, X).log_prob(values))
+        for i in range(6)
+    ]
+    below = np.cumsum(np.nan_to_num(np.mean(each, 0)), axis=0)
+    for level, own in zip(levels, found, strict=True):
+        np.testing.assert_array_equal(own, (below >= level - 1e-6).argmax(0))
+
+
+def test_parameters_are_points():
+    def model(x, y=None):
+        scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, scale), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    assert posterior.points == ("scale",)
+    draws = few_draws(posterior)
+    assert 0.1 < float(draws["constant_data"]["scale"]) < 1.0
+    assert list(draws.posterior.data_vars) == ["w"]
+    assert np.isfinite(bnn.predict(posterior, draws, (X, REAL)).log_prob).all()
+
+
+def test_a_factor_of_all_rows_takes_whole_batches_alone():
+    posterior = conditioned("factor_of_all_rows")
+    with pytest.raises(ValueError, match="got batch_size=4 with a model that has a numpyro.factor"):
+        bnn.run(
+            jax.random.key(0),
+            posterior,
+            bnn.sgld(posterior),
+            batch_size=4,
+            num_warmup=2,
+            num_draws=2,
+            progress=False,
+        )
+    with pytest.raises(ValueError, match="got microbatch=4 with a model that has a numpyro.factor"):
+        bnn.condition(PROGRAMS["factor_of_all_rows"].model, (X, REAL), microbatch=4)
+
+
+def test_a_likelihood_that_is_a_factor_cannot_predict():
+    posterior = conditioned("factor_by_row")
+    draws = few_draws(posterior)
+    with pytest.raises(TypeError, match="."):
+        bnn.predict(posterior, draws, X)
+
+
+def test_minibatches_of_a_subsampling_program():
+    posterior = conditioned("subsampled")
+    position = posterior.init(jax.random.key(0))
+    whole = posterior.log_likelihood(position, (X, REAL))
+    part = posterior.log_likelihood(position, (X[:6], REAL[:6]))
+    np.testing.assert_allclose(part, whole[:6], rtol=1e-6)
+    plain = conditioned("linear")
+    batch = X[:6], REAL[:6]
+    np.testing.assert_allclose(
+        posterior.logdensity(position, batch), plain.logdensity(position, batch), rtol=1e-6
+    )
+
+
+def test_discrete_sites_that_cannot_be_summed_out_are_refused():
+    def of_all_rows(x, y=None):
+        part = numpyro.sample("part", dist.Bernoulli(0.5))
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ w + part, 0.3), obs=y)
+
+    def unbounded(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            part = numpyro.sample("part", dist.Poisson(1.0))
+            numpyro.sample("y", dist.Normal(x @ w + part, 0.3), obs=y)
+
+    with pytest.raises(ValueError, match=r"latent site 'part' of shape \(\), expected one"):
+        bnn.condition(of_all_rows, (X, REAL))
+    with pytest.raises(ValueError, match="latent site 'part' of Poisson, expected one with"):
+        bnn.condition(unbounded, (X, REAL))
+
+
+def test_a_likelihood_without_moments_or_function_predicts_by_draws():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.VonMises(x @ w, 4.0), obs=y)
+
+    posterior = bnn.condition(model, (X, np.clip(REAL, -3, 3)))
+    draws = few_draws(posterior)
+    found = bnn.predict_quantiles(posterior, draws, X, (0.25, 0.75))
+    assert (found[0] < found[1]).all()
+    exp = dist.transforms.ExpTransform()
+
+    def scaled(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            law = dist.TransformedDistribution(dist.Normal(x @ w, 0.3), exp)
+            numpyro.sample("y", law, obs=y)
+
+    posterior = bnn.condition(scaled, (X, np.exp(REAL)))
+    draws = few_draws(posterior)
+    mean = np.exp(x_w := X @ draws.posterior["w"].values[0].T + 0.3**2 / 2).mean(1)
+    assert x_w.shape == (ROWS, 6)
+    np.testing.assert_allclose(bnn.predict(posterior, draws, X)["mean"], mean, rtol=0.05)
+    assert COUNT.dtype == np.int32
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", ["descent", "laplace", "mfvi", "sgld", "nuts"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_methods_run_programs_or_refuse_them_in_a_line(name, method):
+    posterior = conditioned(name)
+    lengths = {"num_chains": 1, "num_warmup": 50, "num_draws": 5, "progress": False}
+    try:
+        built = getattr(bnn, method)(posterior)
+        draws = bnn.run(jax.random.key(0), posterior, built, **lengths)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        assert str(error).startswith("got ") and "expected" in str(error), error
+        assert (name, method) in REFUSED, error
+        return
+    assert all(np.isfinite(values).all() for values in draws.posterior.values())
+    if name != "factor_by_row":
+        rows = PROGRAMS[name].data
+        prediction = bnn.predict(posterior, draws, rows[0])
+        centers = [
+            values for key, values in prediction.items() if str(key).endswith(("mean", "probs"))
+        ]
+        assert centers and all(np.isfinite(values).all() for values in centers)
+
+
+REFUSED: set[tuple[str, str]] = set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_draws_are_those_of_numpyros_nuts(name):
+    program = PROGRAMS[name]
+    posterior = conditioned(name)
+    draws = bnn.run(
+        jax.random.key(0), posterior, bnn.nuts(posterior), num_warmup=1_000, num_draws=2_000
+    )
+    reference = MCMC(
+        NUTS(program.plain), num_warmup=1_000, num_samples=2_000, num_chains=4, progress_bar=False
+    )
+    reference.run(jax.random.key(1), *program.data)
+    expected = az.from_dict(posterior=reference.get_samples(group_by_chain=True))
+    for site, found in draws.posterior.items():
+        ours, theirs = (az.convert_to_dataset(own) for own in (found, expected.posterior[site]))
+        error = np.sqrt(az.mcse(ours)[site] ** 2 + az.mcse(theirs)[site] ** 2)
+        means = [own.mean(("chain", "draw")) for own in (found, expected.posterior[site])]
+        assert (abs(means[0].values - means[1].values) < 4.5 * error.values).all(), site
+        sds = [own.std(("chain", "draw")) for own in (found, expected.posterior[site])]
+        np.testing.assert_allclose(sds[0], sds[1], rtol=0.1)
