@@ -60,12 +60,14 @@ def condition(
     Parameters
     ----------
     model
-        ``model(x, y=None)`` with exactly one observed site, whose rows are conditionally
-        independent given the other sites. With or without a network.
+        ``model(x, y=None)``, a NumPyro program whose rows are conditionally independent given its
+        latent sites. With or without a network. Plates that subsample are taken whole, parameters
+        (``numpyro.param``) are points, discrete latent sites of a row are summed out.
     data
-        A pair ``(x, y)``: y an array (rows, ...), x an array or a tree of arrays (rows, ...); lists
-        of numbers and tables count as arrays. Or rows that stay on disk, from
-        :func:`bnn_ppl.data.stream`. Labels of classes may be whole floats, truth values, text with
+        A pair ``(x, y)``: y an array (rows, ...), or a dict of these by site for several observed
+        sites; x an array or a tree of arrays (rows, ...); lists of numbers and tables count as
+        arrays. NaN in y is a missing target, which the model must mask. Or rows that stay on
+        disk, from :func:`bnn_ppl.data.stream`. Labels of classes may be whole floats, truth values, text with
         as many words as classes, one-hot rows, or 1 to K (with a warning); predictions then keep
         their names.
     temperature
@@ -112,11 +114,11 @@ def condition(
     TypeError
         If `model` is not a function, or is a network.
     ValueError
-        If the data contain NaN or infinite values, or x and y differ in length; if the model does
-        not have exactly one observed site, or has discrete latent sites, subsampling plates, plates
-        of a fixed size with `microbatch`, unsampled parameters or mutable state, or its likelihood
-        is not one value per row; if y does not have the shape and kind of its distribution; if T is
-        not a finite number above 0, or
+        If the data contain infinite values, or NaN that no mask hides, or x and y differ in length;
+        if the model observes nothing, or several sites without a dict y; if it has discrete latent
+        sites that are not of single rows or have no finite support, plates of a fixed size with
+        `microbatch`, or mutable state, or its likelihood is not one value per row; if y does not
+        have the shape and kind of its distribution; if T is not a finite number above 0, or
         `microbatch` is not a whole number of rows, or `precision` is none of those above; if
         `features` is given for a model without fixed layers.
 

@@ -102,6 +102,18 @@ def two_heads(x, y=None):
         numpyro.sample("c", dist.Bernoulli(logits=out[:, 1]), obs=label)
 
 
+@program((X, {"y": MISSING, "c": CLASS}))
+def two_heads_one_masked(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2, 2]).to_event(2))
+    out = x @ w
+    real, label = (None, None) if y is None else (y["y"], y["c"])
+    known = True if real is None else ~jnp.isnan(real)
+    with numpyro.plate("data", len(x)):
+        with numpyro.handlers.mask(mask=known):
+            numpyro.sample("y", dist.Normal(out[:, 0], 0.3), obs=real)
+        numpyro.sample("c", dist.Bernoulli(logits=out[:, 1]), obs=label)
+
+
 @program((X, REAL))
 def penalty(x, y=None):
     w = weights()

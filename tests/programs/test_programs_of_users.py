@@ -1,5 +1,8 @@
 """Programs of NumPyro's users: their densities, draws and predictions."""
 
+import warnings
+
+import arviz as az
 import jax
 import numpy as np
 import numpyro
@@ -97,6 +100,20 @@ def test_each_of_several_targets_is_judged_and_scored():
     scores = bnn.metrics.summary(prediction, PROGRAMS["two_heads"].data[1], digits=None)
     assert scores["nll"] == pytest.approx(-float(prediction.log_prob.mean()))
     assert {"c: accuracy", "y: rmse"} <= set(scores.index)
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_one_of_several_targets_may_be_missing():
+    posterior = conditioned("two_heads_one_masked")
+    draws = few_draws(posterior, num_chains=2)
+    assert "nan" not in draws.attrs["verdict"] and "not judged" not in draws.attrs["verdict"]
+    x, y = PROGRAMS["two_heads_one_masked"].data
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prediction = bnn.predict(posterior, draws, (x, y))
+    assert (abs(prediction.y_log_prob[np.isnan(MISSING)]) < 1e-6).all()
+    assert np.isfinite(prediction.log_prob).all()
+    assert np.isfinite(bnn.metrics.summary(prediction, y)).all()
 
 
 def test_other_targets_than_those_observed_are_refused():
@@ -297,11 +314,12 @@ def test_draws_are_those_of_numpyros_nuts(name):
         NUTS(program.plain), num_warmup=1_000, num_samples=2_000, num_chains=4, progress_bar=False
     )
     reference.run(jax.random.key(1), *program.data)
-    expected = az.from_dict(posterior=reference.get_samples(group_by_chain=True))
+    expected = bnn.from_numpyro(posterior, reference.get_samples(group_by_chain=True))
     for site, found in draws.posterior.items():
-        ours, theirs = (az.convert_to_dataset(own) for own in (found, expected.posterior[site]))
-        error = np.sqrt(az.mcse(ours)[site] ** 2 + az.mcse(theirs)[site] ** 2)
-        means = [own.mean(("chain", "draw")) for own in (found, expected.posterior[site])]
-        assert (abs(means[0].values - means[1].values) < 4.5 * error.values).all(), site
-        sds = [own.std(("chain", "draw")) for own in (found, expected.posterior[site])]
-        np.testing.assert_allclose(sds[0], sds[1], rtol=0.1)
+        both = found, expected.posterior[site]
+        errors = [az.mcse(own.to_dataset(name="x"))["x"].values for own in both]
+        means, sds = (
+            [getattr(own, of)(("chain", "draw")) for own in both] for of in ("mean", "std")
+        )
+        assert (abs(means[0] - means[1]) < 4.5 * np.hypot(*errors)).all(), site
+        np.testing.assert_allclose(*sds, rtol=0.1)

@@ -1,11 +1,16 @@
 """Predictions of models with several observed sites, by site."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpyro.distributions as dist
+from jax.tree_util import Partial
+
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.program.several_targets import jointly, targets_in, view_of
+from bnn_ppl.model.program.several_targets import Targets
 from bnn_ppl.model.rows.given_rows import inputs_and_targets
+from bnn_ppl.model.trace import Batch, Position, Terms, Values
 
 if TYPE_CHECKING:
     import xarray
@@ -77,3 +82,50 @@ def of_one_site(prediction: "xarray.Dataset", site: str) -> "xarray.Dataset":
     chosen = prediction[own]
     names = [str(name) for name in (*chosen.data_vars, *chosen.dims) if name != _ROW]
     return chosen.rename({name: name.removeprefix(f"{site}_") for name in names})
+
+
+def targets_in(posterior: Posterior) -> Targets:
+    """Give how a posterior's y holds several targets; none of one that observes a single site."""
+    return posterior.rows.targets or Targets(())
+
+
+def view_of(posterior: Posterior, site: str) -> Posterior:
+    """Give a posterior whose rows and predictions are of one observed site alone.
+
+    Its density stays that of all sites, at all training rows whatever rows it is asked for.
+    """
+    x, y = posterior.rows.examples
+    own = x, targets_in(posterior).unpacked(y)[site]
+    rows = posterior.rows._replace(data=own, examples=own, targets=None, classes=None)
+    predictive = Partial(partial(_part, site, targets_in(posterior)), posterior.predictive)
+
+    def terms(position: Position, batch: Batch) -> Terms:
+        return posterior.density.terms(position, posterior.rows.examples)
+
+    def constrain(position: Position, data: Batch | None = None) -> Values:
+        return posterior.constrain(position)
+
+    def unconstrain(values: Values, data: Batch | None = None) -> Position:
+        return posterior.unconstrain(values)
+
+    return posterior._replace(
+        predictive=predictive,
+        constrain=constrain,
+        unconstrain=unconstrain,
+        density=posterior.density._replace(terms=terms),
+        rows=rows,
+        recipe=None,
+    )
+
+
+def jointly(posterior: Posterior) -> Posterior:
+    """Give a posterior that takes the columns of y, and predicts them, in place of a dict."""
+    return posterior._replace(rows=posterior.rows._replace(targets=None), recipe=None)
+
+
+def _part(
+    site: str, targets: Targets, predictive: Callable, values: Any, x: Any, y: Any = None
+) -> dist.Distribution:
+    if y is None:
+        return predictive(values, x).part(site)
+    return predictive(values, x, targets.columns_of(site, y)).part(site)

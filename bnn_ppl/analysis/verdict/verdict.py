@@ -8,6 +8,7 @@ import numpy as np
 from bnn_ppl.analysis.convergence.evidence import evidence_in_words
 from bnn_ppl.analysis.convergence.function_convergence import Mixing, mixing_of
 from bnn_ppl.analysis.prediction.predictives import predicting
+from bnn_ppl.analysis.prediction.several_sites import targets_in, view_of
 from bnn_ppl.analysis.verdict.advice import Advice, of_confidence, of_inputs
 from bnn_ppl.analysis.verdict.findings import (
     Finding,
@@ -26,7 +27,6 @@ from bnn_ppl.analysis.verdict.training_rows import RowSample, predict_training_r
 from bnn_ppl.methods.method import METHODS
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.program.several_targets import targets_in, view_of
 from bnn_ppl.storage.inference_data import with_points_of
 
 if TYPE_CHECKING:

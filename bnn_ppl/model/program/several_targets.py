@@ -11,10 +11,9 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
-from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.given_rows import array_of
 from bnn_ppl.model.rows.labels import whole_numbers
-from bnn_ppl.model.trace import Array, Batch, Position, Terms, innermost
+from bnn_ppl.model.trace import Array, innermost
 
 _MOST = 2**24  # up to which a float32 holds whole numbers
 
@@ -63,6 +62,16 @@ class Targets(NamedTuple):
             found[target.site] = values.astype(jnp.int32) if target.is_whole else values
             first = last
         return found
+
+    def columns_of(self, site: str, y: Array) -> Array:
+        """Give the columns where only the values of one site are known; the others are 0."""
+        parts = [
+            y.reshape(len(y), -1).astype(float)
+            if target.site == site
+            else jnp.zeros((len(y), math.prod(target.shape)))
+            for target in self.sites
+        ]
+        return jnp.concatenate(parts, axis=1)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -153,31 +162,3 @@ def _moments(part: dist.Distribution) -> tuple[Array, Array]:
     mean = (probs * numbers).sum(-1)
     variance = (probs * numbers**2).sum(-1) - mean**2
     return jnp.broadcast_to(mean, shape), jnp.broadcast_to(variance, shape)
-
-
-def targets_in(posterior: Posterior) -> Targets:
-    """Give how a posterior's y holds several targets; none of one that observes a single site."""
-    return posterior.rows.targets or Targets(())
-
-
-def view_of(posterior: Posterior, site: str) -> Posterior:
-    """Give a posterior whose rows and predictions are of one observed site alone."""
-    x, y = posterior.rows.examples
-    own = x, targets_in(posterior).unpacked(y)[site]
-    rows = posterior.rows._replace(data=own, examples=own, targets=None, classes=None)
-    predictive = Partial(partial(_part, site), posterior.predictive)
-
-    def terms(position: Position, batch: Batch) -> Terms:
-        return posterior.density.terms(position, posterior.rows.examples)  # of all sites
-
-    density = posterior.density._replace(terms=terms)
-    return posterior._replace(predictive=predictive, density=density, rows=rows, recipe=None)
-
-
-def jointly(posterior: Posterior) -> Posterior:
-    """Give a posterior that takes the columns of y, and predicts them, in place of a dict."""
-    return posterior._replace(rows=posterior.rows._replace(targets=None), recipe=None)
-
-
-def _part(site: str, predictive: Callable, values: Any, x: Any) -> dist.Distribution:
-    return predictive(values, x).part(site)
