@@ -200,28 +200,10 @@ def check_classes(model: Callable, stream: Stream, data: Data) -> None:
 
 
 def _refuse_site(site: dict) -> None:
-    name, kind = site["name"], site["type"]
-    if kind == "plate" and site["args"][1] is not None and site["args"][1] < site["args"][0]:
+    if site["type"] == "mutable":
         raise ValueError(
-            f"got the subsampling plate {name!r}, expected whole plates: a batch is already scaled "
-            "to all rows; drop subsample_size"
-        )
-    if kind == "mutable":
-        raise ValueError(
-            f"got the mutable state {name!r}, expected only sample sites: use layers "
+            f"got the mutable state {site['name']!r}, expected only sample sites: use layers "
             "without running statistics (LayerNorm, GroupNorm)"
-        )
-    if kind == "param" and jax.tree.leaves(site["value"]):
-        raise ValueError(
-            f"got the unsampled parameter {name!r}, expected a prior on everything: "
-            "use numpyro.sample, or random_network for a net"
-        )
-    if kind != "sample" or site["is_observed"]:
-        return
-    if site["fn"].support.is_discrete:
-        raise ValueError(
-            f"got the discrete latent site {name!r}, expected continuous ones: sum it out of the "
-            "likelihood (numpyro.distributions.MixtureSameFamily)"
         )
 
 

@@ -543,29 +543,8 @@ def two_observed(x, y=None):
         numpyro.sample("z", dist.Normal(0.0, 1.0), obs=y)
 
 
-def factor_beside(x, y=None):
-    plain(x, y)
-    numpyro.factor("penalty", -1.0)
-
-
-def factor_alone(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
-    numpyro.factor("likelihood", -0.5 * (y - w) ** 2)
-
-
 def discrete_latent(x, y=None):
     numpyro.sample("kind", dist.Bernoulli(0.5))
-    plain(x, y)
-
-
-def subsampled(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
-    with numpyro.plate("rows", len(x), subsample_size=4) as rows:
-        numpyro.sample("y", dist.Normal(w, 1.0), obs=y[rows])
-
-
-def unsampled_parameter(x, y=None):
-    numpyro.param("offset", 0.0)
     plain(x, y)
 
 
@@ -588,12 +567,8 @@ def with_nan(array, *rows):
 REFUSED_MODELS = {
     nothing_observed: r"got a model that observes nothing \(its sites: w\), expected one",
     nothing_latent: "got a model without latent sites, expected at least one",
-    two_observed: r"got 2 observed sites \(y, z\), expected one: stack",
-    factor_beside: r"got 2 observed sites \(y, penalty\), expected one: .* factors",
-    factor_alone: "got the factor 'likelihood' as likelihood, expected an observed site",
-    discrete_latent: "got the discrete latent site 'kind', expected continuous .* sum it out",
-    subsampled: "got the subsampling plate 'rows', expected whole plates: .* drop subsample_size",
-    unsampled_parameter: "got the unsampled parameter 'offset', expected a prior on everything",
+    two_observed: r"got 2 observed sites \(y, z\), expected one: give y as a dict of arrays",
+    discrete_latent: r"got the discrete latent site 'kind' of shape \(\), expected one value for",
     mutable_state: "got the mutable state 'running_mean', expected .*LayerNorm",
     dependent_rows: r"got a log-likelihood of shape \(\) at site 'y' for 12 rows, expected one",
 }
