@@ -74,7 +74,7 @@ def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, .
         trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
         found.extend(site["fn"] for site in observed_sites(trace) if site["value"] is y)
 
-    with _explained(x):
+    with explained(x):
         jax.eval_shape(inspect, x, jax.ShapeDtypeStruct(y.shape, jnp.int32))
     if len(found) != 1 or not found[0].support.is_discrete:
         return y, None
@@ -120,7 +120,7 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     def arrays(x: Any, y: Any) -> tuple[list[Any], list[Any]]:
         return jax.tree.map(_arrays_in, inspect(x, y), is_leaf=lambda part: isinstance(part, list))
 
-    with _explained(x):
+    with explained(x):
         jaxpr, shapes = jax.make_jaxpr(arrays, return_shape=True)(x, y)
     for name, shape, likelihood in found:
         own = values.get(name, y)
@@ -161,7 +161,7 @@ def _named(sites: list[dict]) -> list[str]:
 
 
 @contextmanager
-def _explained(x: Any) -> Iterator[None]:
+def explained(x: Any) -> Iterator[None]:
     """Say what is wrong with the network of a model where tracing it fails."""
     try:
         yield

@@ -21,6 +21,7 @@ from numpyro.primitives import Messenger
 from bnn_ppl.model.network import InitialValue
 from bnn_ppl.model.prior.site_priors import POINT
 from bnn_ppl.model.program.discrete import without_discrete_sites
+from bnn_ppl.model.structure import explained
 from bnn_ppl.model.trace import initial_value, latent_sites, log_prob, observed_sites, traced
 
 _OBSERVED, _UNOBSERVED = "_observed", "_unobserved"  # what NumPyro adds to the name of a site
@@ -61,7 +62,8 @@ def _sites(model: Callable, x: Any, y: Any) -> dict[str, dict]:
     def inspect(x: Any, y: Any) -> None:
         found.update(traced(model, x, y, jax.random.key(0), substitute_fn=initial_value))
 
-    jax.eval_shape(inspect, x, y)
+    with explained(x):
+        jax.eval_shape(inspect, x, y)
     return found
 
 
