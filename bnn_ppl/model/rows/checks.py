@@ -74,7 +74,7 @@ def paired_rows(data: Any) -> tuple[Any, np.ndarray]:
 def checked_y(y: np.ndarray, as_float: bool = False, missing: bool = False) -> Array:
     """Give y as an array of numbers; refuse text, infinities and, unless it is `missing`, NaN."""
     refuse_text("y", y)
-    _refuse_nonfinite("y", np.nan_to_num(y, nan=0.0) if missing and y.dtype.kind == "f" else y)
+    _refuse_nonfinite("y", np.where(np.isnan(y), 0.0, y) if missing and y.dtype.kind == "f" else y)
     return array_of("y", y, as_float)
 
 

@@ -668,7 +668,7 @@ def test_draws_that_are_not_finite_and_unknown_y_are_warned_of():
         bnn.predict(posterior, bad, (X, None), batch_size=4)
 
 
-def test_a_distribution_without_a_mean_is_named():
+def test_the_mean_of_a_censored_value_is_that_of_the_value():
     def censored(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
         with numpyro.plate("data", len(x)):
@@ -677,9 +677,24 @@ def test_a_distribution_without_a_mean_is_named():
 
     posterior = bnn.condition(censored, (X, np.abs(REAL)))
     draws = bnn.prior_draws(jax.random.key(0), posterior, 9)
-    for predicted in (bnn.predict, lambda *args: bnn.function_draws(*args[:2], X)):
-        with pytest.raises(NotImplementedError, match="got RightCensored.* use predictive_draws"):
-            predicted(posterior, draws, (X, None))
+    means = np.exp(-X @ draws.posterior["w"].values[0].T).T
+    found = bnn.function_draws(posterior, draws, X).posterior["mean"].values[0]
+    np.testing.assert_allclose(found, means, rtol=1e-4)
+    np.testing.assert_allclose(bnn.predict(posterior, draws, X)["mean"], means.mean(0), rtol=1e-4)
+
+
+def test_a_distribution_without_a_mean_is_named():
+    def transformed(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            exp = dist.transforms.ExpTransform()
+            law = dist.TransformedDistribution(dist.Normal(x @ w, 1.0), exp)
+            numpyro.sample("y", law, obs=y)
+
+    posterior = bnn.condition(transformed, (X, np.abs(REAL)))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 9)
+    with pytest.raises(NotImplementedError, match="got Transformed.* use predictive_draws"):
+        bnn.function_draws(posterior, draws, X)
 
 
 class Half(nnx.Module):
