@@ -307,9 +307,8 @@ REFUSED: set[tuple[str, str]] = set()
 def test_draws_are_those_of_numpyros_nuts(name):
     program = PROGRAMS[name]
     posterior = conditioned(name)
-    draws = bnn.run(
-        jax.random.key(0), posterior, bnn.nuts(posterior), num_warmup=1_000, num_draws=2_000
-    )
+    lengths = {"num_warmup": 1_000, "num_draws": 2_000, "num_chains": 4}
+    draws = bnn.run(jax.random.key(0), posterior, bnn.nuts(posterior), **lengths)
     reference = MCMC(
         NUTS(program.plain), num_warmup=1_000, num_samples=2_000, num_chains=4, progress_bar=False
     )
