@@ -22,7 +22,7 @@ from bnn_ppl.model.posterior_functions import (
 from bnn_ppl.model.prior.open_scale import scales_asked
 from bnn_ppl.model.program.missing_targets import check_missing
 from bnn_ppl.model.program.preparation import prepared
-from bnn_ppl.model.program.several_targets import taking_columns, targets_of
+from bnn_ppl.model.program.several_targets import check_independent, taking_columns, targets_of
 from bnn_ppl.model.rows.checks import (
     check_number_of_rows,
     check_options,
@@ -30,7 +30,7 @@ from bnn_ppl.model.rows.checks import (
     paired_rows,
     whole_batches,
 )
-from bnn_ppl.model.rows.given_rows import pair_of
+from bnn_ppl.model.rows.given_rows import given_arrays, pair_of
 from bnn_ppl.model.rows.labels import Classes
 from bnn_ppl.model.rows.microbatch import fitting_microbatch, fitting_rows
 from bnn_ppl.model.rows.scales import warn_of_scales
@@ -142,7 +142,9 @@ def condition(
     x, y = pair_of(data if stream is None else stream.examples)
     targets = targets_of(y)
     if targets is not None:
-        y, model = targets.packed(y), taking_columns(targets, model)
+        columns = targets.packed(y)
+        check_independent(model, given_arrays(x), targets.unpacked(jnp.asarray(columns, float)))
+        y, model = columns, taking_columns(targets, model)
     x, y = paired_rows((x, y))
     y, names = numbered_classes(model, x, y) if stream is None else (y, None)
     data = x, checked_y(y, missing=True)
@@ -152,6 +154,11 @@ def condition(
     if stream is not None:
         check_classes(model, stream, data)
     check_missing(model, data)
+    if targets is not None and found:
+        raise ValueError(
+            f"got several observed sites and the BatchNorm {next(iter(found))} in train mode, "
+            "expected one or the other: pass a network after .eval(), or with LayerNorm"
+        )
     layers = layers_of(tuple(found), data[0], microbatch, streamed=stream is not None)
     shapes, from_prior = shapes_and_sites_from_prior(model, data)
     by_row = _by_row(model)
@@ -173,11 +180,7 @@ def condition(
     folder = None if features is None else Path(features).expanduser()
     given = Conditions(
         GivenRows(data, stream, chunks, classes, targets),
-        ModelSites(
-            *(observed.name, shapes, from_prior, points, open_scale, layers),
-            is_of_y=observed.is_of_y,
-            is_whole=observed.is_whole,
-        ),
+        ModelSites(observed, shapes, from_prior, points, open_scale, layers),
         Options(float(temperature), tempered, size, automatic, precision, folder),
     )
     posterior = posterior_of(model, given, held={})
@@ -186,7 +189,7 @@ def condition(
             f"got features={str(features)!r} for a model without fixed layers before the random "
             "ones, whose outputs could be kept, expected some: leave it out"
         )
-    if targets is None:
+    if targets is None and not observed.is_factor:
         warn_of_scales(model, observed.name, len(shapes), data)
     return posterior
 

@@ -79,8 +79,10 @@ class Density(NamedTuple):
     is_of_y
         Whether y's distribution is another one where y is known, as of censored or masked y:
         ``predictive(values, x, y)`` then gives it.
+    factors
+        Names of the factors that are part of the prior, but not of what ``prior.draw`` draws from.
     is_whole
-        Whether a factor of all rows together is part of it: only batches of all rows will do.
+        Whether one of these is of all rows together: only batches of all rows will do.
     """
 
     terms: Callable[[Position, Batch], Terms]
@@ -90,6 +92,7 @@ class Density(NamedTuple):
     microbatch: int | None
     precision: MatmulPrecision | None
     is_of_y: bool = False
+    factors: tuple[str, ...] = ()
     is_whole: bool = False
 
     @property

@@ -26,6 +26,7 @@ from bnn_ppl.model.rows.features import FixedPart, fixed_part
 from bnn_ppl.model.rows.labels import Classes
 from bnn_ppl.model.rows.stored_features import stored_features
 from bnn_ppl.model.rows.streamed_rows import StreamChunks, StreamedRows
+from bnn_ppl.model.structure import Observed
 from bnn_ppl.model.trace import (
     Array,
     Batch,
@@ -36,7 +37,6 @@ from bnn_ppl.model.trace import (
     constrained_values,
     evaluated,
     in_precision,
-    is_factor,
     terms_of,
     traced,
     unconstrained,
@@ -73,14 +73,12 @@ class GivenRows(NamedTuple):
 class ModelSites(NamedTuple):
     """What :func:`condition` has found in the model."""
 
-    observed: str
+    observed: Observed
     shapes: Position  # of a position
     from_prior: set[str]  # sites whose chains start at a draw from it
     points: dict[str, tuple[int, ...]]  # shapes
     open_scale: float | None  # the usual one of priors that leave theirs open
     layers: Layers | None  # that normalise by their batch
-    is_of_y: bool  # whether y's distribution is another one where y is known
-    is_whole: bool  # whether a factor is of all rows together
 
 
 class Options(NamedTuple):
@@ -144,12 +142,15 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     terms = pinned(_terms(model, options.microbatch, options.automatic))
     total = partial(_total, temperature, tempered, given.rows.num)
     how = temperature, tempered, options.microbatch, precision
-    density = Density(terms, total, *how, given.sites.is_of_y, given.sites.is_whole)
+    found = given.sites.observed
+    density = Density(terms, total, *how, found.is_of_y, found.factors, found.is_whole)
     widening = density.prior_temperature**0.5
 
     known = _shapes(data[0])
-    observed = given.rows.targets or given.sites.observed
+    observed = given.rows.targets or given.sites.observed.name
     of_model = Partial(partial(_predictive, precision, observed, known), model)
+    if given.sites.observed.is_factor:
+        of_model = Partial(partial(_refused, observed))
     statistics, predictive = batch_statistics(
         model, of_model, given.sites.layers, data[0], precision
     )
@@ -233,7 +234,7 @@ def _check(terms: Callable, given: Conditions, position: Position) -> None:
         batches = (chunks.rows(number)[1] for number in range(chunks.num))
         rows = [terms(position, batch).log_likelihood for batch in batches]
         found = found._replace(log_likelihood=jnp.concatenate(rows))
-    check_finite(found, given.sites.observed)
+    check_finite(found, given.sites.observed.name)
 
 
 def _no_part() -> FixedPart | None:
@@ -285,15 +286,17 @@ def _predictive(
         trace = traced(model, x, y, data=values)
         if isinstance(observed, Targets):
             return Joint([trace[name]["fn"] for name in observed.names], observed)
-        if observed not in trace or is_factor(trace[observed]):
-            raise NotImplementedError(
-                f"got the factor {observed!r} as likelihood, which has no distribution of y, "
-                "expected one to predict with: numpyro.sample('y', ..., obs=y)"
-            )
         return trace[observed]["fn"]
 
     with products_in(precision):
         return distribution_at(of_inputs, x, known)
+
+
+def _refused(observed: str | Targets, *_: Any) -> dist.Distribution:
+    raise NotImplementedError(
+        f"got the factor {observed!r} as likelihood, which has no distribution of y, expected one "
+        "to predict with: numpyro.sample('y', ..., obs=y)"
+    )
 
 
 def _value_shapes(constrain: Callable, shapes: Position) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Check a model: one observed site that fits y, and priors on everything else."""
+"""Check a model: observed sites that fit y, and latent sites that can be sampled."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +24,7 @@ from bnn_ppl.model.trace import (
     factors,
     initial_value,
     innermost,
+    is_factor,
     latent_sites,
     log_prob,
     observed_sites,
@@ -51,7 +52,9 @@ class Observed(NamedTuple):
     name: str
     num_classes: int | None  # where it has some
     is_of_y: bool  # whether its distribution is another one where y is known: of censored y, masks
-    is_whole: bool  # whether a factor of all rows together is part of the density
+    factors: tuple[str, ...]  # that are part of the prior
+    is_whole: bool  # whether one of these is of the data
+    is_factor: bool  # whether it is a factor, which has no distribution of y
 
 
 def numbered_classes(model: Callable, x: Any, y: Any) -> tuple[Any, tuple[Any, ...] | None]:
@@ -99,23 +102,31 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
     x, y = data
     values = {} if targets is None else targets.unpacked(y)
     found: list[_Likelihood] = []
+    names: list[str] = []
+    factor_names: list[str] = []
+    laws: dict[str, dist.Distribution] = {}
 
     def inspect(x: Any, y: Any) -> tuple[list[Any], list[Any]]:
         trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
         for site in trace.values():
             _refuse_site(site)
         latent, observed = latent_sites(trace), observed_sites(trace)
-        of_rows = observed or factors(trace, of_rows=True, y=y)
+        of_rows = observed or factors(trace, of_rows=True)
         _refuse_count(_named(latent), _named(of_rows), list(values))
         _refuse_points_alone(latent)
         for site in observed:
             _refuse_observed(site)
         for site in of_rows:
             is_y = site["value"] is y or site["name"] in values  # and not a function of it
+            if is_factor(site):
+                factor_names.append(site["name"])
+            elif site["fn"].support.is_discrete and jnp.shape(site["value"]) == jnp.shape(y):
+                laws[site["name"]] = site["fn"]
             shape, distribution = jnp.shape(log_prob(site)), site["fn"] if is_y else None
             found.append(_Likelihood(site["name"], shape, distribution))
-        of_all = factors(trace, of_rows=False, y=y)
-        return [site["fn"] for site in observed], [log_prob(site) for site in of_all]
+        of_prior = factors(trace, of_rows=False)
+        names.extend(_named(of_prior))
+        return [site["fn"] for site in observed], [log_prob(site) for site in of_prior]
 
     def arrays(x: Any, y: Any) -> tuple[list[Any], list[Any]]:
         return jax.tree.map(_arrays_in, inspect(x, y), is_leaf=lambda part: isinstance(part, list))
@@ -124,6 +135,8 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
         jaxpr, shapes = jax.make_jaxpr(arrays, return_shape=True)(x, y)
     for name, shape, likelihood in found:
         own = values.get(name, y)
+        if likelihood is None and name in laws and _observes(model, x, y, name):
+            likelihood = laws[name]
         _refuse_numbers(name, own, likelihood)
         if shape[:1] != y.shape[:1]:
             raise ValueError(
@@ -133,17 +146,33 @@ def checked_structure(model: Callable, data: Data, targets: "Targets | None" = N
             )
     name, _, likelihood = found[0]
     known = targets is None and likelihood is not None
-    num_params, num_all = (len(part) for part in shapes)
-    *_, by_y = _used(jaxpr, [True] * num_params + [False] * num_all)
-    of_data = any(_used(jaxpr, [False] * num_params + [True] * num_all))
-    return Observed(name, _num_classes(likelihood) if known else None, by_y, of_data)
+    params, of_prior = (len(part) for part in shapes)
+    *_, is_of_y = used_inputs(jaxpr, [True] * params + [False] * of_prior)
+    return Observed(
+        name,
+        _num_classes(likelihood) if known else None,
+        is_of_y,
+        tuple(names),
+        any(used_inputs(jaxpr, [False] * params + [True] * of_prior)),
+        is_factor=likelihood is None and name in factor_names,
+    )
+
+
+def _observes(model: Callable, x: Any, y: Any, name: str) -> bool:
+    """Whether a site's value is y, though by way of a function, such as y[rows]."""
+
+    def value(x: Any, y: Any) -> Array:
+        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        return trace[name]["value"]
+
+    return bool(jnp.array_equal(jax.jit(value)(x, y), y))
 
 
 def _arrays_in(tree: Any) -> list[Any]:
     return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
 
 
-def _used(jaxpr: Any, outputs: list[bool]) -> list[bool]:
+def used_inputs(jaxpr: Any, outputs: list[bool]) -> list[bool]:
     """Say which arguments of a program some of its results depend on."""
     return partial_eval.dce_jaxpr(jaxpr.jaxpr, outputs)[1]
 

@@ -27,6 +27,7 @@ Values = dict[str, Array]
 Data = tuple[Any, Array]
 Batch = Data | tuple[Any, Array, Array]
 
+OF_ROWS = "of_rows"  # a key of the dict `infer` of a factor with a value for each row
 _WRAPPED = dist.Independent | ExpandedDistribution
 
 
@@ -143,12 +144,12 @@ def _of_inputs(
     log_jacobians: dict[str, Array] = {}
     trace = traced(model, x, y, substitute_fn=_constrained(position, log_jacobians.__setitem__))
     log_priors = {site: _summands(trace[site]) for site in position}
-    log_priors |= {site["name"]: log_prob(site) for site in factors(trace, of_rows=False, y=y)}
-    rows = _by_row(trace, y)
+    log_priors |= {site["name"]: log_prob(site) for site in factors(trace, of_rows=False)}
+    rows = _by_row(trace)
     if not active_changes() and _is_fewer(microbatch, len(rows)):  # a tap sees all rows at once
         # The rows just traced are then not used, and the compiler drops them.
         values = {site: trace[site]["value"] for site in position}
-        rows = by_chunk(lambda x, y: _by_row(traced(model, x, y, data=values), y), microbatch, x, y)
+        rows = by_chunk(lambda x, y: _by_row(traced(model, x, y, data=values)), microbatch, x, y)
     normals = {site: _normal(trace[site]) for site in position}
     known = {site: normal for site, normal in normals.items() if normal is not None}
     return Terms(log_priors, log_jacobians, rows, known, _row_scale(trace))
@@ -282,14 +283,10 @@ def observed_sites(trace: dict) -> list[dict]:
     return [site for site in sites if site["is_observed"] and not is_factor(site)]
 
 
-def factors(trace: dict, *, of_rows: bool, y: Any) -> list[dict]:
-    """Give the factors of the likelihood, with a value for each row, or all others.
-
-    The others are part of the prior.
-    """
+def factors(trace: dict, *, of_rows: bool) -> list[dict]:
+    """Give the factors that are marked as those of rows, or all others, which are of the prior."""
     found = (site for site in trace.values() if site["type"] == "sample" and is_factor(site))
-    num_rows = jnp.shape(y)[:1]
-    return [site for site in found if (jnp.shape(log_prob(site))[:1] == num_rows) == of_rows]
+    return [site for site in found if bool(site["infer"].get(OF_ROWS)) == of_rows]
 
 
 def is_factor(site: dict) -> bool:
@@ -316,9 +313,9 @@ def _summands(site: dict) -> Array:
     return log_prob({**site, "fn": distribution})
 
 
-def _by_row(trace: dict, y: Any) -> Array:
+def _by_row(trace: dict) -> Array:
     """Log-likelihood by row."""
-    likelihood = [*observed_sites(trace), *factors(trace, of_rows=True, y=y)]
+    likelihood = [*observed_sites(trace), *factors(trace, of_rows=True)]
     by_site = (log_prob(site) for site in likelihood)
     return reduce(jnp.add, (rows.reshape(rows.shape[0], -1).sum(1) for rows in by_site))
 

@@ -15,7 +15,6 @@ from bnn_ppl.analysis.verdict.training_rows import some_rows
 from bnn_ppl.analysis.verdict.verdict import verdict
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.program.missing_targets import log_prob_of_known
 from bnn_ppl.runtime.checks import VerdictWarning, warn
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in, to_host
@@ -69,14 +68,20 @@ def log_likelihood_at(posterior: Posterior, positions: Tree) -> dict[str, float]
 
     Averaged over the chains' positions. Nothing where it is not finite, or not all on this process.
     """
-    if jax.process_count() > 1:
+    # Of several observed sites each is judged by itself; a factor has no density of y.
+    several = posterior.rows.targets is not None
+    if jax.process_count() > 1 or several or posterior.density.is_of_y:
         return {}
     statistics = posterior.rows.batch_statistics
     completed = None if statistics is None else statistics.of_some_rows
     predictive = posterior.predictive if statistics is None else statistics.predictive
     average = _average(posterior.constrain, completed, predictive, active_changes())
     with products_in(posterior.density.precision):
-        found = float(average(to_host(positions), posterior.rows.examples, some_rows(posterior)))
+        rows = posterior.rows.examples, some_rows(posterior)
+        try:
+            found = float(average(to_host(positions), *rows))
+        except NotImplementedError:  # a likelihood that is a factor
+            return {}
     return {"start_log_likelihood": found} if np.isfinite(found) else {}
 
 
@@ -94,8 +99,6 @@ def _average(
 
         values = jax.lax.map(complete, positions)
         at = of_draws(predictive, values, rows[0])
-        return jnp.mean(
-            jax.lax.map(lambda own: jnp.mean(log_prob_of_known(at(own), rows[1])), values)
-        )
+        return jnp.mean(jax.lax.map(lambda own: jnp.mean(at(own).log_prob(rows[1])), values))
 
     return compiled_once(average, runs_once=True)

@@ -4,13 +4,14 @@ import warnings
 
 import arviz as az
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import log_density
-from programs.battery import CLASS, COUNT, MISSING, PROGRAMS, REAL, ROWS, X
+from programs.battery import CLASS, COUNT, MISSING, PROGRAMS, REAL, ROWS, X, weights
 
 import bnn_ppl as bnn
 
@@ -212,11 +213,155 @@ def test_a_factor_of_all_rows_takes_whole_batches_alone():
         bnn.condition(PROGRAMS["factor_of_all_rows"].model, (X, REAL), microbatch=4)
 
 
+@pytest.mark.usefixtures("verdicts")
 def test_a_likelihood_that_is_a_factor_cannot_predict():
     posterior = conditioned("factor_by_row")
     draws = few_draws(posterior)
-    with pytest.raises(TypeError, match="."):
+    with pytest.raises(NotImplementedError, match="got the factor 'likelihood' as"):
         bnn.predict(posterior, draws, X)
+    assert draws.attrs["verdict"].startswith("not judged: got the factor 'likelihood'")
+
+
+def test_a_factor_of_weights_is_of_the_prior_whatever_the_batch():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([8]).to_event(1))
+        numpyro.factor("penalty", -3 * abs(w))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x[:, 0] * w.sum(), 1.0), obs=y)
+
+    posterior = bnn.condition(model, (X, REAL))
+    position = posterior.init(jax.random.key(0))
+    priors = [posterior.density.terms(position, (X[:n], REAL[:n])).log_prior for n in (7, 8)]
+    assert priors[0] == priors[1] == posterior.log_prior(position)
+    for method in (bnn.laplace, bnn.tempered_smc, bnn.parallel_tempering):
+        with pytest.raises(ValueError, match="got the factor 'penalty' for .*, expected a prior"):
+            method(posterior)
+
+
+def test_targets_that_depend_on_each_other_are_refused():
+    def model(x, y=None):
+        y = {"a": None, "b": None} if y is None else y
+        w = weights()
+        with numpyro.plate("data", len(x)):
+            b = numpyro.sample("b", dist.Bernoulli(logits=x @ w), obs=y["b"])
+            numpyro.sample("a", dist.Normal(5.0 * b, 1.0), obs=y["a"])
+
+    with pytest.raises(ValueError, match="got the observed site 'a' that depends on"):
+        bnn.condition(model, (X, {"a": REAL, "b": CLASS}))
+
+
+def test_functions_of_several_targets_take_one():
+    posterior = conditioned("two_heads")
+    draws = few_draws(posterior)
+    for predict in (bnn.predict_quantiles, bnn.predict_cdf):
+        with pytest.raises(ValueError, match=r"expected one of them: pass bnn_ppl\.of_site"):
+            predict(posterior, draws, X, 0.5)
+    rows = PROGRAMS["two_heads"].data
+    prediction = bnn.predict(posterior, draws, rows)
+    same = bnn.predict(posterior, draws, posterior.data)
+    np.testing.assert_array_equal(prediction.log_prob, same.log_prob)
+    with pytest.raises(ValueError, match="got scale= of several observed sites"):
+        bnn.metrics.summary(prediction, rows[1], scale=2.0)
+    with pytest.raises(ValueError, match="got y of 'z' for a prediction of c_probs"):
+        bnn.metrics.summary(prediction, {"z": REAL})
+    with pytest.raises(ValueError, match="got y of 'c' that are not whole numbers"):
+        bnn.predict(posterior, draws, (X, {"y": REAL, "c": CLASS + 0.5}))
+
+
+def test_one_of_several_targets_is_predicted_with_points_held():
+    def model(x, y=None):
+        scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
+        y = {"a": None, "b": None} if y is None else y
+        with numpyro.plate("data", len(x)):
+            mean = x @ weights()
+            numpyro.sample("a", dist.Normal(mean, scale), obs=y["a"])
+            numpyro.sample("b", dist.Bernoulli(logits=mean), obs=y["b"])
+
+    posterior = bnn.condition(model, (X, {"a": REAL, "b": CLASS}))
+    draws = few_draws(posterior)
+    of_site = bnn.of_site(posterior, "a")
+    assert bnn.predict(of_site, draws, X)["mean"].shape == (ROWS,)
+    assert bnn.predict_quantiles(of_site, draws, X, 0.5).shape == (1, ROWS)
+
+
+def test_labels_from_1_under_a_subsampling_plate_are_refused():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2, 3]).to_event(2))
+        with numpyro.plate("data", len(x), subsample_size=8) as rows:
+            observed = None if y is None else y[rows]
+            numpyro.sample("y", dist.Categorical(logits=x[rows] @ w), obs=observed)
+
+    with pytest.raises(ValueError, match="got y from 1 to 3 at site 'y', expected from 0 to 2"):
+        bnn.condition(model, (X, 1 + np.arange(ROWS) % 3))
+
+
+def test_noisy_labels_are_predicted_as_classes():
+    def model(x, y=None):
+        logits = x @ weights()
+        with numpyro.plate("data", len(x)):
+            flipped = numpyro.sample("flipped", dist.Bernoulli(0.1))
+            probs = jax.nn.sigmoid(logits)
+            probs = jnp.where(flipped == 1, 1 - probs, probs)
+            numpyro.sample("y", dist.Bernoulli(probs=probs), obs=y)
+
+    posterior = bnn.condition(model, (X, CLASS))
+    draws = few_draws(posterior)
+    probs = 1 / (1 + np.exp(-X @ draws.posterior["w"].values[0].T))
+    expected = (0.9 * probs + 0.1 * (1 - probs)).mean(1)
+    np.testing.assert_allclose(bnn.predict(posterior, draws, X).probs[:, 1], expected, rtol=1e-4)
+
+
+def test_what_the_unobserved_part_decides_keeps_it():
+    def model(x, y=None):
+        w = weights()
+        mask = None if y is None else ~jnp.isnan(y)
+        with numpyro.plate("data", len(x)):
+            known = None if y is None else jnp.where(mask, y, 0.0)
+            whole = numpyro.sample("y", dist.Normal(x @ w, 0.3), obs=known, obs_mask=mask)
+            numpyro.factor("more", -abs(whole))
+
+    posterior = bnn.condition(model, (X, MISSING))
+    assert set(posterior.prior_std) == {"w", "y_unobserved"}
+
+
+def test_scores_of_held_out_rows_leave_out_what_is_missing():
+    posterior = conditioned("masked")
+    lengths = {"num_warmup": 10, "num_draws": 1, "score_every": 5, "held_out": (X, MISSING)}
+    method = bnn.descent(posterior)
+    draws = bnn.run(jax.random.key(0), posterior, method, progress=False, **lengths)
+    scores = draws["warmup_sample_stats"]
+    for name in ("held_out_nll", "held_out_rmse"):
+        assert np.isfinite(np.asarray(scores[name])).any()
+
+
+@pytest.mark.parametrize("name", ["censored", "masked"])
+def test_a_linearised_posterior_knows_what_is_known_of_y(name):
+    posterior = conditioned(name)
+    draws = bnn.run(
+        jax.random.key(0), posterior, bnn.laplace(posterior), num_draws=6, progress=False
+    )
+    both = [
+        bnn.predict(posterior, draws, PROGRAMS[name].data, predictive=form).log_prob
+        for form in ("sampled", "linearised")
+    ]
+    np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-6)
+
+
+def test_laplace_counts_what_is_observed_alone():
+    y = np.stack([REAL, np.where(np.arange(ROWS) % 2, np.nan, REAL)], 1)
+
+    def model(x, y=None):
+        w = weights()
+        mask = True if y is None else ~jnp.isnan(y)
+        with numpyro.handlers.mask(mask=mask):
+            numpyro.sample("y", dist.Normal(x[:, :1] * w, 1.0), obs=y)
+
+    posterior = bnn.condition(model, (X, y))
+    method = bnn.laplace(posterior, structure="full")
+    draws = bnn.run(jax.random.key(0), posterior, method, num_draws=2_000, progress=False)
+    squares = [(X[:, 0] ** 2).sum(), (X[::2, 0] ** 2).sum()]
+    sds = draws.posterior["w"].std(("chain", "draw"))
+    np.testing.assert_allclose(sds, 1 / np.sqrt(1 + np.array(squares)), rtol=0.06)
 
 
 def test_minibatches_of_a_subsampling_program():
@@ -248,6 +393,45 @@ def test_discrete_sites_that_cannot_be_summed_out_are_refused():
         bnn.condition(of_all_rows, (X, REAL))
     with pytest.raises(ValueError, match="latent site 'part' of Poisson, expected one with"):
         bnn.condition(unbounded, (X, REAL))
+
+
+def another_site(x, part):
+    return numpyro.sample("more", dist.Normal(3.0 * part, 1.0))
+
+
+def another_factor(x, part):
+    numpyro.factor("more", 5.0 * part)
+    return part
+
+
+def another_row(x, part):
+    return part[jnp.arange(len(x)) // 2]
+
+
+def scaled(x, part):
+    return part
+
+
+@pytest.mark.parametrize(
+    ("of_part", "got"),
+    [
+        (another_site, "on which a site beside the observed one depends"),
+        (another_factor, "on which a site beside the observed one depends"),
+        (another_row, "on which other rows depend"),
+        (scaled, "with 'y' scaled or masked"),
+    ],
+)
+def test_discrete_sites_of_more_than_their_row_are_refused(of_part, got):
+    def model(x, y=None):
+        w = weights()
+        with numpyro.plate("data", len(x)):
+            part = numpyro.sample("part", dist.Bernoulli(0.5))
+            offset = of_part(x, part)
+            with numpyro.handlers.scale(scale=0.25 if of_part is scaled else 1.0):
+                numpyro.sample("y", dist.Normal(x @ w + offset, 0.3), obs=y)
+
+    with pytest.raises(ValueError, match=f"got the discrete latent site 'part' {got}, expected"):
+        bnn.condition(model, (X, REAL))
 
 
 def test_a_likelihood_without_moments_or_function_predicts_by_draws():

@@ -58,6 +58,8 @@ def summary(
     import pandas as pd
 
     if isinstance(y, Mapping):
+        if np.any(np.asarray(scale) != 1):
+            raise ValueError("got scale= of several observed sites, expected 1: scale each site's")
         return _by_site(prediction, y, digits)
     prediction, y = known_rows(prediction, y)
     if is_regression(prediction):
@@ -77,6 +79,11 @@ def _by_site(prediction: Any, y: Mapping[str, ArrayLike], digits: int | None) ->
         joint = -float(np.mean(prediction["log_prob"]))
         found["nll"] = joint if digits is None else float(f"{joint:.{digits}g}")
     for site, values in y.items():
+        if not any(str(name).startswith(f"{site}_") for name in prediction):
+            raise ValueError(
+                f"got y of {site!r} for a prediction of {', '.join(map(str, prediction))}, "
+                "expected the sites predicted: give y as predict had it"
+            )
         own = summary(of_one_site(prediction, site), values, digits=digits)
         found |= {f"{site}: {name}": value for name, value in own.items()}
     return pd.Series(found, dtype=float)

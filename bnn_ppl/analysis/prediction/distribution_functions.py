@@ -10,7 +10,7 @@ from jax.scipy.special import betainc
 from numpyro.distributions.discrete import ZeroInflatedLogits, ZeroInflatedProbs
 
 from bnn_ppl.analysis.prediction.per_draw import Array, each_output
-from bnn_ppl.model.trace import innermost
+from bnn_ppl.model.trace import element_support, innermost
 
 _MOST_VALUES = 1_000  # whose probabilities are summed
 
@@ -44,11 +44,38 @@ def distribution_function(each: dist.Distribution) -> DistributionFunction | Non
         return lambda y: jnp.where(y < 0, 0.0, gate + (1 - gate) * inner(y))
     if isinstance(each, dist.BinomialProbs | dist.BinomialLogits):
         return partial(_binomial, each.total_count, each.probs)
+    if isinstance(each, dist.MixtureSameFamily):
+        part = distribution_function(each.component_distribution)
+        return None if part is None else partial(_of_family, part, each.mixing_distribution.probs)
+    if isinstance(each, dist.MixtureGeneral):
+        parts = [distribution_function(part) for part in each.component_distributions]
+        if any(part is None for part in parts):
+            return None
+        return partial(_averaged, [part for part in parts if part], each.mixing_distribution.probs)
     try:
         jax.eval_shape(each.cdf, jax.ShapeDtypeStruct(each.shape(), float))
     except NotImplementedError:
         return _summed(each)
-    return (lambda y: each.cdf(jnp.floor(y))) if each.support.is_discrete else each.cdf
+    return partial(_on_support, each)
+
+
+def _of_family(part: DistributionFunction, probs: Array, y: Array) -> Array:
+    return jnp.sum(probs * part(y[..., None]), -1)
+
+
+def _averaged(parts: list[DistributionFunction], probs: Array, y: Array) -> Array:
+    return jnp.sum(probs * jnp.stack([part(y) for part in parts], -1), -1)
+
+
+def _on_support(each: dist.Distribution, y: Array) -> Array:
+    """Give 0 below the support and 1 above it, where NumPyro's functions are not defined."""
+    support = element_support(each.support)
+    low = getattr(support, "lower_bound", -jnp.inf)
+    high = getattr(support, "upper_bound", jnp.inf)
+    y = jnp.floor(y) if support.is_discrete else y
+    found = each.cdf(jnp.clip(y, low, high))
+    below = y < low if support.is_discrete else y <= low
+    return jnp.where(below, 0.0, jnp.where(y >= high, 1.0, found))
 
 
 def _binomial(num: Array, probs: Array, y: Array) -> Array:

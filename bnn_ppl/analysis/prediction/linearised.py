@@ -77,7 +77,9 @@ def linearised(
     )
 
 
-def _predictive(of_network: Callable, centres: Values, values: Values, x: Any) -> Distribution:
+def _predictive(
+    of_network: Callable, centres: Values, values: Values, x: Any, *y: Any
+) -> Distribution:
     count = len(next(iter(centres.values())))
     if count > 1 and CENTRE not in values:
         raise ValueError(
@@ -88,7 +90,7 @@ def _predictive(of_network: Callable, centres: Values, values: Values, x: Any) -
     centre = {site: each[number] for site, each in centres.items()}
     own = {site: value for site, value in values.items() if site != CENTRE}
     with changed_networks(_linearised_about(centre)):
-        return of_network(own, x)
+        return of_network(own, x, *y)
 
 
 def _linearised_about(centre: Values) -> Callable[[str, nnx.Module], Callable]:

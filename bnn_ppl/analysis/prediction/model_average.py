@@ -15,13 +15,14 @@ from bnn_ppl.analysis.prediction.per_draw import (
     Tree,
     compiled,
     entropy_of_outputs,
+    key_of,
     of_draws,
     probs_or_mean,
     row_dims,
-    uncensored,
     with_targets,
 )
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.program.missing_targets import uncensored
 
 if TYPE_CHECKING:
     import xarray
@@ -113,7 +114,7 @@ def _moments(predictive: dist.Distribution) -> tuple[str, Array, Array]:
             return name, center, jnp.zeros(center.shape[:-1])
         return name, center, uncensored(predictive).variance
     except NotImplementedError:
-        drawn = uncensored(predictive).sample(jax.random.key(0), (_DRAWS_OF_Y,))
+        drawn = uncensored(predictive).sample(key_of(predictive), (_DRAWS_OF_Y,))
         return "mean", drawn.mean(0), drawn.var(0, ddof=1)
 
 

@@ -12,6 +12,7 @@ from jax.extend.core import Var
 from bnn_ppl.analysis.prediction.draw_statistics import CENTRE
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.program.missing_targets import uncensored
 from bnn_ppl.model.recipe import numbers_of
 from bnn_ppl.model.rows.features import are_small, worthwhile_part
 from bnn_ppl.model.trace import innermost
@@ -21,7 +22,6 @@ from bnn_ppl.runtime.machines.devices import bytes_of
 
 Array = jax.Array
 Tree = Any
-_CENSORED = dist.LeftCensoredDistribution | dist.RightCensoredDistribution
 Predictive: TypeAlias = Callable[[Tree, Tree], dist.Distribution]  # of values and x
 
 
@@ -43,7 +43,7 @@ def with_targets(posterior: Posterior) -> Callable[[Predictive, Tree, Tree], tup
 
     Where y's distribution is another one for y that is known, as of censored y, x goes with y.
     """
-    return _of_both if posterior.density.is_of_y and not posterior.sites.centres else _of_x
+    return _of_both if posterior.density.is_of_y else _of_x
 
 
 def _of_x(predictive: Predictive, x: Tree, y: Tree) -> tuple[Predictive, Tree]:
@@ -98,11 +98,10 @@ def center_and_sd(predictive: dist.Distribution) -> dict[str, Array]:
         return {name: center}
 
 
-def uncensored(predictive: dist.Distribution) -> dist.Distribution:
-    """Give the distribution of y itself where that of its censored value is observed."""
-    while isinstance(predictive, _CENSORED | dist.MaskedDistribution):
-        predictive = predictive.base_dist
-    return predictive
+def key_of(values: Tree) -> Array:
+    """Give a random key for a draw of the weights, or what it predicts, from its numbers."""
+    total = sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(values))
+    return jax.random.fold_in(jax.random.key(0), jax.lax.bitcast_convert_type(total, jnp.uint32))
 
 
 def each_output(predictive: dist.Distribution) -> dist.Distribution:

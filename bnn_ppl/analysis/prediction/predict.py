@@ -24,7 +24,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     row_dims,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
-from bnn_ppl.analysis.prediction.several_sites import predicted_by_site
+from bnn_ppl.analysis.prediction.several_sites import check_one_target, predicted_by_site
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
@@ -118,6 +118,8 @@ def predict(
 
     check_arguments(posterior=posterior, draws=draws)
     if posterior.rows.targets is not None:
+        if predictive == "closed_form":
+            check_one_target(posterior)
 
         def of_one(posterior: Posterior, rows: Any) -> "xarray.Dataset":
             return predict(posterior, draws, rows, predictive=predictive, batch_size=batch_size)

@@ -19,13 +19,15 @@ from bnn_ppl.analysis.prediction.per_draw import (
     Predictive,
     Tree,
     compiled,
+    key_of,
     of_draws,
-    uncensored,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
+from bnn_ppl.analysis.prediction.several_sites import check_one_target
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.program.missing_targets import uncensored
 from bnn_ppl.model.rows.checks import checked_inputs
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in
@@ -84,6 +86,7 @@ def predict_quantiles(
     """
     check_arguments(posterior=posterior, draws=draws)
     levels = check_levels(quantiles)
+    check_one_target(posterior)
     if predictive == "closed_form":
         gaussians = closed_form_gaussians(posterior, draws, x)
         shares = jnp.ones(len(gaussians.loc))
@@ -126,6 +129,7 @@ def predict_cdf(
         As :func:`predict_quantiles`.
     """
     check_arguments(posterior=posterior, draws=draws)
+    check_one_target(posterior)
     posterior = predicting(posterior, draws, predictive)
     x = checked_inputs(posterior, x)
     shape = len(jax.tree.leaves(x)[0]), *posterior.rows.examples[1].shape[1:]
@@ -194,12 +198,12 @@ def _has_function(posterior: Posterior, block: Tree, x: Tree) -> bool:
 def _drawn(predictive: Predictive, block: Tree, x: Tree) -> Array:
     """Draw y: (draw of the weights, draw of y, row, ...)."""
     at = of_draws(predictive, block, x)
-    keys = jax.random.split(jax.random.key(0), len(jax.tree.leaves(block)[0]))
 
-    def one(keyed: tuple[Array, Tree]) -> Array:
-        return uncensored(at(keyed[1])).sample(keyed[0], (_DRAWS_OF_Y,))
+    def one(values: Tree) -> Array:
+        predictive = uncensored(at(values))
+        return predictive.sample(key_of(predictive), (_DRAWS_OF_Y,))
 
-    return jax.lax.map(one, (keys, block))
+    return jax.lax.map(one, block)
 
 
 def _of_draws(drawn: Array, weights: Array, levels: Array) -> np.ndarray:

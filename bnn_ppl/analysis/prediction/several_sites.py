@@ -1,7 +1,7 @@
 """Predictions of models with several observed sites, by site."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpyro.distributions as dist
@@ -50,6 +50,16 @@ def of_site(posterior: Posterior, site: str) -> Posterior:
     return view_of(posterior, site)
 
 
+def check_one_target(posterior: Posterior) -> None:
+    """Refuse a posterior of several observed sites where one is to be predicted."""
+    names = targets_in(posterior).names
+    if names:
+        raise ValueError(
+            f"got a posterior of the observed sites {', '.join(names)}, expected one of them: pass "
+            f"bnn_ppl.of_site(posterior, {names[0]!r})"
+        )
+
+
 def predicted_by_site(
     predict: Callable[[Posterior, Any], "xarray.Dataset"], posterior: Posterior, data: Any
 ) -> "xarray.Dataset":
@@ -60,6 +70,8 @@ def predicted_by_site(
     import xarray
 
     x, y = inputs_and_targets(data, posterior.rows.examples[0])
+    if y is not None and not isinstance(y, Mapping):  # the rows of the posterior itself
+        y = targets_in(posterior).unpacked(y)
     columns = None if y is None else targets_in(posterior).packed(y)
     found: dict[Any, xarray.DataArray] = {}
     for site in targets_in(posterior).names:
@@ -94,10 +106,10 @@ def view_of(posterior: Posterior, site: str) -> Posterior:
 
     Its density stays that of all sites, at all training rows whatever rows it is asked for.
     """
+    targets, opened = targets_in(posterior), posterior.prior.open_scale
     x, y = posterior.rows.examples
-    own = x, targets_in(posterior).unpacked(y)[site]
+    own = x, targets.unpacked(y)[site]
     rows = posterior.rows._replace(data=own, examples=own, targets=None, classes=None)
-    predictive = Partial(partial(_part, site, targets_in(posterior)), posterior.predictive)
 
     def terms(position: Position, batch: Batch) -> Terms:
         return posterior.density.terms(position, posterior.rows.examples)
@@ -108,14 +120,27 @@ def view_of(posterior: Posterior, site: str) -> Posterior:
     def unconstrain(values: Values, data: Batch | None = None) -> Position:
         return posterior.unconstrain(values)
 
+    def hold(values: Any) -> Posterior:
+        return view_of(posterior.hold(values), site)
+
+    if opened is not None:
+        at_scale = opened.hold
+        opened = opened._replace(hold=lambda scale: view_of(at_scale(scale), site))
     return posterior._replace(
-        predictive=predictive,
+        predictive=_predictive_of(site, targets, posterior.predictive),
         constrain=constrain,
         unconstrain=unconstrain,
         density=posterior.density._replace(terms=terms),
+        prior=posterior.prior._replace(open_scale=opened),
+        sites=posterior.sites._replace(hold=hold),
         rows=rows,
         recipe=None,
     )
+
+
+@lru_cache(maxsize=16)  # what is compiled for a predictive is found again for the same one
+def _predictive_of(site: str, targets: Targets, predictive: Callable) -> Callable:
+    return Partial(partial(_part, site, targets), predictive)
 
 
 def jointly(posterior: Posterior) -> Posterior:

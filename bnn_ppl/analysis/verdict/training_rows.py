@@ -92,9 +92,11 @@ def _weights_of_rows(posterior: Posterior) -> np.ndarray:
         position = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), anywhere)
         return posterior.density.terms(position, data).row_scale
 
+    y = np.asarray(posterior.rows.examples[1])
+    known = ~np.isnan(y.reshape(len(y), -1)).any(1) if any_missing(y) else np.ones(len(y), bool)
     if jax.eval_shape(scale, posterior.rows.examples) is None:
-        return np.ones(len(posterior.rows.examples[1]))
-    weights = np.asarray(jax.jit(scale)(posterior.rows.examples))
+        return known.astype(float)
+    weights = known * np.asarray(jax.jit(scale)(posterior.rows.examples))
     return weights if weights.any() else np.ones_like(weights)
 
 
@@ -182,9 +184,7 @@ def _stride(sites: dict[str, Any], num_chains: int, num_draws: int) -> int:
 
 def _average(y: np.ndarray, weights: np.ndarray, num_classes: int | None) -> np.ndarray:
     if num_classes is None or y.dtype.kind not in "iub":
-        if any_missing(y):
-            return np.asarray(np.ma.average(np.ma.masked_invalid(y), 0, weights))
-        return np.average(y.astype(float), 0, weights)
+        return np.average(np.nan_to_num(y.astype(float)), 0, weights)  # NaN has no weight
     of_each = np.repeat(weights, y.size // len(y))
     counts = np.bincount(y.reshape(-1).astype(int), of_each, minlength=num_classes)
     return counts / counts.sum()

@@ -70,6 +70,8 @@ def evaluated(
     present = batch[2].astype(float) if len(batch) == 3 else jnp.ones(len(y))
     distribution = posterior.predictive(posterior.constrain(position, batch), x)
     labels, weights = labels_and_weights(distribution, y, curvature, key)
+    if posterior.density.is_of_y and y.dtype.kind == "f":  # what is missing has no curvature
+        labels = jnp.where(jnp.isnan(y), jnp.nan, labels)
     weights *= shares(posterior, batch)[1] * present.sum()
     counts, scale = present, posterior.density.terms(position, batch).row_scale
     if scale is not None:  # the gradients have it, their outer products must not have its square

@@ -22,7 +22,7 @@ from bnn_ppl.methods.laplace_approximation.fisher_labels import Curvature
 from bnn_ppl.methods.layers.layer_calls import called_layers
 from bnn_ppl.methods.method import DrawsFrom, Method, describe, step_info
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.rows.checks import check_number_of_rows
+from bnn_ppl.model.rows.checks import check_no_factors, check_number_of_rows
 from bnn_ppl.model.trace import Terms, likelihood_alone
 from bnn_ppl.runtime.checks import check_choice, check_positive
 
@@ -174,6 +174,7 @@ def laplace(
     multiplies the tempered precision of the Gaussian priors.
     """
     _check(structure, curvature, prior_precision)
+    check_no_factors(posterior, "laplace")
     shapes = jax.eval_shape(posterior.init, jax.random.key(0))
     rows = posterior.rows.examples
     few = jax.tree.map(lambda leaf: leaf[:2], rows)

@@ -25,7 +25,7 @@ from bnn_ppl.methods.tempering.power_posterior import (
     squared_width,
 )
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.rows.checks import check_proper_priors
+from bnn_ppl.model.rows.checks import check_no_factors, check_proper_priors
 from bnn_ppl.runtime.checks import check_count, check_share
 
 Array = jax.Array
@@ -121,6 +121,7 @@ def parallel_tempering(
     check_count("num_replicas", num_replicas, least=2)
     check_count("max_num_steps", max_num_steps)
     check_share("target_acceptance", target_acceptance)
+    check_no_factors(posterior, "parallel_tempering")
     check_proper_priors(posterior.prior.draw, posterior.rows.examples)
     step = partial(_stepped, posterior, max_num_steps)
 

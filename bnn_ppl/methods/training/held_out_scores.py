@@ -12,6 +12,7 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.methods.training.held_out_rows import described
 from bnn_ppl.model.normalisation.batch_statistics import judged_values
 from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.program.missing_targets import log_prob_of_known, uncensored
 from bnn_ppl.model.rows.checks import checked_rows
 
 Tree = Any
@@ -133,7 +134,8 @@ def _scores(posterior: Posterior, rows: Any, positions: Tree, batch: Any) -> Sco
         parts.append(_by_row(posterior, part, positions, batch))
     log_prob, right = (jnp.concatenate(leaves) for leaves in zip(*parts, strict=True))
     of_classes = right.dtype == bool
-    error = jnp.mean(right) if of_classes else jnp.sqrt(jnp.mean(right))
+    mean = jnp.nanmean if posterior.density.is_of_y else jnp.mean  # without missing targets
+    error = mean(right) if of_classes else jnp.sqrt(mean(right))
     return {NLL: -jnp.mean(log_prob), ACCURACY if of_classes else RMSE: error}
 
 
@@ -145,11 +147,12 @@ def _by_row(
 
     def one(position: Tree) -> tuple[jax.Array, jax.Array]:
         values = judged_values(posterior, posterior.constrain(position, batch))
-        predictive = posterior.predictive(values, x)
-        log_prob = predictive.log_prob(y).reshape(len(y), -1).sum(1)
+        known = (y,) if posterior.density.is_of_y else ()
+        predictive = posterior.predictive(values, x, *known)
+        log_prob = log_prob_of_known(predictive, y).reshape(len(y), -1).sum(1)
         probs: Any = getattr(predictive, "probs", None)
         of_classes = probs is not None and probs.ndim == y.ndim + 1
-        mean: Any = probs if of_classes else predictive.mean
+        mean: Any = probs if of_classes else uncensored(predictive).mean
         return log_prob, mean
 
     log_probs, outputs = jax.lax.map(one, positions)

@@ -121,16 +121,16 @@ def few_rows(posterior: Any, rows: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[:_ROWS_AT_ONCE], rows)
 
 
-def _given(predictive: Callable, values: Values, x: Any) -> dist.Distribution:
+def _given(predictive: Callable, values: Values, x: Any, *y: Any) -> dist.Distribution:
     with statistics_given(values):
-        return predictive(values, x)
+        return predictive(values, x, *y)
 
 
 def _predictive(
-    layers: tuple[str, ...], given: Callable, of_draw: Callable, values: Values, x: Any
+    layers: tuple[str, ...], given: Callable, of_draw: Callable, values: Values, x: Any, *y: Any
 ) -> dist.Distribution:
     known = all(name in values for layer in layers for name in names_of(layer))
-    return given(values if known else values | of_draw(values), x)
+    return given(values if known else values | of_draw(values), x, *y)
 
 
 def _recomputed(

@@ -6,15 +6,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 from numpyro import handlers
 
-from bnn_ppl.model.trace import innermost, latent_sites, log_prob, observed_sites
+from bnn_ppl.model.structure import used_inputs
+from bnn_ppl.model.trace import (
+    initial_value,
+    innermost,
+    latent_sites,
+    log_prob,
+    observed_sites,
+    traced,
+)
 
 _MOST = 256  # combinations of their values
+_ADVICE = "sum it out of the likelihood yourself (numpyro.distributions.MixtureSameFamily)"
 
 
 class _Discrete(NamedTuple):
@@ -24,7 +35,7 @@ class _Discrete(NamedTuple):
     observed: str
 
 
-def without_discrete_sites(model: Callable, trace: dict[str, dict], num_rows: int) -> Callable:
+def without_discrete_sites(model: Callable, trace: dict[str, dict], x: Any, y: Any) -> Callable:
     r"""Give a program with the mixture over its discrete sites in place of the observed one.
 
     .. math:: p(y_i | x_i, w) = \sum_z p(z | w)\, p(y_i | x_i, z, w)
@@ -32,11 +43,13 @@ def without_discrete_sites(model: Callable, trace: dict[str, dict], num_rows: in
     Raises
     ------
     ValueError
-        If they are not of single rows, have no finite support, or take too many values together.
+        If they are not of single rows, have no finite support, take too many values together, are
+        scaled or masked, or something else than the observed site depends on them.
     """
     sites = [site for site in latent_sites(trace) if site["fn"].support.is_discrete]
     if not sites:
         return model
+    num_rows = len(jax.tree.leaves(x)[0])
     for site in sites:
         each, shape = innermost(site["fn"]), site["fn"].shape()
         if not each.has_enumerate_support or each.event_shape:
@@ -50,19 +63,54 @@ def without_discrete_sites(model: Callable, trace: dict[str, dict], num_rows: in
     observed = observed_sites(trace)
     if len(observed) != 1:
         _refuse(sites[0], f"with {len(observed)} observed sites", "one observed site")
+    if observed[0]["fn"].batch_shape != (num_rows,):
+        got = f"beside y of batch shape {observed[0]['fn'].batch_shape}"
+        _refuse(sites[0], got, f"({num_rows},), the outputs of a row as one event (to_event)")
+    for site in (*sites, *observed):
+        if site["scale"] is not None or isinstance(site["fn"], dist.MaskedDistribution):
+            _refuse(sites[0], f"with {site['name']!r} scaled or masked", "neither")
     found = _Discrete(sizes, observed[0]["name"])
+    _check_dependence(model, found, sites[0], x, y)
     return Partial(partial(_summed_out, found), model)
 
 
 def _refuse(site: dict, got: str, expected: str) -> None:
     raise ValueError(
         f"got the discrete latent site {site['name']!r} {got}, expected {expected}, to sum it out: "
-        "sum it out of the likelihood yourself (numpyro.distributions.MixtureSameFamily)"
+        f"{_ADVICE}"
     )
 
 
 def _size(site: dict) -> int:
     return int(site["fn"].enumerate_support(expand=False).shape[0])
+
+
+def _check_dependence(model: Callable, discrete: _Discrete, first: dict, x: Any, y: Any) -> None:
+    """Refuse sites on which more depends than the observed site, each row on its own alone."""
+    names = [name for name, _ in discrete.sizes]
+
+    def densities(values: dict[str, Any], x: Any, y: Any) -> tuple[Any, list[Any]]:
+        def chosen(site: dict) -> Any:
+            return values[site["name"]] if site["name"] in names else initial_value(site)
+
+        trace = traced(model, x, y, jax.random.key(0), substitute_fn=chosen)
+        sites = [site for site in trace.values() if site["type"] == "sample"]
+        others = [s for s in sites if s["name"] not in (*names, discrete.observed)]
+        return log_prob(trace[discrete.observed]), [log_prob(site) for site in others]
+
+    zeros = {name: jnp.zeros(first["fn"].shape(), jnp.int32) for name in names}
+    jaxpr = jax.make_jaxpr(densities)(zeros, x, y)
+    used = used_inputs(jaxpr, [False] + [True] * (len(jaxpr.out_avals) - 1))
+    if any(used[: len(names)]):
+        _refuse(first, "on which a site beside the observed one depends", "no other that does")
+    if isinstance(y, jax.ShapeDtypeStruct):
+        return
+    rows = jax.jit(lambda values: densities(values, x, y)[0])
+    before = np.asarray(rows(zeros))
+    for row in (0, len(before) - 1):
+        after = np.asarray(rows({name: a.at[row].set(1) for name, a in zeros.items()}))
+        if np.delete(before != after, row).any():
+            _refuse(first, "on which other rows depend", "one on which its own row depends alone")
 
 
 def _summed_out(discrete: _Discrete, model: Callable, x: Any, y: Any = None) -> None:
@@ -92,8 +140,20 @@ def _summed_out(discrete: _Discrete, model: Callable, x: Any, y: Any = None) -> 
     with handlers.block():
         others = [run(numbers, known) for numbers in combinations[1:]]
     traces = [first, *others]
-    logits = [sum(log_prob(trace[name]) for name in names) for trace in traces]
-    parts = [trace[discrete.observed]["fn"] for trace in traces]
-    weights = dist.Categorical(logits=jnp.stack(logits, -1))
+    logits = jnp.stack([sum(log_prob(trace[name]) for name in names) for trace in traces], -1)
+    mixture = _mixture(logits, [trace[discrete.observed]["fn"] for trace in traces])
     values = None if y is None else first[discrete.observed]["value"]
-    numpyro.sample(discrete.observed, dist.MixtureGeneral(weights, parts), obs=values)
+    numpyro.sample(discrete.observed, mixture, obs=values)
+
+
+def _mixture(logits: Any, parts: list[dist.Distribution]) -> dist.Distribution:
+    """Mix distributions by row; of classes, their probabilities."""
+    weights = jax.nn.softmax(logits)
+    each = [innermost(part) for part in parts]
+    if isinstance(each[0], dist.CategoricalProbs | dist.CategoricalLogits):
+        probs = [jnp.broadcast_to(one.probs, (len(weights), one.probs.shape[-1])) for one in each]
+        return dist.Categorical(probs=jnp.einsum("nk,knc->nc", weights, jnp.stack(probs)))
+    if isinstance(each[0], dist.BernoulliProbs | dist.BernoulliLogits):
+        probs = [jnp.broadcast_to(one.probs, len(weights)) for one in each]
+        return dist.Bernoulli(probs=jnp.einsum("nk,kn->n", weights, jnp.stack(probs)))
+    return dist.MixtureGeneral(dist.Categorical(logits=logits), parts)

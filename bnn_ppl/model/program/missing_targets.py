@@ -1,4 +1,4 @@
-"""Targets that are missing: NaN in y, for which a program has a mask."""
+"""Targets that are not known, or in part: NaN in y, for which a program has a mask; censored y."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,9 +6,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
 from bnn_ppl.model.initial import start
 from bnn_ppl.model.trace import Array, Data, evaluated
+
+_OUTER = (
+    dist.Independent
+    | dist.ExpandedDistribution
+    | dist.MaskedDistribution
+    | dist.LeftCensoredDistribution
+    | dist.RightCensoredDistribution
+)
+_CENSORED = dist.LeftCensoredDistribution | dist.RightCensoredDistribution
 
 
 def any_missing(y: Any) -> bool:
@@ -40,3 +50,15 @@ def log_prob_of_known(distribution: Any, y: Array) -> Array:
     log_prob = distribution.log_prob(jnp.where(missing, 0.0, y))
     axes = tuple(range(log_prob.ndim, y.ndim))  # of an event
     return jnp.where(missing.any(axes), 0.0, log_prob)
+
+
+def uncensored(predictive: dist.Distribution) -> dist.Distribution:
+    """Give the distribution of y itself where that of its censored value is observed."""
+    inner, wrapped = predictive, False
+    while isinstance(inner, _OUTER):
+        wrapped |= isinstance(inner, _CENSORED | dist.MaskedDistribution)
+        inner = inner.base_dist
+    if not wrapped:
+        return predictive
+    inner = inner.expand(predictive.shape()[: len(predictive.shape()) - inner.event_dim])
+    return inner.to_event(predictive.event_dim - inner.event_dim)

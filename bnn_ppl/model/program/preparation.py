@@ -14,15 +14,22 @@ import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jax.interpreters import partial_eval
 from jax.tree_util import Partial
 from numpyro.primitives import Messenger
 
 from bnn_ppl.model.network import InitialValue
 from bnn_ppl.model.prior.site_priors import POINT
 from bnn_ppl.model.program.discrete import without_discrete_sites
-from bnn_ppl.model.structure import explained
-from bnn_ppl.model.trace import initial_value, latent_sites, log_prob, observed_sites, traced
+from bnn_ppl.model.structure import explained, used_inputs
+from bnn_ppl.model.trace import (
+    OF_ROWS,
+    factors,
+    initial_value,
+    latent_sites,
+    log_prob,
+    observed_sites,
+    traced,
+)
 
 _OBSERVED, _UNOBSERVED = "_observed", "_unobserved"  # what NumPyro adds to the name of a site
 
@@ -33,6 +40,8 @@ class _Changes(NamedTuple):
     plates: tuple[str, ...]  # that subsample
     params: tuple[tuple[str, tuple[str, ...]], ...]  # with the leaves that no site replaces
     half_observed: tuple[str, ...]  # sites with obs_mask
+    left_out: tuple[str, ...]  # of these, with an unobserved part on which nothing depends
+    factors: tuple[str, ...]  # with a value for each row
 
 
 def prepared(model: Callable, x: Any, y: Any) -> Callable:
@@ -47,12 +56,18 @@ def prepared(model: Callable, x: Any, y: Any) -> Callable:
     changes = _Changes(
         tuple(site["name"] for site in trace.values() if _is_subsampled(site)),
         tuple((site["name"], _leaves(site)) for site in trace.values() if _is_param(site)),
+        tuple(_half_observed(trace)),
         tuple(name for name in _half_observed(trace) if not _is_needed(model, x, y, name)),
+        (),
     )
     if any(changes):
         model = Partial(partial(_changed, changes), model)
         trace = _sites(model, x, y)
-    return without_discrete_sites(model, trace, len(jax.tree.leaves(x)[0]))
+    of_rows = _factors_of_rows(model, trace, x, y)
+    if of_rows:
+        model = Partial(partial(_changed, _Changes((), (), (), (), of_rows)), model)
+        trace = _sites(model, x, y)
+    return without_discrete_sites(model, trace, x, y)
 
 
 def _sites(model: Callable, x: Any, y: Any) -> dict[str, dict]:
@@ -80,6 +95,8 @@ class _Changing(Messenger):
         self.plates = set(changes.plates)
         self.params = dict(changes.params)
         self.half_observed = set(changes.half_observed)
+        self.left_out = set(changes.left_out)
+        self.factors = set(changes.factors)
 
     def process_message(self, message: dict) -> None:
         kind, name = message["type"], message.get("name")
@@ -90,7 +107,9 @@ class _Changing(Messenger):
             self._sample_leaves(message)
         elif kind == "prng_key" and self.params:
             message["value"], message["stop"] = jax.random.key(0), True  # for initial weights alone
-        elif kind in ("sample", "deterministic"):
+        elif kind == "sample" and name in self.factors:
+            message["infer"] = message["infer"] | {OF_ROWS: True}
+        elif kind in ("sample", "deterministic") and self.half_observed:
             self._leave_out(message)
 
     def _sample_leaves(self, message: dict) -> None:
@@ -113,7 +132,7 @@ class _Changing(Messenger):
         """Leave out the unobserved part of a site, and give the observed one its name."""
         name = message["name"]
         whole = name.removesuffix(_UNOBSERVED)
-        if whole != name and whole in self.half_observed:
+        if whole != name and whole in self.left_out:
             message["value"] = message["fn"].support.feasible_like(jnp.zeros(message["fn"].shape()))
             message["stop"] = True
         elif name in self.half_observed and message["type"] == "deterministic":
@@ -162,17 +181,36 @@ def _is_needed(model: Callable, x: Any, y: Any, name: str) -> bool:
     """Whether the density of another site depends on the unobserved part of one."""
     hidden = name + _UNOBSERVED
 
-    def others(value: Any) -> list[Any]:
-        trace = traced(model, x, y, jax.random.key(0), data={hidden: value})
-        sites = [*latent_sites(trace), *observed_sites(trace)]
+    def others(value: Any, x: Any, y: Any) -> list[Any]:
+        def chosen(site: dict) -> Any:
+            return value if site["name"] == hidden else initial_value(site)
+
+        trace = traced(model, x, y, jax.random.key(0), substitute_fn=chosen)
+        sites = (site for site in trace.values() if site["type"] == "sample")
         return [log_prob(site) for site in sites if site["name"] != hidden]
 
-    value = jax.ShapeDtypeStruct(*_shape(model, x, y, hidden))
-    jaxpr = jax.make_jaxpr(others)(value).jaxpr
-    _, (used,) = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return bool(used)
+    value = _sites(model, x, y)[hidden]["value"]
+    jaxpr = jax.make_jaxpr(others)(jax.ShapeDtypeStruct(value.shape, value.dtype), x, y)
+    used, *_ = used_inputs(jaxpr, [True] * len(jaxpr.out_avals))
+    return used
 
 
-def _shape(model: Callable, x: Any, y: Any, name: str) -> tuple[Any, Any]:
-    value = _sites(model, x, y)[name]["value"]
-    return value.shape, value.dtype
+def _factors_of_rows(model: Callable, trace: dict[str, dict], x: Any, y: Any) -> tuple[str, ...]:
+    """Name the factors with a value for each row that depends on the data."""
+    num_rows = len(jax.tree.leaves(x)[0])
+    all_factors = factors(trace, of_rows=False)
+    names = [f["name"] for f in all_factors if jnp.shape(log_prob(f))[:1] == (num_rows,)]
+    if not names:
+        return ()
+
+    def densities(x: Any, y: Any) -> list[Any]:
+        found = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        return [log_prob(found[name]) for name in names]
+
+    jaxpr = jax.make_jaxpr(densities)(x, y)
+    places = range(len(names))
+    return tuple(
+        name
+        for place, name in enumerate(names)
+        if any(used_inputs(jaxpr, [place == other for other in places]))
+    )

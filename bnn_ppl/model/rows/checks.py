@@ -338,6 +338,15 @@ def refuse_nonfinite_chunks(chunks: "StreamChunks") -> None:
         refuse_nonfinite_rows(rows, numbers)
 
 
+def check_no_factors(posterior: "Posterior", name: str) -> None:
+    """Refuse a model with factors that are part of its prior density, but not of its draws."""
+    if posterior.density.factors:
+        raise ValueError(
+            f"got the factor {posterior.density.factors[0]!r} for {name}, expected a prior of "
+            "distributions alone: give the sites a prior with this density, or use hmc or nuts"
+        )
+
+
 def check_proper_priors(from_prior: Callable[..., Values], examples: Data) -> None:
     """Refuse a model with a prior that cannot be drawn from."""
     try:

@@ -4,6 +4,7 @@ import importlib
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -13,6 +14,7 @@ import xarray
 from scipy.optimize import brentq
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.prediction.distribution_functions import distribution_function
 from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
 
 ROWS = 5
@@ -114,3 +116,39 @@ def test_classes_and_wrong_levels_are_refused():
         bnn.predict_quantiles(posterior, draws, X, LEVELS)
     with pytest.raises(ValueError, match=r"got quantiles=\(0.5, 1\), expected probabilities"):
         bnn.predict_quantiles(posterior, draws, X, (0.5, 1))
+
+
+LAWS = {
+    "weibull": (dist.Weibull(1.3, 2.0), st.weibull_min(2.0, scale=1.3)),
+    "exponential": (dist.Exponential(1.5), st.expon(scale=1 / 1.5)),
+    "pareto": (dist.Pareto(0.8, 3.0), st.pareto(3.0, scale=0.8)),
+    "half_normal": (dist.HalfNormal(1.3), st.halfnorm(scale=1.3)),
+    "half_cauchy": (dist.HalfCauchy(1.3), st.halfcauchy(scale=1.3)),
+    "gamma": (dist.Gamma(2.0, 1.5), st.gamma(2.0, scale=1 / 1.5)),
+    "log_normal": (dist.LogNormal(0.2, 0.7), st.lognorm(0.7, scale=np.exp(0.2))),
+    "inverse_gamma": (dist.InverseGamma(3.0, 1.0), st.invgamma(3.0)),
+    "beta": (dist.Beta(2.0, 3.0), st.beta(2.0, 3.0)),
+    "uniform": (dist.Uniform(0.3, 0.9), st.uniform(0.3, 0.6)),
+    "normal": (dist.Normal(0.2, 1.3), st.norm(0.2, 1.3)),
+    "poisson": (dist.Poisson(1.3), st.poisson(1.3)),
+    "binomial": (dist.Binomial(5, probs=0.3), st.binom(5, 0.3)),
+    "negative_binomial": (dist.NegativeBinomialProbs(4.0, 0.4), st.nbinom(4, 0.6)),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_distribution_functions_are_right_on_and_off_the_support(name):
+    law, expected = LAWS[name]
+    y = jnp.array([-3.0, -0.5, 0.2, 0.5, 0.85, 1.0, 2.5, 100.0])
+    function = distribution_function(law.expand([len(y)]))
+    np.testing.assert_allclose(function(y), expected.cdf(np.asarray(y)), rtol=1e-4, atol=1e-6)
+
+
+def test_the_distribution_function_of_a_mixture_is_right_off_a_part_s_support():
+    parts = [dist.Gamma(2.0, 1.5), dist.Weibull(1.3, 2.0)]
+    weights = dist.Categorical(probs=jnp.array([0.3, 0.7]))
+    function = distribution_function(dist.MixtureGeneral(weights, parts))
+    y = np.array([-1.0, 0.5, 2.0])
+    laws = st.gamma(2.0, scale=1 / 1.5), st.weibull_min(2.0, scale=1.3)
+    expected = 0.3 * laws[0].cdf(y) + 0.7 * laws[1].cdf(y)
+    np.testing.assert_allclose([function(jnp.array(at)) for at in y], expected, rtol=1e-4)
