@@ -1,6 +1,7 @@
 """Programs of NumPyro's users: their densities, draws and predictions."""
 
 import warnings
+from contextlib import nullcontext
 
 import arviz as az
 import jax
@@ -272,8 +273,8 @@ def test_one_of_several_targets_is_predicted_with_points_held():
     def model(x, y=None):
         scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
         y = {"a": None, "b": None} if y is None else y
+        mean = x @ weights()
         with numpyro.plate("data", len(x)):
-            mean = x @ weights()
             numpyro.sample("a", dist.Normal(mean, scale), obs=y["a"])
             numpyro.sample("b", dist.Bernoulli(logits=mean), obs=y["b"])
 
@@ -427,7 +428,7 @@ def test_discrete_sites_of_more_than_their_row_are_refused(of_part, got):
         with numpyro.plate("data", len(x)):
             part = numpyro.sample("part", dist.Bernoulli(0.5))
             offset = of_part(x, part)
-            with numpyro.handlers.scale(scale=0.25 if of_part is scaled else 1.0):
+            with numpyro.handlers.scale(scale=0.25) if of_part is scaled else nullcontext():
                 numpyro.sample("y", dist.Normal(x @ w + offset, 0.3), obs=y)
 
     with pytest.raises(ValueError, match=f"got the discrete latent site 'part' {got}, expected"):
