@@ -22,7 +22,7 @@ from bnn_ppl.model.posterior_functions import (
 from bnn_ppl.model.prior.open_scale import scales_asked
 from bnn_ppl.model.program.missing_targets import check_missing
 from bnn_ppl.model.program.preparation import prepared
-from bnn_ppl.model.program.several_targets import check_independent, taking_columns, targets_of
+from bnn_ppl.model.program.several_targets import taking_columns, targets_of
 from bnn_ppl.model.rows.checks import (
     check_number_of_rows,
     check_options,
@@ -37,6 +37,7 @@ from bnn_ppl.model.rows.scales import warn_of_scales
 from bnn_ppl.model.rows.streamed_rows import StreamChunks
 from bnn_ppl.model.structure import (
     check_classes,
+    check_independent,
     check_model,
     checked_structure,
     numbered_classes,

@@ -1,6 +1,6 @@
 """Check a model: observed sites that fit y, and latent sites that can be sampled."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -187,6 +187,33 @@ class _Likelihood(NamedTuple):
 
 def _named(sites: list[dict]) -> list[str]:
     return [site["name"] for site in sites]
+
+
+def check_independent(model: Callable, x: Any, y: Mapping[str, Any]) -> None:
+    """Refuse observed sites whose distribution depends on the value of another one.
+
+    Each could not be predicted by itself.
+    """
+    names = sorted(y)
+
+    def parameters(x: Any, y: Any) -> list[list[Any]]:
+        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
+        laws = [trace[name]["fn"] if name in trace else () for name in names]
+        leaves = [jax.tree.leaves(law) for law in laws]
+        return [[leaf for leaf in own if isinstance(leaf, jax.Array)] for own in leaves]
+
+    with explained(x):
+        jaxpr, shapes = jax.make_jaxpr(parameters, return_shape=True)(x, y)
+    for place, name in enumerate(names):
+        of_it = [place == i for i, own in enumerate(shapes) for _ in own]
+        used = used_inputs(jaxpr, of_it)[-len(names) :]
+        others = [other for other, known in zip(names, used, strict=True) if known]
+        if set(others) - {name}:
+            raise ValueError(
+                f"got the observed site {name!r} that depends on the value of "
+                f"{', '.join(set(others) - {name})}, expected sites that are independent given the "
+                "latent ones: make one observed site of them, with a joint distribution"
+            )
 
 
 @contextmanager

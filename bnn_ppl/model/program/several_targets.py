@@ -13,8 +13,7 @@ from jax.tree_util import Partial
 
 from bnn_ppl.model.rows.given_rows import array_of
 from bnn_ppl.model.rows.labels import whole_numbers
-from bnn_ppl.model.structure import explained, used_inputs
-from bnn_ppl.model.trace import Array, initial_value, innermost, traced
+from bnn_ppl.model.trace import Array, innermost
 
 _MOST = 2**24  # up to which a float32 holds whole numbers
 
@@ -113,33 +112,6 @@ def taking_columns(targets: Targets, model: Callable) -> Callable:
 
 def _of_columns(targets: Targets, model: Callable, x: Any, y: Any = None) -> Any:
     return model(x, None if y is None else targets.unpacked(y))
-
-
-def check_independent(model: Callable, x: Any, y: Mapping[str, Any]) -> None:
-    """Refuse observed sites whose distribution depends on the value of another one.
-
-    Each could not be predicted by itself.
-    """
-    names = sorted(y)
-
-    def parameters(x: Any, y: Any) -> list[list[Any]]:
-        trace = traced(model, x, y, jax.random.key(0), substitute_fn=initial_value)
-        laws = [trace[name]["fn"] if name in trace else () for name in names]
-        leaves = [jax.tree.leaves(law) for law in laws]
-        return [[leaf for leaf in own if isinstance(leaf, jax.Array)] for own in leaves]
-
-    with explained(x):
-        jaxpr, shapes = jax.make_jaxpr(parameters, return_shape=True)(x, y)
-    for place, name in enumerate(names):
-        of_it = [place == i for i, own in enumerate(shapes) for _ in own]
-        used = used_inputs(jaxpr, of_it)[-len(names) :]
-        others = [other for other, known in zip(names, used, strict=True) if known]
-        if set(others) - {name}:
-            raise ValueError(
-                f"got the observed site {name!r} that depends on the value of "
-                f"{', '.join(set(others) - {name})}, expected sites that are independent given the "
-                "latent ones: make one observed site of them, with a joint distribution"
-            )
 
 
 class Joint(dist.Distribution):
