@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax.numpy as jnp
+import numpy as np
 
 from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.model.initial import shapes_and_sites_from_prior
@@ -22,7 +23,7 @@ from bnn_ppl.model.posterior_functions import (
 from bnn_ppl.model.prior.open_scale import scales_asked
 from bnn_ppl.model.program.missing_targets import check_missing
 from bnn_ppl.model.program.preparation import prepared
-from bnn_ppl.model.program.several_targets import taking_columns, targets_of
+from bnn_ppl.model.program.several_targets import Targets, taking_columns, targets_of
 from bnn_ppl.model.rows.checks import (
     check_number_of_rows,
     check_options,
@@ -140,13 +141,7 @@ def condition(
     check_options(temperature, tempered, microbatch, precision)
     check_model(model)
     stream = data if isinstance(data, Stream) else None
-    x, y = pair_of(data if stream is None else stream.examples)
-    targets = targets_of(y)
-    if targets is not None:
-        columns = targets.packed(y)
-        check_independent(model, given_arrays(x), targets.unpacked(jnp.asarray(columns, float)))
-        y, model = columns, taking_columns(targets, model)
-    x, y = paired_rows((x, y))
+    targets, model, (x, y) = _with_one_target(model, data if stream is None else stream.examples)
     y, names = numbered_classes(model, x, y) if stream is None else (y, None)
     data = x, checked_y(y, missing=True)
     model = prepared(model, *data)
@@ -155,11 +150,7 @@ def condition(
     if stream is not None:
         check_classes(model, stream, data)
     check_missing(model, data)
-    if targets is not None and found:
-        raise ValueError(
-            f"got several observed sites and the BatchNorm {next(iter(found))} in train mode, "
-            "expected one or the other: pass a network after .eval(), or with LayerNorm"
-        )
+    _check_targets(targets, list(found))
     layers = layers_of(tuple(found), data[0], microbatch, streamed=stream is not None)
     shapes, from_prior = shapes_and_sites_from_prior(model, data)
     by_row = _by_row(model)
@@ -193,6 +184,27 @@ def condition(
     if targets is None and not observed.is_factor:
         warn_of_scales(model, observed.name, len(shapes), data)
     return posterior
+
+
+def _with_one_target(
+    model: Callable, data: Any
+) -> tuple[Targets | None, Callable, tuple[Any, np.ndarray]]:
+    """Give rows whose y is one array, and the model that takes it, in place of a dict by site."""
+    x, y = pair_of(data)
+    targets = targets_of(y)
+    if targets is None:
+        return None, model, paired_rows((x, y))
+    columns = targets.packed(y)
+    check_independent(model, given_arrays(x), targets.unpacked(jnp.asarray(columns, float)))
+    return targets, taking_columns(targets, model), paired_rows((x, columns))
+
+
+def _check_targets(targets: Targets | None, layers: list[str]) -> None:
+    if targets is not None and layers:
+        raise ValueError(
+            f"got several observed sites and the BatchNorm {layers[0]} in train mode, expected one "
+            "or the other: pass a network after .eval(), or with LayerNorm"
+        )
 
 
 def _with_any_points(posterior: Posterior, points: dict[str, tuple[int, ...]]) -> Posterior:
