@@ -172,9 +172,11 @@ def _leaves(site: dict) -> tuple[str, ...]:
 
 
 def _half_observed(trace: dict[str, dict]) -> list[str]:
+    """Name the sites with obs_mask: NumPyro makes one of two, which it names by them."""
     names = {site["name"] for site in latent_sites(trace)}
     wholes = [site["name"].removesuffix(_OBSERVED) for site in observed_sites(trace)]
-    return [whole for whole in wholes if whole + _UNOBSERVED in names]
+    made = {name for name, site in trace.items() if site["type"] == "deterministic"}
+    return [whole for whole in wholes if whole + _UNOBSERVED in names and whole in made]
 
 
 def _is_needed(model: Callable, x: Any, y: Any, name: str) -> bool:

@@ -186,11 +186,11 @@ def _arrays(
 
 def stored_name(name: str) -> str:
     """Give the name under which a site is stored: Zarr takes '/' for the end of a group's."""
-    return name.replace("%", "%25").replace("/", "%2F")
+    return name.replace("%", "%25").replace("/", "%2F") if "/" in name else name
 
 
 def _given_name(stored: str) -> str:
-    return stored.replace("%2F", "/").replace("%25", "%")
+    return stored.replace("%2F", "/").replace("%25", "%") if "%2F" in stored else stored
 
 
 def _is_index(metadata: JSON, name: str) -> bool:
