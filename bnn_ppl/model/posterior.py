@@ -164,6 +164,9 @@ class Sites(NamedTuple):
         Dict from point site to the value at which it is held.
     hold
         ``values -> Posterior``: the posterior of the other sites, with all points held.
+    deterministic
+        ``values -> values``: those of the model's ``numpyro.deterministic`` sites, at the training
+        rows.
     centres
         The number of weights, one set for each chain, about which `predictive` is linearised (see
         :func:`bnn_ppl.linearised`); 0 where it is that of the network itself.
@@ -177,6 +180,7 @@ class Sites(NamedTuple):
     points: tuple[str, ...]
     held: Values
     hold: Callable[[Mapping[str, Any]], "Posterior"]
+    deterministic: Callable[[Values], Values]
     centres: int = 0
     subspace: Subspace | None = None
 

@@ -175,6 +175,12 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     def unconstrain(values: Values, data: Batch = data) -> Position:
         return unconstrained(traced(model, *data[:2], data=values))
 
+    @pinned
+    def deterministic(values: Values) -> Values:
+        trace = traced(model, *data, data=values)
+        sites = [site for site in trace.values() if site["type"] == "deterministic"]
+        return {site["name"]: site["value"] for site in sites}
+
     at_random = not given.sites.from_prior.isdisjoint(shapes)
     init = initialiser(model, data, log_likelihood, with_sites_from_prior=at_random)
     find_fixed_part = _no_part
@@ -208,6 +214,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
             points=() if held else tuple(given.sites.points),
             held=dict(held),
             hold=holding(None, {}),
+            deterministic=deterministic,
         ),
     )
 

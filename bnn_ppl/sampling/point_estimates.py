@@ -106,7 +106,7 @@ def hold_points(
     if not posterior.sites.points:
         return PointFit(posterior, method)
     make = maker_of(posterior, method)
-    if keep is not None:
+    if callable(keep):
         before = before_points(posterior)
         position = jax.eval_shape(before.init, key)
         jax.eval_shape(lambda at: keep(before.constrain(at, before.rows.examples)), position)

@@ -102,8 +102,9 @@ def run(
         site as ``posterior.init(key)`` gives it, where every chain then starts. By default the
         networks' own initialisers.
     keep
-        What to record for each draw: a function of the constrained values (a dict by site name)
-        that returns a dict of arrays. By default all sites.
+        What to record for each draw: names of sites, ``numpyro.deterministic`` ones among them (at
+        the training rows), or a function of the constrained values (a dict by site name) that
+        returns a dict of arrays. By default all sites that are sampled.
     folder
         Where to store the draws, as Zarr, as they are made; memory does not grow with their number.
         :func:`bnn_ppl.diagnostics.load` opens them at any time. The same call with the same

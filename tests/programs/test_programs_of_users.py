@@ -365,6 +365,15 @@ def test_laplace_counts_what_is_observed_alone():
     np.testing.assert_allclose(sds, 1 / np.sqrt(1 + np.array(squares)), rtol=0.06)
 
 
+def test_deterministic_sites_are_kept_by_name():
+    posterior = conditioned("deterministic_sites")
+    draws = few_draws(posterior, keep=("w", "mean"))
+    expected = draws.posterior["w"].values @ X.T
+    np.testing.assert_allclose(draws.posterior["mean"], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="got keep= with z, expected names of sites, w, mean"):
+        few_draws(posterior, keep=["z"])
+
+
 def test_minibatches_of_a_subsampling_program():
     posterior = conditioned("subsampled")
     position = posterior.init(jax.random.key(0))

@@ -13,7 +13,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.machines.devices import everywhere
 from bnn_ppl.sampling.loop.minibatches import Minibatches
 from bnn_ppl.sampling.setup.numeric_arguments import Make, Numbers
-from bnn_ppl.sampling.setup.run_spec import Keep, Target
+from bnn_ppl.sampling.setup.run_spec import Keep, Recording, Target
 from bnn_ppl.storage.recorder import Progress, Recorder
 
 Tree = Any
@@ -31,7 +31,7 @@ class Phase(NamedTuple):
     thin: int  # steps per iteration
     draw: Callable[..., Tree] | None  # Method.draw; None in warm-up
     constrain: Any  # Posterior.constrain
-    keep: Keep
+    keep: Recording
     minibatches: Minibatches
     finish: Callable[[Tree], Tree] | None  # of Tuning, after the last iteration
     make: Make | None  # the posterior and the method anew, of numbers
@@ -82,6 +82,31 @@ class RunSetup(NamedTuple):
         return PhaseInputs(self.keys[phase.name], self.data, self.numbers)
 
 
+def _recording(posterior: Posterior, keep: Keep | None) -> Recording:
+    """Give what is recorded of the values of a draw."""
+    if keep is None:
+        return dict
+    # A new partial is equal to no other: a user's keep may read values that have changed since the
+    # last run, so it is traced anew.
+    if callable(keep):
+        return partial(keep)
+    names = (keep,) if isinstance(keep, str) else tuple(keep)
+    return partial(_named, posterior.sites.deterministic, names)
+
+
+def _named(
+    deterministic: Callable[[Any], Any], names: tuple[str, ...], values: dict[str, Any]
+) -> dict[str, Any]:
+    known = values | deterministic(values)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"got keep= with {', '.join(map(str, unknown))}, expected names of sites, "
+            f"{', '.join(known)}, or a function of their values"
+        )
+    return {name: known[name] for name in names}
+
+
 def phases_of(
     method: Method,
     posterior: Posterior,
@@ -91,16 +116,13 @@ def phases_of(
     make: Make | None,
 ) -> tuple[Phase, Phase]:
     """Give warm-up and draws of a method."""
-    # A new partial is equal to no other: a user's keep may read values that have changed since the
-    # last run, so it is traced anew.
-    kept = dict if keep is None else partial(keep)
     draws = Phase(
         "draws",
         method.step,
         thin,
         method.draw,
         posterior.constrain,
-        kept,
+        _recording(posterior, keep),
         minibatches,
         finish=None,
         make=make,

@@ -1,7 +1,7 @@
 """What is asked of a run, and how long it then is."""
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import jax
 from jax.sharding import Mesh
@@ -13,7 +13,8 @@ from bnn_ppl.sampling.loop.minibatches import Minibatches, minibatches_for
 if TYPE_CHECKING:
     import arviz
 
-Keep = Callable[[dict[str, jax.Array]], Any]
+Recording: TypeAlias = Callable[[dict[str, jax.Array]], Any]  # of the values of a draw
+Keep: TypeAlias = Recording | Sequence[str]
 
 
 class RunLength(NamedTuple):
