@@ -284,7 +284,6 @@ def test_keep_chooses_what_is_recorded(posterior):
         lambda values: values["slope"],
         lambda values: {},
         lambda values: {"a": {"b": values["slope"]}},
-        lambda values: {"a/b": values["slope"]},
         lambda values: {"draw": values["slope"]},
         lambda values: {"a": values["slope"].astype(jnp.bfloat16)},
         lambda values: {"a": values["slope"] + 1j},
