@@ -14,7 +14,7 @@ from marks import some_quick
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.prediction.model_average import _adding
-from bnn_ppl.analysis.prediction.per_draw import at_inputs, known_of
+from bnn_ppl.analysis.prediction.per_draw import at_inputs, known_of, with_targets
 from bnn_ppl.estimators import BayesianClassifier
 from bnn_ppl.model.rows import features
 from bnn_ppl.model.rows.features import Features, raw_inputs, rows_with_features

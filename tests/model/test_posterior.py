@@ -845,9 +845,9 @@ def test_check_names_the_rows_of_labels_out_of_range():
     model = classifier(bnn.priors.normal())
 
     def numbered_inside(x, y=None):  # as they are, `condition` would refuse them
-        model(x, None if y is None else y + 0)
+        model(x, None if y is None else y - 1)
 
-    posterior = bnn.condition(numbered_inside, (X, labels))
+    posterior = bnn.condition(numbered_inside, (X, labels + 1))
     with pytest.raises(ValueError, match=r"the likelihood 'y' at 2 of 12 rows \(first \[4, 9\]\)"):
         posterior.check(position_of(posterior))
 
