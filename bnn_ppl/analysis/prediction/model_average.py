@@ -1,7 +1,6 @@
 """The Bayesian model average as running sums over draws: one pass, no draw kept."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -19,6 +18,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     of_draws,
     probs_or_mean,
     row_dims,
+    with_arguments,
     with_targets,
 )
 from bnn_ppl.model.posterior import Posterior
@@ -47,12 +47,8 @@ def adder(posterior: Posterior, keep_each: bool = False) -> Callable[..., tuple]
     Start with None for sums; `known` is from :func:`per_draw.known_of`. ``each`` is what each draw
     of the block predicts, as in :func:`bnn_ppl.function_draws`, if `keep_each`; otherwise empty.
     """
-    return compiled(_adding(keep_each, with_targets(posterior)), posterior)
-
-
-@lru_cache
-def _adding(keep_each: bool, targeted: Callable) -> Callable:
-    return partial(_add, keep_each=keep_each, targeted=targeted)
+    add = with_arguments(_add, keep_each=keep_each, targeted=with_targets(posterior))
+    return compiled(add, posterior)
 
 
 def _add(

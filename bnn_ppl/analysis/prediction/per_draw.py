@@ -38,6 +38,10 @@ def of_draws(
     return at_inputs(lambda values, x: predictive(values | centre, x), first, x, known)
 
 
+# The same one each time: by it :func:`compiled` finds its programs again.
+with_arguments = lru_cache(partial)
+
+
 def with_targets(posterior: Posterior) -> Callable[[Predictive, Tree, Tree], tuple]:
     """Give ``predictive, x, y -> predictive, x`` that predicts y with what is known of it.
 

@@ -1,7 +1,6 @@
 """Draws of y and the log-likelihood of each row, for ArviZ's model checks."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,6 +14,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     compiled,
     of_draws,
     row_dims,
+    with_arguments,
     with_targets,
 )
 from bnn_ppl.analysis.prediction.predict import map_draws
@@ -78,7 +78,7 @@ def predictive_draws(
     check_arguments(key=key, posterior=posterior, draws=draws)
     posterior = predicting(posterior, draws, predictive)
     x, y = rows_to_score(posterior, posterior.data if data is None else data)
-    of_block = compiled(_drawing(with_targets(posterior)), posterior)
+    of_block = compiled(with_arguments(_drawn, with_targets(posterior)), posterior)
     found = map_draws(lambda block, first: of_block(block, key, first, x, y), posterior, draws)
     rows, of_draws = row_dims(y.ndim - 1), ("chain", "draw")
     return with_groups(
@@ -87,11 +87,6 @@ def predictive_draws(
         log_likelihood=xarray.Dataset({"y": ((*of_draws, "row"), found["log_likelihood"])}),
         observed_data=xarray.Dataset({"y": (rows, np.asarray(y))}),
     )
-
-
-@lru_cache
-def _drawing(targeted: Callable) -> Callable:
-    return partial(_drawn, targeted)
 
 
 def _drawn(

@@ -92,6 +92,7 @@ def predict_quantiles(
         shares = jnp.ones(len(gaussians.loc))
         return np.asarray(_solve(gaussians, shares, levels))
     posterior = predicting(posterior, draws, predictive)
+    x = checked_inputs(posterior, x)
     return _of_mixture(posterior, draws, x, levels, (_solve, _of_draws))
 
 
@@ -150,21 +151,20 @@ def _of_mixture(
     The solvers take the distributions by draw, or draws of y where these have no distribution
     function; the weights of the draws; and what is given, `by_row` or for all rows.
     """
-    x = checked_inputs(posterior, x)
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
     num_rows = len(jax.tree.leaves(x)[0])
     size = max(1, _NUMBERS_AT_ONCE // weights.size)
     shares, found = jnp.asarray(weights.ravel(), float), []
+    first, _ = next(iter(in_blocks(sites, weights)))
+    has_function = _has_function(posterior, first, x)
+    drawn = compiled(_distributions if has_function else _drawn, posterior)
+    solve = solvers[0] if has_function else solvers[1]
     with products_in(posterior.density.precision):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], x)  # noqa: B023
-            blocks = [block for block, _ in in_blocks(sites, weights)]
-            has_function = _has_function(posterior, blocks[0], rows)
-            drawn = compiled(_distributions if has_function else _drawn, posterior)
-            each = jax.tree.map(
-                lambda *leaves: jnp.concatenate(leaves), *(drawn(block, rows) for block in blocks)
-            )
-            solve = solvers[0] if has_function else solvers[1]
+            # One block of draws at a time: those of a network fill the memory.
+            blocks = [drawn(block, rows) for block, _ in in_blocks(sites, weights)]
+            each = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
             own = given[start : start + size] if by_row else given
             found.append(np.asarray(solve(each, shares, own)))
     return np.concatenate(found, axis=0 if by_row else 1)

@@ -1,7 +1,6 @@
 """What some draws say about some of the training rows: little to compute, enough to judge a run."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +18,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     compiled,
     of_draws,
     probs_or_mean,
+    with_arguments,
     with_targets,
 )
 from bnn_ppl.model.posterior import Posterior
@@ -123,7 +123,7 @@ def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     some = slice((num_draws - 1) % every, None, every)
     sites = {site: values[:, some] for site, values in sites.items()}
     weights = weights_of(draws)[:, some]
-    of_block = compiled(_with_targets(with_targets(posterior)), posterior)
+    of_block = compiled(with_arguments(_each, with_targets(posterior)), posterior)
     with products_in(posterior.density.precision):
         parts = [
             jax.tree.map(np.asarray, of_block(block, x, y))
@@ -198,11 +198,6 @@ def _blocks(sites: dict[str, Any], weights: np.ndarray) -> Any:
     if CENTRE in sites or sum(values.nbytes for values in sites.values()) > _BYTES_AT_ONCE:
         return (block for block, _ in in_blocks(sites, weights))
     return [{site: a.values.reshape(-1, *a.shape[2:]) for site, a in sites.items()}]
-
-
-@lru_cache
-def _with_targets(targeted: Callable) -> Callable:
-    return partial(_each, targeted)
 
 
 def _each(

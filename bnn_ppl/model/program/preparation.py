@@ -53,11 +53,12 @@ def prepared(model: Callable, x: Any, y: Any) -> Callable:
         If a discrete latent site cannot be summed out row by row.
     """
     trace = _sites(model, x, y)
+    half = _half_observed(trace)
     changes = _Changes(
         tuple(site["name"] for site in trace.values() if _is_subsampled(site)),
         tuple((site["name"], _leaves(site)) for site in trace.values() if _is_param(site)),
-        tuple(_half_observed(trace)),
-        tuple(name for name in _half_observed(trace) if not _is_needed(model, x, y, name)),
+        tuple(half),
+        tuple(name for name in half if not _is_needed(model, x, y, trace[name + _UNOBSERVED])),
         (),
     )
     if any(changes):
@@ -179,9 +180,9 @@ def _half_observed(trace: dict[str, dict]) -> list[str]:
     return [whole for whole in wholes if whole + _UNOBSERVED in names and whole in made]
 
 
-def _is_needed(model: Callable, x: Any, y: Any, name: str) -> bool:
+def _is_needed(model: Callable, x: Any, y: Any, unobserved: dict) -> bool:
     """Whether the density of another site depends on the unobserved part of one."""
-    hidden = name + _UNOBSERVED
+    hidden, value = unobserved["name"], unobserved["value"]
 
     def others(value: Any, x: Any, y: Any) -> list[Any]:
         def chosen(site: dict) -> Any:
@@ -191,7 +192,6 @@ def _is_needed(model: Callable, x: Any, y: Any, name: str) -> bool:
         sites = (site for site in trace.values() if site["type"] == "sample")
         return [log_prob(site) for site in sites if site["name"] != hidden]
 
-    value = _sites(model, x, y)[hidden]["value"]
     jaxpr = jax.make_jaxpr(others)(jax.ShapeDtypeStruct(value.shape, value.dtype), x, y)
     used, *_ = used_inputs(jaxpr, [True] * len(jaxpr.out_avals))
     return used
