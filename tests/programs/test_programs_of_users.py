@@ -125,6 +125,8 @@ def test_other_targets_than_those_observed_are_refused():
     posterior = bnn.condition(model, (x, y))
     with pytest.raises(ValueError, match=r"got y of c \(24,\), expected rows of c \(\), y \(\)"):
         bnn.predict(posterior, few_draws(posterior), (x, {"c": CLASS}))
+    with pytest.raises(ValueError, match=r"got y of c \(\), y \(\), expected rows of c \(\), y"):
+        bnn.predict(posterior, few_draws(posterior), (x, {"c": 1, "y": 0.5}))
     with pytest.raises(ValueError, match="got site='z', expected one of several observed sites, c"):
         bnn.of_site(posterior, "z")
 

@@ -134,7 +134,13 @@ def predict_cdf(
     posterior = predicting(posterior, draws, predictive)
     x = checked_inputs(posterior, x)
     shape = len(jax.tree.leaves(x)[0]), *posterior.rows.examples[1].shape[1:]
-    values = jnp.broadcast_to(jnp.asarray(y, float), shape)
+    values = jnp.asarray(y, float)
+    if values.shape not in ((), shape):
+        raise ValueError(
+            f"got y of shape {values.shape}, expected a number or {shape}: give one value for all "
+            "rows, or one for each row and output"
+        )
+    values = jnp.broadcast_to(values, shape)
     return _of_mixture(posterior, draws, x, values, (_at_values, _share_of_draws), by_row=True)
 
 

@@ -42,7 +42,8 @@ class Targets(NamedTuple):
         given, names = {str(name): np.asarray(values) for name, values in y.items()}, self.names
         shapes = {name: values.shape[1:] for name, values in given.items()}
         expected = {target.site: target.shape for target in self.sites}
-        if shapes != expected or len({len(values) for values in given.values()}) != 1:
+        lengths = {values.shape[:1] for values in given.values()}
+        if shapes != expected or len(lengths) != 1 or () in lengths:
             got = ", ".join(f"{name} {values.shape}" for name, values in given.items())
             raise ValueError(
                 f"got y of {got or 'nothing'}, expected rows of "
@@ -94,7 +95,10 @@ def targets_of(y: Any) -> Targets | None:
     for name in sorted(y):
         values = whole_numbers(np.asarray(array_of(f"y of {name!r}", y[name])))
         if not values.ndim or not np.size(values):
-            raise ValueError(f"got y of {name!r} of shape {values.shape}, expected (rows, ...)")
+            raise ValueError(
+                f"got y of {name!r} of shape {values.shape}, expected (rows, ...): give its value "
+                "in each row"
+            )
         is_whole = values.dtype.kind in "iu" and np.asarray(y[name]).dtype.kind in "biu"
         if is_whole and abs(values).max() > _MOST:
             raise ValueError(

@@ -118,6 +118,15 @@ def test_classes_and_wrong_levels_are_refused():
         bnn.predict_quantiles(posterior, draws, X, (0.5, 1))
 
 
+def test_values_of_another_shape_are_refused():
+    net = partial(bnn.nets.MLP, 3, (), 1)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal(), 0.5), (X, REAL))
+    draws = bnn.prior_draws(jax.random.key(0), posterior, 2)
+    assert bnn.predict_cdf(posterior, draws, X, 0.0).shape == (len(X),)
+    with pytest.raises(ValueError, match=r"got y of shape \(2,\), expected a number or \(5,\)"):
+        bnn.predict_cdf(posterior, draws, X, [0.0, 1.0])
+
+
 LAWS = {
     "weibull": (dist.Weibull(1.3, 2.0), st.weibull_min(2.0, scale=1.3)),
     "exponential": (dist.Exponential(1.5), st.expon(scale=1 / 1.5)),
