@@ -113,6 +113,7 @@ def calibration_of(prediction: Any, rows: Any, data: Any, **chosen: Any) -> Any:
     x = None  # of images and texts
     if np.ndim(rows.x) == 2 and np.asarray(rows.x).dtype.kind == "f":
         x = pandas.DataFrame(rows.x * data.x_scale + data.x_mean)
+        x = x.iloc[:, : x.shape[1] - len(data.roles)]
         names = [] if data.encoding is None else data.encoding.names_of_x
         x.columns = names or [f"input {k}" for k in range(x.shape[1])]
     units = {"scale": data.y_scale, "outputs": data.output_names}

@@ -25,10 +25,12 @@ from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.encoding import Encoding, encode, in_words
 from bnn_ppl.data.tables.published import HMCChains, HMCReference, hmc_reference, published
 from bnn_ppl.data.tables.reading import Data, DataSet, places
+from bnn_ppl.data.tables.roles import Columns
 from bnn_ppl.data.tables.user_files import Target, own
 from bnn_ppl.data.tfds import from_tfds, tfds_test_images
 
 __all__ = [
+    "Columns",
     "Data",
     "DataSet",
     "Encoding",
@@ -64,6 +66,7 @@ def load(
     classes: bool | None = None,
     impute: bool = False,
     encoding: Encoding | None = None,
+    columns: Columns | None = None,
     image_size: int | None = None,
     only_classes: Sequence[int] | None = None,
 ) -> DataSet:
@@ -128,6 +131,9 @@ def load(
     encoding : Encoding, optional
         Of a file: the ``encoding`` of a set loaded before, to be used again in place of `impute`
         and of a look at the columns.
+    columns : Columns, optional
+        Of a file's table: columns that are left out, or are weights, groups, times and so on, as
+        in ``columns=data.Columns(drop=("id",), weights="count")``.
     image_size : int, optional
         Of a folder of images or a set "tfds:...": scale images so that their shorter side has so
         many pixels, and keep the square in the middle. By default they must be of one size.
@@ -228,22 +234,30 @@ def load(
     if kind_of(name) == "streamed":
         from bnn_ppl.data.streams.streamed_folder import streamed_folder  # needs JAX
 
-        of_table = {"target": target, "impute": impute or None, "encoding": encoding}
+        of_table = {"target": target, "impute": impute or None, "columns": _given(columns)}
         of_images = {"image_size": image_size, "only_classes": only_classes}
         hint = "its rows stay on disk as they are"
-        _refuse(name, hint, subset=subset, **of_table, **of_images)
+        _refuse(name, hint, subset=subset, encoding=encoding, **of_table, **of_images)
         return streamed_folder(name, split, kind, classes)
     if kind_of(name) == "file":
         _refuse(name, "it is for folders of images and tfds:", image_size=image_size)
-        found = own(name, split, subset, kind, target, classes, impute, encoding)
+        found = own(name, split, subset, kind, target, classes, impute, encoding, columns)
+        if found.encoding is not None and found.encoding.groups:
+            _refuse(name, "it is for rows without groups", only_classes=only_classes)
         changed = "" if found.encoding is None or encoding else in_words(found.encoding)
         if changed:
             warnings.warn(f"{name}: {changed}", stacklevel=2)
     else:
-        of_files = {"target": target, "classes": classes, "impute": impute or None}
-        _refuse(name, "it is for .csv and .npz", **of_files, encoding=encoding)
+        of_files: dict[str, Any] = {"target": target, "classes": classes, "impute": impute or None}
+        of_files |= {"encoding": encoding, "columns": _given(columns)}
+        _refuse(name, "it is for .csv and .npz", **of_files)
         found = _named(name, split, subset, data_dir, kind, image_size)
     return found if only_classes is None else of_classes(found, only_classes)
+
+
+def _given(columns: Columns | None) -> Columns | None:
+    """Give the columns that are for something; None if there are none."""
+    return None if columns == Columns() else columns
 
 
 def _named(

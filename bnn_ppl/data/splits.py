@@ -39,10 +39,50 @@ def split_rows(name: str, split: Any, x: np.ndarray, published: Rows | None = No
     return _first_nine_tenths(name, permutation(number, num_rows))
 
 
-def held_out_rows(num_rows: int, share: float, seed: int | None) -> Rows:
+def split_by_group(name: str, split: Any, groups: np.ndarray) -> Rows:
+    """Training and test rows such that rows of a group stay together: groups are split as rows are.
+
+    The training rows of a group follow each other.
+
+    Raises
+    ------
+    ValueError
+        If there is no such split, or there are too few groups.
+    """
+    if protocol_of(split)[0] == "gap":
+        raise ValueError(
+            f"got split={split!r} for {name!r} in groups, expected a number; change it"
+        )
+    _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
+    numbers = np.argsort(np.argsort(first))[numbers]  # of groups, in the order of their first rows
+    parts = split_rows(f"{name}, a row a group,", split, np.zeros((len(first), 0)))
+    rows = [np.flatnonzero(numbers == group) for group in range(len(first))]
+    train, test = (np.concatenate([rows[group] for group in part]) for part in parts)
+    return train, test
+
+
+def split_by_time(name: str, split: Any, times: np.ndarray) -> Rows:
+    """Training rows and, in a tenth of them, the last ones by time; each in the order of time.
+
+    Raises
+    ------
+    ValueError
+        If another split than 0 is asked for, or there is one row.
+    """
+    if str(split) != "0":
+        raise ValueError(
+            f"got split={split!r} for {name!r} split by time, expected 0: the last rows test"
+        )
+    return _first_nine_tenths(name, np.argsort(times, kind="stable"))
+
+
+def held_out_rows(
+    num_rows: int, share: float, seed: int | None, groups: np.ndarray | None = None
+) -> Rows:
     """Part row numbers into those kept and a share that is held out, each in ascending order.
 
-    The share is drawn by NumPy with `seed`; without one it is the last rows.
+    The share is drawn by NumPy with `seed`; without one it is the last rows. With the `groups` of
+    rows, as numbers (num_rows,), it is a share of these.
 
     Raises
     ------
@@ -55,20 +95,30 @@ def held_out_rows(num_rows: int, share: float, seed: int | None) -> Rows:
             f"got --held-out {share:g} of {num_rows} rows, expected a share from 0 to below 1 that "
             "leaves and holds out one row or more: for example 0.2"
         )
+    if groups is not None and share:
+        numbers = np.unique(groups)
+        parts = held_out_rows(len(numbers), share, seed)
+        return _rows_of(groups, numbers, parts)
     return _in_order(_order(num_rows, seed), num_rows - count, num_rows)
 
 
-def fold_of_rows(num_rows: int, num_folds: int, fold: int, seed: int | None) -> Rows:
+def fold_of_rows(
+    num_rows: int, num_folds: int, fold: int, seed: int | None, groups: np.ndarray | None = None
+) -> Rows:
     """Part row numbers into those kept and a fold that is held out, each in ascending order.
 
     The folds are those of scikit-learn's ``KFold`` on a permutation by NumPy with `seed`; without
-    one, on the rows as they come.
+    one, on the rows as they come. With the `groups` of rows, as numbers (num_rows,), these are
+    folded.
 
     Raises
     ------
     ValueError
         If there are not 2 to `num_rows` folds, or no such fold.
     """
+    if groups is not None:
+        numbers = np.unique(groups)
+        return _rows_of(groups, numbers, fold_of_rows(len(numbers), num_folds, fold, seed))
     if not 2 <= num_folds <= num_rows:
         raise ValueError(
             f"got --folds {num_folds} of {num_rows} rows, expected 2 folds to one a row: usual are "
@@ -79,6 +129,11 @@ def fold_of_rows(num_rows: int, num_folds: int, fold: int, seed: int | None) -> 
     small, larger = divmod(num_rows, num_folds)
     first = fold * small + min(fold, larger)
     return _in_order(_order(num_rows, seed), first, first + small + (fold < larger))
+
+
+def _rows_of(groups: np.ndarray, numbers: np.ndarray, parts: Rows) -> Rows:
+    kept, held = (np.flatnonzero(np.isin(groups, numbers[part])) for part in parts)
+    return kept, held
 
 
 def _order(num_rows: int, seed: int | None) -> np.ndarray:

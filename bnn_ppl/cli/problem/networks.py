@@ -9,6 +9,7 @@ import bnn_ppl as bnn
 from bnn_ppl.cli.problem.partly import weight_shapes
 from bnn_ppl.cli.problem.problem import Net, Problem
 from bnn_ppl.cli.problem.trained import with_weights
+from bnn_ppl.data.tables.roles import apart
 
 NETS: dict[str, Callable] = {
     "lenet": bnn.nets.LeNet,
@@ -70,9 +71,14 @@ def network(problem: "Problem", data: Any, num_outputs: int) -> Any:
     return with_weights(factory, chosen.weights, chosen.new or ())
 
 
+def inputs(data: Any) -> Any:
+    """Training inputs of a network: x without the columns that have a role of their own."""
+    return apart(data.train.x, data.roles)[0] if data.roles else data.train.x
+
+
 def _factory(problem: "Problem", data: Any, num_outputs: int) -> partial:
     chosen, name = problem.network, problem.data.data
-    row_shape = data.train.x.shape[1:]
+    row_shape = inputs(data).shape[1:]
     if data.num_classes is not None and data.train.y.ndim > 1:
         raise ValueError(
             f"got {name} with a class for each pixel, expected one for each image: train "

@@ -78,6 +78,44 @@ class DataOptions(NamedTuple):
     data_dir: Path | None = None
 
 
+class ColumnOptions(NamedTuple):
+    """What columns of your own table are for, by their names.
+
+    Attributes
+    ----------
+    drop
+        Columns to leave out.
+    only
+        Columns that are the inputs; by default all that are nothing else.
+    categorical
+        Columns whose numbers are names of categories.
+    row_weights
+        Column of weights: a row counts as if it were there so many times.
+    group
+        Column of groups: rows of one group stay together in every split, also in --held-out and
+        --folds. It is no input.
+    time
+        Column of times, numbers or dates: the last tenth of the rows tests, and --held-out takes
+        the last training rows. It is an input too, unless --drop names it.
+    exposure
+        Column of exposures of counts, whose rate is per unit of it.
+    trials
+        Column of numbers of trials, of which y counts the successes.
+    censoring
+        Column that is 1 or True where y is only known to be larger.
+    """
+
+    drop: tuple[str, ...] | None = None
+    only: tuple[str, ...] | None = None
+    categorical: tuple[str, ...] | None = None
+    row_weights: str | None = None
+    group: str | None = None
+    time: str | None = None
+    exposure: str | None = None
+    trials: str | None = None
+    censoring: str | None = None
+
+
 class HeldOutOptions(NamedTuple):
     """Training rows held out of training.
 
@@ -242,6 +280,7 @@ class Problem(NamedTuple):
     """Data and model."""
 
     data: DataOptions = DataOptions()
+    columns: ColumnOptions = ColumnOptions()
     held_out: HeldOutOptions = HeldOutOptions()
     network: NetworkOptions = NetworkOptions()
     prior: PriorOptions = PriorOptions()

@@ -3,15 +3,18 @@
 import warnings
 from typing import Any, Literal
 
+import numpy as np
+
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.problem import ColumnOptions, Problem
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.data.tables.reading import streamed_files
 from bnn_ppl.studies.label_noise import with_label_noise
 
 Scored = Literal["held-out", "test"]  # rows
 # Options for rows in memory.
-_OF_MEMORY = "subset target impute image_size only_classes label_noise held_out folds fold"
+_OF_MEMORY = ["subset", "target", "impute", "image_size", "only_classes", "label_noise"]
+_OF_MEMORY += ["held_out", "folds", "fold", *ColumnOptions._fields]
 
 
 def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> Any:
@@ -21,13 +24,22 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
     if streamed_files(name) is not None:
         _refuse_for_stream(problem)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
-        data = bnn.data.load(name, encoding=encoding, **options)
+        columns = columns_of(problem)
+        data = bnn.data.load(name, encoding=encoding, columns=columns, **options)
     if not label_noise:
         return data
     if data.num_classes is None:
         raise ValueError(f"got --label-noise for {name}, expected classes: drop it")
     y = with_label_noise(data.train.y, label_noise, data.num_classes)
     return data._replace(train=data.train._replace(y=y))
+
+
+def columns_of(problem: "Problem") -> bnn.data.Columns:
+    """Give what columns are for."""
+    given = problem.columns._asdict()
+    given["weights"] = given.pop("row_weights")
+    usual = bnn.data.Columns()._asdict()
+    return bnn.data.Columns(**{n: usual[n] if v is None else v for n, v in given.items()})
 
 
 def training_rows(problem: "Problem", data: Any) -> tuple[Any, Any]:
@@ -66,17 +78,25 @@ def _parts(problem: "Problem", data: Any) -> tuple[Any, Any, Any | None]:
     chosen = problem.held_out
     if data.stream is not None:
         return data.stream, _taken(data.train, slice(0)), None
-    kept, scored = data.train, None
+    kept, scored, groups = data.train, None, _groups(data)
+    seed = None if problem.columns.time else chosen.held_out_seed  # rows are in the order of time
     if chosen.folds is not None:
-        rows = fold_of_rows(len(kept.y), chosen.folds, chosen.fold, chosen.held_out_seed)
+        rows = fold_of_rows(len(kept.y), chosen.folds, chosen.fold, seed, groups)
         kept, scored = (_taken(data.train, part) for part in rows)
+        groups = None if groups is None else groups[rows[0]]
     elif chosen.fold:
         raise ValueError(f"got --fold {chosen.fold} without --folds, expected both, or neither")
-    rows = held_out_rows(len(kept.y), chosen.held_out, chosen.held_out_seed)
+    rows = held_out_rows(len(kept.y), chosen.held_out, seed, groups)
     if not len(rows[1]):
         return kept, _taken(kept, rows[1]), scored
     kept, stopping = (_taken(kept, part) for part in rows)
     return kept, stopping, stopping if scored is None else scored
+
+
+def _groups(data: Any) -> np.ndarray | None:
+    """Give the number of the group of each training row; None without groups."""
+    sizes = () if data.encoding is None else data.encoding.groups
+    return np.repeat(np.arange(len(sizes)), sizes) if sizes else None
 
 
 def _taken(rows: Any, chosen: Any) -> Any:
@@ -86,7 +106,7 @@ def _taken(rows: Any, chosen: Any) -> Any:
 def _refuse_for_stream(problem: "Problem") -> None:
     """Refuse options that choose or change rows in memory, for rows that stay on disk."""
     options = problem.options()
-    given = [name for name in _OF_MEMORY.split() if options[name] not in (None, False, 0)]
+    given = [name for name in _OF_MEMORY if options[name] not in (None, False, 0)]
     if given:
         raise ValueError(
             f"got --{given[0].replace('_', '-')} for {problem.data.data}, whose rows stay on disk, "

@@ -6,6 +6,7 @@ import numpy as np
 
 from bnn_ppl.data.tables.encoding import Encoding
 from bnn_ppl.data.tables.reading import Data, DataSet
+from bnn_ppl.data.tables.roles import ROLES
 
 _SCALES = "x_mean", "x_scale", "y_mean", "y_scale"
 _NUM_ROWS = 2  # batch normalisation takes no fewer
@@ -28,6 +29,8 @@ def blank_rows(
 ) -> DataSet:
     """Give a data set of zeros with the shapes and scales that `rows_to_json` has recorded.
 
+    Columns that have a role hold what is usual for it.
+
     Raises
     ------
     KeyError, TypeError
@@ -35,6 +38,9 @@ def blank_rows(
     """
     shapes = [((_NUM_ROWS, *record[f"{each}_shape"]), record[f"{each}_type"]) for each in "xy"]
     rows = Data(*(np.zeros(shape, dtype) for shape, dtype in shapes))
+    roles = () if encoding is None else encoding.roles
+    for place, (role, _) in enumerate(roles, rows.x.shape[-1] - len(roles)):
+        rows.x[:, place] = ROLES[role]
     x_mean, x_scale, *of_y = (np.asarray(record[scale]) for scale in _SCALES)
     y_mean, y_scale = (each if each.ndim else float(each) for each in of_y)
     return DataSet(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from bnn_ppl.data.tables.reading import require
+from bnn_ppl.data.tables.roles import ROLES, check_role
 
 if TYPE_CHECKING:
     import pandas
@@ -58,12 +59,19 @@ class Encoding(NamedTuple):
         Columns that are not used.
     more_targets : tuple of Column
         Where y has several outputs, the columns after `target`; all are numbers.
+    roles : tuple of (str, Column)
+        Columns that a likelihood takes, by their roles, see `bnn_ppl.data.tables.roles`: the last
+        columns of x.
+    groups : tuple of int
+        Where rows belong to groups, the number of training rows of each, in their order.
     """
 
     inputs: tuple[Column, ...]
     target: Column
     left_out: tuple[str, ...] = ()
     more_targets: tuple[Column, ...] = ()
+    roles: tuple[tuple[str, Column], ...] = ()
+    groups: tuple[int, ...] = ()
 
     @property
     def targets(self) -> tuple[Column, ...]:
@@ -72,7 +80,7 @@ class Encoding(NamedTuple):
 
     @property
     def names_of_x(self) -> list[str]:
-        """Names of the columns of x; of categories, one for each."""
+        """Names of the columns of x that are inputs; of categories, one for each."""
         return [
             f"{column.name}={category}" if category else column.name
             for column in self.inputs
@@ -162,7 +170,18 @@ def encoded(table: "pandas.DataFrame", encoding: Encoding, source: str) -> np.nd
             parts.append(np.equal.outer(values, np.arange(len(column.categories))).astype(float))
         else:
             parts.append(values[:, None])
+    parts += [_of_role(table, role, column, source) for role, column in encoding.roles]
     return np.concatenate(parts, axis=1)
+
+
+def _of_role(table: "pandas.DataFrame", role: str, column: Column, source: str) -> np.ndarray:
+    """Give the column of x with a role; its usual value for rows without such a column."""
+    if column.name not in table:
+        return np.full((len(table), 1), ROLES[role])
+    cells = table[column.name]
+    values = _values(cells, column, source, may_be_empty=False)
+    check_role(role, cells, values, source)
+    return values[:, None]
 
 
 def encoded_target(table: "pandas.DataFrame", encoding: Encoding, source: str) -> np.ndarray:
@@ -256,7 +275,9 @@ def to_json(encoding: Encoding) -> dict[str, Any]:
         "left_out": list(encoding.left_out),
     }
     more = [column._asdict() for column in encoding.more_targets]
-    return record | ({"more_targets": more} if more else {})
+    roles = [[role, column._asdict()] for role, column in encoding.roles]
+    others = {"more_targets": more, "roles": roles, "groups": list(encoding.groups)}
+    return record | {name: values for name, values in others.items() if values}
 
 
 def from_json(record: Mapping[str, Any]) -> Encoding:
@@ -266,7 +287,15 @@ def from_json(record: Mapping[str, Any]) -> Encoding:
         return tuple(Column(**{**own, "categories": tuple(own["categories"])}) for own in given)
 
     target, *more = columns([record["target"], *record.get("more_targets", ())])
-    return Encoding(columns(record["inputs"]), target, tuple(record["left_out"]), tuple(more))
+    roles = tuple((role, *columns([own])) for role, own in record.get("roles", ()))
+    return Encoding(
+        columns(record["inputs"]),
+        target,
+        tuple(record["left_out"]),
+        tuple(more),
+        roles,
+        tuple(record.get("groups", ())),
+    )
 
 
 def _values(

@@ -136,7 +136,8 @@ def _from_table(
     if without_names and not set(inputs) <= set(table):
         table = _by_number(path, table, inputs, targets)
     refuse_repeated(path, table)
-    _check_names(path, table, inputs, targets, encoding.left_out)
+    others = *encoding.left_out, *(column.name for _, column in encoding.roles)
+    _check_names(path, table, inputs, targets, others)
     x = encoded(table, encoding, str(path))
     has_y = set(targets) <= set(table) and not table[targets].apply(is_empty).all().any()
     y = encoded_target(table[targets], encoding, str(path)) if has_y else None
@@ -176,10 +177,10 @@ def _check_names(
     table: "pandas.DataFrame",
     inputs: list[str],
     targets: list[str],
-    left_out: tuple[str, ...],
+    may_be_there: tuple[str, ...],
 ) -> None:
     """Refuse a table that lacks a column that was trained on, or has others."""
-    known = {*inputs, *targets, *left_out}
+    known = {*inputs, *targets, *may_be_there}
     others = [name for name in table if name not in known and not INDEX.fullmatch(name)]
     missing = [name for name in inputs if name not in table]
     lists = {"without": missing, "with unknown": others}

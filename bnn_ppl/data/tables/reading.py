@@ -63,6 +63,9 @@ class DataSet(NamedTuple):
         Names of the classes, by their numbers, where they have names.
     output_names : tuple of str or None
         Names of the columns of y, where it has several.
+    roles : tuple of str
+        Roles of the last columns of x, which are for the likelihood and not standardised: some of
+        "weights", "exposure", "trials" and "censoring", in this order.
     """
 
     train: Data
@@ -90,6 +93,11 @@ class DataSet(NamedTuple):
         if self.encoding is None or not self.encoding.more_targets:
             return None
         return tuple(column.name for column in self.encoding.targets)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Roles of the last columns of x; the others are the inputs of a network."""
+        return () if self.encoding is None else tuple(role for role, _ in self.encoding.roles)
 
 
 class Place(NamedTuple):

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bnn_ppl.data.images.images import with_channel
-from bnn_ppl.data.splits import protocol_of, published_split, split_rows, whole
+from bnn_ppl.data.splits import (
+    Rows,
+    protocol_of,
+    published_split,
+    split_by_group,
+    split_by_time,
+    split_rows,
+    whole,
+)
 from bnn_ppl.data.standardise import by_last_axis, classification, mean_and_scale, regression
 from bnn_ppl.data.tables.encoding import (
     Column,
@@ -24,6 +32,7 @@ from bnn_ppl.data.tables.encoding import (
     number_in,
 )
 from bnn_ppl.data.tables.reading import Data, DataSet, arrays_in, read_npz, require, unreadable
+from bnn_ppl.data.tables.roles import Columns, as_they_are, inputs_of
 
 if TYPE_CHECKING:
     import pandas
@@ -57,6 +66,7 @@ class _Read(NamedTuple):
     test: Data
     of_classes: bool
     encoding: Encoding | None = None
+    groups: np.ndarray | None = None  # of the training rows
 
 
 def own(
@@ -68,6 +78,7 @@ def own(
     classes: bool | None,
     impute: bool,
     encoding: Encoding | None,
+    columns: Columns | None = None,
 ) -> DataSet:
     """Load a file, its inputs standardised by its training rows.
 
@@ -83,14 +94,17 @@ def own(
     if not path.is_file():
         raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
     if path.suffix.lower() in TABLES:
-        read = _read_table(path, name, split, target, impute, encoding)
+        read = _read_table(path, name, split, target, impute, encoding, columns or Columns())
     else:
-        _refuse_for_arrays(name, target, impute, encoding)
+        _refuse_for_arrays(name, target, impute, encoding, columns)
         read = _read_npz(path, name, split, encoding)
     rows = len(read.train.y)
     rows = rows if subset is None else whole(name, "subset", subset, 1, rows)
     train, test = Data(read.train.x[:rows], read.train.y[:rows]), read.test
     x, source = by_last_axis(train.x), str(path.parent)
+    if read.encoding is not None and read.encoding.roles:
+        x = as_they_are(x, read.encoding.roles)
+    encoding = _with_groups(read.encoding, read.groups, rows)
     several = read.encoding is not None and read.encoding.more_targets
     if several and classes:
         raise ValueError(f"{path}: got several targets with classes, expected one; choose one")
@@ -101,7 +115,18 @@ def own(
         found = regression(train, test, x, mean_and_scale(train.y), name, source, dtype)
     if read.encoding is not None and (found.num_classes is None or read.encoding.more_targets):
         _refuse_texts_as_numbers(path, read.encoding)
-    return found._replace(encoding=read.encoding)
+    return found._replace(encoding=encoding)
+
+
+def _with_groups(
+    encoding: Encoding | None, groups: np.ndarray | None, num_rows: int
+) -> Encoding | None:
+    """Record how many training rows each group has, in their order."""
+    if groups is None or encoding is None:
+        return encoding
+    first = groups[:num_rows]
+    ends = np.flatnonzero(np.append(first[1:] != first[:-1], True)) + 1
+    return encoding._replace(groups=tuple(np.diff(ends, prepend=0).tolist()))
 
 
 def _refuse_texts_as_numbers(path: Path, encoding: Encoding) -> None:
@@ -119,28 +144,63 @@ def _read_table(
     target: Target,
     impute: bool,
     encoding: Encoding | None,
+    columns: Columns,
 ) -> _Read:
     table, source = read_table(path), str(path)
     names = list(table)
     at = _targets(path, names, target)
     index = [0] if INDEX.fullmatch(names[0]) and 0 not in at and len(names) > 1 + len(at) else []
-    used = [column for column in range(len(names)) if column not in (*at, *index)]
+    inputs_named = inputs_of(names, [names[column] for column in at], columns, source)
+    used = [k for k, name in enumerate(names) if name in inputs_named and k not in (*at, *index)]
     require(path, used, f"targets {target!r}, all columns", "one more or several", "name fewer")
     inputs, y_cells = table.iloc[:, used], table.iloc[:, at]
     refuse_repeated(path, inputs)
-    split_into = partial(split_rows, name, split, _values_to_split(inputs, split, source))
+    split_into = partial(_split, name, split, table, columns, inputs, source)
     if encoding is None:
         found = [column_of(cells, source) for _, cells in inputs.items()]
         if impute:
             rows = inputs.iloc[split_into()[0]]
             found = [filled(column, rows[column.name], source) for column in found]
         first, *more = (column_of(cells, source) for _, cells in y_cells.items())
-        left_out = tuple(names[column] for column in index)
-        encoding = Encoding(tuple(found), first, left_out, tuple(more))
-    x, y = encoded(inputs, encoding, source), encoded_target(y_cells, encoding, source)
+        apart = {*at, *used, *map(names.index, columns.roles.values())}
+        left_out = tuple(name for column, name in enumerate(names) if column not in apart)
+        roles = tuple((role, column_of(table[own], source)) for role, own in columns.roles.items())
+        encoding = Encoding(tuple(found), first, left_out, tuple(more), roles)
+    x, y = encoded(table, encoding, source), encoded_target(y_cells, encoding, source)
     train, test = split_into()
     of_classes = encoding.target.kind != "number"
-    return _Read(Data(x[train], y[train]), Data(x[test], y[test]), of_classes, encoding)
+    groups = None if columns.group is None else table[columns.group].to_numpy()[train]
+    return _Read(Data(x[train], y[train]), Data(x[test], y[test]), of_classes, encoding, groups)
+
+
+def _split(
+    name: str,
+    split: int | str,
+    table: "pandas.DataFrame",
+    columns: Columns,
+    inputs: "pandas.DataFrame",
+    source: str,
+) -> Rows:
+    """Training and test rows: by groups, by time, or as `split` says."""
+    if columns.group is not None:
+        return split_by_group(name, split, table[columns.group].to_numpy())
+    if columns.time is not None:
+        return split_by_time(name, split, _times(table[columns.time], source))
+    return split_rows(name, split, _values_to_split(inputs, split, source))
+
+
+def _times(cells: "pandas.Series", source: str) -> np.ndarray:
+    """Give numbers in the order of time, of numbers or dates."""
+    import pandas as pd
+
+    numbers = cells.map(number_in)
+    if numbers.notna().all():
+        return numbers.to_numpy(float)
+    dates = pd.to_datetime(cells, format="mixed", utc=True, errors="coerce")
+    for row in np.flatnonzero(dates.isna())[:1]:
+        got = f"{cells.iloc[row]!r} in {cells.index[row]}, column {cells.name!r}"
+        require(source, False, got, "a number or a date", "correct the cell or remove the line")
+    return dates.to_numpy("datetime64[ns]").astype(np.int64)
 
 
 def refuse_repeated(path: Path | str, table: "pandas.DataFrame") -> None:
@@ -277,10 +337,13 @@ def _target(path: Path, columns: list[str], target: str | int | None) -> int:
     return columns.index(target)  # type: ignore[arg-type]
 
 
-def _refuse_for_arrays(name: str, target: Any, impute: bool, encoding: Encoding | None) -> None:
+def _refuse_for_arrays(
+    name: str, target: Any, impute: bool, encoding: Encoding | None, columns: Columns | None
+) -> None:
     """Refuse arguments that are for tables; an encoding of arrays has no columns of inputs."""
     of_table = encoding if encoding is not None and encoding.inputs else None
     given = {"target": target, "impute": impute or None, "encoding": of_table}
+    given["columns"] = columns if columns != Columns() else None
     for argument, value in given.items():
         if value is not None:
             do = "name the array y" if argument == "target" else "it is for .csv and other tables"

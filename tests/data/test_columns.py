@@ -1,0 +1,203 @@
+"""What columns of the user's tables are for: left out, weights, groups, time, roles."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl import data
+from bnn_ppl.cli.problem.build import model_of
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.cli.problem.rows import load_data, rows_held_out, training_rows
+from bnn_ppl.data.splits import fold_of_rows, held_out_rows
+from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
+from bnn_ppl.data.tables.encoding import from_json, to_json
+from bnn_ppl.data.tables.new_rows import read_new_rows
+from bnn_ppl.data.tables.roles import apart
+
+RANDOM = np.random.default_rng(0)
+TABLE = pd.DataFrame(
+    {
+        "size": RANDOM.normal(size=60).round(3),
+        "count": RANDOM.integers(0, 4, 60),
+        "who": RANDOM.integers(0, 12, 60) * 7,
+        "when": pd.date_range("2020-01-30", periods=60)[::-1].strftime("%Y-%m-%d"),
+        "dead": RANDOM.random(60) < 0.5,
+        "price": RANDOM.normal(size=60).round(3),
+    }
+)
+ROLES = data.Columns(weights="count", censoring="dead", drop=("when", "who"))
+
+
+def saved(folder, table=TABLE, name="mine.csv"):
+    """Write a table."""
+    table.to_csv(folder / name, index=False)
+    return str(folder / name)
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*mine.csv")
+
+
+def test_columns_with_roles_are_the_last_of_x_and_as_they_are(tmp_path):
+    found = data.load(saved(tmp_path), dtype=np.float64, columns=ROLES)
+    assert found.roles == ("weights", "censoring")
+    assert found.train.x.shape == (54, 3) and found.encoding.names_of_x == ["size"]
+    train = TABLE.iloc[np.random.RandomState(0).permutation(60)[:54]]
+    np.testing.assert_array_equal(found.train.x[:, 1:], train[["count", "dead"]].to_numpy(float))
+    assert found.x_mean[1:].tolist() == [0, 0] and found.x_scale[1:].tolist() == [1, 1]
+    inputs, by_role = apart(found.train.x, found.roles)
+    assert inputs.shape == (54, 1) and list(by_role) == ["weights", "censoring"]
+    assert data.load(saved(tmp_path), columns=data.Columns(only=("size",))).roles == ()
+    assert data.load("yacht").roles == ()
+
+
+def test_rows_without_a_column_of_a_role_have_its_usual_value(tmp_path):
+    found = data.load(saved(tmp_path), columns=ROLES)
+    again = from_json(json.loads(json.dumps(to_json(found.encoding))))
+    assert again == found.encoding
+    new = read_new_rows(Path(saved(tmp_path, TABLE[["size"]], "new.csv")), found)
+    assert new.x[:, 1:].tolist() == [[1, 0]] * 60
+    new = read_new_rows(tmp_path / "mine.csv", found)
+    np.testing.assert_array_equal(new.x[:, 1], TABLE["count"])
+    blank = blank_rows(rows_to_json(found), "mine.csv", again)
+    assert blank.train.x.tolist() == [[0, 1, 0]] * 2 and blank.roles == found.roles
+
+
+@pytest.mark.parametrize(
+    ("role", "value", "words"),
+    [
+        ("weights", -1, "column 'count' of weights, expected weights, at least 0"),
+        ("exposure", 0, "column 'count' of exposure, expected exposures above 0"),
+        ("trials", 1.5, "column 'count' of trials, expected whole numbers of trials, at least 1"),
+        ("censoring", 2, "column 'count' of censoring, expected 0, or 1 where y is censored"),
+    ],
+)
+def test_values_that_a_role_cannot_have(tmp_path, role, value, words):
+    table = TABLE.assign(count=1.0)
+    table.loc[3, "count"] = value
+    with pytest.raises(ValueError, match=rf"got '{value}.*' in line 5, {words}; correct the cell"):
+        data.load(saved(tmp_path, table), columns=data.Columns(drop=("when",), **{role: "count"}))
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"drop": ("no",)}, "got a column 'no' to use, expected one of size, count, who"),
+        ({"weights": "price"}, "got 'price' for two purposes, expected one"),
+        ({"weights": "count", "exposure": "count"}, "got 'count' for two purposes"),
+        ({"group": "who", "time": "when"}, "got group=.*who.* and time=.*, expected one of them"),
+        ({"only": ("price",)}, "all columns, expected one more"),
+    ],
+)
+def test_columns_that_cannot_be_what_they_are_to_be(tmp_path, columns, words):
+    with pytest.raises(ValueError, match=words):
+        data.load(saved(tmp_path), columns=data.Columns(**columns))
+
+
+def test_columns_are_for_tables_alone(tmp_path):
+    np.savez(tmp_path / "mine.npz", x=np.eye(4), y=np.arange(4.0))
+    for name in ("yacht", "mine.npz"):
+        with pytest.raises(ValueError, match="got columns=.*expected None; it is for .csv"):
+            data.load(name, columns=data.Columns(drop=("x",)))
+
+
+def test_some_columns_alone(tmp_path):
+    only = data.load(saved(tmp_path), columns=data.Columns(only=("size", "count")))
+    assert only.encoding.names_of_x == ["size", "count"]
+    less = data.load(saved(tmp_path), columns=data.Columns(drop=("when", "dead", "who")))
+    np.testing.assert_array_equal(only.train.x, less.train.x)
+    assert set(less.encoding.left_out) == {"when", "dead", "who"}
+
+
+# --- splits
+
+
+@pytest.mark.parametrize("split", [0, 3, "fold-2"])
+def test_rows_of_a_group_stay_together_in_every_split(tmp_path, split):
+    given = {"target": "price", "group": "who", "drop": ("when",)}
+    problem = Problem.of(data=saved(tmp_path), split=split, **given)
+    loaded = load_data(problem)
+    whose = dict(zip(TABLE["price"].astype(np.float32), TABLE["who"], strict=True))
+    whose = {round(float(y), 3): who for y, who in whose.items()}
+
+    def groups(rows):
+        y = rows.y * loaded.y_scale + loaded.y_mean
+        return {whose[round(float(each), 3)] for each in y}
+
+    train, test = groups(loaded.train), groups(loaded.test)
+    assert not train & test and train | test == set(TABLE["who"])
+    assert sum(loaded.encoding.groups) == len(loaded.train.y)
+    assert len(loaded.encoding.groups) == len(train) and "who" in loaded.encoding.left_out
+    for more in ({"held_out": 0.3}, {"folds": 3, "fold": 1}, {"folds": 3, "held_out": 0.3}):
+        chosen = problem.changed(**more)
+        kept, stopping = training_rows(chosen, loaded)
+        held = rows_held_out(chosen, loaded)
+        assert groups(kept) and not groups(kept) & (groups(held) | groups(stopping))
+        assert groups(kept) | groups(held) | groups(stopping) == train
+
+
+def test_a_split_by_time_tests_and_holds_out_the_last_rows(tmp_path):
+    problem = Problem.of(data=saved(tmp_path), time="when", drop=("when",), held_out=0.25)
+    loaded = load_data(problem)
+    backwards = TABLE["price"].to_numpy()[::-1]
+    y = np.concatenate([loaded.train.y, loaded.test.y]) * loaded.y_scale + loaded.y_mean
+    np.testing.assert_allclose(y, backwards, atol=1e-5)
+    held = rows_held_out(problem, loaded)
+    np.testing.assert_array_equal(held.y, loaded.train.y[-len(held.y) :])
+    by_number = data.load("mine.csv", columns=data.Columns(time="who", drop=("when",)))
+    late = by_number.test.x[:, 2] * by_number.x_scale[2] + by_number.x_mean[2]
+    assert late.min() >= np.sort(TABLE["who"])[53] - 1e-4
+    with pytest.raises(ValueError, match="got split=2 .*split by time, expected 0: the last rows"):
+        data.load("mine.csv", split=2, columns=data.Columns(time="when", drop=("when",)))
+    with pytest.raises(ValueError, match="got split='gap-0' .*in groups, expected a number"):
+        data.load("mine.csv", split="gap-0", columns=data.Columns(group="who", drop=("when",)))
+
+
+def test_rows_in_one_group_each_are_held_out_as_rows():
+    alone = np.arange(30)
+    for found, expected in (
+        (held_out_rows(30, 0.3, 4, alone), held_out_rows(30, 0.3, 4)),
+        (fold_of_rows(30, 4, 2, 4, alone), fold_of_rows(30, 4, 2, 4)),
+    ):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+# --- weights
+
+
+def test_a_weight_counts_as_so_many_rows(tmp_path):
+    given = {"drop": ("who", "when", "dead"), "hidden": (3,), "noise": 0.5, "target": "price"}
+    problem = Problem.of(data=saved(tmp_path), row_weights="count", **given)
+    loaded = load_data(problem)
+    posterior = bnn.condition(model_of(problem, loaded), loaded.train)
+    x, weights = loaded.train.x[:, :1], loaded.train.x[:, 1].astype(int)
+    plain = Problem.of(data="yacht", hidden=(3,), noise=0.5)
+    alike = loaded._replace(
+        train=data.Data(np.repeat(x, weights, 0), np.repeat(loaded.train.y, weights)),
+        encoding=loaded.encoding._replace(roles=()),
+    )
+    repeated = bnn.condition(model_of(plain, alike), alike.train)
+    position = posterior.init(jax.random.key(1))
+    shapes = jax.tree.map(np.shape, position)
+    assert shapes == jax.tree.map(np.shape, repeated.init(jax.random.key(1)))
+    np.testing.assert_allclose(
+        posterior.logdensity(position, posterior.data),
+        repeated.logdensity(position, repeated.data),
+        rtol=1e-5,
+    )
+
+
+def test_a_role_that_no_likelihood_takes_is_refused(tmp_path):
+    problem = Problem.of(data=saved(tmp_path), censoring="dead", drop=("when",))
+    with pytest.raises(ValueError, match="got a column for censoring, expected a likelihood that"):
+        model_of(problem, load_data(problem))
