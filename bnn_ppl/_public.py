@@ -11,10 +11,11 @@ from bnn_ppl._stored import (
     predict_quantiles,
     predictive_draws,
 )
-from bnn_ppl.analysis import metrics
+from bnn_ppl.analysis import decisions, metrics
 from bnn_ppl.analysis.comparison.compare import compare
 from bnn_ppl.analysis.convergence import diagnostics
 from bnn_ppl.analysis.convergence.chain_budget import chain_budget
+from bnn_ppl.analysis.decisions.decide import decide
 from bnn_ppl.analysis.from_numpyro import from_numpyro
 from bnn_ppl.analysis.metrics import conformal
 from bnn_ppl.analysis.numpyro_guide import guide
@@ -51,8 +52,8 @@ warnings.filterwarnings(
 
 # Public modules can be imported by their public names, wherever their files are.
 for _module in (
-    *(adversarial, augmentation, conformal, correlations, corruptions, diagnostics, metrics),
-    *(models, preconditioners, priors, pruning, schedules, shift, surface, symmetry),
+    *(adversarial, augmentation, conformal, correlations, corruptions, decisions, diagnostics),
+    *(metrics, models, preconditioners, priors, pruning, schedules, shift, surface, symmetry),
 ):
     sys.modules[f"bnn_ppl.{_module.__name__.rsplit('.', 1)[1]}"] = _module
 
@@ -73,6 +74,8 @@ __all__ = [
     "correlations",
     "corruptions",
     "data",
+    "decide",
+    "decisions",
     "diagnostics",
     "fit_points",
     "from_numpyro",

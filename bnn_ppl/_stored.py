@@ -4,6 +4,7 @@ It stands above all rooms, as the two that make such runs are above those that p
 """
 
 import inspect
+import json
 from collections.abc import Callable
 from functools import lru_cache, partial, wraps
 from os import PathLike
@@ -73,8 +74,10 @@ class StoredRun(NamedTuple):
             return self._dataset(found)
         drawn = "posterior_predictive" in found
         names = ("posterior_predictive", "observed_data") if drawn else ("posterior",)
-        groups = {name: self._dataset(as_dataset(found[name])) for name in names}
-        if drawn:
+        groups = {name: self._dataset(as_dataset(found[name])) for name in names if name in found}
+        if drawn and self.labels:
+            found.attrs["class_names"] = json.dumps(self.labels)
+        if drawn and "log_likelihood" in found:
             log_density = as_dataset(found["log_likelihood"]).astype(float)
             groups["log_likelihood"] = log_density - np.log(self.data.y_scale).sum()
         return with_groups(found, **groups)

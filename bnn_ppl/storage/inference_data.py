@@ -44,8 +44,10 @@ def inference_data(
     return with_groups(draws, fitted=by_chain(fitted)) if fitted else draws
 
 
-def with_groups(draws: "arviz.InferenceData", **groups: "xarray.Dataset") -> "arviz.InferenceData":
-    """Add groups to those of `draws`, or replace them."""
+def with_groups(
+    draws: "arviz.InferenceData", **groups: "xarray.Dataset | None"
+) -> "arviz.InferenceData":
+    """Add groups to those of `draws`, or replace them; None takes one away."""
     return draws_of_groups(groups_of(draws) | groups, draws.attrs)
 
 

@@ -147,7 +147,7 @@ SCORES = {
 }
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", sorted({*SCORES} - {"predictive_draws"}))
 def test_functions_that_score_rows_say_that_they_need_y(classes, name):
     for given in (X, (X, None), pd.DataFrame(X), X.tolist()):
         with pytest.raises(ValueError, match=r"got (no|rows without) y, expected a pair \(x, y\)"):

@@ -22,7 +22,7 @@ from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
-from bnn_ppl.model.rows.checks import rows_to_score
+from bnn_ppl.model.rows.checks import rows_to_predict, rows_to_score
 from bnn_ppl.storage.inference_data import with_groups
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def predictive_draws(
     draws
         From :func:`bnn_ppl.run`.
     data
-        A pair (x, y), as for :func:`bnn_ppl.predict`; by default the training data, which
-        ``az.loo`` needs.
+        A pair (x, y), or x alone, as for :func:`bnn_ppl.predict`; by default the training data,
+        which ``az.loo`` needs.
     predictive
         "linearised" or "sampled", as for :func:`bnn_ppl.predict`.
 
@@ -60,13 +60,13 @@ def predictive_draws(
     -------
     arviz.InferenceData
         The groups of `draws`; ``posterior_predictive`` with ``y`` (chain, draw, row, ...),
-        ``log_likelihood`` with ``y`` (chain, draw, row), in nats and untempered, and
+        if y is given, ``log_likelihood`` with ``y`` (chain, draw, row), in nats and untempered, and
         ``observed_data`` with ``y``.
 
     Raises
     ------
     TypeError, ValueError
-        As :func:`bnn_ppl.predict`, or if y is missing.
+        As :func:`bnn_ppl.predict`, or if y is missing of which part is known, as of censored y.
 
     Notes
     -----
@@ -77,13 +77,18 @@ def predictive_draws(
 
     check_arguments(key=key, posterior=posterior, draws=draws)
     posterior = predicting(posterior, draws, predictive)
-    x, y = rows_to_score(posterior, posterior.data if data is None else data)
+    read = rows_to_score if posterior.density.is_of_y else rows_to_predict
+    x, y = read(posterior, posterior.data if data is None else data)
     of_block = compiled(with_arguments(_drawn, with_targets(posterior)), posterior)
     found = map_draws(lambda block, first: of_block(block, key, first, x, y), posterior, draws)
-    rows, of_draws = row_dims(y.ndim - 1), ("chain", "draw")
+    rows, of_draws = row_dims(found["drawn"].ndim - 3), ("chain", "draw")
+    drawn = xarray.Dataset({"y": ((*of_draws, *rows), found["drawn"])})
+    if y is None:  # the groups of other rows would not fit
+        others = {"log_likelihood": None, "observed_data": None}
+        return with_groups(draws, posterior_predictive=drawn, **others)
     return with_groups(
         draws,
-        posterior_predictive=xarray.Dataset({"y": ((*of_draws, *rows), found["drawn"])}),
+        posterior_predictive=drawn,
         log_likelihood=xarray.Dataset({"y": ((*of_draws, "row"), found["log_likelihood"])}),
         observed_data=xarray.Dataset({"y": (rows, np.asarray(y))}),
     )
@@ -96,19 +101,20 @@ def _drawn(
     key: Array,
     first: Array,
     x: Tree,
-    y: Array,
+    y: Array | None,
 ) -> dict[str, Array]:
-    predictive, x = targeted(predictive, x, y)
+    if y is not None:
+        predictive, x = targeted(predictive, x, y)
     at = of_draws(predictive, block, x)
 
     def one(numbered: tuple[Array, Tree]) -> dict[str, Array]:
         number, values = numbered
         distribution = at(values)
+        drawn = {"drawn": distribution.sample(jax.random.fold_in(key, number))}
+        if y is None:
+            return drawn
         log_prob = distribution.log_prob(y)
-        return {
-            "drawn": distribution.sample(jax.random.fold_in(key, number)),
-            "log_likelihood": log_prob.reshape(len(log_prob), -1).sum(1),
-        }
+        return drawn | {"log_likelihood": log_prob.reshape(len(log_prob), -1).sum(1)}
 
     numbers = first + jnp.arange(len(jax.tree.leaves(block)[0]))
     return jax.lax.map(one, (numbers, block))

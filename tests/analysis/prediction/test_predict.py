@@ -320,8 +320,9 @@ def test_predictive_draws_of_new_rows(float64):
     got = bnn.predictive_draws(jax.random.key(0), posterior, draws, (X[:5], LABELS[:5]))
     assert got.posterior_predictive["y"].shape == (CHAINS, DRAWS, 5)
     np.testing.assert_array_equal(got.observed_data["y"], LABELS[:5])
-    with pytest.raises(ValueError, match="got no y, expected a pair"):
-        bnn.predictive_draws(jax.random.key(0), posterior, draws, (X, None))
+    alone = bnn.predictive_draws(jax.random.key(0), posterior, draws, X[:5])
+    np.testing.assert_array_equal(alone.posterior_predictive["y"], got.posterior_predictive["y"])
+    assert "log_likelihood" not in alone and "observed_data" not in alone
 
 
 def test_a_tap_is_seen_and_leaves_nothing_behind():
