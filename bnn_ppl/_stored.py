@@ -61,7 +61,8 @@ class StoredRun(NamedTuple):
 
     def rows(self, given: Any) -> Any:
         """Prepare rows x, (x, y) or (x, None) in the units of the data as the model sees them."""
-        x, y, fills = given_new_rows(*inputs_and_targets(given, self.data.train.x), self.data)
+        new = given_new_rows(*inputs_and_targets(given, self.data.train.x), self.data)
+        x, y, fills = new[:3]
         if fills:
             warn(f"x: {fills}")
         return ((x, np.ones(len(x), x.dtype)) if self.weighted else x), y

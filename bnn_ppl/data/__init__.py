@@ -22,10 +22,12 @@ from bnn_ppl.data.images.image_files import folder_test_images, image_folder
 from bnn_ppl.data.images.images import test_images
 from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.tables.choice import of_classes
-from bnn_ppl.data.tables.encoding import Encoding, encode, in_words
+from bnn_ppl.data.tables.encoding import Encoding, encode
+from bnn_ppl.data.tables.finding import in_words, y_in_words
 from bnn_ppl.data.tables.published import HMCChains, HMCReference, hmc_reference, published
 from bnn_ppl.data.tables.reading import Data, DataSet, places
 from bnn_ppl.data.tables.roles import Columns
+from bnn_ppl.data.tables.table_files import is_table
 from bnn_ppl.data.tables.user_files import Target, own
 from bnn_ppl.data.tfds import from_tfds, tfds_test_images
 
@@ -241,10 +243,13 @@ def load(
         return streamed_folder(name, split, kind, classes)
     if kind_of(name) == "file":
         _refuse(name, "it is for folders of images and tfds:", image_size=image_size)
-        found = own(name, split, subset, kind, target, classes, impute, encoding, columns)
+        found = own(name, split, subset, kind, target, classes, encoding, columns)
         if found.encoding is not None and found.encoding.groups:
             _refuse(name, "it is for rows without groups", only_classes=only_classes)
-        changed = "" if found.encoding is None or encoding else in_words(found.encoding)
+        if not is_table(name):
+            _refuse(name, "it is for .csv and other tables", impute=impute or None)
+        told = "" if found.encoding is None or encoding else in_words(found.encoding)
+        changed = "; ".join(filter(None, [told, "" if encoding else y_in_words(found)]))
         if changed:
             warnings.warn(f"{name}: {changed}", stacklevel=2)
     else:

@@ -12,6 +12,7 @@ from typing import Literal
 from bnn_ppl.data.images.image_files import is_folder
 from bnn_ppl.data.images.images import ImageSet, digits, images
 from bnn_ppl.data.tables.reading import DataSet, Place, streamed_files
+from bnn_ppl.data.tables.table_files import IN_WORDS
 from bnn_ppl.data.tables.uci import curve, uci
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.data.text import imdb
@@ -81,8 +82,7 @@ def loader(name: str, where: Sequence[Place]) -> Callable[..., DataSet]:
     tables = [path.stem for place in where for path in (place.root / "uci").glob("*.npz")]
     if name not in tables and any(mark in name for mark in "./\\"):
         raise ValueError(
-            f"got data set {name!r}, expected a file that ends with .csv, .tsv, .parquet or .npz: "
-            "convert the file"
+            f"got data set {name!r}, expected a file that ends with {IN_WORDS}, or .npz: convert it"
         )
     check_name(name, {*SETS, *tables})
     return uci

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
-from bnn_ppl.data.tables.encoding import Column, Encoding, from_json, to_json
+from bnn_ppl.data.tables.encoding import Encoding, from_json, to_json
+from bnn_ppl.data.tables.kinds.column import Column
 from bnn_ppl.data.tables.reading import Data, DataSet
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.storage.files import JSON

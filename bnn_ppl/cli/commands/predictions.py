@@ -27,6 +27,8 @@ class Rows(NamedTuple):
     x: np.ndarray
     y: Any
     words: str
+    outside: Any = None  # how far outside the training rows each is
+    furthest: list[str] | None = None  # in which column
 
 
 def predict(
@@ -52,9 +54,11 @@ def predict(
     folder
         Folder of a run.
     inputs
-        Rows to predict in place of those of the data set, in the units of the data: a .csv,
-        .tsv or .parquet table with the columns of the training data, or an .npz file with an
-        array x. If y is there too, it is scored. Row 0 is the first one in the file.
+        Rows to predict in place of those of the data set, in the units of the data: a table (.csv,
+        .parquet, .xlsx and others) with the columns of the training data, or an .npz file with an
+        array x. If y is there too, it is scored. Row 0 is the first one in the file. Of a table,
+        outside_range says how many training standard deviations a row is outside the training
+        rows (1: a category of none of them), and outside_column in which column.
     out
         File to write, .csv or .nc (netCDF). By default predictions.csv in the folder of the run;
         of new rows predictions-NAME.csv, by the name of their file. A file of that name is
@@ -111,6 +115,10 @@ def predict(
     if used is not None:
         scored = (rows, prediction) if inputs is not None and rows.y is not None else (test, None)
         table = _with_conformal(run, averaged, table, prediction, used, scored, level)
+    if rows.outside is not None:
+        table = table.assign(outside_range=("row", rows.outside))
+        table["outside_column"] = "row", np.array(rows.furthest, dtype=str)
+        print(_outside_in_words(rows))
     replaced = ", which is replaced (--out names another file)" if path.exists() else ""
     _write(table, path)
     if inputs is None:
@@ -145,7 +153,20 @@ def _read(run: Opened, path: Path) -> Rows:
     new = read_new_rows(path, run.data)
     if new.fills:
         print(f"{path}: {new.fills}")
-    return Rows(new.x, new.y, f"rows of {path}")
+    return Rows(new.x, new.y, f"rows of {path}", new.outside, new.furthest)
+
+
+def _outside_in_words(rows: Rows) -> str:
+    """Say how many rows are outside the training rows, and which is furthest."""
+    count, total = int(np.sum(rows.outside > 0)), len(rows.x)
+    if not count:
+        return f"all {total} rows are within the range of the training rows"
+    worst = int(np.argmax(rows.outside))
+    column = (rows.furthest or [""] * total)[worst]
+    return (
+        f"{count} of {total} rows are outside the range of the training rows, most of all row "
+        f"{worst} in {column} (outside_range {rows.outside[worst]:.3g})"
+    )
 
 
 def _write(table: "xarray.Dataset", path: Path) -> None:

@@ -25,7 +25,7 @@ from bnn_ppl.cli.problem.trained import refuse_unused_new
 from bnn_ppl.data.catalogue import IMAGES
 from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
-from bnn_ppl.data.tables.encoding import in_words
+from bnn_ppl.data.tables.finding import in_words, y_in_words
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.models import usual_noise_floor
 from bnn_ppl.model.prior.priors import NOISE_FLOOR
@@ -233,8 +233,6 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     problem = settled(problem, data)
     chosen, prior_of, net = problem.data, problem.prior, problem.network
     kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
-    if data.num_classes is None and data.stream is None and len(np.unique(data.train.y)) == 2:
-        kind += " (y has two values: --classes True makes them classes)"
     if chosen.label_noise:
         kind += f", {chosen.label_noise:.0%} of the training labels random"
     if chosen.only_classes is not None:
@@ -245,6 +243,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     if scale_is_searched(problem, posterior):
         prior = f"{prior_of.prior} prior of a scale to be found"
     columns = "" if data.encoding is None else in_words(data.encoding)
+    about_y = "" if data.stream is not None else y_in_words(data)
     held_out = num_training(data) - posterior.num_rows
     apart = f", {held_out} held-out" if held_out else ""
     of = " of the likelihood" if posterior.density.tempered == "likelihood" else ""
@@ -259,6 +258,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
             f"data   {chosen.data}, split {chosen.split}{where}: {posterior.num_rows} "
             f"training{apart} and {len(data.test.y)} test rows of {data.train.x.shape[1:]}, {kind}",
             *([f"input  {columns}"] if columns else []),
+            *([f"y      {about_y}"] if about_y else []),
             f"model  {' '.join(filter(None, (net.net, widths or hidden)))} with "
             f"{parameters_in_words(problem, _network(problem, data), posterior.whole)}, "
             f"{prior}{noise}, T = {posterior.density.temperature:g}{of}",

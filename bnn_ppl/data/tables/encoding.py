@@ -1,49 +1,26 @@
-"""Columns of a table as numbers: truth values as 0 and 1, categories one-hot, empty cells filled.
+"""How the columns of a table become numbers: a record, which can be kept as JSON.
 
-An `Encoding` is a record of how that was done for one table, so that other rows of the same columns
-become the same numbers. It can be kept as JSON.
+What is done with each kind of column is in ``kinds/``; `bnn_ppl.data.tables.finding` makes the
+record of a table.
 """
 
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bnn_ppl.data.tables.kinds import boolean
+from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty, listed
+from bnn_ppl.data.tables.kinds.kinds import columns_of_x, names_of_x, values_of
+from bnn_ppl.data.tables.kinds.number import UNKNOWN
 from bnn_ppl.data.tables.reading import require
 from bnn_ppl.data.tables.roles import ROLES, check_role
 
 if TYPE_CHECKING:
     import pandas
 
-_MOST_CATEGORIES = 50
-_NUMBER_WITH_COMMAS = re.compile(r"[+-]?\d+(,\d+)+(\.\d+)?")
-_TRUTH = {"false": 0.0, "0": 0.0, "true": 1.0, "1": 1.0}
-_TRUTH_NAMES = ("False", "True")
-_EMPTY = ("", "nan", "na", "n/a", "null", "<na>")
-
-
-class Column(NamedTuple):
-    """How one column becomes numbers.
-
-    Attributes
-    ----------
-    name : str
-        Its name in the header, or its number from 0 where there is no header.
-    kind : str
-        "number"; "boolean", as 0 and 1; or "category", as one column of 0 and 1 for each category.
-    categories : tuple of str
-        Of a category, in the order of their columns, which is alphabetical.
-    fill : float, str or None
-        What empty cells are taken for: a number (0 or 1 for a boolean), or a category; None refuses
-        them.
-    """
-
-    name: str
-    kind: Literal["number", "boolean", "category"]
-    categories: tuple[str, ...] = ()
-    fill: float | str | None = None
+DECIMAL = "decimal"  # attribute of a table that was read: the decimal mark of its numbers
 
 
 class Encoding(NamedTuple):
@@ -64,6 +41,10 @@ class Encoding(NamedTuple):
         columns of x.
     groups : tuple of int
         Where rows belong to groups, the number of training rows of each, in their order.
+    reasons : tuple of str
+        Why each column is left out.
+    without_y : int
+        Number of rows without a value of y, which are left out.
     """
 
     inputs: tuple[Column, ...]
@@ -72,6 +53,8 @@ class Encoding(NamedTuple):
     more_targets: tuple[Column, ...] = ()
     roles: tuple[tuple[str, Column], ...] = ()
     groups: tuple[int, ...] = ()
+    reasons: tuple[str, ...] = ()
+    without_y: int = 0
 
     @property
     def targets(self) -> tuple[Column, ...]:
@@ -81,16 +64,12 @@ class Encoding(NamedTuple):
     @property
     def names_of_x(self) -> list[str]:
         """Names of the columns of x that are inputs; of categories, one for each."""
-        return [
-            f"{column.name}={category}" if category else column.name
-            for column in self.inputs
-            for category in column.categories or ("",)
-        ]
+        return [name for column in self.inputs for name in names_of_x(column)]
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the classes, by their numbers; None if y is of numbers."""
-        return _TRUTH_NAMES if self.target.kind == "boolean" else self.target.categories or None
+        return boolean.NAMES if self.target.kind == "boolean" else self.target.categories or None
 
 
 def encode(
@@ -106,7 +85,7 @@ def encode(
     ----------
     frame : pandas.DataFrame or dict of sequences
         Columns by name, in any order; others are ignored, the target among them. Cells are numbers,
-        truth values or text.
+        truth values, dates or text.
     encoding : Encoding
         As recorded, for example ``data.load("mine.csv").encoding``.
     source : str
@@ -122,13 +101,13 @@ def encode(
     Warns
     -----
     UserWarning
-        If empty cells are filled: in how many rows, and with what.
+        If empty cells are filled, or categories are taken as other: in how many rows, and how.
 
     Raises
     ------
     ValueError
-        If a column is missing, or a cell is no finite number, none of the recorded categories, or
-        empty without a recorded fill.
+        If a column is missing; for an encoding of an earlier version also if a cell is no finite
+        number, none of the recorded categories, or empty without a recorded fill.
 
     Examples
     --------
@@ -147,29 +126,17 @@ def encode(
     return found
 
 
-def as_text(frame: Any, place: Callable[[int], str]) -> "pandas.DataFrame":
-    """Give the cells of a table as text, its rows labelled by the words for them in messages."""
-    import pandas as pd
-
-    if isinstance(frame, Mapping):  # of columns, which need not share an index
-        frame = {name: list(cells) for name, cells in frame.items()}
-    table = pd.DataFrame(frame, dtype=object).map(_text)
-    return table.set_axis(map(place, range(len(table)))).rename(columns=lambda n: str(n).strip())
-
-
 def encoded(table: "pandas.DataFrame", encoding: Encoding, source: str) -> np.ndarray:
     """Encode rows of text as `encode` does, without a warning."""
     missing = [column.name for column in encoding.inputs if column.name not in table]
     got = f"columns {', '.join(table)}"
     expected = f"{', '.join(missing)} too, as in the data of the run"
     require(source, not missing, got, expected, "add what is missing")
-    parts = []
-    for column in encoding.inputs:
-        values = _values(table[column.name], column, source)
-        if column.kind == "category":
-            parts.append(np.equal.outer(values, np.arange(len(column.categories))).astype(float))
-        else:
-            parts.append(values[:, None])
+    hint = mark_of(table)
+    parts = [
+        columns_of_x(_values(table[column.name], column, source, hint), column)
+        for column in encoding.inputs
+    ]
     parts += [_of_role(table, role, column, source) for role, column in encoding.roles]
     return np.concatenate(parts, axis=1)
 
@@ -179,92 +146,94 @@ def _of_role(table: "pandas.DataFrame", role: str, column: Column, source: str) 
     if column.name not in table:
         return np.full((len(table), 1), ROLES[role])
     cells = table[column.name]
-    values = _values(cells, column, source, may_be_empty=False)
+    values = _values(cells, column, source, mark_of(table), needed=True)
     check_role(role, cells, values, source)
     return values[:, None]
 
 
 def encoded_target(table: "pandas.DataFrame", encoding: Encoding, source: str) -> np.ndarray:
     """Encode the columns of y: its numbers, or class numbers; (rows,), or (rows, outputs)."""
+    hint = mark_of(table)
     each = [
-        _values(table.iloc[:, place], column, source, may_be_empty=False)
+        _values(table.iloc[:, place], column, source, hint, needed=True)
         for place, column in enumerate(encoding.targets)
     ]
     return each[0] if len(each) == 1 else np.stack(each, axis=1)
 
 
-def column_of(cells: "pandas.Series", source: str) -> Column:
-    """Tell what a column holds; one in which any cell is a number holds numbers.
+def _values(
+    cells: "pandas.Series", column: Column, source: str, hint: str, needed: bool = False
+) -> np.ndarray:
+    """Give a number for each cell; of a category its place among the categories.
 
-    Raises
-    ------
-    ValueError
-        If there are too many different texts for categories.
+    Where cells are needed, or the record is of an earlier version, one that cannot be read is
+    refused. Such a record says with `fill` whether empty cells may be there.
     """
-    name, present = str(cells.name), cells[~is_empty(cells)].tolist()
-    if not present or any(number_in(cell) is not None for cell in present):
-        return Column(name, "number")
-    if all(cell.lower() in _TRUTH for cell in present):
-        return Column(name, "boolean")
-    require(
-        source,
-        not all(_NUMBER_WITH_COMMAS.fullmatch(cell) for cell in present),
-        f"{present[0]!r} in the column {name!r}",
-        "numbers with a decimal point and no commas, or categories",
-        "write 4.2 for 4,2, and 4200 for 4,200",
-    )
-    categories = tuple(sorted(set(present)))
-    got = f"{len(categories)} different texts, as {present[0]!r}, in the column {name!r}"
-    expected = f"numbers, or at most {_MOST_CATEGORIES} categories"
-    advice = "remove the column, or make numbers of it (of dates, say, days since the first)"
-    require(source, len(categories) <= _MOST_CATEGORIES, got, expected, advice)
-    return Column(name, "category", categories)
+    values = values_of(cells, column, hint)
+    if column.form and not needed:
+        return values
+    empty = is_empty(cells).to_numpy()
+    wrong = np.isnan(values) & ~(empty & (column.fill is not None) & (not needed))
+    for row in np.flatnonzero(wrong)[:1]:
+        do = "correct the cell or remove the line"
+        if empty[row] and not needed:
+            do += "; a new run fills empty cells"
+        at = f"{cells.index[row]}, column {column.name!r}"
+        require(source, False, f"{cells.iloc[row]!r} in {at}", _expected(column), do)
+    places = {name: float(place) for place, name in enumerate(column.categories)}
+    if column.kind == "category" and column.fill is not None:
+        values = np.where(np.isnan(values), places[str(column.fill)], values)
+    return values
 
 
-def filled(column: Column, cells: "pandas.Series", source: str) -> Column:
-    """Say what empty cells are taken for: the mean of these numbers, or the most frequent value."""
-    present = cells[~is_empty(cells)]
-    got = f"only empty cells of the column {column.name!r} to train on"
-    require(source, len(present), got, "values to fill others with", "remove the column")
-    if column.kind == "category":
-        return column._replace(fill=present.mode()[0])
-    mean = _values(present, column, source).mean()
-    return column._replace(fill=float(mean if column.kind == "number" else mean >= 0.5))
+def _expected(column: Column) -> str:
+    words = {"number": "a finite number", "boolean": "True or False", "date": "a date"}
+    return words.get(column.kind, f"one of {listed(column.categories, 10)}")
 
 
-def in_words(encoding: Encoding) -> str:
-    """Say in one line what became of columns that are not numbers as they are; "" if all are."""
-    told = {"boolean": "{0.name} as 0 and 1", "category": "{0.name} one-hot ({1})"}
-    parts = [
-        told[column.kind].format(column, _listed(column.categories))
-        for column in encoding.inputs
-        if column.kind in told
-    ]
-    if encoding.class_names:
-        classes = [f"{number} {label}" for number, label in enumerate(encoding.class_names)]
-        parts.append(f"{encoding.target.name} as classes ({_listed(classes)})")
-    if encoding.left_out:
-        parts.append(f"without column {', '.join(map(repr, encoding.left_out))}, a row index")
-    if any(column.fill is not None for column in encoding.inputs):
-        parts.append("empty cells filled by the mean or the most frequent category")
-    return "; ".join(parts)
+def mark_of(table: "pandas.DataFrame") -> str:
+    """Give the decimal mark of a table, as far as it is known."""
+    return str(table.attrs.get(DECIMAL, UNKNOWN))
 
 
 def fills_in_words(table: "pandas.DataFrame", encoding: Encoding) -> str:
-    """Say in one line how many rows have empty cells and what fills them; "" if none has."""
-    columns = {column.name: column for column in encoding.inputs if column.fill is not None}
-    empty = table[[*columns]].apply(is_empty)
-    count = int(empty.any(axis=1).sum())
-    parts = [f"{name} with {_fill_in_words(columns[name])}" for name in empty if any(empty[name])]
-    found = f"{count} of {len(table)} rows have empty cells, filled: {_listed(parts)}"
-    return found if count else ""
+    """Say in one line how many rows have cells that are filled, and how; "" if none has."""
+    rows, told = np.zeros(len(table), bool), []
+    for column in encoding.inputs:
+        missing, words = _unknown(table, column)
+        if missing.any() and words:
+            told.append(f"{column.name} with {words}")
+            rows |= missing
+    if not told:
+        return ""
+    return f"{rows.sum()} of {len(table)} rows have empty cells, filled: {listed(told)}"
+
+
+def _unknown(table: "pandas.DataFrame", column: Column) -> tuple[np.ndarray, str]:
+    """Tell in which rows a column has no known value, and what is taken for it."""
+    cells = table[column.name]
+    if column.kind == "category" and column.other:
+        unseen = ~cells.isin(column.categories).to_numpy()
+        return unseen, f"other for {listed(sorted(set(cells[unseen])), 3)!r}"
+    if column.fill is None:
+        return np.zeros(len(cells), bool), ""
+    if not column.form:
+        return is_empty(cells).to_numpy(), _fill_in_words(column)
+    return np.isnan(values_of(cells, column, mark_of(table))), _fill_in_words(column)
 
 
 def _fill_in_words(column: Column) -> str:
     if column.kind == "number":
-        return f"the training mean {column.fill:.4g}"
+        return f"the training {'median' if column.form else 'mean'} {column.fill:.4g}"
+    if column.kind == "date":
+        return f"the training median {day_in_words(column.fill)}"
     value = bool(column.fill) if column.kind == "boolean" else column.fill
     return f"the most frequent training value {value!r}"
+
+
+def day_in_words(day: Any) -> str:
+    """Write days since 1970 as a date."""
+    return str(np.datetime64("1970-01-01") + np.timedelta64(int(np.floor(day)), "D"))
 
 
 def to_json(encoding: Encoding) -> dict[str, Any]:
@@ -274,9 +243,13 @@ def to_json(encoding: Encoding) -> dict[str, Any]:
         "target": encoding.target._asdict(),
         "left_out": list(encoding.left_out),
     }
-    more = [column._asdict() for column in encoding.more_targets]
-    roles = [[role, column._asdict()] for role, column in encoding.roles]
-    others = {"more_targets": more, "roles": roles, "groups": list(encoding.groups)}
+    others = {
+        "more_targets": [column._asdict() for column in encoding.more_targets],
+        "roles": [[role, column._asdict()] for role, column in encoding.roles],
+        "groups": list(encoding.groups),
+        "reasons": list(encoding.reasons),
+        "without_y": encoding.without_y,
+    }
     return record | {name: values for name, values in others.items() if values}
 
 
@@ -284,64 +257,20 @@ def from_json(record: Mapping[str, Any]) -> Encoding:
     """Read what `to_json` gave."""
 
     def columns(given: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
-        return tuple(Column(**{**own, "categories": tuple(own["categories"])}) for own in given)
+        each: list[dict[str, Any]] = [
+            {name: tuple(v) if isinstance(v, list) else v for name, v in own.items()}
+            for own in given
+        ]
+        return tuple(Column(**own) for own in each)
 
     target, *more = columns([record["target"], *record.get("more_targets", ())])
-    roles = tuple((role, *columns([own])) for role, own in record.get("roles", ()))
     return Encoding(
         columns(record["inputs"]),
         target,
         tuple(record["left_out"]),
         tuple(more),
-        roles,
+        tuple((role, *columns([own])) for role, own in record.get("roles", ())),
         tuple(record.get("groups", ())),
+        tuple(record.get("reasons", ())),
+        record.get("without_y", 0),
     )
-
-
-def _values(
-    cells: "pandas.Series", column: Column, source: str, may_be_empty: bool = True
-) -> np.ndarray:
-    """Give a number for each cell; of a category its place among the categories."""
-    fill: Any = column.fill
-    if column.kind == "number":
-        found, expected = cells.map(number_in), "a finite number"
-    elif column.kind == "boolean":
-        found = cells.str.lower().str.removesuffix(".0").map(_TRUTH)
-        expected = "True or False"
-    else:
-        numbers = {category: number for number, category in enumerate(column.categories)}
-        found, fill = cells.map(numbers), numbers.get(fill)
-        expected = f"one of {_listed(column.categories, 10)}"
-    values, empty = found.to_numpy(np.float64), is_empty(cells).to_numpy()
-    if fill is not None:
-        values = np.where(empty & ~np.isfinite(values), fill, values)
-    for row in np.flatnonzero(~np.isfinite(values))[:1]:
-        do = "correct the cell or remove the line"
-        if empty[row] and may_be_empty:
-            do = "correct the cell, remove the line, or fill what is empty: --impute (impute=True)"
-        at = f"{cells.index[row]}, column {column.name!r}"
-        require(source, False, f"{cells.iloc[row]!r} in {at}", expected, do)
-    return values
-
-
-def is_empty(cells: "pandas.Series") -> "pandas.Series":
-    """Whether cells say that there is no value."""
-    return cells.str.lower().isin(_EMPTY)
-
-
-def number_in(cell: str) -> float | None:
-    """Give the number that a cell holds; None if it holds something else, such as 10_20."""
-    try:
-        return None if "_" in cell else float(cell)
-    except ValueError:
-        return None
-
-
-def _text(cell: Any) -> str:
-    if isinstance(cell, float | np.floating) and float(cell).is_integer():
-        return str(int(cell))  # a category that pandas has read as a number
-    return "" if cell is None else str(cell).strip()
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f", ... {len(names)} in all" if len(names) > most else "")

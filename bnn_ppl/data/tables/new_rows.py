@@ -9,30 +9,25 @@ import numpy as np
 
 from bnn_ppl.data.images.images import with_channel
 from bnn_ppl.data.standardise import MeanScale, standardise
+from bnn_ppl.data.tables.array_files import numbered
 from bnn_ppl.data.tables.choice import numbered_anew
 from bnn_ppl.data.tables.encoding import (
-    Column,
     Encoding,
-    as_text,
     encoded,
     encoded_target,
     fills_in_words,
-    is_empty,
+    mark_of,
 )
+from bnn_ppl.data.tables.kinds.column import Column, as_text, is_empty
+from bnn_ppl.data.tables.kinds.kinds import names_of_x, values_of
 from bnn_ppl.data.tables.reading import DataSet, arrays_in, read_npz, require
-from bnn_ppl.data.tables.user_files import (
-    INDEX,
-    PLACE,
-    is_file,
-    numbered,
-    read_table,
-    refuse_repeated,
-)
+from bnn_ppl.data.tables.table_files import IN_WORDS, PLACE, is_table, read_tables
+from bnn_ppl.data.tables.user_files import INDEX, is_file, refuse_repeated
 
 if TYPE_CHECKING:
     import pandas
 
-_KINDS = ".csv, .tsv, .parquet or .npz"
+_KINDS = f"{IN_WORDS}, or .npz"
 
 
 class NewRows(NamedTuple):
@@ -46,15 +41,23 @@ class NewRows(NamedTuple):
         Standardised targets or class numbers, if the file has them.
     fills : str
         How many rows had empty cells and what fills them, in one line; "" if none had.
+    outside : numpy.ndarray or None
+        Of a table: how far each row is outside the training rows, shape (rows,): by how many
+        training standard deviations a number or a date is beyond their least or largest value, or
+        1 for a text that is no category of its own; the largest of all columns, 0 inside.
+    furthest : list of str or None
+        The column of which that is; "" inside.
     """
 
     x: np.ndarray
     y: np.ndarray | None
     fills: str = ""
+    outside: np.ndarray | None = None
+    furthest: list[str] | None = None
 
 
 def read_new_rows(path: Path, like: DataSet) -> NewRows:
-    """Read rows to predict from a ``.csv``, ``.tsv``, ``.parquet`` or ``.npz`` file, standardised.
+    """Read rows to predict from a table or an ``.npz`` file, standardised.
 
     A table has the columns of the training table, by name in any order, encoded in the same way.
     Where that had no names, or was no table of the user's, it has as many columns in the same
@@ -77,15 +80,20 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
     FileNotFoundError
         If there is no such file.
     ImportError
-        If a ``.parquet`` file is given and no reader of such files is installed.
+        If no reader of such files is installed.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"got {str(path)!r}, expected a file that exists; correct the path")
-    kind = path.suffix.lower()
-    require(path, is_file(path.name), f"a file {kind or path.name}", _KINDS, "convert it")
-    if kind == ".npz":
+    name = str(path)
+    require(path, is_file(name), f"a file {path.suffix or path.name}", _KINDS, "convert it")
+    if not is_table(name):
+        if not path.is_file():
+            raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
         return _prepared(path, *_arrays(path, like), "", like)
-    return _prepared(path, *_from_table(path, read_table(path, least_columns=1), like), like)
+    table = read_tables(name, least_columns=1)
+    found = _prepared(path, *_from_table(path, table, like), like)
+    if like.train.x.ndim != 2 or like.train.x.dtype.kind != "f":
+        return found
+    outside, furthest = _outside(table, found.x, like)
+    return found._replace(outside=outside, furthest=furthest)
 
 
 def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
@@ -96,7 +104,7 @@ def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
     """
     columns = like.encoding.inputs if like.encoding is not None else ()
     if hasattr(x, "columns") or columns:
-        frame = x if hasattr(x, "columns") else _with_names(x, [each.name for each in columns])
+        frame = x if hasattr(x, "columns") else _with_names(x, like.encoding)
         table = as_text(frame, PLACE)
         found, y_of_table, fills = _from_table("x", table, like)
         y = y_of_table if y is None else y
@@ -144,9 +152,45 @@ def _from_table(
     return x.reshape(-1, *like.train.x.shape[1:]), y, fills_in_words(table, encoding)
 
 
-def _with_names(x: Any, names: list[str]) -> dict[str, np.ndarray]:
+def _outside(
+    table: "pandas.DataFrame", x: np.ndarray, like: DataSet
+) -> tuple[np.ndarray, list[str]]:
+    """Say how far each row is outside the training rows, and in which column."""
+    inputs = _numbers(x.shape[1], like.encoding).inputs
+    beyond, place = np.zeros((len(x), len(inputs))), 0
+    for number, column in enumerate(inputs):
+        if column.kind == "category" and column.other:
+            cells = table[column.name]
+            beyond[:, number] = ~(cells.isin(column.categories) | is_empty(cells))
+        elif column.kind != "category":
+            beyond[:, number] = _beyond(table, x, like, column, place)
+        place += len(names_of_x(column))
+    furthest = beyond.argmax(axis=1)
+    far = beyond.max(axis=1)
+    names = [column.name for column in inputs]
+    return far, [names[k] if d > 0 else "" for k, d in zip(furthest, far, strict=True)]
+
+
+def _beyond(
+    table: "pandas.DataFrame", x: np.ndarray, like: DataSet, column: Column, place: int
+) -> np.ndarray:
+    """Give by how many training standard deviations cells are beyond the training rows."""
+    if column.low is None or column.high is None:
+        seen = like.train.x[:, place]
+        return np.maximum(np.maximum(seen.min() - x[:, place], x[:, place] - seen.max()), 0.0)
+    values = values_of(table[column.name], column, mark_of(table))
+    past = np.maximum(column.low - values, values - column.high) / like.x_scale[place]
+    return np.nan_to_num(np.maximum(past, 0.0))
+
+
+def _with_names(x: Any, encoding: Encoding) -> dict[str, np.ndarray]:
+    """Name the columns of an array: the inputs, and those that have a role or not."""
     cells = np.asarray(x, object)
+    names = [column.name for column in encoding.inputs]
     expected = f"rows of {len(names)} columns, {', '.join(names)}, or a data frame with them"
+    roles = [column.name for _, column in encoding.roles]
+    if cells.ndim == 2 and cells.shape[1] == len(names) + len(roles):
+        names += roles
     right = cells.ndim == 2 and cells.shape[1] == len(names)
     require("x", right, f"shape {cells.shape}", expected, "change it")
     return dict(zip(names, cells.T, strict=True))
@@ -179,12 +223,13 @@ def _check_names(
     targets: list[str],
     may_be_there: tuple[str, ...],
 ) -> None:
-    """Refuse a table that lacks a column that was trained on, or has others."""
+    """Refuse a table that lacks a column that was trained on."""
     known = {*inputs, *targets, *may_be_there}
     others = [name for name in table if name not in known and not INDEX.fullmatch(name)]
     missing = [name for name in inputs if name not in table]
     lists = {"without": missing, "with unknown": others}
     wrong = [f"{what} {', '.join(found)}" for what, found in lists.items() if found]
+    wrong = wrong if missing else []
     expected = f"the columns {', '.join(inputs)}, as in training (with {', '.join(targets)} or "
     got = f"a table {' and '.join(wrong)}"
     require(path, not wrong, got, expected + "not)", "rename or drop columns")

@@ -100,6 +100,28 @@ class DataSet(NamedTuple):
         return () if self.encoding is None else tuple(role for role, _ in self.encoding.roles)
 
 
+class Read(NamedTuple):
+    """What a file of the user's holds, as numbers of its own units.
+
+    Attributes
+    ----------
+    train, test : Data
+        The two parts.
+    of_classes : bool
+        Whether y are classes, if nothing else is said.
+    encoding : Encoding or None
+        How they became numbers.
+    groups : numpy.ndarray or None
+        Of the training rows.
+    """
+
+    train: Data
+    test: Data
+    of_classes: bool
+    encoding: Any = None
+    groups: np.ndarray | None = None
+
+
 class Place(NamedTuple):
     """A folder in the layout ``<set>/<file>`` and the name it goes by in `DataSet.source`."""
 

@@ -1,0 +1,227 @@
+"""What the columns of a table are, and how that is said: in a line, and as a table."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bnn_ppl.data.tables.encoding import Encoding, day_in_words, mark_of
+from bnn_ppl.data.tables.kinds import boolean
+from bnn_ppl.data.tables.kinds.category import WRITTEN
+from bnn_ppl.data.tables.kinds.column import Column, is_empty, listed
+from bnn_ppl.data.tables.kinds.kinds import (
+    KINDS,
+    Found,
+    columns_of_x,
+    kind_of,
+    learnt,
+    least_scales,
+    values_of,
+)
+from bnn_ppl.data.tables.kinds.number import UNKNOWN, form_of, number_in
+from bnn_ppl.data.tables.reading import DataSet, require
+
+if TYPE_CHECKING:
+    import pandas
+
+_MOST_CLASSES = 50
+_FEW = 20  # different whole numbers of a y that may be ordered classes
+_COUNTS = 100  # different whole numbers that may be counts
+
+
+def kinds_of(inputs: "pandas.DataFrame", categorical: Sequence[str]) -> dict[str, Found]:
+    """Tell what kind each column is, by all rows."""
+    hint = mark_of(inputs)
+    return {name: kind_of(inputs[name], hint, name in categorical) for name in inputs}
+
+
+def inputs_learnt(
+    training: "pandas.DataFrame", kinds: dict[str, Found]
+) -> tuple[tuple[Column, ...], dict[str, str]]:
+    """Record how columns become x, from the training rows; and why some are left out."""
+    hint = mark_of(training)
+    found, left_out = [], {}
+    for name, kind in kinds.items():
+        column = None if kind.kind is None else learnt(name, kind, training[name], hint)
+        if column is None:
+            left_out[name] = kind.reason or "empty in the training rows"
+        else:
+            found.append(column)
+    return tuple(found), left_out
+
+
+def target_of(cells: "pandas.Series", source: str, hint: str = UNKNOWN) -> Column:
+    """Tell what y is: numbers if any cell is one, truth values, or classes.
+
+    Raises
+    ------
+    ValueError
+        If there are too many different texts for classes.
+    """
+    name, present = str(cells.name), cells[~is_empty(cells)].unique().tolist()
+    form, share = form_of(present, hint)
+    if not present or share > 0 or any(number_in(cell) is not None for cell in present):
+        return Column(name, "number", form=form)
+    if boolean.form_of(present) == boolean.TRUE_AND_FALSE:
+        return Column(name, "boolean", form=boolean.TRUE_AND_FALSE)
+    classes = tuple(sorted(present))
+    got = f"{len(classes)} different texts, as {present[0]!r}, in the column {name!r} of y"
+    expected = f"numbers, or at most {_MOST_CLASSES} classes"
+    require(source, len(classes) <= _MOST_CLASSES, got, expected, "choose another column as target")
+    return Column(name, "category", classes, form=WRITTEN)
+
+
+def classes_of_numbers(column: Column, values: np.ndarray) -> Column:
+    """Take whole numbers other than 0, 1, 2, ... for the names of classes."""
+    different = np.unique(values)
+    whole = np.array_equal(different, np.rint(different))
+    if not whole or np.array_equal(different, np.arange(len(different))):
+        return column
+    names = tuple(str(int(value)) for value in different)
+    few = len(names) <= _MOST_CLASSES
+    return Column(column.name, "category", names, form=WRITTEN) if few else column
+
+
+def role_of(cells: "pandas.Series", hint: str) -> Column:
+    """Tell what a column with a role is: truth values, or numbers."""
+    present = cells[~is_empty(cells)].unique().tolist()
+    pair = boolean.form_of(present)
+    if pair is not None:
+        return Column(str(cells.name), "boolean", form=pair)
+    return Column(str(cells.name), "number", form=form_of(present, hint)[0])
+
+
+def order_of_times(cells: "pandas.Series", source: str, hint: str) -> np.ndarray:
+    """Give numbers in the order of time, of numbers or dates.
+
+    Raises
+    ------
+    ValueError
+        If a cell is neither.
+    """
+    found = kind_of(cells.rename("time"), hint)
+    kind = found.kind if found.kind in ("number", "date") else "date"
+    values = values_of(cells, Column("time", kind, form=found.form or "iso"), hint)
+    for row in np.flatnonzero(np.isnan(values))[:1]:
+        got = f"{cells.iloc[row]!r} in {cells.index[row]}, column {cells.name!r} of time"
+        require(source, False, got, "a number or a date", "correct the cell or remove the line")
+    return values
+
+
+def values_to_cut(
+    inputs: "pandas.DataFrame", kinds: dict[str, Found], encoding: Encoding | None
+) -> np.ndarray:
+    """Give columns by whose order a gap is cut, empty cells filled by their mean.
+
+    They are the same whether or not an encoding is given: so are the training rows.
+    """
+    known = {} if encoding is None else {column.name: column.kind for column in encoding.inputs}
+    hint, parts = mark_of(inputs), []
+    for name, found in kinds.items():
+        kind = known.get(name) if encoding is not None else found.kind
+        if kind is None:
+            continue
+        cells, column = inputs[name], Column(name, kind, form=found.form)
+        if kind == "category":
+            different = tuple(sorted(set(cells[~is_empty(cells)])))
+            usual = cells[~is_empty(cells)].mode()[0]
+            column = column._replace(categories=different, fill=float(different.index(usual)))
+        values = values_of(cells, column, hint)
+        if kind != "category":
+            column = column._replace(fill=float(np.nanmean(values)))
+        if kind == "boolean":
+            column = column._replace(fill=float(np.nanmean(values) >= 0.5))
+        parts.append(columns_of_x(values, column))
+    return np.concatenate(parts, axis=1)
+
+
+def least_scales_of_x(encoding: Encoding) -> np.ndarray:
+    """Give the least scales by which the columns of x, those of roles last, are standardised."""
+    inputs = [scale for column in encoding.inputs for scale in least_scales(column)]
+    return np.array(inputs + [0.0] * len(encoding.roles))
+
+
+def in_words(encoding: Encoding) -> str:
+    """Say in one line what became of columns that are not numbers as they are; "" if all are."""
+    parts = []
+    for column in encoding.inputs:
+        words = KINDS[column.kind].words(column)
+        if words:
+            parts.append(f"{column.name} {words}")
+    parts += [f"{column.name} for {role}" for role, column in encoding.roles]
+    if encoding.class_names:
+        classes = [f"{number} {label}" for number, label in enumerate(encoding.class_names)]
+        parts.append(f"{encoding.target.name} as classes ({listed(classes)})")
+    if told := _filled(encoding):
+        parts.append(told)
+    if encoding.left_out:
+        reasons = encoding.reasons or ("a row index",) * len(encoding.left_out)
+        pairs = zip(encoding.left_out, reasons, strict=True)
+        parts.append("without " + ", ".join(f"{name!r} ({reason})" for name, reason in pairs))
+    if encoding.without_y:
+        parts.append(f"without {encoding.without_y} rows whose {encoding.target.name} is empty")
+    return "; ".join(parts)
+
+
+def _filled(encoding: Encoding) -> str:
+    """Say in which columns empty cells were filled."""
+    if any(column.fill is not None and not column.form for column in encoding.inputs):
+        return "empty cells filled by the mean or the most frequent category"
+    told = [f"{column.name} ({column.empty})" for column in encoding.inputs if column.marked]
+    by = "the median, or the most frequent value, and marked in a column beside it"
+    return f"empty cells filled by {by}: {listed(told)}" if told else ""
+
+
+def y_in_words(data: DataSet) -> str:
+    """Say what else numbers of y could be than those of a regression; "" if nothing else."""
+    if data.num_classes is not None or data.train.y.ndim > 1 or data.encoding is None:
+        return ""
+    values = np.asarray(data.train.y, float) * data.y_scale + data.y_mean
+    nearest = np.rint(values)
+    if not np.allclose(values, nearest, atol=1e-4, rtol=1e-6):
+        return ""
+    different = np.unique(nearest)
+    if not 2 <= len(different) <= _COUNTS:
+        return ""
+    low, high = int(different[0]), int(different[-1])
+    if len(different) == 2:
+        return f"y has two values, {low} and {high}: --classes True makes them classes"
+    if len(different) <= _FEW and high - low < 2 * len(different):
+        named = f"y has whole numbers, {low} to {high}, taken as a regression"
+        counts = ", or counts (--likelihood poisson or negative_binomial)" * (low == 0)
+        return f"{named}; could be classes (--classes True), ordered (--likelihood ordinal){counts}"
+    if low >= 0 and len(different) < len(values):
+        of = f"y has whole numbers, {low} to {high}, taken as a regression"
+        return f"{of}; if counts, --likelihood poisson or negative_binomial"
+    return ""
+
+
+def columns_table(encoding: Encoding) -> "pandas.DataFrame":
+    """Give a table of the columns: kind, encoding, empty cells and range of the training rows."""
+    import pandas as pd
+
+    rows: list[tuple[str, str, str, int, str]] = [
+        (column.name, column.kind, _coded(column), column.empty, _range(column))
+        for column in encoding.inputs
+    ]
+    rows += [(column.name, role, "as it is", 0, "") for role, column in encoding.roles]
+    rows += [(c.name, "y", c.kind if c.kind == "number" else "classes", 0, "")
+             for c in encoding.targets]  # fmt: skip
+    reasons = encoding.reasons or ("a row index",) * len(encoding.left_out)
+    for name, reason in zip(encoding.left_out, reasons, strict=True):
+        rows.append((name, "left out", reason, 0, ""))
+    return pd.DataFrame(rows, columns=["column", "kind", "encoding", "empty", "range"])
+
+
+def _coded(column: Column) -> str:
+    beside = " and empty or not" if column.marked and column.kind != "category" else ""
+    return (KINDS[column.kind].words(column) or "as it is") + beside
+
+
+def _range(column: Column) -> str:
+    ends: list[Any] = [column.low, column.high]
+    if None in ends:
+        return ""
+    if column.kind == "date":
+        return " to ".join(map(day_in_words, ends))
+    return " to ".join(f"{end:.6g}" for end in ends)

@@ -1,0 +1,118 @@
+"""Dates and times: days since the first, and the cycles of year, week and day that rows span."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bnn_ppl.data.tables.kinds.column import Column, Kind
+
+if TYPE_CHECKING:
+    import pandas
+
+ISO, DAY_FIRST, MONTH_FIRST, WORDS, DIGITS = "iso", "day first", "month first", "words", "digits"
+_TIME = r"([T ,]+\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm])?( ?(Z|UTC|[+-]\d{2}:?\d{2}))?)?"
+_ISO = re.compile(r"\d{4}([-/.])\d{1,2}(\1\d{1,2}" + _TIME + ")?")
+_NUMBERS = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4}|\d{2})" + _TIME)
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_WORDS = re.compile(
+    rf"(\d{{1,2}}[ .-]+{_MONTH}[ ,-]+\d{{2,4}}|{_MONTH} \d{{1,2}},? \d{{4}}|{_MONTH}[ -]\d{{4}})"
+    + _TIME,
+    re.IGNORECASE,
+)
+_DIGITS = re.compile(r"(19|20)\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
+_LEAST_SHARE = 0.95  # of different cells that are dates; the others are taken for empty ones
+_DAYS = {"year": 365.2425, "week": 7.0, "day": 1.0}
+_MICROSECONDS = 86_400e6
+_FEWEST_PHASES = 3  # that a cycle has to be seen in
+
+
+def _form(cells: Sequence[str], hint: str) -> str | None:
+    patterns = {ISO: _ISO, DAY_FIRST: _NUMBERS, WORDS: _WORDS, DIGITS: _DIGITS}
+    for form, pattern in patterns.items():
+        fitting = [cell for cell in cells if pattern.fullmatch(cell)]
+        if len(fitting) < _LEAST_SHARE * len(cells):
+            continue
+        form = _order(fitting) if form == DAY_FIRST else form
+        read = np.isfinite(_days(fitting, form)).sum() if form else 0
+        return form if read >= _LEAST_SHARE * len(cells) else None
+    return None
+
+
+def _order(cells: Sequence[str]) -> str:
+    """Tell whether days or months come first; if both can be, by the mark; "" if neither can."""
+    matches = [match for cell in cells if (match := _NUMBERS.fullmatch(cell))]
+    first, second = (max(int(match[k]) for match in matches) for k in (1, 3))
+    if first > 12 and second > 12:
+        return ""
+    if first > 12 or (second <= 12 and matches[0][2] != "/"):
+        return DAY_FIRST
+    return MONTH_FIRST
+
+
+def _days(cells: Sequence[str], form: str) -> np.ndarray:
+    """Give days since 1970, NaN where there is no such date."""
+    import pandas as pd
+
+    written = {DIGITS: "%Y%m%d"}.get(form, "mixed")
+    day_first = form == DAY_FIRST
+    dates = pd.to_datetime(
+        pd.Series(list(cells), dtype=object),
+        format=written,
+        dayfirst=day_first,
+        utc=True,
+        errors="coerce",
+    )
+    found = dates.to_numpy("datetime64[us]")
+    return np.where(np.isnat(found), np.nan, found.astype(np.int64) / _MICROSECONDS)
+
+
+def days_of(cells: "pandas.Series", form: str) -> np.ndarray:
+    """Give days since 1970 of each cell, reading each different one once."""
+    different = cells.unique()
+    fitting = [cell for cell in different if re.search(r"\d", cell)]
+    known = dict(zip(fitting, _days(fitting, form), strict=True)) if fitting else {}
+    return cells.map(known).to_numpy(np.float64)
+
+
+def _values(cells: "pandas.Series", column: Column, hint: str) -> np.ndarray:
+    return days_of(cells, column.form)
+
+
+def _learnt(column: Column, cells: "pandas.Series", values: np.ndarray) -> Column:
+    seen = values[np.isfinite(values)]
+    span = np.ptp(seen)
+    phases = {"year": 12, "week": 7, "day": 24}
+    cycles = tuple(
+        name
+        for name, length in _DAYS.items()
+        if span >= length
+        and len(np.unique(np.floor(seen % length / length * phases[name]))) >= _FEWEST_PHASES
+    )
+    return column._replace(fill=float(np.median(seen)), cycles=cycles)
+
+
+def _spread(values: np.ndarray, column: Column) -> np.ndarray:
+    parts = [values - (column.low or 0.0)]
+    for name in column.cycles:
+        angle = 2 * np.pi * values / _DAYS[name]
+        parts += [np.sin(angle), np.cos(angle)]
+    return np.stack(parts, axis=1)
+
+
+def _names(column: Column) -> list[str]:
+    waves = [f"{column.name} {wave} of the {name}" for name in column.cycles for wave in _WAVES]
+    return [f"{column.name} in days", *waves]
+
+
+_WAVES = "sine", "cosine"
+
+
+def _words(column: Column) -> str:
+    order = f", {column.form}" if column.form in (DAY_FIRST, MONTH_FIRST) else ""
+    cycles = f" and cycles of {', '.join(column.cycles)}" if column.cycles else ""
+    return f"as days{cycles}{order}"
+
+
+DATE = Kind(_form, _values, _learnt, _spread, _names, _words)

@@ -1,0 +1,97 @@
+"""Numbers, with decimal points or commas, thousands apart, percentages and currencies."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bnn_ppl.data.tables.kinds.column import Column, Kind
+
+if TYPE_CHECKING:
+    import pandas
+
+POINT, COMMA = ".", ","
+UNKNOWN = "?"  # decimal mark
+_LEAST_SHARE = 0.8  # of different cells that are numbers; the others are taken for empty ones
+_AROUND = re.compile(r"^[€$£¥]\s*|\s*([€$£¥%]|EUR|USD|GBP|CHF)$")
+_PATTERN = r"[+-]?(\d+|\d{{1,3}}([{apart}' \u00a0\u202f]\d{{3}})+)?({mark}\d*)?([eE][+-]?\d+)?"
+_WRITTEN = {
+    POINT: re.compile(_PATTERN.format(apart=",", mark=r"\.")),
+    COMMA: re.compile(_PATTERN.format(apart=".", mark=",")),
+}
+_APART = {POINT: re.compile("[,' \u00a0\u202f]"), COMMA: re.compile("[.' \u00a0\u202f]")}
+
+
+def number_in(cell: str, form: str = POINT) -> float | None:
+    """Give the number that a cell holds; None if it holds something else, such as 10_20."""
+    try:
+        if form == POINT:
+            return None if "_" in cell else float(cell)
+    except ValueError:
+        pass
+    bare = _AROUND.sub("", cell.replace("\u2212", "-"))
+    if bare.startswith("-"):
+        bare = "-" + _AROUND.sub("", bare[1:])
+    if not _WRITTEN[form].fullmatch(bare) or not re.search(r"\d", bare):
+        return None
+    return float(_APART[form].sub("", bare).replace(",", "."))
+
+
+def form_of(cells: Sequence[str], hint: str, known: str = "") -> tuple[str, float]:
+    """Give the decimal mark by which most cells are numbers, and the share of those.
+
+    If both marks read as many, as of 1,234 alone, it is that of the table (`hint`), that `known`,
+    or else the mark that there is.
+    """
+    if not any("," in cell for cell in cells):
+        points = [number_in(cell) is not None for cell in cells]
+        if all(points) and (hint != COMMA or not any("." in cell for cell in cells)):
+            return POINT, 1.0
+    read = {
+        form: sum(number_in(cell, form) is not None for cell in cells) for form in (POINT, COMMA)
+    }
+    most = max(read.values())
+    usual = POINT if any("." in cell for cell in cells) else COMMA
+    if not any(mark in cell for cell in cells for mark in ",."):
+        usual = POINT
+    order = [form for form in (hint, known, usual) if form in read and read[form] == most]
+    best = order[0] if order else next(form for form in read if read[form] == most)
+    return best, most / max(len(cells), 1)
+
+
+def sure_form(cells: Sequence[str]) -> str:
+    """Give the decimal mark of cells that are numbers by one mark alone; otherwise unknown."""
+    reads = {
+        form: all(number_in(cell, form) is not None for cell in cells) for form in (POINT, COMMA)
+    }
+    if reads[POINT] == reads[COMMA]:
+        return UNKNOWN
+    return POINT if reads[POINT] else COMMA
+
+
+def _form(cells: Sequence[str], hint: str) -> str | None:
+    form, share = form_of(cells, hint)
+    return form if share >= _LEAST_SHARE else None
+
+
+def _values(cells: "pandas.Series", column: Column, hint: str) -> np.ndarray:
+    different = [cell for cell in cells.unique() if cell]
+    form, _ = form_of(different, hint, column.form)
+    found = {cell: number_in(cell, form) for cell in different}
+    return cells.map(found).to_numpy(np.float64)
+
+
+def _learnt(column: Column, cells: "pandas.Series", values: np.ndarray) -> Column:
+    seen = values[np.isfinite(values)]
+    return column._replace(fill=float(np.median(seen)))
+
+
+NUMBER = Kind(
+    form=_form,
+    values=_values,
+    learnt=_learnt,
+    spread=lambda values, column: values[:, None],
+    names=lambda column: [column.name],
+    words=lambda column: "",
+)

@@ -1,0 +1,270 @@
+"""Tables in files, read by pandas: text with any separator, Parquet, Feather, Excel.
+
+All cells are kept as text; `bnn_ppl.data.tables.kinds` says what they are.
+"""
+
+import bz2
+import csv
+import gzip
+import io
+import lzma
+import re
+import sys
+from collections.abc import Callable
+from functools import cache
+from glob import glob
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
+
+from bnn_ppl.data.tables.encoding import DECIMAL
+from bnn_ppl.data.tables.kinds.column import as_text
+from bnn_ppl.data.tables.kinds.number import COMMA, POINT, UNKNOWN, number_in, sure_form
+from bnn_ppl.data.tables.reading import require, streamed_files, unreadable
+
+if TYPE_CHECKING:
+    import pandas
+
+STANDARD_INPUT = "-"
+TEXTS = ".csv", ".tsv", ".txt"
+# The function of pandas, and the package that it needs.
+_READERS = {
+    ".parquet": ("read_parquet", "pyarrow"),
+    ".feather": ("read_feather", "pyarrow"),
+    ".xlsx": ("read_excel", "openpyxl"),
+}
+TABLES = (*TEXTS, *_READERS)
+IN_WORDS = ".csv, .tsv, .txt, .parquet, .feather or .xlsx"
+PLACE = "row {} (from 0)".format  # of rows in memory and in files without lines
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_LINES_SEEN = 20  # to find what separates their cells
+_SPACES = r"\s+"
+_NEVER = "\x1f"  # separates the cells of one column
+_TOO_MANY = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
+
+
+def is_table(name: str) -> bool:
+    """Whether a name is that of a table, of several, or of standard input."""
+    if name == STANDARD_INPUT or suffix_of(name) in TABLES:
+        return True
+    folder = Path(name).expanduser()
+    return folder.is_dir() and streamed_files(name) is None and bool(_tables_in(folder))
+
+
+def is_elsewhere(name: str) -> bool:
+    """Whether a name is no path of this machine: standard input, or an address."""
+    return name == STANDARD_INPUT or "://" in name
+
+
+def suffix_of(name: str) -> str:
+    """Give the end of a name that says what is in the file, without that of its compression."""
+    path = Path(name.split("?")[0] if "://" in name else name)
+    packed = path.suffix.lower() in (*_OPENERS, ".zip")
+    return (Path(path.stem) if packed else path).suffix.lower()
+
+
+def files_of(name: str) -> list[str]:
+    """List the files of a name: one, those of a folder, or those that a pattern fits.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    """
+    path = Path(name).expanduser()
+    if is_elsewhere(name) or path.is_file():
+        return [name]
+    found = _tables_in(path) if path.is_dir() else sorted(glob(str(path)))
+    if not found:
+        raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
+    return found
+
+
+def _tables_in(folder: Path) -> list[str]:
+    """List the tables in a folder; none if it has folders too, such as those of images."""
+    entries = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    tables = [str(path) for path in entries if suffix_of(path.name) in TABLES]
+    return [] if any(path.is_dir() for path in entries) else tables
+
+
+def read_tables(name: str, least_columns: int = 2) -> "pandas.DataFrame":
+    """Read one table, or several with the same columns, one below the other.
+
+    Cells are text, columns have names (numbers if there is no header), and rows the words for them
+    in messages. The attribute `DECIMAL` has the decimal mark, as far as it is known.
+    """
+    import pandas as pd
+
+    files = files_of(name)
+    tables = [read_table(file, least_columns) for file in files]
+    if len(tables) == 1:
+        return tables[0]
+    for file, table in zip(files, tables, strict=True):
+        got, expected = f"columns {', '.join(table)}", f"{', '.join(tables[0])} as in {files[0]}"
+        same = list(table) == list(tables[0])
+        require(file, same, got, expected, "give tables of the same columns")
+        table.index = [f"{row} of {Path(file).name}" for row in table.index]
+    marks = {table.attrs[DECIMAL] for table in tables}
+    for table in tables:
+        table.attrs = {}
+    whole = pd.concat(tables)
+    whole.attrs[DECIMAL] = marks.pop() if len(marks) == 1 else UNKNOWN
+    return whole
+
+
+def read_table(file: str, least_columns: int = 2) -> "pandas.DataFrame":
+    """Read one table, as `read_tables` does."""
+    kind = suffix_of(file)
+    if kind in _READERS:
+        return _by_pandas(file, *_READERS[kind])
+    cells, mark = _cells(file, least_columns)
+    first = cells.iloc[0].tolist()
+    numbers = [str(column) for column in range(len(first))]
+    by_pandas = first in (numbers, ["", *numbers[:-1]])  # for columns that have no names
+    got, do = f"a first line {','.join(first)}", "write other names, or 0.0,1.0"
+    require(file, first != ["0", "1"], got, "either names or values", do)
+    in_words = all(map(_is_no_number, first))
+    has_names = in_words or (by_pandas and len(first) > 1)
+    rows = cells[1:] if has_names else cells
+    if in_words and len(rows):
+        got = f"a first line {','.join(first)}, each of which is also a value of its column"
+        known = (rows == first).any().all()
+        require(file, not known, got, "names of the columns", "add a line of names")
+    rows = rows.set_axis(first if has_names else numbers, axis=1)
+    rows.attrs[DECIMAL] = _decimal_mark(rows, mark)
+    return rows
+
+
+def _is_no_number(cell: str) -> bool:
+    return number_in(cell) is None and number_in(cell, COMMA) is None
+
+
+def _decimal_mark(table: "pandas.DataFrame", separator: str) -> str:
+    """Give the decimal mark of the columns that have numbers by one mark alone."""
+    found = {sure_form([cell for cell in cells.unique() if cell]) for _, cells in table.items()}
+    if COMMA in found:
+        return UNKNOWN if POINT in found else COMMA
+    return POINT if POINT in found or separator == "," else UNKNOWN
+
+
+def _by_pandas(file: str, function: str, package: str) -> "pandas.DataFrame":
+    import pandas as pd
+
+    try:
+        where: Any = io.BytesIO(_bytes(file)) if is_elsewhere(file) else Path(file).expanduser()
+        table = as_text(getattr(pd, function)(where), PLACE)
+    except ImportError as error:
+        raise ImportError(
+            f"{file}: got a {suffix_of(file)} file without a reader of such files, expected "
+            f"{package}: pip install {package}, or write the rows as .csv"
+        ) from error
+    except Exception as error:  # a damaged file makes each reader raise types of its own
+        raise unreadable(Path(file), error) from error
+    table.attrs[DECIMAL] = UNKNOWN
+    return table
+
+
+def _cells(file: str, least_columns: int) -> tuple["pandas.DataFrame", str]:
+    """Read the cells of the lines that are not empty, and what separates them."""
+    import pandas as pd
+
+    text = _text(file)
+    require(file, text.strip(), "an empty file", "rows of numbers", "fill it")
+    before = len(text) - len(text.lstrip("\r\n"))
+    lines = list(islice(filter(str.strip, io.StringIO(text)), _LINES_SEEN))
+    mark = _separator(file, lines)
+    if mark and _first_lacks_one(lines, mark):
+        text = text[:before] + f'""{" " if mark == _SPACES else mark}' + text[before:]
+    first = text[:before].count("\n")
+    options: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
+    options |= {"sep": mark or _NEVER, "skip_blank_lines": False, "skiprows": first}
+    try:
+        table = pd.read_csv(io.StringIO(text), **options)
+    except pd.errors.ParserError as error:
+        if matched := _TOO_MANY.search(str(error)):
+            width, line, got = matched.groups()
+            found, expected = f"{got} cells in line {line}", f"{width} as in the first"
+            require(file, False, found, expected, "correct the line")
+        raise unreadable(Path(file), error) from error
+    table = table.astype(object).fillna("").map(str.strip)
+    table.index = [f"line {line + first + 1}" for line in range(len(table))]
+    table = table[(table != "").any(axis=1)]
+    least = "tabs" if suffix_of(file) == ".tsv" else "commas"
+    do = f"separate them by {least}"
+    require(file, table.shape[1] >= least_columns, "one column", "at least two", do)
+    return table, mark
+
+
+def _separator(file: str, lines: list[str]) -> str:
+    """Give the mark that splits each line into as many cells, two or more; "" if there is none.
+
+    A comma comes late: with another mark it may be a decimal one.
+    """
+    marks = "\t" if suffix_of(file) == ".tsv" else ";\t|,"
+    for mark in marks:
+        widths = {len(cells) for cells in csv.reader(lines, delimiter=mark)}
+        one_less = {max(widths) - 1, max(widths)} == widths and _first_lacks_one(lines, mark)
+        if (len(widths) == 1 and widths != {1}) or one_less:
+            return mark
+    # Lines of different lengths are told of later; without a mark in the first there is one column.
+    found = next((mark for mark in reversed(marks) if lines and mark in lines[0]), "")
+    widths = {len(line.split()) for line in lines}
+    if not found and marks != "\t" and len(widths) == 1 and widths != {1}:
+        return _SPACES
+    return found
+
+
+def _first_lacks_one(lines: list[str], mark: str) -> bool:
+    """Whether the first line has names for all columns but one, that of names of rows."""
+    if mark == _SPACES:
+        return False
+    first, *others = (len(cells) for cells in csv.reader(lines, delimiter=mark))
+    names = all(map(_is_no_number, next(csv.reader(lines[:1], delimiter=mark))))
+    return bool(first > 1 and others and set(others) == {first + 1} and names)
+
+
+def _text(file: str) -> str:
+    """Give the text of a file, in UTF-8 or, if that cannot be, in the code of Windows."""
+    found = _bytes(file)
+    if found.startswith((b"\xff\xfe", b"\xfe\xff")):
+        codes = ["utf-16"]
+    else:
+        codes = ["utf-8-sig"] if b"\0" in found else ["utf-8-sig", "cp1252"]
+    for code in codes:
+        try:
+            return found.decode(code)
+        except UnicodeDecodeError as error:
+            refused = error
+    raise unreadable(Path(file), refused) from refused
+
+
+def _bytes(file: str) -> bytes:
+    """Read a file, unpacked."""
+    if file == STANDARD_INPUT:
+        return from_standard_input()
+    path = Path(file).expanduser()
+    try:
+        if "://" in file:
+            import fsspec
+
+            with fsspec.open(file, compression="infer") as opened:
+                return bytes(opened.read())
+        if path.suffix.lower() == ".zip":
+            with ZipFile(path) as packed:
+                return packed.read(packed.namelist()[0])
+        with _OPENERS.get(path.suffix.lower(), open)(path, "rb") as opened:
+            return bytes(opened.read())
+    except ImportError as error:
+        raise ImportError(
+            f"{file}: got an address, expected fsspec to read it: pip install fsspec, or copy "
+            "the file"
+        ) from error
+    except Exception as error:  # damaged files and addresses raise a dozen types
+        raise unreadable(path, error) from error
+
+
+@cache
+def from_standard_input() -> bytes:
+    """Give what comes from standard input, which can be read once."""
+    return sys.stdin.buffer.read()
