@@ -22,10 +22,13 @@ from bnn_ppl.data.images.image_files import is_folder
 from bnn_ppl.data.streams.streams import fingerprint
 from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
 from bnn_ppl.data.tables.encoding import from_json, to_json
+from bnn_ppl.data.tables.table_files import STANDARD_INPUT, from_standard_input, is_elsewhere
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.storage.checkpoint import read_header
 from bnn_ppl.storage.files import PROBLEM
 from bnn_ppl.storage.problem import CHOICE, ESTIMATOR, LEFT_OPEN, read_problem
+
+COPY = "data.csv"  # of what came from standard input, in the folder of a run
 
 
 class Opened(NamedTuple):
@@ -101,6 +104,8 @@ def _recorded(
     settings = as_now(settings)
     settings.setdefault("held_out_seed", None)  # runs that do not say held out the last rows
     problem = Problem.of(**settings)
+    if problem.data.data == STANDARD_INPUT:
+        problem = problem.changed(data=str(folder / COPY))
     if data_dir is not None:
         problem = problem.changed(data_dir=data_dir)
     if data_dir is not None and is_file(problem.data.data):
@@ -120,7 +125,7 @@ def settings_of(problem: Problem, data: Any, typed: Problem | None = None) -> Op
         still_open["noise_floor"] = given["noise_floor"]
     problem = settled(problem, data)
     chosen = problem.data
-    own = is_file(chosen.data) or is_folder(chosen.data)
+    own = (is_file(chosen.data) or is_folder(chosen.data)) and not is_elsewhere(chosen.data)
     paths = {
         "data": str(Path(chosen.data).expanduser().absolute()) if own else chosen.data,
         "data_dir": chosen.data_dir and str(chosen.data_dir),
@@ -130,6 +135,12 @@ def settings_of(problem: Problem, data: Any, typed: Problem | None = None) -> Op
     settings = problem.options() | paths | of_rows | still_open
     settings |= {LEFT_OPEN: left_open(typed or given_problem)}
     return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
+
+
+def keep_input(folder: Path, settings: Options) -> None:
+    """Keep a copy of rows from standard input, which cannot be read again."""
+    if settings["data"] == STANDARD_INPUT:
+        (folder / COPY).write_bytes(from_standard_input())
 
 
 def _check_unchanged(folder: Path, problem: Problem, posterior: bnn.Posterior) -> None:

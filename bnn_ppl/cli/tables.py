@@ -20,6 +20,7 @@ _COLUMNS = [
     *("mean", "sd", "epistemic_sd", "quantile", "probs", "predicted"),
     *("entropy", "expected_entropy", "mutual_information"),
     *("conformal_lower", "conformal_upper", "conformal_set", "observed"),
+    *("outside_range", "outside_column"),
 ]
 
 _TUNED = ("step_size", "trajectory_length", "decoherence_length")

@@ -19,6 +19,7 @@ from bnn_ppl.analysis.prediction.predict import predict_with_functions
 from bnn_ppl.cli.problem.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
 from bnn_ppl.cli.tables import cell, found_in_warmup, table_text, with_output_names
+from bnn_ppl.data.tables.finding import columns_table
 from bnn_ppl.data.tables.published import OWN_REFERENCES, HMCChains, OwnReference
 from bnn_ppl.runtime.interrupts import interrupts
 from bnn_ppl.runtime.progress import reporting
@@ -66,6 +67,8 @@ def summary(
         print(f"{'found in warm-up':28} {found}")
     if "log_evidence" in getattr(draws, "fitted", {}):
         print(f"{'log_evidence':28} {evidence_in_words(draws)}")
+    if run.data.encoding is not None and run.data.encoding.inputs:
+        print(f"\n{table_text(columns_table(run.data.encoding), index=False)}")
     functions = bnn.function_draws(run.posterior, draws, run.data.test.x)
     print("\nfunctions at the test rows, and weights")
     print(table_text(bnn.diagnostics.summary(draws, functions)))

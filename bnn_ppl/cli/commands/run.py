@@ -27,7 +27,7 @@ from bnn_ppl.cli.problem.rows import rows_held_out, scored, training_rows
 from bnn_ppl.cli.problem.search import with_found
 from bnn_ppl.cli.problem.subspace import InSubspace, posterior_inside, problem_inside
 from bnn_ppl.cli.run_arguments import General, annotations, join_hosts, until_of
-from bnn_ppl.cli.run_folders import settings_of
+from bnn_ppl.cli.run_folders import keep_input, settings_of
 from bnn_ppl.cli.signatures import Options
 from bnn_ppl.cli.tables import calibration_of, results_table
 from bnn_ppl.runtime.interrupts import minutes_left
@@ -109,7 +109,8 @@ def _check_and_sample(
         running = running | {"init": bnn.diagnostics.load(general.init)}
     problem, data, posterior = loaded(general, problem, inside)
     to_score, rows = scored(problem, data, general.on)
-    name = f"{Path(problem.data.data).stem}-{problem.data.split}-{method.name}"
+    stem = Path(problem.data.data.replace("*", "")).stem.strip("-") or "table"
+    name = f"{stem}-{problem.data.split}-{method.name}"
     name += "" if inside.subspace is None else "-subspace"
     folders = folders_named(name) if general.folder is None else [general.folder]
     typed, (known, place) = problem, found_by_run(folders, problem, data, posterior)
@@ -221,6 +222,7 @@ def _sample(sample: Callable, settings: Options, folder: Path) -> Any:
             draws = sample(folder=folder)
         if jax.process_index() == 0:
             write_problem(folder, settings)  # which may have been damaged
+            keep_input(folder, settings)
         return draws
     except (ValueError, TypeError):
         if new and len(list(folder.iterdir())) == 1:  # refused before anything was begun

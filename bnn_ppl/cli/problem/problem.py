@@ -36,10 +36,10 @@ class DataOptions(NamedTuple):
     ----------
     data
         Data set: a table (yacht and energy ship with the package), images (digits, mnist,
-        cifar10), imdb; tfds:NAME from tensorflow-datasets; or your own: a .csv, .tsv or .parquet
-        file (y is the last column) or .npz file, a folder of images, train/CLASS/* and
-        test/CLASS/*, or a folder with x.npy and y.npy (or x.zarr and y.zarr), whose rows stay on
-        disk.
+        cifar10), imdb; tfds:NAME from tensorflow-datasets; or your own: a table (.csv, .tsv,
+        .parquet, .feather, .xlsx; a folder or a pattern of such files; - for standard input; y is
+        the last column), an .npz file, a folder of images, train/CLASS/* and test/CLASS/*, or a
+        folder with x.npy and y.npy (or x.zarr and y.zarr), whose rows stay on disk.
     split
         Number of a published split into training and test rows (UCI), or "seed-3" or "fold-3" for
         other splits, or "gap-3" to test on the middle third by column 3. For digits and your own
@@ -50,10 +50,9 @@ class DataOptions(NamedTuple):
         The column of your table that is y, by name or number; several with commas between them,
         as in height,weight, make a regression of several outputs.
     classes
-        Whether y in your own file is a class number; text and True/False always are.
+        Whether the numbers of y in your own file are classes; text and True/False always are.
     impute
-        Fill empty cells of your own table: by the mean of the training rows, or the most frequent
-        category. By default they are refused.
+        Without effect (of earlier versions): empty cells are always filled.
     image_size
         Scale the images of a folder, or of tfds:NAME, so that the shorter side has this many
         pixels, and crop the central square.

@@ -206,15 +206,20 @@ def fills_in_words(table: "pandas.DataFrame", encoding: Encoding) -> str:
             rows |= missing
     if not told:
         return ""
-    return f"{rows.sum()} of {len(table)} rows have empty cells, filled: {listed(told)}"
+    words = "have empty cells or texts that are no category, filled"
+    if not any(column.other for column in encoding.inputs):
+        words = "have empty cells, filled"
+    return f"{rows.sum()} of {len(table)} rows {words}: {listed(told)}"
 
 
 def _unknown(table: "pandas.DataFrame", column: Column) -> tuple[np.ndarray, str]:
     """Tell in which rows a column has no known value, and what is taken for it."""
     cells = table[column.name]
     if column.kind == "category" and column.other:
-        unseen = ~cells.isin(column.categories).to_numpy()
-        return unseen, f"other for {listed(sorted(set(cells[unseen])), 3)!r}"
+        empty = is_empty(cells).to_numpy()
+        unseen = ~cells.isin(column.categories).to_numpy() & ~(empty & column.marked)
+        texts = sorted({cell or "an empty cell" for cell in cells[unseen]})
+        return unseen, f"other for {listed(texts, 3)}"
     if column.fill is None:
         return np.zeros(len(cells), bool), ""
     if not column.form:

@@ -88,7 +88,7 @@ def read_new_rows(path: Path, like: DataSet) -> NewRows:
         if not path.is_file():
             raise FileNotFoundError(f"got {name!r}, expected a file that exists; correct the path")
         return _prepared(path, *_arrays(path, like), "", like)
-    table = read_tables(name, least_columns=1)
+    table = _as_in_training(path, read_tables(name, least_columns=1), like)
     found = _prepared(path, *_from_table(path, table, like), like)
     if like.train.x.ndim != 2 or like.train.x.dtype.kind != "f":
         return found
@@ -105,7 +105,7 @@ def given_new_rows(x: Any, y: Any, like: DataSet) -> NewRows:
     columns = like.encoding.inputs if like.encoding is not None else ()
     if hasattr(x, "columns") or columns:
         frame = x if hasattr(x, "columns") else _with_names(x, like.encoding)
-        table = as_text(frame, PLACE)
+        table = _as_in_training("x", as_text(frame, PLACE), like)
         found, y_of_table, fills = _from_table("x", table, like)
         y = y_of_table if y is None else y
     else:
@@ -131,21 +131,32 @@ def _prepared(
 # --- tables
 
 
+def _as_in_training(
+    path: Path | str, table: "pandas.DataFrame", like: DataSet
+) -> "pandas.DataFrame":
+    """Give the columns of a table their names in training; refuse a table that lacks some."""
+    require(path, table.size, "no rows", "at least one", "fill it")
+    encoding = _encoding_of(like)
+    inputs, targets, roles = (
+        [column.name for column in columns]
+        for columns in (encoding.inputs, encoding.targets, [own for _, own in encoding.roles])
+    )
+    without_names = {*inputs, *targets} == set(map(str, range(len(inputs) + len(targets))))
+    if without_names and not set(inputs) <= set(table):
+        marks = table.attrs
+        table = _by_number(path, table, inputs, targets)
+        table.attrs = marks
+    refuse_repeated(path, table)
+    _check_names(path, table, inputs, targets, (*encoding.left_out, *roles))
+    return table
+
+
 def _from_table(
     path: Path | str, table: "pandas.DataFrame", like: DataSet
 ) -> tuple[np.ndarray, np.ndarray | None, str]:
     """Take x, and y if it is there, from a table; say what fills empty cells of x."""
-    require(path, table.size, "no rows", "at least one", "fill it")
-    encoding = _numbers(math.prod(like.train.x.shape[1:]), like.encoding)
-    inputs, targets = (
-        [column.name for column in columns] for columns in (encoding.inputs, encoding.targets)
-    )
-    without_names = {*inputs, *targets} == set(map(str, range(len(inputs) + len(targets))))
-    if without_names and not set(inputs) <= set(table):
-        table = _by_number(path, table, inputs, targets)
-    refuse_repeated(path, table)
-    others = *encoding.left_out, *(column.name for _, column in encoding.roles)
-    _check_names(path, table, inputs, targets, others)
+    encoding = _encoding_of(like)
+    targets = [column.name for column in encoding.targets]
     x = encoded(table, encoding, str(path))
     has_y = set(targets) <= set(table) and not table[targets].apply(is_empty).all().any()
     y = encoded_target(table[targets], encoding, str(path)) if has_y else None
@@ -156,7 +167,7 @@ def _outside(
     table: "pandas.DataFrame", x: np.ndarray, like: DataSet
 ) -> tuple[np.ndarray, list[str]]:
     """Say how far each row is outside the training rows, and in which column."""
-    inputs = _numbers(x.shape[1], like.encoding).inputs
+    inputs = _encoding_of(like).inputs
     beyond, place = np.zeros((len(x), len(inputs))), 0
     for number, column in enumerate(inputs):
         if column.kind == "category" and column.other:
@@ -196,8 +207,9 @@ def _with_names(x: Any, encoding: Encoding) -> dict[str, np.ndarray]:
     return dict(zip(names, cells.T, strict=True))
 
 
-def _numbers(num_inputs: int, encoding: Encoding | None) -> Encoding:
+def _encoding_of(like: DataSet) -> Encoding:
     """Give the encoding of a table, or describe one of numbers without names, y last."""
+    encoding, num_inputs = like.encoding, math.prod(like.train.x.shape[1:])
     if encoding is not None and encoding.inputs:
         return encoding
     *inputs, target = (Column(str(number), "number") for number in range(num_inputs + 1))

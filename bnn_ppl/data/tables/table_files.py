@@ -216,12 +216,19 @@ def _separator(file: str, lines: list[str]) -> str:
 
 
 def _first_lacks_one(lines: list[str], mark: str) -> bool:
-    """Whether the first line has names for all columns but one, that of names of rows."""
+    """Whether the first line lacks the name of a first column, which names the rows or counts them.
+
+    So R writes tables.
+    """
     if mark == _SPACES:
         return False
-    first, *others = (len(cells) for cells in csv.reader(lines, delimiter=mark))
-    names = all(map(_is_no_number, next(csv.reader(lines[:1], delimiter=mark))))
-    return bool(first > 1 and others and set(others) == {first + 1} and names)
+    names, *rows = csv.reader(lines, delimiter=mark)
+    right = len(names) > 1 and len(rows) > 1 and {len(row) for row in rows} == {len(names) + 1}
+    if not right or not all(map(_is_no_number, names)):
+        return False
+    first = [row[0] for row in rows]
+    counted = first == [str(number + 1) for number in range(len(rows))]
+    return counted or (len(set(first)) == len(first) and all(map(_is_no_number, first)))
 
 
 def _text(file: str) -> str:

@@ -23,7 +23,7 @@ KINDS: dict[KindName, Kind] = {
     "date": DATE,
     "category": CATEGORY,
 }
-_ROW_NUMBER = re.compile(r"id|.*[_. -]id|.*[a-z]I[dD]|ID|index|idx|row|rownames|no|nr|number", re.I)
+_ROW_NUMBER = re.compile(r"(?i:id|.*[_. -]id|index|idx|row|rownames|no|nr|number)|.*[a-z]I[dD]")
 _LEAST_SCALE = 0.1  # of columns of 0 and 1 with few 1, so that one is not ten times the others
 
 

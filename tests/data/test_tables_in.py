@@ -1,0 +1,271 @@
+"""Files as people have them are read as expected, and so are new rows of the same kinds."""
+
+import importlib.util
+import io
+import json
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bnn_ppl import data
+from bnn_ppl.data.tables import table_files
+from bnn_ppl.data.tables.encoding import encode, from_json, to_json
+from bnn_ppl.data.tables.finding import columns_table, y_in_words
+from bnn_ppl.data.tables.kinds.kinds import kind_of
+from bnn_ppl.data.tables.kinds.number import number_in
+from bnn_ppl.data.tables.new_rows import read_new_rows
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "tables_in.py"
+SPEC = importlib.util.spec_from_file_location("tables_in", FILE)
+tables_in = importlib.util.module_from_spec(SPEC)
+sys.modules["tables_in"] = tables_in  # where NamedTuple looks for it
+SPEC.loader.exec_module(tables_in)
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.mark.parametrize("name", tables_in.CASES)
+def test_a_file_is_read_as_expected(tmp_path, name):
+    assert tables_in.check(tables_in.CASES[name], tmp_path) == []
+
+
+def test_there_are_at_least_twelve_and_bad_ones_too():
+    refused = [case for case in tables_in.CASES.values() if case.refused]
+    assert len(tables_in.CASES) >= 12 and len(refused) >= 4
+
+
+def test_a_case_that_is_not_as_expected_is_told(tmp_path):
+    case = tables_in.CASES["planets with many empty cells"]
+    (told,) = tables_in.check(case._replace(left_out=("year",)), tmp_path)
+    assert told == "left out: set(), expected {'year'}"
+
+
+# --- kinds
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "form"),
+    [
+        (["1", "2.5", "", "NA"], "number", "."),
+        (["1,5", "2"], "number", ","),
+        (["1.234,5", "2.000"], "number", ","),
+        (["1,234.5", "2,000"], "number", "."),
+        (["1 234", "12 %", "-$3", "\u22124"], "number", "."),
+        (["10_20", "20_30"] * 5, "category", "text"),
+        (["1", "2", "x"] * 5, "category", "text"),
+        (["1", "2", "3", "4", "unknown"], "number", "."),
+        (["T", "f", "T"], "boolean", "t and f"),
+        (["1", "true", "0"], "boolean", "True and False"),
+        (["t", "no"] * 5, "category", "text"),
+        (["2020-01-31", "2021-02-01"], "date", "iso"),
+        (["2020-01-31T10:00:00Z", "2021-02-01 10:30:00.5"], "date", "iso"),
+        (["31.01.2020", "01.02.20"], "date", "day first"),
+        (["01/31/2020", "02/01/2020 4:30 PM"], "date", "month first"),
+        (["01/02/2020", "03/04/2020"], "date", "month first"),
+        (["31/12/2020", "12/31/2020"] * 4, "category", "text"),
+        (["3 Jan 2020", "14 March 2020"], "date", "words"),
+        (["Jan 2020", "Feb 2020"], "date", "words"),
+        (["20200131", "20200201"], "date", "digits"),
+        (["20200131", "20209901"], "number", "."),
+        (["2020-13-45", "2020-14-02"] * 4, "category", "text"),
+        ([f"name {k}" for k in range(20)], None, ""),
+        (["", "?"], None, ""),
+    ],
+)
+def test_the_kind_of_a_column(cells, kind, form):
+    found = kind_of(pd.Series(cells, name="a", dtype=object))
+    assert (found.kind, found.form) == (kind, form)
+
+
+@pytest.mark.parametrize(
+    ("cell", "form", "number"),
+    [
+        ("1,234.5", ".", 1234.5),
+        ("1.234,5", ",", 1234.5),
+        ("1'234.5", ".", 1234.5),
+        ("1,5", ".", None),
+        ("-$1,000", ".", -1000),
+        ("12 %", ".", 12),
+        ("3e-2", ".", 0.03),
+        ("1_0", ".", None),
+        ("%", ".", None),
+        ("€ 5,20", ",", 5.2),
+    ],
+)
+def test_the_number_of_a_cell(cell, form, number):
+    assert number_in(cell, form) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "kept"),
+    [
+        ("id", range(1, 31), False),
+        ("PassengerId", range(30), False),
+        ("index", range(30), False),
+        ("humid", range(30), True),
+        ("id", range(2, 32), True),
+        ("id", [*range(29), 50], True),
+    ],
+)
+def test_a_row_number_is_left_out_by_its_name_and_order(name, cells, kept):
+    found = kind_of(pd.Series([str(cell) for cell in cells], name=name, dtype=object))
+    assert (found.kind is not None) == kept
+    assert kept or found.reason == "a row number"
+
+
+def loaded(path, **given):
+    return data.load(path, dtype=np.float64, **given)
+
+
+def test_dates_are_days_since_the_first_and_cycles_of_what_they_span(tmp_path):
+    days = pd.date_range("2020-01-01", periods=800)
+    rows = pd.DataFrame({"day": days.strftime("%d.%m.%Y"), "y": np.arange(800) ** 2 + 0.5})
+    rows.to_csv(tmp_path / "mine.csv", index=False)
+    found = loaded(tmp_path / "mine.csv")
+    names = [
+        f"day {wave} of the {name}" for name in ("year", "week") for wave in ("sine", "cosine")
+    ]
+    assert found.encoding.names_of_x == ["day in days", *names]
+    x = encode({"day": ["01.01.2020", "08.01.2020", "01.01.2021"]}, found.encoding)
+    np.testing.assert_allclose(np.diff(x[:, 0]), [7, 359])
+    np.testing.assert_allclose(x[0, 3:], x[1, 3:], atol=1e-9)  # the same day of the week
+    np.testing.assert_allclose(x[0, 1:3], x[2, 1:3], atol=0.02)  # and of the year
+    np.testing.assert_allclose(np.hypot(x[:, 1], x[:, 2]), 1)
+    table = columns_table(found.encoding).set_index("column")
+    assert table.loc["day", "range"].startswith("2020-01-0")
+    weeks = rows.assign(day=pd.date_range("2020-01-06", periods=800, freq="7D"))
+    weeks.to_csv(tmp_path / "mine.csv", index=False)
+    assert loaded(tmp_path / "mine.csv").encoding.inputs[0].cycles == ("year",)
+
+
+def test_rare_and_unseen_categories_are_other_whose_scale_is_bounded(tmp_path):
+    cells = ["a"] * 200 + ["b"] * 190 + [f"rare {k}" for k in range(10)]
+    rows = pd.DataFrame({"kind": cells, "y": np.random.default_rng(0).normal(size=400)})
+    rows.to_csv(tmp_path / "mine.csv", index=False)
+    found = loaded(tmp_path / "mine.csv")
+    assert found.encoding.names_of_x == ["kind=a", "kind=b", "kind=other"]
+    assert found.x_scale[2] == pytest.approx(np.sqrt(9 / 360), rel=0.5) and found.x_scale[2] >= 0.1
+    with pytest.warns(UserWarning, match="kind with other for new, rare 3$"):
+        x = encode({"kind": ["new", "b", "rare 3"]}, found.encoding)
+    np.testing.assert_array_equal(x, [[0, 0, 1], [0, 1, 0], [0, 0, 1]])
+    rows[:390].to_csv(tmp_path / "mine.csv", index=False)
+    never = loaded(tmp_path / "mine.csv")
+    assert never.encoding.names_of_x[-1] == "kind=other"
+    assert (never.x_mean[2], never.x_scale[2]) == (0, 1)  # so that one unseen is 1
+
+
+def test_new_rows_are_read_by_the_same_steps_and_say_how_far_outside_they_are(tmp_path):
+    table = tables_in._export()
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    found = loaded(tmp_path / "mine.csv", target="price")
+    again = from_json(json.loads(json.dumps(to_json(found.encoding))))
+    assert again == found.encoding
+    new = table.drop(columns=["price", "id", "note"]).iloc[[0, 1, 2, 3, 4]].assign(more=1)
+    new["city"] = ["Wien", "Ulm", "Graz", None, "Linz"]
+    new["area"] = [80.0, 80.0, 300.0, 80.0, np.inf]
+    new["date"] = ["01.06.2023", "01.06.2023", "01.06.2023", "01.06.2023", "no idea"]
+    new.to_csv(tmp_path / "new.csv", sep=";", decimal=",", index=False)
+    rows = read_new_rows(tmp_path / "new.csv", found)
+    place = found.encoding.names_of_x.index("area")
+    far = (300 - found.encoding.inputs[3].high) / found.x_scale[place]
+    np.testing.assert_allclose(rows.outside, [0, 1, far, 0, 0])
+    assert rows.furthest == ["", "city", "area", "", ""]
+    assert np.isfinite(rows.x).all() and rows.y is None
+    assert "city with other for Ulm, an empty cell" in rows.fills
+    for words in ("date with the training median 20", "area with the training median"):
+        assert words in rows.fills
+
+
+def test_rows_outside_the_numbers_of_a_set_by_name(tmp_path):
+    yacht = data.load("yacht", dtype=np.float64)
+    x = yacht.train.x * yacht.x_scale + yacht.x_mean
+    rows = np.stack([x[0], x[0]])
+    rows[1, 2] = x[:, 2].max() + 3 * yacht.x_scale[2]
+    pd.DataFrame(rows).to_csv(tmp_path / "new.csv", index=False, header=False)
+    found = read_new_rows(tmp_path / "new.csv", yacht)
+    np.testing.assert_allclose(found.outside, [0, 3], atol=1e-6)
+    assert found.furthest == ["", "2"]
+
+
+def test_a_table_of_what_was_done(tmp_path):
+    name = tables_in.CASES["export with ';' and decimal commas"].write(tmp_path)
+    table = columns_table(loaded(name, target="price").encoding).set_index("column")
+    assert list(table.columns) == ["kind", "encoding", "empty", "range"]
+    assert table.loc["rooms"].tolist() == ["number", "as it is", 0, "1 to 5"]
+    assert table.loc["area", "encoding"] == "as it is and empty or not"
+    assert table.loc["area", "empty"] > 5
+    assert table.loc["id"].tolist() == ["left out", "a row number", 0, ""]
+    assert table.loc["price", "kind"] == "y"
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        ([0, 1], "y has two values, 0 and 1: --classes True"),
+        ([1, 2, 3, 4, 5], "y has whole numbers, 1 to 5, taken as a regression; could be classes"),
+        (range(0, 120, 3), "y has whole numbers, 0 to 117, taken as a regression; if counts"),
+        ([0.5, 1.5], None),
+        (range(1000), None),
+    ],
+)
+def test_a_y_of_few_whole_numbers_is_named(y, words):
+    train = data.Data(np.zeros((60, 1)), (np.resize(y, max(60, len(y))) - 2) / 3)
+    like = SimpleNamespace(num_classes=None, train=train, encoding=1, y_scale=3.0, y_mean=2.0)
+    assert y_in_words(like).startswith(words) if words else not y_in_words(like)
+
+
+# --- where files are
+
+
+def test_standard_input_is_read_once_and_known_again(monkeypatch):
+    text = "a,y\n" + "".join(f"{k},{k / 4}\n" for k in range(20))
+    table_files.from_standard_input.cache_clear()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
+    first, again = data.load("-"), data.load("-")
+    table_files.from_standard_input.cache_clear()
+    assert first.train.x.shape == (18, 1) and first.source == "standard input"
+    np.testing.assert_array_equal(first.train.x, again.train.x)
+
+
+def test_an_address_is_read_by_fsspec(tmp_path):
+    pytest.importorskip("fsspec")
+    path = tmp_path / "mine.csv"
+    path.write_text("a,y\n" + "".join(f"{k},{k / 4}\n" for k in range(20)))
+    found, known = data.load(path.as_uri()), data.load(path)
+    np.testing.assert_array_equal(found.train.x, known.train.x)
+    with pytest.raises(ValueError, match="none.csv: cannot be read"):
+        data.load((tmp_path / "none.csv").as_uri())
+
+
+@pytest.mark.parametrize(
+    ("suffix", "function", "package"),
+    [(".parquet", "read_parquet", "pyarrow"), (".feather", "read_feather", "pyarrow")]
+    + [(".xlsx", "read_excel", "openpyxl")],
+)
+def test_files_that_other_packages_read(tmp_path, monkeypatch, suffix, function, package):
+    frame = tables_in._taxis().assign(pickup=lambda rows: pd.to_datetime(rows["pickup"]))
+    path = tmp_path / f"mine{suffix}"
+    path.write_bytes(b"")
+    monkeypatch.setattr(pd, function, lambda path: frame)
+    found = loaded(path)
+    tables_in._taxis().to_csv(tmp_path / "mine.csv", index=False)
+    np.testing.assert_allclose(found.train.x, loaded(tmp_path / "mine.csv").train.x)
+
+    def without(path):
+        raise ImportError
+
+    monkeypatch.setattr(pd, function, without)
+    with pytest.raises(ImportError, match=f"expected {package}: pip install {package}, or write"):
+        data.load(path)
+
+
+def test_impute_is_accepted_as_before(tmp_path):
+    name = tables_in.CASES["planets with many empty cells"].write(tmp_path)
+    with warnings.catch_warnings(action="ignore"):
+        plain, told = loaded(name), loaded(name, impute=True)
+    np.testing.assert_array_equal(plain.train.x, told.train.x)
