@@ -1,7 +1,8 @@
 """Files as people have them, and what becomes of their columns: ``python benchmarks/tables_in.py``.
 
-It writes small files of each kind to a temporary folder, loads them with nothing but a target, and
-compares what was read with what is expected. ``tests/data/test_tables_in.py`` does the same.
+It writes small files of each kind to a folder of their own (kept in one that is named), loads them
+with nothing but a target, and compares what was read with what is expected.
+``tests/data/test_tables_in.py`` does the same.
 """
 
 import gzip
@@ -393,17 +394,21 @@ def check(case: Case, folder: Path) -> list[str]:
     return [f"{name}: {got}, expected {want}" for name, (got, want) in pairs.items() if got != want]
 
 
-def main() -> int:
-    """Check each case and print a table; the number of cases that differ."""
+def main(folder: Path) -> int:
+    """Check each case in a folder of its own and print a table; the number of cases that differ."""
     wrong = 0
-    for name, case in CASES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            differs = check(case, Path(folder))
+    for number, (name, case) in enumerate(CASES.items(), 1):
+        place = folder / f"{number:02}"
+        place.mkdir(parents=True)
+        differs = check(case, place)
         wrong += bool(differs)
-        print(f"{name:50} {'as expected' if not differs else '; '.join(differs)}")
+        print(f"{number:02} {name:48} {'as expected' if not differs else '; '.join(differs)}")
     print(f"{len(CASES) - wrong} of {len(CASES)} files are read as expected")
     return wrong
 
 
 if __name__ == "__main__":
-    sys.exit(bool(main()))
+    if sys.argv[1:]:
+        sys.exit(bool(main(Path(sys.argv[1]))))
+    with tempfile.TemporaryDirectory() as temporary:
+        sys.exit(bool(main(Path(temporary))))

@@ -139,7 +139,7 @@ def settings_of(problem: Problem, data: Any, typed: Problem | None = None) -> Op
 
 def keep_input(folder: Path, settings: Options) -> None:
     """Keep a copy of rows from standard input, which cannot be read again."""
-    if settings["data"] == STANDARD_INPUT:
+    if settings.get("data") == STANDARD_INPUT:
         (folder / COPY).write_bytes(from_standard_input())
 
 

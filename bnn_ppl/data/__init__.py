@@ -2,9 +2,11 @@
 
 `load` reads one set, or a file of your own; `out_of_distribution` gives the images of another set
 to a network trained on one; `published` and `hmc_reference` are published results. ``catalogue.py``
-is the table of names; ``tables.py``, ``images.py``, ``text.py``, ``tfds.py``, ``user_files.py`` and
+is the table of names; ``uci.py``, ``images.py``, ``text.py``, ``tfds.py``, ``user_files.py`` and
 ``image_files.py`` each read one kind of set; ``choice.py`` keeps some of the classes;
-``encoding.py`` makes numbers of columns of text; ``splits.py`` chooses the training rows.
+``table_files.py`` reads the user's tables, ``kinds/`` says what their columns are, ``encoding.py``
+makes numbers of them, and ``roles.py`` says what else they may be for; ``splits.py`` chooses the
+training rows.
 ``files/NOTICE.md`` gives the source and licence of what the package ships: yacht, energy,
 digits, two curves, and 160 training and 2,000 test images of MNIST.
 """
@@ -91,9 +93,10 @@ def load(
           "cifar100", "svhn" (32 x 32, in colour); "stl10" (96 x 96, in colour).
         - Texts: "imdb".
         - Any other set of tensorflow-datasets: "tfds:" and its name, see Notes.
-        - A file of yours: a path that ends in ``.csv``, ``.tsv``, ``.parquet`` or ``.npz``; or a
-          folder of images, which has a folder train; or a folder with ``x.npy`` and ``y.npy``,
-          whose rows stay on disk; see Notes.
+        - A table of yours: a path that ends in ``.csv``, ``.tsv``, ``.txt`` (also ``.gz`` after
+          it), ``.parquet``, ``.feather`` or ``.xlsx``, or a folder of these; an ``.npz`` file; a
+          folder of images, which has a folder train; a folder with ``x.npy`` and ``y.npy``, whose
+          rows stay on disk; see Notes.
     split : int or str
         For tables:
 
@@ -125,14 +128,13 @@ def load(
         and -1 the last. Default: the last. Several, also as one text "height,weight", are the
         columns of y (rows, outputs), which must hold numbers.
     classes : bool, optional
-        Of a file: whether y are classes 0, 1, 2, ... Default: if y is text or truth values; for
+        Of a file: whether the numbers of y are classes. Default: if y is text or truth values; for
         ``.npz`` also if y is of integers.
     impute : bool
-        Of a file's table: fill empty inputs (also NaN, NA, null) by the mean of the training rows,
-        of text and truth values by the most frequent one. By default they are refused.
+        Without effect: empty cells of a file's table are always filled.
     encoding : Encoding, optional
-        Of a file: the ``encoding`` of a set loaded before, to be used again in place of `impute`
-        and of a look at the columns.
+        Of a file: the ``encoding`` of a set loaded before, to be used again in place of a look at
+        the columns.
     columns : Columns, optional
         Of a file's table: columns that are left out, or are weights, groups, times and so on, as
         in ``columns=data.Columns(drop=("id",), weights="count")``.
@@ -190,13 +192,26 @@ def load(
     with zeros in front, 0 for a negative and 1 for a positive one; the first 20,000 training rows.
     The 5,000 rows that the protocol validates on are ``train.x[20_000:]`` of ``subset=25_000``.
 
-    Files of yours: a ``.csv`` file holds columns separated by commas, by semicolons (numbers may
-    then have a decimal comma) or by tabs, a ``.tsv`` file by tabs, with a first line of names or
-    without; a ``.parquet`` file is read by pyarrow. A column of True and False becomes 0 and 1; one
-    of texts, at most 50 different ones, a column of 0 and 1 for each (one-hot), and as y class
-    numbers, in alphabetical order; one in which any cell is a number must hold numbers. A first
-    column without a name (or "Unnamed: 0") is the index of pandas, and left out. What was done is
-    told in a warning and recorded in ``encoding``, by which `encode` makes the same of new rows.
+    Tables of yours are read by pandas: text separated by commas, semicolons, tabs, bars or spaces,
+    with decimal points or commas, packed or not; Parquet and Feather (pyarrow needed), Excel
+    (openpyxl needed). Several files with the same columns, in a folder or named by a pattern such
+    as "2024-*.csv", are one table. With fsspec an address can be given; "-" is standard input.
+
+    A column of numbers (also "12 %", "1,234.5", "EUR 5") stays as it is. Truth values (true and
+    false, yes and no, y and n, t and f, on and off) are 0 and 1. Dates are days since the first
+    one of the training rows and, where these span them, sine and cosine of year, week and day.
+    Texts are categories, one column of 0 and 1 for each of at most 50, and one for others: those
+    that fewer than 1 % of the training rows have (or fewer than 5, or 5 % of a small table; 30 rows
+    are always enough) and those not seen in training. Columns with nearly as many texts as rows,
+    and a column "id", "index" or so that counts the rows, are left out, as is a first column
+    without a name, the index of pandas.
+
+    Empty cells (also NA, NaN, null, "?", infinite and other unreadable ones) are filled by the
+    median of the training rows, or the most frequent truth value, beside a column that says where;
+    a category has one for them. Rows without y are left out. As y, texts and truth values are
+    class numbers in alphabetical order; a cell that is no number among numbers is refused. What
+    was done is told in a warning and recorded in ``encoding``, by which `encode` makes the same of
+    new rows.
 
     Classes that are texts or truth values keep their names: ``class_names`` of the set.
 

@@ -206,9 +206,8 @@ def fills_in_words(table: "pandas.DataFrame", encoding: Encoding) -> str:
             rows |= missing
     if not told:
         return ""
-    words = "have empty cells or texts that are no category, filled"
-    if not any(column.other for column in encoding.inputs):
-        words = "have empty cells, filled"
+    unseen = any(" with other for " in each for each in told)
+    words = f"have empty cells{' or texts that are no category' * unseen}, filled"
     return f"{rows.sum()} of {len(table)} rows {words}: {listed(told)}"
 
 
@@ -218,7 +217,7 @@ def _unknown(table: "pandas.DataFrame", column: Column) -> tuple[np.ndarray, str
     if column.kind == "category" and column.other:
         empty = is_empty(cells).to_numpy()
         unseen = ~cells.isin(column.categories).to_numpy() & ~(empty & column.marked)
-        texts = sorted({cell or "an empty cell" for cell in cells[unseen]})
+        texts = sorted(set(cells[unseen & ~empty])) + ["an empty cell"] * bool(any(unseen & empty))
         return unseen, f"other for {listed(texts, 3)}"
     if column.fill is None:
         return np.zeros(len(cells), bool), ""

@@ -142,7 +142,7 @@ def _is_no_number(cell: str) -> bool:
 
 def _decimal_mark(table: "pandas.DataFrame", separator: str) -> str:
     """Give the decimal mark of the columns that have numbers by one mark alone."""
-    found = {sure_form([cell for cell in cells.unique() if cell]) for _, cells in table.items()}
+    found = {sure_form(cells[cells != ""].tolist()) for _, cells in table.items()}
     if COMMA in found:
         return UNKNOWN if POINT in found else COMMA
     return POINT if POINT in found or separator == "," else UNKNOWN
@@ -187,7 +187,7 @@ def _cells(file: str, least_columns: int) -> tuple["pandas.DataFrame", str]:
             found, expected = f"{got} cells in line {line}", f"{width} as in the first"
             require(file, False, found, expected, "correct the line")
         raise unreadable(Path(file), error) from error
-    table = table.astype(object).fillna("").map(str.strip)
+    table = table.astype(object).fillna("").map(str.strip).astype(object)
     table.index = [f"line {line + first + 1}" for line in range(len(table))]
     table = table[(table != "").any(axis=1)]
     least = "tabs" if suffix_of(file) == ".tsv" else "commas"

@@ -23,6 +23,7 @@ _WORDS = re.compile(
 )
 _DIGITS = re.compile(r"(19|20)\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 _LEAST_SHARE = 0.95  # of different cells that are dates; the others are taken for empty ones
+_LOOK = 50  # at so many cells, before all are looked at
 _DAYS = {"year": 365.2425, "week": 7.0, "day": 1.0}
 _MICROSECONDS = 86_400e6
 _FEWEST_PHASES = 3  # that a cycle has to be seen in
@@ -31,6 +32,9 @@ _FEWEST_PHASES = 3  # that a cycle has to be seen in
 def _form(cells: Sequence[str], hint: str) -> str | None:
     patterns = {ISO: _ISO, DAY_FIRST: _NUMBERS, WORDS: _WORDS, DIGITS: _DIGITS}
     for form, pattern in patterns.items():
+        first = cells[:_LOOK]
+        if sum(bool(pattern.fullmatch(cell)) for cell in first) < len(first) / 2:
+            continue
         fitting = [cell for cell in cells if pattern.fullmatch(cell)]
         if len(fitting) < _LEAST_SHARE * len(cells):
             continue

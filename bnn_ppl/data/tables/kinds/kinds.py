@@ -64,7 +64,7 @@ def _is_row_number(name: str, cells: "pandas.Series") -> bool:
     first = number_in(cells.iloc[0])
     if first not in (0.0, 1.0):
         return False
-    return all(number_in(cell) == first + row for row, cell in enumerate(cells))
+    return all(number_in(cell) == first + row for row, cell in enumerate(cells.tolist()))
 
 
 def learnt(name: str, found: Found, cells: "pandas.Series", hint: str) -> Column | None:

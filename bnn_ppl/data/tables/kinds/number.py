@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 POINT, COMMA = ".", ","
 UNKNOWN = "?"  # decimal mark
 _LEAST_SHARE = 0.8  # of different cells that are numbers; the others are taken for empty ones
+_LOOK = 50  # at so many cells, before all are looked at
 _AROUND = re.compile(r"^[€$£¥]\s*|\s*([€$£¥%]|EUR|USD|GBP|CHF)$")
 _PATTERN = r"[+-]?(\d+|\d{{1,3}}([{apart}' \u00a0\u202f]\d{{3}})+)?({mark}\d*)?([eE][+-]?\d+)?"
 _WRITTEN = {
@@ -38,16 +39,27 @@ def number_in(cell: str, form: str = POINT) -> float | None:
     return float(_APART[form].sub("", bare).replace(",", "."))
 
 
+def plain_numbers(cells: Sequence[str]) -> np.ndarray | None:
+    """Give the numbers of cells that all are one as Python writes them, which is soon done."""
+    try:
+        found = np.asarray(cells, dtype=object).astype(np.float64)
+    except ValueError:
+        return None
+    return None if any("_" in cell for cell in cells) else found
+
+
+def _may_be_thousands(cells: Sequence[str], marks: tuple[str, str]) -> bool:
+    return COMMA in marks and any("." in cell for cell in cells)
+
+
 def form_of(cells: Sequence[str], hint: str, known: str = "") -> tuple[str, float]:
     """Give the decimal mark by which most cells are numbers, and the share of those.
 
     If both marks read as many, as of 1,234 alone, it is that of the table (`hint`), that `known`,
     or else the mark that there is.
     """
-    if not any("," in cell for cell in cells):
-        points = [number_in(cell) is not None for cell in cells]
-        if all(points) and (hint != COMMA or not any("." in cell for cell in cells)):
-            return POINT, 1.0
+    if plain_numbers(cells) is not None and not _may_be_thousands(cells, (hint, known)):
+        return POINT, 1.0
     read = {
         form: sum(number_in(cell, form) is not None for cell in cells) for form in (POINT, COMMA)
     }
@@ -62,24 +74,34 @@ def form_of(cells: Sequence[str], hint: str, known: str = "") -> tuple[str, floa
 
 def sure_form(cells: Sequence[str]) -> str:
     """Give the decimal mark of cells that are numbers by one mark alone; otherwise unknown."""
-    reads = {
-        form: all(number_in(cell, form) is not None for cell in cells) for form in (POINT, COMMA)
-    }
+    plain = plain_numbers(cells) is not None
+    if plain and not any("." in cell for cell in cells):
+        return UNKNOWN
+    reads = {COMMA: all(number_in(cell, COMMA) is not None for cell in cells)}
+    reads[POINT] = plain or all(number_in(cell) is not None for cell in cells)
     if reads[POINT] == reads[COMMA]:
         return UNKNOWN
     return POINT if reads[POINT] else COMMA
 
 
 def _form(cells: Sequence[str], hint: str) -> str | None:
+    if form_of(cells[:_LOOK], hint)[1] < 0.5:
+        return None
     form, share = form_of(cells, hint)
     return form if share >= _LEAST_SHARE else None
 
 
 def _values(cells: "pandas.Series", column: Column, hint: str) -> np.ndarray:
+    given = (cells != "").to_numpy()
+    numbers = plain_numbers(cells[given].tolist())
+    if numbers is not None and COMMA not in (hint, column.form):
+        found = np.full(len(cells), np.nan)
+        found[given] = numbers
+        return found
     different = [cell for cell in cells.unique() if cell]
     form, _ = form_of(different, hint, column.form)
-    found = {cell: number_in(cell, form) for cell in different}
-    return cells.map(found).to_numpy(np.float64)
+    read = {cell: number_in(cell, form) for cell in different}
+    return cells.map(read).to_numpy(np.float64)
 
 
 def _learnt(column: Column, cells: "pandas.Series", values: np.ndarray) -> Column:
