@@ -29,7 +29,7 @@ from bnn_ppl.methods import *  # noqa: F403 (each method by its name)
 from bnn_ppl.methods import augmentation, preconditioners, schedules
 from bnn_ppl.methods.method import METHODS, Method
 from bnn_ppl.methods.stochastic_gradient.control_variates import control_variates
-from bnn_ppl.model import models
+from bnn_ppl.model import likelihoods, models
 from bnn_ppl.model.conditioning import condition
 from bnn_ppl.model.network import random_network
 from bnn_ppl.model.posterior import Posterior
@@ -53,7 +53,8 @@ warnings.filterwarnings(
 # Public modules can be imported by their public names, wherever their files are.
 for _module in (
     *(adversarial, augmentation, conformal, correlations, corruptions, decisions, diagnostics),
-    *(metrics, models, preconditioners, priors, pruning, schedules, shift, surface, symmetry),
+    *(likelihoods, metrics, models, preconditioners, priors, pruning, schedules, shift, surface),
+    symmetry,
 ):
     sys.modules[f"bnn_ppl.{_module.__name__.rsplit('.', 1)[1]}"] = _module
 
@@ -82,6 +83,7 @@ __all__ = [
     "function_draws",
     "gp_prior",
     "guide",
+    "likelihoods",
     "linearised",
     "metrics",
     "models",

@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike
 from bnn_ppl.data.catalogue import IMAGES, check_name, kind_of, loader
 from bnn_ppl.data.images.image_files import folder_test_images, image_folder
 from bnn_ppl.data.images.images import test_images
-from bnn_ppl.data.standardise import MeanScale, standardise
+from bnn_ppl.data.standardise import MeanScale, in_units_of_y, standardise
 from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.encoding import Encoding, encode
 from bnn_ppl.data.tables.finding import in_words, y_in_words
@@ -73,6 +73,7 @@ def load(
     columns: Columns | None = None,
     image_size: int | None = None,
     only_classes: Sequence[int] | None = None,
+    standardise_y: bool = True,
 ) -> DataSet:
     """Load a data set by name, or a file or folder of your own, as NumPy arrays.
 
@@ -143,6 +144,9 @@ def load(
         many pixels, and keep the square in the middle. By default they must be of one size.
     only_classes : sequence of int, optional
         Keep the rows of these classes alone, numbered anew in this order (after `subset`).
+    standardise_y : bool
+        Whether y of a regression is standardised. Counts, shares and times are not, where their
+        distribution is one of :mod:`bnn_ppl.likelihoods`: ``y_mean`` is then 0 and ``y_scale`` 1.
 
     Returns
     -------
@@ -248,17 +252,19 @@ def load(
     kind = np.dtype(dtype)
     if kind.kind != "f":
         raise ValueError(f"got dtype={kind.name}, expected floating point; pass np.float32")
+    read_as = kind if standardise_y else np.dtype(float)  # y's own digits are to come back
     if kind_of(name) == "streamed":
         from bnn_ppl.data.streams.streamed_folder import streamed_folder  # needs JAX
 
         of_table = {"target": target, "impute": impute or None, "columns": _given(columns)}
         of_images = {"image_size": image_size, "only_classes": only_classes}
+        of_table |= {"standardise_y": None if standardise_y else False}
         hint = "its rows stay on disk as they are"
         _refuse(name, hint, subset=subset, encoding=encoding, **of_table, **of_images)
         return streamed_folder(name, split, kind, classes)
     if kind_of(name) == "file":
         _refuse(name, "it is for folders of images and tfds:", image_size=image_size)
-        found = own(name, split, subset, kind, target, classes, encoding, columns)
+        found = own(name, split, subset, read_as, target, classes, encoding, columns)
         if found.encoding is not None and found.encoding.groups:
             _refuse(name, "it is for rows without groups", only_classes=only_classes)
         if not is_table(name):
@@ -271,7 +277,8 @@ def load(
         of_files: dict[str, Any] = {"target": target, "classes": classes, "impute": impute or None}
         of_files |= {"encoding": encoding, "columns": _given(columns)}
         _refuse(name, "it is for .csv and .npz", **of_files)
-        found = _named(name, split, subset, data_dir, kind, image_size)
+        found = _named(name, split, subset, data_dir, read_as, image_size)
+    found = found if standardise_y else in_units_of_y(found, kind)
     return found if only_classes is None else of_classes(found, only_classes)
 
 

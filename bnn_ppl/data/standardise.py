@@ -61,6 +61,20 @@ def standardise(values: np.ndarray, by: MeanScale, dtype: np.dtype) -> np.ndarra
     return result
 
 
+def in_units_of_y(data: DataSet, dtype: np.dtype) -> DataSet:
+    """Give a set that was loaded in double precision in a type, numbers y in their own units."""
+
+    def part(rows: Data) -> Data:
+        x = rows.x if rows.x.dtype.kind != "f" else rows.x.astype(dtype)
+        if data.num_classes is not None:
+            return Data(x, rows.y)
+        return Data(x, (rows.y * data.y_scale + data.y_mean).astype(dtype))
+
+    scales = {"y_mean": np.zeros_like(data.y_mean), "y_scale": np.ones_like(data.y_scale)}
+    scales = {name: each if each.ndim else float(each) for name, each in scales.items()}
+    return data._replace(train=part(data.train), test=part(data.test), **scales)
+
+
 def regression(
     train: Data, test: Data, x: MeanScale, y: MeanScale, name: str, source: str, dtype: np.dtype
 ) -> DataSet:

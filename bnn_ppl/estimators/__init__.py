@@ -18,7 +18,7 @@ import bnn_ppl as bnn
 from bnn_ppl.estimators.network import BayesianNetwork, noise_of
 from bnn_ppl.estimators.rows import checked_rows, class_weights, labels_of, refuse_texts
 from bnn_ppl.methods.method import PredictiveForm
-from bnn_ppl.model.models import usual_noise_floor
+from bnn_ppl.model.likelihoods.noise_of_x import usual_noise_floor
 from bnn_ppl.model.prior.priors import NOISE_FLOOR
 from bnn_ppl.model.rows.labels import numbered
 from bnn_ppl.runtime.checks import check_level

@@ -1,6 +1,5 @@
 """Ready-made models: a random network and the likelihood of its outputs."""
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -13,6 +12,8 @@ from flax import nnx
 from jax.tree_util import Partial
 from numpyro.primitives import Messenger
 
+from bnn_ppl.model.likelihoods.likelihood import Likelihood
+from bnn_ppl.model.likelihoods.noise_of_x import noise_at
 from bnn_ppl.model.network import Prior, random_network
 from bnn_ppl.model.prior import priors
 from bnn_ppl.runtime.checks import check_positive
@@ -20,10 +21,8 @@ from bnn_ppl.runtime.checks import check_positive
 Model = Callable[..., None]
 Noise: TypeAlias = float | dist.Distribution | Literal["heteroscedastic", "softplus"]
 
-NOISE_AMPLITUDE = "noise_amplitude"  # site that scales how noise varies with x
 _OF_X = "heteroscedastic", "softplus"  # noises that depend on x
 _NOISE_GAIN = 1.0  # of the network of g, whose values then have a spread of about 1 a priori
-_SAME = 1e-6  # relative difference of numbers that are one, rounded twice
 
 
 def classifier(net: Any, prior: Prior) -> Model:
@@ -144,7 +143,7 @@ def regressor(
             std = jax.nn.softplus(output[:, num_outputs:])
         elif of_x is not None:
             shape = output[:, num_outputs:] if in_outputs else _spread(spread_net, x, num_outputs)
-            std = _noise_at(shape, floor)
+            std = noise_at(shape, floor)
         elif isinstance(noise, dist.Distribution):
             each = noise if num_outputs == 1 else noise.expand((num_outputs,)).to_event(1)
             std = numpyro.sample("noise", each)
@@ -157,29 +156,43 @@ def regressor(
     return Partial(model, tuple(map(_ready, nets)), prior, noise, noise_floor)
 
 
-def usual_noise_floor(y: np.ndarray) -> float | list[float]:
-    """Give the `noise_floor` for standardised y, or for each of its columns.
+def with_likelihood(net: Any, prior: Prior, likelihood: Likelihood) -> Model:
+    """Build a model with one of the likelihoods by name.
 
-    What rounding leaves: h / sqrt(12) for multiples of h; at least 0.02.
+    Parameters
+    ----------
+    net
+        As in :func:`bnn_ppl.random_network`; maps x (rows, ...) to (rows, num_outputs) of the
+        likelihood.
+    prior
+        As in :func:`bnn_ppl.random_network`.
+    likelihood
+        Such as ``bnn_ppl.likelihoods.poisson(y)``, of the training targets.
+
+    Returns
+    -------
+    Callable
+        ``model(x, y=None)`` with y (rows,). Columns that the likelihood uses beside those of the
+        network stand with x, as in ``model((x, {"exposure": days}), y)``, each (rows,).
+
+    Raises
+    ------
+    ValueError
+        If the network has the wrong number of outputs.
+    TypeError
+        If the network gives anything other than an array.
     """
-    columns = np.asarray(y, float).reshape(len(y), -1).T
-    floors = [max(_rounded_to(column) / math.sqrt(12), priors.NOISE_FLOOR) for column in columns]
-    return floors if np.ndim(y) > 1 else floors[0]
+    num_outputs = likelihood.num_outputs
 
+    def model(ready: Any, prior: Prior, law: Callable, x: Any, y: jax.Array | None = None) -> None:
+        x, columns = x if isinstance(x, tuple) else (x, {})
+        network = random_network("net", net if ready is None else ready, prior)
+        outputs = _outputs(_array(network(x)), num_outputs)
+        distribution = law(outputs, **columns)
+        with numpyro.plate("data", len(outputs)):
+            numpyro.sample("y", distribution, obs=y)
 
-def _rounded_to(values: np.ndarray) -> float:
-    """Give the smallest difference of two values if all are multiples of it apart, otherwise 0."""
-    unique = np.unique(values)
-    precision = _SAME * np.abs(unique).max()
-    gaps = np.diff(unique)
-    gaps = gaps[gaps > precision]
-    if not len(gaps):
-        return 0.0
-    least = float(gaps.min())
-    multiples = (unique - unique[0]) / least
-    error = np.abs(multiples - np.round(multiples)) * least
-    # The smallest gap is itself known to this precision alone, and its error adds up.
-    return least if np.all(error <= precision * np.maximum(multiples, 1)) else 0.0
+    return Partial(model, _ready(net), prior, likelihood.law)
 
 
 def _ready(net: Any) -> nnx.Module | None:
@@ -190,16 +203,6 @@ def _ready(net: Any) -> nnx.Module | None:
 def _spread(noise_net: Any, x: jax.Array, num_outputs: int) -> jax.Array:
     network = random_network("noise_net", noise_net, priors.fan_in(_NOISE_GAIN))
     return _outputs(_array(network(x)), num_outputs)
-
-
-def _noise_at(shape: jax.Array, floor: Any) -> jax.Array:
-    """Give standard deviations (rows, outputs), from g at each row."""
-    half_normal = dist.HalfNormal(1.0)
-    if shape.shape[1] > 1:
-        half_normal = half_normal.expand((shape.shape[1],)).to_event(1)
-    level = numpyro.sample("noise", half_normal)
-    amplitude = numpyro.sample(NOISE_AMPLITUDE, half_normal)
-    return jnp.asarray(floor) + level * jnp.exp(amplitude * shape)
 
 
 def _gaussian(mean: jax.Array, std: jax.Array, covariance: str) -> dist.Distribution:
@@ -263,7 +266,8 @@ def _outputs(output: jax.Array, expected: int) -> jax.Array:
     if output.ndim != 2 or output.shape[1] != expected:
         raise ValueError(
             f"got network outputs of shape {output.shape}, expected (rows, {expected}): one for "
-            "each column of y, and for heteroscedastic noise without noise_net as many again"
+            "each column of y, and for heteroscedastic noise without noise_net as many again; "
+            "for a likelihood by name its num_outputs"
         )
     return output
 

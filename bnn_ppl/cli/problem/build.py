@@ -11,6 +11,12 @@ import numpy as np
 from jax.tree_util import Partial
 
 import bnn_ppl as bnn
+from bnn_ppl.cli.problem.likelihoods import (
+    check_likelihood,
+    chosen_likelihood,
+    in_words_of_y,
+    likelihood_of,
+)
 from bnn_ppl.cli.problem.networks import (
     first_kernel,
     inputs,
@@ -27,7 +33,7 @@ from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.finding import in_words, y_in_words
 from bnn_ppl.data.tables.user_files import is_file
-from bnn_ppl.model.models import usual_noise_floor
+from bnn_ppl.model.likelihoods.noise_of_x import usual_noise_floor
 from bnn_ppl.model.prior.priors import NOISE_FLOOR
 from bnn_ppl.runtime.checks import check_positive
 from bnn_ppl.sampling.search import structure
@@ -102,6 +108,7 @@ def searched_structure(problem: Problem, data: Any) -> list[str]:
     chosen, likelihood = problem.network, problem.likelihood
     named = chosen.weights is not None or problem.prior.bayesian is not None
     regression = data.num_classes is None and likelihood.covariance == "diagonal"
+    regression &= chosen_likelihood(problem) is None
     open_widths = chosen.net == "auto" and chosen.hidden is None and not named
     open_noise = likelihood.noise == "auto" and regression
     return ["hidden"] * open_widths + ["noise"] * open_noise
@@ -121,6 +128,7 @@ def settled(problem: Problem, data: Any) -> Problem:
 def refuse_unused(problem: Problem, data: Any) -> None:
     """Refuse options without effect, before a run; folders made with such are still opened."""
     name, prior, likelihood = problem.data.data, problem.prior, problem.likelihood
+    check_likelihood(problem, data)
     if data.num_classes is not None and likelihood.noise not in ("auto", "learnt"):
         raise ValueError(
             f"got --noise {likelihood.noise} for {name}, expected it of a regression: drop it"
@@ -169,6 +177,8 @@ def _model_of_inputs(problem: Problem, data: Any) -> Callable:
     likelihood = problem.likelihood
     net = _network(problem, data)
     prior = partly(problem, net, _prior(problem, data, net))
+    if (named := likelihood_of(problem, data)) is not None:
+        return bnn.models.with_likelihood(net, prior, named)
     if data.num_classes is not None:
         return bnn.models.classifier(net, prior)
     noise: Any = likelihood.noise
@@ -182,6 +192,8 @@ def _model_of_inputs(problem: Problem, data: Any) -> Callable:
 
 
 def _network(problem: Problem, data: Any) -> Any:
+    if (named := likelihood_of(problem, data)) is not None:
+        return network(problem, data, named.num_outputs)
     if data.num_classes is not None:
         return network(problem, data, data.num_classes)
     parameters = 2 if problem.likelihood.noise == "softplus" else 1
@@ -191,7 +203,7 @@ def _network(problem: Problem, data: Any) -> Any:
 def noise_floor(problem: Problem, data: Any) -> Any:
     """Give the smallest standard deviations of learnt noise; None where they cannot be chosen."""
     likelihood = problem.likelihood
-    if data.num_classes is not None:
+    if data.num_classes is not None or chosen_likelihood(problem) is not None:
         return None
     if likelihood.noise_floor is not None:
         check_positive("noise_floor", likelihood.noise_floor)
@@ -232,7 +244,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     widths = "of widths to be found" if "hidden" in open_parts else None
     problem = settled(problem, data)
     chosen, prior_of, net = problem.data, problem.prior, problem.network
-    kind = "regression" if data.num_classes is None else f"{data.num_classes} classes"
+    kind = in_words_of_y(problem, data)
     if chosen.label_noise:
         kind += f", {chosen.label_noise:.0%} of the training labels random"
     if chosen.only_classes is not None:

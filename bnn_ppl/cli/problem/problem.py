@@ -225,10 +225,20 @@ class PriorOptions(NamedTuple):
 
 
 class LikelihoodOptions(NamedTuple):
-    """Noise of a regression.
+    """Distribution of y given the outputs of the network, and noise of a regression.
 
     Attributes
     ----------
+    likelihood
+        Distribution of y: "auto" is normal for numbers and categorical for classes. For numbers
+        also student_t (outliers), mixture (several likely values), quantile (any shape); for
+        numbers above 0 gamma, log_normal, weibull; between 0 and 1 beta; for counts poisson,
+        negative_binomial, zero_inflated_poisson, binomial; for classes ordinal (in their order),
+        bernoulli (two, by one output).
+    num_parts
+        Number of Gaussians of --likelihood mixture; by default 3.
+    levels
+        Levels of the quantiles that --likelihood quantile has; by default .05 .25 .5 .75 .95.
     noise
         Noise of a regression: "learnt", one for all rows; "heteroscedastic", learnt as a function
         of x by a network of its own; "auto", the latter where, of 1,000 training rows or more of a
@@ -243,6 +253,9 @@ class LikelihoodOptions(NamedTuple):
         Noise covariance of several outputs: "diagonal", or "full" with learnt correlations.
     """
 
+    likelihood: str = "auto"
+    num_parts: int | None = None
+    levels: tuple[float, ...] | None = None
     noise: Literal["auto", "learnt", "heteroscedastic", "softplus"] | float = "auto"
     noise_floor: float | None = None
     covariance: Literal["diagonal", "full"] = "diagonal"

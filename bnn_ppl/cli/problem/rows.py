@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 import bnn_ppl as bnn
+from bnn_ppl.cli.problem.likelihoods import keeps_units
 from bnn_ppl.cli.problem.problem import ColumnOptions, Problem
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.data.tables.reading import streamed_files
@@ -24,8 +25,9 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
     if streamed_files(name) is not None:
         _refuse_for_stream(problem)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
+        units = {"standardise_y": not keeps_units(problem)}
         columns = columns_of(problem)
-        data = bnn.data.load(name, encoding=encoding, columns=columns, **options)
+        data = bnn.data.load(name, encoding=encoding, columns=columns, **units, **options)
     if not label_noise:
         return data
     if data.num_classes is None:

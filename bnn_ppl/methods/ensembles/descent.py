@@ -32,7 +32,7 @@ from bnn_ppl.methods.training.rate_trials import is_costly, usual_lengths
 from bnn_ppl.methods.training.self_paced import self_paced
 from bnn_ppl.methods.training.training_lengths import has_convolutions
 from bnn_ppl.model.arguments import check_arguments
-from bnn_ppl.model.models import NOISE_AMPLITUDE
+from bnn_ppl.model.likelihoods.noise_of_x import NOISE_AMPLITUDE
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.trace import Terms
 

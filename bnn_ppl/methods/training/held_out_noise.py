@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from bnn_ppl.methods.training.rate_trials import HELD_OUT_SHARE
-from bnn_ppl.model.models import NOISE_AMPLITUDE
+from bnn_ppl.model.likelihoods.noise_of_x import NOISE_AMPLITUDE
 from bnn_ppl.model.posterior import Posterior
 
 Tree = Any

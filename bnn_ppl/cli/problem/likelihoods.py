@@ -1,0 +1,101 @@
+"""Likelihoods by the names that the command line gives them."""
+
+from typing import Any
+
+import numpy as np
+
+from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS, Description, Likelihood
+from bnn_ppl.runtime.names import hint
+
+_USUAL = {"normal": "numbers", "categorical": "classes"}  # of regressor and classifier
+_OPTIONS = "num_parts", "levels"  # of single likelihoods
+
+
+def chosen_likelihood(problem: Problem) -> Description | None:
+    """Look up the likelihood by its name; None for the usual ones.
+
+    Raises ValueError if there is none of that name.
+    """
+    name = problem.likelihood.likelihood.replace("-", "_")
+    if name == "auto" or name in _USUAL:
+        return None
+    if name not in LIKELIHOODS:
+        names = sorted(["auto", *_USUAL, *LIKELIHOODS])
+        raise ValueError(
+            f"got --likelihood {name}{hint(name, names)} expected one of {', '.join(names)}"
+        )
+    return LIKELIHOODS[name]
+
+
+def keeps_units(problem: Problem) -> bool:
+    """Whether y stays in its own units."""
+    chosen = chosen_likelihood(problem)
+    return chosen is not None and not chosen.targets.standardised
+
+
+def likelihood_of(problem: Problem, data: Any) -> Likelihood | None:
+    """Build the likelihood for the training targets; None for the usual ones."""
+    chosen = chosen_likelihood(problem)
+    if chosen is None:
+        return None
+    check_likelihood(problem, data)
+    given = {name: getattr(problem.likelihood, name) for name in chosen.options}
+    given = {name: value for name, value in given.items() if value is not None}
+    return chosen.build(np.asarray(data.train.y, float), **given)
+
+
+def check_likelihood(problem: Problem, data: Any) -> None:
+    """Refuse a likelihood that is not of such targets, and options of others."""
+    chosen, options = chosen_likelihood(problem), problem.likelihood
+    name = options.likelihood
+    for option in _OPTIONS:
+        if getattr(options, option) is not None and (
+            chosen is None or option not in chosen.options
+        ):
+            takers = ", ".join(each.name for each in LIKELIHOODS.values() if option in each.options)
+            raise ValueError(
+                f"got --{option.replace('_', '-')} with --likelihood {name}, expected --likelihood "
+                f"{takers}: drop it"
+            )
+    of_classes = data.num_classes is not None
+    wanted = _USUAL.get(name) if chosen is None else chosen.targets.words
+    is_of_classes = name == "categorical" if chosen is None else chosen.targets.of_classes
+    if wanted is not None and of_classes != is_of_classes:
+        do = "--classes False reads numbers" if of_classes else "--classes True makes classes of y"
+        got = f"{data.num_classes} classes" if of_classes else "numbers"
+        raise ValueError(
+            f"got {got} of {problem.data.data} for --likelihood {name}, expected {wanted}: {do}, "
+            "or choose another likelihood"
+        )
+    if chosen is None:
+        return
+    several = not of_classes and np.ndim(data.train.y) > 1
+    given = {
+        "noise": options.noise not in ("auto", "learnt"),
+        "noise-floor": options.noise_floor is not None,
+    }
+    given |= {"covariance": options.covariance != "diagonal"}
+    for option in (option for option, is_given in given.items() if is_given):
+        raise ValueError(
+            f"got --{option} with --likelihood {name}, expected --likelihood normal: drop it"
+        )
+    if several or data.stream is not None:
+        got = "several outputs" if several else "rows that stay on disk"
+        raise ValueError(
+            f"got {got} with --likelihood {name}, expected one output of rows in memory: leave "
+            "--likelihood out"
+        )
+
+
+def in_words_of_y(problem: Problem, data: Any) -> str:
+    """Say what y is taken for."""
+    chosen = chosen_likelihood(problem)
+    if chosen is not None:
+        of = f" of {data.num_classes} classes" if data.num_classes is not None else ""
+        return f"{chosen.name.replace('_', ' ')} likelihood{of}"
+    if data.num_classes is not None:
+        return f"{data.num_classes} classes"
+    two = data.stream is None and len(np.unique(data.train.y)) == 2
+    hint = " (y has two values: --classes True makes them classes)" if two else ""
+    return f"regression{hint}"

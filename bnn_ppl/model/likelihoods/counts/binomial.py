@@ -1,0 +1,50 @@
+"""Successes out of a number of trials."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+from jax.tree_util import Partial
+
+from bnn_ppl.model.likelihoods.likelihood import COUNTS, Likelihood, center_and_spread, describe
+
+
+@describe(COUNTS, columns=("trials",))
+def binomial(y: Any, trials: Any = None) -> Likelihood:
+    r"""Successes in a known number of trials.
+
+    .. math:: y \sim \mathrm{Binomial}(n, \mathrm{sigmoid}(m + s f(x)))
+
+    with m and s the mean and standard deviation of the logits of :math:`(y + 1/2) / (n + 1)`.
+
+    Parameters
+    ----------
+    y
+        Training successes, shape (rows,).
+    trials
+        n, shape (rows,), at least y.
+
+    Raises
+    ------
+    ValueError
+        If y are not counts, or there are more successes than trials.
+    """
+    trials = np.ones_like(y) if trials is None else np.asarray(trials, np.float64)
+    more = y > trials
+    if more.any():
+        raise ValueError(
+            f"got {y[more][0]:g} successes in {trials[more][0]:g} trials, expected no more than "
+            "trials: name their column (--trials), or correct it"
+        )
+    shares = (y + 0.5) / (trials + 1)
+    return Likelihood(
+        "binomial", 1, Partial(_law, center_and_spread(np.log(shares / (1 - shares))))
+    )
+
+
+def _law(
+    moments: tuple[float, float], outputs: jax.Array, trials: jax.Array | float = 1.0
+) -> dist.Distribution:
+    center, spread = moments
+    return dist.Binomial(trials, logits=center + spread * outputs[:, 0])

@@ -1,0 +1,30 @@
+"""The rate of a count at the outputs of a network, from the training counts."""
+
+import jax
+import numpy as np
+
+from bnn_ppl.model.likelihoods.likelihood import center_and_spread, exp
+
+Array = jax.Array
+Moments = tuple[float, float]  # logarithm of the mean rate, spread of the logarithms
+
+_HALF = 0.5  # added to a count before its logarithm is taken, for some are 0
+
+
+def log_rates(y: np.ndarray, exposure: np.ndarray | None = None) -> Moments:
+    """Give the logarithm of the mean count a unit of exposure, and the spread of logarithms."""
+    exposure = np.ones_like(y) if exposure is None else np.asarray(exposure, np.float64)
+    mean = max(y.sum(), _HALF) / exposure.sum()
+    return float(np.log(mean)), center_and_spread(np.log((y + _HALF) / exposure))[1]
+
+
+def rate(moments: Moments, outputs: Array, exposure: Array | float) -> Array:
+    """Give the expected count of each row: exposure exp(center + spread f(x))."""
+    center, spread = moments
+    return exposure * exp(center + spread * outputs[:, 0])
+
+
+def overdispersion(y: np.ndarray) -> float:
+    """Estimate the concentration of a negative binomial by mean and variance."""
+    mean, variance = y.mean(), y.var()
+    return float(np.clip(mean**2 / max(variance - mean, 1e-9), 0.1, 1e3)) if mean else 1.0

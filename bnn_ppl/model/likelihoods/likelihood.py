@@ -1,0 +1,153 @@
+"""What a likelihood is, and the registry of those that have a name.
+
+A function of the training targets that returns a :class:`Likelihood` and is decorated with
+:func:`describe` is public as ``bnn_ppl.likelihoods.<name>`` once
+``bnn_ppl/model/likelihoods/__init__.py`` imports it; the command line (``--likelihood``), the
+estimators and the tests of all likelihoods then find it.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+Array = jax.Array
+
+_LEAST_SPREAD = 0.1  # of logarithms or logits of y, where all are nearly the same
+_MOST_LOG = 30.0  # exp(30) is 1e13; beyond it float32 gives densities that are not finite
+
+
+class Likelihood(NamedTuple):
+    """The distribution of y given the outputs of a network.
+
+    Attributes
+    ----------
+    name : str
+        By which it is chosen.
+    num_outputs : int
+        Of the network.
+    law : Callable
+        ``law(outputs, **columns) -> distribution`` of y (rows,), outputs of shape (rows,
+        num_outputs). It samples sites of its own, so call it outside the plate of rows. The columns
+        are those that its description names, such as ``exposure`` (rows,).
+    """
+
+    name: str
+    num_outputs: int
+    law: Callable[..., dist.Distribution]
+
+
+class Targets(NamedTuple):
+    """What y has to be.
+
+    Attributes
+    ----------
+    words : str
+        For messages.
+    allowed : Callable
+        Tells of an array y which of its values are.
+    standardised : bool
+        Whether y is standardised; otherwise it stays in its own units.
+    of_classes : bool
+        Whether y are class numbers.
+    """
+
+    words: str
+    allowed: Callable[[np.ndarray], np.ndarray]
+    standardised: bool = False
+    of_classes: bool = False
+
+
+REAL = Targets("numbers", np.isfinite, standardised=True)
+POSITIVE = Targets("numbers above 0", lambda y: y > 0)
+SHARES = Targets("numbers between 0 and 1, without these", lambda y: (y > 0) & (y < 1))
+COUNTS = Targets("counts 0, 1, 2, ...", lambda y: (y >= 0) & (y == np.round(y)))
+CLASSES = Targets(
+    "class numbers 0, 1, 2, ...", lambda y: (y >= 0) & (y == np.round(y)), of_classes=True
+)
+
+
+class Description(NamedTuple):
+    """A likelihood as the command line and the estimators find it.
+
+    Attributes
+    ----------
+    name : str
+        By which it is chosen.
+    build : Callable
+        ``build(y, **options) -> Likelihood``, y being the training targets.
+    targets : Targets
+        What y has to be.
+    columns : tuple of str
+        Of the rows, that it needs or can use beside x and y.
+    options : tuple of str
+        Keywords of `build`.
+    """
+
+    name: str
+    build: Callable[..., Likelihood]
+    targets: Targets
+    columns: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """What it is for, in a line."""
+        return (inspect.getdoc(self.build) or "").partition("\n")[0].rstrip(".")
+
+
+LIKELIHOODS: dict[str, Description] = {}
+
+
+def describe(targets: Targets, columns: tuple[str, ...] = ()) -> Callable[[Callable], Callable]:
+    """Register a likelihood under the name of the function that builds it."""
+
+    def register(build: Callable[..., Likelihood]) -> Callable[..., Likelihood]:
+        @wraps(build)
+        def checked(y: Any, **options: Any) -> Likelihood:
+            return build(checked_targets(build.__name__, y, targets), **options)
+
+        options = tuple(list(inspect.signature(build).parameters)[1:])
+        own = tuple(name for name in options if name not in columns)
+        name = build.__name__
+        LIKELIHOODS[name] = Description(name, checked, targets, columns, own)
+        return checked
+
+    return register
+
+
+def checked_targets(name: str, y: Any, targets: Targets) -> np.ndarray:
+    """Give y in double precision; ValueError unless it is what the likelihood is of."""
+    values = np.asarray(y, np.float64)
+    if values.ndim != 1 or not values.size:
+        raise ValueError(f"got y of shape {values.shape} for {name}, expected (rows,)")
+    wrong = ~(np.isfinite(values) & targets.allowed(values))
+    if wrong.any():
+        raise ValueError(
+            f"got y={values[wrong][0]:g} for the likelihood {name}, expected {targets.words}: "
+            "correct y, or choose another likelihood"
+        )
+    return values
+
+
+# --- what the files of likelihoods share
+
+
+def center_and_spread(values: np.ndarray) -> tuple[float, float]:
+    """Give the mean of transformed targets, and their standard deviation unless it is tiny."""
+    return float(values.mean()), max(float(values.std()), _LEAST_SPREAD)
+
+
+def exp(log_value: Array) -> Array:
+    """Give exp, finite and above 0 for any weights that a chain may try."""
+    return jnp.exp(jnp.clip(log_value, -_MOST_LOG, _MOST_LOG))
+
+
+def around(value: float, spread: float = 1.5) -> dist.Distribution:
+    """Give a wide prior of a positive parameter about its estimate by the moments of y."""
+    return dist.LogNormal(jnp.log(value), spread)

@@ -1,0 +1,49 @@
+"""Times that are known to be longer than observed."""
+
+from functools import singledispatch
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import gammaincc
+from jax.scipy.stats import norm
+
+Array = jax.Array
+
+_LEAST = 1e-30  # of a probability, whose logarithm stays finite in float32
+
+
+class RightCensored(dist.RightCensoredDistribution):
+    """NumPyro's, with a logarithm of the survival that does not end at the rounding of 1 - F."""
+
+    def log_prob(self, value: Array) -> Array:
+        """Give log f(y) where y was observed, log(1 - F(y)) where it is censored."""
+        survival = log_survival(self.base_dist, value)
+        return jnp.where(self.censored, survival, self.base_dist.log_prob(value))
+
+
+def censored_at(base: dist.Distribution, censoring: Array | None) -> dist.Distribution:
+    """Give the distribution of times, some of which are censored."""
+    return base if censoring is None else RightCensored(base, censoring > 0.5)
+
+
+@singledispatch
+def log_survival(base: dist.Distribution, value: Array) -> Array:
+    """Give the logarithm of the probability of more than a value."""
+    raise NotImplementedError(f"no survival function of {type(base).__name__}")
+
+
+@log_survival.register
+def _of_weibull(base: dist.Weibull, value: Array) -> Array:
+    return -((value / base.scale) ** base.concentration)
+
+
+@log_survival.register
+def _of_log_normal(base: dist.LogNormal, value: Array) -> Array:
+    return norm.logsf((jnp.log(value) - base.loc) / base.scale)
+
+
+@log_survival.register
+def _of_gamma(base: dist.Gamma, value: Array) -> Array:
+    survival = gammaincc(base.concentration, base.rate * value)
+    return jnp.log(jnp.maximum(survival, _LEAST))

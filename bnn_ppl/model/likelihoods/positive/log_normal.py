@@ -1,0 +1,44 @@
+"""Log-normal amounts and times."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.tree_util import Partial
+
+from bnn_ppl.model.likelihoods.likelihood import POSITIVE, Likelihood, center_and_spread, describe
+from bnn_ppl.model.likelihoods.positive.censored import censored_at
+from bnn_ppl.model.prior import priors
+
+
+@describe(POSITIVE, columns=("censoring",))
+def log_normal(y: Any) -> Likelihood:
+    r"""Positive numbers whose logarithm is normal.
+
+    .. math:: \log y \sim \mathcal N(m + s f(x), (s \sigma)^2)
+
+    with m and s the mean and standard deviation of the logarithms of the training targets, and
+    :math:`\sigma`, the site ``noise``, under :func:`bnn_ppl.priors.noise`. A row with a column
+    ``censoring`` of 1 is known to exceed y.
+
+    Parameters
+    ----------
+    y
+        Training targets, shape (rows,).
+
+    Raises
+    ------
+    ValueError
+        If a target is not above 0.
+    """
+    return Likelihood("log_normal", 1, Partial(_law, center_and_spread(np.log(y))))
+
+
+def _law(
+    moments: tuple[float, float], outputs: jax.Array, censoring: jax.Array | None = None
+) -> dist.Distribution:
+    center, spread = moments
+    noise = numpyro.sample("noise", priors.noise())
+    return censored_at(dist.LogNormal(center + spread * outputs[:, 0], spread * noise), censoring)

@@ -1,0 +1,58 @@
+"""Weibull times."""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.tree_util import Partial
+
+from bnn_ppl.model.likelihoods.likelihood import (
+    POSITIVE,
+    Likelihood,
+    around,
+    center_and_spread,
+    describe,
+    exp,
+)
+from bnn_ppl.model.likelihoods.positive.censored import censored_at
+
+
+@describe(POSITIVE, columns=("censoring",))
+def weibull(y: Any) -> Likelihood:
+    r"""Time until an event whose hazard is a power of time.
+
+    .. math:: P(y > t) = \exp(-(t / \lambda(x))^k), \qquad \lambda(x) = \exp(m + s f(x))
+
+    with m and s the mean and standard deviation of the logarithms of the training targets; k, the
+    site ``concentration``, is log-normal about its estimate by these,
+    :math:`\pi / (s \sqrt 6)`, with a standard deviation of the logarithm of 1.5. A row with a
+    column ``censoring`` of 1 is known to exceed y.
+
+    Parameters
+    ----------
+    y
+        Training times, shape (rows,).
+
+    Raises
+    ------
+    ValueError
+        If a time is not above 0.
+    """
+    moments = center_and_spread(np.log(y))
+    usual = math.pi / (moments[1] * math.sqrt(6))
+    return Likelihood("weibull", 1, Partial(_law, moments, usual))
+
+
+def _law(
+    moments: tuple[float, float],
+    usual: float,
+    outputs: jax.Array,
+    censoring: jax.Array | None = None,
+) -> dist.Distribution:
+    center, spread = moments
+    concentration = numpyro.sample("concentration", around(usual))
+    scale = exp(center + spread * outputs[:, 0])
+    return censored_at(dist.Weibull(scale, concentration), censoring)
