@@ -14,6 +14,7 @@ from numpyro.primitives import Messenger
 
 from bnn_ppl.model.likelihoods.likelihood import Likelihood
 from bnn_ppl.model.likelihoods.noise_of_x import noise_at
+from bnn_ppl.model.likelihoods.noise_of_x import usual_noise_floor as usual_noise_floor
 from bnn_ppl.model.network import Prior, random_network
 from bnn_ppl.model.prior import priors
 from bnn_ppl.runtime.checks import check_positive

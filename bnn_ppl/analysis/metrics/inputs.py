@@ -15,6 +15,7 @@ Prediction: TypeAlias = ArrayLike | Mapping[Any, Any]  # an xarray.Dataset is a 
 
 # Accepts float16 averages and tables printed with four digits, but not logits.
 SUM_TOLERANCE = 1e-3
+PIT_ENDS = "pit_lower", "pit_upper"  # variables of a prediction, beside its moments
 
 
 def probabilities(prediction: Prediction) -> Array:
@@ -87,8 +88,9 @@ def known_rows(prediction: Any, y: ArrayLike) -> tuple[Any, ArrayLike]:
 
 
 def one_output(prediction: Prediction, output: int) -> dict[str, Array]:
-    """Mean and variance of one of several outputs: a prediction of its own."""
-    return {name: variable(prediction, name)[:, output] for name in ("mean", "variance")}
+    """Give what is known of one of several outputs: a prediction of its own."""
+    known = [name for name in ("mean", "variance", *PIT_ENDS) if name in prediction]  # type: ignore[operator]
+    return {name: variable(prediction, name)[:, output] for name in known}
 
 
 def _remedy(name: str) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from bnn_ppl.analysis.metrics.inputs import (
+    PIT_ENDS,
     Array,
     Prediction,
     error_and_variance,
@@ -43,7 +44,10 @@ def squared_error(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> Arr
 
 
 def coverage(prediction: Prediction, y: ArrayLike, *, level: float = 0.9) -> float:
-    """Share of targets inside the central Gaussian interval of probability ``level``.
+    """Share of targets inside the central interval of probability ``level``.
+
+    It is that of the Gaussian with the predictive mean and variance, unless the prediction says of
+    another distribution where the targets lie in it (see `pit`).
 
     Parameters
     ----------
@@ -52,14 +56,14 @@ def coverage(prediction: Prediction, y: ArrayLike, *, level: float = 0.9) -> flo
     y : array (rows,) or (rows, outputs)
         Targets, in the units of the prediction; each output has an interval of its own.
     level : float
-        Probability of the interval mean +- z sd, between 0 and 1.
+        Probability of the interval, between 0 and 1.
     """
     check_level(level)
     return float(np.mean(is_covered(prediction, y, level)))
 
 
 def pit(prediction: Prediction, y: ArrayLike) -> Array:
-    """Probability integral transform: the Gaussian's probability below each target.
+    """Probability integral transform: the predictive probability below each target.
 
     Uniform between 0 and 1 if the prediction is calibrated (Dawid, 1984); many near 0 and 1 say
     that it is too narrow, many in the middle that it is too wide.
@@ -67,7 +71,9 @@ def pit(prediction: Prediction, y: ArrayLike) -> Array:
     Parameters
     ----------
     prediction : Dataset
-        A regression prediction, taken as the Gaussian with its mean and variance.
+        A regression prediction, taken as the Gaussian with its mean and variance, unless it has
+        ``pit_lower`` and ``pit_upper``. Between these the transform of counts, and of censored
+        targets, is uniform (Czado, Gneiting & Held, 2009), by the same random numbers each time.
     y : array (rows,) or (rows, outputs)
         Targets, in the units of the prediction.
 
@@ -76,11 +82,20 @@ def pit(prediction: Prediction, y: ArrayLike) -> Array:
     array (rows,) or (rows, outputs)
     """
     error, variance = error_and_variance(prediction, y)
-    return ndtr(error / np.sqrt(variance))
+    if not _has_ends(prediction):
+        return ndtr(error / np.sqrt(variance))
+    lower, upper = (variable(prediction, name) for name in PIT_ENDS)
+    return lower + np.random.default_rng(0).random(lower.shape) * (upper - lower)
 
 
 def is_covered(prediction: Prediction, y: ArrayLike, level: float) -> Array:
     """Whether the interval covers the target of each row, or row and output."""
+    if _has_ends(prediction):
+        return np.abs(pit(prediction, y) - 0.5) <= level / 2
     error, variance = error_and_variance(prediction, y)
     z = NormalDist().inv_cdf((1 + level) / 2)
     return np.abs(error) <= z * np.sqrt(variance)
+
+
+def _has_ends(prediction: Prediction) -> bool:
+    return isinstance(prediction, Mapping) and PIT_ENDS[0] in prediction

@@ -10,10 +10,12 @@ from jax.scipy.special import betainc
 from numpyro.distributions.discrete import ZeroInflatedLogits, ZeroInflatedProbs
 
 from bnn_ppl.analysis.prediction.per_draw import Array, each_output
+from bnn_ppl.model.program.several_targets import Joint
 from bnn_ppl.model.trace import element_support, innermost
 
 _MOST_VALUES = 1_000  # whose probabilities are summed
 
+_GAUSSIAN = dist.Normal | dist.MultivariateNormal
 _OF_CLASSES = dist.CategoricalProbs, dist.CategoricalLogits
 DistributionFunction = Callable[[Array], Array]  # of y, for single outputs
 
@@ -33,6 +35,35 @@ def single_outputs(predictive: dist.Distribution) -> dist.Distribution:
             "classes have no order, and predict gives their probabilities"
         )
     return each
+
+
+def ends_of_pit(predictive: dist.Distribution, y: Array) -> tuple[Array, Array] | None:
+    """Give the ends of the probability integral transform of y: the probability below y, and up to.
+
+    They are the same for a number; for a count its own probability lies between, and for a censored
+    value all that is above it. None for classes, for a Gaussian, which its moments give, and where
+    there is no distribution function.
+    """
+    known = innermost(each_output(predictive))
+    if type(known) in _OF_CLASSES or isinstance(known, _GAUSSIAN | Joint):
+        return None
+    if known.support is dist.constraints.boolean:
+        return None
+    each = single_outputs(predictive)
+    function = distribution_function(each)
+    if function is None:
+        return None
+    below = function(y - 1.0) if each.support.is_discrete else function(y)
+    return below, jnp.where(_censored(predictive), 1.0, function(y))
+
+
+def _censored(predictive: dist.Distribution) -> Array:
+    """Tell which values are known to be larger than y."""
+    while not isinstance(predictive, dist.RightCensoredDistribution):
+        if not hasattr(predictive, "base_dist"):
+            return jnp.zeros((), bool)
+        predictive = predictive.base_dist
+    return predictive.censored
 
 
 def distribution_function(each: dist.Distribution) -> DistributionFunction | None:

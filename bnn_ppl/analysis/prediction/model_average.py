@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from bnn_ppl.analysis.prediction.distribution_functions import ends_of_pit
 from bnn_ppl.analysis.prediction.per_draw import (
     Array,
     Predictive,
@@ -27,6 +28,7 @@ from bnn_ppl.model.program.missing_targets import uncensored
 if TYPE_CHECKING:
     import xarray
 
+_PIT_ENDS = "pit_lower", "pit_upper"
 _DRAWS_OF_Y = 256  # for each draw of the weights, where a moment has no closed form
 
 
@@ -39,6 +41,7 @@ class Sums(NamedTuple):
     variance: Array  # average of the predictive variance, zero for classes
     log_prob: Array  # log of the summed density of y
     entropy: Array  # average
+    pit: tuple[Array, Array] | None = None  # average of its ends at y
 
 
 def adder(posterior: Posterior, keep_each: bool = False) -> Callable[..., tuple]:
@@ -91,6 +94,7 @@ def _empty(shapes: Sums) -> Sums:
 def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> Sums:
     _, center, variance = _moments(predictive)
     no_y = jnp.zeros(predictive.batch_shape)
+    ends = None if y is None else ends_of_pit(predictive, y)
     sums = Sums(
         weight=weight,
         mean=center,
@@ -98,6 +102,7 @@ def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> S
         variance=variance,
         log_prob=no_y if y is None else jnp.log(weight) + predictive.log_prob(y),
         entropy=entropy_of_outputs(predictive, variance.shape),
+        pit=ends and tuple(jnp.broadcast_to(end, variance.shape) for end in ends),  # type: ignore
     )
     return jax.tree.map(lambda leaf: leaf.astype(float), sums)  # a network's may have fewer bits
 
@@ -126,6 +131,7 @@ def _merged(sums: Sums, new: Sums) -> Sums:
         variance=(1 - share) * sums.variance + share * new.variance,  # either may be infinite
         log_prob=jnp.logaddexp(sums.log_prob, new.log_prob),
         entropy=sums.entropy + share * (new.entropy - sums.entropy),
+        pit=jax.tree.map(lambda old, own: old + share * (own - old), sums.pit, new.pit),
     )
 
 
@@ -137,7 +143,7 @@ def dataset_of(parts: list[Sums], has_y: bool) -> "xarray.Dataset":
     rows = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in Sums._fields
-        if name != "weight"
+        if name not in ("weight", "pit")
     }
     classes = rows["mean"].ndim > rows["variance"].ndim
     dims = row_dims(rows["variance"].ndim - 1)
@@ -156,4 +162,7 @@ def dataset_of(parts: list[Sums], has_y: bool) -> "xarray.Dataset":
     columns["mutual_information"] = (dims, entropy - rows["entropy"])
     if has_y:
         columns["log_prob"] = (dims[: rows["log_prob"].ndim], rows["log_prob"] - np.log(weight))
+    for place, name in enumerate(_PIT_ENDS if has_y else ()):
+        ends = [part.pit[place] for part in parts if part.pit is not None]
+        columns |= {name: (dims, np.concatenate(ends))} if ends else {}
     return xarray.Dataset(columns)

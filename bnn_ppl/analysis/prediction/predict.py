@@ -97,9 +97,12 @@ def predict(
         ``entropy`` of the average (for regression, of the Gaussian with its mean and variance),
         ``expected_entropy`` of a draw (NaN where the distribution has no closed form), their
         difference ``mutual_information``, and, if y is given, ``log_prob``, the log of the average
-        density of y (not the average of the log). With several outputs all are by row and output
-        (``output_0``, ``output_1`` for pixels), except that ``log_prob`` is joint over outputs
-        that form one event (``to_event``). With several observed sites names begin with the site's,
+        density of y (not the average of the log); for likelihoods other than Gaussians and classes
+        also ``pit_lower`` and ``pit_upper``, the probabilities below y and up to it, which differ
+        for counts, and for censored y, where the latter is 1. With several outputs all are by row
+        and output (``output_0``, ``output_1`` for pixels), except that ``log_prob`` is joint over
+        outputs that form one event (``to_event``). With several observed sites names begin with the
+        site's,
         as in ``y_mean`` and ``label_probs``; ``log_prob`` alone is of all of them.
 
     Raises
