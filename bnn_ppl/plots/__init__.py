@@ -8,6 +8,7 @@ colour-blind readers; no global style of matplotlib is changed.
 
 from bnn_ppl.plots.chains import chain_budget, rhat_histogram, trace_logdensity
 from bnn_ppl.plots.comparison import comparison, sweep
+from bnn_ppl.plots.distributions import rootogram, survival
 from bnn_ppl.plots.predictions import (
     calibration_check,
     coverage,
@@ -54,9 +55,11 @@ __all__ = [
     "reliability",
     "report",
     "rhat_histogram",
+    "rootogram",
     "rotations",
     "sample_maps",
     "selective_accuracy",
+    "survival",
     "sweep",
     "trace_logdensity",
     "warmup_objective",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,7 @@ def report(
     title: str = "",
     outputs: Sequence[str] | None = None,
     check: metrics.CalibrationCheck | None = None,
+    panel: Callable[..., Any] | None = None,
 ) -> Figure:
     """One figure of a run: fit and calibration; convergence and trace, if it sampled; warm-up.
 
@@ -72,6 +73,8 @@ def report(
         Names of several outputs, each of which has a panel of its own; by default their numbers.
     check : CalibrationCheck, optional
         Of this prediction; by default `bnn_ppl.metrics.calibration_check` without inputs.
+    panel : Callable, optional
+        Draws one more panel of predictions, called with ``ax=``, such as a `rootogram`.
     """
     from matplotlib.figure import Figure
 
@@ -81,7 +84,7 @@ def report(
     num_fits = 1 if np.ndim(y) == 1 else np.shape(y)[1]
     scored = shows_scores(draws)
     classes = "probs" in prediction
-    num_panels = num_fits + (1 if classes else 3)  # of predictions
+    num_panels = num_fits + (1 if classes else 3) + (panel is not None)  # of predictions
     num_rows = -(-num_panels // 2) + sampled + warmed + scored
     if check is None:
         units = {} if classes else {"scale": scale, "outputs": outputs}
@@ -99,10 +102,12 @@ def report(
             predicted_against_observed(prediction, y, scale=scale, offset=offset, ax=fits[0])
         else:
             _several_outputs(prediction, np.asarray(y), scale, offset, outputs, fits)
-        held, histogram, where = axes[num_fits:num_panels]
+        held, histogram, where = axes[num_fits : num_fits + 3]
         coverage(prediction, y, ax=held, outputs=outputs)
         pit_histogram(prediction, y, ax=histogram, outputs=outputs)
         calibration_check(check, ax=where)
+    if panel is not None:
+        panel(ax=axes[num_panels - 1])
     if sampled:
         convergence, trace, *rest = rest
         rhat_histogram(weight_rhat, function_rhat, ax=convergence)

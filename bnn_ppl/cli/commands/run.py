@@ -20,6 +20,7 @@ from bnn_ppl.cli.kept_searches import (
     with_structure_of,
 )
 from bnn_ppl.cli.methods import LENGTHS, Chosen, Training, built_method, in_steps
+from bnn_ppl.cli.panels import distribution_panel
 from bnn_ppl.cli.problem.build import conditioned, describe, refuse_unused, settled
 from bnn_ppl.cli.problem.features import claim, refuse_unused_features
 from bnn_ppl.cli.problem.problem import Problem
@@ -195,6 +196,7 @@ def _report(run: _Finished, show: Show) -> tuple[Any, Any]:
         title=f"{run.method} on {chosen.data}, split {chosen.split}, {run.rows} rows",
         outputs=run.data.output_names,
         check=check,
+        panel=distribution_panel(run.problem, run.posterior, draws, run.to_score),
     )
     file = run.folder / "report.png"
     figure.savefig(file, dpi=150)

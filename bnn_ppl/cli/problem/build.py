@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.likelihoods import (
@@ -16,6 +14,7 @@ from bnn_ppl.cli.problem.likelihoods import (
     chosen_likelihood,
     in_words_of_y,
     likelihood_of,
+    with_roles,
 )
 from bnn_ppl.cli.problem.networks import (
     first_kernel,
@@ -152,24 +151,8 @@ def refuse_unused(problem: Problem, data: Any) -> None:
 
 def model_of(problem: Problem, data: Any) -> Callable:
     """Build the model of a problem: of rows x, the last columns of which may have roles."""
-    roles = tuple(role for role in data.roles if role != "weights")
-    if roles:
-        raise ValueError(
-            f"got a column for {roles[0]}, expected a likelihood that takes it: drop --{roles[0]}"
-        )
     model = _model_of_inputs(problem, data)
-    return weighted_by_column(model, data.roles) if "weights" in data.roles else model
-
-
-def weighted_by_column(model: Callable, roles: tuple[str, ...]) -> Callable:
-    """Weight the rows of a model by the column of x that has this role, which the model lacks."""
-
-    def of_rows(model: Any, x: Any, y: Any = None) -> None:
-        place = x.shape[1] - len(roles) + roles.index("weights")
-        others = jnp.concatenate([x[:, :place], x[:, place + 1 :]], axis=1)
-        model((others, x[:, place]), y)
-
-    return Partial(of_rows, bnn.models.weighted(model))
+    return with_roles(model, data.roles) if data.roles else model
 
 
 def _model_of_inputs(problem: Problem, data: Any) -> Callable:

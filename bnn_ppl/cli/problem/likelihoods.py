@@ -1,10 +1,14 @@
 """Likelihoods by the names that the command line gives them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jax.tree_util import Partial
 
+import bnn_ppl as bnn
 from bnn_ppl.cli.problem.problem import Problem
+from bnn_ppl.data.tables.roles import apart
 from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS, Description, Likelihood
 from bnn_ppl.runtime.names import hint
 
@@ -42,7 +46,21 @@ def likelihood_of(problem: Problem, data: Any) -> Likelihood | None:
     check_likelihood(problem, data)
     given = {name: getattr(problem.likelihood, name) for name in chosen.options}
     given = {name: value for name, value in given.items() if value is not None}
+    columns = apart(data.train.x, data.roles)[1] if data.roles else {}
+    given |= {name: columns[name] for name in chosen.columns_of_y if name in columns}
     return chosen.build(np.asarray(data.train.y, float), **given)
+
+
+def with_roles(model: Callable, roles: tuple[str, ...]) -> Callable:
+    """Give a model of rows x whose last columns have roles: weights, or those of a likelihood."""
+    others = [role for role in roles if role != "weights"]
+
+    def of_rows(model: Any, x: Any, y: Any = None) -> None:
+        inputs, columns = apart(x, roles)
+        rows = (inputs, {role: columns[role] for role in others}) if others else inputs
+        model((rows, columns["weights"]) if "weights" in roles else rows, y)
+
+    return Partial(of_rows, bnn.models.weighted(model) if "weights" in roles else model)
 
 
 def check_likelihood(problem: Problem, data: Any) -> None:
@@ -58,6 +76,12 @@ def check_likelihood(problem: Problem, data: Any) -> None:
                 f"got --{option.replace('_', '-')} with --likelihood {name}, expected --likelihood "
                 f"{takers}: drop it"
             )
+    of_others = set(data.roles) - {"weights", *(chosen.columns if chosen is not None else ())}
+    for role in sorted(of_others):
+        takers = ", ".join(each.name for each in LIKELIHOODS.values() if role in each.columns)
+        raise ValueError(
+            f"got --{role} with --likelihood {name}, expected --likelihood {takers}: drop one"
+        )
     of_classes = data.num_classes is not None
     wanted = _USUAL.get(name) if chosen is None else chosen.targets.words
     is_of_classes = name == "categorical" if chosen is None else chosen.targets.of_classes
@@ -79,6 +103,11 @@ def check_likelihood(problem: Problem, data: Any) -> None:
     for option in (option for option, is_given in given.items() if is_given):
         raise ValueError(
             f"got --{option} with --likelihood {name}, expected --likelihood normal: drop it"
+        )
+    missing = set(chosen.required) - set(data.roles)
+    for role in sorted(missing):
+        raise ValueError(
+            f"got --likelihood {name} without --{role}, expected the column of {role}: name it"
         )
     if several or data.stream is not None:
         got = "several outputs" if several else "rows that stay on disk"

@@ -25,9 +25,8 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
     if streamed_files(name) is not None:
         _refuse_for_stream(problem)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
-        units = {"standardise_y": not keeps_units(problem)}
-        columns = columns_of(problem)
-        data = bnn.data.load(name, encoding=encoding, columns=columns, **units, **options)
+        options |= {"columns": columns_of(problem), "standardise_y": not keeps_units(problem)}
+        data = bnn.data.load(name, encoding=encoding, **options)
     if not label_noise:
         return data
     if data.num_classes is None:

@@ -85,14 +85,20 @@ class Description(NamedTuple):
         What y has to be.
     columns : tuple of str
         Of the rows, that it needs or can use beside x and y.
+    columns_of_y : tuple of str
+        Those of `columns` that `build` takes too, for y means something else without them.
+    required : tuple of str
+        Those of `columns_of_y` that have to be given.
     options : tuple of str
-        Keywords of `build`.
+        Other keywords of `build`.
     """
 
     name: str
     build: Callable[..., Likelihood]
     targets: Targets
     columns: tuple[str, ...] = ()
+    columns_of_y: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 
     @property
@@ -112,10 +118,17 @@ def describe(targets: Targets, columns: tuple[str, ...] = ()) -> Callable[[Calla
         def checked(y: Any, **options: Any) -> Likelihood:
             return build(checked_targets(build.__name__, y, targets), **options)
 
-        options = tuple(list(inspect.signature(build).parameters)[1:])
-        own = tuple(name for name in options if name not in columns)
-        name = build.__name__
-        LIKELIHOODS[name] = Description(name, checked, targets, columns, own)
+        _, *keywords = inspect.signature(build).parameters.values()
+        of_y = [each for each in keywords if each.name in columns]
+        LIKELIHOODS[build.__name__] = Description(
+            name=build.__name__,
+            build=checked,
+            targets=targets,
+            columns=columns,
+            columns_of_y=tuple(each.name for each in of_y),
+            required=tuple(each.name for each in of_y if each.default is each.empty),
+            options=tuple(each.name for each in keywords if each not in of_y),
+        )
         return checked
 
     return register

@@ -11,7 +11,7 @@ from bnn_ppl.model.likelihoods.likelihood import COUNTS, Likelihood, center_and_
 
 
 @describe(COUNTS, columns=("trials",))
-def binomial(y: Any, trials: Any = None) -> Likelihood:
+def binomial(y: Any, trials: Any) -> Likelihood:
     r"""Successes in a known number of trials.
 
     .. math:: y \sim \mathrm{Binomial}(n, \mathrm{sigmoid}(m + s f(x)))
@@ -30,7 +30,7 @@ def binomial(y: Any, trials: Any = None) -> Likelihood:
     ValueError
         If y are not counts, or there are more successes than trials.
     """
-    trials = np.ones_like(y) if trials is None else np.asarray(trials, np.float64)
+    trials = np.asarray(trials, np.float64)
     more = y > trials
     if more.any():
         raise ValueError(
@@ -43,8 +43,6 @@ def binomial(y: Any, trials: Any = None) -> Likelihood:
     )
 
 
-def _law(
-    moments: tuple[float, float], outputs: jax.Array, trials: jax.Array | float = 1.0
-) -> dist.Distribution:
+def _law(moments: tuple[float, float], outputs: jax.Array, trials: jax.Array) -> dist.Distribution:
     center, spread = moments
     return dist.Binomial(trials, logits=center + spread * outputs[:, 0])
