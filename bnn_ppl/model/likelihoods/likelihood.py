@@ -115,8 +115,8 @@ def describe(targets: Targets, columns: tuple[str, ...] = ()) -> Callable[[Calla
 
     def register(build: Callable[..., Likelihood]) -> Callable[..., Likelihood]:
         @wraps(build)
-        def checked(y: Any, **options: Any) -> Likelihood:
-            return build(checked_targets(build.__name__, y, targets), **options)
+        def checked(y: Any, *columns: Any, **options: Any) -> Likelihood:
+            return build(checked_targets(build.__name__, y, targets), *columns, **options)
 
         _, *keywords = inspect.signature(build).parameters.values()
         of_y = [each for each in keywords if each.name in columns]

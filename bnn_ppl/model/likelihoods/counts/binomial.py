@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import Partial
@@ -45,4 +46,5 @@ def binomial(y: Any, trials: Any) -> Likelihood:
 
 def _law(moments: tuple[float, float], outputs: jax.Array, trials: jax.Array) -> dist.Distribution:
     center, spread = moments
-    return dist.Binomial(trials, logits=center + spread * outputs[:, 0])
+    num = jnp.asarray(trials).astype(int)  # NumPyro draws from whole numbers alone
+    return dist.Binomial(num, logits=center + spread * outputs[:, 0])

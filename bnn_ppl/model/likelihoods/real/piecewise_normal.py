@@ -36,7 +36,7 @@ class PiecewiseNormal(dist.Distribution):
     ) -> None:
         shape = jnp.broadcast_shapes(jnp.shape(center), jnp.shape(slopes)[:-1])
         self.center = promote_shapes(center, shape=shape)[0]
-        self.slopes, self.knots = slopes, knots
+        self.slopes, self.knots = slopes, jnp.asarray(knots)
         super().__init__(shape, (), validate_args=validate_args)
 
     @property
