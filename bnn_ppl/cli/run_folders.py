@@ -15,6 +15,7 @@ from bnn_ppl.cli.problem.build import (
     searched_structure,
     settled,
 )
+from bnn_ppl.cli.problem.likelihoods import likelihood_of
 from bnn_ppl.cli.problem.problem import HINTS, Problem, as_now, left_open
 from bnn_ppl.cli.problem.rows import Scored, load_data, scored
 from bnn_ppl.cli.signatures import Options
@@ -24,9 +25,20 @@ from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
 from bnn_ppl.data.tables.encoding import from_json, to_json
 from bnn_ppl.data.tables.table_files import STANDARD_INPUT, from_standard_input, is_elsewhere
 from bnn_ppl.data.tables.user_files import is_file
+from bnn_ppl.model.likelihoods import likelihood as likelihoods
+from bnn_ppl.model.likelihoods.likelihood import Likelihood
 from bnn_ppl.storage.checkpoint import read_header
 from bnn_ppl.storage.files import PROBLEM
-from bnn_ppl.storage.problem import CHOICE, ESTIMATOR, LEFT_OPEN, read_problem
+from bnn_ppl.storage.problem import CHOICE, ESTIMATOR, LAW, LEFT_OPEN, read_problem
+
+
+class _Recorded(NamedTuple):
+    """What ``problem.json`` says of a run."""
+
+    problem: Problem
+    encoding: bnn.data.Encoding | None  # of its table
+    rows: Options | None  # their shapes and scales
+    likelihood: Likelihood | None  # with what it knows of the training targets
 
 COPY = "data.csv"  # of what came from standard input, in the folder of a run
 
@@ -54,7 +66,7 @@ class Opened(NamedTuple):
 
 def reopen(folder: Path, data_dir: Path | None = None, on: Scored | None = "test") -> Opened:
     """Load the data and rebuild the posterior of a run; its data set may have moved."""
-    problem, encoding, _ = _recorded(folder, data_dir)
+    problem, encoding, *_ = _recorded(folder, data_dir)
     data, posterior = conditioned(problem, encoding)
     _check_unchanged(folder, problem, posterior)
     data, rows = scored(problem, data, on)
@@ -66,7 +78,7 @@ def reopen_to_predict(folder: Path) -> tuple[bnn.Posterior, Any, bool]:
 
     Of a run that records the shapes of its rows these are not loaded, and are zeros.
     """
-    problem, encoding, record = _recorded(folder)
+    problem, encoding, record, likelihood = _recorded(folder)
     with jax.enable_x64(problem.target.float64):
         if record is None:
             data = load_data(problem, encoding)
@@ -76,14 +88,12 @@ def reopen_to_predict(folder: Path) -> tuple[bnn.Posterior, Any, bool]:
             problem = problem.changed(held_out=0.0, folds=None, fold=0)
             if problem.prior.prior == "empcov":  # whose numbers are those of the rows
                 problem = problem.changed(prior="normal", prior_scale=1.0)
-        posterior = posterior_of(problem, data)
+        posterior = posterior_of(problem, data, likelihood=likelihood)
     return posterior, data, problem.target.float64
 
 
-def _recorded(
-    folder: Path, data_dir: Path | None = None
-) -> tuple[Problem, bnn.data.Encoding | None, Options | None]:
-    """Give the problem of a run, the encoding of its table, and what is recorded of its rows."""
+def _recorded(folder: Path, data_dir: Path | None = None) -> _Recorded:
+    """Read what is recorded of a run."""
     path = folder / PROBLEM
     if not path.is_file():
         raise FileNotFoundError(
@@ -98,6 +108,7 @@ def _recorded(
             "made by bnn-ppl run: use the Python functions, bnn_ppl.predict takes this folder"
         )
     record, rows = settings.pop("encoding", None), settings.pop("rows", None)
+    law = settings.pop(LAW, None)
     for name in (CHOICE, LEFT_OPEN):
         settings.pop(name, None)
     settings = _checked(path, settings)
@@ -111,7 +122,9 @@ def _recorded(
     if data_dir is not None and is_file(problem.data.data):
         moved = data_dir / Path(problem.data.data).name
         problem = problem.changed(data=str(moved) if moved.is_file() else problem.data.data)
-    return problem, None if record is None else _readable(folder, from_json, record), rows
+    encoding = None if record is None else _readable(folder, from_json, record)
+    likelihood = None if law is None else _readable(folder, likelihoods.from_json, law)
+    return _Recorded(problem, encoding, rows, likelihood)
 
 
 def settings_of(problem: Problem, data: Any, typed: Problem | None = None) -> Options:
@@ -134,6 +147,8 @@ def settings_of(problem: Problem, data: Any, typed: Problem | None = None) -> Op
     of_rows = {"noise_floor": noise_floor(problem, data), "rows": rows_to_json(data)}
     settings = problem.options() | paths | of_rows | still_open
     settings |= {LEFT_OPEN: left_open(typed or given_problem)}
+    if (named := likelihood_of(problem, data)) is not None:
+        settings[LAW] = likelihoods.to_json(named)
     return settings | ({} if data.encoding is None else {"encoding": to_json(data.encoding)})
 
 
@@ -159,7 +174,7 @@ def _readable(folder: Path, read: Callable, *record: Any) -> Any:
     try:
         return read(*record)
     except (TypeError, KeyError) as error:
-        what = "an encoding" if read is from_json else "rows"
+        what = {from_json: "an encoding", likelihoods.from_json: "a likelihood"}.get(read, "rows")
         raise ValueError(
             f"got {what} in {str(folder / PROBLEM)!r} that cannot be read, expected what run "
             "wrote: copy the file again"

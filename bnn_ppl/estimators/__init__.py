@@ -15,6 +15,8 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 import bnn_ppl as bnn
+from bnn_ppl.data.standardise import UNCHANGED
+from bnn_ppl.estimators.likelihoods import is_standardised, likelihood_of
 from bnn_ppl.estimators.network import BayesianNetwork, noise_of
 from bnn_ppl.estimators.rows import checked_rows, class_weights, labels_of, refuse_texts
 from bnn_ppl.methods.method import PredictiveForm
@@ -39,6 +41,9 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         Weights of the classes, a dict from labels (those left out have 1), by which the
         log-likelihoods of their rows are multiplied, as by `sample_weight`; or "balanced", rows
         over classes times rows of the class.
+    likelihood
+        "auto" is "categorical"; "ordinal" takes the labels as ordered, "bernoulli" two labels by
+        one output: see :mod:`bnn_ppl.likelihoods`.
     method_options
         Other arguments of the method, such as ``{"step_size": 1e-5}`` for sgld.
     hidden
@@ -100,6 +105,7 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         method: str | Callable[..., bnn.Method] = "sgnht",
         *,
         class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        likelihood: str = "auto",
         method_options: Mapping[str, Any] | None = None,
         hidden: int | Sequence[int] | None = None,
         net: Any = None,
@@ -144,6 +150,7 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         if len(self.classes_) < 2:
             raise ValueError("got y with only one class, expected at least 2 classes")
         rows = rows._replace(y=numbers)
+        self.likelihood_ = likelihood_of(self.likelihood, numbers, of_classes=True)
         self._sample(rows, rows.scalings()[0], None)
         return self
 
@@ -158,6 +165,8 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         return self.classes_[most_probable]
 
     def _model(self) -> Callable:
+        if self.likelihood_ is not None:
+            return self._model_with(self.likelihood_)
         return bnn.models.classifier(self._network(len(self.classes_)), self._prior())
 
 
@@ -169,6 +178,11 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
 
     Parameters
     ----------
+    likelihood
+        Distribution of y: "auto" is "normal"; or the name of another of
+        :mod:`bnn_ppl.likelihoods`, such as "poisson", which has no `noise`, and takes y of one
+        target. Columns beside X, such as exposures, are for
+        :func:`bnn_ppl.models.with_likelihood` and the command line.
     noise
         Standard deviation of y given x: "learnt", one for all rows; "heteroscedastic", learnt as a
         function of x (see :func:`bnn_ppl.models.regressor`) by a network of its own; "auto", the
@@ -196,6 +210,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         self,
         method: str | Callable[..., bnn.Method] = "sgnht",
         *,
+        likelihood: str = "auto",
         noise: Literal["auto", "learnt", "heteroscedastic"] | float = "auto",
         covariance: Literal["diagonal", "full"] = "diagonal",
         method_options: Mapping[str, Any] | None = None,
@@ -240,10 +255,14 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         refuse_texts(y)
         rows = checked_rows(self, X, y, sample_weight, y_numeric=True, multi_output=True)
         of_x, of_y = rows.scalings()
+        if not is_standardised(self.likelihood):
+            of_y = UNCHANGED
         one = rows.y.ndim == 1
         self.y_mean_: Any = float(of_y.mean) if one else of_y.mean
         self.y_scale_: Any = float(of_y.scale) if one else of_y.scale
-        self._floor_of_x = usual_noise_floor((rows.y - self.y_mean_) / self.y_scale_)
+        scaled = (rows.y - self.y_mean_) / self.y_scale_
+        self.likelihood_ = likelihood_of(self.likelihood, scaled, of_classes=False)
+        self._floor_of_x = usual_noise_floor(scaled)
         self._take_noise("learnt" if self._noise_is_open() else self.noise)
         self._sample(rows, of_x, of_y)
         return self
@@ -304,6 +323,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
 
     def _open_parts(self) -> list[str]:
         noise = self._noise_is_open() and self.covariance == "diagonal" and self._is_recorded
+        noise = noise and self.likelihood_ is None
         return super()._open_parts() + ["noise"] * noise
 
     def _noise_is_open(self) -> bool:
@@ -321,10 +341,14 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         self.noise_floor_: Any = floors.get(noise) if isinstance(noise, str) else None
 
     def _model(self) -> Callable:
+        if self.likelihood_ is not None:
+            return self._model_with(self.likelihood_)
         return self._model_of(self.noise_)
 
     def _model_to_search(self) -> Callable:
         """Leave out how the noise depends on x, whose mode fits the rows too well."""
+        if self.likelihood_ is not None:
+            return self._model()
         noise, net = self.noise_, self._as_fitted.net
         return self._model_of("learnt" if noise == "heteroscedastic" and net is None else noise)
 

@@ -26,6 +26,7 @@ from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.estimators.rows import Rows, parts_to_predict
 from bnn_ppl.estimators.stored import same_estimator, settings_of
 from bnn_ppl.methods.method import METHODS, Counts, Description, PredictiveForm
+from bnn_ppl.model.likelihoods.likelihood import Likelihood
 from bnn_ppl.model.prior.priors import EARLIER_FLOOR
 from bnn_ppl.model.recipe import like
 from bnn_ppl.runtime.checks import check_positive
@@ -80,6 +81,7 @@ class BayesianNetwork(BaseEstimator):
         if hasattr(self, "draws_"):
             earlier = {"hidden_": self._usual_hidden()}  # before these could be found
             earlier["noise_"] = getattr(self._as_fitted, "noise", None)
+            earlier["likelihood_"] = None
             self.__dict__.update(
                 {name: each for name, each in earlier.items() if name not in state}
             )
@@ -164,6 +166,10 @@ class BayesianNetwork(BaseEstimator):
     def _model_to_search(self) -> Callable:
         """Give the model by whose evidence the scale of the prior is found."""
         return self._model()
+
+    def _model_with(self, likelihood: Likelihood) -> Callable:
+        net = self._network(likelihood.num_outputs)
+        return bnn.models.with_likelihood(net, self._prior(), likelihood)
 
     def _network(self, num_outputs: int) -> Any:
         if self._as_fitted.net is not None:

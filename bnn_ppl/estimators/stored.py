@@ -11,11 +11,13 @@ from bnn_ppl.data.tables.blank_rows import blank_rows, rows_to_json
 from bnn_ppl.data.tables.encoding import Encoding, from_json, to_json
 from bnn_ppl.data.tables.kinds.column import Column
 from bnn_ppl.data.tables.reading import Data, DataSet
+from bnn_ppl.model.likelihoods import likelihood as likelihoods
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.storage.files import JSON
-from bnn_ppl.storage.problem import ESTIMATOR, LEFT_OPEN, is_open
+from bnn_ppl.storage.problem import ESTIMATOR, LAW, LEFT_OPEN, is_open
 
-_PARAMETERS = "hidden", "prior_scale", "temperature", "noise", "covariance"  # of the model
+# Of the model.
+_PARAMETERS = "hidden", "prior_scale", "temperature", "likelihood", "noise", "covariance"
 _SINGLE = np.dtype(np.float32)
 
 
@@ -43,6 +45,8 @@ def settings_of(estimator: Any, scale: float | None) -> JSON:
     }
     if floor := getattr(estimator, "noise_floor_", None):
         settings["noise_floor"] = floor
+    if estimator.likelihood_ is not None:
+        settings[LAW] = likelihoods.to_json(estimator.likelihood_)
     return json.loads(json.dumps(settings, default=_plain))
 
 
@@ -50,6 +54,7 @@ def same_estimator(stored: JSON, ours: JSON) -> bool:
     """Whether settings are the same, but for what both have left open."""
     own, others = ours["parameters"], stored.get("parameters", {})
     free = [name for name in stored.get(LEFT_OPEN, ()) if name in ours[LEFT_OPEN]]
+    others = {"likelihood": "auto"} | others  # of earlier versions
     found = stored | {"prior_scale": None, "parameters": others | {n: own[n] for n in free}}
     if "noise" in free:
         found["noise_floor"] = ours["noise_floor"]
@@ -105,6 +110,8 @@ def model_of(settings: JSON) -> tuple[Posterior, DataSet, bool, bool, tuple[Any,
     estimator._as_fitted = SimpleNamespace(**estimator.get_params(deep=False))
     estimator.n_features_in_ = data.train.x.shape[1]
     estimator.prior_scale_, estimator.hidden_ = settings["prior_scale"], estimator._usual_hidden()
+    law = settings.get(LAW)
+    estimator.likelihood_ = None if law is None else likelihoods.from_json(law)
     if labels is None:
         estimator.y_mean_, estimator.y_scale_ = data.y_mean, data.y_scale
         estimator.noise_floor_ = settings.get("noise_floor")

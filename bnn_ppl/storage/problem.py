@@ -19,6 +19,7 @@ from bnn_ppl.storage.files import (
 )
 
 CHOICE = "choice"  # in words, of what a run has found of its model
+LAW = "law"  # of a likelihood by name, with what it knows of the training targets
 LEFT_OPEN = "left_open"  # names of the options that a run was to find
 ESTIMATOR = "estimator"  # the name of the estimator that made a run; not of the command line's
 

@@ -106,7 +106,9 @@ def predict(
         levels = (1 - level) / 2, 0.5, (1 + level) / 2
         table = table.assign_coords(probability=list(levels))
         found = bnn.predict_quantiles(run.posterior, draws, rows.x, levels, predictive=predictive)
-        ends = {"level": level, "intervals": (found[0], found[-1])}
+        ends = {"level": level}
+        if "pit_lower" not in prediction:  # which is exact for counts too
+            ends["intervals"] = found[0], found[-1]
         found = found.astype(float) * run.data.y_scale + run.data.y_mean
         table["quantile"] = ("probability", "row", "output")[: found.ndim], found
     if rows.y is not None:

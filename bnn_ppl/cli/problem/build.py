@@ -10,10 +10,10 @@ import numpy as np
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.likelihoods import (
-    check_likelihood,
     chosen_likelihood,
     in_words_of_y,
     likelihood_of,
+    refuse_options_of_others,
     with_roles,
 )
 from bnn_ppl.cli.problem.networks import (
@@ -32,6 +32,7 @@ from bnn_ppl.data.images.images import blank as blank_images
 from bnn_ppl.data.tables.choice import of_classes
 from bnn_ppl.data.tables.finding import in_words, y_in_words
 from bnn_ppl.data.tables.user_files import is_file
+from bnn_ppl.model.likelihoods.likelihood import Likelihood
 from bnn_ppl.model.likelihoods.noise_of_x import usual_noise_floor
 from bnn_ppl.model.prior.priors import NOISE_FLOOR
 from bnn_ppl.runtime.checks import check_positive
@@ -69,10 +70,18 @@ def conditioned(
     return data, posterior_of(problem, data, features)
 
 
-def posterior_of(problem: Problem, data: Any, features: Path | None = None) -> bnn.Posterior:
-    """Condition the model on the training rows of these data."""
+def posterior_of(
+    problem: Problem,
+    data: Any,
+    features: Path | None = None,
+    likelihood: Likelihood | None = None,
+) -> bnn.Posterior:
+    """Condition the model on the training rows of these data.
+
+    The likelihood by name is that given, if there is one, of targets that are not in the data.
+    """
     return bnn.condition(
-        model_of(problem, data),
+        model_of(problem, data, likelihood),
         training_rows(problem, data)[0],
         temperature=problem.target.temperature,
         tempered=problem.target.tempered,
@@ -127,7 +136,7 @@ def settled(problem: Problem, data: Any) -> Problem:
 def refuse_unused(problem: Problem, data: Any) -> None:
     """Refuse options without effect, before a run; folders made with such are still opened."""
     name, prior, likelihood = problem.data.data, problem.prior, problem.likelihood
-    check_likelihood(problem, data)
+    refuse_options_of_others(problem, data)
     if data.num_classes is not None and likelihood.noise not in ("auto", "learnt"):
         raise ValueError(
             f"got --noise {likelihood.noise} for {name}, expected it of a regression: drop it"
@@ -149,18 +158,19 @@ def refuse_unused(problem: Problem, data: Any) -> None:
         )
 
 
-def model_of(problem: Problem, data: Any) -> Callable:
+def model_of(problem: Problem, data: Any, likelihood: Likelihood | None = None) -> Callable:
     """Build the model of a problem: of rows x, the last columns of which may have roles."""
-    model = _model_of_inputs(problem, data)
-    return with_roles(model, data.roles) if data.roles else model
+    likelihood = likelihood or likelihood_of(problem, data)
+    model = _model_of_inputs(problem, data, likelihood)
+    return with_roles(model, data.roles, likelihood) if data.roles else model
 
 
-def _model_of_inputs(problem: Problem, data: Any) -> Callable:
+def _model_of_inputs(problem: Problem, data: Any, named: Likelihood | None) -> Callable:
     problem = settled(problem, data)
     likelihood = problem.likelihood
-    net = _network(problem, data)
+    net = _network(problem, data, named)
     prior = partly(problem, net, _prior(problem, data, net))
-    if (named := likelihood_of(problem, data)) is not None:
+    if named is not None:
         return bnn.models.with_likelihood(net, prior, named)
     if data.num_classes is not None:
         return bnn.models.classifier(net, prior)
@@ -174,8 +184,8 @@ def _model_of_inputs(problem: Problem, data: Any) -> Callable:
     return bnn.models.regressor(net, prior, noise, **more)
 
 
-def _network(problem: Problem, data: Any) -> Any:
-    if (named := likelihood_of(problem, data)) is not None:
+def _network(problem: Problem, data: Any, named: Likelihood | None) -> Any:
+    if named is not None:
         return network(problem, data, named.num_outputs)
     if data.num_classes is not None:
         return network(problem, data, data.num_classes)
@@ -248,6 +258,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
     if posterior.sites.subspace is not None:
         of += ", in a subspace of rank {rank} ({kind})".format(**posterior.sites.subspace.settings)
     where = "" if is_file(chosen.data) else f" ({data.source})"
+    factory = _network(problem, data, likelihood_of(problem, data))
     return "\n".join(
         [
             f"data   {chosen.data}, split {chosen.split}{where}: {posterior.num_rows} "
@@ -255,7 +266,7 @@ def describe(problem: Problem, data: Any, posterior: bnn.Posterior) -> str:
             *([f"input  {columns}"] if columns else []),
             *([f"y      {about_y}"] if about_y else []),
             f"model  {' '.join(filter(None, (net.net, widths or hidden)))} with "
-            f"{parameters_in_words(problem, _network(problem, data), posterior.whole)}, "
+            f"{parameters_in_words(problem, factory, posterior.whole)}, "
             f"{prior}{noise}, T = {posterior.density.temperature:g}{of}",
         ]
     )

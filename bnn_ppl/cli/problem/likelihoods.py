@@ -8,12 +8,13 @@ from jax.tree_util import Partial
 
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.problem import Problem
-from bnn_ppl.data.tables.roles import apart
+from bnn_ppl.data.tables.roles import ROLES, apart
 from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS, Description, Likelihood
 from bnn_ppl.runtime.names import hint
 
 _USUAL = {"normal": "numbers", "categorical": "classes"}  # of regressor and classifier
 _OPTIONS = "num_parts", "levels"  # of single likelihoods
+_OF_NORMAL = "noise", "noise_floor", "covariance"
 
 
 def chosen_likelihood(problem: Problem) -> Description | None:
@@ -51,9 +52,10 @@ def likelihood_of(problem: Problem, data: Any) -> Likelihood | None:
     return chosen.build(np.asarray(data.train.y, float), **given)
 
 
-def with_roles(model: Callable, roles: tuple[str, ...]) -> Callable:
+def with_roles(model: Callable, roles: tuple[str, ...], likelihood: Likelihood | None) -> Callable:
     """Give a model of rows x whose last columns have roles: weights, or those of a likelihood."""
-    others = [role for role in roles if role != "weights"]
+    known = () if likelihood is None else LIKELIHOODS[likelihood.name].columns
+    others = [role for role in roles if role in known]
 
     def of_rows(model: Any, x: Any, y: Any = None) -> None:
         inputs, columns = apart(x, roles)
@@ -64,24 +66,8 @@ def with_roles(model: Callable, roles: tuple[str, ...]) -> Callable:
 
 
 def check_likelihood(problem: Problem, data: Any) -> None:
-    """Refuse a likelihood that is not of such targets, and options of others."""
-    chosen, options = chosen_likelihood(problem), problem.likelihood
-    name = options.likelihood
-    for option in _OPTIONS:
-        if getattr(options, option) is not None and (
-            chosen is None or option not in chosen.options
-        ):
-            takers = ", ".join(each.name for each in LIKELIHOODS.values() if option in each.options)
-            raise ValueError(
-                f"got --{option.replace('_', '-')} with --likelihood {name}, expected --likelihood "
-                f"{takers}: drop it"
-            )
-    of_others = set(data.roles) - {"weights", *(chosen.columns if chosen is not None else ())}
-    for role in sorted(of_others):
-        takers = ", ".join(each.name for each in LIKELIHOODS.values() if role in each.columns)
-        raise ValueError(
-            f"got --{role} with --likelihood {name}, expected --likelihood {takers}: drop one"
-        )
+    """Refuse a likelihood that is not of such targets, or lacks a column of theirs."""
+    chosen, name = chosen_likelihood(problem), problem.likelihood.likelihood
     of_classes = data.num_classes is not None
     wanted = _USUAL.get(name) if chosen is None else chosen.targets.words
     is_of_classes = name == "categorical" if chosen is None else chosen.targets.of_classes
@@ -95,26 +81,35 @@ def check_likelihood(problem: Problem, data: Any) -> None:
     if chosen is None:
         return
     several = not of_classes and np.ndim(data.train.y) > 1
-    given = {
-        "noise": options.noise not in ("auto", "learnt"),
-        "noise-floor": options.noise_floor is not None,
-    }
-    given |= {"covariance": options.covariance != "diagonal"}
-    for option in (option for option, is_given in given.items() if is_given):
-        raise ValueError(
-            f"got --{option} with --likelihood {name}, expected --likelihood normal: drop it"
-        )
-    missing = set(chosen.required) - set(data.roles)
-    for role in sorted(missing):
-        raise ValueError(
-            f"got --likelihood {name} without --{role}, expected the column of {role}: name it"
-        )
     if several or data.stream is not None:
         got = "several outputs" if several else "rows that stay on disk"
         raise ValueError(
             f"got {got} with --likelihood {name}, expected one output of rows in memory: leave "
             "--likelihood out"
         )
+    for role in (role for role in chosen.required if role not in data.roles):
+        raise ValueError(
+            f"got --likelihood {name} without --{role}, expected the column of {role}: name it"
+        )
+
+
+def refuse_options_of_others(problem: Problem, data: Any) -> None:
+    """Refuse options and columns that the chosen likelihood does not use."""
+    chosen, options = chosen_likelihood(problem), problem.likelihood
+    usual, described = options._field_defaults, LIKELIHOODS.values()
+    takers = {name: [each.name for each in described if name in each.options] for name in _OPTIONS}
+    takers |= {role: [each.name for each in described if role in each.columns] for role in ROLES}
+    given = [name for name in _OPTIONS if getattr(options, name) is not None]
+    given += [role for role in data.roles if role != "weights"]
+    if chosen is not None:
+        takers |= {name: ["normal"] for name in _OF_NORMAL}
+        given += [name for name in _OF_NORMAL if getattr(options, name) != usual[name]]
+    for name in given:
+        if chosen is None or chosen.name not in takers[name]:
+            raise ValueError(
+                f"got --{name.replace('_', '-')} with --likelihood {options.likelihood}, expected "
+                f"--likelihood {' or '.join(takers[name])}: drop one"
+            )
 
 
 def in_words_of_y(problem: Problem, data: Any) -> str:

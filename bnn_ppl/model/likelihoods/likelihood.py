@@ -7,7 +7,7 @@ estimators and the tests of all likelihoods then find it.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.tree_util import Partial
 
 Array = jax.Array
 
@@ -31,7 +32,7 @@ class Likelihood(NamedTuple):
         By which it is chosen.
     num_outputs : int
         Of the network.
-    law : Callable
+    law : jax.tree_util.Partial
         ``law(outputs, **columns) -> distribution`` of y (rows,), outputs of shape (rows,
         num_outputs). It samples sites of its own, so call it outside the plate of rows. The columns
         are those that its description names, such as ``exposure`` (rows,).
@@ -39,7 +40,7 @@ class Likelihood(NamedTuple):
 
     name: str
     num_outputs: int
-    law: Callable[..., dist.Distribution]
+    law: Partial
 
 
 class Targets(NamedTuple):
@@ -83,6 +84,8 @@ class Description(NamedTuple):
         ``build(y, **options) -> Likelihood``, y being the training targets.
     targets : Targets
         What y has to be.
+    law : Callable
+        ``law(*numbers, outputs, **columns)``, the numbers being what `build` finds of y.
     columns : tuple of str
         Of the rows, that it needs or can use beside x and y.
     columns_of_y : tuple of str
@@ -96,6 +99,7 @@ class Description(NamedTuple):
     name: str
     build: Callable[..., Likelihood]
     targets: Targets
+    law: Callable[..., dist.Distribution]
     columns: tuple[str, ...] = ()
     columns_of_y: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
@@ -110,7 +114,9 @@ class Description(NamedTuple):
 LIKELIHOODS: dict[str, Description] = {}
 
 
-def describe(targets: Targets, columns: tuple[str, ...] = ()) -> Callable[[Callable], Callable]:
+def describe(
+    targets: Targets, law: Callable[..., dist.Distribution], columns: tuple[str, ...] = ()
+) -> Callable[[Callable], Callable]:
     """Register a likelihood under the name of the function that builds it."""
 
     def register(build: Callable[..., Likelihood]) -> Callable[..., Likelihood]:
@@ -124,6 +130,7 @@ def describe(targets: Targets, columns: tuple[str, ...] = ()) -> Callable[[Calla
             name=build.__name__,
             build=checked,
             targets=targets,
+            law=law,
             columns=columns,
             columns_of_y=tuple(each.name for each in of_y),
             required=tuple(each.name for each in of_y if each.default is each.empty),
@@ -146,6 +153,18 @@ def checked_targets(name: str, y: Any, targets: Targets) -> np.ndarray:
             "correct y, or choose another likelihood"
         )
     return values
+
+
+def to_json(likelihood: Likelihood) -> dict[str, Any]:
+    """Give a likelihood by name as JSON holds it: with what it knows of the training targets."""
+    numbers = [np.asarray(number, float).tolist() for number in likelihood.law.args]
+    return likelihood._asdict() | {"law": numbers}
+
+
+def from_json(record: Mapping[str, Any]) -> Likelihood:
+    """Read what `to_json` gave."""
+    law = Partial(LIKELIHOODS[record["name"]].law, *map(np.asarray, record["law"]))
+    return Likelihood(record["name"], record["num_outputs"], law)
 
 
 # --- what the files of likelihoods share

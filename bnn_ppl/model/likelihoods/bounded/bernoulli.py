@@ -10,7 +10,11 @@ from jax.tree_util import Partial
 from bnn_ppl.model.likelihoods.likelihood import CLASSES, Likelihood, describe
 
 
-@describe(CLASSES)
+def _law(center: float, outputs: jax.Array) -> dist.Distribution:
+    return dist.Bernoulli(logits=center + outputs[:, 0])
+
+
+@describe(CLASSES, _law)
 def bernoulli(y: Any) -> Likelihood:
     r"""Two classes, by one output in place of two.
 
@@ -34,7 +38,3 @@ def bernoulli(y: Any) -> Likelihood:
         )
     share = (y.sum() + 0.5) / (len(y) + 1)
     return Likelihood("bernoulli", 1, Partial(_law, float(np.log(share / (1 - share)))))
-
-
-def _law(center: float, outputs: jax.Array) -> dist.Distribution:
-    return dist.Bernoulli(logits=center + outputs[:, 0])

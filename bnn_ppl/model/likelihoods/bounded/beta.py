@@ -19,7 +19,14 @@ from bnn_ppl.model.likelihoods.likelihood import (
 _NEAR = 1e-6  # of 0 and 1: closer means round to them in float32
 
 
-@describe(SHARES)
+def _law(moments: tuple[float, float], usual: float, outputs: jax.Array) -> dist.Distribution:
+    center, spread = moments
+    concentration = numpyro.sample("concentration", around(usual))
+    mean = jax.nn.sigmoid(center + spread * outputs[:, 0]).clip(_NEAR, 1 - _NEAR)
+    return dist.BetaProportion(mean, concentration)
+
+
+@describe(SHARES, _law)
 def beta(y: Any) -> Likelihood:
     r"""Shares between 0 and 1.
 
@@ -42,10 +49,3 @@ def beta(y: Any) -> Likelihood:
     usual = y.mean() * (1 - y.mean()) / max(y.var(), 1e-30) - 1
     moments = center_and_spread(np.log(y / (1 - y)))
     return Likelihood("beta", 1, Partial(_law, moments, float(np.clip(usual, 0.1, 1e4))))
-
-
-def _law(moments: tuple[float, float], usual: float, outputs: jax.Array) -> dist.Distribution:
-    center, spread = moments
-    concentration = numpyro.sample("concentration", around(usual))
-    mean = jax.nn.sigmoid(center + spread * outputs[:, 0]).clip(_NEAR, 1 - _NEAR)
-    return dist.BetaProportion(mean, concentration)

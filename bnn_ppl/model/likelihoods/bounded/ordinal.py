@@ -12,7 +12,13 @@ from numpyro.distributions.transforms import OrderedTransform
 from bnn_ppl.model.likelihoods.likelihood import CLASSES, Likelihood, describe
 
 
-@describe(CLASSES)
+def _law(start: Any, outputs: jax.Array) -> dist.Distribution:
+    free = dist.Normal(start, 1.0).to_event(1)
+    cutpoints = numpyro.sample("cutpoints", dist.TransformedDistribution(free, OrderedTransform()))
+    return dist.OrderedLogistic(outputs[:, 0], cutpoints)
+
+
+@describe(CLASSES, _law)
 def ordinal(y: Any) -> Likelihood:
     r"""Classes in an order, such as ratings.
 
@@ -42,9 +48,3 @@ def ordinal(y: Any) -> Likelihood:
     cutpoints = np.log(below / (1 - below))
     start = np.concatenate([cutpoints[:1], np.log(np.diff(cutpoints))])
     return Likelihood("ordinal", 1, Partial(_law, start))
-
-
-def _law(start: Any, outputs: jax.Array) -> dist.Distribution:
-    free = dist.Normal(start, 1.0).to_event(1)
-    cutpoints = numpyro.sample("cutpoints", dist.TransformedDistribution(free, OrderedTransform()))
-    return dist.OrderedLogistic(outputs[:, 0], cutpoints)

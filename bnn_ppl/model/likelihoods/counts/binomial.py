@@ -11,7 +11,13 @@ from jax.tree_util import Partial
 from bnn_ppl.model.likelihoods.likelihood import COUNTS, Likelihood, center_and_spread, describe
 
 
-@describe(COUNTS, columns=("trials",))
+def _law(moments: tuple[float, float], outputs: jax.Array, trials: jax.Array) -> dist.Distribution:
+    center, spread = moments
+    num = jnp.asarray(trials).astype(int)  # NumPyro draws from whole numbers alone
+    return dist.Binomial(num, logits=center + spread * outputs[:, 0])
+
+
+@describe(COUNTS, _law, columns=("trials",))
 def binomial(y: Any, trials: Any) -> Likelihood:
     r"""Successes in a known number of trials.
 
@@ -42,9 +48,3 @@ def binomial(y: Any, trials: Any) -> Likelihood:
     return Likelihood(
         "binomial", 1, Partial(_law, center_and_spread(np.log(shares / (1 - shares))))
     )
-
-
-def _law(moments: tuple[float, float], outputs: jax.Array, trials: jax.Array) -> dist.Distribution:
-    center, spread = moments
-    num = jnp.asarray(trials).astype(int)  # NumPyro draws from whole numbers alone
-    return dist.Binomial(num, logits=center + spread * outputs[:, 0])

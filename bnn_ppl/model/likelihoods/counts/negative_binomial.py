@@ -11,7 +11,14 @@ from bnn_ppl.model.likelihoods.counts.rates import Moments, log_rates, overdispe
 from bnn_ppl.model.likelihoods.likelihood import COUNTS, Likelihood, around, describe
 
 
-@describe(COUNTS, columns=("exposure",))
+def _law(
+    moments: Moments, usual: float, outputs: jax.Array, exposure: jax.Array | float = 1.0
+) -> dist.Distribution:
+    concentration = numpyro.sample("concentration", around(usual))
+    return dist.NegativeBinomial2(rate(moments, outputs, exposure), concentration)
+
+
+@describe(COUNTS, _law, columns=("exposure",))
 def negative_binomial(y: Any, exposure: Any = None) -> Likelihood:
     r"""Overdispersed counts, whose variance exceeds their mean.
 
@@ -31,10 +38,3 @@ def negative_binomial(y: Any, exposure: Any = None) -> Likelihood:
     """
     law = Partial(_law, log_rates(y, exposure), overdispersion(y))
     return Likelihood("negative_binomial", 1, law)
-
-
-def _law(
-    moments: Moments, usual: float, outputs: jax.Array, exposure: jax.Array | float = 1.0
-) -> dist.Distribution:
-    concentration = numpyro.sample("concentration", around(usual))
-    return dist.NegativeBinomial2(rate(moments, outputs, exposure), concentration)

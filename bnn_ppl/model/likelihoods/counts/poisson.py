@@ -10,7 +10,13 @@ from bnn_ppl.model.likelihoods.counts.rates import Moments, log_rates, rate
 from bnn_ppl.model.likelihoods.likelihood import COUNTS, Likelihood, describe
 
 
-@describe(COUNTS, columns=("exposure",))
+def _law(
+    moments: Moments, outputs: jax.Array, exposure: jax.Array | float = 1.0
+) -> dist.Distribution:
+    return dist.Poisson(rate(moments, outputs, exposure))
+
+
+@describe(COUNTS, _law, columns=("exposure",))
 def poisson(y: Any, exposure: Any = None) -> Likelihood:
     r"""Poisson counts, whose variance is their mean.
 
@@ -32,9 +38,3 @@ def poisson(y: Any, exposure: Any = None) -> Likelihood:
         If y are not counts.
     """
     return Likelihood("poisson", 1, Partial(_law, log_rates(y, exposure)))
-
-
-def _law(
-    moments: Moments, outputs: jax.Array, exposure: jax.Array | float = 1.0
-) -> dist.Distribution:
-    return dist.Poisson(rate(moments, outputs, exposure))

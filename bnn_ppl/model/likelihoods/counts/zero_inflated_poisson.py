@@ -11,7 +11,14 @@ from bnn_ppl.model.likelihoods.counts.rates import Moments, log_rates, rate
 from bnn_ppl.model.likelihoods.likelihood import COUNTS, Likelihood, describe
 
 
-@describe(COUNTS, columns=("exposure",))
+def _law(
+    moments: Moments, outputs: jax.Array, exposure: jax.Array | float = 1.0
+) -> dist.Distribution:
+    gate = numpyro.sample("gate", dist.Beta(1.0, 1.0))
+    return dist.ZeroInflatedPoisson(gate, rate=rate(moments, outputs, exposure))
+
+
+@describe(COUNTS, _law, columns=("exposure",))
 def zero_inflated_poisson(y: Any, exposure: Any = None) -> Likelihood:
     r"""Poisson counts with additional zeros.
 
@@ -30,10 +37,3 @@ def zero_inflated_poisson(y: Any, exposure: Any = None) -> Likelihood:
         If y are not counts.
     """
     return Likelihood("zero_inflated_poisson", 1, Partial(_law, log_rates(y, exposure)))
-
-
-def _law(
-    moments: Moments, outputs: jax.Array, exposure: jax.Array | float = 1.0
-) -> dist.Distribution:
-    gate = numpyro.sample("gate", dist.Beta(1.0, 1.0))
-    return dist.ZeroInflatedPoisson(gate, rate=rate(moments, outputs, exposure))

@@ -19,7 +19,19 @@ from bnn_ppl.model.likelihoods.likelihood import (
 from bnn_ppl.model.likelihoods.positive.censored import censored_at
 
 
-@describe(POSITIVE, columns=("censoring",))
+def _law(
+    moments: tuple[float, float],
+    usual: float,
+    outputs: jax.Array,
+    censoring: jax.Array | None = None,
+) -> dist.Distribution:
+    center, spread = moments
+    shape = numpyro.sample("concentration", around(usual))
+    mean = exp(center + spread * outputs[:, 0])
+    return censored_at(dist.Gamma(shape, shape / mean), censoring)
+
+
+@describe(POSITIVE, _law, columns=("censoring",))
 def gamma(y: Any) -> Likelihood:
     r"""Positive numbers whose standard deviation is a constant share of their mean.
 
@@ -43,15 +55,3 @@ def gamma(y: Any) -> Likelihood:
     shape = float(np.clip(y.mean() ** 2 / max(y.var(), 1e-30), 0.1, 1e4))
     moments = float(np.log(y.mean())), center_and_spread(np.log(y))[1]
     return Likelihood("gamma", 1, Partial(_law, moments, shape))
-
-
-def _law(
-    moments: tuple[float, float],
-    usual: float,
-    outputs: jax.Array,
-    censoring: jax.Array | None = None,
-) -> dist.Distribution:
-    center, spread = moments
-    shape = numpyro.sample("concentration", around(usual))
-    mean = exp(center + spread * outputs[:, 0])
-    return censored_at(dist.Gamma(shape, shape / mean), censoring)

@@ -13,7 +13,15 @@ from bnn_ppl.model.likelihoods.positive.censored import censored_at
 from bnn_ppl.model.prior import priors
 
 
-@describe(POSITIVE, columns=("censoring",))
+def _law(
+    moments: tuple[float, float], outputs: jax.Array, censoring: jax.Array | None = None
+) -> dist.Distribution:
+    center, spread = moments
+    noise = numpyro.sample("noise", priors.noise())
+    return censored_at(dist.LogNormal(center + spread * outputs[:, 0], spread * noise), censoring)
+
+
+@describe(POSITIVE, _law, columns=("censoring",))
 def log_normal(y: Any) -> Likelihood:
     r"""Positive numbers whose logarithm is normal.
 
@@ -34,11 +42,3 @@ def log_normal(y: Any) -> Likelihood:
         If a target is not above 0.
     """
     return Likelihood("log_normal", 1, Partial(_law, center_and_spread(np.log(y))))
-
-
-def _law(
-    moments: tuple[float, float], outputs: jax.Array, censoring: jax.Array | None = None
-) -> dist.Distribution:
-    center, spread = moments
-    noise = numpyro.sample("noise", priors.noise())
-    return censored_at(dist.LogNormal(center + spread * outputs[:, 0], spread * noise), censoring)

@@ -20,7 +20,19 @@ from bnn_ppl.model.likelihoods.likelihood import (
 from bnn_ppl.model.likelihoods.positive.censored import censored_at
 
 
-@describe(POSITIVE, columns=("censoring",))
+def _law(
+    moments: tuple[float, float],
+    usual: float,
+    outputs: jax.Array,
+    censoring: jax.Array | None = None,
+) -> dist.Distribution:
+    center, spread = moments
+    concentration = numpyro.sample("concentration", around(usual))
+    scale = exp(center + spread * outputs[:, 0])
+    return censored_at(dist.Weibull(scale, concentration), censoring)
+
+
+@describe(POSITIVE, _law, columns=("censoring",))
 def weibull(y: Any) -> Likelihood:
     r"""Time until an event whose hazard is a power of time.
 
@@ -44,15 +56,3 @@ def weibull(y: Any) -> Likelihood:
     moments = center_and_spread(np.log(y))
     usual = math.pi / (moments[1] * math.sqrt(6))
     return Likelihood("weibull", 1, Partial(_law, moments, usual))
-
-
-def _law(
-    moments: tuple[float, float],
-    usual: float,
-    outputs: jax.Array,
-    censoring: jax.Array | None = None,
-) -> dist.Distribution:
-    center, spread = moments
-    concentration = numpyro.sample("concentration", around(usual))
-    scale = exp(center + spread * outputs[:, 0])
-    return censored_at(dist.Weibull(scale, concentration), censoring)

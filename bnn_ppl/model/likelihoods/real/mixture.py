@@ -13,7 +13,13 @@ from bnn_ppl.model.likelihoods.noise_of_x import noise_at, usual_noise_floor
 from bnn_ppl.runtime.checks import check_count
 
 
-@describe(REAL)
+def _law(centers: Any, floor: float, outputs: jax.Array) -> dist.Distribution:
+    logits, shifts, shapes = jnp.split(outputs, 3, axis=1)
+    parts = dist.Normal(centers + shifts, noise_at(shapes, floor, each=False))
+    return dist.MixtureSameFamily(dist.Categorical(logits=logits), parts)
+
+
+@describe(REAL, _law)
 def mixture(y: Any, num_parts: int = 3) -> Likelihood:
     r"""Numbers with several likely values: a mixture density network (Bishop, 1994).
 
@@ -41,9 +47,3 @@ def mixture(y: Any, num_parts: int = 3) -> Likelihood:
     levels = (np.arange(num_parts) + 0.5) / num_parts
     law = Partial(_law, np.quantile(y, levels), usual_noise_floor(y))
     return Likelihood("mixture", 3 * num_parts, law)
-
-
-def _law(centers: Any, floor: float, outputs: jax.Array) -> dist.Distribution:
-    logits, shifts, shapes = jnp.split(outputs, 3, axis=1)
-    parts = dist.Normal(centers + shifts, noise_at(shapes, floor, each=False))
-    return dist.MixtureSameFamily(dist.Categorical(logits=logits), parts)

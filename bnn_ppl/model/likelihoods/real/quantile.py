@@ -15,7 +15,11 @@ from bnn_ppl.model.likelihoods.real.piecewise_normal import PiecewiseNormal
 _LEVELS = 0.05, 0.25, 0.5, 0.75, 0.95
 
 
-@describe(REAL)
+def _law(knots: Any, floor: float, outputs: jax.Array) -> dist.Distribution:
+    return PiecewiseNormal(outputs[:, 0], noise_at(outputs[:, 1:], floor, each=False), knots)
+
+
+@describe(REAL, _law)
 def quantile(y: Any, levels: tuple[float, ...] = _LEVELS) -> Likelihood:
     r"""Numbers of any shape of distribution: several quantiles at once, which never cross.
 
@@ -51,7 +55,3 @@ def quantile(y: Any, levels: tuple[float, ...] = _LEVELS) -> Likelihood:
         )
     law = Partial(_law, norm.ppf(found), usual_noise_floor(y))
     return Likelihood("quantile", len(found), law)
-
-
-def _law(knots: Any, floor: float, outputs: jax.Array) -> dist.Distribution:
-    return PiecewiseNormal(outputs[:, 0], noise_at(outputs[:, 1:], floor, each=False), knots)

@@ -13,7 +13,13 @@ from bnn_ppl.model.prior import priors
 _LEAST_DF = 2.0  # below, the variance is infinite
 
 
-@describe(REAL)
+def _law(outputs: jax.Array) -> dist.Distribution:
+    noise = numpyro.sample("noise", priors.noise())
+    excess = numpyro.sample("excess_df", dist.Gamma(2.0, 0.1))
+    return dist.StudentT(_LEAST_DF + excess, outputs[:, 0], noise)
+
+
+@describe(REAL, _law)
 def student_t(y: Any) -> Likelihood:
     r"""Numbers with outliers.
 
@@ -35,9 +41,3 @@ def student_t(y: Any) -> Likelihood:
     """
     del y
     return Likelihood("student_t", 1, Partial(_law))
-
-
-def _law(outputs: jax.Array) -> dist.Distribution:
-    noise = numpyro.sample("noise", priors.noise())
-    excess = numpyro.sample("excess_df", dist.Gamma(2.0, 0.1))
-    return dist.StudentT(_LEAST_DF + excess, outputs[:, 0], noise)
