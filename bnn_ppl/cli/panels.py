@@ -20,7 +20,8 @@ def distribution_panel(
 ) -> Callable[..., Any] | None:
     """Give what draws, on axes, the distribution of counts or times over all test rows.
 
-    None for other likelihoods, and for counts too large to show one by one.
+    None for other likelihoods, and for counts too large to show one by one. Probabilities are
+    exact, not shares of draws of y, which are few where a method has few draws of the weights.
     """
     chosen, rows = chosen_likelihood(problem), data.test
     if chosen is None or not len(rows.y):

@@ -16,6 +16,15 @@ def is_standardised(name: str) -> bool:
 def likelihood_of(name: str, y: np.ndarray, *, of_classes: bool) -> Likelihood | None:
     """Build the likelihood of this name for the training targets; None for the usual one.
 
+    Parameters
+    ----------
+    name
+        As the estimator was given it.
+    y
+        Training targets (rows,), standardised if the likelihood is of standardised ones.
+    of_classes
+        Whether they are class numbers.
+
     Raises
     ------
     ValueError

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from bnn_ppl import metrics, plots
 from bnn_ppl.analysis.comparison.compare import compare
+from bnn_ppl.plots.distributions import _kaplan_meier
 from bnn_ppl.plots.style import BLUE, RED
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -168,6 +169,31 @@ def test_pit_histogram_counts_rows_by_the_probability_below_their_targets(regres
         0,
         40,
     ]
+
+
+def test_rootogram_hangs_observed_counts_from_expected_ones(ax):
+    y = np.array([0, 0, 1, 3])
+    cdf = np.repeat([[0.25], [0.5], [0.75], [1.0]], 4, axis=1)
+    plots.rootogram(cdf, y, ax=ax)
+    tops = [bar.get_y() for bar in ax.patches]
+    ends = [bar.get_y() + bar.get_height() for bar in ax.patches]
+    np.testing.assert_allclose(tops, 1.0)  # a row of each expected
+    np.testing.assert_allclose(ends, 1 - np.sqrt([2, 1, 0, 1]))
+    with pytest.raises(ValueError, match=r"got cdf \(4, 4\) and y \(3,\), expected"):
+        plots.rootogram(cdf, y[:3])
+
+
+def test_survival_is_beside_the_estimate_of_kaplan_and_meier(ax):
+    y, censored = np.array([1.0, 2.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 0, 1])
+    plots.survival([0, 4], [1, 0.2], y, censored, ax=ax)
+    times, share = ax.lines[0].get_data()
+    np.testing.assert_allclose(times, [0, 1, 2, 3, 4])
+    np.testing.assert_allclose(share, [1, 0.8, 0.6, 0.3, 0.3])
+    upper = ax.collections[0].get_paths()[0].vertices[:, 1].max()
+    assert upper == 1.0 and list(ax.lines[1].get_ydata()) == [1, 0.2]
+    _, _, error = _kaplan_meier(y, censored == 0)
+    greenwood = 0.6 * np.sqrt(1 / (5 * 4) + 1 / (4 * 3))
+    np.testing.assert_allclose(error[2], greenwood)
 
 
 def test_calibration_check_shows_findings_in_red(regression, ax):

@@ -24,7 +24,8 @@ def zero_inflated_poisson(y: Any, exposure: Any = None) -> Likelihood:
 
     .. math:: y = 0 \text{ with probability } g, \text{ else } y \sim \mathrm{Poisson}(\mu(x))
 
-    with the mean :math:`\mu` of :func:`poisson`; the share g, the site ``gate``, is uniform.
+    with the mean :math:`\mu` of :func:`poisson` (Lambert, 1992, "Zero-inflated Poisson
+    regression"); the share g, the site ``gate``, is uniform and the same for all rows.
 
     Parameters
     ----------

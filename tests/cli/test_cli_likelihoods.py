@@ -1,0 +1,103 @@
+"""Likelihoods by name on the command line: columns, stored runs, predictions, refusals."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl import cli
+from bnn_ppl.cli.problem.problem import LikelihoodOptions
+from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS
+
+SHORT = ["--num-chains", "1", "--num-warmup", "5", "--num-draws", "3", "--hidden", "3"]
+SHORT += ["--no-progress", "--prior-scale", "1.4", "--max-num-steps", "4"]
+RNG = np.random.default_rng(0)
+ROWS = 60
+COUNTS = pandas.DataFrame(
+    {
+        "a": RNG.normal(size=ROWS),
+        "days": RNG.uniform(1, 5, ROWS).round(2),
+        "weight": RNG.integers(1, 3, ROWS),
+        "kind": np.where(np.arange(ROWS) % 2, "one", "other"),
+        "n": RNG.poisson(4, ROWS),
+    }
+)
+OF_COUNTS = ["--data", "counts.csv", "--likelihood", "negative_binomial", "--exposure", "days"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_with_tables(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests
+    COUNTS.to_csv("counts.csv", index=False)
+    times = COUNTS.assign(alive=RNG.integers(0, 2, ROWS), time=RNG.exponential(2, ROWS) + 0.01)
+    times.drop(columns="n").to_csv("times.csv", index=False)
+
+
+def run(*words):
+    cli.main(["run", "hmc", *words, *SHORT])
+
+
+def refusal(capsys, *words):
+    with pytest.raises(SystemExit):
+        run(*words)
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_counts_with_exposure_and_weights_are_stored_and_predicted(capsys):
+    run(*OF_COUNTS, "--row-weights", "weight", "--folder", "run")
+    printed = capsys.readouterr().out
+    assert "negative binomial likelihood" in printed and "mlp 3 with 17 parameters" in printed
+    law = json.loads(Path("run/problem.json").read_text())["law"]
+    data = bnn.data.load("counts.csv", columns=bnn.data.Columns(exposure="days", weights="weight"))
+    train = data.train.y * data.y_scale + data.y_mean
+    mean = train.sum() / data.train.x[:, -1].sum()
+    assert law["law"][0][0] == pytest.approx(np.log(mean), rel=1e-5)
+    cli.main(["predict", "run", "--out", "all.csv"])
+    of_test = pandas.read_csv("all.csv")
+    assert (of_test["observed"] == np.round(of_test["observed"])).all()
+    assert (of_test["quantile_0.5"] == np.round(of_test["quantile_0.5"])).all()
+    # New rows by the file and in Python, which know of the training rows what is stored alone.
+    new = COUNTS.drop(columns=["n", "weight"]).head(4)
+    new.to_csv("new.csv", index=False)
+    cli.main(["predict", "run", "--inputs", "new.csv"])
+    found = pandas.read_csv("run/predictions-new.csv")["mean"]
+    np.testing.assert_allclose(bnn.predict("run", x=new)["mean"], found, rtol=1e-5)
+    twice = bnn.predict("run", x=new.assign(days=2 * new.days))["mean"]
+    np.testing.assert_allclose(twice, 2 * found, rtol=1e-5)
+
+
+def test_a_censored_time_is_one_without_an_event(capsys):
+    run("--data", "times.csv", "--likelihood", "weibull", "--censoring", "alive")
+    assert "weibull likelihood" in capsys.readouterr().out
+    cli.main(["predict", "runs/times-0-hmc"])
+    found = np.load("runs/times-0-hmc/predictions.npz")
+    data = bnn.data.load("times.csv", columns=bnn.data.Columns(censoring="alive"))
+    alive = data.test.x[:, -1] == 1
+    assert (found["pit_upper"][alive] == 1).all() and (found["pit_upper"][~alive] < 1).any()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--likelihood poison", "got --likelihood poison; did you mean 'poisson'? expected one of"),
+        ("--likelihood poisson --noise 0.1", "got --noise with --likelihood poisson, expected"),
+        ("--likelihood poisson --num-parts 2", "expected --likelihood mixture: drop one"),
+        ("--exposure days", "got --exposure with --likelihood auto, expected --likelihood"),
+        ("--likelihood binomial", "got --likelihood binomial without --trials, expected the"),
+        ("--likelihood beta", "expected numbers between 0 and 1, without these: correct y"),
+        ("--likelihood ordinal --classes False", "expected class numbers 0, 1, 2, ...: --classes"),
+        ("--likelihood normal --target kind", "got 2 classes of counts.csv for --likelihood nor"),
+        ("--likelihood poisson --target a,n", "got several outputs with --likelihood poisson"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_line(words, expected, capsys):
+    assert expected in refusal(capsys, "--data", "counts.csv", *words.split())
+
+
+def test_help_names_each_likelihood():
+    told = LikelihoodOptions.__doc__
+    assert not [name for name in LIKELIHOODS if name not in told]
