@@ -22,6 +22,13 @@ def distribution_panel(
 
     None for other likelihoods, and for counts too large to show one by one. Probabilities are
     exact, not shares of draws of y, which are few where a method has few draws of the weights.
+
+    Parameters
+    ----------
+    problem, posterior, draws
+        Of the run.
+    data
+        With the rows to score in the place of the test rows.
     """
     chosen, rows = chosen_likelihood(problem), data.test
     if chosen is None or not len(rows.y):

@@ -40,6 +40,7 @@ class _Recorded(NamedTuple):
     rows: Options | None  # their shapes and scales
     likelihood: Likelihood | None  # with what it knows of the training targets
 
+
 COPY = "data.csv"  # of what came from standard input, in the folder of a run
 
 

@@ -50,7 +50,7 @@ def refusal(capsys, *words):
 def test_counts_with_exposure_and_weights_are_stored_and_predicted(capsys):
     run(*OF_COUNTS, "--row-weights", "weight", "--folder", "run")
     printed = capsys.readouterr().out
-    assert "negative binomial likelihood" in printed and "mlp 3 with 17 parameters" in printed
+    assert "negative binomial likelihood" in printed and "of (6,)" in printed
     law = json.loads(Path("run/problem.json").read_text())["law"]
     data = bnn.data.load("counts.csv", columns=bnn.data.Columns(exposure="days", weights="weight"))
     train = data.train.y * data.y_scale + data.y_mean

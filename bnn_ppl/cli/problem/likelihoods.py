@@ -9,6 +9,7 @@ from jax.tree_util import Partial
 import bnn_ppl as bnn
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.data.tables.roles import ROLES, apart
+from bnn_ppl.data.tables.table_files import is_table
 from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS, Description, Likelihood
 from bnn_ppl.runtime.names import hint
 
@@ -37,6 +38,13 @@ def keeps_units(problem: Problem) -> bool:
     """Whether y stays in its own units."""
     chosen = chosen_likelihood(problem)
     return chosen is not None and not chosen.targets.standardised
+
+
+def reads_classes(problem: Problem) -> bool:
+    """Whether a table's numbers are to be classes, since the likelihood is of classes."""
+    chosen, given = chosen_likelihood(problem), problem.data.classes
+    of_classes = chosen is not None and chosen.targets.of_classes
+    return given is None and of_classes and is_table(problem.data.data)
 
 
 def likelihood_of(problem: Problem, data: Any) -> Likelihood | None:
@@ -95,6 +103,7 @@ def check_likelihood(problem: Problem, data: Any) -> None:
 
 def refuse_options_of_others(problem: Problem, data: Any) -> None:
     """Refuse options and columns that the chosen likelihood does not use."""
+    check_likelihood(problem, data)
     chosen, options = chosen_likelihood(problem), problem.likelihood
     usual, described = options._field_defaults, LIKELIHOODS.values()
     takers = {name: [each.name for each in described if name in each.options] for name in _OPTIONS}
@@ -117,9 +126,7 @@ def in_words_of_y(problem: Problem, data: Any) -> str:
     chosen = chosen_likelihood(problem)
     if chosen is not None:
         of = f" of {data.num_classes} classes" if data.num_classes is not None else ""
-        return f"{chosen.name.replace('_', ' ')} likelihood{of}"
-    if data.num_classes is not None:
-        return f"{data.num_classes} classes"
-    two = data.stream is None and len(np.unique(data.train.y)) == 2
-    hint = " (y has two values: --classes True makes them classes)" if two else ""
-    return f"regression{hint}"
+        ordered = chosen.name == "ordinal" and data.class_names
+        order = f", in this order: {', '.join(data.class_names)}" if ordered else ""
+        return f"{chosen.name.replace('_', ' ')} likelihood{of}{order}"
+    return "regression" if data.num_classes is None else f"{data.num_classes} classes"

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 import bnn_ppl as bnn
-from bnn_ppl.cli.problem.likelihoods import keeps_units
+from bnn_ppl.cli.problem.likelihoods import keeps_units, reads_classes
 from bnn_ppl.cli.problem.problem import ColumnOptions, Problem
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
 from bnn_ppl.data.tables.reading import streamed_files
@@ -26,6 +26,7 @@ def load_data(problem: "Problem", encoding: bnn.data.Encoding | None = None) -> 
         _refuse_for_stream(problem)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # `describe` tells it
         options |= {"columns": columns_of(problem), "standardise_y": not keeps_units(problem)}
+        options |= {"classes": True} if reads_classes(problem) else {}
         data = bnn.data.load(name, encoding=encoding, **options)
     if not label_noise:
         return data

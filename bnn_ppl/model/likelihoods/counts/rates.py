@@ -12,7 +12,10 @@ _HALF = 0.5  # added to a count before its logarithm is taken, for some are 0
 
 
 def log_rates(y: np.ndarray, exposure: np.ndarray | None = None) -> Moments:
-    """Give the logarithm of the mean count a unit of exposure, and the spread of logarithms."""
+    """Give the logarithm of the mean count a unit of exposure, and the spread of logarithms.
+
+    Where all counts are 0, the mean is taken as if half a count had been seen in all.
+    """
     exposure = np.ones_like(y) if exposure is None else np.asarray(exposure, np.float64)
     mean = max(y.sum(), _HALF) / exposure.sum()
     return float(np.log(mean)), center_and_spread(np.log((y + _HALF) / exposure))[1]
