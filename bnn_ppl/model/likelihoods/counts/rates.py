@@ -22,7 +22,10 @@ def log_rates(y: np.ndarray, exposure: np.ndarray | None = None) -> Moments:
 
 
 def rate(moments: Moments, outputs: Array, exposure: Array | float) -> Array:
-    """Give the expected count of each row: exposure exp(center + spread f(x))."""
+    """Give the expected count of each row: exposure exp(center + spread f(x)).
+
+    Outputs have the shape (rows, 1), the exposure (rows,).
+    """
     center, spread = moments
     return exposure * exp(center + spread * outputs[:, 0])
 
