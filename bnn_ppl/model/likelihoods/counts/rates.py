@@ -33,7 +33,8 @@ def rate(moments: Moments, outputs: Array, exposure: Array | float) -> Array:
 def overdispersion(y: np.ndarray) -> float:
     """Estimate the concentration of a negative binomial by mean and variance.
 
-    What x explains of the variance is still in it, so that it is smaller than that given x.
+    What x explains of the variance is still in it, so that it is smaller than that given x; a
+    prior about it has to be wide.
     """
     mean, variance = y.mean(), y.var()
     return float(np.clip(mean**2 / max(variance - mean, 1e-9), 0.1, 1e3)) if mean else 1.0
