@@ -5,6 +5,8 @@ import warnings
 
 from bnn_ppl import data, nets, plots, studies
 from bnn_ppl._stored import (
+    explain,
+    export,
     function_draws,
     predict,
     predict_closed_form,
@@ -13,6 +15,7 @@ from bnn_ppl._stored import (
 )
 from bnn_ppl.analysis import decisions, metrics
 from bnn_ppl.analysis.comparison.compare import compare
+from bnn_ppl.analysis.compression.compress import compress
 from bnn_ppl.analysis.convergence import diagnostics
 from bnn_ppl.analysis.convergence.chain_budget import chain_budget
 from bnn_ppl.analysis.decisions.decide import decide
@@ -69,6 +72,7 @@ __all__ = [
     "cache_compiled_programs",
     "chain_budget",
     "compare",
+    "compress",
     "condition",
     "conformal",
     "control_variates",
@@ -78,6 +82,8 @@ __all__ = [
     "decide",
     "decisions",
     "diagnostics",
+    "explain",
+    "export",
     "fit_points",
     "from_numpyro",
     "function_draws",

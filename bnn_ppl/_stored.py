@@ -15,6 +15,10 @@ import jax
 import numpy as np
 
 from bnn_ppl.analysis.convergence import diagnostics
+from bnn_ppl.analysis.explanation.explain import Explanation
+from bnn_ppl.analysis.explanation.explain import explain as explained
+from bnn_ppl.analysis.export.export import Exported
+from bnn_ppl.analysis.export.export import export as exported
 from bnn_ppl.analysis.prediction import predict as averages
 from bnn_ppl.analysis.prediction.closed_form import predict_closed_form as closed_form
 from bnn_ppl.analysis.prediction.predictive_draws import predictive_draws as drawn
@@ -178,3 +182,36 @@ function_draws = of_folders(averages.function_draws)
 predict_closed_form = of_folders(closed_form)
 predict_quantiles = of_folders(quantiles)
 predictive_draws = of_folders(drawn)
+
+
+@wraps(explained)
+def explain(posterior: Any, draws: Any = None, data: Any = None, **options: Any) -> Explanation:
+    """Let the folder of a run take the place of posterior and draws."""
+    if not isinstance(posterior, str | PathLike):
+        return explained(posterior, draws, data, **options)
+    where, rows = Path(posterior).expanduser(), draws if data is None else data
+    run = _reopened(where)
+    with jax.enable_x64(run.float64):
+        known = {"data_set": run.data}
+        given = diagnostics.load(where), run.rows(rows)
+        return explained(run.posterior, *given, **(known | options))
+
+
+@wraps(exported)
+def export(posterior: Any, draws: Any = None, folder: Any = None, **options: Any) -> Exported:
+    """Let the folder of a run take the place of posterior and draws."""
+    if not isinstance(posterior, str | PathLike):
+        return exported(posterior, draws, folder, **options)
+    where = Path(posterior).expanduser()
+    out = folder if draws is None else draws
+    if not isinstance(out, str | PathLike):
+        raise TypeError(
+            f"got the folder of a run and {out!r}, expected the folder to write: "
+            "bnn_ppl.export('runs/mine', 'exported')"
+        )
+    run = _reopened(where)
+    with jax.enable_x64(run.float64):
+        if options.get("x") is not None:
+            options["x"] = run.rows(options["x"])[0]
+        known = {"data": run.data, "labels": run.labels}
+        return exported(run.posterior, diagnostics.load(where), Path(out), **(known | options))

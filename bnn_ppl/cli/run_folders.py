@@ -28,7 +28,8 @@ from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.likelihoods import likelihood as likelihoods
 from bnn_ppl.model.likelihoods.likelihood import Likelihood
 from bnn_ppl.storage.checkpoint import read_header
-from bnn_ppl.storage.files import PROBLEM
+from bnn_ppl.storage.draws_zarr.zarr_reader import read_metadata
+from bnn_ppl.storage.files import DRAWS, PROBLEM, STATE
 from bnn_ppl.storage.problem import CHOICE, ESTIMATOR, LAW, LEFT_OPEN, read_problem
 
 
@@ -161,13 +162,23 @@ def keep_input(folder: Path, settings: Options) -> None:
 
 def _check_unchanged(folder: Path, problem: Problem, posterior: bnn.Posterior) -> None:
     """Refuse a file whose rows have changed: its scales would be others than those of the run."""
-    header = read_header(folder)
-    if header is not None and header["settings"]["exact"]["data"] != fingerprint(posterior.data):
+    known = _rows_of(folder)
+    if known is not None and known != fingerprint(posterior.data):
         raise ValueError(
             f"got training rows of {problem.data.data} that have changed since the run in "
             f"{str(folder)!r}, expected the same: restore the file, or {PROBLEM} if it is another "
             "run's, or run again in another folder"
         )
+
+
+def _rows_of(folder: Path) -> Any:
+    """Read the fingerprint of the rows of a run; None for one that has not begun."""
+    if (folder / DRAWS).is_dir() and not (
+        folder / STATE
+    ).is_file():  # of draws that are a selection
+        return read_metadata(folder)["attributes"].get("data")
+    header = read_header(folder)
+    return None if header is None else header["settings"]["exact"]["data"]
 
 
 def _readable(folder: Path, read: Callable, *record: Any) -> Any:

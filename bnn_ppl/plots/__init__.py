@@ -9,6 +9,7 @@ colour-blind readers; no global style of matplotlib is changed.
 from bnn_ppl.plots.chains import chain_budget, rhat_histogram, trace_logdensity
 from bnn_ppl.plots.comparison import comparison, sweep
 from bnn_ppl.plots.distributions import rootogram, survival
+from bnn_ppl.plots.explanation import explanation
 from bnn_ppl.plots.predictions import (
     calibration_check,
     coverage,
@@ -44,6 +45,7 @@ __all__ = [
     "correlations",
     "corruptions",
     "coverage",
+    "explanation",
     "label_noise",
     "more_models",
     "out_of_distribution",

@@ -24,6 +24,8 @@ from bnn_ppl.robustness.corruptions import corrupt, rotate
 from bnn_ppl.robustness.corruptions.files import CorruptedFiles, suitable
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.storage.inference_data import classes_of
+from bnn_ppl.storage.inference_data import evenly as evenly
+from bnn_ppl.storage.inference_data import thinned as thinned
 
 if TYPE_CHECKING:
     import arviz
@@ -211,43 +213,6 @@ def detection(inside: Prediction, outside: Mapping[str, Prediction]) -> "pandas.
         for name, prediction in outside.items()
         for score in scores
     )
-
-
-def thinned(draws: "arviz.InferenceData", num_draws: int | None) -> "arviz.InferenceData":
-    """Keep at most so many draws, spread evenly over chains and along them.
-
-    Parameters
-    ----------
-    draws
-        From :func:`bnn_ppl.run`.
-    num_draws
-        In all chains together, at least 1; None keeps all. Of more chains than that some are left
-        out, else each keeps the same number.
-
-    Returns
-    -------
-    arviz.InferenceData
-        Of which the values are read when used, as those of `draws`.
-
-    Raises
-    ------
-    ValueError
-        If `num_draws` is below 1.
-    """
-    if num_draws is None:
-        return draws
-    sizes = draws["posterior"].sizes
-    chains = evenly(sizes["chain"], num_draws)
-    kept: Any = draws.isel(chain=chains, draw=evenly(sizes["draw"], num_draws // len(chains)))
-    return kept
-
-
-def evenly(length: int, number: int) -> NDArray[np.intp]:
-    """Give indices of at most `number` of `length` items, evenly spaced from the first."""
-    if number < 1:
-        raise ValueError(f"got {number} of {length} to choose, expected at least 1")
-    number = min(length, number)
-    return np.arange(number) * length // number
 
 
 def standardised(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.labels import Classes, listed
@@ -208,3 +209,40 @@ def with_all_stats(records: dict[str, Any], one_record: dict[str, Any]) -> dict[
         if name not in records["sample_stats"]
     }
     return records | {"sample_stats": records["sample_stats"] | stats}
+
+
+def thinned(draws: "arviz.InferenceData", num_draws: int | None) -> "arviz.InferenceData":
+    """Keep at most so many draws, spread evenly over chains and along them.
+
+    Parameters
+    ----------
+    draws
+        From :func:`bnn_ppl.run`.
+    num_draws
+        In all chains together, at least 1; None keeps all. Of more chains than that some are left
+        out, else each keeps the same number.
+
+    Returns
+    -------
+    arviz.InferenceData
+        Of which the values are read when used, as those of `draws`.
+
+    Raises
+    ------
+    ValueError
+        If `num_draws` is below 1.
+    """
+    if num_draws is None:
+        return draws
+    sizes = draws["posterior"].sizes
+    chains = evenly(sizes["chain"], num_draws)
+    kept: Any = draws.isel(chain=chains, draw=evenly(sizes["draw"], num_draws // len(chains)))
+    return kept
+
+
+def evenly(length: int, number: int) -> NDArray[np.intp]:
+    """Give indices of at most `number` of `length` items, evenly spaced from the first."""
+    if number < 1:
+        raise ValueError(f"got {number} of {length} to choose, expected at least 1")
+    number = min(length, number)
+    return np.arange(number) * length // number

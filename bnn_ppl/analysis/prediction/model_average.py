@@ -50,11 +50,11 @@ def adder(posterior: Posterior, keep_each: bool = False) -> Callable[..., tuple]
     Start with None for sums; `known` is from :func:`per_draw.known_of`. ``each`` is what each draw
     of the block predicts, as in :func:`bnn_ppl.function_draws`, if `keep_each`; otherwise empty.
     """
-    add = with_arguments(_add, keep_each=keep_each, targeted=with_targets(posterior))
+    add = with_arguments(add_block, keep_each=keep_each, targeted=with_targets(posterior))
     return compiled(add, posterior)
 
 
-def _add(
+def add_block(
     predictive: Predictive,
     sums: Sums | None,
     block: Tree,
@@ -66,6 +66,7 @@ def _add(
     keep_each: bool,
     targeted: Callable,
 ) -> tuple[Sums, dict[str, Array]]:
+    """Add a block of draws to the sums, as :func:`adder` says."""
     if y is not None:
         predictive, x = targeted(predictive, x, y)
     at = of_draws(predictive, block, x, known)

@@ -162,9 +162,9 @@ def _of_mixture(
     size = max(1, _NUMBERS_AT_ONCE // weights.size)
     shares, found = jnp.asarray(weights.ravel(), float), []
     first, _ = next(iter(in_blocks(sites, weights)))
-    has_function = _has_function(posterior, first, x)
-    drawn = compiled(_distributions if has_function else _drawn, posterior)
-    solve = solvers[0] if has_function else solvers[1]
+    known = has_function(posterior, first, x)
+    drawn = compiled(distributions_of if known else _drawn, posterior)
+    solve = solvers[0] if known else solvers[1]
     with products_in(posterior.density.precision):
         for start in range(0, num_rows, size):
             rows = jax.tree.map(lambda leaf: leaf[start : start + size], x)  # noqa: B023
@@ -184,12 +184,14 @@ def check_levels(quantiles: Sequence[float] | np.ndarray) -> Array:
     return levels
 
 
-def _distributions(predictive: Predictive, block: Tree, x: Tree) -> dist.Distribution:
+def distributions_of(predictive: Predictive, block: Tree, x: Tree) -> dist.Distribution:
+    """Give what the draws of a block predict of x: distributions of single outputs, by draw."""
     at = of_draws(predictive, block, x)
     return jax.lax.map(lambda values: single_outputs(at(values)), block)
 
 
-def _has_function(posterior: Posterior, block: Tree, x: Tree) -> bool:
+def has_function(posterior: Posterior, block: Tree, x: Tree) -> bool:
+    """Whether what is predicted has a distribution function; refuse classes."""
     found: list[bool] = []
 
     def inspect(block: Tree, x: Tree) -> None:
@@ -236,7 +238,8 @@ def _below(each: dist.Distribution, weights: Array, y: Array) -> Array:
 _at_values = compiled_once(_below)
 
 
-def _quantiles(each: dist.Distribution, weights: Array, levels: Array) -> Array:
+def quantiles_of(each: dist.Distribution, weights: Array, levels: Array) -> Array:
+    """Solve for quantiles (level, row, ...) of the mixture of distributions by draw."""
     share = weights / weights.sum()
     center, width = _center_and_width(each, share)
     discrete = each.support.is_discrete
@@ -261,7 +264,7 @@ def _quantiles(each: dist.Distribution, weights: Array, levels: Array) -> Array:
     return jax.lax.map(one, levels)
 
 
-_solve = compiled_once(_quantiles)
+_solve = compiled_once(quantiles_of)
 
 
 def _center_and_width(each: dist.Distribution, share: Array) -> tuple[Array, Array]:

@@ -22,7 +22,7 @@ from bnn_ppl.cli.run_folders import Opened, figure_path, reopen, reopen_all
 from bnn_ppl.cli.tables import table_text
 from bnn_ppl.plots.weight_space.surface import posterior_surface
 from bnn_ppl.robustness.correlation_decay import correlation_decay
-from bnn_ppl.robustness.shift import evenly, thinned
+from bnn_ppl.storage.inference_data import evenly, thinned
 
 _NUM_GROUPS = 5  # of rows of a regression, by the size of y
 

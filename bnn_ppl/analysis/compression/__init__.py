@@ -1,0 +1,1 @@
+"""Fewer draws for the same predictions: :func:`bnn_ppl.compress`."""

@@ -1,0 +1,159 @@
+"""What draws predict at some rows, and how far the average of some is from that of all."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bnn_ppl.analysis.prediction.distribution_functions import distribution_function
+from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
+from bnn_ppl.analysis.prediction.per_draw import Array, Tree, compiled, probs_or_mean
+from bnn_ppl.analysis.prediction.predict import function_draws
+from bnn_ppl.analysis.prediction.predictives import predicting
+from bnn_ppl.analysis.prediction.quantiles import distributions_of, has_function, quantiles_of
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.compilation.programs import compiled_once
+from bnn_ppl.runtime.machines.devices import products_in
+from bnn_ppl.storage.inference_data import in_blocks, weights_of
+
+LEVELS = 0.05, 0.25, 0.5, 0.75, 0.95
+_LEAST_PROBABILITY = 1e-2  # of a class, in the sd of whether it comes about
+
+
+class Features(NamedTuple):
+    """What is to be kept by an average of fewer draws.
+
+    Attributes
+    ----------
+    values : array (draws, numbers)
+        By draw, in predictive standard deviations: their average is to be that of all.
+    distances : callable
+        ``weights (draws,) -> {"mean": ..., "sd": ..., "quantile": ...}``: the largest changes at
+        any row, in predictive standard deviations, if draws have these weights.
+    """
+
+    values: np.ndarray
+    distances: Callable[[np.ndarray], dict[str, float]]
+
+
+def features_of(posterior: Posterior, draws: Any, x: Any) -> Features:
+    """Compute them for all draws, chain after chain, at rows x."""
+    posterior = predicting(posterior, draws)
+    share = weights_of(draws).ravel()
+    share = share / share.sum()
+    if _is_of_classes(posterior, draws, x):
+        found = function_draws(posterior, draws, x)["posterior"]["probs"].values
+        return _of_classes(found.reshape(len(share), -1).astype(float), share)
+    return _of_numbers(posterior, draws, x, share)
+
+
+def _is_of_classes(posterior: Posterior, draws: Any, x: Any) -> bool:
+    sites = sites_to_predict(posterior, draws)
+    first = {site: values[0, 0].values for site, values in sites.items()}
+    found: list[str] = []
+
+    def look(values: Tree, x: Tree) -> Array:
+        predictive: Any = posterior.predictive
+        if posterior.rows.batch_statistics is not None:
+            predictive = posterior.rows.batch_statistics.predictive
+        name, centre = probs_or_mean(predictive(values, x))
+        found.append(name)
+        return centre
+
+    jax.eval_shape(look, first, x)
+    return found[0] == "probs"
+
+
+def _of_classes(probs: np.ndarray, share: np.ndarray) -> Features:
+    average = share @ probs
+    sd = np.sqrt(np.maximum(average * (1 - average), _LEAST_PROBABILITY**2))
+
+    def distances(weights: np.ndarray) -> dict[str, float]:
+        changed = weights @ probs / weights.sum()
+        return {"probability": float(np.abs((changed - average) / sd).max())}
+
+    return Features((probs - average) / sd, distances)
+
+
+def _of_numbers(posterior: Posterior, draws: Any, x: Any, share: np.ndarray) -> Features:
+    each = _distributions(posterior, draws, x)
+    means, variances = (np.asarray(a, float).reshape(len(share), -1) for a in _moments(each))
+    average, spread = _mixed(means, variances, share)
+    sd = np.sqrt(spread)
+    parts = [(means - average) / sd, (variances + (means - average) ** 2) / spread]
+    quantiles = None
+    if _has_function(posterior, draws, x):
+        quantiles = _quantiles(each, share)
+        parts += list(_below_quantiles(each, quantiles, sd, len(share)))
+    values = np.concatenate(parts, axis=1)
+
+    def distances(weights: np.ndarray) -> dict[str, float]:
+        weights = weights / weights.sum()
+        mean, variance = _mixed(means, variances, weights)
+        found = {
+            "mean": float((np.abs(mean - average) / sd).max()),
+            "sd": float((np.abs(np.sqrt(variance) - sd) / sd).max()),
+        }
+        if quantiles is not None:
+            changes = np.abs(_quantiles(each, weights) - quantiles).reshape(len(LEVELS), -1) / sd
+            found["quantile"] = float(changes.max())
+        return found
+
+    return Features(values - share @ values, distances)
+
+
+def _mixed(means: np.ndarray, variances: np.ndarray, share: np.ndarray) -> tuple:
+    """Give mean and variance of the mixture."""
+    average = share @ means
+    return average, share @ (variances + (means - average) ** 2)
+
+
+def _distributions(posterior: Posterior, draws: Any, x: Any) -> Any:
+    sites, weights = sites_to_predict(posterior, draws), weights_of(draws)
+    of_block = compiled(distributions_of, posterior)
+    with products_in(posterior.density.precision):
+        blocks = [of_block(block, x) for block, _ in in_blocks(sites, weights)]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *blocks)
+
+
+def _has_function(posterior: Posterior, draws: Any, x: Any) -> bool:
+    block, _ = next(iter(in_blocks(sites_to_predict(posterior, draws), weights_of(draws))))
+    if posterior.rows.batch_statistics is not None:
+        predictive: Any = posterior.rows.batch_statistics.predictive
+        posterior = posterior._replace(predictive=predictive)
+    return has_function(posterior, block, x)
+
+
+def _means_and_variances(each: Any) -> tuple[Array, Array]:
+    return jax.vmap(lambda one: (one.mean, one.variance))(each)
+
+
+def _probabilities(each: Any, y: Array) -> Array:
+    def of_draw(one: Any) -> Array:
+        function = distribution_function(one)
+        return jnp.zeros_like(y) if function is None else function(y)
+
+    return jax.vmap(of_draw)(each)
+
+
+_moments = compiled_once(_means_and_variances)
+_below = compiled_once(_probabilities)
+_solve = compiled_once(quantiles_of)
+
+
+def _quantiles(each: Any, share: np.ndarray) -> np.ndarray:
+    found = _solve(each, jnp.asarray(share, float), jnp.asarray(LEVELS, float))
+    return np.asarray(found, float)
+
+
+def _below_quantiles(each: Any, quantiles: np.ndarray, sd: np.ndarray, count: int) -> Any:
+    """Give, by draw, the probability below each quantile, as a shift of it in sds."""
+    # A change of the probability moves a quantile by that over the density, of a Gaussian here.
+    for level, values in zip(LEVELS, quantiles, strict=True):
+        z = float(jax.scipy.special.ndtri(level))
+        density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+        yield (
+            np.asarray(_below(each, jnp.asarray(values, float)), float).reshape(count, -1) / density
+        )

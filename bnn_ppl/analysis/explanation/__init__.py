@@ -1,0 +1,1 @@
+"""Which inputs matter, how, and for whom: :func:`bnn_ppl.explain`."""

@@ -1,0 +1,309 @@
+"""Which inputs matter, how they change a prediction, and which rows are least certain."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bnn_ppl.analysis.explanation.inputs import Array, Input, grid_of, inputs_of, values_in_units
+from bnn_ppl.analysis.prediction.predict import function_draws, predict
+from bnn_ppl.data.tables.reading import DataSet
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.rows.checks import rows_to_score
+from bnn_ppl.runtime.progress import reporting
+from bnn_ppl.storage.inference_data import evenly, thinned
+
+if TYPE_CHECKING:
+    import arviz
+    import pandas
+    import xarray
+
+_NUM_RESAMPLES = 2_000
+_INTERVAL = 0.05, 0.95
+_MOST_SAVED = 50  # rows in the table of the least certain
+
+
+class Effect(NamedTuple):
+    """How predictions change with one input.
+
+    Attributes
+    ----------
+    values : array (points,)
+        Of the input, in the units of the data; numbers of categories.
+    categories : tuple of str
+        Their names.
+    mean : array (points,)
+        Average prediction of the rows with this value of the input (partial dependence).
+    lower, upper : array (points,)
+        Where 90 % of the draws have it.
+    rows : array (rows, points)
+        Prediction of each row with this value (individual conditional expectation).
+    """
+
+    values: Array
+    categories: tuple[str, ...]
+    mean: Array
+    lower: Array
+    upper: Array
+    rows: Array
+
+
+class Explanation(NamedTuple):
+    """What :func:`bnn_ppl.explain` finds.
+
+    Attributes
+    ----------
+    importance : pandas.DataFrame
+        By input, the most important first: ``importance``, the mean fall of a row's log score when
+        the input is permuted among the rows, in nats, and its 90 % interval, ``lower`` and
+        ``upper``, by bootstrap over rows.
+    effects : dict of Effect
+        Of the most important inputs; empty for images.
+    rows : pandas.DataFrame
+        The least certain rows, by number: ``predicted``, ``uncertainty`` and its parts ``noise``
+        and ``ignorance``, ``observed``. Of numbers these are standard deviations, whose squares add
+        up; of classes entropies in nats, which add up.
+    parts : pandas.DataFrame
+        The last three of all rows.
+    predicts : str
+        What the effects are of: "the mean", or "the probability of ...".
+    score : float
+        The mean log score of the rows as they are, in nats.
+    """
+
+    importance: "pandas.DataFrame"
+    effects: dict[str, Effect]
+    rows: "pandas.DataFrame"
+    parts: "pandas.DataFrame"
+    predicts: str
+    score: float
+
+
+def explain(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    data: Any,
+    *,
+    data_set: DataSet | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    of_class: Any = None,
+    num_permutations: int = 10,
+    num_effects: int = 6,
+    num_draws: int | None = 200,
+    num_rows: int = 500,
+    seed: int = 0,
+    progress: bool = False,
+) -> Explanation:
+    """Find which inputs matter, how, and for which rows the prediction is least certain.
+
+    Which: an input is permuted among the rows (Breiman, 2001), several times, and the log score of
+    the average over draws falls. How: a row's input is set to each of several values (partial
+    dependence, Friedman, 2001; one curve for each row, Goldstein et al., 2015). For whom: the
+    uncertainty of each row, split into what is noise under the model and what comes from the
+    weights not being known. The folder of a run may take the place of `posterior` and `draws`.
+
+    Parameters
+    ----------
+    posterior
+        The posterior that was sampled, of one observed site with one output.
+    draws
+        From :func:`bnn_ppl.run`.
+    data
+        Rows (x, y), best those of a test set: a table, or images, whose inputs are squares of
+        pixels.
+    data_set
+        From :func:`bnn_ppl.data.load`: names of the inputs and units.
+    inputs
+        Places among the numbers of a row by the name of an input, to permute together. By default
+        the columns of x, those of a category together.
+    of_class
+        The class whose probability is followed, by its name or number; by default 1 of two, and
+        otherwise the one that is most often predicted.
+    num_permutations
+        Times that each input is permuted.
+    num_effects
+        Number of inputs to follow, the most important first.
+    num_draws
+        At most so many draws are used, evenly from each chain; None uses all.
+    num_rows
+        At most so many rows are used, evenly spaced.
+    seed
+        Of permutations and bootstrap.
+    progress
+        Show a progress bar.
+
+    Returns
+    -------
+    Explanation
+        Draw it with :func:`bnn_ppl.plots.explanation`.
+
+    Raises
+    ------
+    ValueError
+        If y is missing or has several outputs, or x is not one array of real numbers.
+
+    Notes
+    -----
+    Inputs that vary together share their importance, and rows with a permuted input may be unlike
+    any that was trained on.
+    """
+    check_arguments(posterior=posterior, draws=draws)
+    x, y = _rows(posterior, data, num_rows)
+    named, kept = inputs_of(x, data_set, inputs), thinned(draws, num_draws)
+    rng = np.random.default_rng(seed)
+    base = predict(posterior, kept, (x, y))
+    units = _Units.of(posterior, data_set, base, of_class)
+    importance = _importance((posterior, kept, x, y), named, base, num_permutations, rng, progress)
+    followed = [] if x.ndim == 4 else list(importance.index[:num_effects])
+    effects = {name: _effect(posterior, kept, x, named[name], data_set, units) for name in followed}
+    parts = units.parts(base, y)
+    rows = parts.sort_values("uncertainty", ascending=False)[:_MOST_SAVED]
+    return Explanation(
+        importance, effects, rows, parts, units.predicts, float(base["log_prob"].mean())
+    )
+
+
+def _rows(posterior: Posterior, data: Any, num_rows: int) -> tuple[Any, Array]:
+    if posterior.rows.targets is not None:
+        raise ValueError(
+            f"got a model of {', '.join(posterior.rows.targets.names)}, expected one observed "
+            "site: explain each by bnn_ppl.of_site"
+        )
+    x, y = rows_to_score(posterior, data)
+    if np.ndim(y) > 1:
+        raise ValueError(
+            f"got y of shape {np.shape(y)}, expected one output: explain a run of one target"
+        )
+    chosen = evenly(len(y), num_rows)
+    if not hasattr(x, "shape"):
+        return x, np.asarray(y)
+    return np.asarray(x)[chosen], np.asarray(y)[chosen]
+
+
+# --- which
+
+
+def _importance(
+    at: tuple[Posterior, Any, Array, Array],
+    named: Mapping[str, Input],
+    base: "xarray.Dataset",
+    num_permutations: int,
+    rng: np.random.Generator,
+    progress: bool,
+) -> "pandas.DataFrame":
+    import pandas
+
+    posterior, draws, x, y = at
+    resampled = rng.multinomial(len(y), np.full(len(y), 1 / len(y)), _NUM_RESAMPLES) / len(y)
+    score, found = base["log_prob"].values.astype(float), {}
+    with reporting(progress, len(named)) as report:
+        for done, (name, each) in enumerate(named.items(), 1):
+            orders = [rng.permutation(len(y)) for _ in range(num_permutations)]
+            permuted = np.concatenate([_with(x, each, x, order) for order in orders])
+            after = predict(posterior, draws, (permuted, np.tile(y, num_permutations)))
+            falls = score - after["log_prob"].values.reshape(num_permutations, -1).mean(0)
+            ends = np.quantile(resampled @ falls, _INTERVAL)
+            found[name] = (falls.mean(), *ends)
+            report(name, done, {})
+    table = pandas.DataFrame.from_dict(found, "index", columns=["importance", "lower", "upper"])
+    return table.sort_values("importance", ascending=False, kind="stable")
+
+
+def _with(x: Array, each: Input, source: Array, order: Array) -> Array:
+    """Give the rows with one input of other rows."""
+    flat = x.reshape(len(x), -1).copy()
+    flat[:, each.columns] = source.reshape(len(source), -1)[np.ix_(order, each.columns)]
+    return flat.reshape(x.shape)
+
+
+# --- how
+
+
+class _Units(NamedTuple):
+    """What is followed, and how it reads in the units of the data."""
+
+    predicts: str
+    number: int | None  # of the class that is followed
+    names: tuple[Any, ...] | None  # of classes
+    mean: float = 0.0
+    scale: float = 1.0
+
+    @classmethod
+    def of(
+        cls, posterior: Posterior, data: DataSet | None, base: "xarray.Dataset", of_class: Any
+    ) -> "_Units":
+        if "probs" not in base:
+            scales = (0.0, 1.0) if data is None else (data.y_mean, data.y_scale)
+            return cls("the mean", None, None, *map(float, scales))
+        count = base.sizes["class"]
+        names = data.class_names if data is not None else None
+        names = names or (base["class"].values.tolist() if "class" in base.coords else None)
+        known = tuple(names or range(count))
+        usual = np.bincount(base["probs"].values.argmax(1), minlength=count).argmax()
+        number = 1 if count == 2 else int(usual)
+        if of_class is not None:
+            texts = [str(name) for name in known]
+            if str(of_class) not in texts:
+                raise ValueError(
+                    f"got of_class={of_class!r}, expected one of {', '.join(texts)}: name a class"
+                )
+            number = texts.index(str(of_class))
+        return cls(f"the probability of {known[number]}", number, known)
+
+    def of_draws(self, found: Any) -> Array:
+        """Give what is followed by draw and row."""
+        if self.number is not None:
+            values = found["posterior"]["probs"].values[..., self.number]
+        else:
+            values = found["posterior"]["mean"].values * self.scale + self.mean
+        return np.asarray(values, float).reshape(-1, values.shape[-1])
+
+    def parts(self, base: "xarray.Dataset", y: Array) -> "pandas.DataFrame":
+        """Split the uncertainty of each row."""
+        import pandas
+
+        if self.names is not None:
+            known = np.asarray(self.names)
+            columns = {
+                "predicted": known[base["probs"].values.argmax(1)],
+                "uncertainty": base["entropy"].values,
+                "noise": base["expected_entropy"].values,
+                "ignorance": base["mutual_information"].values,
+                "observed": known[y],
+            }
+        else:
+            variance, own = base["variance"].values, base["epistemic_variance"].values
+            spreads = {"uncertainty": variance, "noise": variance - own, "ignorance": own}
+            sds = {name: self.scale * np.sqrt(np.maximum(v, 0)) for name, v in spreads.items()}
+            columns = {"predicted": base["mean"].values * self.scale + self.mean, **sds}
+            columns["observed"] = y * self.scale + self.mean
+        return pandas.DataFrame(columns).rename_axis("row")
+
+
+def _effect(
+    posterior: Posterior,
+    draws: Any,
+    x: Array,
+    each: Input,
+    data: DataSet | None,
+    units: _Units,
+    num_points: int = 20,
+    num_rows: int = 60,
+) -> Effect:
+    flat = x.reshape(len(x), -1)
+    grid, rows = grid_of(each, flat, num_points), flat[evenly(len(flat), num_rows)]
+    changed = np.tile(rows, (len(grid), 1))
+    changed[:, each.columns] = np.repeat(grid, len(rows), axis=0)
+    found = function_draws(posterior, draws, changed.reshape(-1, *x.shape[1:]).astype(x.dtype))
+    values = units.of_draws(found).reshape(-1, len(grid), len(rows))
+    lower, upper = np.quantile(values.mean(2), _INTERVAL, axis=0)
+    curves = values.mean(0)
+    return Effect(
+        values_in_units(each, grid, data),
+        each.categories,
+        curves.mean(1),
+        lower,
+        upper,
+        curves.T,
+    )

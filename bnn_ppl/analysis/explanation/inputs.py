@@ -1,0 +1,110 @@
+"""Inputs by name: which columns of x each is, what values it takes, and their units."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bnn_ppl.data.tables.reading import DataSet
+
+Array = np.ndarray
+
+_MOST_BLOCKS = 8  # along each side of an image
+
+
+class Input(NamedTuple):
+    """One input, of one column or of several that belong together.
+
+    Attributes
+    ----------
+    columns : array of int
+        Its places among the numbers of a row.
+    categories : tuple of str
+        Of one-hot columns, their names; none of a number.
+    """
+
+    columns: Array
+    categories: tuple[str, ...] = ()
+
+
+def inputs_of(x: Any, data: DataSet | None, names: Mapping[str, Any] | None) -> dict[str, Input]:
+    """Name the inputs of rows: columns of a table, those of a category together; parts of images.
+
+    Raises
+    ------
+    ValueError
+        If x is not of numbers of one array, or `names` has places that there are not.
+    """
+    if not hasattr(x, "shape") or np.asarray(x).dtype.kind not in "fb":
+        raise ValueError(
+            "got inputs that are not one array of real numbers, such as tokens, expected a table "
+            "or images: permuting these inputs has no meaning here"
+        )
+    if names is not None:
+        return {name: Input(_checked(name, np.ravel(at), x)) for name, at in names.items()}
+    if x.ndim == 4:
+        return _blocks(x.shape[1:])
+    encoding = None if data is None else data.encoding
+    if encoding is None or not encoding.inputs:
+        width = int(np.prod(x.shape[1:]))
+        return {f"input {place}": Input(np.array([place])) for place in range(width)}
+    found, place = {}, 0
+    for column in encoding.inputs:
+        width = max(1, len(column.categories))
+        categories = column.categories or (("False", "True") if column.kind == "boolean" else ())
+        found[column.name] = Input(np.arange(place, place + width), categories)
+        place += width
+    for _, column in encoding.roles:
+        found[column.name] = Input(np.array([place]))
+        place += 1
+    return found
+
+
+def _checked(name: str, columns: Array, x: Any) -> Array:
+    width = int(np.prod(x.shape[1:]))
+    if not columns.size or columns.min() < 0 or columns.max() >= width:
+        raise ValueError(
+            f"got places {columns.tolist()} of the input {name!r}, expected some from 0 to "
+            f"{width - 1}: correct them"
+        )
+    return columns
+
+
+def _blocks(shape: tuple[int, ...]) -> dict[str, Input]:
+    """Part images into squares of pixels, at most eight along a side."""
+    height, width, channels = shape
+    places = np.arange(height * width * channels).reshape(shape)
+    size = max(1, -(-max(height, width) // _MOST_BLOCKS))
+    return {
+        f"{top},{left}": Input(places[top : top + size, left : left + size].ravel())
+        for top in range(0, height, size)
+        for left in range(0, width, size)
+    }
+
+
+def grid_of(each: Input, flat: Array, num_points: int) -> Array:
+    """Give values (point, column) that an input takes: its categories, or quantiles of a number."""
+    if len(each.columns) > 1:
+        # A category is where its column is at its highest and the others at their lowest.
+        own = flat[:, each.columns]
+        return np.where(np.eye(len(each.columns), dtype=bool), own.max(0), own.min(0))
+    values = np.unique(flat[:, each.columns[0]])
+    if len(values) > num_points:
+        levels = np.linspace(0.02, 0.98, num_points)
+        values = np.unique(np.quantile(flat[:, each.columns[0]], levels, method="nearest"))
+    return values[:, None]
+
+
+def values_in_units(each: Input, grid: Array, data: DataSet | None) -> Array:
+    """Give the values of a number in the units of the data; places of categories."""
+    if len(each.columns) > 1:
+        return np.arange(len(grid))
+    values = grid[:, 0].astype(float)
+    if data is None:
+        return values
+    mean, scale = (np.broadcast_to(a, data.train.x.shape[1:]).ravel() for a in _scales(data))
+    return values * scale[each.columns[0]] + mean[each.columns[0]]
+
+
+def _scales(data: DataSet) -> tuple[Array, Array]:
+    return np.asarray(data.x_mean, float), np.asarray(data.x_scale, float)

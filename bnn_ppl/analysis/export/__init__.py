@@ -1,0 +1,1 @@
+"""A folder that predicts without this package: :func:`bnn_ppl.export`."""

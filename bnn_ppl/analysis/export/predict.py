@@ -1,0 +1,351 @@
+"""Predict with an exported Bayesian neural network. Needs jax, numpy and flatbuffers alone.
+
+    python predict.py rows.csv > predictions.csv      (.tsv, .npz, .npy; - is a CSV on stdin)
+    python predict.py --serve 8000                    (a page that draws predictions of a row)
+
+In Python, with this file's folder on the path::
+
+    from predict import load
+    model = load()                 # of the folder of this file
+    found = model(rows)            # arrays by name: "mean", "sd", "quantiles", or "probabilities"
+    model(rows, levels=[0.01, 0.99])["quantiles"]
+"""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+FORMAT = 1
+_SERVED_LEVELS = (np.arange(199) + 0.5) / 199
+_EMPTY = ("", "nan", "na", "n/a", "null", "<na>", "none")
+_TRUTH = {"false": 0.0, "0": 0.0, "0.0": 0.0, "true": 1.0, "1": 1.0, "1.0": 1.0}
+
+Cells = Sequence[Any]
+
+
+# --- columns of a table: one function for each kind, in KINDS; add other kinds there
+
+
+def _number(column: Mapping[str, Any], cell: str) -> float:
+    try:
+        found = np.nan if "_" in cell else float(cell)
+    except ValueError:
+        found = np.nan
+    return _known(column, cell, found, "a finite number")
+
+
+def _boolean(column: Mapping[str, Any], cell: str) -> float:
+    return _known(column, cell, _TRUTH.get(cell.lower(), np.nan), "True or False")
+
+
+def _category(column: Mapping[str, Any], cell: str) -> float:
+    names = column["categories"]
+    place = names.index(cell) if cell in names else np.nan
+    return _known(column, cell, place, f"one of {', '.join(names)}")
+
+
+def _known(column: Mapping[str, Any], cell: str, found: float, expected: str) -> float:
+    if not np.isfinite(found):
+        raise ValueError(f"got {cell!r} in the column {column['name']!r}, expected {expected}")
+    return float(found)
+
+
+KINDS: dict[str, Callable[[Mapping[str, Any], str], float]] = {
+    "number": _number,
+    "boolean": _boolean,
+    "category": _category,  # becomes one column of 0 and 1 for each
+    "optional": _number,  # is `fill` where the table has no such column
+}
+
+
+def encoded(columns: Sequence[Mapping[str, Any]], table: Mapping[str, Cells]) -> np.ndarray:
+    """Make numbers (rows, columns) of the cells of a table, by the names of its columns."""
+    optional = [each["name"] for each in columns if each["kind"] == "optional"]
+    needed = [each["name"] for each in columns if each["kind"] != "optional"]
+    missing = [name for name in needed if name not in table]
+    if missing:
+        raise ValueError(
+            f"got a table without {', '.join(missing)}, expected the columns {', '.join(needed)}"
+        )
+    count = len(next(iter(table.values())))
+    parts = []
+    for column in columns:
+        name = column["name"]
+        cells = [""] * count if name in optional and name not in table else table[name]
+        values = np.array([_value(column, _text(cell)) for cell in cells], float)
+        if column["kind"] == "category":
+            parts.append(np.equal.outer(values, np.arange(len(column["categories"]))).astype(float))
+        else:
+            parts.append(values[:, None])
+    return np.concatenate(parts, axis=1)
+
+
+def _value(column: Mapping[str, Any], text: str) -> float:
+    fill = column["fill"]
+    if fill is not None and text.lower() in _EMPTY:
+        return KINDS[column["kind"]](column, _text(fill))
+    return KINDS[column["kind"]](column, text)
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, float | np.floating) and float(cell).is_integer():
+        return str(int(cell))
+    return "" if cell is None else str(cell).strip()
+
+
+# --- the network
+
+
+class Predictor:
+    """An exported network, its draws on the device, and how rows are prepared for it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the files of the export."""
+        self.about = json.loads((folder / "preparation.json").read_text(encoding="utf-8"))
+        if self.about["format"] != FORMAT:
+            raise ValueError(
+                f"got an export of format {self.about['format']}, expected {FORMAT}: use the "
+                "predict.py of its own folder"
+            )
+        unknown = {each["kind"] for each in self.about["columns"] or ()} - {*KINDS}
+        if unknown:
+            raise ValueError(
+                f"got columns of the kind {', '.join(sorted(unknown))}, expected "
+                f"{', '.join(KINDS)}: add the kind to KINDS in predict.py"
+            )
+        if self.about["float64"] and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            jax.config.update("jax_enable_x64", True)
+        program = export.deserialize(bytearray((folder / "model.stablehlo").read_bytes()))
+        self._call = jax.jit(program.call)
+        with np.load(folder / "draws.npz") as file:
+            names = range(self.about["num_arrays"])
+            self._arrays = [jax.device_put(file[f"array_{n}"]) for n in names]
+            self._weights = jax.device_put(file["weights"])
+
+    def __call__(self, rows: Any, levels: Any = None) -> dict[str, np.ndarray]:
+        """Predict rows in the units of the data.
+
+        Rows are an array, a table as a mapping of columns (a data frame is one), a list of
+        mappings, or the path of a file. Of numbers the answer has "mean", "sd", "epistemic_sd"
+        (the part from the weights) and "quantiles" (row, level, ...), in the units of the data; of
+        classes "probabilities", and "entropy", "expected_entropy" and "mutual_information" in nats.
+        """
+        return self.in_units(self.predicted(self.prepared(rows), levels))
+
+    def prepared(self, rows: Any) -> np.ndarray:
+        """Give rows as the network sees them."""
+        rows = _read(Path(rows)) if isinstance(rows, str | Path) else rows
+        if isinstance(rows, list) and rows and isinstance(rows[0], Mapping):
+            rows = {name: [row.get(name) for row in rows] for name in rows[0]}
+        columns, shape = self.about["columns"], tuple(self.about["x_shape"])
+        if hasattr(rows, "columns") or isinstance(rows, Mapping):
+            table = {str(name): list(rows[name]) for name in rows}
+            x = encoded(columns, table) if columns else _by_number(table, shape)
+        elif columns and np.asarray(rows).dtype.kind in "OU":
+            names = [column["name"] for column in columns if column["kind"] != "optional"]
+            x = encoded(columns, dict(zip(names, np.asarray(rows, object).T, strict=True)))
+        else:
+            x = np.asarray(rows)
+        if x.ndim == len(shape) and shape and shape[-1] == 1:
+            x = x[..., None]  # images without a channel
+        if x.shape[1:] != shape:
+            raise ValueError(f"got rows of shape {x.shape[1:]}, expected {shape}")
+        mean, scale = (np.asarray(self.about[name]) for name in ("x_mean", "x_scale"))
+        x = np.asarray((x - mean) / scale, self.about["x_type"])
+        if not np.isfinite(x).all():
+            raise ValueError("got x that is not finite, expected numbers: correct these rows")
+        return x
+
+    def predicted(self, x: np.ndarray, levels: Any = None) -> dict[str, np.ndarray]:
+        """Give what the program gives for prepared rows, in the units of the network."""
+        given = np.asarray(self.about["levels"] if levels is None else levels, self._weights.dtype)
+        size, parts = self.about["batch_size"], []
+        for start in range(0, len(x), size):
+            rows = x[start : start + size]
+            # Numbers of rows that are powers of two: few programs are compiled.
+            padding = (1 << (len(rows) - 1).bit_length()) - len(rows)
+            padded = np.concatenate([rows, np.repeat(rows[-1:], padding, axis=0)])
+            found = self._call(self._arrays, self._weights, given, padded)
+            parts.append({name: np.asarray(own)[: len(rows)] for name, own in found.items()})
+        if not parts:
+            raise ValueError("got no rows, expected at least one")
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def in_units(self, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Give what the program gave in the units of the data."""
+        found = {name: values.astype(float) for name, values in found.items()}
+        if "probs" in found:
+            probs = found["probs"]
+            entropy = -np.sum(probs * np.log(np.maximum(probs, 1e-38)), -1)
+            return {
+                "probabilities": probs,
+                "entropy": entropy,
+                "expected_entropy": found["expected_entropy"],
+                "mutual_information": entropy - found["expected_entropy"],
+            }
+        mean, scale = (np.asarray(self.about[name]) for name in ("y_mean", "y_scale"))
+        return {
+            "mean": found["mean"] * scale + mean,
+            "sd": np.sqrt(found["variance"]) * scale,
+            "epistemic_sd": np.sqrt(found["epistemic_variance"]) * scale,
+            "quantiles": found["quantiles"] * scale + mean,
+        }
+
+    def columns_of(self, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Give predictions as the columns of a table."""
+        columns: dict[str, np.ndarray] = {}
+        if "probabilities" in found:
+            probs = found.pop("probabilities")
+            names = self.about["classes"] or range(probs.shape[-1])
+            flat = probs.reshape(len(probs), -1, probs.shape[-1])
+            if flat.shape[1] > 1:
+                raise ValueError("got classes of pixels, expected one for each row: use load()")
+            columns |= {f"probability_{k}": own for k, own in zip(names, flat[:, 0].T, strict=True)}
+            columns["predicted"] = np.asarray(list(names))[flat[:, 0].argmax(1)]
+        if "quantiles" in found:
+            each = np.moveaxis(found.pop("quantiles"), 1, 0)
+            levels = self.about["levels"]
+            found |= {f"quantile_{q:g}": own for q, own in zip(levels, each, strict=True)}
+        for name, values in found.items():
+            if values.ndim == 1:
+                columns[name] = values
+            else:
+                outputs = self.about["outputs"] or range(values.shape[1])
+                columns |= {f"{name}_{k}": v for k, v in zip(outputs, values.T, strict=True)}
+        return columns
+
+
+def load(folder: str | Path | None = None) -> Predictor:
+    """Load the export in a folder, by default that of this file."""
+    return Predictor(Path(__file__).parent if folder is None else Path(folder))
+
+
+# --- files
+
+
+def _read(path: Path) -> Any:
+    if path.suffix == ".npy":
+        return np.load(path)
+    if path.suffix == ".npz":
+        with np.load(path) as file:
+            return file["x"]
+    if str(path) != "-" and path.suffix not in (".csv", ".tsv"):
+        raise ValueError(f"got {path.name}, expected a .csv, .tsv, .npz or .npy file")
+    text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8-sig")
+    first = text.partition("\n")[0]
+    separator = max("\t,;", key=first.count)
+    rows = [row for row in csv.reader(io.StringIO(text), delimiter=separator) if row]
+    if not rows:
+        raise ValueError("got an empty file, expected rows")
+    if all(map(_is_number, rows[0])):  # no header
+        rows.insert(0, [str(number) for number in range(len(rows[0]))])
+    for number, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise ValueError(f"got {len(row)} cells in line {number + 1}, expected {len(rows[0])}")
+    cells = list(zip(*rows[1:], strict=True)) or [()] * len(rows[0])
+    table = {name.strip(): list(own) for name, own in zip(rows[0], cells, strict=True)}
+    if separator == ";":  # with decimal commas
+        table = {name: [cell.replace(",", ".") for cell in own] for name, own in table.items()}
+    return table
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def _by_number(table: Mapping[str, Cells], shape: tuple[int, ...]) -> np.ndarray:
+    """Give the columns of a table in their order: the model knows no names."""
+    count = int(np.prod(shape))
+    if len(table) not in (count, count + 1):  # y may stand last
+        raise ValueError(f"got {len(table)} columns, expected {count} as in training")
+    columns = [{"name": n, "kind": "number", "fill": None} for n in list(table)[:count]]
+    return encoded(columns, table).reshape(-1, *shape)
+
+
+def _write(columns: Mapping[str, np.ndarray]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["row", *columns])
+    cells = (values.tolist() for values in columns.values())
+    writer.writerows([row, *own] for row, own in enumerate(zip(*cells, strict=True)))
+
+
+# --- a page
+
+
+class _Page(BaseHTTPRequestHandler):
+    def __init__(self, model: Predictor, *given: Any) -> None:
+        self.model = model
+        super().__init__(*given)
+
+    def do_GET(self) -> None:
+        """Give the page, and what it needs to know of the columns."""
+        if self.path == "/about":
+            self._send(json.dumps(self.model.about).encode(), "application/json")
+        elif self.path == "/":
+            page = (Path(__file__).parent / "page.html").read_bytes()
+            self._send(page, "text/html; charset=utf-8")
+        else:
+            self._send(b"not found", "text/plain", 404)
+
+    def do_POST(self) -> None:
+        """Predict the rows that are sent as JSON: a list of {column: cell}, or of arrays."""
+        try:
+            rows = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            found = self.model(rows, _SERVED_LEVELS)
+            answer = {name: values.tolist() for name, values in found.items()}
+            answer |= {"levels": _SERVED_LEVELS.tolist()} if "quantiles" in found else {}
+            self._send(json.dumps(answer).encode(), "application/json")
+        except (ValueError, TypeError, KeyError) as error:
+            self._send(json.dumps({"error": str(error)}).encode(), "application/json", 400)
+
+    def _send(self, body: bytes, kind: str, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def serve(port: int, folder: str | Path | None = None) -> None:
+    """Serve a page on this machine alone, until Ctrl-C."""
+    server = HTTPServer(("127.0.0.1", port), partial(_Page, load(folder)))
+    print(f"http://127.0.0.1:{server.server_port} (Ctrl-C ends)", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        server.server_close()
+
+
+def main(words: Sequence[str]) -> int:
+    """Answer the command line."""
+    try:
+        if words[:1] == ["--serve"] and len(words) <= 2:
+            serve(int(words[1]) if words[1:] else 8000)
+        elif len(words) == 1 and words[0] not in ("-h", "--help"):
+            model = load()
+            _write(model.columns_of(model(words[0])))
+        else:
+            print(__doc__.strip())
+            return 0 if words else 2
+    except (ValueError, OSError) as error:
+        print(f"predict.py: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""How rows become what a network sees, and answers numbers in the units of the data, as JSON."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from bnn_ppl.analysis.export.predict import FORMAT, KINDS
+from bnn_ppl.analysis.export.program import LEVELS, Program
+from bnn_ppl.data.tables.encoding import Column, Encoding
+from bnn_ppl.data.tables.reading import DataSet
+from bnn_ppl.data.tables.roles import ROLES
+from bnn_ppl.model.posterior import Posterior
+
+_KNOWN = {"name", "kind", "categories", "fill"}  # fields of a column that predict.py understands
+_ROWS_OF_TABLES, _OTHER_ROWS = 1024, 128  # at a time
+
+
+def preparation(
+    posterior: Posterior, program: Program, data: DataSet | None, labels: Any = None
+) -> dict[str, Any]:
+    """Describe the columns, shapes and scales, and what the program gives.
+
+    Raises
+    ------
+    ValueError
+        If a column is of a kind that ``predict.py`` does not know, or x is not one array.
+    """
+    x = posterior.rows.examples[0]
+    if not hasattr(x, "shape"):
+        raise ValueError(
+            f"got a model of inputs {jax.tree.map(np.shape, x)}, expected one array x: export a "
+            "model of one array, or predict with bnn_ppl"
+        )
+    columns = _columns(None if data is None else data.encoding)
+    classes = posterior.rows.classes
+    names = labels or (data.class_names if data else None) or (classes and classes.names)
+    scales = {"x_mean": 0.0, "x_scale": 1.0, "y_mean": 0.0, "y_scale": 1.0}
+    if data is not None:
+        scales = {name: np.asarray(getattr(data, name), float).tolist() for name in scales}
+    return {
+        "format": FORMAT,
+        "columns": columns,
+        "x_shape": list(x.shape[1:]),
+        "x_type": str(x.dtype),
+        **scales,
+        "classes": list(names) if program.is_of_classes and names else None,
+        "outputs": list(data.output_names) if data and data.output_names else None,
+        "levels": list(LEVELS),
+        "discrete": program.is_discrete,
+        "float64": program.weights.dtype == np.float64,
+        "batch_size": _ROWS_OF_TABLES if x.ndim == 2 else _OTHER_ROWS,
+        "num_arrays": len(program.arrays),
+        "num_draws": len(program.weights),
+        "platforms": list(program.platforms),
+        "example": _example(columns, x, scales),
+    }
+
+
+def _columns(encoding: Encoding | None) -> list[dict[str, Any]] | None:
+    """Give the columns of x, those with roles last; None where these have no names."""
+    if encoding is None or not encoding.inputs:
+        return None
+    found = [_checked(column) for column in encoding.inputs]
+    optional = (
+        {"name": column.name, "kind": "optional", "categories": [], "fill": ROLES[role]}
+        for role, column in encoding.roles
+    )
+    return [*found, *optional]
+
+
+def _checked(column: Column) -> dict[str, Any]:
+    record = column._asdict()
+    others = {name: own for name, own in record.items() if name not in _KNOWN and own}
+    if column.kind not in KINDS or others:
+        what = " with ".join([f"the kind {column.kind!r}", *others])
+        raise ValueError(
+            f"got a column {column.name!r} of {what}, expected one of {', '.join(KINDS)}: predict "
+            "with bnn_ppl, which knows it"
+        )
+    return record
+
+
+def _example(columns: list[dict[str, Any]] | None, x: Any, scales: dict[str, Any]) -> list[Any]:
+    """Give a row to begin with on a page: means, and first categories."""
+    usual = np.broadcast_to(np.asarray(scales["x_mean"], float), x.shape[1:])
+    if x.dtype.kind != "f":
+        usual = np.asarray(x[0])
+    if columns is None:
+        return np.round(usual, 4).tolist()
+    found, place = [], 0
+    for column in columns:
+        kind = column["kind"]
+        first = {"category": column["categories"][:1], "boolean": ["False"]}.get(kind)
+        fallback = column["fill"] if kind == "optional" else float(f"{usual[place]:.4g}")
+        found.append(first[0] if first else fallback)
+        place += max(1, len(column["categories"]))
+    return found

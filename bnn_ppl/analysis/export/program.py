@@ -1,0 +1,166 @@
+"""The predictive distribution of a row as a program of its own, in StableHLO."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
+from bnn_ppl.analysis.prediction.model_average import add_block
+from bnn_ppl.analysis.prediction.per_draw import Array, Predictive, Tree, with_targets
+from bnn_ppl.analysis.prediction.predictives import predicting
+from bnn_ppl.analysis.prediction.quantiles import distributions_of, has_function, quantiles_of
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.model.recipe import numbers_of
+from bnn_ppl.runtime.machines.devices import products_in
+from bnn_ppl.storage.inference_data import weights_of
+
+PLATFORMS = "cpu", "cuda", "tpu"
+LEVELS = 0.05, 0.25, 0.5, 0.75, 0.95
+
+
+class Program(NamedTuple):
+    """A program ``arrays, weights, levels, x -> {name: values}``, and its first two arguments.
+
+    Attributes
+    ----------
+    content : bytes
+        The program, serialised by ``jax.export``; any number of levels and rows.
+    arrays : list of numpy.ndarray
+        The draws, site by site, then numbers of the model.
+    weights : numpy.ndarray
+        Of the draws, (draws,).
+    platforms : tuple of str
+        Where it runs.
+    is_of_classes : bool
+        Whether it gives "probs" and "expected_entropy", not "mean", "variance",
+        "epistemic_variance" and "quantiles".
+    has_quantiles : bool
+        Whether these are among what it gives.
+    is_discrete : bool
+        Whether y is of counts.
+    """
+
+    content: bytes
+    arrays: list[np.ndarray]
+    weights: np.ndarray
+    platforms: tuple[str, ...]
+    is_of_classes: bool
+    has_quantiles: bool
+    is_discrete: bool
+
+
+class _Kind(NamedTuple):
+    """What is predicted."""
+
+    is_of_classes: bool
+    has_quantiles: bool = False
+    is_discrete: bool = False
+
+
+def program_of(posterior: Posterior, draws: Any) -> Program:
+    """Make the program of what draws predict.
+
+    The model sees one row at a time, so that its plates may be sized by ``len(x)``; the program
+    maps over rows, whose number is a symbol.
+    """
+    posterior = predicting(posterior, draws)
+    sites = sites_to_predict(posterior, draws)
+    block = {site: own.values.reshape(-1, *own.shape[2:]) for site, own in sites.items()}
+    weights = weights_of(draws).ravel().astype(jnp.result_type(float))
+    predictive: Any = posterior.predictive
+    if posterior.rows.batch_statistics is not None:
+        predictive = posterior.rows.batch_statistics.predictive
+    numbers, with_numbers = numbers_of(predictive)
+    names, leaves = list(block), [*block.values(), *map(np.asarray, numbers)]
+    kind = _kind(posterior, block)
+
+    def program(arrays: list[Array], weights: Array, levels: Array, x: Tree) -> dict[str, Array]:
+        drawn = dict(zip(names, arrays[: len(names)], strict=True))
+        own = with_numbers(arrays[len(names) :])
+        return jax.vmap(partial(_of_row, own, kind, posterior, drawn, weights, levels))(x)
+
+    with products_in(posterior.density.precision):
+        content, platforms = _exported(program, leaves, weights, posterior.rows.examples[0])
+    return Program(content, leaves, weights, platforms, *kind)
+
+
+def _of_row(
+    predictive: Predictive,
+    kind: _Kind,
+    posterior: Posterior,
+    drawn: Tree,
+    weights: Array,
+    levels: Array,
+    row: Tree,
+) -> dict[str, Array]:
+    x = jax.tree.map(lambda leaf: leaf[None], row)
+    targeted = with_targets(posterior)
+    sums, _ = add_block(
+        predictive, None, drawn, weights, x, None, keep_each=False, targeted=targeted
+    )
+    if kind.is_of_classes:
+        return {"probs": sums.mean[0], "expected_entropy": sums.entropy[0]}
+    epistemic = sums.spread[0] / sums.weight
+    found = {"mean": sums.mean[0], "variance": sums.variance[0] + epistemic}
+    found["epistemic_variance"] = epistemic
+    if kind.has_quantiles:
+        each = distributions_of(predictive, drawn, x)
+        found["quantiles"] = quantiles_of(each, weights, levels)[:, 0]
+    return found
+
+
+def _kind(posterior: Posterior, block: Tree) -> _Kind:
+    """Look at what is predicted, without computing it."""
+    x = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples[0])
+    predictive: Any = posterior.predictive
+    if posterior.rows.batch_statistics is not None:
+        predictive = posterior.rows.batch_statistics.predictive
+    found: list[bool] = []
+
+    def look(block: Tree, x: Tree) -> Any:
+        weights = jnp.ones(len(jax.tree.leaves(block)[0]))
+        targeted = with_targets(posterior)
+        sums, _ = add_block(
+            predictive, None, block, weights, x, None, keep_each=False, targeted=targeted
+        )
+        found.append(sums.mean.ndim > sums.variance.ndim)
+
+    jax.eval_shape(look, block, x)
+    if found[0]:
+        return _Kind(True)
+    of_values = posterior._replace(predictive=predictive)
+
+    def inspect(block: Tree, x: Tree) -> None:
+        found.append(bool(distributions_of(predictive, block, x).support.is_discrete))
+
+    jax.eval_shape(inspect, block, x)
+    return _Kind(False, has_function(of_values, block, x), found[1])
+
+
+def _exported(
+    program: Any, arrays: list[np.ndarray], weights: np.ndarray, x: Tree
+) -> tuple[bytes, tuple[str, ...]]:
+    """Serialise for all platforms; for the present one alone where the program is of no other."""
+    try:
+        import flatbuffers  # noqa: F401
+    except ImportError:
+        raise ImportError(
+            "got no package flatbuffers, expected it to write programs, as jax.export does: "
+            "pip install flatbuffers"
+        ) from None
+    from jax import export
+
+    num_rows, num_levels = export.symbolic_shape("rows, levels")
+    rows = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((num_rows, *leaf.shape[1:]), leaf.dtype), x
+    )
+    levels = jax.ShapeDtypeStruct((num_levels,), weights.dtype)
+    compiled = jax.jit(program)
+    try:
+        found = export.export(compiled, platforms=PLATFORMS)(arrays, weights, levels, rows)
+    except (NotImplementedError, ValueError):
+        found = export.export(compiled)(arrays, weights, levels, rows)
+    return bytes(found.serialize()), tuple(found.platforms)

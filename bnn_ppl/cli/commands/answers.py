@@ -1,0 +1,178 @@
+"""Commands that use a run's predictions: ``explain``, ``compress`` and ``export``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+import bnn_ppl as bnn
+from bnn_ppl.cli.problem.rows import Scored
+from bnn_ppl.cli.run_folders import figure_path, reopen
+from bnn_ppl.cli.tables import table_text
+from bnn_ppl.storage.copied_run import write_run
+
+_ROWS_SHOWN = 10
+
+
+def explain(
+    folder: Annotated[Path, tyro.conf.Positional],
+    *,
+    of_class: str | None = None,
+    num_permutations: int = 10,
+    num_draws: int = 200,
+    num_rows: int = 500,
+    on: Scored | None = None,
+    seed: int = 0,
+    figure: Path | None = None,
+    progress: bool = True,
+    data_dir: Path | None = None,
+) -> None:
+    """Show which inputs matter to a run, how, and for which rows it is least certain.
+
+    Importance of an input: the fall of the log score when it is permuted among the rows. A table,
+    explanation.csv and explanation.png in the folder.
+
+    Parameters
+    ----------
+    folder
+        Folder of a run.
+    of_class
+        The class whose probability is followed, by its name or number; by default 1 of two, and
+        otherwise the one that is most often predicted.
+    num_permutations
+        Times that each input is permuted.
+    num_draws
+        Maximum number of draws, spread evenly over the chains.
+    num_rows
+        Maximum number of rows, spread evenly.
+    on
+        Rows of the data set: by default those held out of training if the run has any, otherwise
+        the test rows.
+    seed
+        Seed of permutations and bootstrap.
+    figure
+        Path of the figure.
+    progress
+        Show a progress bar (plain lines where there is no terminal).
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    path = figure_path((folder,), figure, "explanation.png")
+    run = reopen(folder, data_dir, on)
+    found = bnn.explain(
+        *(run.posterior, run.draws, run.data.test),
+        data_set=run.data,
+        of_class=of_class,
+        num_permutations=num_permutations,
+        num_draws=num_draws,
+        num_rows=num_rows,
+        seed=seed,
+        progress=progress,
+    )
+    print(f"log score of {len(found.parts)} {run.rows} rows: {found.score:.4g} nats a row")
+    print("\nwhich inputs matter: fall of the log score when permuted, and 90 % interval over rows")
+    print(table_text(found.importance[: 2 * _ROWS_SHOWN]))
+    share = (found.parts["ignorance"] ** 2).sum() / (found.parts["uncertainty"] ** 2).sum()
+    if run.data.num_classes is not None:
+        share = found.parts["ignorance"].sum() / found.parts["uncertainty"].sum()
+    unit = "entropies in nats" if run.data.num_classes else "standard deviations"
+    print(f"\nthe least certain rows ({unit}); over all rows {100 * share:.0f} % of the "
+          f"{'entropy' if run.data.num_classes else 'variance'} is from the weights")  # fmt: skip
+    print(table_text(found.rows[:_ROWS_SHOWN]))
+    table = path.with_suffix(".csv")
+    found.importance.to_csv(table, index_label="input")
+    bnn.plots.explanation(found).savefig(path, dpi=150)
+    print(f"\nfigure in {path}, importance in {table}")
+
+
+def compress(
+    folder: Annotated[Path, tyro.conf.Positional],
+    *,
+    out: Path | None = None,
+    tolerance: float = 0.1,
+    num_draws: int | None = None,
+    num_rows: int = 300,
+    progress: bool = True,
+    data_dir: Path | None = None,
+) -> None:
+    """Choose few draws of a run that predict as all do, and write them as a run of their own.
+
+    Draws are chosen by kernel herding at the training rows, and a table says by how much means,
+    sds and quantiles change for each number of draws. All other commands take the new folder.
+
+    Parameters
+    ----------
+    folder
+        Folder of a run.
+    out
+        New folder; by default that of the run with -compressed added to its name.
+    tolerance
+        The fewest draws are chosen for which no mean, sd or quantile at the training rows changes
+        by more than so many predictive standard deviations.
+    num_draws
+        Choose so many draws, in all chains, instead.
+    num_rows
+        Maximum number of training rows, spread evenly.
+    progress
+        Show a progress bar.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    out = folder.with_name(f"{folder.name}-compressed") if out is None else out
+    if out.exists():
+        raise FileExistsError(
+            f"got --out {out}, which exists, expected a new folder: name another, or remove it"
+        )
+    run = reopen(folder, data_dir)
+    found = bnn.compress(
+        *(run.posterior, run.draws),
+        tolerance=tolerance,
+        num_draws=num_draws,
+        num_rows=num_rows,
+        progress=progress,
+    )
+    write_run(out, folder, found.draws)
+    print("largest changes at the training rows, in predictive standard deviations")
+    print(table_text(found.table))
+    total = found.draws.attrs["compressed_from"]
+    print(f"\n{found.num_draws:,} of {total:,} draws change a prediction by at most "
+          f"{found.change:.2g} sd: {out}")  # fmt: skip
+
+
+def export(
+    folder: Annotated[Path, tyro.conf.Positional],
+    *,
+    out: Path | None = None,
+    draws: int = 200,
+    data_dir: Path | None = None,
+) -> None:
+    """Write a folder that predicts without bnn_ppl, with jax, numpy and flatbuffers alone.
+
+    It holds the predictive distribution as a StableHLO program, the draws, how rows are prepared,
+    and predict.py: a command, a module to import, and a page that draws predictions.
+
+    Parameters
+    ----------
+    folder
+        Folder of a run.
+    out
+        Folder to write: by default export, in the folder of the run; one that an export has
+        written before is replaced.
+    draws
+        Export at most so many draws, evenly from each chain; the largest change of a mean by
+        leaving out others is shown.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    out = folder / "export" if out is None else out
+    others = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    if others and "model.stablehlo" not in others:
+        raise FileExistsError(
+            f"got --out {out}, a folder with {others[0]}, expected a new one or an export: name "
+            "another"
+        )
+    run = reopen(folder, data_dir)
+    given = run.posterior, run.draws, out
+    found = bnn.export(*given, data=run.data, num_draws=draws, x=run.data.test.x, replace=True)
+    print(found.sentence)
+    print(f"python {out / 'predict.py'} rows.csv > predictions.csv    (or --serve 8000: a page)")

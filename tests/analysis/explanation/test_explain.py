@@ -1,0 +1,110 @@
+"""Explanations of a linear model whose answers are known, and what they refuse."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl.analysis.explanation.inputs import inputs_of
+from bnn_ppl.data.tables.encoding import Column, Encoding
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 3)).astype(np.float32)
+SLOPES, NOISE = np.array([2.0, 0.0, 0.5]), 0.5
+Y = (X @ SLOPES).astype(np.float32)
+
+
+def linear(x, y=None):
+    slopes = numpyro.sample("slopes", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("rows", len(x)):
+        numpyro.sample("y", dist.Normal(x @ slopes, NOISE), obs=y)
+
+
+@pytest.fixture(scope="module")
+def run():
+    posterior = bnn.condition(linear, (X, Y))
+    slopes = SLOPES + 0.02 * RNG.normal(size=(2, 50, 3))
+    return posterior, draws_of_arrays({"posterior": {"slopes": slopes.astype(np.float32)}})
+
+
+@pytest.fixture(scope="module")
+def found(run):
+    return bnn.explain(*run, (X, Y), num_permutations=40)
+
+
+def test_importance_is_the_fall_of_the_gaussian_log_score(found):
+    assert found.importance.index.tolist() == ["input 0", "input 2", "input 1"]
+    table = found.importance.loc["input 2"]
+    # Of a Gaussian: half the mean square of b (x - x'), 2 b^2 Var(x), over the variance.
+    expected = SLOPES[2] ** 2 * X[:, 2].var() / NOISE**2
+    assert table["importance"] == pytest.approx(expected, rel=0.15)
+    assert table["lower"] < table["importance"] < table["upper"]
+    assert abs(found.importance.loc["input 1", "importance"]) < 0.1
+
+
+def test_effects_are_the_slopes_with_the_band_of_the_draws(run, found):
+    effect = found.effects["input 0"]
+    slope = np.polyfit(effect.values, effect.mean, 1)[0]
+    slopes = np.asarray(run[1]["posterior"]["slopes"])[..., 0].ravel()
+    assert slope == pytest.approx(slopes.mean(), rel=1e-4)
+    steps = np.broadcast_to(np.diff(effect.mean), np.diff(effect.rows).shape)
+    np.testing.assert_allclose(np.diff(effect.rows), steps, atol=1e-4)
+    assert (effect.lower <= effect.mean).all() and (effect.mean <= effect.upper).all()
+    ends = np.argmin(effect.values), np.argmax(effect.values)
+    widths = (effect.upper - effect.lower)[[*ends, len(effect.values) // 2]]
+    assert widths[2] < widths[:2].min() / 2  # draws differ most far from 0
+
+
+def test_rows_are_split_into_noise_and_ignorance(found):
+    np.testing.assert_allclose(found.parts["noise"], NOISE, rtol=1e-5)
+    squares = found.parts[["noise", "ignorance"]] ** 2
+    np.testing.assert_allclose(squares.sum(axis=1), found.parts["uncertainty"] ** 2, rtol=1e-5)
+    assert found.rows.index[0] == found.parts["uncertainty"].idxmax()
+    assert found.predicts == "the mean"
+
+
+def test_categories_are_permuted_together():
+    columns = Column("colour", "category", ("blue", "red")), Column("size", "number")
+    data = bnn.data.load("yacht")._replace(encoding=Encoding(columns, Column("y", "number")))
+    named = inputs_of(X, data, None)
+    assert {name: each.columns.tolist() for name, each in named.items()} == {
+        "colour": [0, 1],
+        "size": [2],
+    }
+    assert named["colour"].categories == ("blue", "red")
+    squares = inputs_of(np.zeros((2, 16, 16, 1), np.float32), None, None)
+    assert len(squares) == 64 and squares["0,2"].columns.tolist() == [2, 3, 18, 19]
+
+
+def test_classes_are_followed_by_their_probability(tmp_path):
+    def logistic(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        logits = jnp.stack([jnp.zeros(len(x)), slope * x[:, 0]], -1)
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
+
+    labels = (X[:, 0] > 0).astype(np.int32)
+    posterior = bnn.condition(logistic, (X, labels))
+    draws = draws_of_arrays({"posterior": {"slope": np.full((1, 4), 2.0, np.float32)}})
+    found = bnn.explain(posterior, draws, (X, labels), num_permutations=3)
+    effect = found.effects["input 0"]
+    np.testing.assert_allclose(effect.mean, jax.nn.sigmoid(2 * effect.values), rtol=1e-5)
+    assert found.predicts == "the probability of 1"
+    np.testing.assert_allclose(found.parts["ignorance"], 0, atol=1e-5)
+    bnn.plots.explanation(found).savefig(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    with pytest.raises(ValueError, match="of_class='cat', expected one of 0, 1"):
+        bnn.explain(posterior, draws, (X, labels), of_class="cat")
+
+
+def test_what_cannot_be_explained_is_refused(run):
+    with pytest.raises(ValueError, match="got no y"):
+        bnn.explain(*run, X)
+    with pytest.raises(ValueError, match=r"got places \[3\] of the input 'a'"):
+        bnn.explain(*run, (X, Y), inputs={"a": 3})
+    with pytest.raises(ValueError, match="not one array of real numbers"):
+        inputs_of(np.zeros((2, 3), int), None, None)

@@ -1,0 +1,225 @@
+"""Exports predict as the package does, in a process that cannot import it."""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from flax import nnx
+
+import bnn_ppl as bnn
+from bnn_ppl.analysis.export.preparation import preparation
+from bnn_ppl.cli import main
+from bnn_ppl.data.tables.encoding import Column, Encoding
+
+pytest.importorskip("flatbuffers")
+RNG = np.random.default_rng(0)
+# Nothing but JAX, NumPy and flatbuffers can be imported.
+ALONE = """
+import sys
+for name in ("bnn_ppl", "numpyro", "flax", "blackjax", "arviz", "pandas", "optax", "xarray"):
+    sys.modules[name] = None
+sys.path.insert(0, {folder!r})
+"""
+
+
+def alone(folder, code, **options):
+    """Run code beside an export, in a process of its own."""
+    command = [sys.executable, "-c", ALONE.format(folder=str(folder)) + code]
+    environment = {"JAX_PLATFORMS": "cpu", "PATH": "/usr/bin"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=environment, **options
+    )
+
+
+def found_alone(folder, x):
+    """Predict rows with the export in a folder."""
+    np.save(folder / "rows.npy", x)
+    code = """
+import numpy as np
+from predict import load
+found = load()(sys.path[0] + "/rows.npy")
+np.savez(sys.path[0] + "/found.npz", **found)
+"""
+    done = alone(folder, code)
+    assert not done.returncode, done.stderr
+    with np.load(folder / "found.npz") as file:
+        return dict(file)
+
+
+def sampled(model, data):
+    posterior = bnn.condition(model, data)
+    run = partial(bnn.run, jax.random.key(0), posterior, num_chains=2, progress=False)
+    return posterior, run(bnn.sgld(posterior, step_size=1e-5), num_warmup=3, num_draws=4)
+
+
+def images(side, num_classes, channels=1):
+    x = RNG.normal(size=(6, side, side, channels)).astype(np.float32)
+    return x, np.arange(6) % num_classes
+
+
+class Own(nnx.Module):
+    """A user's own: two branches and a sine."""
+
+    def __init__(self, rngs):
+        self.left, self.right = nnx.Linear(3, 4, rngs=rngs), nnx.Linear(3, 4, rngs=rngs)
+        self.out = nnx.Linear(8, 2, rngs=rngs)
+
+    def __call__(self, x):
+        branches = jnp.sin(self.left(x)), nnx.relu(self.right(x))
+        return self.out(jnp.concatenate(branches, -1))
+
+
+def own_model(x, y=None):
+    net = bnn.random_network("net", Own, bnn.priors.normal(0.5))
+    outputs = net(x)
+    with numpyro.plate("rows", len(x)):
+        scale = 0.1 + jnp.exp(outputs[:, 1])
+        numpyro.sample("y", dist.StudentT(5.0, outputs[:, 0], scale), obs=y)
+
+
+def mlp():
+    x = RNG.normal(size=(9, 3)).astype(np.float32)
+    net = partial(bnn.nets.MLP, 3, (5,), 1)
+    model = bnn.models.regressor(net, bnn.priors.fan_in(), bnn.priors.noise())
+    return *sampled(model, (x, x[:, 0])), x
+
+
+def classifier(net, data):
+    return *sampled(bnn.models.classifier(net, bnn.priors.fan_in()), data), data[0]
+
+
+def tokens():
+    x = RNG.integers(0, 20, (6, 16)).astype(np.int32)
+    net = partial(bnn.nets.CNNLSTM, (16,), 2, vocabulary_size=20, embedding_size=3, units=4)
+    return classifier(net, (x, np.arange(6) % 2))
+
+
+def resnet(norm):
+    net = partial(bnn.nets.ResNet, (8, 8, 3), 3, depth=8, widths=(2, 3, 4), norm=norm)
+    return classifier(net, images(8, 3, 3))
+
+
+def own():
+    x = RNG.normal(size=(9, 3)).astype(np.float32)
+    return *sampled(own_model, (x, x[:, 0])), x
+
+
+CASES = {
+    "mlp": mlp,
+    "own": own,
+    "lenet": lambda: classifier(partial(bnn.nets.LeNetSmall, (16, 16, 1), 3), images(16, 3)),
+    "resnet": partial(resnet, "filter_response"),
+    "resnet_batch_norm": partial(resnet, "batch"),
+    "cnn_lstm": tokens,
+}
+QUICK = ("mlp",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough) for name in CASES],
+)
+def test_an_export_predicts_as_the_package_does(name, tmp_path):
+    posterior, draws, x = CASES[name]()
+    told = bnn.export(posterior, draws, tmp_path / "export")
+    assert told.change == 0 and told.num_draws == 8 and told.seconds.keys() == {1, 1000}
+    found, expected = found_alone(tmp_path / "export", x), bnn.predict(posterior, draws, x)
+    same = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    if "probs" in expected:
+        same(found["probabilities"], expected["probs"])
+        for each in ("entropy", "expected_entropy", "mutual_information"):
+            same(found[each], expected[each])
+    else:
+        same(found["mean"], expected["mean"])
+        same(found["sd"] ** 2, expected["variance"])
+        same(found["epistemic_sd"] ** 2, expected["epistemic_variance"])
+        levels = 0.05, 0.25, 0.5, 0.75, 0.95
+        same(found["quantiles"].T, bnn.predict_quantiles(posterior, draws, x, levels))
+
+
+@pytest.mark.thorough
+def test_a_table_with_categories_is_exported_by_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    size, cold = RNG.normal(size=40), RNG.integers(0, 2, 40).astype(bool)
+    kind = np.where(RNG.uniform(size=40) > 0.5, "red", "blue")
+    price = 1000 + 30 * size + 5 * cold
+    lines = [f"{a},{b},{c},{d}" for a, b, c, d in zip(size, cold, kind, price, strict=True)]
+    Path("table.csv").write_text("\n".join(["size,cold,kind,price", *lines]))
+    main(["run", "descent", "--data", "table.csv", "--folder", "run", "--hidden", "4"]
+         + ["--num-warmup", "30", "--num-chains", "2", "--noise", "learnt"])  # fmt: skip
+    main(["export", "run", "--draws", "1"])
+    told = capsys.readouterr().out
+    assert "1 of 2 draws, which change a mean by at most" in told and "ms for 1,000 rows" in told
+    main(["export", "run"])  # replaces it
+    Path("new.csv").write_text("kind,size,cold\nblue,0.5,True\nred,-1,False\nred,2.25,0\n")
+    main(["predict", "run", "--inputs", "new.csv", "--level", "0.9"])
+    code = "import predict\nsys.exit(predict.main(['new.csv']))"
+    done = alone(tmp_path / "run" / "export", code)
+    assert not done.returncode, done.stderr
+    rows = np.genfromtxt(done.stdout.splitlines(), delimiter=",", names=True)
+    expected = np.genfromtxt("run/predictions-new.csv", delimiter=",", names=True)
+    for each in ("mean", "sd", "epistemic_sd", "quantile_005", "quantile_05", "quantile_095"):
+        np.testing.assert_allclose(rows[each], expected[each], rtol=1e-5)
+    Path("new.csv").write_text("kind,size,cold\ngreen,0.5,True\n")
+    done = alone(tmp_path / "run" / "export", code)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith(
+        "predict.py: got 'green' in the column 'kind', expected one of blue, red"
+    )
+    about = Path("run/export/preparation.json")
+    about.write_text(about.read_text().replace('"category"', '"date"'))
+    assert "got columns of the kind date, expected" in alone(about.parent, code).stderr
+
+
+@pytest.mark.thorough
+def test_the_page_gives_what_the_loader_gives(tmp_path):
+    posterior, draws, _ = mlp()
+    bnn.export(posterior, draws, tmp_path / "export")
+    code = """
+import json, threading, urllib.request
+from functools import partial
+from http.server import HTTPServer
+import predict
+model = predict.load()
+server = HTTPServer(("127.0.0.1", 0), partial(predict._Page, model))
+threading.Thread(target=server.serve_forever, daemon=True).start()
+at = f"http://127.0.0.1:{server.server_port}"
+page = urllib.request.urlopen(at).read().decode()
+assert "<svg" in page and json.load(urllib.request.urlopen(at + "/about"))["x_shape"] == [3]
+found = json.load(urllib.request.urlopen(at + "/predict", b"[[1, 2, 3]]"))
+assert abs(found["mean"][0] - model([[1, 2, 3]])["mean"][0]) < 1e-6
+assert len(found["quantiles"][0]) == len(found["levels"]) == 199
+try:
+    urllib.request.urlopen(at + "/predict", b"[[1, 2]]")
+except urllib.error.HTTPError as error:
+    print(json.load(error)["error"])
+"""
+    done = alone(tmp_path / "export", code)
+    assert not done.returncode, done.stderr
+    assert done.stdout.strip() == "got rows of shape (2,), expected (3,)"
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
+    posterior, draws, _ = mlp()
+    with pytest.raises(FileExistsError, match="which exists"):
+        bnn.export(posterior, draws, tmp_path)
+    with pytest.raises(ValueError, match="num_draws=0"):
+        bnn.export(posterior, draws, tmp_path / "a", num_draws=0)
+    with pytest.raises(TypeError, match="expected the folder to write"):
+        bnn.export(str(tmp_path))
+    unknown = Encoding((Column("day", "date"),), Column("y", "number"))
+    data = bnn.data.load("yacht")._replace(encoding=unknown)
+    with pytest.raises(ValueError, match="got a column 'day' of the kind 'date'"):
+        preparation(posterior, None, data)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "letter.txt").write_text("mine")
+    with pytest.raises(SystemExit):
+        main(["export", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert "a folder with letter.txt, expected a new one" in capsys.readouterr().err
