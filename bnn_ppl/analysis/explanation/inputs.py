@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bnn_ppl.data.tables.kinds.kinds import names_of_x
 from bnn_ppl.data.tables.reading import DataSet
 
 Array = np.ndarray
@@ -25,6 +26,11 @@ class Input(NamedTuple):
 
     columns: Array
     categories: tuple[str, ...] = ()
+
+    @property
+    def is_one_hot(self) -> bool:
+        """Whether each column stands for a category."""
+        return len(self.categories) > 1 and len(self.columns) == len(self.categories)
 
 
 def inputs_of(x: Any, data: DataSet | None, names: Mapping[str, Any] | None) -> dict[str, Input]:
@@ -50,14 +56,11 @@ def inputs_of(x: Any, data: DataSet | None, names: Mapping[str, Any] | None) -> 
         return {f"input {place}": Input(np.array([place])) for place in range(width)}
     found, place = {}, 0
     for column in encoding.inputs:
-        width = max(1, len(column.categories))
-        categories = column.categories or (("False", "True") if column.kind == "boolean" else ())
-        found[column.name] = Input(np.arange(place, place + width), categories)
-        place += width
-    for _, column in encoding.roles:
-        found[column.name] = Input(np.array([place]))
-        place += 1
-    return found
+        labels = [name.removeprefix(f"{column.name}=") for name in names_of_x(column)]
+        categories = {"category": tuple(labels), "boolean": ("False", "True")}.get(column.kind, ())
+        found[column.name] = Input(np.arange(place, place + len(labels)), categories)
+        place += len(labels)
+    return found  # columns with roles, which come last, are no inputs
 
 
 def _checked(name: str, columns: Array, x: Any) -> Array:
@@ -84,20 +87,21 @@ def _blocks(shape: tuple[int, ...]) -> dict[str, Input]:
 
 def grid_of(each: Input, flat: Array, num_points: int) -> Array:
     """Give values (point, column) that an input takes: its categories, or quantiles of a number."""
-    if len(each.columns) > 1:
+    own = flat[:, each.columns]
+    if each.is_one_hot:
         # A category is where its column is at its highest and the others at their lowest.
-        own = flat[:, each.columns]
         return np.where(np.eye(len(each.columns), dtype=bool), own.max(0), own.min(0))
-    values = np.unique(flat[:, each.columns[0]])
+    values, rows = np.unique(own[:, 0], return_index=True)
     if len(values) > num_points:
         levels = np.linspace(0.02, 0.98, num_points)
-        values = np.unique(np.quantile(flat[:, each.columns[0]], levels, method="nearest"))
-    return values[:, None]
+        values = np.unique(np.quantile(own[:, 0], levels, method="nearest"))
+        rows = np.array([np.argmax(own[:, 0] == value) for value in values])
+    return own[rows]  # with what goes with the number in its row: a date's cycles, say
 
 
 def values_in_units(each: Input, grid: Array, data: DataSet | None) -> Array:
     """Give the values of a number in the units of the data; places of categories."""
-    if len(each.columns) > 1:
+    if each.is_one_hot:
         return np.arange(len(grid))
     values = grid[:, 0].astype(float)
     if data is None:

@@ -16,6 +16,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -27,13 +28,18 @@ from jax import export
 
 FORMAT = 1
 _SERVED_LEVELS = (np.arange(199) + 0.5) / 199
-_EMPTY = ("", "nan", "na", "n/a", "null", "<na>", "none")
-_TRUTH = {"false": 0.0, "0": 0.0, "0.0": 0.0, "true": 1.0, "1": 1.0, "1.0": 1.0}
+_EMPTY = {"", "nan", "na", "n/a", "null", "<na>", "nat", "#n/a", "#na", "-nan", "?", "-", "--"}
+_EMPTY |= {"#n/a n/a", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "#value!", "#div/0!"}
+_TRUE = "true", "yes", "y", "t", "on", "1", "1.0"
+_FALSE = "false", "no", "n", "f", "off", "0", "0.0"
+_TRUTH = dict.fromkeys(_TRUE, 1.0) | dict.fromkeys(_FALSE, 0.0)
+_CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}  # in days
 
+_A_DAY = timedelta(days=1)
 Cells = Sequence[Any]
 
 
-# --- columns of a table: one function for each kind, in KINDS; add other kinds there
+# --- columns of a table: how a cell of each kind is read, NaN where it is empty; add others here
 
 
 def _number(column: Mapping[str, Any], cell: str) -> float:
@@ -48,10 +54,22 @@ def _boolean(column: Mapping[str, Any], cell: str) -> float:
     return _known(column, cell, _TRUTH.get(cell.lower(), np.nan), "True or False")
 
 
+def _date(column: Mapping[str, Any], cell: str) -> float:
+    """Read days since 1970."""
+    try:
+        found = datetime.fromisoformat(cell.replace("/", "-"))
+    except ValueError:
+        return _known(column, cell, np.nan, "a date as 2026-11-29")
+    zone = found.tzinfo or UTC
+    return (found.replace(tzinfo=zone) - datetime(1970, 1, 1, tzinfo=UTC)) / _A_DAY
+
+
 def _category(column: Mapping[str, Any], cell: str) -> float:
     names = column["categories"]
-    place = names.index(cell) if cell in names else np.nan
-    return _known(column, cell, place, f"one of {', '.join(names)}")
+    if cell in names:
+        return float(names.index(cell))
+    found = float(len(names)) if column.get("other") else np.nan
+    return _known(column, cell, found, f"one of {', '.join(names)}")
 
 
 def _known(column: Mapping[str, Any], cell: str, found: float, expected: str) -> float:
@@ -63,9 +81,11 @@ def _known(column: Mapping[str, Any], cell: str, found: float, expected: str) ->
 KINDS: dict[str, Callable[[Mapping[str, Any], str], float]] = {
     "number": _number,
     "boolean": _boolean,
-    "category": _category,  # becomes one column of 0 and 1 for each
+    "date": _date,
+    "category": _category,
     "optional": _number,  # is `fill` where the table has no such column
 }
+FORMS = {"number": ".", "date": "iso"}  # of cells, that are read here
 
 
 def encoded(columns: Sequence[Mapping[str, Any]], table: Mapping[str, Cells]) -> np.ndarray:
@@ -82,19 +102,38 @@ def encoded(columns: Sequence[Mapping[str, Any]], table: Mapping[str, Cells]) ->
     for column in columns:
         name = column["name"]
         cells = [""] * count if name in optional and name not in table else table[name]
-        values = np.array([_value(column, _text(cell)) for cell in cells], float)
-        if column["kind"] == "category":
-            parts.append(np.equal.outer(values, np.arange(len(column["categories"]))).astype(float))
-        else:
-            parts.append(values[:, None])
+        parts.append(_spread(column, [_text(cell) for cell in cells]))
     return np.concatenate(parts, axis=1)
 
 
+def _spread(column: Mapping[str, Any], cells: Cells) -> np.ndarray:
+    """Make the columns of x (rows, columns) of the cells of one column."""
+    values = np.array([_value(column, cell) for cell in cells], float)
+    kind, marked = column["kind"], column.get("marked", False)
+    if kind == "category":
+        width = len(column["categories"]) + (1 + marked if column.get("other") else 0)
+        return np.equal.outer(values, np.arange(width)).astype(float)
+    empty = np.isnan(values)
+    filled = np.where(empty, np.nan if column["fill"] is None else column["fill"], values)
+    found = [filled - (column.get("low") or 0.0) if kind == "date" else filled]
+    for name in column.get("cycles", ()):
+        angle = 2 * np.pi * filled / _CYCLES[name]
+        found += [np.sin(angle), np.cos(angle)]
+    return np.stack([*found, *[empty.astype(float)] * marked], axis=1)
+
+
 def _value(column: Mapping[str, Any], text: str) -> float:
-    fill = column["fill"]
-    if fill is not None and text.lower() in _EMPTY:
-        return KINDS[column["kind"]](column, _text(fill))
-    return KINDS[column["kind"]](column, text)
+    """Give the number of a cell; of an empty one NaN, or its place among categories."""
+    fill, is_category = column["fill"], column["kind"] == "category"
+    if text.lower() not in _EMPTY and text != "None":
+        return KINDS[column["kind"]](column, text)
+    if is_category and column.get("other"):
+        if text in column["categories"]:
+            return float(column["categories"].index(text))
+        return float(len(column["categories"]) + column.get("marked", False))
+    if fill is None or is_category:
+        return KINDS[column["kind"]](column, text if fill is None else _text(fill))
+    return np.nan
 
 
 def _text(cell: Any) -> str:

@@ -5,14 +5,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from bnn_ppl.analysis.export.predict import FORMAT, KINDS
+from bnn_ppl.analysis.export.predict import FORMAT, FORMS, KINDS
 from bnn_ppl.analysis.export.program import LEVELS, Program
-from bnn_ppl.data.tables.encoding import Column, Encoding
+from bnn_ppl.data.tables.encoding import Encoding
+from bnn_ppl.data.tables.kinds.column import Column
+from bnn_ppl.data.tables.kinds.kinds import names_of_x
 from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.data.tables.roles import ROLES
 from bnn_ppl.model.posterior import Posterior
 
-_KNOWN = {"name", "kind", "categories", "fill"}  # fields of a column that predict.py understands
 _ROWS_OF_TABLES, _OTHER_ROWS = 1024, 128  # at a time
 
 
@@ -70,15 +71,13 @@ def _columns(encoding: Encoding | None) -> list[dict[str, Any]] | None:
 
 
 def _checked(column: Column) -> dict[str, Any]:
-    record = column._asdict()
-    others = {name: own for name, own in record.items() if name not in _KNOWN and own}
-    if column.kind not in KINDS or others:
-        what = " with ".join([f"the kind {column.kind!r}", *others])
+    written = FORMS.get(column.kind, column.form)
+    if column.kind not in KINDS or column.form not in ("", written):
         raise ValueError(
-            f"got a column {column.name!r} of {what}, expected one of {', '.join(KINDS)}: predict "
-            "with bnn_ppl, which knows it"
+            f"got a column {column.name!r} of the kind {column.kind!r} written as {column.form!r}, "
+            f"expected one of {', '.join(KINDS)}, written as {written!r}: predict with bnn_ppl"
         )
-    return record
+    return column._asdict()
 
 
 def _example(columns: list[dict[str, Any]] | None, x: Any, scales: dict[str, Any]) -> list[Any]:
@@ -92,7 +91,9 @@ def _example(columns: list[dict[str, Any]] | None, x: Any, scales: dict[str, Any
     for column in columns:
         kind = column["kind"]
         first = {"category": column["categories"][:1], "boolean": ["False"]}.get(kind)
+        if kind == "date":
+            first = [str(np.datetime64("1970-01-01") + int(column["fill"]))]
         fallback = column["fill"] if kind == "optional" else float(f"{usual[place]:.4g}")
         found.append(first[0] if first else fallback)
-        place += max(1, len(column["categories"]))
+        place += 1 if kind == "optional" else len(names_of_x(Column(**column)))
     return found

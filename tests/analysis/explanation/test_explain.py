@@ -1,5 +1,7 @@
 """Explanations of a linear model whose answers are known, and what they refuse."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.explanation.inputs import inputs_of
+from bnn_ppl.analysis.explanation.inputs import Input, grid_of, inputs_of
 from bnn_ppl.data.tables.encoding import Column, Encoding
 from bnn_ppl.storage.arviz_versions import draws_of_arrays
 
@@ -108,3 +110,20 @@ def test_what_cannot_be_explained_is_refused(run):
         bnn.explain(*run, (X, Y), inputs={"a": 3})
     with pytest.raises(ValueError, match="not one array of real numbers"):
         inputs_of(np.zeros((2, 3), int), None, None)
+
+
+def test_columns_of_one_input_stay_together():
+    columns = (
+        Column("size", "number", fill=0.0, form=".", marked=True),
+        Column("city", "category", ("Bern", "Rome"), form="text", other=True),
+        Column("sold", "date", fill=0.0, form="iso", low=0.0, cycles=("year",)),
+    )
+    roles = (("weights", Column("w", "number")),)
+    encoding = Encoding(columns, Column("y", "number"), roles=roles)
+    found = inputs_of(np.zeros((3, 9)), SimpleNamespace(encoding=encoding), None)
+    places = {name: each.columns.tolist() for name, each in found.items()}
+    assert places == {"size": [0, 1], "city": [2, 3, 4], "sold": [5, 6, 7]}
+    assert found["city"].categories == ("Bern", "Rome", "other")
+    rows = np.array([[2.0, 0, 0], [1.0, 1, 1], [3.0, 2, 2]])
+    grid = grid_of(Input(np.array([0, 1])), rows, 9)
+    np.testing.assert_array_equal(grid, [[1, 1], [2, 0], [3, 2]])

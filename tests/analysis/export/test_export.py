@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -10,11 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas
 import pytest
 from flax import nnx
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.export.preparation import preparation
+from bnn_ppl import data
+from bnn_ppl.analysis.export import predict
+from bnn_ppl.analysis.export.preparation import _columns, preparation
 from bnn_ppl.cli import main
 from bnn_ppl.data.tables.encoding import Column, Encoding
 
@@ -214,7 +218,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
         bnn.export(posterior, draws, tmp_path / "a", num_draws=0)
     with pytest.raises(TypeError, match="expected the folder to write"):
         bnn.export(str(tmp_path))
-    unknown = Encoding((Column("day", "date"),), Column("y", "number"))
+    unknown = Encoding((Column("day", "date", form="words"),), Column("y", "number"))
     data = bnn.data.load("yacht")._replace(encoding=unknown)
     with pytest.raises(ValueError, match="got a column 'day' of the kind 'date'"):
         preparation(posterior, None, data)
@@ -223,3 +227,42 @@ def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["export", str(tmp_path), "--out", str(tmp_path / "out")])
     assert "a folder with letter.txt, expected a new one" in capsys.readouterr().err
+
+
+def ordinary_table(rows=60):
+    rng = np.random.default_rng(0)
+    day = np.datetime64("2020-01-01") + rng.integers(0, 900, rows)
+    table = pandas.DataFrame(
+        {
+            "size": rng.normal(size=rows).round(3),
+            "sold": day.astype(str),
+            "city": np.where(np.arange(rows) < 58, rng.choice(["Bern", "Rome"], rows), "Oslo"),
+            "garden": rng.choice(["yes", "no"], rows),
+            "price": rng.normal(size=rows).round(3),
+        }
+    )
+    table.loc[:7, "size"] = np.nan
+    table.loc[5:20, "city"] = None
+    return table
+
+
+def test_cells_of_ordinary_tables_become_the_same_numbers(tmp_path):
+    ordinary_table().to_csv(tmp_path / "table.csv", index=False)
+    with warnings.catch_warnings(action="ignore"):
+        encoding = data.load(tmp_path / "table.csv", target="price").encoding
+    new = ordinary_table().assign(city="Paris").drop(columns="price").astype(object)
+    new.loc[:3, ["city", "garden", "sold"]] = None
+    cells = new.where(new.notna(), None)
+    found = predict.encoded(_columns(encoding), dict(cells))
+    with warnings.catch_warnings(action="ignore"):
+        expected = data.encode(cells, encoding)
+    assert found.shape[1] > 8  # with marks of empty cells, other cities and the cycles of dates
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-9)
+    with pytest.raises(ValueError, match="got '12 %' in the column 'size', expected a finite"):
+        predict.encoded(_columns(encoding), dict(cells.assign(size="12 %")))
+
+
+def test_cells_written_in_other_ways_are_refused():
+    column = Column("price", "number", fill=1.0, form=",")
+    with pytest.raises(ValueError, match="written as ',', expected one of number, .*with bnn_ppl"):
+        _columns(Encoding((column,), Column("y", "number")))
