@@ -199,7 +199,7 @@ def load(
     Tables of yours are read by pandas: text separated by commas, semicolons, tabs, bars or spaces,
     with decimal points or commas, packed or not; Parquet and Feather (pyarrow needed), Excel
     (openpyxl needed). Several files with the same columns, in a folder or named by a pattern such
-    as "2024-*.csv", are one table. With fsspec an address can be given; "-" is standard input.
+    as ``2024-*.csv``, are one table. With fsspec an address can be given; "-" is standard input.
 
     A column of numbers (also "12 %", "1,234.5", "EUR 5") stays as it is. Truth values (true and
     false, yes and no, y and n, t and f, on and off) are 0 and 1. Dates are days since the first
