@@ -10,7 +10,7 @@ import pytest
 
 import bnn_ppl as bnn
 from bnn_ppl import data
-from bnn_ppl.cli.problem.build import model_of
+from bnn_ppl.cli.problem.build import model_of, refuse_unused
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.cli.problem.rows import load_data, rows_held_out, training_rows
 from bnn_ppl.data.splits import fold_of_rows, held_out_rows
@@ -199,5 +199,6 @@ def test_a_weight_counts_as_so_many_rows(tmp_path):
 
 def test_a_role_that_no_likelihood_takes_is_refused(tmp_path):
     problem = Problem.of(data=saved(tmp_path), censoring="dead", drop=("when",))
-    with pytest.raises(ValueError, match="got a column for censoring, expected a likelihood that"):
-        model_of(problem, load_data(problem))
+    expected = "got --censoring with --likelihood auto, expected --likelihood gamma or"
+    with pytest.raises(ValueError, match=expected):
+        refuse_unused(problem, load_data(problem))

@@ -13,7 +13,7 @@ from jax.sharding import AxisType
 from marks import some_quick
 
 import bnn_ppl as bnn
-from bnn_ppl.analysis.prediction.model_average import _add
+from bnn_ppl.analysis.prediction.model_average import add_block
 from bnn_ppl.analysis.prediction.per_draw import at_inputs, known_of, with_targets
 from bnn_ppl.estimators import BayesianClassifier
 from bnn_ppl.model.rows import features
@@ -528,7 +528,9 @@ def test_fixed_layers_see_each_row_once_for_all_draws():
     block = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), position_of(posterior))
     args = None, block, jnp.ones(3), X["convolutional"], Y
     known = known_of(posterior, block, X["convolutional"])
-    add = partial(_add, posterior.predictive, keep_each=False, targeted=with_targets(posterior))
+    add = partial(
+        add_block, posterior.predictive, keep_each=False, targeted=with_targets(posterior)
+    )
     program = jax.make_jaxpr(add)(*args).jaxpr
     loops = [e for e in equations_in(program) if e.primitive.name == "scan"]
     inside = [c for loop in loops for body in programs_in(loop) for c in convolutions(body)]

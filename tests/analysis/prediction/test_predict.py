@@ -213,6 +213,8 @@ def counts():
         "expected_entropy": np.full(ROWS, np.nan),  # NumPyro knows no closed form of it
         "mutual_information": np.full(ROWS, np.nan),
         "log_prob": logsumexp(st.poisson(rate).logpmf(y), axis=0) - np.log(len(rate)),
+        "pit_lower": st.poisson(rate).cdf(y - 1).mean(0),
+        "pit_upper": st.poisson(rate).cdf(y).mean(0),
     }
     return bnn.condition(model, (X, y)), draws, y, expected, {"mean": rate}
 
