@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.prediction.quantiles import cdf_at
 from bnn_ppl.cli.problem.likelihoods import chosen_likelihood
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.data.tables.roles import apart
@@ -33,14 +34,13 @@ def distribution_panel(
     chosen, rows = chosen_likelihood(problem), data.test
     if chosen is None or not len(rows.y):
         return None
-    cdf = partial(bnn.predict_cdf, posterior, draws, rows.x)
+    cdf = partial(cdf_at, posterior, draws, rows.x)
     most = int(rows.y.max())
     if chosen.targets is COUNTS and most < _MOST_COUNTS:
-        found = np.stack([cdf(count) for count in range(most + 1)])
-        return partial(bnn.plots.rootogram, found, rows.y)
+        return partial(bnn.plots.rootogram, cdf(np.arange(most + 1)).T, rows.y)
     if chosen.targets is not POSITIVE:
         return None
     columns = apart(rows.x, data.roles)[1]
     times = np.linspace(0, rows.y.max(), _NUM_TIMES)
-    survival = [1 - cdf(time).mean() for time in times]
+    survival = 1 - cdf(times).mean(0)
     return partial(bnn.plots.survival, times, survival, rows.y, columns.get("censoring"))

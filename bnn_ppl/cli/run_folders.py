@@ -173,9 +173,8 @@ def _check_unchanged(folder: Path, problem: Problem, posterior: bnn.Posterior) -
 
 def _rows_of(folder: Path) -> Any:
     """Read the fingerprint of the rows of a run; None for one that has not begun."""
-    if (folder / DRAWS).is_dir() and not (
-        folder / STATE
-    ).is_file():  # of draws that are a selection
+    is_selection = (folder / DRAWS).is_dir() and not (folder / STATE).is_file()
+    if is_selection:
         return read_metadata(folder)["attributes"].get("data")
     header = read_header(folder)
     return None if header is None else header["settings"]["exact"]["data"]

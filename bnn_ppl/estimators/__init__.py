@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 import bnn_ppl as bnn
 from bnn_ppl.data.standardise import UNCHANGED
-from bnn_ppl.estimators.likelihoods import is_standardised, likelihood_of
+from bnn_ppl.estimators.likelihoods import is_standardised, likelihood_of, refuse_of_normal
 from bnn_ppl.estimators.network import BayesianNetwork, noise_of
 from bnn_ppl.estimators.rows import checked_rows, class_weights, labels_of, refuse_texts
 from bnn_ppl.methods.method import PredictiveForm
@@ -262,6 +262,8 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         self.y_scale_: Any = float(of_y.scale) if one else of_y.scale
         scaled = (rows.y - self.y_mean_) / self.y_scale_
         self.likelihood_ = likelihood_of(self.likelihood, scaled, of_classes=False)
+        if self.likelihood_ is not None:
+            refuse_of_normal(self.likelihood, noise=self.noise, covariance=self.covariance)
         self._floor_of_x = usual_noise_floor(scaled)
         self._take_noise("learnt" if self._noise_is_open() else self.noise)
         self._sample(rows, of_x, of_y)

@@ -41,6 +41,16 @@ def likelihood_of(name: str, y: np.ndarray, *, of_classes: bool) -> Likelihood |
     return LIKELIHOODS[name].build(y)
 
 
+def refuse_of_normal(name: str, **options: object) -> None:
+    """Refuse options of the normal likelihood with another; ValueError unless they are as usual."""
+    for option, value in options.items():
+        if value not in ("auto", "learnt", "diagonal"):
+            raise ValueError(
+                f"got {option}={value!r} with likelihood={name!r}, expected it with 'normal': drop "
+                "one of them"
+            )
+
+
 def _is_possible(described: Description, of_classes: bool) -> bool:
     """Whether an estimator, which has no columns beside X, can take it."""
     return described.targets.of_classes == of_classes and not described.required

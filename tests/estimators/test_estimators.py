@@ -464,3 +464,38 @@ def test_refused_in_one_line(estimator, message):
     with pytest.raises(ValueError, match=message) as error:
         estimator.fit(X, Y)
     assert "\n" not in str(error.value)
+
+
+def test_a_likelihood_by_name_predicts_in_the_units_of_y(tmp_path):
+    counts = np.random.default_rng(0).poisson(np.exp(1 + 0.5 * X[:, 0]))
+    options = {"likelihood": "poisson", "prior_scale": 1.0, "folder": tmp_path / "run"}
+    options |= {"method_options": STEPS, **SHORT}
+    found = BayesianRegressor("hmc", **options).fit(X, counts)
+    assert (found.y_mean_, found.y_scale_) == (0.0, 1.0) and found.likelihood_.name == "poisson"
+    mean = found.predict(X)
+    of_draws = bnn.function_draws(
+        found.posterior_, found.draws_, (X - found.x_mean_) / found.x_scale_
+    )
+    np.testing.assert_allclose(mean, of_draws.posterior["mean"].mean(("chain", "draw")), rtol=1e-4)
+    lower, upper = found.predict_interval(X)
+    assert (lower == np.round(lower)).all() and (lower <= mean).all() and (mean <= upper).all()
+    np.testing.assert_allclose(pickle.loads(pickle.dumps(found)).predict(X), mean)
+    np.testing.assert_allclose(bnn.predict(tmp_path / "run", x=X)["mean"], mean, rtol=1e-5)
+    kind = BayesianClassifier("hmc", likelihood="ordinal", prior_scale=1.0, **SHORT)
+    kind.method_options = STEPS
+    assert kind.fit(X, np.digitize(Y, [95, 105])).likelihood_.num_outputs == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"likelihood": "poison"}, "got likelihood='poison'; did you mean 'poisson'"),
+        ({"likelihood": "binomial"}, "got likelihood='binomial'"),
+        ({"likelihood": "gamma", "noise": 0.1}, "got noise=0.1 with likelihood='gamma', expected"),
+        ({"likelihood": "gamma", "covariance": "full"}, "got covariance='full' with likelihood"),
+        ({"likelihood": "poisson"}, "for the likelihood poisson, expected counts 0, 1, 2"),
+    ],
+)
+def test_likelihoods_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        BayesianRegressor("hmc", **options, **SHORT).fit(X, Y)

@@ -26,6 +26,7 @@ from programs.by_name import (
 )
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.prediction.quantiles import cdf_at
 from bnn_ppl.model.likelihoods.positive.censored import log_survival
 from bnn_ppl.model.likelihoods.real.piecewise_normal import PiecewiseNormal
 
@@ -96,6 +97,9 @@ def test_pit_and_quantiles_are_those_of_the_average_over_draws(name):
     if discrete:
         mass = np.exp(prediction.log_prob)
         np.testing.assert_allclose(prediction.pit_upper - prediction.pit_lower, mass, atol=2e-5)
+    grid = np.quantile(own.y, [0.1, 0.5, 0.9])
+    at_each = np.stack([bnn.predict_cdf(posterior, draws, rows[0], y) for y in grid], axis=1)
+    np.testing.assert_allclose(cdf_at(posterior, draws, rows[0], grid), at_each, atol=1e-6)
     pit = bnn.metrics.pit(prediction, own.y)
     assert ((prediction.pit_lower <= pit) & (pit <= prediction.pit_upper)).all()
     held = bnn.metrics.coverage(prediction, own.y, level=0.8)

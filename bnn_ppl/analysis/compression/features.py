@@ -7,18 +7,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bnn_ppl.analysis.prediction.distribution_functions import distribution_function
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
-from bnn_ppl.analysis.prediction.per_draw import Array, Tree, compiled, probs_or_mean
+from bnn_ppl.analysis.prediction.per_draw import (
+    Array,
+    Tree,
+    compiled,
+    predictive_of,
+    probs_or_mean,
+)
 from bnn_ppl.analysis.prediction.predict import function_draws
 from bnn_ppl.analysis.prediction.predictives import predicting
-from bnn_ppl.analysis.prediction.quantiles import distributions_of, has_function, quantiles_of
+from bnn_ppl.analysis.prediction.quantiles import (
+    LEVELS,
+    distributions_of,
+    has_function,
+    probabilities_below,
+    quantiles_of,
+)
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in
 from bnn_ppl.storage.inference_data import in_blocks, weights_of
 
-LEVELS = 0.05, 0.25, 0.5, 0.75, 0.95
 _LEAST_PROBABILITY = 1e-2  # of a class, in the sd of whether it comes about
 
 
@@ -55,10 +65,7 @@ def _is_of_classes(posterior: Posterior, draws: Any, x: Any) -> bool:
     found: list[str] = []
 
     def look(values: Tree, x: Tree) -> Array:
-        predictive: Any = posterior.predictive
-        if posterior.rows.batch_statistics is not None:
-            predictive = posterior.rows.batch_statistics.predictive
-        name, centre = probs_or_mean(predictive(values, x))
+        name, centre = probs_or_mean(predictive_of(posterior)(values, x))
         found.append(name)
         return centre
 
@@ -120,26 +127,15 @@ def _distributions(posterior: Posterior, draws: Any, x: Any) -> Any:
 
 def _has_function(posterior: Posterior, draws: Any, x: Any) -> bool:
     block, _ = next(iter(in_blocks(sites_to_predict(posterior, draws), weights_of(draws))))
-    if posterior.rows.batch_statistics is not None:
-        predictive: Any = posterior.rows.batch_statistics.predictive
-        posterior = posterior._replace(predictive=predictive)
-    return has_function(posterior, block, x)
+    return has_function(predictive_of(posterior), block, x)
 
 
 def _means_and_variances(each: Any) -> tuple[Array, Array]:
     return jax.vmap(lambda one: (one.mean, one.variance))(each)
 
 
-def _probabilities(each: Any, y: Array) -> Array:
-    def of_draw(one: Any) -> Array:
-        function = distribution_function(one)
-        return jnp.zeros_like(y) if function is None else function(y)
-
-    return jax.vmap(of_draw)(each)
-
-
 _moments = compiled_once(_means_and_variances)
-_below = compiled_once(_probabilities)
+_below = compiled_once(probabilities_below)
 _solve = compiled_once(quantiles_of)
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
+_MOST_DRAWS, _MOST_ROWS = 200, 500
+_NUM_EFFECTS, _NUM_POINTS, _NUM_CURVES = 6, 20, 60  # inputs followed, their values, rows drawn
 _NUM_RESAMPLES = 2_000
 _INTERVAL = 0.05, 0.95
 _MOST_SAVED = 50  # rows in the table of the least certain
@@ -89,10 +91,6 @@ def explain(
     inputs: Mapping[str, Any] | None = None,
     of_class: Any = None,
     num_permutations: int = 10,
-    num_effects: int = 6,
-    num_draws: int | None = 200,
-    num_rows: int = 500,
-    seed: int = 0,
     progress: bool = False,
 ) -> Explanation:
     """Find which inputs matter, how, and for which rows the prediction is least certain.
@@ -122,14 +120,6 @@ def explain(
         otherwise the one that is most often predicted.
     num_permutations
         Times that each input is permuted.
-    num_effects
-        Number of inputs to follow, the most important first.
-    num_draws
-        At most so many draws are used, evenly from each chain; None uses all.
-    num_rows
-        At most so many rows are used, evenly spaced.
-    seed
-        Of permutations and bootstrap.
     progress
         Show a progress bar.
 
@@ -145,17 +135,18 @@ def explain(
 
     Notes
     -----
-    Inputs that vary together share their importance, and rows with a permuted input may be unlike
-    any that was trained on.
+    At most 200 draws are used, evenly from each chain, and at most 500 rows, evenly spaced; the six
+    most important inputs are followed. Inputs that vary together share their importance, and rows
+    with a permuted input may be unlike any that was trained on.
     """
     check_arguments(posterior=posterior, draws=draws)
-    x, y = _rows(posterior, data, num_rows)
-    named, kept = inputs_of(x, data_set, inputs), thinned(draws, num_draws)
-    rng = np.random.default_rng(seed)
+    x, y = _rows(posterior, data)
+    named, kept = inputs_of(x, data_set, inputs), thinned(draws, _MOST_DRAWS)
+    rng = np.random.default_rng(0)
     base = predict(posterior, kept, (x, y))
     units = _Units.of(posterior, data_set, base, of_class)
     importance = _importance((posterior, kept, x, y), named, base, num_permutations, rng, progress)
-    followed = [] if x.ndim == 4 else list(importance.index[:num_effects])
+    followed = [] if x.ndim == 4 else list(importance.index[:_NUM_EFFECTS])
     effects = {name: _effect(posterior, kept, x, named[name], data_set, units) for name in followed}
     parts = units.parts(base, y)
     rows = parts.sort_values("uncertainty", ascending=False)[:_MOST_SAVED]
@@ -164,7 +155,7 @@ def explain(
     )
 
 
-def _rows(posterior: Posterior, data: Any, num_rows: int) -> tuple[Any, Array]:
+def _rows(posterior: Posterior, data: Any) -> tuple[Any, Array]:
     if posterior.rows.targets is not None:
         raise ValueError(
             f"got a model of {', '.join(posterior.rows.targets.names)}, expected one observed "
@@ -175,7 +166,7 @@ def _rows(posterior: Posterior, data: Any, num_rows: int) -> tuple[Any, Array]:
         raise ValueError(
             f"got y of shape {np.shape(y)}, expected one output: explain a run of one target"
         )
-    chosen = evenly(len(y), num_rows)
+    chosen = evenly(len(y), _MOST_ROWS)
     if not hasattr(x, "shape"):
         return x, np.asarray(y)
     return np.asarray(x)[chosen], np.asarray(y)[chosen]
@@ -288,11 +279,9 @@ def _effect(
     each: Input,
     data: DataSet | None,
     units: _Units,
-    num_points: int = 20,
-    num_rows: int = 60,
 ) -> Effect:
     flat = x.reshape(len(x), -1)
-    grid, rows = grid_of(each, flat, num_points), flat[evenly(len(flat), num_rows)]
+    grid, rows = grid_of(each, flat, _NUM_POINTS), flat[evenly(len(flat), _NUM_CURVES)]
     changed = np.tile(rows, (len(grid), 1))
     changed[:, each.columns] = np.repeat(grid, len(rows), axis=0)
     found = function_draws(posterior, draws, changed.reshape(-1, *x.shape[1:]).astype(x.dtype))

@@ -21,16 +21,14 @@ class Input(NamedTuple):
     columns : array of int
         Its places among the numbers of a row.
     categories : tuple of str
-        Of one-hot columns, their names; none of a number.
+        Names of its values, where these have names; none of a number.
+    is_one_hot : bool
+        Whether each column stands for a category.
     """
 
     columns: Array
     categories: tuple[str, ...] = ()
-
-    @property
-    def is_one_hot(self) -> bool:
-        """Whether each column stands for a category."""
-        return len(self.categories) > 1 and len(self.columns) == len(self.categories)
+    is_one_hot: bool = False
 
 
 def inputs_of(x: Any, data: DataSet | None, names: Mapping[str, Any] | None) -> dict[str, Input]:
@@ -58,7 +56,8 @@ def inputs_of(x: Any, data: DataSet | None, names: Mapping[str, Any] | None) -> 
     for column in encoding.inputs:
         labels = [name.removeprefix(f"{column.name}=") for name in names_of_x(column)]
         categories = {"category": tuple(labels), "boolean": ("False", "True")}.get(column.kind, ())
-        found[column.name] = Input(np.arange(place, place + len(labels)), categories)
+        places = np.arange(place, place + len(labels))
+        found[column.name] = Input(places, categories, column.kind == "category")
         place += len(labels)
     return found  # columns with roles, which come last, are no inputs
 
@@ -91,6 +90,8 @@ def grid_of(each: Input, flat: Array, num_points: int) -> Array:
     if each.is_one_hot:
         # A category is where its column is at its highest and the others at their lowest.
         return np.where(np.eye(len(each.columns), dtype=bool), own.max(0), own.min(0))
+    # A number that fills empty cells comes without their mark, the last column, if it can.
+    own = own[np.argsort(own[:, -1], kind="stable")]
     values, rows = np.unique(own[:, 0], return_index=True)
     if len(values) > num_points:
         levels = np.linspace(0.02, 0.98, num_points)

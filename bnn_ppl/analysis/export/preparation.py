@@ -6,7 +6,8 @@ import jax
 import numpy as np
 
 from bnn_ppl.analysis.export.predict import FORMAT, FORMS, KINDS
-from bnn_ppl.analysis.export.program import LEVELS, Program
+from bnn_ppl.analysis.export.program import Program
+from bnn_ppl.analysis.prediction.quantiles import LEVELS
 from bnn_ppl.data.tables.encoding import Encoding
 from bnn_ppl.data.tables.kinds.column import Column
 from bnn_ppl.data.tables.kinds.kinds import names_of_x

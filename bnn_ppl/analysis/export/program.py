@@ -9,7 +9,13 @@ import numpy as np
 
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.prediction.model_average import add_block
-from bnn_ppl.analysis.prediction.per_draw import Array, Predictive, Tree, with_targets
+from bnn_ppl.analysis.prediction.per_draw import (
+    Array,
+    Predictive,
+    Tree,
+    predictive_of,
+    with_targets,
+)
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.analysis.prediction.quantiles import distributions_of, has_function, quantiles_of
 from bnn_ppl.model.posterior import Posterior
@@ -18,7 +24,6 @@ from bnn_ppl.runtime.machines.devices import products_in
 from bnn_ppl.storage.inference_data import weights_of
 
 PLATFORMS = "cpu", "cuda", "tpu"
-LEVELS = 0.05, 0.25, 0.5, 0.75, 0.95
 
 
 class Program(NamedTuple):
@@ -70,9 +75,7 @@ def program_of(posterior: Posterior, draws: Any) -> Program:
     sites = sites_to_predict(posterior, draws)
     block = {site: own.values.reshape(-1, *own.shape[2:]) for site, own in sites.items()}
     weights = weights_of(draws).ravel().astype(jnp.result_type(float))
-    predictive: Any = posterior.predictive
-    if posterior.rows.batch_statistics is not None:
-        predictive = posterior.rows.batch_statistics.predictive
+    predictive: Any = predictive_of(posterior)
     numbers, with_numbers = numbers_of(predictive)
     names, leaves = list(block), [*block.values(), *map(np.asarray, numbers)]
     kind = _kind(posterior, block)
@@ -115,9 +118,7 @@ def _of_row(
 def _kind(posterior: Posterior, block: Tree) -> _Kind:
     """Look at what is predicted, without computing it."""
     x = jax.tree.map(lambda leaf: leaf[:1], posterior.rows.examples[0])
-    predictive: Any = posterior.predictive
-    if posterior.rows.batch_statistics is not None:
-        predictive = posterior.rows.batch_statistics.predictive
+    predictive = predictive_of(posterior)
     found: list[bool] = []
 
     def look(block: Tree, x: Tree) -> Any:
@@ -131,13 +132,12 @@ def _kind(posterior: Posterior, block: Tree) -> _Kind:
     jax.eval_shape(look, block, x)
     if found[0]:
         return _Kind(True)
-    of_values = posterior._replace(predictive=predictive)
 
     def inspect(block: Tree, x: Tree) -> None:
         found.append(bool(distributions_of(predictive, block, x).support.is_discrete))
 
     jax.eval_shape(inspect, block, x)
-    return _Kind(False, has_function(of_values, block, x), found[1])
+    return _Kind(False, has_function(predictive, block, x), found[1])
 
 
 def _exported(

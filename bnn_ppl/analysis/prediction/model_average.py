@@ -103,7 +103,7 @@ def _of_draw(predictive: dist.Distribution, weight: Array, y: Array | None) -> S
         variance=variance,
         log_prob=no_y if y is None else jnp.log(weight) + predictive.log_prob(y),
         entropy=entropy_of_outputs(predictive, variance.shape),
-        pit=ends and tuple(jnp.broadcast_to(end, variance.shape) for end in ends),  # type: ignore
+        pit=jax.tree.map(lambda end: jnp.broadcast_to(end, variance.shape), ends),
     )
     return jax.tree.map(lambda leaf: leaf.astype(float), sums)  # a network's may have fewer bits
 

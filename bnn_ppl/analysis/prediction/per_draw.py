@@ -133,15 +133,19 @@ def row_dims(num_axes: int) -> tuple[str, ...]:
     return "row", *(["output"] if num_axes == 1 else [f"output_{i}" for i in range(num_axes)])
 
 
+def predictive_of(posterior: Posterior) -> Predictive:
+    """Give what predicts with draws that hold their batch statistics, where there are any."""
+    held = posterior.rows.batch_statistics
+    return posterior.predictive if held is None else held.predictive
+
+
 def compiled(function: Callable, posterior: Posterior) -> Callable:
     """Compile ``function(posterior.predictive, ...)``, once for posteriors of the same program.
 
     Values that it predicts with must hold their statistics: see
     :mod:`bnn_ppl.analysis.prediction.draw_statistics`.
     """
-    predictive = posterior.predictive
-    if posterior.rows.batch_statistics is not None:
-        predictive = posterior.rows.batch_statistics.predictive
+    predictive = predictive_of(posterior)
     numbers, _ = numbers_of(predictive)
     return partial(_compiled(function, predictive, active_changes()), numbers)
 

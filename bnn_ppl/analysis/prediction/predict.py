@@ -102,8 +102,7 @@ def predict(
         for counts, and for censored y, where the latter is 1. With several outputs all are by row
         and output (``output_0``, ``output_1`` for pixels), except that ``log_prob`` is joint over
         outputs that form one event (``to_event``). With several observed sites names begin with the
-        site's,
-        as in ``y_mean`` and ``label_probs``; ``log_prob`` alone is of all of them.
+        site's, as in ``y_mean`` and ``label_probs``; ``log_prob`` alone is of all of them.
 
     Raises
     ------

@@ -21,6 +21,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     compiled,
     key_of,
     of_draws,
+    predictive_of,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.analysis.prediction.several_sites import check_one_target
@@ -36,6 +37,7 @@ from bnn_ppl.storage.inference_data import in_blocks, weights_of
 if TYPE_CHECKING:
     import arviz
 
+LEVELS = 0.05, 0.25, 0.5, 0.75, 0.95  # that are kept or exported
 _NUMBERS_AT_ONCE = 2**24  # of all draws' distributions, in memory
 _HALVINGS = 60  # of the interval that holds a quantile; it is then at the limit of the precision
 _DRAWS_OF_Y = 16  # for each draw of the weights, where there is no distribution function
@@ -144,6 +146,18 @@ def predict_cdf(
     return _of_mixture(posterior, draws, x, values, (_at_values, _share_of_draws), by_row=True)
 
 
+def cdf_at(posterior: Posterior, draws: Any, x: Any, values: np.ndarray) -> np.ndarray:
+    """Give the probability of at most each of some values: (row, value), of one output.
+
+    As :func:`predict_cdf` does for one value, but the network sees the rows once.
+    """
+    posterior = predicting(posterior, draws)
+    x = checked_inputs(posterior, x)
+    shape = len(jax.tree.leaves(x)[0]), len(values)
+    given, solvers = jnp.broadcast_to(jnp.asarray(values, float), shape), (_at_each, _share_at_each)
+    return _of_mixture(posterior, draws, x, given, solvers, by_row=True)
+
+
 def _of_mixture(
     posterior: Posterior,
     draws: Any,
@@ -162,7 +176,7 @@ def _of_mixture(
     size = max(1, _NUMBERS_AT_ONCE // weights.size)
     shares, found = jnp.asarray(weights.ravel(), float), []
     first, _ = next(iter(in_blocks(sites, weights)))
-    known = has_function(posterior, first, x)
+    known = has_function(predictive_of(posterior), first, x)
     drawn = compiled(distributions_of if known else _drawn, posterior)
     solve = solvers[0] if known else solvers[1]
     with products_in(posterior.density.precision):
@@ -190,13 +204,13 @@ def distributions_of(predictive: Predictive, block: Tree, x: Tree) -> dist.Distr
     return jax.lax.map(lambda values: single_outputs(at(values)), block)
 
 
-def has_function(posterior: Posterior, block: Tree, x: Tree) -> bool:
+def has_function(predictive: Predictive, block: Tree, x: Tree) -> bool:
     """Whether what is predicted has a distribution function; refuse classes."""
     found: list[bool] = []
 
     def inspect(block: Tree, x: Tree) -> None:
         first = jax.tree.map(lambda leaf: leaf[0], block)
-        each = single_outputs(of_draws(posterior.predictive, block, x)(first))
+        each = single_outputs(of_draws(predictive, block, x)(first))
         found.append(distribution_function(each) is not None)
 
     jax.eval_shape(inspect, block, x)
@@ -220,22 +234,36 @@ def _of_draws(drawn: Array, weights: Array, levels: Array) -> np.ndarray:
     return np.quantile(values, np.asarray(levels), axis=0, weights=shares, method="inverted_cdf")
 
 
+def _share_at_each(drawn: Array, weights: Array, values: Array) -> np.ndarray:
+    return np.stack([_share_of_draws(drawn, weights, y) for y in np.asarray(values).T], axis=1)
+
+
 def _share_of_draws(drawn: Array, weights: Array, y: Array) -> np.ndarray:
     shares = np.asarray(weights) / np.sum(weights)
     return np.tensordot(shares, (np.asarray(drawn) <= np.asarray(y)).mean(1), 1)
 
 
-def _below(each: dist.Distribution, weights: Array, y: Array) -> Array:
-    """Give the probability that y is not exceeded, averaged over draws."""
+def probabilities_below(each: dist.Distribution, y: Array) -> Array:
+    """Give the probability of at most y by draw."""
 
     def of_draw(one: dist.Distribution) -> Array:
         function = distribution_function(one)
         return jnp.zeros_like(y) if function is None else function(y)
 
-    return jnp.tensordot(weights / weights.sum(), jax.vmap(of_draw)(each), 1)
+    return jax.vmap(of_draw)(each)
 
 
-_at_values = compiled_once(_below)
+def _below(each: dist.Distribution, weights: Array, y: Array) -> Array:
+    """Give the probability that y is not exceeded, averaged over draws."""
+    return jnp.tensordot(weights / weights.sum(), probabilities_below(each, y), 1)
+
+
+def _below_each(each: dist.Distribution, weights: Array, values: Array) -> Array:
+    """Give the same for several values of each row: (row, value)."""
+    return jax.lax.map(lambda y: _below(each, weights, y), values.T).T
+
+
+_at_values, _at_each = compiled_once(_below), compiled_once(_below_each)
 
 
 def quantiles_of(each: dist.Distribution, weights: Array, levels: Array) -> Array:

@@ -19,10 +19,7 @@ def explain(
     *,
     of_class: str | None = None,
     num_permutations: int = 10,
-    num_draws: int = 200,
-    num_rows: int = 500,
     on: Scored | None = None,
-    seed: int = 0,
     figure: Path | None = None,
     progress: bool = True,
     data_dir: Path | None = None,
@@ -41,15 +38,9 @@ def explain(
         otherwise the one that is most often predicted.
     num_permutations
         Times that each input is permuted.
-    num_draws
-        Maximum number of draws, spread evenly over the chains.
-    num_rows
-        Maximum number of rows, spread evenly.
     on
         Rows of the data set: by default those held out of training if the run has any, otherwise
-        the test rows.
-    seed
-        Seed of permutations and bootstrap.
+        the test rows; at most 500.
     figure
         Path of the figure.
     progress
@@ -64,9 +55,6 @@ def explain(
         data_set=run.data,
         of_class=of_class,
         num_permutations=num_permutations,
-        num_draws=num_draws,
-        num_rows=num_rows,
-        seed=seed,
         progress=progress,
     )
     print(f"log score of {len(found.parts)} {run.rows} rows: {found.score:.4g} nats a row")

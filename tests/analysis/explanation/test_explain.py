@@ -115,15 +115,20 @@ def test_what_cannot_be_explained_is_refused(run):
 def test_columns_of_one_input_stay_together():
     columns = (
         Column("size", "number", fill=0.0, form=".", marked=True),
+        Column("open", "boolean", fill=0.0, form="yes and no", marked=True),
         Column("city", "category", ("Bern", "Rome"), form="text", other=True),
         Column("sold", "date", fill=0.0, form="iso", low=0.0, cycles=("year",)),
     )
     roles = (("weights", Column("w", "number")),)
     encoding = Encoding(columns, Column("y", "number"), roles=roles)
-    found = inputs_of(np.zeros((3, 9)), SimpleNamespace(encoding=encoding), None)
+    found = inputs_of(np.zeros((3, 11)), SimpleNamespace(encoding=encoding), None)
     places = {name: each.columns.tolist() for name, each in found.items()}
-    assert places == {"size": [0, 1], "city": [2, 3, 4], "sold": [5, 6, 7]}
+    assert places == {"size": [0, 1], "open": [2, 3], "city": [4, 5, 6], "sold": [7, 8, 9]}
     assert found["city"].categories == ("Bern", "Rome", "other")
-    rows = np.array([[2.0, 0, 0], [1.0, 1, 1], [3.0, 2, 2]])
+    # Values of a truth value are two, though a mark stands beside it: it is not one-hot.
+    assert found["open"].categories == ("False", "True")
+    rows = np.array([[2.0, 0, 0], [1.0, 1, 1], [3.0, 2, 2], [1.0, 0, 0]])
     grid = grid_of(Input(np.array([0, 1])), rows, 9)
-    np.testing.assert_array_equal(grid, [[1, 1], [2, 0], [3, 2]])
+    np.testing.assert_array_equal(grid, [[1, 0], [2, 0], [3, 2]])
+    grid = grid_of(found["open"], np.tile([[0.0], [1.0]], (1, 11)), 9)
+    np.testing.assert_array_equal(grid, [[0, 0], [1, 1]])
