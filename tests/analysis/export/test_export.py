@@ -162,7 +162,8 @@ def test_a_table_with_categories_is_exported_by_the_command(tmp_path, monkeypatc
     told = capsys.readouterr().out
     assert "1 of 2 draws, which change a mean by at most" in told and "ms for 1,000 rows" in told
     main(["export", "run"])  # replaces it
-    Path("new.csv").write_text("kind,size,cold\nblue,0.5,True\nred,-1,False\nred,2.25,0\n")
+    # "green" was not seen in training: it is among the others.
+    Path("new.csv").write_text("kind,size,cold\nblue,0.5,True\nred,-1,False\ngreen,2.25,0\n")
     main(["predict", "run", "--inputs", "new.csv", "--level", "0.9"])
     code = "import predict\nsys.exit(predict.main(['new.csv']))"
     done = alone(tmp_path / "run" / "export", code)
@@ -171,15 +172,15 @@ def test_a_table_with_categories_is_exported_by_the_command(tmp_path, monkeypatc
     expected = np.genfromtxt("run/predictions-new.csv", delimiter=",", names=True)
     for each in ("mean", "sd", "epistemic_sd", "quantile_005", "quantile_05", "quantile_095"):
         np.testing.assert_allclose(rows[each], expected[each], rtol=1e-5)
-    Path("new.csv").write_text("kind,size,cold\ngreen,0.5,True\n")
+    Path("new.csv").write_text("kind,size,cold\nred,0.5,perhaps\n")
     done = alone(tmp_path / "run" / "export", code)
     assert done.returncode == 1
     assert done.stderr.strip().endswith(
-        "predict.py: got 'green' in the column 'kind', expected one of blue, red"
+        "predict.py: got 'perhaps' in the column 'cold', expected True or False"
     )
     about = Path("run/export/preparation.json")
-    about.write_text(about.read_text().replace('"category"', '"date"'))
-    assert "got columns of the kind date, expected" in alone(about.parent, code).stderr
+    about.write_text(about.read_text().replace('"category"', '"place"'))
+    assert "got columns of the kind place, expected" in alone(about.parent, code).stderr
 
 
 @pytest.mark.thorough
