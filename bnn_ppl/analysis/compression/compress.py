@@ -75,11 +75,11 @@ def compress(
         Rows at which predictions are kept, by default the training rows.
     tolerance
         The fewest draws, to about a tenth, are chosen for which no mean, sd or quantile at these
-        rows changes by more than so many predictive standard deviations.
+        rows changes by more than this many predictive standard deviations.
     num_draws
-        Choose so many draws, in all chains, instead.
+        Choose this many draws, in all chains, instead.
     num_rows
-        At most so many rows are used, evenly spaced.
+        At most this many rows are used, evenly spaced.
     progress
         Show a progress bar.
 

@@ -110,7 +110,7 @@ def export(
         From :func:`bnn_ppl.data.load`: columns and units of the rows. By default rows are as the
         model sees them.
     num_draws
-        At most so many draws are exported, evenly from each chain.
+        At most this many draws are exported, evenly from each chain.
     x
         Rows, as the model sees them, at which the change by leaving out draws is measured; by
         default the training rows.

@@ -96,9 +96,9 @@ def compress(
         New folder; by default that of the run with -compressed added to its name.
     tolerance
         The fewest draws are chosen for which no mean, sd or quantile at the training rows changes
-        by more than so many predictive standard deviations.
+        by more than this many predictive standard deviations.
     num_draws
-        Choose so many draws, in all chains, instead.
+        Choose this many draws, in all chains, instead.
     num_rows
         Maximum number of training rows, spread evenly.
     progress
@@ -147,7 +147,7 @@ def export(
         Folder to write: by default export, in the folder of the run; one that an export has
         written before is replaced.
     draws
-        Export at most so many draws, evenly from each chain; the largest change of a mean by
+        Export at most this many draws, evenly from each chain; the largest change of a mean by
         leaving out others is shown.
     data_dir
         Folder with the data set, if it has moved since the run.
