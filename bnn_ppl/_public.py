@@ -15,6 +15,7 @@ from bnn_ppl._stored import (
 )
 from bnn_ppl.analysis import decisions, metrics
 from bnn_ppl.analysis.comparison.compare import compare
+from bnn_ppl.analysis.comparison.loo import compare_loo, loo
 from bnn_ppl.analysis.compression.compress import compress
 from bnn_ppl.analysis.convergence import diagnostics
 from bnn_ppl.analysis.convergence.chain_budget import chain_budget
@@ -72,6 +73,7 @@ __all__ = [
     "cache_compiled_programs",
     "chain_budget",
     "compare",
+    "compare_loo",
     "compress",
     "condition",
     "conformal",
@@ -91,6 +93,7 @@ __all__ = [
     "guide",
     "likelihoods",
     "linearised",
+    "loo",
     "metrics",
     "models",
     "nets",

@@ -203,13 +203,7 @@ def reopen_all(
 def on_the_same_rows(runs: dict[str, Opened]) -> dict[str, Opened]:
     """Give runs back; ValueError unless rows to score, units and float type are the same."""
     first = next(iter(runs.values()))
-    for name, run in runs.items():
-        got, expected = (each.problem.target.float64 for each in (run, first))
-        if got != expected:  # JAX has one float type for all
-            raise ValueError(
-                f"got float64={got!r} in {name!r}, expected {expected!r} as in the first: compare "
-                "runs of the same float type"
-            )
+    for name, run in of_one_float_type(runs).items():
         if not _same_rows(run.data, first.data):
             hint = " (--on test)" if "held-out" in (run.rows, first.rows) else ""
             raise ValueError(
@@ -217,6 +211,19 @@ def on_the_same_rows(runs: dict[str, Opened]) -> dict[str, Opened]:
                 f"scored on {len(run.data.test.y)} {run.rows} rows, expected the {first.rows} rows "
                 f"and units of {first.data_name}, split {first.problem.data.split}, as in the "
                 f"first: compare runs on the same rows{hint}"
+            )
+    return runs
+
+
+def of_one_float_type(runs: dict[str, Opened]) -> dict[str, Opened]:
+    """Give runs back; ValueError unless all compute in the same precision, as JAX does."""
+    first = next(iter(runs.values()))
+    for name, run in runs.items():
+        got, expected = (each.problem.target.float64 for each in (run, first))
+        if got != expected:
+            raise ValueError(
+                f"got float64={got!r} in {name!r}, expected {expected!r} as in the first: compare "
+                "runs of the same float type"
             )
     return runs
 

@@ -67,7 +67,7 @@ class RowSample(NamedTuple):
 
 def some_rows(posterior: Posterior) -> tuple[Tree, Array]:
     """Take the same at most 200 training rows each time, spread evenly."""
-    return _some_rows(posterior, _weights_of_rows(posterior))[:2]
+    return _some_rows(posterior, weights_of_rows(posterior))[:2]
 
 
 def _some_rows(posterior: Posterior, weights: np.ndarray) -> tuple[Tree, Array, np.ndarray]:
@@ -80,7 +80,7 @@ def _some_rows(posterior: Posterior, weights: np.ndarray) -> tuple[Tree, Array, 
     return spread(rows, min(len(y), _ROWS, max(1, _VALUES_OF_Y // values)))
 
 
-def _weights_of_rows(posterior: Posterior) -> np.ndarray:
+def weights_of_rows(posterior: Posterior) -> np.ndarray:
     """Say how often the likelihood counts each of `rows.examples`: 0 where it is masked."""
     posterior = posterior.whole
     dtype = jnp.result_type(float)
@@ -115,7 +115,7 @@ def spread(rows: Tree, most: int) -> Tree:
 def predict_training_rows(posterior: Posterior, draws: Any) -> RowSample:
     """Predict some training rows with draws spread evenly over the chains."""
     posterior = with_points_of(draws, posterior)
-    row_weights = _weights_of_rows(posterior)
+    row_weights = weights_of_rows(posterior)
     x, y, weights_seen = _some_rows(posterior, row_weights)
     sites = sites_of(posterior, draws)
     num_chains, num_draws = next(iter(sites.values())).shape[:2]

@@ -16,6 +16,7 @@ from bnn_ppl.analysis.comparison.compare_tables import HEADINGS, to_latex, with_
 from bnn_ppl.analysis.convergence.evidence import evidence_in_words
 from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.prediction.predict import predict_with_functions
+from bnn_ppl.cli.commands.loo import compare_by_loo
 from bnn_ppl.cli.problem.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
 from bnn_ppl.cli.tables import cell, found_in_warmup, table_text, with_output_names
@@ -114,6 +115,7 @@ def prune(
 def compare(
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional],
     *,
+    by: Literal["predictions", "loo"] = "predictions",
     reference: str | None = None,
     on: Scored | None = None,
     calibrate: float = 0.0,
@@ -129,6 +131,10 @@ def compare(
     ----------
     folders
         Folders of runs on the same data set and split.
+    by
+        Compare "predictions" of test rows, or models of the same training rows by "loo": the log
+        density of each training row under the posterior without it, by Pareto-smoothed importance
+        sampling, with differences, their errors, and stacking weights.
     reference
         Predictions that the others are compared with, for example HMC's: the name of a run's
         folder, an .npz file with "probs" (or "mean" and "variance") of the same rows, or
@@ -154,6 +160,10 @@ def compare(
         Folder with the data set, if it has moved since the runs.
     """
     check_figure(figure)
+    if by == "loo":
+        others = (reference, on, calibrate or None, standard_errors or None, latex or None)
+        compare_by_loo(folders, others, figure, progress, data_dir)
+        return
     _check_comparison([folder.name for folder in folders], reference, calibrate)
     runs = reopen_all(folders, data_dir, on)
     first = next(iter(runs.values()))

@@ -1,0 +1,263 @@
+"""Leave-one-out cross-validation without refits: Pareto-smoothed importance sampling."""
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bnn_ppl.analysis.convergence.pareto import (
+    LEAST_DRAWS,
+    Array,
+    log_likelihoods,
+    pareto_smoothed,
+    relative_efficiency,
+)
+from bnn_ppl.analysis.verdict.training_rows import weights_of_rows
+from bnn_ppl.data.tables.reading import DataSet
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.runtime.progress import reporting
+from bnn_ppl.storage.inference_data import thinned
+
+if TYPE_CHECKING:
+    import arviz
+    import pandas
+
+WORST_K = 0.7  # above which an importance-sampling estimate is not reliable, of any number of draws
+_MOST_VALUES = 50_000_000  # draws times rows, in memory
+_ROWS_AT_ONCE = 256
+
+
+class Loo(NamedTuple):
+    """What :func:`bnn_ppl.loo` gives.
+
+    Attributes
+    ----------
+    elpd : array (rows,)
+        Log density of each training row under the posterior without it, in nats.
+    k : array (rows,)
+        Shape of the Pareto distribution fitted to the largest importance weights; above 0.7 the
+        row's estimate is not reliable.
+    log_score : array (rows,)
+        The same by the posterior with all rows, whose sum less that of `elpd` is ``num_effective``,
+        the effective number of parameters.
+    y : array (rows, ...)
+        What was left out, in the units of the data.
+    rows : array (rows,)
+        Their numbers among the training rows; those that the likelihood does not count are missing.
+    num_draws : int
+        Draws that were used, in all chains.
+    """
+
+    elpd: Array
+    k: Array
+    log_score: Array
+    y: Array
+    rows: Array
+    num_draws: int
+
+    @property
+    def total(self) -> float:
+        """Sum of `elpd`."""
+        return float(self.elpd.sum())
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the total, over rows."""
+        return float(np.sqrt(len(self.elpd)) * self.elpd.std())
+
+    @property
+    def num_effective(self) -> float:
+        """Effective number of parameters."""
+        return float((self.log_score - self.elpd).sum())
+
+    @property
+    def num_bad(self) -> int:
+        """Rows whose k is above 0.7."""
+        return int((self.k > WORST_K).sum())
+
+
+def loo(
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    *,
+    data_set: DataSet | None = None,
+    progress: bool = False,
+) -> Loo:
+    r"""Estimate how well each training row is predicted by the posterior without it.
+
+    Draws given all rows are weighted by :math:`p(y \mid w)^{-c / T}` of the row that is left out,
+    which the likelihood counts c times, and the largest weights are smoothed by a Pareto
+    distribution (PSIS; Vehtari, Simpson, Gelman, Yao and Gabry, 2024, JMLR 25(72)). Compare models
+    by :func:`bnn_ppl.compare_loo`.
+
+    Parameters
+    ----------
+    posterior
+        The posterior that was sampled, of rows that are independent given the sites.
+    draws
+        From :func:`bnn_ppl.run`: at least 100 draws, of equal weight. Those of a method with a bias
+        are taken for draws of the posterior.
+    data_set
+        From :func:`bnn_ppl.data.load`: densities are then those of y in the units of the data.
+    progress
+        Show a progress bar.
+
+    Returns
+    -------
+    Loo
+        By training row; of a stream for at most 1,024 rows, spread evenly.
+
+    Raises
+    ------
+    ValueError
+        If draws are fits, weighted or too few, a log-likelihood is not a number, or a factor of
+        the model is of all rows together.
+
+    Notes
+    -----
+    At most 50 million log-likelihoods are computed; of more, draws are left out evenly. Rows whose
+    k is above 0.7 are not fitted again.
+    """
+    check_arguments(posterior=posterior, draws=draws)
+    check_loo(posterior, draws)
+    weights = weights_of_rows(posterior)
+    rows = np.flatnonzero(weights > 0)
+    kept = thinned(draws, max(LEAST_DRAWS, _MOST_VALUES // len(rows)))
+    given = log_likelihoods(posterior, kept, rows, progress=progress)
+    efficiency = relative_efficiency(kept, np.exp(given))
+    values = given.reshape(-1, len(rows)).T  # (row, draw)
+    exponents = weights[rows] / posterior.density.temperature
+    elpd, k = np.empty(len(rows)), np.empty(len(rows))
+    with reporting(progress, len(rows)) as report:
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
+            smoothed, k[part] = pareto_smoothed(-exponents[part, None] * values[part], efficiency)
+            elpd[part] = np.logaddexp.reduce(smoothed + values[part], axis=1)
+            report("leaving one out", min(start + _ROWS_AT_ONCE, len(rows)), {})
+    log_score = np.logaddexp.reduce(values, axis=1) - np.log(values.shape[1])
+    y, nats = _in_units(np.asarray(posterior.rows.examples[1])[rows], data_set)
+    return Loo(elpd - nats, k, log_score - nats, y, rows, values.shape[1])
+
+
+def check_loo(posterior: Posterior, draws: Any) -> None:
+    """Refuse draws, or a posterior, of which no row can be left out."""
+    sizes = draws["posterior"].sizes
+    num_draws, drawn = sizes["chain"] * sizes["draw"], draws.attrs.get("draws_from", "chain")
+    if drawn in ("point", "average", "best_point"):
+        raise ValueError(
+            f"got fits of {draws.attrs.get('method')}, which are optima, expected draws of a "
+            "posterior: compare fits on rows held out of training (--held-out)"
+        )
+    if num_draws < LEAST_DRAWS:
+        raise ValueError(
+            f"got {num_draws} draw{'s' * (num_draws > 1)} in all, expected {LEAST_DRAWS} or more "
+            "to leave rows out by their weights: sample more"
+        )
+    if "log_weight" in draws.get("sample_stats", {}):
+        raise ValueError(
+            f"got weighted draws of {draws.attrs.get('method')}, expected draws of equal weight: "
+            "compare on rows held out of training (--held-out)"
+        )
+    if posterior.density.is_whole:
+        raise ValueError(
+            "got a factor of all rows together, expected rows that are independent given the "
+            "sites: a single row cannot be left out"
+        )
+
+
+def _in_units(y: Array, data: DataSet | None) -> tuple[Array, float]:
+    """Give y in the units of the data, and by how much that lowers a row's log density."""
+    if data is None or data.num_classes is not None:
+        return y, 0.0
+    scale = np.broadcast_to(data.y_scale, y.shape[1:] or ())
+    return y.astype(float) * data.y_scale + data.y_mean, float(np.log(scale).sum())
+
+
+def compare_loo(found: Mapping[str, Loo]) -> "pandas.DataFrame":
+    """Compare models of the same rows by their leave-one-out estimates.
+
+    Parameters
+    ----------
+    found : dict of str to Loo
+        By name of the model: results of :func:`bnn_ppl.loo`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The best first: ``elpd``, the sum over rows, in nats, and its standard error ``elpd_se``;
+        ``difference`` to the best and its error, ``difference_se``, from the rows' differences;
+        ``weight`` in the mixture of the models' predictions that has the highest leave-one-out log
+        score (stacking; Yao, Vehtari, Simpson and Gelman, 2018, Bayesian Analysis 13(3));
+        ``num_effective`` parameters; ``bad_k``, the number of rows whose k is above 0.7; and
+        ``num_draws``.
+
+    Raises
+    ------
+    ValueError
+        If there is no model, or they are of different rows.
+    """
+    import pandas
+
+    _check_same_rows(found)
+    weights = _stacked(found)
+    best = max(found.values(), key=lambda each: each.total)
+    table = {}
+    for name, each in found.items():
+        less = best.elpd - each.elpd
+        table[name] = {
+            "elpd": each.total,
+            "elpd_se": each.standard_error,
+            "difference": float(less.sum()),
+            "difference_se": float(np.sqrt(len(less)) * less.std()),
+            "weight": weights[name],
+            "num_effective": each.num_effective,
+            "bad_k": each.num_bad,
+            "num_draws": each.num_draws,
+        }
+    return pandas.DataFrame.from_dict(table, "index").sort_values("elpd", ascending=False)
+
+
+def _stacked(found: Mapping[str, Loo]) -> dict[str, float]:
+    """Give ArviZ's stacking weights."""
+    if len(found) == 1:
+        return dict.fromkeys(found, 1.0)
+    import arviz
+    import xarray
+
+    index = ["elpd_loo", "se", "p_loo", "n_samples", "n_data_points", "warning", "loo_i", "scale"]
+
+    def as_elpd(each: Loo) -> Any:
+        numbers = each.total, each.standard_error, each.num_effective, each.num_draws
+        by_row = len(each.elpd), False, xarray.DataArray(each.elpd, dims="row"), "log"
+        return arviz.stats.ELPDData(data=[*numbers, *by_row], index=index)
+
+    # Only densities relative to those of the other models of a row matter, and none is 0.
+    most = np.max([each.elpd for each in found.values()], axis=0)
+    shifted = {name: each._replace(elpd=each.elpd - most) for name, each in found.items()}
+    with warnings.catch_warnings():  # of pandas, to ArviZ
+        warnings.simplefilter("ignore")
+        table = arviz.compare({name: as_elpd(each) for name, each in shifted.items()}, ic="loo")
+    return {name: float(weight) for name, weight in table["weight"].items()}
+
+
+def _check_same_rows(found: Mapping[str, Loo]) -> None:
+    if not found:
+        raise ValueError("got no models, expected some: {'name': bnn_ppl.loo(posterior, draws)}")
+    (first_name, first), *others = found.items()
+    for name, each in others:
+        same = each.y.shape == first.y.shape and np.array_equal(each.rows, first.rows)
+        if not (same and _equal(each.y, first.y)):
+            raise ValueError(
+                f"got {len(each.elpd)} training rows in {name!r} that are not the "
+                f"{len(first.elpd)} of {first_name!r}, expected the same y, in the same units: "
+                "compare runs that trained on the same rows"
+            )
+
+
+def _equal(y: Array, other: Array) -> bool:
+    if y.dtype.kind != "f":
+        return np.array_equal(y, other)
+    spread = max(float(np.nanmax(np.abs(other), initial=0.0)), 1e-30)
+    return np.allclose(y, other, rtol=1e-5, atol=1e-5 * spread, equal_nan=True)

@@ -1,0 +1,1 @@
+"""Figures that judge models on the rows they were trained on."""

@@ -1,0 +1,64 @@
+"""The figure of :func:`bnn_ppl.compare_loo`: differences of models, and where they are unsure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bnn_ppl.analysis.comparison.loo import WORST_K, Loo, compare_loo
+from bnn_ppl.plots.style import BLUE, COLORS, GREY, RED, finish
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_NUM_NAMED = 3  # rows with the largest k, of each model
+_MOST_SHOWN = 1.5  # of k, which may be infinite
+
+
+def loo(found: Mapping[str, Loo]) -> Figure:
+    """Draw how far models are below the best, with standard errors, and k of each row.
+
+    Parameters
+    ----------
+    found : dict of str to Loo
+        By name of the model: results of :func:`bnn_ppl.loo`, of the same rows.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 1.8 + 0.5 * max(3, len(found))), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[1, 1.3])
+    _differences(left, found)
+    _shapes(right, found)
+    return figure
+
+
+def _differences(ax: Axes, found: Mapping[str, Loo]) -> None:
+    table = compare_loo(found)
+    places = np.arange(len(table))
+    bars: dict[str, Any] = {"fmt": "o", "color": BLUE, "ms": 6, "capsize": 3, "lw": 1.5}
+    ax.errorbar(-table["difference"], places, xerr=table["difference_se"], **bars)
+    ax.axvline(0, color=GREY, lw=0.8, ls="--")
+    names = [f"{name}\nweight {table.loc[name, 'weight']:.2f}" for name in table.index]
+    ax.set_yticks(places, names)
+    ax.set_ylim(len(table) - 0.5, -0.5)
+    ax.margins(x=0.1)
+    finish(ax, "Log density of rows left out", "nats from the best ± se", "", legend="")
+
+
+def _shapes(ax: Axes, found: Mapping[str, Loo]) -> None:
+    for place, ((name, each), color) in enumerate(
+        zip(found.items(), COLORS * len(found), strict=False)
+    ):
+        k, marker = np.minimum(each.k, _MOST_SHOWN), "osD^v"[place % 5]
+        looks: dict[str, Any] = {"ms": 3.5, "alpha": 0.6, "mew": 0}
+        ax.plot(each.rows, k, marker, color=color, label=name, **looks)
+        for row in np.argsort(k)[-_NUM_NAMED:]:
+            if k[row] > WORST_K:
+                at = each.rows[row], k[row]
+                offset: dict[str, Any] = {"textcoords": "offset points", "fontsize": "small"}
+                ax.annotate(f"{each.rows[row]}", at, (4, 2), **offset)
+    ax.axhline(WORST_K, color=RED, lw=1, ls="--")
+    finish(ax, "Can a row be left out by weights? (k below 0.7)", "training row", "Pareto k")

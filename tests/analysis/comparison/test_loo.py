@@ -1,0 +1,174 @@
+"""Leave-one-out estimates against exact refits of conjugate linear models, and what is refused."""
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy.stats import norm
+
+import bnn_ppl as bnn
+from bnn_ppl.analysis.convergence.pareto import pareto_smoothed
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
+
+RNG = np.random.default_rng(0)
+NUM_ROWS, NOISE = 30, 0.5
+X = np.stack([np.ones(NUM_ROWS), RNG.normal(size=NUM_ROWS)], 1).astype(np.float32)
+Y = (X @ [0.5, 1.0] + NOISE * RNG.normal(size=NUM_ROWS)).astype(np.float32)
+
+
+def linear(num_columns, scale=1.0):
+    def model(x, y=None):
+        normal = dist.Normal(0.0, 1.0).expand([num_columns]).to_event(1)
+        slopes = numpyro.sample("slopes", normal)
+        with numpyro.plate("rows", len(x)), numpyro.handlers.scale(scale=scale):
+            numpyro.sample("y", dist.Normal(x[:, :num_columns] @ slopes, NOISE), obs=y)
+
+    return model
+
+
+def posterior_of(x, y, temperature=1.0, scale=1.0):
+    """Mean and covariance of the slopes; all of it at a temperature."""
+    precision = np.eye(x.shape[1]) + scale * x.T @ x / NOISE**2
+    covariance = np.linalg.inv(precision)
+    return covariance @ x.T @ y * scale / NOISE**2, temperature * covariance
+
+
+def exact(x, y, temperature=1.0, scale=1.0):
+    """Fit again without each row."""
+    found = []
+    for row in range(len(y)):
+        others = np.arange(len(y)) != row
+        mean, covariance = posterior_of(x[others], y[others], temperature, scale)
+        sd = np.sqrt(NOISE**2 + x[row] @ covariance @ x[row])
+        found.append(norm.logpdf(y[row], x[row] @ mean, sd))
+    return np.array(found)
+
+
+def run(num_columns, x=X, y=Y, num_draws=4_000, temperature=1.0, scale=1.0, **attrs):
+    mean, covariance = posterior_of(x[:, :num_columns], y, temperature, scale)
+    slopes = RNG.multivariate_normal(mean, covariance, (4, num_draws)).astype(np.float32)
+    draws = draws_of_arrays({"posterior": {"slopes": slopes}}, attrs)
+    model = linear(num_columns, scale)
+    return bnn.condition(model, (x, y), temperature=temperature), draws
+
+
+@pytest.mark.parametrize(("temperature", "scale"), [(1.0, 1.0), (0.5, 1.0), (1.0, 2.0)])
+def test_rows_left_out_by_weights_are_those_of_refits(temperature, scale):
+    found = bnn.loo(*run(2, temperature=temperature, scale=scale))
+    expected = exact(X, Y, temperature, scale)
+    np.testing.assert_allclose(found.elpd, expected, atol=0.02)
+    assert found.total == pytest.approx(expected.sum(), abs=0.1)
+    assert found.standard_error == pytest.approx(np.sqrt(NUM_ROWS) * expected.std(), rel=0.02)
+    assert found.num_bad == 0 and found.num_draws == 16_000
+    if temperature == scale == 1:
+        assert 1.0 < found.num_effective < 3.0
+
+
+def test_models_are_compared_with_errors_and_stacked():
+    found = {name: bnn.loo(*run(k)) for name, k in {"constant": 1, "slope": 2}.items()}
+    table = bnn.compare_loo(found)
+    assert table.index.tolist() == ["slope", "constant"]
+    less = exact(X, Y) - exact(X[:, :1], Y)
+    other = table.loc["constant"]
+    assert other["difference"] == pytest.approx(less.sum(), abs=0.2)
+    assert other["difference_se"] == pytest.approx(np.sqrt(NUM_ROWS) * less.std(), rel=0.03)
+    assert table.loc["slope", "difference"] == 0
+    assert table["weight"].sum() == pytest.approx(1) and table.loc["slope", "weight"] > 0.8
+    mixed = np.logaddexp(exact(X, Y) + np.log(0.5), exact(X[:, :1], Y) + np.log(0.5))
+    weights = np.log(table.loc[["slope", "constant"], "weight"].clip(1e-12).to_numpy())
+    stacked = np.logaddexp(exact(X, Y) + weights[0], exact(X[:, :1], Y) + weights[1])
+    assert stacked.sum() > mixed.sum()
+    assert bnn.compare_loo({"slope": found["slope"]}).loc["slope", "weight"] == 1
+
+
+def test_a_row_that_decides_the_fit_has_a_bad_k():
+    x, y = X.copy(), Y.copy()
+    x[3], y[3] = [1.0, 40.0], 0.0
+    assert bnn.loo(*run(2, x, y)).k[3] > 0.7
+    assert bnn.loo(*run(2, x, y)).num_bad == 1
+
+
+def test_units_change_densities_and_rows_that_do_not_count_are_left_out():
+    data = bnn.data.load("yacht")._replace(y_mean=3.0, y_scale=2.0, num_classes=None)
+    posterior, draws = run(2, num_draws=100)
+    found, scaled = bnn.loo(posterior, draws), bnn.loo(posterior, draws, data_set=data)
+    np.testing.assert_allclose(scaled.elpd, found.elpd - np.log(2.0))
+    np.testing.assert_allclose(scaled.y, 2 * Y + 3, rtol=1e-5)
+
+    def masked(x, y=None):
+        slopes = numpyro.sample("slopes", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        seen = np.arange(NUM_ROWS) > 4
+        with numpyro.plate("rows", len(x)), numpyro.handlers.mask(mask=seen[: len(x)]):
+            numpyro.sample("y", dist.Normal(x @ slopes, NOISE), obs=y)
+
+    part = bnn.loo(bnn.condition(masked, (X, Y)), draws)
+    assert part.rows.tolist() == list(range(5, NUM_ROWS)) and len(part.elpd) == NUM_ROWS - 5
+
+
+def test_what_cannot_be_left_out_is_refused_in_one_line():
+    posterior, draws = run(2, num_draws=100)
+    one = draws.isel(chain=[0], draw=[0])
+    with pytest.raises(ValueError, match="got 1 draw in all, expected 100 or more"):
+        bnn.loo(posterior, one)
+    with pytest.raises(ValueError, match="got fits of descent, which are optima"):
+        bnn.loo(*run(2, num_draws=100, draws_from="point", method="descent"))
+    stats = {"log_weight": np.zeros((4, 100), np.float32)}
+    slopes = draws["posterior"]["slopes"].values
+    weighted = draws_of_arrays(
+        {"posterior": {"slopes": slopes}, "sample_stats": stats}, {"method": "csgld"}
+    )
+    with pytest.raises(ValueError, match="got weighted draws of csgld"):
+        bnn.loo(posterior, weighted)
+    lost = draws_of_arrays({"posterior": {"slopes": np.full((1, 100, 2), np.nan, np.float32)}})
+    with pytest.raises(ValueError, match="got NaN as a log-likelihood in 100 draws"):
+        bnn.loo(posterior, lost)
+    found = bnn.loo(posterior, draws)
+    other = bnn.loo(*run(2, X[1:], Y[1:], num_draws=100))
+    with pytest.raises(ValueError, match="got 29 training rows in 'b' that are not the 30 of 'a'"):
+        bnn.compare_loo({"a": found, "b": other})
+    with pytest.raises(ValueError, match="expected the same y"):
+        bnn.compare_loo({"a": found, "b": found._replace(y=found.y + 1)})
+    with pytest.raises(ValueError, match="got no models"):
+        bnn.compare_loo({})
+
+
+def test_classes_have_the_probabilities_of_their_labels():
+    labels = (X[:, 1] > 0).astype(np.int32)
+
+    def logistic(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Bernoulli(logits=slope * x[:, 1]), obs=y)
+
+    # Of draws that are alike, leaving out changes nothing.
+    draws = draws_of_arrays({"posterior": {"slope": np.full((2, 60), 2.0, np.float32)}})
+    found = bnn.loo(bnn.condition(logistic, (X, labels)), draws)
+    expected = -np.log1p(np.exp(-2 * np.abs(X[:, 1])))
+    np.testing.assert_allclose(found.elpd, expected, rtol=1e-4)
+    assert (found.k == 0).all()
+
+
+def test_equal_weights_stay_equal_and_few_large_ones_are_smoothed():
+    smoothed, k = pareto_smoothed(np.stack([np.zeros(500), RNG.exponential(2.0, 500)]))
+    np.testing.assert_allclose(np.exp(smoothed).sum(1), 1, rtol=1e-6)
+    np.testing.assert_allclose(smoothed[0], -np.log(500))
+    assert k[0] == 0 and k[1] > 0.7
+
+
+def test_progress_ends_at_the_number_of_rows(capsys):
+    assert jax.process_index() == 0
+    bnn.loo(*run(2, num_draws=100), progress=True)
+    assert "leaving one out" in capsys.readouterr().err
+
+
+def test_the_figure_shows_models_and_rows_that_cannot_be_left_out(tmp_path):
+    x, y = X.copy(), Y.copy()
+    x[3], y[3] = [1.0, 40.0], 0.0
+    found = {"constant": bnn.loo(*run(1, x, y)), "slope": bnn.loo(*run(2, x, y))}
+    figure = bnn.plots.loo(found)
+    left, right = figure.axes
+    best, other = (text.get_text().split("\n")[0] for text in left.get_yticklabels())
+    assert [best, other] == bnn.compare_loo(found).index.tolist()
+    assert "3" in [text.get_text() for text in right.texts]
+    figure.savefig(tmp_path / "loo.png")
