@@ -17,16 +17,18 @@ import jax
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils.validation import validate_data
 
 import bnn_ppl as bnn
 from bnn_ppl.data.standardise import MeanScale, standardise
 from bnn_ppl.data.streams.streams import Stream
-from bnn_ppl.estimators.rows import Rows, parts_to_predict
+from bnn_ppl.estimators.rows import Rows, is_large, joined, weights_of_rows
 from bnn_ppl.estimators.stored import same_estimator, settings_of
+from bnn_ppl.estimators.tables import new_table, new_weights
 from bnn_ppl.methods.method import METHODS, Counts, Description, PredictiveForm
 from bnn_ppl.model.likelihoods.likelihood import Likelihood
+from bnn_ppl.model.models import with_roles
 from bnn_ppl.model.prior.priors import EARLIER_FLOOR
 from bnn_ppl.model.recipe import like
 from bnn_ppl.runtime.checks import check_positive
@@ -36,8 +38,7 @@ from bnn_ppl.runtime.names import hint
 from bnn_ppl.sampling.run_checks import check_run
 from bnn_ppl.sampling.search import structure
 from bnn_ppl.sampling.search.prior_scale import scale_or_usual
-from bnn_ppl.storage.arviz_versions import as_dataset, draws_of_groups, groups_of
-from bnn_ppl.storage.inference_data import with_groups
+from bnn_ppl.storage.arviz_versions import draws_of_groups, groups_of
 from bnn_ppl.storage.phase_state import place_of_searches
 from bnn_ppl.storage.problem import read_problem, write_problem
 
@@ -81,7 +82,7 @@ class BayesianNetwork(BaseEstimator):
         if hasattr(self, "draws_"):
             earlier = {"hidden_": self._usual_hidden()}  # before these could be found
             earlier["noise_"] = getattr(self._as_fitted, "noise", None)
-            earlier["likelihood_"] = None
+            earlier["likelihood_"] = earlier["encoding_"] = None
             self.__dict__.update(
                 {name: each for name, each in earlier.items() if name not in state}
             )
@@ -94,12 +95,13 @@ class BayesianNetwork(BaseEstimator):
                 one_device_a_core()
         # Parameters set after a fit apply to the next one, also if this posterior is rebuilt.
         self._as_fitted = SimpleNamespace(**self.get_params(deep=False))
+        self.encoding_ = rows.encoding
         self.x_mean_, self.x_scale_ = x
         self._weighted = rows.weights is not None
         self._train = rows.standardised(x, y)
         self._description()  # refuses an unknown method before anything is compiled
         self.hidden_ = self._usual_hidden()
-        key = jax.random.key(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        key = self._key()
         folder = None if self.folder is None else Path(self.folder).expanduser()
         self.prior_scale_ = self.prior_scale
         known = self._stored(folder)
@@ -115,10 +117,33 @@ class BayesianNetwork(BaseEstimator):
             self._find_structure(folder)
         self.prior_scale_ = self._scale(folder, known, minutes_left(self.max_minutes, began))
         self.posterior_ = self._conditioned()
-        method = self._method()
-        running = self._running(method) | {"folder": folder}
-        running |= {"max_minutes": minutes_left(self.max_minutes, began)}
         self._store(folder, self.prior_scale_)
+        self._run(key, folder=folder, max_minutes=minutes_left(self.max_minutes, began))
+
+    def _continue(self, X: Any, y: np.ndarray, sample_weight: Any) -> None:
+        """Sample given these rows too, y being as the model has it, from the draws so far on."""
+        if self.folder is not None or isinstance(self._train, Stream) or is_large(X):
+            got = "folder=" if self.folder is not None else "a large X"
+            raise ValueError(
+                f"got {got} with partial_fit, expected rows and draws in memory: use fit with all "
+                "rows"
+            )
+        x = self._standardised(X, np.dtype(np.float32))
+        check_consistent_length(x, y)
+        weights, of_table = weights_of_rows(sample_weight, x), new_weights(self, X)
+        if of_table is not None:
+            weights = of_table if weights is None else weights * of_table
+        self._train, self._weighted = joined(self._train, self._weighted, x, y, weights)
+        self.posterior_ = self._conditioned()
+        self._run(jax.random.fold_in(self._key(), len(self._train[1])), init=self.draws_)
+
+    def _key(self) -> jax.Array:
+        return jax.random.key(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _run(self, key: jax.Array, **options: Any) -> None:
+        """Draw, in memory, and warn of draws that have not converged."""
+        method = self._method()
+        running = self._running(method) | options
         with warnings.catch_warnings(action="ignore", category=bnn.VerdictWarning):
             draws = bnn.run(key, self.posterior_, method, **running)
         # In memory, as what reads a folder cannot be pickled.
@@ -126,7 +151,7 @@ class BayesianNetwork(BaseEstimator):
         self.draws_ = draws_of_groups(read, draws.attrs)
         self.verdict_ = self.draws_.attrs.get("verdict", "")
         if self.draws_.attrs.get("converged") == 0:
-            warnings.warn(self.verdict_, ConvergenceWarning, stacklevel=3)
+            warnings.warn(self.verdict_, ConvergenceWarning, stacklevel=4)
 
     def _running(self, method: bnn.Method) -> dict[str, Any]:
         """Give the options of :func:`bnn_ppl.run`."""
@@ -143,9 +168,16 @@ class BayesianNetwork(BaseEstimator):
 
     def _inputs(self, X: Any, dtype: np.dtype) -> Any:
         """Give inputs as the posterior sees them."""
-        x = validate_data(self, X, reset=False, dtype=np.float64)
-        x = standardise(x, self._x_scaling, dtype)
+        x = self._standardised(X, dtype)
         return (x, np.ones(len(x), dtype)) if self._weighted else x
+
+    def _standardised(self, X: Any, dtype: np.dtype) -> np.ndarray:
+        """Give inputs as the network sees them, columns for the likelihood last."""
+        if self.encoding_ is None:
+            x = validate_data(self, X, reset=False, dtype=np.float64)
+        else:
+            x = new_table(self, X)
+        return standardise(x, self._x_scaling, dtype)
 
     @property
     def _x_scaling(self) -> MeanScale:
@@ -155,10 +187,20 @@ class BayesianNetwork(BaseEstimator):
         return self._condition(self._model(), temperature=self._as_fitted.temperature)
 
     def _condition(self, model: Callable, **tempering: Any) -> bnn.Posterior:
-        model = bnn.models.weighted(model) if self._weighted else model
-        posterior = bnn.condition(model, self._train, **tempering)
+        posterior = bnn.condition(self._of_rows(model), self._train, **tempering)
         usual = self._as_fitted.net is None and self._as_fitted.prior is None
         return _found_again(posterior) if usual else posterior
+
+    def _of_rows(self, model: Callable) -> Callable:
+        """Give a model of the rows as they are: with columns for the likelihood, and weights."""
+        if self._roles:
+            model = with_roles(model, self._roles, self.likelihood_)
+        return bnn.models.weighted(model) if self._weighted else model
+
+    @property
+    def _roles(self) -> list[str]:
+        """Roles of the last columns of x."""
+        return [] if self.encoding_ is None else [role for role, _ in self.encoding_.roles]
 
     def _model(self) -> Callable:
         raise NotImplementedError
@@ -174,7 +216,8 @@ class BayesianNetwork(BaseEstimator):
     def _network(self, num_outputs: int) -> Any:
         if self._as_fitted.net is not None:
             return self._as_fitted.net
-        return partial(bnn.nets.MLP, self.n_features_in_, self.hidden_, num_outputs)
+        num_inputs = len(self.x_mean_) - len(self._roles)
+        return partial(bnn.nets.MLP, num_inputs, self.hidden_, num_outputs)
 
     def _prior(self) -> Any:
         prior = self._as_fitted.prior
@@ -232,7 +275,7 @@ class BayesianNetwork(BaseEstimator):
 
         def model_with(each: structure.Structure) -> Callable:
             self._take({name: getattr(each, name) for name in names})
-            return bnn.models.weighted(self._model()) if self._weighted else self._model()
+            return self._of_rows(self._model())
 
         widths = structure.LADDER if "hidden" in names else (self.hidden_,)
         noises = structure.NOISES if "noise" in names else (None,)
@@ -293,34 +336,6 @@ class BayesianNetwork(BaseEstimator):
                 f"{', '.join(sorted(METHODS))}, or a function of a posterior that returns a Method"
             )
         return None
-
-    def _predicted(self, X: Any, *names: str) -> list[np.ndarray]:
-        """Predict these variables of :func:`bnn_ppl.predict`, by row."""
-
-        def of_inputs(posterior: bnn.Posterior, draws: Any, x: Any) -> list[np.ndarray]:
-            prediction = bnn.predict(posterior, draws, (x, None), predictive=self.predictive)
-            return [prediction[name].values for name in names]
-
-        return [np.concatenate(parts) for parts in zip(*self._by_part(of_inputs, X), strict=True)]
-
-    def _quantiles(self, X: Any, quantiles: np.ndarray) -> np.ndarray:
-        def of_inputs(posterior: bnn.Posterior, draws: Any, x: Any) -> np.ndarray:
-            return bnn.predict_quantiles(posterior, draws, x, quantiles, predictive=self.predictive)
-
-        return np.concatenate(self._by_part(of_inputs, X), axis=1)
-
-    def _by_part(self, function: Callable, X: Any) -> list[Any]:
-        """Call a function of the posterior, its draws and inputs.
-
-        A large X is taken in parts.
-        """
-        check_is_fitted(self)
-        # In single precision the last digits of a prediction would depend on the number of rows.
-        with jax.enable_x64(True):
-            values = as_dataset(self.draws_["posterior"]).astype(float)
-            draws = with_groups(self.draws_, posterior=values)
-            parts = (self._inputs(part, np.dtype(np.float64)) for part in parts_to_predict(X))
-            return [function(self.posterior_, draws, x) for x in parts]
 
 
 def _found_again(posterior: bnn.Posterior) -> bnn.Posterior:

@@ -1,6 +1,7 @@
 """The rows that an estimator is fitted to: checked and standardised, large ones part by part."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,12 +9,16 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight, _check_y, validate_data
 
 from bnn_ppl.data.standardise import MeanScale, mean_and_scale, standardise
 from bnn_ppl.data.streams.moments import merged, moments, parts_of, refuse_nonfinite
 from bnn_ppl.data.streams.sources import source_of
 from bnn_ppl.data.streams.streams import Stream, stream
+from bnn_ppl.data.tables.encoding import Encoding
+from bnn_ppl.data.tables.finding import scales_of_x
+from bnn_ppl.data.tables.roles import Columns, apart
+from bnn_ppl.estimators.tables import is_table, learnt_table
 from bnn_ppl.model.rows.labels import is_one_hot, listed
 from bnn_ppl.runtime.checks import check_positive
 
@@ -41,12 +46,15 @@ class Rows(NamedTuple):
         Of the rows (rows,), or None.
     large
         Whether x is a large array as it was given.
+    encoding
+        How x was made of a data frame; None for arrays.
     """
 
     x: np.ndarray
     y: np.ndarray
     weights: np.ndarray | None
     large: bool
+    encoding: Encoding | None = None
 
     def scalings(self) -> tuple[MeanScale, MeanScale]:
         """Give mean and scale of the columns of x and of y.
@@ -57,7 +65,8 @@ class Rows(NamedTuple):
             If a row of a large array is not finite.
         """
         if not self.large:
-            return mean_and_scale(self.x, self.weights), mean_and_scale(self.y, self.weights)
+            found, of_targets = (mean_and_scale(each, self.weights) for each in (self.x, self.y))
+            return found if self.encoding is None else scales_of_x(found, self.encoding), of_targets
         of_x = of_y = None
         rows = self._stream(None)
         for numbers in parts_of(rows):
@@ -71,6 +80,11 @@ class Rows(NamedTuple):
                 of_y = merged(of_y, moments(y, weights))
         assert of_x is not None and of_y is not None
         return of_x.mean_scale(), of_y.mean_scale()
+
+    def columns_of_likelihood(self) -> dict[str, np.ndarray]:
+        """Give the columns of x (rows,) that are for the likelihood, by their roles."""
+        roles = [] if self.encoding is None else [role for role, _ in self.encoding.roles]
+        return apart(self.x, roles)[1] if roles else {}
 
     def standardised(self, x: MeanScale, y: MeanScale | None) -> tuple[Any, np.ndarray] | Stream:
         """Give what a model is conditioned on: arrays, or a stream of a large array.
@@ -97,7 +111,12 @@ def _standardised(
 
 
 def checked_rows(
-    estimator: BaseEstimator, x: Any, y: Any, sample_weight: Any, **of_y: bool
+    estimator: BaseEstimator,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    columns: Columns | None = None,
+    **of_y: bool,
 ) -> Rows:
     """Check rows as scikit-learn does; of a large X, that they are finite is left for the scaling.
 
@@ -105,6 +124,8 @@ def checked_rows(
     ----------
     estimator
         Gets ``n_features_in_``, and the names of columns if they have some.
+    columns
+        What columns are for; None for numbers, unless X is a data frame.
     x, y, sample_weight
         As `fit` gets them.
     **of_y
@@ -116,6 +137,8 @@ def checked_rows(
         If shapes do not fit, a value is not finite, or a weight is negative.
     """
     _refuse_missing(y)
+    if is_table(x, columns):
+        return _rows_of_table(estimator, x, y, sample_weight, columns, **of_y)
     large = is_large(x)
     if large:
         if y is None:
@@ -124,15 +147,82 @@ def checked_rows(
         check_consistent_length(x, y)
         validate_data(estimator, x[:_HEAD], y[:_HEAD], dtype=None, **of_y)
     else:
-        x, y = validate_data(estimator, x, y, dtype=np.float64, **of_y)
-        if y.dtype.kind == "f":
-            refuse_nonfinite("y", y, np.arange(len(y)))  # scikit-learn misses those of objects
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y.reshape(-1)
+        with _texts_in_arrays():
+            x, y = validate_data(estimator, x, y, dtype=np.float64, **of_y)
+        y = finite_y(y)
+    return Rows(x, _as_one_column(y), weights_of_rows(sample_weight, x), large)
+
+
+def _rows_of_table(
+    estimator: BaseEstimator,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    columns: Columns | None,
+    **of_y: bool,
+) -> Rows:
+    validate_data(estimator, x, y, skip_check_array=True)
+    y = checked_y(estimator, y, **of_y)
+    check_consistent_length(x, y)
+    weights = weights_of_rows(sample_weight, np.empty((len(y), 1)))  # x may hold texts
+    table = learnt_table(x, columns, np.full(len(y), True) if weights is None else weights > 0)
+    if table.weights is not None:
+        weights = table.weights if weights is None else weights * table.weights
+    return Rows(table.x, y, weights, False, table.encoding)
+
+
+def checked_y(estimator: BaseEstimator, y: Any, **of_y: bool) -> np.ndarray:
+    """Check y as scikit-learn does with X."""
+    return _as_one_column(finite_y(_check_y(y, estimator=estimator, **of_y)))
+
+
+def finite_y(y: np.ndarray) -> np.ndarray:
+    """Refuse y that is not finite; scikit-learn misses those of objects."""
+    if y.dtype.kind == "f":
+        refuse_nonfinite("y", y, np.arange(len(y)))
+    return y
+
+
+def joined(
+    train: tuple[Any, np.ndarray], weighted: bool, x: np.ndarray, y: np.ndarray, weights: Any
+) -> tuple[tuple[Any, np.ndarray], bool]:
+    """Add standardised rows to those that a model is conditioned on; say if all have weights."""
+    first, first_y = train
+    first, first_weights = first if weighted else (first, None)
+    both = np.concatenate([first, x])
+    all_y = np.concatenate([first_y, y.astype(first_y.dtype)])
+    if first_weights is None and weights is None:
+        return (both, all_y), False
+    of_each = [
+        np.ones(len(rows), _SINGLE) if own is None else own.astype(_SINGLE)
+        for rows, own in ((first, first_weights), (x, weights))
+    ]
+    return ((both, np.concatenate(of_each)), all_y), True
+
+
+def _as_one_column(y: np.ndarray) -> np.ndarray:
+    return y.reshape(-1) if y.ndim == 2 and y.shape[1] == 1 else y
+
+
+def weights_of_rows(sample_weight: Any, x: Any) -> np.ndarray | None:
+    """Check weights of rows."""
     if sample_weight is None:
-        return Rows(x, y, None, large)
-    weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-    return Rows(x, y, weights, large)
+        return None
+    return _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+
+
+@contextmanager
+def _texts_in_arrays() -> Iterator[None]:
+    """Say what takes texts, where an array has some."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith("could not convert string to float"):
+            raise
+        raise ValueError(
+            f"got an array X with texts ({error}), expected numbers, or a pandas.DataFrame, of "
+            "which texts, dates and empty cells are taken: X = pandas.DataFrame(X)"
+        ) from error
 
 
 def _refuse_missing(y: Any) -> None:

@@ -68,11 +68,11 @@ def _plain(value: Any) -> Any:
 
 def _data_of(estimator: Any, labels: np.ndarray | None) -> DataSet:
     """Describe the rows of an estimator as those of a data set, without rows."""
-    x = np.zeros((0, estimator.n_features_in_), _SINGLE)
+    x = np.zeros((0, len(estimator.x_mean_)), _SINGLE)
     mean, scale = getattr(estimator, "y_mean_", 0.0), getattr(estimator, "y_scale_", 1.0)
     y = np.zeros((0, *np.shape(mean)), _SINGLE if labels is None else np.int32)
-    named = getattr(estimator, "feature_names_in_", ())
-    inputs = tuple(Column(str(name), "number") for name in named)
+    encoding = Encoding((), Column("y", "number"))
+    encoding = encoding if estimator.encoding_ is None else estimator.encoding_
     target = Column("y", "number")
     if labels is not None and labels.dtype.kind in "UOb":
         truth = labels.dtype.kind == "b"
@@ -87,7 +87,9 @@ def _data_of(estimator: Any, labels: np.ndarray | None) -> DataSet:
         num_classes=None if labels is None else len(labels),
         name=type(estimator).__name__,
         source="an estimator",
-        encoding=Encoding(inputs, target) if inputs or target.kind != "number" else None,
+        encoding=encoding._replace(target=target)
+        if encoding.inputs or target.kind != "number"
+        else None,
     )
 
 
@@ -108,7 +110,8 @@ def model_of(settings: JSON) -> tuple[Posterior, DataSet, bool, bool, tuple[Any,
     classes = tuple(labels) if numbers else None
     data = blank_rows(settings["rows"], settings[ESTIMATOR], encoding, classes)
     estimator._as_fitted = SimpleNamespace(**estimator.get_params(deep=False))
-    estimator.n_features_in_ = data.train.x.shape[1]
+    estimator.encoding_ = encoding if encoding and encoding.inputs else None
+    estimator.x_mean_ = data.x_mean
     estimator.prior_scale_, estimator.hidden_ = settings["prior_scale"], estimator._usual_hidden()
     law = settings.get(LAW)
     estimator.likelihood_ = None if law is None else likelihoods.from_json(law)

@@ -1,6 +1,6 @@
 """Ready-made models: a random network and the likelihood of its outputs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -12,7 +12,8 @@ from flax import nnx
 from jax.tree_util import Partial
 from numpyro.primitives import Messenger
 
-from bnn_ppl.model.likelihoods.likelihood import Likelihood
+from bnn_ppl.data.tables.roles import apart
+from bnn_ppl.model.likelihoods.likelihood import LIKELIHOODS, Likelihood
 from bnn_ppl.model.likelihoods.noise_of_x import noise_at
 from bnn_ppl.model.likelihoods.noise_of_x import usual_noise_floor as usual_noise_floor
 from bnn_ppl.model.network import Prior, random_network
@@ -194,6 +195,19 @@ def with_likelihood(net: Any, prior: Prior, likelihood: Likelihood) -> Model:
             numpyro.sample("y", distribution, obs=y)
 
     return Partial(model, _ready(net), prior, likelihood.law)
+
+
+def with_roles(model: Model, roles: Sequence[str], likelihood: Likelihood | None) -> Model:
+    """Give a model of rows x whose last columns have roles: weights, or those of a likelihood."""
+    known = () if likelihood is None else LIKELIHOODS[likelihood.name].columns
+    others = [role for role in roles if role in known]
+
+    def of_rows(model: Any, x: Any, y: Any = None) -> None:
+        inputs, columns = apart(x, roles)
+        rows = (inputs, {role: columns[role] for role in others}) if others else inputs
+        model((rows, columns["weights"]) if "weights" in roles else rows, y)
+
+    return Partial(of_rows, weighted(model) if "weights" in roles else model)
 
 
 def _ready(net: Any) -> nnx.Module | None:

@@ -186,6 +186,20 @@ def weights_of(draws: Any) -> np.ndarray:
     return weights / weights.mean(1, keepdims=True)
 
 
+def draws_at(draws: Any, numbers: np.ndarray) -> "arviz.InferenceData":
+    """Select draws of each chain by their numbers (chain, draw), in all groups that have them."""
+    import xarray
+
+    num_draws, groups = draws["posterior"].sizes["draw"], {}
+    chains = xarray.DataArray(np.arange(len(numbers)), dims="chain")
+    places = xarray.DataArray(numbers, dims=("chain", "draw"))
+    for name, group in groups_of(draws).items():
+        if {"chain", "draw"} <= set(group.sizes) and group.sizes["draw"] == num_draws:
+            chosen = group.load().isel(chain=chains, draw=places)
+            groups[name] = chosen.assign_coords(draw=np.arange(numbers.shape[1]))
+    return with_groups(draws, **groups)
+
+
 def in_blocks(
     sites: dict[str, "xarray.DataArray"], weights: np.ndarray
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:

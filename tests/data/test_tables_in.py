@@ -118,6 +118,20 @@ def test_a_row_number_is_left_out_by_its_name_and_order(name, cells, kept):
     assert kept or found.reason == "a row number"
 
 
+@pytest.mark.parametrize(
+    ("name", "cells", "kept"),
+    [
+        ("id", [7, 31, 9, 24], False),
+        ("area", [7, 31, 9, 24], True),
+        ("id", [7, 31, 9, 7], True),
+    ],
+)
+def test_row_numbers_of_some_rows_in_any_order_are_left_out(name, cells, kept):
+    column = pd.Series([str(cell) for cell in cells], name=name, dtype=object)
+    assert (kind_of(column, whole=False).kind is not None) == kept
+    assert kind_of(column).kind is not None
+
+
 def loaded(path, **given):
     return data.load(path, dtype=np.float64, **given)
 

@@ -13,7 +13,7 @@ from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import checked_inputs
 from bnn_ppl.runtime.progress import reporting
 from bnn_ppl.storage.arviz_versions import groups_of
-from bnn_ppl.storage.inference_data import evenly, weights_of, with_groups
+from bnn_ppl.storage.inference_data import draws_at, evenly, weights_of, with_groups
 
 if TYPE_CHECKING:
     import arviz
@@ -219,21 +219,12 @@ def _weights(chosen: np.ndarray, total: int) -> np.ndarray:
 
 def _of_order(draws: Any, order: np.ndarray) -> "arviz.InferenceData":
     """Select draws by their numbers, chain after chain; those of a chain in their order."""
-    import xarray
-
     sizes = draws["posterior"].sizes
     if sizes["draw"] == 1:
         kept: Any = draws.isel(chain=np.sort(order))
         return _described(kept, draws)
-    chain, number = np.divmod(np.sort(order), sizes["draw"])
-    places = xarray.DataArray(number.reshape(sizes["chain"], -1), dims=("chain", "draw"))
-    chains = xarray.DataArray(np.unique(chain), dims="chain")
-    groups = {}
-    for name, group in groups_of(draws).items():
-        if {"chain", "draw"} <= set(group.sizes) and group.sizes["draw"] == sizes["draw"]:
-            chosen = group.load().isel(chain=chains, draw=places)
-            groups[name] = chosen.assign_coords(draw=np.arange(places.shape[1]))
-    return _described(with_groups(draws, **groups), draws)
+    number = np.sort(order) % sizes["draw"]
+    return _described(draws_at(draws, number.reshape(sizes["chain"], -1)), draws)
 
 
 def _described(kept: Any, draws: Any) -> Any:

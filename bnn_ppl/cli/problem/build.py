@@ -14,7 +14,6 @@ from bnn_ppl.cli.problem.likelihoods import (
     in_words_of_y,
     likelihood_of,
     refuse_options_of_others,
-    with_roles,
 )
 from bnn_ppl.cli.problem.networks import (
     first_kernel,
@@ -34,6 +33,7 @@ from bnn_ppl.data.tables.finding import in_words, y_in_words
 from bnn_ppl.data.tables.user_files import is_file
 from bnn_ppl.model.likelihoods.likelihood import Likelihood
 from bnn_ppl.model.likelihoods.noise_of_x import usual_noise_floor
+from bnn_ppl.model.models import with_roles
 from bnn_ppl.model.prior.priors import NOISE_FLOOR
 from bnn_ppl.runtime.checks import check_positive
 from bnn_ppl.sampling.search import structure

@@ -1,12 +1,9 @@
 """Likelihoods by the names that the command line gives them."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jax.tree_util import Partial
 
-import bnn_ppl as bnn
 from bnn_ppl.cli.problem.problem import Problem
 from bnn_ppl.data.tables.roles import ROLES, apart
 from bnn_ppl.data.tables.table_files import is_table
@@ -58,19 +55,6 @@ def likelihood_of(problem: Problem, data: Any) -> Likelihood | None:
     columns = apart(data.train.x, data.roles)[1] if data.roles else {}
     given |= {name: columns[name] for name in chosen.columns_of_y if name in columns}
     return chosen.build(np.asarray(data.train.y, float), **given)
-
-
-def with_roles(model: Callable, roles: tuple[str, ...], likelihood: Likelihood | None) -> Callable:
-    """Give a model of rows x whose last columns have roles: weights, or those of a likelihood."""
-    known = () if likelihood is None else LIKELIHOODS[likelihood.name].columns
-    others = [role for role in roles if role in known]
-
-    def of_rows(model: Any, x: Any, y: Any = None) -> None:
-        inputs, columns = apart(x, roles)
-        rows = (inputs, {role: columns[role] for role in others}) if others else inputs
-        model((rows, columns["weights"]) if "weights" in roles else rows, y)
-
-    return Partial(of_rows, bnn.models.weighted(model) if "weights" in roles else model)
 
 
 def check_likelihood(problem: Problem, data: Any) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bnn_ppl.data.standardise import MeanScale
 from bnn_ppl.data.tables.encoding import Encoding, day_in_words, mark_of
 from bnn_ppl.data.tables.kinds import boolean
 from bnn_ppl.data.tables.kinds.category import WRITTEN
@@ -20,6 +21,7 @@ from bnn_ppl.data.tables.kinds.kinds import (
 )
 from bnn_ppl.data.tables.kinds.number import UNKNOWN, form_of, number_in
 from bnn_ppl.data.tables.reading import DataSet, require
+from bnn_ppl.data.tables.roles import as_they_are
 
 if TYPE_CHECKING:
     import pandas
@@ -29,10 +31,12 @@ _FEW = 20  # different whole numbers of a y that may be ordered classes
 _COUNTS = 100  # different whole numbers that may be counts
 
 
-def kinds_of(inputs: "pandas.DataFrame", categorical: Sequence[str]) -> dict[str, Found]:
-    """Tell what kind each column is, by all rows."""
+def kinds_of(
+    inputs: "pandas.DataFrame", categorical: Sequence[str], whole: bool = True
+) -> dict[str, Found]:
+    """Tell what kind each column is, by all rows of a table, or by some in any order."""
     hint = mark_of(inputs)
-    return {name: kind_of(inputs[name], hint, name in categorical) for name in inputs}
+    return {name: kind_of(inputs[name], hint, name in categorical, whole) for name in inputs}
 
 
 def inputs_learnt(
@@ -135,10 +139,12 @@ def values_to_cut(
     return np.concatenate(parts, axis=1)
 
 
-def least_scales_of_x(encoding: Encoding) -> np.ndarray:
-    """Give the least scales by which the columns of x, those of roles last, are standardised."""
-    inputs = [scale for column in encoding.inputs for scale in least_scales(column)]
-    return np.array(inputs + [0.0] * len(encoding.roles))
+def scales_of_x(found: MeanScale, encoding: Encoding) -> MeanScale:
+    """Keep the scales of columns of 0 and 1 from being tiny; those of roles stay as they are."""
+    least = [scale for column in encoding.inputs for scale in least_scales(column)]
+    least += [0.0] * len(encoding.roles)
+    scale = np.maximum(found.scale, np.where(found.scale == 1.0, 0.0, least))
+    return as_they_are(MeanScale(found.mean, scale), encoding.roles)
 
 
 def in_words(encoding: Encoding) -> str:

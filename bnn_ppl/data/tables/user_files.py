@@ -21,16 +21,16 @@ from bnn_ppl.data.tables.finding import (
     classes_of_numbers,
     inputs_learnt,
     kinds_of,
-    least_scales_of_x,
     order_of_times,
     role_of,
+    scales_of_x,
     target_of,
     values_to_cut,
 )
 from bnn_ppl.data.tables.kinds.column import Column, is_empty
 from bnn_ppl.data.tables.kinds.kinds import Found, values_of
 from bnn_ppl.data.tables.reading import Data, DataSet, Read, require
-from bnn_ppl.data.tables.roles import Columns, as_they_are, inputs_of
+from bnn_ppl.data.tables.roles import Columns, inputs_of
 from bnn_ppl.data.tables.table_files import (
     STANDARD_INPUT,
     files_of,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Target = str | int | Sequence[str | int] | None
 INDEX = re.compile(r"|Unnamed: 0")  # the header that pandas gives an index, written and read
-_INDEX_REASON = "a row index"
+_INDEX_REASON, DROPPED, NOT_NAMED = "a row index", "dropped", "not among those named"
 
 
 def is_file(name: str) -> bool:
@@ -103,11 +103,7 @@ def own(
 def _scales(x: np.ndarray, encoding: Encoding | None) -> MeanScale:
     """Give mean and scale of the columns of x; those that have a role stay as they are."""
     found = by_last_axis(x)
-    if encoding is None or not encoding.inputs:
-        return found
-    least = np.where(found.scale == 1.0, 0.0, least_scales_of_x(encoding))
-    found = MeanScale(found.mean, np.maximum(found.scale, least))
-    return as_they_are(found, encoding.roles)
+    return found if encoding is None or not encoding.inputs else scales_of_x(found, encoding)
 
 
 def _with_groups(
@@ -140,7 +136,7 @@ def _read_table(
     table, source = read_tables(name), name
     names = list(table)
     at = _targets(source, names, target)
-    index = [0] if INDEX.fullmatch(names[0]) and 0 not in at and len(names) > 1 + len(at) else []
+    index = index_in(names, at)
     named = inputs_of(names, [names[column] for column in at], columns, source)
     used = [k for k, name in enumerate(names) if name in named and k not in (*at, *index)]
     require(source, used, f"targets {target!r}, all columns", "one more or several", "name fewer")
@@ -153,7 +149,7 @@ def _read_table(
         found, reasons = inputs_learnt(inputs.iloc[train], kinds)
         got, expected = f"no column to learn from ({_listed(reasons)})", "numbers or categories"
         require(source, found, got, expected, "add a column, or name one with categorical")
-        reasons = _apart(names, at, index, columns, reasons)
+        reasons = why_left_out(names, at, index, columns, reasons)
         targets = _targets_found(y_cells, source, classes)
         hint = mark_of(table)
         roles = tuple((role, role_of(table[own], hint)) for role, own in columns.roles.items())
@@ -195,16 +191,21 @@ def _targets_found(
     return tuple(found)
 
 
-def _apart(
+def index_in(names: list[str], at: list[int]) -> list[int]:
+    """Give the place of a first column that is the index of pandas, unless it is a target."""
+    return [0] if INDEX.fullmatch(names[0]) and 0 not in at and len(names) > 1 + len(at) else []
+
+
+def why_left_out(
     names: list[str], at: list[int], index: list[int], columns: Columns, reasons: dict[str, str]
 ) -> dict[str, str]:
     """Say why each column that is neither an input nor y nor has a role is left out."""
-    known = {name: "dropped" for name in columns.drop}
+    known = {name: DROPPED for name in columns.drop}
     known |= {names[k]: _INDEX_REASON for k in index}
     known |= {} if columns.group is None else {columns.group: "groups"}
     if columns.only is not None:
         taken = {*columns.only, *columns.roles.values(), *(names[k] for k in at)}
-        known = {name: "not among those named" for name in names if name not in taken} | known
+        known = {name: NOT_NAMED for name in names if name not in taken} | known
     return known | reasons
 
 

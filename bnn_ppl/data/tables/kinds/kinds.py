@@ -23,7 +23,8 @@ KINDS: dict[KindName, Kind] = {
     "date": DATE,
     "category": CATEGORY,
 }
-_ROW_NUMBER = re.compile(r"(?i:id|.*[_. -]id|index|idx|row|rownames|no|nr|number)|.*[a-z]I[dD]")
+_IDENTIFIER = re.compile(r"(?i:id|.*[_. -]id|index|idx|rownames)|.*[a-z]I[dD]")
+_ROW_NUMBER = re.compile(rf"(?i:row|no|nr|number)|{_IDENTIFIER.pattern}")
 _LEAST_SCALE = 0.1  # of columns of 0 and 1 with few 1, so that one is not ten times the others
 
 
@@ -35,8 +36,10 @@ class Found(NamedTuple):
     reason: str = ""
 
 
-def kind_of(cells: "pandas.Series", hint: str = UNKNOWN, categorical: bool = False) -> Found:
-    """Tell what kind a column is."""
+def kind_of(
+    cells: "pandas.Series", hint: str = UNKNOWN, categorical: bool = False, whole: bool = True
+) -> Found:
+    """Tell what kind a column is, of a whole table, or of some of its rows in any order."""
     present = cells[~is_empty(cells)]
     different = present.unique().tolist()
     if not different:
@@ -46,6 +49,8 @@ def kind_of(cells: "pandas.Series", hint: str = UNKNOWN, categorical: bool = Fal
     if DATE.form(different, hint) == DIGITS:  # which are numbers too
         return Found("date", DIGITS)
     if _is_row_number(str(cells.name), cells):
+        return Found(None, reason="a row number")
+    if not whole and _are_identifiers(str(cells.name), cells):
         return Found(None, reason="a row number")
     for name, kind in KINDS.items():
         form = kind.form(different, hint)
@@ -65,6 +70,12 @@ def _is_row_number(name: str, cells: "pandas.Series") -> bool:
     if first not in (0.0, 1.0):
         return False
     return all(number_in(cell) == first + row for row, cell in enumerate(cells.tolist()))
+
+
+def _are_identifiers(name: str, cells: "pandas.Series") -> bool:
+    """Whether each row has a whole number of its own in a column that is named so."""
+    named = _IDENTIFIER.fullmatch(name) is not None
+    return named and cells.is_unique and all(cell.isdecimal() for cell in cells)
 
 
 def learnt(name: str, found: Found, cells: "pandas.Series", hint: str) -> Column | None:
