@@ -10,6 +10,7 @@ from bnn_ppl._stored import (
     function_draws,
     predict,
     predict_closed_form,
+    predict_probabilities,
     predict_quantiles,
     predictive_draws,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "predict",
     "predict_cdf",
     "predict_closed_form",
+    "predict_probabilities",
     "predict_quantiles",
     "predictive_draws",
     "prior_draws",

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from bnn_ppl.analysis.convergence import diagnostics
+from bnn_ppl.analysis.distributions.probabilities import predict_probabilities as probable
 from bnn_ppl.analysis.explanation.explain import Explanation
 from bnn_ppl.analysis.explanation.explain import explain as explained
 from bnn_ppl.analysis.export.export import Exported
@@ -104,6 +105,8 @@ class StoredRun(NamedTuple):
             return values * scale**2
         if name.endswith("entropy"):
             return values + nats
+        if name.startswith("crps"):
+            return values * scale
         return values - nats if name == "log_prob" else values
 
 
@@ -182,6 +185,33 @@ function_draws = of_folders(averages.function_draws)
 predict_closed_form = of_folders(closed_form)
 predict_quantiles = of_folders(quantiles)
 predictive_draws = of_folders(drawn)
+
+
+@wraps(probable)
+def predict_probabilities(
+    posterior: Any,
+    draws: Any = None,
+    x: Any = None,
+    values: Any = None,
+    *which: Any,
+    **options: Any,
+) -> np.ndarray:
+    """Let the folder of a run take the place of posterior and draws."""
+    if not isinstance(posterior, str | PathLike):
+        return probable(posterior, draws, x, values, *which, **options)
+    if draws is not None or x is None or values is None:
+        raise TypeError(
+            "got the folder of a run, expected x= and values= by name: "
+            "predict_probabilities('runs/mine', x=rows, values=[0, 1])"
+        )
+    where = Path(posterior).expanduser()
+    run = _reopened(where)
+    if run.data.output_names:
+        raise ValueError("got a run of several outputs, expected one: each has units of its own")
+    with jax.enable_x64(run.float64):
+        own = (np.asarray(values, float) - run.data.y_mean) / run.data.y_scale
+        rows = run.rows(x)[0]
+        return probable(run.posterior, diagnostics.load(where), rows, own, *which, **options)
 
 
 @wraps(explained)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _COLUMNS = [
     *("mean", "sd", "epistemic_sd", "quantile", "probs", "predicted"),
     *("entropy", "expected_entropy", "mutual_information"),
-    *("conformal_lower", "conformal_upper", "conformal_set", "observed"),
+    *("at_most", "equal", "conformal_lower", "conformal_upper", "conformal_set", "observed"),
+    *("log_score", "crps"),
     *("outside_range", "outside_column"),
 ]
 
@@ -260,6 +261,10 @@ def answers(prediction: "xarray.Dataset", y: np.ndarray | None, data: Any) -> "x
         of_classes = data.num_classes is not None
         scaled = named(y, data) if of_classes else y.astype(float) * data.y_scale + data.y_mean
         found["observed"] = ("row", "output")[: scaled.ndim], scaled
+        nats = 0.0 if of_classes else np.log(data.y_scale).sum()
+        found["log_score"] = prediction["log_prob"] - nats
+        if "crps" in prediction:
+            found["crps"] = prediction["crps"] * data.y_scale
     return found.assign_attrs(units="those of the data; entropies in nats")
 
 
@@ -290,6 +295,9 @@ def answers_by_row(answers: "xarray.Dataset") -> Any:
         elif name == "quantile":
             levels = answers["probability"].values
             columns |= {f"quantile_{q:g}": own for q, own in zip(levels, values, strict=True)}
+        elif name in ("at_most", "equal"):
+            at = answers["value"].values
+            columns |= {f"{name}_{v:g}": own for v, own in zip(at, values.T, strict=True)}
         elif name == "conformal_set":
             sets = [between.join(map(str, classes[row.astype(bool)])) for row in values]
             columns[name] = np.array(sets)

@@ -1,6 +1,7 @@
 """Likelihoods by name on the command line: columns, stored runs, predictions, refusals."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -56,9 +57,16 @@ def test_counts_with_exposure_and_weights_are_stored_and_predicted(capsys):
     train = data.train.y * data.y_scale + data.y_mean
     mean = train.sum() / data.train.x[:, -1].sum()
     assert law["law"][0][0] == pytest.approx(np.log(mean), rel=1e-5)
-    cli.main(["predict", "run", "--out", "all.csv"])
+    cli.main(["predict", "run", "--out", "all.csv", "--at", "0", "3"])
     of_test = pandas.read_csv("all.csv")
     assert (of_test["observed"] == np.round(of_test["observed"])).all()
+    scores = dict(re.findall(r"^(\w+) +([\d.]+)$", capsys.readouterr().out, flags=re.MULTILINE))
+    assert -of_test["log_score"].mean() == pytest.approx(float(scores["nll"]), rel=1e-3)
+    assert of_test["crps"].mean() == pytest.approx(float(scores["crps"]), rel=1e-3)
+    np.testing.assert_allclose(of_test["at_most_0"], of_test["equal_0"], rtol=2e-3)
+    assert (of_test["at_most_3"] > of_test["equal_3"]).all()
+    more = bnn.predict_probabilities("run", x=COUNTS.drop(columns="n"), values=[3.0], which="more")
+    assert more.shape == (ROWS, 1) and ((more > 0) & (more < 1)).all()
     assert (of_test["quantile_0.5"] == np.round(of_test["quantile_0.5"])).all()
     # New rows by the file and in Python, which know of the training rows what is stored alone.
     new = COUNTS.drop(columns=["n", "weight"]).head(4)

@@ -37,7 +37,7 @@ from bnn_ppl.analysis.metrics.likelihood import (
     gaussian_nll,
     nll,
 )
-from bnn_ppl.analysis.metrics.regression import coverage, pit, rmse
+from bnn_ppl.analysis.metrics.regression import coverage, crps, crps_mcse, pit, rmse
 from bnn_ppl.analysis.metrics.summaries import summary
 from bnn_ppl.analysis.metrics.uncertainty_scores import Entropies, entropies, entropy, uncertainty
 
@@ -54,6 +54,8 @@ __all__ = [
     "calibration",
     "calibration_check",
     "coverage",
+    "crps",
+    "crps_mcse",
     "ece",
     "entropies",
     "entropy",

@@ -43,6 +43,50 @@ def squared_error(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> Arr
     return ((targets(y, mean) - mean) * positive_scale(scale, mean.shape[1:])) ** 2
 
 
+def crps(prediction: Prediction, y: ArrayLike, *, scale: ArrayLike = 1.0) -> float:
+    r"""Mean continuous ranked probability score, in original units (Gneiting & Raftery, 2007).
+
+    .. math:: \mathrm{CRPS}(F, y) = \int (F(z) - 1[y \leq z])^2 dz
+
+    The absolute error where F is a point; smaller is better. Of the mixture over draws where the
+    prediction has it (``predict(..., crps=True)``), leaving out censored targets; otherwise of the
+    Gaussian with the predictive mean and variance.
+
+    Parameters
+    ----------
+    prediction : Dataset
+        A regression prediction.
+    y : array (rows,) or (rows, outputs)
+        Targets, in the units of the prediction. The mean is over rows and outputs.
+    scale : float or array (outputs,)
+        What targets were divided by.
+    """
+    error, variance = error_and_variance(prediction, y)
+    if isinstance(prediction, Mapping) and "crps" in prediction:
+        each = variable(prediction, "crps")
+    else:
+        sd = np.sqrt(variance)
+        z = error / sd
+        normal = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+        each = sd * (z * (2 * ndtr(z) - 1) + 2 * normal - 1 / np.sqrt(np.pi))
+    return float(np.nanmean(each * positive_scale(scale, variance.shape[1:])))
+
+
+def crps_mcse(prediction: Prediction, *, scale: ArrayLike = 1.0) -> float:
+    """Monte Carlo standard error of `crps`, of draws of y given those of the weights.
+
+    Parameters
+    ----------
+    prediction : Dataset
+        With ``crps_mcse``, from ``predict(..., crps=True)``.
+    scale : float or array (outputs,)
+        What targets were divided by.
+    """
+    each = variable(prediction, "crps_mcse")
+    each = each * positive_scale(scale, each.shape[1:])
+    return float(np.sqrt(np.nansum(each**2)) / max(np.isfinite(each).sum(), 1))
+
+
 def coverage(prediction: Prediction, y: ArrayLike, *, level: float = 0.9) -> float:
     """Share of targets inside the central interval of probability ``level``.
 

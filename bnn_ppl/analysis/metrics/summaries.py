@@ -20,7 +20,7 @@ from bnn_ppl.analysis.metrics.inputs import (
     variable,
 )
 from bnn_ppl.analysis.metrics.likelihood import gaussian_nll, nll
-from bnn_ppl.analysis.metrics.regression import coverage, rmse
+from bnn_ppl.analysis.metrics.regression import coverage, crps, crps_mcse, rmse
 from bnn_ppl.analysis.metrics.uncertainty_scores import entropy
 from bnn_ppl.analysis.prediction.several_sites import of_one_site
 
@@ -50,7 +50,8 @@ def summary(
     pandas.Series of float
         Classification: accuracy, nll, brier, ece, failure_auroc and the row means of entropy and,
         where the Dataset has them, expected_entropy and mutual_information. Regression: rmse, nll,
-        gaussian_nll, predictive_sd (mean over rows), coverage_90; for several outputs rmse over all
+        gaussian_nll, crps (and crps_mcse where it is drawn) if the prediction has it,
+        predictive_sd (mean over rows), coverage_90; for several outputs rmse over all
         of them, the means of predictive_sd and coverage_90, nll jointly and the sum of
         gaussian_nll, followed by each output's, as in ``rmse[0]``. Of several sites: the joint nll,
         then each site's, as in ``label: accuracy``.
@@ -115,6 +116,10 @@ def _of_regression(prediction: Prediction, y: ArrayLike, scale: ArrayLike) -> di
         "predictive_sd": float(np.mean(sd)),
         "coverage_90": coverage(prediction, y, level=0.9),
     }
+    if isinstance(prediction, Mapping) and "crps" in prediction:
+        values["crps"] = crps(prediction, y, scale=scale)
+        error_of_draws = crps_mcse(prediction, scale=scale)
+        values |= {"crps_mcse": error_of_draws} if error_of_draws else {}
     return values if error.ndim == 1 else values | by_output(prediction, y, scale)
 
 

@@ -54,10 +54,10 @@ def ends_of_pit(predictive: dist.Distribution, y: Array) -> tuple[Array, Array] 
     if function is None:
         return None
     below = function(y - 1.0) if each.support.is_discrete else function(y)
-    return below, jnp.where(_censored(predictive), 1.0, function(y))
+    return below, jnp.where(censored(predictive), 1.0, function(y))
 
 
-def _censored(predictive: dist.Distribution) -> Array:
+def censored(predictive: dist.Distribution) -> Array:
     """Tell which values are known to be larger than y."""
     while not isinstance(predictive, dist.RightCensoredDistribution):
         if not hasattr(predictive, "base_dist"):

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from bnn_ppl.analysis.convergence.function_convergence import Mixing, mixing_of
+from bnn_ppl.analysis.distributions.crps import crps_of
 from bnn_ppl.analysis.prediction.closed_form import closed_form_parts
 from bnn_ppl.analysis.prediction.draw_statistics import sites_to_predict
 from bnn_ppl.analysis.prediction.large_data import rows_of, written
@@ -54,6 +55,7 @@ def predict(
     predictive: PredictiveForm | None = None,
     batch_size: int | None = None,
     folder: str | Path | None = None,
+    crps: bool = False,
 ) -> "xarray.Dataset":
     """Bayesian model average: the mixture over draws of the observed site's distribution.
 
@@ -86,6 +88,11 @@ def predict(
     folder
         A new Zarr folder, such as "x.zarr", to write the result to, a chunk for each
         `batch_size` rows, where it does not fit in memory. It appears once it is complete.
+    crps
+        Whether to add the continuous ranked probability score of y, for numbers and counts:
+        ``crps``, exact for Gaussians, otherwise by at least 4,096 draws of y with a Monte Carlo
+        standard error ``crps_mcse``; in the units of y, and NaN where y is censored. Not with
+        `folder`.
 
     Returns
     -------
@@ -111,20 +118,23 @@ def predict(
     ValueError
         If the draws lack a site, x and y differ in length, x or y differ in structure, shape or
         dtype from the training data, `batch_size` is below 1, or `predictive` is unknown or needs
-        a fitted distribution that the draws do not have; or a run given by its folder is of a
-        user's own model, which it does not store.
+        a fitted distribution that the draws do not have; `crps` is given with `folder`; or a run
+        given by its folder is of a user's own model, which it does not store.
     FileExistsError
         If `folder` exists.
     """
     import xarray
 
     check_arguments(posterior=posterior, draws=draws)
+    if crps and folder is not None:
+        raise ValueError("got crps and folder=, expected one of them: leave folder out")
     if posterior.rows.targets is not None:
         if predictive == "closed_form":
             check_one_target(posterior)
 
         def of_one(posterior: Posterior, rows: Any) -> "xarray.Dataset":
-            return predict(posterior, draws, rows, predictive=predictive, batch_size=batch_size)
+            own: dict[str, Any] = {"predictive": predictive, "batch_size": batch_size}
+            return predict(posterior, draws, rows, **own, crps=crps)
 
         prediction = predicted_by_site(of_one, with_points_of(draws, posterior), data)
         return prediction if folder is None else _stored([prediction], folder)
@@ -139,7 +149,9 @@ def predict(
         )
     if folder is None:
         first, *others = parts
-        return xarray.concat([first, *others], "row") if others else first
+        found = xarray.concat([first, *others], "row") if others else first
+        scored = crps_of(posterior, draws, data, predictive, batch_size) if crps else {}
+        return found.assign({str(name): each for name, each in scored.items()})
     return _stored(parts, folder)
 
 

@@ -9,11 +9,13 @@ import numpy as np
 import tyro
 
 import bnn_ppl as bnn
+from bnn_ppl.cli.problem.likelihoods import chosen_likelihood
 from bnn_ppl.cli.problem.rows import Scored, rows_held_out, training_rows
 from bnn_ppl.cli.run_folders import Opened, reopen
 from bnn_ppl.cli.tables import answers, answers_by_row, calibration_of, scores, table_text
 from bnn_ppl.data.tables.new_rows import read_new_rows
 from bnn_ppl.methods.method import PredictiveForm
+from bnn_ppl.model.likelihoods.likelihood import COUNTS
 
 if TYPE_CHECKING:
     import xarray
@@ -37,6 +39,7 @@ def predict(
     inputs: Path | None = None,
     out: Path | None = None,
     level: float = 0.9,
+    at: tuple[float, ...] = (),
     predictive: PredictiveForm | None = None,
     conformal: Annotated[str | None, tyro.conf.arg(metavar="held-out|SHARE|FILE")] = None,
     on: Scored | None = None,
@@ -65,6 +68,9 @@ def predict(
         replaced.
     level
         Probability of the interval between the outer quantiles, and of conformal ones.
+    at
+        Values of y, in the units of the data: add the probability of at most each (at_most_V), and
+        of counts of exactly each (equal_V). Survival to V is 1 minus the first.
     predictive
         For runs of laplace: "linearised" (their default) averages over draws of the weights, with
         the network linearised at the fitted ones of the draw's chain; "closed_form" does without
@@ -93,16 +99,22 @@ def predict(
             f"got --conformal for a run on y of {len(run.data.output_names)} outputs, expected one "
             "output: run with one --target, or use bnn.conformal on each"
         )
+    if at and (run.data.num_classes is not None or run.data.output_names):
+        what = "classes" if run.data.output_names is None else "several outputs"
+        raise ValueError(
+            f"got --at for a run on {what}, expected one output of numbers or counts: drop it"
+        )
     test = _of_data_set(run)
     rows = test if inputs is None else _read(run, inputs)
     fewest = bnn.conformal.fewest_rows(level)
     used = None if conformal is None else _calibration(run, conformal, fewest)
     draws = run.draws
     averaged = partial(bnn.predict, run.posterior, draws, predictive=predictive)
-    prediction = averaged((rows.x, rows.y))
+    regression = run.data.num_classes is None
+    prediction = averaged((rows.x, rows.y), crps=regression and rows.y is not None)
     table = answers(prediction, rows.y, run.data)
     ends: dict[str, Any] = {}
-    if run.data.num_classes is None:
+    if regression:
         levels = (1 - level) / 2, 0.5, (1 + level) / 2
         table = table.assign_coords(probability=list(levels))
         found = bnn.predict_quantiles(run.posterior, draws, rows.x, levels, predictive=predictive)
@@ -111,6 +123,7 @@ def predict(
             ends["intervals"] = found[0], found[-1]
         found = found.astype(float) * run.data.y_scale + run.data.y_mean
         table["quantile"] = ("probability", "row", "output")[: found.ndim], found
+        table = _with_probabilities(run, draws, rows, table, at, predictive)
     if rows.y is not None:
         print(table_text(scores(prediction, rows.y, run.data)))
         print(calibration_of(prediction, rows, run.data, **ends).sentence)
@@ -131,6 +144,28 @@ def predict(
     also = "; in those of the model in predictions.npz" if inputs is None else ""
     said = f"predictions of {len(rows.x)} {rows.words}, in the units of the data, in {path}"
     print(f"{said}{replaced}{also}")
+
+
+def _with_probabilities(
+    run: Opened,
+    draws: Any,
+    rows: Rows,
+    table: "xarray.Dataset",
+    at: tuple[float, ...],
+    form: PredictiveForm | None,
+) -> "xarray.Dataset":
+    """Add the probabilities of at most some values and, of counts, of exactly these."""
+    if not at:
+        return table
+    values = (np.array(at) - run.data.y_mean) / run.data.y_scale
+    given = run.posterior, draws, rows.x, values
+    below = bnn.predict_probabilities(*given, predictive=form)
+    table = table.assign_coords(value=list(at)).assign(at_most=(("row", "value"), below))
+    chosen = chosen_likelihood(run.problem)
+    if chosen is None or chosen.targets is not COUNTS:
+        return table
+    mass = bnn.predict_probabilities(*given, "equal", predictive=form)
+    return table.assign(equal=(("row", "value"), mass))
 
 
 def _checked_out(folder: Path, inputs: Path | None, out: Path | None) -> Path:

@@ -1,0 +1,192 @@
+"""Scores and probabilities of mixtures over draws, against SciPy and integrals by brute force."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import scipy.stats as st
+import xarray
+from scipy.integrate import quad
+
+import bnn_ppl as bnn
+from bnn_ppl.storage.arviz_versions import draws_of_arrays, draws_of_groups, groups_of
+
+RNG = np.random.default_rng(0)
+ROWS, DRAWS = 6, (2, 5)
+X, REAL = RNG.normal(size=(ROWS, 2)), RNG.normal(size=ROWS)
+COUNTS = RNG.poisson(3.0, ROWS).astype(float)
+W, SD = RNG.normal(size=(*DRAWS, 2)), RNG.uniform(0.3, 1.5, DRAWS)
+LOCS = np.einsum("ni,cdi->cdn", X, W)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def conditioned(law, y, x=X):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(np.zeros(2), 1).to_event(1))
+        sd = numpyro.sample("sd", dist.HalfNormal())
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", law(x[:, :2] @ w, sd, x), obs=y)
+
+    return bnn.condition(model, (x, y))
+
+
+def drawn(weighted=False):
+    draws = draws_of_arrays({"posterior": {"w": W, "sd": SD}})
+    if not weighted:
+        return draws, np.full(DRAWS, 0.1)
+    logs = RNG.normal(size=DRAWS)
+    stats = xarray.Dataset({"log_weight": (("chain", "draw"), logs)})
+    share = np.exp(logs) / np.exp(logs).sum(1, keepdims=True) / 2
+    return draws_of_groups({**groups_of(draws), "sample_stats": stats}, {}), share
+
+
+def by_integral(cdf, y):
+    below = quad(lambda z: cdf(z) ** 2, y - 30, y, limit=300)[0]
+    return below + quad(lambda z: (1 - cdf(z)) ** 2, y, y + 30, limit=300)[0]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_score_of_gaussians_is_exact(weighted):
+    draws, share = drawn(weighted)
+    posterior = conditioned(lambda f, sd, x: dist.Normal(f, sd), REAL)
+    found = bnn.predict(posterior, draws, (X, REAL), crps=True)
+    for row in range(ROWS):
+        law = st.norm(LOCS[..., row], SD)
+        expected = by_integral(lambda z: np.sum(share * law.cdf(z)), REAL[row])  # noqa: B023
+        assert found.crps[row] == pytest.approx(expected, abs=1e-6)
+    assert (found.crps_mcse == 0).all()
+    summary = bnn.metrics.summary(found, REAL, scale=2.0, digits=None)
+    assert summary["crps"] == pytest.approx(2 * float(found.crps.mean()))
+    assert "crps_mcse" not in summary
+    assert "crps" not in bnn.predict(posterior, draws, (X, REAL))
+    parts = bnn.predict(posterior, draws, (X, REAL), batch_size=4, crps=True)
+    np.testing.assert_allclose(parts.crps, found.crps, rtol=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_score_of_others_is_within_its_error(weighted):
+    draws, share = drawn(weighted)
+    posterior = conditioned(lambda f, sd, x: dist.StudentT(4.0, f, sd), REAL)
+    found = bnn.predict(posterior, draws, (X, REAL), crps=True)
+    expected = [
+        by_integral(lambda z: np.sum(share * st.t(4, LOCS[..., row], SD).cdf(z)), REAL[row])  # noqa: B023
+        for row in range(ROWS)
+    ]
+    z = (found.crps - np.array(expected)) / found.crps_mcse
+    assert np.abs(z).max() < 4 and 0.3 < np.sqrt(np.mean(z**2)) < 2
+    assert (found.crps_mcse < 0.05).all() and (found.crps_mcse > 0).all()
+
+
+def test_the_error_of_the_score_holds_when_drawn_again():
+    from bnn_ppl.analysis.distributions.crps import _of_drawn
+
+    y, scores = np.array([0.7]), []
+    for _ in range(400):
+        values = RNG.normal(size=(200, 1))
+        scores.append(np.concatenate(_of_drawn(values, np.zeros(1, bool), np.ones(1), y)))
+    score, error = np.array(scores).T
+    exact = bnn.metrics.crps({"mean": np.zeros(1), "variance": np.ones(1)}, y)
+    assert score.mean() == pytest.approx(exact, abs=4 * score.std() / 20)
+    assert error.mean() == pytest.approx(score.std(), rel=0.15)
+
+
+def test_counts_are_scored_by_their_steps():
+    draws, share = drawn()
+    posterior = conditioned(lambda f, sd, x: dist.Poisson(jnp.exp(f)), COUNTS)
+    found = bnn.predict(posterior, draws, (X, COUNTS), crps=True)
+    steps = np.arange(2_000)
+    for row in range(ROWS):
+        below = np.sum(
+            share[..., None] * st.poisson(np.exp(LOCS[..., row, None])).cdf(steps), (0, 1)
+        )
+        expected = np.sum((below - (steps >= COUNTS[row])) ** 2)
+        assert abs(found.crps[row] - expected) < 4 * found.crps_mcse[row]
+
+
+def test_censored_targets_have_no_score():
+    times, hidden = np.abs(REAL), np.arange(ROWS) % 2
+    x = np.column_stack([X, hidden])
+
+    def law(f, sd, x):
+        return dist.RightCensoredDistribution(dist.Weibull(jnp.exp(f), 1 + sd), x[:, 2])
+
+    found = bnn.predict(conditioned(law, times, x), drawn()[0], (x, times), crps=True)
+    assert np.isnan(found.crps[1::2]).all() and np.isfinite(found.crps[::2]).all()
+    assert np.isfinite(bnn.metrics.summary(found, times)["crps"])
+
+
+def test_classes_have_no_such_score():
+    labels = (REAL > 0).astype(int)
+    posterior = conditioned(lambda f, sd, x: dist.Bernoulli(logits=f), labels)
+    assert "crps" not in bnn.predict(posterior, drawn()[0], (X, labels), crps=True)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_probabilities_of_counts_are_scipys(weighted):
+    draws, share = drawn(weighted)
+    posterior = conditioned(lambda f, sd, x: dist.Poisson(jnp.exp(f)), COUNTS)
+    values = [0, 1, 4, 2.5, -1]
+    law = st.poisson(np.exp(LOCS[..., None]))
+    for which, of_scipy in {"equal": law.pmf, "at_most": law.cdf, "more": law.sf}.items():
+        found = bnn.predict_probabilities(posterior, draws, X, values, which)
+        expected = np.einsum("cd,cdnv->nv", share, of_scipy(values))
+        np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+def test_survival_and_masses_of_classes():
+    times, draws = np.abs(REAL), drawn()[0]
+    posterior = conditioned(lambda f, sd, x: dist.Weibull(jnp.exp(f), 1 + sd), times)
+    found = bnn.predict_probabilities(posterior, draws, X, 0.8, "more")
+    shape = (1 + SD)[..., None]
+    expected = st.weibull_min(shape, scale=np.exp(LOCS)).sf(0.8).mean((0, 1))
+    np.testing.assert_allclose(found[:, 0], expected, atol=1e-7)
+    labels = (REAL > 0).astype(int)
+    posterior = conditioned(lambda f, sd, x: dist.Bernoulli(logits=f), labels)
+    masses = bnn.predict_probabilities(posterior, draws, X, [0, 1, 2], "equal")
+    probs = bnn.predict(posterior, draws, X)["probs"]
+    np.testing.assert_allclose(masses, np.column_stack([probs, np.zeros(ROWS)]), atol=1e-6)
+
+
+def test_several_outputs_are_each_by_itself():
+    y = np.column_stack([REAL, -REAL])
+    posterior = conditioned(
+        lambda f, sd, x: dist.Normal(jnp.stack([f, 2 * f], 1), sd).to_event(1), y
+    )
+    draws, share = drawn()
+    found = bnn.predict_probabilities(posterior, draws, X, [0.0, 1.0])
+    expected = np.einsum(
+        "cd,cdnv->nv", share, st.norm(2 * LOCS[..., None], SD[..., None, None]).cdf([0, 1])
+    )
+    np.testing.assert_allclose(found[:, 1], expected, atol=1e-7)
+    scores = bnn.predict(posterior, draws, (X, y), crps=True).crps
+    one = bnn.predict(
+        conditioned(lambda f, sd, x: dist.Normal(f, sd), REAL), draws, (X, REAL), crps=True
+    )
+    np.testing.assert_allclose(scores[:, 0], one.crps, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ("equal", "got which='equal' for a likelihood Normal of real numbers, expected counts"),
+        ("below", "got which='below', expected"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(which, message):
+    posterior = conditioned(lambda f, sd, x: dist.Normal(f, sd), REAL)
+    with pytest.raises(ValueError, match=message) as error:
+        bnn.predict_probabilities(posterior, drawn()[0], X, [0.0], which)
+    assert "\n" not in str(error.value)
+
+
+def test_a_gaussian_prediction_has_the_known_score():
+    prediction = {"mean": np.zeros(ROWS), "variance": np.full(ROWS, 4.0)}
+    expected = np.mean([by_integral(st.norm(0, 2).cdf, y) for y in REAL])
+    assert bnn.metrics.crps(prediction, REAL) == pytest.approx(expected, abs=1e-7)
