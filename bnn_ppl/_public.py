@@ -23,6 +23,9 @@ from bnn_ppl.analysis.convergence.chain_budget import chain_budget
 from bnn_ppl.analysis.decisions.decide import decide
 from bnn_ppl.analysis.from_numpyro import from_numpyro
 from bnn_ppl.analysis.metrics import conformal
+from bnn_ppl.analysis.model_checks.predictive_checks import check_predictive
+from bnn_ppl.analysis.model_checks.sensitivity import check_sensitivity
+from bnn_ppl.analysis.model_checks.simulations import check_simulations
 from bnn_ppl.analysis.numpyro_guide import guide
 from bnn_ppl.analysis.prediction.linearised import linearised
 from bnn_ppl.analysis.prediction.quantiles import predict_cdf
@@ -73,6 +76,9 @@ __all__ = [
     "augmentation",
     "cache_compiled_programs",
     "chain_budget",
+    "check_predictive",
+    "check_sensitivity",
+    "check_simulations",
     "compare",
     "compare_loo",
     "compress",

@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": "results",
     "score": "score",
     "prune": "results",
+    "check": "check",
     "explain": "answers",
     "compress": "answers",
     "export": "answers",

@@ -10,6 +10,7 @@ from bnn_ppl.plots.chains import chain_budget, rhat_histogram, trace_logdensity
 from bnn_ppl.plots.comparison import comparison, sweep
 from bnn_ppl.plots.distributions import rootogram, survival
 from bnn_ppl.plots.explanation import explanation
+from bnn_ppl.plots.model_checks.checks import model_checks
 from bnn_ppl.plots.model_checks.loo import loo
 from bnn_ppl.plots.predictions import (
     calibration_check,
@@ -49,6 +50,7 @@ __all__ = [
     "explanation",
     "label_noise",
     "loo",
+    "model_checks",
     "more_models",
     "out_of_distribution",
     "pit_histogram",

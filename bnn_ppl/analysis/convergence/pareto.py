@@ -33,9 +33,16 @@ _ROWS_JUDGED = 200  # for the efficiency of chains
 
 
 def log_likelihoods(
-    posterior: Posterior, draws: Any, rows: Array, *, progress: bool = False
+    posterior: Posterior,
+    draws: Any,
+    rows: Array,
+    *,
+    data: Tree | None = None,
+    progress: bool = False,
 ) -> Array:
-    """Give the untempered log-likelihood (chain, draw, row) of training rows by their numbers.
+    """Give the untempered log-likelihood (chain, draw, row) of rows by their numbers.
+
+    They are training rows, unless others are given as `data`.
 
     Raises
     ------
@@ -43,13 +50,14 @@ def log_likelihoods(
         If one is not a number.
     """
     posterior = predicting(posterior, draws)
+    data = posterior.rows.examples if data is None else data
     of_block = compiled(with_arguments(_log_probs, with_targets(posterior)), posterior)
     sizes = draws["posterior"].sizes
     parts: list[Array] = []
     with reporting(progress, sizes["chain"] * sizes["draw"] * len(rows)) as report:
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             chosen = rows[start : start + _ROWS_AT_ONCE]
-            part = jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], posterior.rows.examples)
+            part = jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], data)
             parts.append(_of_part(of_block, posterior, draws, part, partial(_tell, report), start))
     found = np.concatenate(parts, axis=-1)
     if np.isnan(found).any():

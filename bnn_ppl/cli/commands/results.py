@@ -16,7 +16,7 @@ from bnn_ppl.analysis.comparison.compare_tables import HEADINGS, to_latex, with_
 from bnn_ppl.analysis.convergence.evidence import evidence_in_words
 from bnn_ppl.analysis.metrics.inputs import Prediction
 from bnn_ppl.analysis.prediction.predict import predict_with_functions
-from bnn_ppl.cli.commands.loo import compare_by_loo
+from bnn_ppl.cli.leave_one_out import compare_by_loo
 from bnn_ppl.cli.problem.rows import Scored
 from bnn_ppl.cli.run_folders import Opened, check_figure, check_names, reopen, reopen_all
 from bnn_ppl.cli.tables import cell, found_in_warmup, table_text, with_output_names

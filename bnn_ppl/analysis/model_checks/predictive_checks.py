@@ -1,0 +1,181 @@
+"""Data that a model makes before and after it has seen y, beside y."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bnn_ppl.analysis.prediction.predictive_draws import predictive_draws
+from bnn_ppl.analysis.prior_draws import prior_draws
+from bnn_ppl.data.tables.reading import DataSet
+from bnn_ppl.methods.method import PredictiveForm
+from bnn_ppl.model.arguments import check_arguments
+from bnn_ppl.model.posterior import Posterior
+from bnn_ppl.storage.inference_data import evenly, thinned, with_points_of
+
+if TYPE_CHECKING:
+    import arviz
+    import pandas
+
+Array = np.ndarray
+
+_NUM_DRAWS, _MOST_ROWS = 400, 1_000
+_INTERVAL = 0.025, 0.975
+_UNLIKELY = 0.005  # two-sided p, which none of the draws reaches
+
+
+class PredictiveChecks(NamedTuple):
+    """What :func:`bnn_ppl.check_predictive` gives, in the units of y.
+
+    Attributes
+    ----------
+    observed : array (rows, ...)
+        y.
+    prior, posterior : array (draws, rows, ...)
+        Drawn from the prior predictive and the posterior predictive distribution.
+    table : pandas.DataFrame
+        By statistic of y: ``observed``; where 95 % of the draws have it, ``prior_lower`` to
+        ``prior_upper`` and ``posterior_lower`` to ``posterior_upper``; and ``prior_p`` and
+        ``posterior_p``, two-sided.
+    classes : bool
+        Whether y is classes.
+    """
+
+    observed: Array
+    prior: Array
+    posterior: Array
+    table: "pandas.DataFrame"
+    classes: bool
+
+    @property
+    def prior_sentence(self) -> str:
+        """Say whether y is what the prior can make."""
+        unlikely = self.table.index[self.table["prior_p"] < _UNLIKELY]
+        if len(unlikely):
+            return f"the prior hardly makes data like y: {self._named(unlikely, 'prior')}"
+        widths = "; a statistic may be far wider than that of y" if self._is_vague else ""
+        return f"the prior makes data like y{widths}: {self._named(self.table.index[:2], 'prior')}"
+
+    @property
+    def posterior_sentence(self) -> str:
+        """Say whether y is what the posterior makes."""
+        unlikely = self.table.index[self.table["posterior_p"] < _UNLIKELY]
+        if len(unlikely):
+            named = self._named(unlikely, "posterior")
+            return f"the fitted model does not make data like y: {named}: try another likelihood"
+        named = self._named(self.table.index[:2], "posterior")
+        return f"the fitted model makes data like y: {named}"
+
+    @property
+    def _is_vague(self) -> bool:
+        if "sd" not in self.table.index:
+            return False
+        row = self.table.loc["sd"]
+        return bool(row["prior_upper"] > 10 * row["observed"])
+
+    def _named(self, names: Any, kind: str) -> str:
+        told = []
+        for name in list(names)[:3]:
+            row = self.table.loc[name]
+            ends = row[f"{kind}_lower"], row[f"{kind}_upper"]
+            told.append(f"{name} {row['observed']:.3g} (model {ends[0]:.3g} to {ends[1]:.3g})")
+        return ", ".join(told)
+
+
+def check_predictive(
+    key: jax.Array,
+    posterior: Posterior,
+    draws: "arviz.InferenceData",
+    *,
+    data_set: DataSet | None = None,
+) -> PredictiveChecks:
+    """Draw data from the model before and after it has seen y, and compare statistics of them.
+
+    Parameters
+    ----------
+    key
+        From ``jax.random.key``.
+    posterior
+        The posterior that was sampled, with a prior that can be drawn from.
+    draws
+        From :func:`bnn_ppl.run`; 400 are used, of equal weight.
+    data_set
+        From :func:`bnn_ppl.data.load`: the units of y.
+
+    Returns
+    -------
+    PredictiveChecks
+        Of at most 1,000 training rows, evenly spaced. The statistics are mean, sd, least, largest
+        and median of numbers, and the share of each of the first ten classes. The posterior's have
+        seen y: they find what a model cannot make at all, not whether it predicts well.
+
+    Raises
+    ------
+    ValueError
+        If a prior is improper, or y is censored or of several sites.
+    """
+    check_arguments(key=key, posterior=posterior, draws=draws)
+    posterior = with_points_of(draws, posterior)
+    if posterior.rows.targets is not None or posterior.density.is_of_y:
+        raise ValueError(
+            "got y of several sites, or censored or masked, expected one observed site: check a "
+            "model without these"
+        )
+    x, y = posterior.rows.examples
+    chosen = evenly(len(y), _MOST_ROWS)
+    rows = jax.tree.map(lambda leaf: leaf[chosen], x)
+    keys = jax.random.split(key, 3)
+    before = prior_draws(keys[0], posterior, _NUM_DRAWS)
+    prior = _drawn(keys[1], posterior, before, rows, "sampled")
+    after = _drawn(keys[2], posterior, thinned(draws, _NUM_DRAWS), rows)
+    observed, classes = np.asarray(y)[chosen], posterior.rows.classes
+    if classes is None and data_set is not None:
+        scale, mean = data_set.y_scale, data_set.y_mean
+        observed, prior, after = (a * scale + mean for a in (observed, prior, after))
+    table = _table(observed, prior, after, classes.num if classes else 0)
+    return PredictiveChecks(observed, prior, after, table, classes is not None)
+
+
+def _drawn(
+    key: jax.Array,
+    posterior: Posterior,
+    draws: Any,
+    x: Any,
+    form: PredictiveForm | None = None,
+) -> Array:
+    found = predictive_draws(key, posterior, draws, x, predictive=form)
+    values = found["posterior_predictive"]["y"].values
+    return np.asarray(values.reshape(-1, *values.shape[2:]))
+
+
+def _table(observed: Array, prior: Array, posterior: Array, num_classes: int) -> "pandas.DataFrame":
+    import pandas
+
+    statistics = _of_classes(num_classes) if num_classes else _OF_NUMBERS
+    rows = {}
+    for name, statistic in statistics.items():
+        own = float(statistic(observed.reshape(1, -1).astype(float))[0])
+        row = {"observed": own}
+        for kind, made in (("prior", prior), ("posterior", posterior)):
+            values = statistic(made.reshape(len(made), -1).astype(float))
+            row[f"{kind}_lower"], row[f"{kind}_upper"] = np.quantile(values, _INTERVAL)
+            tails = (1 + (values <= own).sum(), 1 + (values >= own).sum())
+            row[f"{kind}_p"] = min(1.0, 2 * min(tails) / (len(values) + 1))
+        rows[name] = row
+    return pandas.DataFrame.from_dict(rows, "index")
+
+
+_OF_NUMBERS: dict[str, Any] = {
+    "mean": lambda y: np.nanmean(y, 1),
+    "sd": lambda y: np.nanstd(y, 1),
+    "median": lambda y: np.nanmedian(y, 1),
+    "least": lambda y: np.nanmin(y, 1),
+    "largest": lambda y: np.nanmax(y, 1),
+}
+
+
+def _of_classes(count: int) -> dict[str, Any]:
+    def share(number: int) -> Any:
+        return lambda y: (y == number).mean(1)
+
+    return {f"share of {number}": share(number) for number in range(min(count, 10))}
