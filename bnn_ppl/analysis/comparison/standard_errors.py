@@ -5,7 +5,7 @@ mean of four is within two of the usual standard errors in 86 % of cases only, t
 """
 
 import numpy as np
-from scipy.stats import t as student_t
+import scipy
 
 # Rows that are hits, and as many that are not, added to a share's rows (Agresti & Coull, 1998).
 _ADDED = 2
@@ -16,7 +16,7 @@ def widened(freedom: float) -> float:
 
     Half the 97.5 % quantile of Student's t: 1.6 for 3 degrees, 1 for many. NaN for none.
     """
-    return float(student_t.ppf(0.975, freedom)) / 2 if freedom > 0 else np.nan
+    return float(scipy.stats.t.ppf(0.975, freedom)) / 2 if freedom > 0 else np.nan
 
 
 def error_of_mean(

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+import scipy
 from scipy.special import logsumexp
-from scipy.stats import norm
 
 from bnn_ppl.analysis.verdict.findings import MOST_LOSS, MOST_LOSS_OF_LABELS, Finding
 from bnn_ppl.analysis.verdict.leave_one_out import HeldOut, LeaveOneOut, p_of_independence
@@ -216,7 +216,7 @@ def _of_mean(sample: RowSample) -> tuple[np.ndarray, bool, str]:
     spread = np.sqrt(_over_rows(sample, (y - average) ** 2))
     # The spread of y may be all that can be known of it.
     sd = np.sqrt(np.average((y - average) ** 2, 0, sample.row_weights))
-    log_score = norm.logpdf(y, average, np.maximum(sd, 1e-38))
+    log_score = scipy.stats.norm.logpdf(y, average, np.maximum(sd, 1e-38))
     worse = np.average(sample.score_by_row - _by_row(log_score), weights=sample.row_weights)
     words = f"WORSE THAN PREDICTING THE TRAINING MEAN (RMSE {rmse:.3g}, sd of y {spread:.3g})"
     return log_score, bool(rmse >= spread > 0 and worse < 0), words

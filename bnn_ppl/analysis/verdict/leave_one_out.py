@@ -4,9 +4,8 @@ import json
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.spatial.distance import pdist, squareform
+import scipy
 from scipy.special import logsumexp
-from scipy.stats import chi2
 
 from bnn_ppl.analysis.verdict.training_rows import RowSample
 from bnn_ppl.methods.method import rows_of_share
@@ -149,7 +148,7 @@ def p_of_independence(x: list[Array], y: Array, of_classes: bool) -> float:
     spread = np.sqrt((of_x**2).sum() * (of_y**2).sum())
     if not spread > 0:
         return 1.0
-    return float(chi2.sf(len(y) * (of_x * of_y).sum() / spread + 1, 1))
+    return float(scipy.stats.chi2.sf(len(y) * (of_x * of_y).sum() / spread + 1, 1))
 
 
 def _standardised(columns: Array) -> Array:
@@ -163,7 +162,7 @@ def _distances(columns: Array, metric: Any) -> Array:
     size = len(columns)
     if size < 4 or not columns.shape[1]:
         return np.zeros((size, size))
-    each = squareform(pdist(columns, metric))
+    each = scipy.spatial.distance.squareform(scipy.spatial.distance.pdist(columns, metric))
     sums = each.sum(0) / (size - 2)
     centred = each - sums[:, None] - sums + each.sum() / ((size - 1) * (size - 2))
     np.fill_diagonal(centred, 0.0)

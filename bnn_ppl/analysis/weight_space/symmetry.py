@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy
 
 from bnn_ppl.analysis.weight_space.unit_groups import Place, Units, unit_groups
 from bnn_ppl.model.arguments import check_arguments
@@ -290,7 +290,7 @@ def _assigned(
         )
         similarity += precisions[place.site] * (left @ right.T)
     score = np.abs(similarity) if units.signed else similarity
-    _, order = linear_sum_assignment(score, maximize=True)
+    _, order = scipy.optimize.linear_sum_assignment(score, maximize=True)
     signs = np.ones(units.size)
     if units.signed:
         signs = np.where(similarity[np.arange(units.size), order] < 0, -1.0, 1.0)

@@ -1,7 +1,7 @@
 """Blurs: Gaussian, defocus, glass, motion, zoom."""
 
 import numpy as np
-from scipy import ndimage
+import scipy
 
 from bnn_ppl.robustness.corruptions.noise import Stream, uniform
 from bnn_ppl.robustness.corruptions.pixels import (
@@ -16,19 +16,19 @@ from bnn_ppl.robustness.corruptions.pixels import (
 
 def gaussian_blur(x: Array, sd: float, streams: list[Stream]) -> Array:
     """Convolve with a Gaussian."""
-    return ndimage.gaussian_filter(x, (0, sd, sd, 0), mode="nearest")
+    return scipy.ndimage.gaussian_filter(x, (0, sd, sd, 0), mode="nearest")
 
 
 def defocus_blur(x: Array, constants: tuple[float, float], streams: list[Stream]) -> Array:
     """Convolve with a disc."""
-    return ndimage.correlate(x, _disc(*constants)[None, :, :, None], mode="mirror")
+    return scipy.ndimage.correlate(x, _disc(*constants)[None, :, :, None], mode="mirror")
 
 
 def _disc(radius: float, sd: float) -> Array:
     """Uniform disc blurred by a Gaussian truncated to 3 x 3 pixels; it sums to 1."""
     reach = np.arange(-int(radius) - 1, int(radius) + 2)
     disc = (reach[:, None] ** 2 + reach**2 <= radius**2).astype(float)
-    return ndimage.gaussian_filter(disc / disc.sum(), sd, mode="constant", radius=1)
+    return scipy.ndimage.gaussian_filter(disc / disc.sum(), sd, mode="constant", radius=1)
 
 
 def glass_blur(x: Array, constants: tuple[float, int], streams: list[Stream]) -> Array:

@@ -7,7 +7,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import ndimage
+import scipy
 
 from bnn_ppl.robustness.corruptions.noise import Stream, uniform
 from bnn_ppl.robustness.corruptions.pixels import (
@@ -53,7 +53,7 @@ def elastic_transform(x: Array, constants: tuple[float, ...], streams: list[Stre
     x = between(x, *_affine(x.shape, shake, streams), mirrored)
     field = uniform(streams, 2, *x.shape[1:3], low=-1, high=1)
     sd = (0, 0, smoothness, smoothness)
-    field = length * ndimage.gaussian_filter(field, sd, mode="reflect", truncate=3)
+    field = length * scipy.ndimage.gaussian_filter(field, sd, mode="reflect", truncate=3)
     h, w = positions(x)
     return between(x, h + field[:, 0], w + field[:, 1], reflected)
 

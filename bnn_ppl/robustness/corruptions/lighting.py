@@ -1,7 +1,7 @@
 """Light on drops of water, for ``spatter``."""
 
 import numpy as np
-from scipy import ndimage
+import scipy
 
 from bnn_ppl.robustness.corruptions.pixels import ROUNDING, Array, at, positions
 
@@ -18,7 +18,7 @@ def lit(drops: Array) -> Array:
 
 
 def _filtered(planes: Array, kernel: Array, mode: str = "mirror") -> Array:
-    return ndimage.correlate(planes.astype(float), kernel[None], mode=mode)
+    return scipy.ndimage.correlate(planes.astype(float), kernel[None], mode=mode)
 
 
 def _edges(planes: Array) -> Array:
@@ -29,7 +29,7 @@ def _edges(planes: Array) -> Array:
     candidates = (steepness > 50) & _crests(steepness, right, down)
     within_an_image = np.zeros((3, 3, 3))
     within_an_image[1] = 1
-    lines, number = ndimage.label(candidates, within_an_image)
+    lines, number = scipy.ndimage.label(candidates, within_an_image)
     kept = np.zeros(number + 1, bool)
     kept[lines[candidates & (steepness > 150)]] = True
     return kept[lines]
@@ -53,7 +53,7 @@ def _crests(steepness: Array, right: Array, down: Array) -> Array:
 def _distance(edges: Array) -> Array:
     """Distance to the nearest edge in the same image; infinite if it has none."""
     nowhere = np.full(edges.shape[1:], np.inf)
-    transform = ndimage.distance_transform_edt
+    transform = scipy.ndimage.distance_transform_edt
     return np.stack([transform(~plane) if plane.any() else nowhere for plane in edges])
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 Array: TypeAlias = NDArray[Any]
 
@@ -89,6 +89,6 @@ def _zoom(size: int, factor: float) -> Array:
     seen = int(np.ceil(size / factor))
     start = (size - seen) // 2
     line = np.eye(size)[start : start + seen]
-    large = ndimage.zoom(line, (factor, 1), order=1)
+    large = scipy.ndimage.zoom(line, (factor, 1), order=1)
     extra = (len(large) - size) // 2
     return large[extra : extra + size]

@@ -1,8 +1,8 @@
 """Rotated images."""
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import ndimage
 
 from bnn_ppl.robustness.corruptions.pixels import Array
 
@@ -44,7 +44,7 @@ def rotate(images: ArrayLike, degrees: float, *, fill: float = 0) -> Array:
         raise ValueError(f"got fill={fill}, expected {expected}: give a pixel's value")
     if not x.size:
         return x.copy()
-    turned = ndimage.rotate(
+    turned = scipy.ndimage.rotate(
         x.astype(np.float64),
         degrees,
         axes=(1, 2),

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
+import scipy
 
 from bnn_ppl.robustness.corruptions.lighting import lit
 from bnn_ppl.robustness.corruptions.noise import Stream, normal, uniform
@@ -33,7 +33,7 @@ def _ice(shape: tuple[int, ...], streams: list[Stream]) -> Array:
     """Texture (rows, height, width, 1) of needles in three directions, dense in patches."""
     noise = normal(streams, *shape[1:3], 4)
     needles, patches = (
-        ndimage.gaussian_filter(part, (0, sd, sd, 0), mode="wrap")
+        scipy.ndimage.gaussian_filter(part, (0, sd, sd, 0), mode="wrap")
         for part, sd in ((noise[..., :3], 0.7), (noise[..., 3:], 5))
     )
     angle = uniform(streams, high=360)
@@ -79,10 +79,12 @@ def spatter(x: Array, constants: tuple[Any, ...], streams: list[Stream]) -> Arra
     """Splash drops of water or mud on the image."""
     mean, sd, size, threshold, amount, colour = constants
     liquid = mean + sd * normal(streams, *x.shape[1:3])
-    liquid = ndimage.gaussian_filter(liquid, (0, size, size), mode="nearest")
+    liquid = scipy.ndimage.gaussian_filter(liquid, (0, size, size), mode="nearest")
     wet = liquid >= threshold
     if colour == MUD:
-        cover = ndimage.gaussian_filter(wet.astype(float), (0, amount, amount), mode="nearest")
+        cover = scipy.ndimage.gaussian_filter(
+            wet.astype(float), (0, amount, amount), mode="nearest"
+        )
         cover = np.where(cover < 0.8, 0, cover)[..., None]
         return (1 - cover) * x + cover * tinted(x, colour)
     light = lit(whole_levels(np.where(wet, liquid, 0)))

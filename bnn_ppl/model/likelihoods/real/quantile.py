@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import numpy as np
 import numpyro.distributions as dist
+import scipy
 from jax.tree_util import Partial
-from scipy.stats import norm
 
 from bnn_ppl.model.likelihoods.likelihood import REAL, Likelihood, describe
 from bnn_ppl.model.likelihoods.noise_of_x import noise_at, usual_noise_floor
@@ -53,5 +53,5 @@ def quantile(y: Any, levels: tuple[float, ...] = _LEVELS) -> Likelihood:
         raise ValueError(
             f"got levels={levels}, expected two or more ascending probabilities between 0 and 1"
         )
-    law = Partial(_law, norm.ppf(found), usual_noise_floor(y))
+    law = Partial(_law, scipy.stats.norm.ppf(found), usual_noise_floor(y))
     return Likelihood("quantile", len(found), law)
