@@ -6,7 +6,7 @@ made anew, from the program's arguments.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax.tree_util import Partial
 
 _PLAIN = bool, int, float, str, set, Path, jax.ShapeDtypeStruct
@@ -65,7 +66,8 @@ def numbers_of(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     """
     leaves, structure = jax.tree.flatten(_in_order(tree))
     known = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-    places = [i for i, leaf in enumerate(leaves) if known and _is_real(leaf)]
+    order = _by_name(jax.tree.unflatten(structure, map(_Place, range(len(leaves)))))
+    places = [place for place in order if known and _is_real(leaves[place])]
     return [leaves[i] for i in places], partial(_replaced, leaves, structure, places)
 
 
@@ -76,9 +78,33 @@ def arrays_of(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     return [leaves[i] for i in places], partial(_replaced, leaves, structure, places)
 
 
-def _replaced(leaves: list[Any], structure: Any, places: list[int], values: list[Any]) -> Any:
+def _replaced(leaves: list[Any], structure: Any, places: Sequence[int], values: list[Any]) -> Any:
     new = dict(zip(places, values, strict=True))
     return jax.tree.unflatten(structure, [new.get(i, leaf) for i, leaf in enumerate(leaves)])
+
+
+class _Place(int):
+    """The place of a leaf among all leaves of a tree."""
+
+
+def _by_name(tree: Any) -> list[_Place]:
+    """Give the leaves in an order that is the same in every process.
+
+    NumPyro flattens a distribution in the order of a set of names, which differs from process to
+    process, and with it the text of all programs that take the numbers as arguments.
+    """
+
+    def is_distribution(node: Any) -> bool:
+        return isinstance(node, dist.Distribution)
+
+    def fields(node: Any) -> Any:
+        if not is_distribution(node):
+            return node
+        names = sorted(type(node).gather_pytree_data_fields())
+        return [_by_name(vars(node).get(name)) for name in names]
+
+    leaves = jax.tree.leaves(jax.tree.map(fields, tree, is_leaf=is_distribution))
+    return [leaf for leaf in leaves if isinstance(leaf, _Place)]
 
 
 def _in_order(tree: Any) -> Any:

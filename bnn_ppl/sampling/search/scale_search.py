@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
+from bnn_ppl.data.streams.streams import Stream
 from bnn_ppl.methods.ensembles.descent import descent_to_mode
 from bnn_ppl.methods.laplace_approximation.laplace import laplace
 from bnn_ppl.methods.method import Method
@@ -21,7 +22,9 @@ from bnn_ppl.runtime.checks import check_count, check_positive
 from bnn_ppl.runtime.interrupts import minutes_until
 from bnn_ppl.runtime.progress import Show
 from bnn_ppl.sampling.point_estimates import fit_points
+from bnn_ppl.sampling.search.evidence import precision_multipliers
 from bnn_ppl.sampling.search.fits import NUM_CHAINS, Run, Search
+from bnn_ppl.sampling.setup.initial_states import positions_from
 from bnn_ppl.sampling.setup.setup_checks import check_built_with
 from bnn_ppl.storage.checkpoint import OtherRunError
 from bnn_ppl.storage.run_storage import RunStorage
@@ -29,6 +32,7 @@ from bnn_ppl.storage.run_storage import RunStorage
 WANTED = "prior scale"
 _NUM_STEPS, NUM_ROUNDS = 5_000, 2
 _COSTLY_EPOCHS, _LEAST_STEPS = 15, 500  # where a step is costly
+_MOST_AT_ONCE = 1e8  # rows times weights up to which curvature is a matter of a second
 _SHARE = 3  # of the minutes of a run, a third
 _MOST_RATIO = 0.7  # of a change to the one before, by which the changes to come are extrapolated
 
@@ -147,10 +151,12 @@ def search_scale(
     check_positive("start", start)
     check_count("num_rounds", num_rounds)
     log_scale, known, modes, changes = math.log(start), None, None, [0.0]
+    is_long = _is_long(posterior_at(start))
     for number, round_key in enumerate(jax.random.split(key, num_rounds), 1):
         if number > 1 and search.is_over():
             break
-        own = search.folder(f"mode-{number}")
+        # Fits of a second are made again sooner than stored.
+        own = search.folder(f"mode-{number}") if is_long else None
         with search.told(f"round {number} of {num_rounds}"):
             posterior = posterior_at(math.exp(log_scale))
             posterior = fit_points(round_key, posterior, folder=own, progress=search.progress)
@@ -160,11 +166,11 @@ def search_scale(
             options: dict[str, Any] = {"folder": own, "num_warmup": _num_steps(posterior, to_mode)}
             modes = search.run(round_key, posterior, to_mode, init=modes, **options)
             # Training that was out of time has come close enough for a scale.
-            whole = "stopped" not in modes.attrs  # the evidence of others is not kept
-            place = search.folder(f"evidence-{number}") if whole else None
-            options = {"folder": place, "num_draws": 1, "init": modes}
-            found = search.run(round_key, posterior, evidence, math.inf, **options)
-        multipliers = found["fitted"]["prior_precision_multiplier"].to_numpy()
+            if is_long:
+                multipliers = _by_run(search, round_key, posterior, evidence, modes, number)
+            else:
+                at_modes = positions_from(modes, posterior, NUM_CHAINS)
+                multipliers = precision_multipliers(posterior, evidence, at_modes)
         change = -0.5 * float(np.log(multipliers).mean())
         if not math.isfinite(change):
             break
@@ -173,6 +179,24 @@ def search_scale(
     ratio = changes[-1] / changes[-2] if len(changes) > 2 and changes[-2] else 0.0
     ratio = min(max(ratio, 0.0), _MOST_RATIO)
     return float(f"{math.exp(log_scale + changes[-1] * ratio / (1 - ratio)):.3g}")
+
+
+def _is_long(posterior: Posterior) -> bool:
+    """Whether fits take so long that they are stored, and their progress shown to the end."""
+    in_memory = not isinstance(posterior.data, Stream) and not posterior.sites.points
+    size = posterior.num_rows * posterior.num_weights
+    return not in_memory or is_costly(posterior, posterior.num_rows) or size > _MOST_AT_ONCE
+
+
+def _by_run(
+    search: Search, key: jax.Array, posterior: Posterior, evidence: Method, modes: Any, number: int
+) -> np.ndarray:
+    """Find the multipliers of :func:`precision_multipliers` by a run, which may be resumed."""
+    whole = "stopped" not in modes.attrs  # the evidence of others is not kept
+    place = search.folder(f"evidence-{number}") if whole else None
+    options: dict[str, Any] = {"folder": place, "num_draws": 1, "init": modes}
+    found = search.run(key, posterior, evidence, math.inf, **options)
+    return found["fitted"]["prior_precision_multiplier"].to_numpy()
 
 
 def _num_steps(posterior: Posterior, to_mode: Method) -> int:

@@ -104,7 +104,7 @@ def _positions(init: Any, posterior: Posterior, num_chains: int) -> Tree:
     if isinstance(init, Mapping) and not hasattr(init, "groups"):  # InferenceData is a Mapping too
         return _repeated(init, posterior, num_chains)
     check_arguments(init=init)
-    return _positions_from(init, posterior, num_chains)
+    return positions_from(init, posterior, num_chains)
 
 
 def _repeated(position: Mapping[str, Any], posterior: Posterior, num_chains: int) -> Tree:
@@ -126,7 +126,7 @@ def _repeated(position: Mapping[str, Any], posterior: Posterior, num_chains: int
     }
 
 
-def _positions_from(draws: "arviz.InferenceData", posterior: Posterior, num_chains: int) -> Tree:
+def positions_from(draws: "arviz.InferenceData", posterior: Posterior, num_chains: int) -> Tree:
     """Take the last draw of each chain, or draws spread over another number of chains."""
     sites = sites_of(posterior, draws)
     have, length = next(iter(sites.values())).shape[:2]
