@@ -19,8 +19,7 @@ from bnn_ppl.storage.files import DTYPES
 
 Tree = Any
 
-_DRAWS_PER_CHUNK = 512
-_STEPS_PER_DRAW = 8  # as many as fit, since a chunk of warm-up is to last half a second
+_DRAWS_PER_CHUNK = 4096  # or steps, of which small networks take as many in half a second
 _BYTES_PER_CHUNK = 16 * 2**20  # of draws that wait on the devices; more would fragment the memory
 _PARTS = "temp", "argument", "output"  # of the memory that a program takes
 
@@ -75,7 +74,7 @@ def without_batches(phase: Phase) -> Phase:
 
 def trace_loop(phase: Phase, setup: RunSetup) -> jax.stages.Traced:
     """Trace a phase's loop; shapes with shardings will do for the arrays of `setup`."""
-    num_chains, most = len(setup.chains), most_waiting(phase)
+    num_chains, most = len(setup.chains), most_waiting()
     loop = _loop(phase.to_trace, setup.mesh, num_chains, active_changes(), most)
     with products_in(setup.precision):
         return loop.trace(*_arguments(phase, setup, setup.states, 0, 1))
@@ -166,10 +165,9 @@ def _iterate(
     return state, order, {"posterior": values, "sample_stats": stats}
 
 
-def most_waiting(phase: Phase) -> tuple[int, int]:
+def most_waiting() -> tuple[int, int]:
     """Give how many draws or steps, and how many bytes of them, may wait on the devices."""
-    per_draw = _STEPS_PER_DRAW if phase.draw is None else 1
-    return per_draw * _DRAWS_PER_CHUNK, _BYTES_PER_CHUNK
+    return _DRAWS_PER_CHUNK, _BYTES_PER_CHUNK
 
 
 def empty_buffers(record: Records, num_chains: int, most: tuple[int, int]) -> Records:

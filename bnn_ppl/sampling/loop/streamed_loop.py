@@ -56,7 +56,7 @@ def _streamed(phase: Phase, setup: RunSetup, announce: Callable[[], None]) -> Co
     stream, key = setup.stream, setup.keys[phase.name][1]
     examples = stream.examples if isinstance(stream.examples[0], Features) else setup.data
     batches = StreamedBatches(stream, examples, phase.minibatches, key, mesh, num_chains)
-    program, empty = _loop(phase.to_trace, mesh, num_chains, active_changes(), most_waiting(phase))
+    program, empty = _loop(phase.to_trace, mesh, num_chains, active_changes(), most_waiting())
     inputs = setup.inputs(phase)
 
     def arguments(states: Tree, carried: tuple, piece: Tree, *counts: int) -> tuple:

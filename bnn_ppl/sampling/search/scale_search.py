@@ -151,12 +151,10 @@ def search_scale(
     check_positive("start", start)
     check_count("num_rounds", num_rounds)
     log_scale, known, modes, changes = math.log(start), None, None, [0.0]
-    is_long = _is_long(posterior_at(start))
     for number, round_key in enumerate(jax.random.split(key, num_rounds), 1):
         if number > 1 and search.is_over():
             break
-        # Fits of a second are made again sooner than stored.
-        own = search.folder(f"mode-{number}") if is_long else None
+        own = search.folder(f"mode-{number}")
         with search.told(f"round {number} of {num_rounds}"):
             posterior = posterior_at(math.exp(log_scale))
             posterior = fit_points(round_key, posterior, folder=own, progress=search.progress)
@@ -166,7 +164,7 @@ def search_scale(
             options: dict[str, Any] = {"folder": own, "num_warmup": _num_steps(posterior, to_mode)}
             modes = search.run(round_key, posterior, to_mode, init=modes, **options)
             # Training that was out of time has come close enough for a scale.
-            if is_long:
+            if _is_long(posterior):
                 multipliers = _by_run(search, round_key, posterior, evidence, modes, number)
             else:
                 at_modes = positions_from(modes, posterior, NUM_CHAINS)
@@ -182,7 +180,7 @@ def search_scale(
 
 
 def _is_long(posterior: Posterior) -> bool:
-    """Whether fits take so long that they are stored, and their progress shown to the end."""
+    """Whether the curvature takes so long that it is stored, and its progress shown."""
     in_memory = not isinstance(posterior.data, Stream) and not posterior.sites.points
     size = posterior.num_rows * posterior.num_weights
     return not in_memory or is_costly(posterior, posterior.num_rows) or size > _MOST_AT_ONCE

@@ -1,0 +1,32 @@
+"""The prior precision of most evidence, found by one program."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl.sampling.search.evidence import precision_multipliers
+
+
+@pytest.mark.parametrize("num_rows", [60, 1_100])
+def test_it_is_that_of_a_run_of_laplace(num_rows):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num_rows, 3))
+    y = x @ np.array([0.5, -0.2, 0.1]) + 0.3 * rng.normal(size=num_rows)
+    net = partial(bnn.nets.MLP, 3, (4,), 1)
+    posterior = bnn.condition(bnn.models.regressor(net, bnn.priors.normal(2.0), 0.5), (x, y))
+    approximation = bnn.laplace(posterior, prior_precision="marginal_likelihood")
+    modes = jax.vmap(posterior.init)(jax.random.split(jax.random.key(1), 2))
+    found = precision_multipliers(posterior, approximation, modes)
+    expected = [of_run(posterior, approximation, modes, chain) for chain in (0, 1)]
+    np.testing.assert_allclose(found, expected, rtol=0.01)
+    assert found[0] != found[1]
+
+
+def of_run(posterior, approximation, modes, chain):
+    start = {site: leaf[chain] for site, leaf in modes.items()}
+    options = {"num_draws": 1, "init": start, "progress": False, "verdict": False}
+    draws = bnn.run(jax.random.key(2), posterior, approximation, **options)
+    return draws["fitted"]["prior_precision_multiplier"].item()
