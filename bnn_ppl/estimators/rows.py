@@ -232,6 +232,15 @@ def _refuse_missing(y: Any) -> None:
         refuse_nonfinite("y", np.where(missing, np.nan, 0.0), np.arange(len(missing)))
 
 
+def refuse_sites(y: Any) -> None:
+    """Refuse y of several observed sites."""
+    if isinstance(y, Mapping):
+        raise ValueError(
+            "got y as a dict, expected an array (rows,) or (rows, targets) for an estimator: "
+            "bnn_ppl.condition takes a program of several observed sites"
+        )
+
+
 def refuse_texts(y: Any) -> None:
     """Refuse texts as y of a regression."""
     values = np.asarray(y)

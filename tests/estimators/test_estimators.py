@@ -417,6 +417,12 @@ def test_an_unknown_method_is_refused_before_the_search_for_a_scale(monkeypatch)
         BayesianRegressor("hcm").fit(X, Y)
 
 
+@pytest.mark.parametrize("kind", [BayesianClassifier, BayesianRegressor])
+def test_several_observed_sites_are_refused(kind):
+    with pytest.raises(ValueError, match="got y as a dict, expected an array .*condition"):
+        kind().fit(X, {"a": Y, "b": Y})
+
+
 def test_text_as_y_of_a_regression_is_refused():
     for y in (np.where(Y > 0, "high", "low"), [*Y[:-1], "low"]):
         with pytest.raises(ValueError, match="got the text .* in y, expected numbers: convert y"):

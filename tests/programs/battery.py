@@ -92,6 +92,13 @@ def subsampled_arrays(x, y=None):
         numpyro.sample("y", dist.Normal(rows @ w, 0.3), obs=observed)
 
 
+@program((X, REAL), linear)
+def rows_as_given(x, y=None):
+    w = weights()
+    with numpyro.plate("data", len(X), subsample_size=len(x)):
+        numpyro.sample("y", dist.Normal(x @ w, 0.3), obs=y)
+
+
 @program((X, {"y": REAL, "c": CLASS}))
 def two_heads(x, y=None):
     w = numpyro.sample("w", dist.Normal(0, 1).expand([2, 2]).to_event(2))

@@ -271,6 +271,69 @@ def test_functions_of_several_targets_take_one():
         bnn.predict(posterior, draws, (X, {"y": REAL, "c": CLASS + 0.5}))
 
 
+KINDS = np.array(["ash", "birch", "oak"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+
+
+def two_kinds(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2, 4]).to_event(2))
+    out = x @ w
+    size, kind = (None, None) if y is None else (y["size"], y["kind"])
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("size", dist.Normal(out[:, 0], 0.3), obs=size)
+        numpyro.sample("kind", dist.Categorical(logits=out[:, 1:]), obs=kind)
+
+
+def test_text_labels_among_several_targets_keep_their_names():
+    y = {"size": REAL, "kind": KINDS}
+    posterior = bnn.condition(two_kinds, (X, y))
+    draws = few_draws(posterior)
+    prediction = bnn.predict(posterior, draws, (X, y))
+    assert prediction["kind_class"].values.tolist() == ["ash", "birch", "oak"]
+    numbers = np.searchsorted(["ash", "birch", "oak"], KINDS)
+    of_numbers = bnn.condition(two_kinds, (X, y | {"kind": numbers}))
+    same = bnn.predict(of_numbers, draws, (X, y | {"kind": numbers}))
+    np.testing.assert_array_equal(prediction.log_prob, same.log_prob)
+    hits = prediction["kind_probs"].values.argmax(1) == numbers
+    assert bnn.metrics.summary(prediction, y, digits=None)["kind: accuracy"] == np.mean(hits)
+    with pytest.raises(ValueError, match="got the class label 'elm', expected those of the train"):
+        bnn.predict(posterior, draws, (X, y | {"kind": np.where(KINDS == "oak", "elm", KINDS)}))
+
+
+def test_several_targets_are_compared_each_and_jointly():
+    y = {"size": np.where(np.arange(ROWS) % 3 == 0, np.nan, REAL), "kind": KINDS}
+    posterior = bnn.condition(two_kinds, (X, {"size": REAL, "kind": KINDS}))
+    draws = few_draws(posterior)
+    full = bnn.predict(posterior, draws, (X, {"size": REAL, "kind": KINDS}))
+    part = bnn.predict(posterior, draws.isel(draw=[0]), (X, {"size": REAL, "kind": KINDS}))
+    known = y | {"size": REAL}
+    table = bnn.compare({"all": full, "one": part}, known, "all", draws={"all": draws})
+    summary = bnn.metrics.summary(full, known, digits=None)
+    for name in ("nll", "size: rmse", "size: nll", "kind: accuracy", "kind: brier"):
+        assert table.loc["all", name] == pytest.approx(summary[name], rel=1e-6)
+    assert table.loc["all", "kind: agreement"] == 1 and table.loc["one", "size: wasserstein_2"] > 0
+    assert table.loc["all", "num_draws"] == draws.posterior.sizes["draw"]
+    assert table.attrs["better"]["kind: accuracy"] == "higher" and table.columns[0] == "nll"
+    of_known = bnn.compare({"all": full}, y)["size: rmse"].iloc[0]
+    error = (full["size_mean"].values - REAL)[np.arange(ROWS) % 3 != 0]
+    assert of_known == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-5)
+    with pytest.raises(ValueError, match="got validation= with y of several observed sites"):
+        bnn.compare({"all": full}, known, validation=[0, 1])
+    with pytest.raises(ValueError, match="got y of 'z' for 'all', a prediction of kind_probs"):
+        bnn.compare({"all": full}, {"z": REAL})
+
+
+def test_pruning_scores_several_targets():
+    y = {"size": REAL, "kind": KINDS}
+    posterior = bnn.condition(two_kinds, (X, y))
+    draws = few_draws(posterior)
+    curve = bnn.pruning.pruning_curve(posterior, draws, (X, y), shares=(0.0, 0.75))
+    summary = bnn.metrics.summary(bnn.predict(posterior, draws, (X, y)), y, digits=None)
+    assert curve["nll"][0] == pytest.approx(summary["nll"])
+    assert curve["size: rmse"][0] == pytest.approx(summary["size: rmse"])
+    assert curve["kind: error"][0] == pytest.approx(1 - summary["kind: accuracy"])
+    assert curve["nll"][1] != curve["nll"][0] and curve["num_weights"].tolist() == [8, 2]
+
+
 def test_one_of_several_targets_is_predicted_with_points_held():
     def model(x, y=None):
         scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
@@ -376,8 +439,9 @@ def test_deterministic_sites_are_kept_by_name():
         few_draws(posterior, keep=["z"])
 
 
-def test_minibatches_of_a_subsampling_program():
-    posterior = conditioned("subsampled")
+@pytest.mark.parametrize("name", ["subsampled", "rows_as_given"])
+def test_minibatches_of_a_subsampling_program(name):
+    posterior = conditioned(name)
     position = posterior.init(jax.random.key(0))
     whole = posterior.log_likelihood(position, (X, REAL))
     part = posterior.log_likelihood(position, (X[:6], REAL[:6]))

@@ -21,6 +21,7 @@ from bnn_ppl.analysis.comparison.compare_inputs import (
     rows_of,
     variables_by_method,
 )
+from bnn_ppl.analysis.comparison.compare_sites import compared_by_site
 from bnn_ppl.analysis.comparison.compare_tables import table_of
 from bnn_ppl.analysis.comparison.compare_temperatures import fit_temperatures
 from bnn_ppl.analysis.comparison.row_scores import (
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 def compare(
     predictions: Mapping[str, Prediction],
-    y: ArrayLike,
+    y: ArrayLike | Mapping[str, ArrayLike],
     reference: str | Prediction | None = None,
     *,
     validation: ArrayLike | tuple[dict[str, Prediction], ArrayLike] | None = None,
@@ -58,8 +59,10 @@ def compare(
     predictions : dict of str to Dataset or array (rows, classes)
         By name of the method: results of `predict`, or class probabilities; either all
         classifications or all regressions.
-    y : array (rows,)
-        True class numbers, or targets in the units of the predictions.
+    y : array (rows,), or a dict of these
+        True class numbers, or targets in the units of the predictions; of several observed sites,
+        by site. Scores are then named as in ``label: accuracy``, after the joint ``nll``, without
+        `validation`, `by_chain` and `scale`.
     reference : str, Dataset or array, optional
         The prediction to measure distances to, such as that of long HMC chains: a name in
         ``predictions``, or a prediction that gets no row of its own.
@@ -113,6 +116,11 @@ def compare(
         If there are no predictions, they differ in rows, classes or kind, a name is unknown, a
         prediction or y is invalid, or ``validation`` leaves no rows to fit or to score.
     """
+    if isinstance(y, Mapping):
+        options = {"validation": validation, "by_chain": by_chain, "scale": scale}
+        options["standard_errors"] = standard_errors
+        of_runs = {"draws": draws, "function_rhat": function_rhat}
+        return compared_by_site(compare, predictions, y, reference, of_runs, options)
     methods = variables_by_method(predictions)
     y = numbered_as_in(predictions.values(), y)
     target = reference_variables(reference, methods)

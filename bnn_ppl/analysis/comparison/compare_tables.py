@@ -93,8 +93,8 @@ def _better(column: str) -> Better:
 
 
 def _score(column: str) -> str:
-    """Name the score of a column, which may be that of one output: rmse of rmse[0]."""
-    return column.partition("[")[0]
+    """Name the score of a column: rmse of rmse[0], of one output, or of "y: rmse", of one site."""
+    return column.rpartition(": ")[2].partition("[")[0]
 
 
 def best(table: pandas.DataFrame, column: str) -> list[str]:
@@ -116,7 +116,7 @@ def best(table: pandas.DataFrame, column: str) -> list[str]:
     """
     goal = table.attrs.get("better", {}).get(column)
     values = table[column].astype(float).dropna()
-    if column in DISTANCES:
+    if _score(column) in DISTANCES:
         values = values[values.index != table.attrs.get("reference")]
     all_tie = len(values) > 1 and values.nunique() == 1
     values = values[np.isfinite(values)]

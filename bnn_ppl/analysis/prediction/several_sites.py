@@ -10,6 +10,7 @@ from jax.tree_util import Partial
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.program.several_targets import Targets
 from bnn_ppl.model.rows.given_rows import inputs_and_targets
+from bnn_ppl.model.rows.labels import Classes
 from bnn_ppl.model.trace import Batch, Position, Terms, Values
 
 if TYPE_CHECKING:
@@ -109,7 +110,9 @@ def view_of(posterior: Posterior, site: str) -> Posterior:
     targets, opened = targets_in(posterior), posterior.prior.open_scale
     x, y = posterior.rows.examples
     own = x, targets.unpacked(y)[site]
-    rows = posterior.rows._replace(data=own, examples=own, targets=None, classes=None)
+    names = next(target.names for target in targets.sites if target.site == site)
+    classes = None if names is None else Classes(len(names), names)
+    rows = posterior.rows._replace(data=own, examples=own, targets=None, classes=classes)
 
     def terms(position: Position, batch: Batch) -> Terms:
         return posterior.density.terms(position, posterior.rows.examples)

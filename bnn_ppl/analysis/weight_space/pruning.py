@@ -1,13 +1,15 @@
 """Deleting the weights that matter least to a posterior, and what that costs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bnn_ppl.analysis import metrics
+from bnn_ppl.analysis.metrics.inputs import known_rows
 from bnn_ppl.analysis.prediction.predict import predict
 from bnn_ppl.analysis.prediction.predictives import made_for
+from bnn_ppl.analysis.prediction.several_sites import of_one_site
 from bnn_ppl.analysis.weight_space.weight_statistics import (
     Arrays,
     divergence_from_prior,
@@ -17,6 +19,7 @@ from bnn_ppl.analysis.weight_space.weight_statistics import (
 )
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.rows.checks import rows_to_score
+from bnn_ppl.model.rows.given_rows import inputs_and_targets
 from bnn_ppl.storage.arviz_versions import draws_of_groups, groups_of
 from bnn_ppl.storage.inference_data import draws_of
 
@@ -103,6 +106,7 @@ def pruning_curve(
     pandas.DataFrame
         One row per share: ``share``; ``num_weights``, the number left in a chain; ``error``
         (1 - accuracy) for classification or ``rmse`` for regression; and ``nll`` (nats per row).
+        Of several observed sites, y a dict, the joint ``nll`` and each site's, ``label: error``.
 
     Raises
     ------
@@ -112,7 +116,9 @@ def pruning_curve(
     import pandas as pd
 
     _check_shares(shares)
-    x, y = rows_to_score(posterior, data)
+    x, y = _scored_rows(posterior, data)
+    if isinstance(y, Mapping) and np.any(np.asarray(scale) != 1):
+        raise ValueError("got scale= of several observed sites, expected 1: scale each site's")
     scores = _scores(posterior, draws, by)
     rows = []
     for share in shares:
@@ -122,6 +128,17 @@ def pruning_curve(
         num_left = sum(int(np.sum(~lost[0])) for lost in gone.values())
         rows.append({"share": share, "num_weights": num_left, **_costs(prediction, y, scale)})
     return pd.DataFrame(rows)
+
+
+def _scored_rows(posterior: Posterior, data: Any) -> tuple[Any, Any]:
+    """Give x and y; of several observed sites y is a dict by site."""
+    targets = posterior.rows.targets
+    if targets is None:
+        return rows_to_score(posterior, data)
+    x, y = inputs_and_targets(data, posterior.rows.examples[0])
+    if y is None:
+        raise ValueError("got rows without y, expected a pair (x, y): give y to score")
+    return x, y if isinstance(y, Mapping) else targets.unpacked(y)
 
 
 def _check_shares(shares: Sequence[float]) -> None:
@@ -177,6 +194,12 @@ def _without(
 
 
 def _costs(prediction: Any, y: Any, scale: float) -> dict[str, float]:
+    if isinstance(y, Mapping):
+        found = {"nll": -float(prediction["log_prob"].mean())}
+        for site, values in y.items():
+            own = _costs(*known_rows(of_one_site(prediction, site), values), scale)
+            found |= {f"{site}: {name}": value for name, value in own.items()}
+        return found
     if "probs" in prediction:
         error = {"error": 1 - metrics.accuracy(prediction, y)}
     else:

@@ -38,6 +38,7 @@ class _Changes(NamedTuple):
     """What of a program is to be changed."""
 
     plates: tuple[str, ...]  # that subsample
+    given: tuple[str, ...]  # whose subsample is what rows there are, as subsample_size=len(x)
     params: tuple[tuple[str, tuple[str, ...]], ...]  # with the leaves that no site replaces
     half_observed: tuple[str, ...]  # sites with obs_mask
     left_out: tuple[str, ...]  # of these, with an unobserved part on which nothing depends
@@ -56,6 +57,7 @@ def prepared(model: Callable, x: Any, y: Any) -> Callable:
     half = _half_observed(trace)
     changes = _Changes(
         tuple(site["name"] for site in trace.values() if _is_subsampled(site)),
+        tuple(site["name"] for site in trace.values() if _is_given(site)),
         tuple((site["name"], _leaves(site)) for site in trace.values() if _is_param(site)),
         tuple(half),
         tuple(name for name in half if not _is_needed(model, x, y, trace[name + _UNOBSERVED])),
@@ -66,7 +68,7 @@ def prepared(model: Callable, x: Any, y: Any) -> Callable:
         trace = _sites(model, x, y)
     of_rows = _factors_of_rows(model, trace, x, y)
     if of_rows:
-        model = Partial(partial(_changed, _Changes((), (), (), (), of_rows)), model)
+        model = Partial(partial(_changed, _Changes((), (), (), (), (), of_rows)), model)
         trace = _sites(model, x, y)
     return without_discrete_sites(model, trace, x, y)
 
@@ -94,6 +96,8 @@ class _Changing(Messenger):
     def __init__(self, changes: _Changes) -> None:
         super().__init__()
         self.plates = set(changes.plates)
+        self.given = set(changes.given)
+        self.sizes: dict[str, int] = {}  # of the plates whose rows are given
         self.params = dict(changes.params)
         self.half_observed = set(changes.half_observed)
         self.left_out = set(changes.left_out)
@@ -104,6 +108,9 @@ class _Changing(Messenger):
         if kind == "plate" and name in self.plates:
             size, _ = message["args"]
             message["value"], message["args"] = jnp.arange(size), (size, size)
+        elif kind == "plate" and name in self.given:
+            self.sizes[name], size = message["args"]
+            message["value"], message["args"] = jnp.arange(size), (size, size)
         elif kind == "param" and name in self.params:
             self._sample_leaves(message)
         elif kind == "prng_key" and self.params:
@@ -112,6 +119,14 @@ class _Changing(Messenger):
             message["infer"] = message["infer"] | {OF_ROWS: True}
         elif kind in ("sample", "deterministic") and self.half_observed:
             self._leave_out(message)
+        if kind == "sample" and self.sizes:
+            self._scale_once(message)
+
+    def _scale_once(self, message: dict) -> None:
+        """Take back the scale of a plate whose rows are given: batches are scaled outside."""
+        for frame in message["cond_indep_stack"]:
+            if frame.name in self.sizes and self.sizes[frame.name] != frame.size:
+                message["scale"] = message["scale"] * frame.size / self.sizes[frame.name]
 
     def _sample_leaves(self, message: dict) -> None:
         """Have a site, a point, in the place of each leaf of a parameter."""
@@ -158,6 +173,10 @@ def _names(name: str, tree: Any) -> list[str]:
 
 def _is_subsampled(site: dict) -> bool:
     return site["type"] == "plate" and site["args"][1] not in (None, site["args"][0])
+
+
+def _is_given(site: dict) -> bool:
+    return site["type"] == "plate" and site["args"][1] == site["args"][0]
 
 
 def _is_param(site: dict) -> bool:

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from jax.tree_util import Partial
 
 from bnn_ppl.model.rows.given_rows import array_of
-from bnn_ppl.model.rows.labels import whole_numbers
+from bnn_ppl.model.rows.labels import Classes, of_one_kind, whole_numbers
 from bnn_ppl.model.trace import Array, innermost
 
 _MOST = 2**24  # up to which a float32 holds whole numbers
@@ -24,6 +24,14 @@ class Target(NamedTuple):
     site: str
     shape: tuple[int, ...]  # of a row
     is_whole: bool
+    names: tuple[Any, ...] | None = None  # of the classes, where the labels are text
+
+    def numbers(self, values: Any) -> np.ndarray:
+        """Give values as they are, but labels that have names by their numbers."""
+        values = of_one_kind(np.asarray(values))
+        if self.names is None or values.dtype.kind != "U":
+            return values
+        return Classes(len(self.names), self.names).numbers(values, values.ndim)
 
 
 class Targets(NamedTuple):
@@ -39,7 +47,11 @@ class Targets(NamedTuple):
         ValueError
             If sites, shapes or numbers of rows are others than those of the training rows.
         """
-        given, names = {str(name): np.asarray(values) for name, values in y.items()}, self.names
+        targets, names = {target.site: target for target in self.sites}, self.names
+        given = {
+            str(name): targets[name].numbers(values) if name in targets else np.asarray(values)
+            for name, values in y.items()
+        }
         shapes = {name: values.shape[1:] for name, values in given.items()}
         expected = {target.site: target.shape for target in self.sites}
         lengths = {values.shape[:1] for values in given.values()}
@@ -93,6 +105,10 @@ def targets_of(y: Any) -> Targets | None:
         return None
     sites = []
     for name in sorted(y):
+        labels = _texts(y[name])
+        if labels is not None:
+            sites.append(Target(name, labels.shape[1:], True, tuple(np.unique(labels).tolist())))
+            continue
         values = whole_numbers(np.asarray(array_of(f"y of {name!r}", y[name])))
         if not values.ndim or not np.size(values):
             raise ValueError(
@@ -107,6 +123,15 @@ def targets_of(y: Any) -> Targets | None:
             )
         sites.append(Target(name, values.shape[1:], is_whole))
     return Targets(tuple(sites))
+
+
+def _texts(values: Any) -> np.ndarray | None:
+    """Give labels that are text; None for others."""
+    try:
+        labels = of_one_kind(np.asarray(values))
+    except ValueError:  # rows of different lengths, which are refused as numbers
+        return None
+    return labels if labels.dtype.kind == "U" and labels.size else None
 
 
 def taking_columns(targets: Targets, model: Callable) -> Callable:

@@ -1,0 +1,89 @@
+"""Comparisons of predictions of several observed sites: a part of the table for each."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bnn_ppl.analysis.metrics.inputs import known_rows
+from bnn_ppl.analysis.prediction.several_sites import of_one_site
+
+if TYPE_CHECKING:
+    import pandas
+
+_COSTS = "rhat_median", "rhat_max", "seconds", "gradient_evaluations", "num_chains", "num_draws"
+
+
+def compared_by_site(
+    compare: Callable[..., "pandas.DataFrame"],
+    predictions: Mapping[str, Any],
+    y: Mapping[str, ArrayLike],
+    reference: Any,
+    costs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> "pandas.DataFrame":
+    """Join the tables of the sites, whose scores are named as in ``label: accuracy``.
+
+    The joint nll is the first column; what does not depend on the site, the costs, stands last.
+    """
+    import pandas as pd
+
+    _check(predictions, y, options)
+    parts, attrs = [_joint(predictions)], {"better": {"nll": "lower"}, "reference_scores": {}}
+    attrs["noise_floor"] = {}
+    of_runs = pd.DataFrame()
+    for site, values in y.items():
+        own = {name: _known(each, site, values) for name, each in predictions.items()}
+        named = reference is None or isinstance(reference, str)
+        target = reference if named else _known(reference, site, values)
+        values = known_rows(np.asarray(values), values)[1]
+        table = compare(own, values, target, standard_errors=options["standard_errors"], **costs)
+        of_runs = table[[name for name in _COSTS if name in table]]
+        scores = table.drop(columns=list(of_runs))
+        parts.append(scores.add_prefix(f"{site}: "))
+        for name, known in attrs.items():
+            of_scores = {k: v for k, v in table.attrs[name].items() if k not in of_runs}
+            known |= {f"{site}: {score}": value for score, value in of_scores.items()}
+        better = {k: v for k, v in table.attrs["better"].items() if k in of_runs}
+    found = pd.concat([*(part for part in parts if len(part.columns)), of_runs], axis=1)
+    found.attrs = attrs | {"reference": reference if isinstance(reference, str) else None}
+    found.attrs["better"] = {k: v for k, v in (attrs["better"] | better).items() if k in found}
+    return found
+
+
+def _known(prediction: Any, site: str, y: ArrayLike) -> Any:
+    """Give the prediction of a site, of the rows whose target is known."""
+    return known_rows(of_one_site(prediction, site), y)[0]
+
+
+def _joint(predictions: Mapping[str, Any]) -> "pandas.DataFrame":
+    import pandas as pd
+
+    if not all("log_prob" in each for each in predictions.values()):
+        return pd.DataFrame(index=list(predictions))
+    scores = {name: -float(np.mean(each["log_prob"])) for name, each in predictions.items()}
+    return pd.DataFrame({"nll": scores})
+
+
+def _check(
+    predictions: Mapping[str, Any], y: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    if not y:
+        raise ValueError("got y without a site, expected a dict by site: give y as predict had it")
+    for name in ("validation", "by_chain"):
+        if options[name] is not None:
+            raise ValueError(
+                f"got {name}= with y of several observed sites, expected y of one: compare the "
+                "predictions of bnn_ppl.of_site"
+            )
+    if np.any(np.asarray(options["scale"]) != 1):
+        raise ValueError("got scale= of several observed sites, expected 1: scale each site's")
+    for name, each in predictions.items():
+        missing = [s for s in y if not any(str(own).startswith(f"{s}_") for own in each)]
+        if missing:
+            raise ValueError(
+                f"got y of {missing[0]!r} for {name!r}, a prediction of "
+                f"{', '.join(map(str, each))}, expected the sites predicted: give y as predict had "
+                "it"
+            )
