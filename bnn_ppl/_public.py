@@ -15,6 +15,7 @@ from bnn_ppl._stored import (
     predictive_draws,
 )
 from bnn_ppl.analysis import decisions, metrics
+from bnn_ppl.analysis.acquisition.acquire import acquire
 from bnn_ppl.analysis.comparison.compare import compare
 from bnn_ppl.analysis.comparison.loo import compare_loo, loo
 from bnn_ppl.analysis.compression.compress import compress
@@ -72,6 +73,7 @@ __all__ = [
     "Posterior",
     "Verdict",
     "VerdictWarning",
+    "acquire",
     "adversarial",
     "augmentation",
     "cache_compiled_programs",

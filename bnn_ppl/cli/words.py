@@ -26,6 +26,7 @@ COMMANDS = {
     "score": "score",
     "prune": "results",
     "check": "check",
+    "acquire": "answers",
     "explain": "answers",
     "compress": "answers",
     "export": "answers",

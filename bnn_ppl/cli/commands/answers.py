@@ -1,14 +1,18 @@
-"""Commands that use a run's predictions: ``explain``, ``compress`` and ``export``."""
+"""Commands that use a run's predictions: ``explain``, ``compress``, ``export``, ``acquire``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import tyro
 
 import bnn_ppl as bnn
+from bnn_ppl.analysis.acquisition.acquire import Acquired, Score
 from bnn_ppl.cli.problem.rows import Scored
 from bnn_ppl.cli.run_folders import figure_path, reopen
-from bnn_ppl.cli.tables import table_text
+from bnn_ppl.cli.tables import named, table_text
+from bnn_ppl.data.tables.new_rows import read_new_rows
+from bnn_ppl.runtime.progress import waiting
 from bnn_ppl.storage.copied_run import write_run
 
 _ROWS_SHOWN = 10
@@ -164,3 +168,82 @@ def export(
     found = bnn.export(*given, data=run.data, num_draws=draws, x=run.data.test.x, replace=True)
     print(found.sentence)
     print(f"python {out / 'predict.py'} rows.csv > predictions.csv    (or --serve 8000: a page)")
+
+
+def acquire(
+    folder: Annotated[Path, tyro.conf.Positional],
+    *,
+    pool: Path,
+    num: int = 1,
+    score: Score | None = None,
+    targets: Path | None = None,
+    minimise: bool = False,
+    seed: int = 0,
+    out: Path | None = None,
+    progress: bool = True,
+    data_dir: Path | None = None,
+) -> None:
+    """Choose rows of a file whose y is worth most: to learn, or to find the largest y.
+
+    A table of the chosen rows, in acquired.csv in the folder.
+
+    Parameters
+    ----------
+    folder
+        Folder of a run.
+    pool
+        Rows to choose from, in the units of the data: a table with the columns of the training
+        table, or an .npz file with an array x. y is not needed.
+    num
+        How many rows; no two are alike.
+    score
+        For classes "bald" (the default of one), "batchbald" (of several) or "epig"; for numbers
+        "variance" (the default) or "epig"; to find the largest y "ei", "ucb" or "thompson".
+    targets
+        File of rows that are to be predicted, for "epig"; by default the pool.
+    minimise
+        Find the smallest y, with "ei", "ucb" and "thompson".
+    seed
+        Of "thompson".
+    out
+        File to write, .csv.
+    progress
+        Show in a terminal that something is computed.
+    data_dir
+        Folder with the data set, if it has moved since the run.
+    """
+    if not pool.is_file():
+        raise FileNotFoundError(f"got --pool {pool}, expected a file that is there")
+    out = folder / "acquired.csv" if out is None else out
+    run = reopen(folder, data_dir, "test")
+    rows = read_new_rows(pool, run.data)
+    if rows.fills:
+        print(f"{pool.name}: {rows.fills}")
+    wanted = None if targets is None else read_new_rows(targets, run.data).x
+    with waiting(progress, "predicting the pool"):
+        found = bnn.acquire(
+            *(run.posterior, run.draws, rows.x, num),
+            score=score,
+            targets=wanted,
+            minimise=minimise,
+            seed=seed,
+        )
+    table = _in_units(found, run.data)
+    print(f"{len(table)} of {len(rows.x):,} rows of {pool.name} by {found.score}; 0 is the first")
+    print(table_text(table[: 2 * _ROWS_SHOWN]))
+    table.to_csv(out)
+    print(f"\nrows in {out}")
+
+
+def _in_units(found: Acquired, data: Any) -> Any:
+    """Give the table in the units of the data, and classes by their names."""
+    table = found.table.copy()
+    if "class" in table:
+        table["class"] = named(table["class"].to_numpy(), data)
+        return table
+    scale, mean = np.asarray(data.y_scale).item(), np.asarray(data.y_mean).item()
+    table["mean"], table["sd"] = table["mean"] * scale + mean, table["sd"] * scale
+    factor = {"epig": 1.0, "variance": scale**2}.get(found.score, scale)
+    added = mean if found.score in ("ucb", "thompson") else 0.0
+    table["score"] = table["score"] * factor + added
+    return table

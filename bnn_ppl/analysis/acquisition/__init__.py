@@ -1,0 +1,1 @@
+"""Which rows to label, or to try, next."""

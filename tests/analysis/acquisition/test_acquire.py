@@ -1,0 +1,157 @@
+"""Rows that are worth labelling, of models whose answers are known."""
+
+from itertools import product
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import bnn_ppl as bnn
+from bnn_ppl.analysis.acquisition import scores as by
+from bnn_ppl.storage.arviz_versions import draws_of_arrays
+
+RNG = np.random.default_rng(0)
+NOISE = 0.5
+EVERY = np.ones(40, bool)
+
+
+def alone(row):
+    return np.arange(40) != row
+
+
+def probabilities(num_classes=3):
+    return RNG.dirichlet(np.full(num_classes, 0.5), size=(30, 40))
+
+
+def exact_information(probs, rows):
+    """Of all labels of some rows, by all of their configurations."""
+    joint = 0.0
+    for labels in product(range(probs.shape[2]), repeat=len(rows)):
+        each = np.prod([probs[:, row, k] for row, k in zip(rows, labels, strict=True)], 0).mean()
+        joint -= each * np.log(each)
+    own = -(probs[:, rows] * np.log(probs[:, rows])).sum((1, 2)).mean()
+    return joint - own
+
+
+def test_batchbald_is_the_greedy_choice_by_exact_information():
+    probs = probabilities()
+    chosen = by.batch_bald(probs, 3, alone, EVERY)
+    rows = [row for row, _ in chosen]
+    taken = []
+    for row in rows:
+        others = [k for k in range(40) if k not in taken]
+        best = max(others, key=lambda k: exact_information(probs, [*taken, k]))
+        assert row == best
+        taken.append(row)
+    total = sum(score for _, score in chosen)
+    assert total == pytest.approx(exact_information(probs, rows))
+    assert chosen[0][1] == pytest.approx(by.bald(probs).max())
+
+
+def test_sampled_entropies_are_close_to_exact_ones(monkeypatch):
+    probs = probabilities(2)
+    exact = by.batch_bald(probs, 4, alone, EVERY)
+    monkeypatch.setattr(by, "_sampled", lambda p, rows, rng, real=by._sampled: real(p, rows, rng))
+    rows = [row for row, _ in exact[:3]]
+    joint, mass = by._sampled(probs, rows, np.random.default_rng(0))
+    every = np.array(
+        [
+            np.prod([probs[:, row, k] for row, k in zip(rows, labels, strict=True)], 0)
+            for labels in product(range(2), repeat=3)
+        ]
+    )
+    sampled = by._joint_entropies(joint, mass, probs)
+    np.testing.assert_allclose(sampled, by._joint_entropies(every, np.ones(8), probs), atol=0.05)
+
+
+def test_epig_is_the_mutual_information_of_two_labels():
+    probs = probabilities(2)
+    found = by.epig_of_classes(probs, probs[:, [5]])
+    for row in (0, 7):
+        joint = np.einsum("sa,sb->ab", probs[:, row], probs[:, 5]) / 30
+        apart = np.outer(joint.sum(1), joint.sum(0))
+        assert found[row] == pytest.approx((joint * np.log(joint / apart)).sum())
+    means = RNG.multivariate_normal([0, 0], [[1.0, 0.8], [0.8, 1.0]], 4_000)
+    noise = np.array([0.25, 0.25])
+    found = by.epig_of_numbers(means, noise, means[:, :1], noise[:1])
+    square = (np.cov(means.T)[0, 1] / 1.25) ** 2
+    assert found[1] == pytest.approx(-0.5 * np.log(1 - square), rel=0.05)
+
+
+def test_variances_narrow_as_by_the_formula_of_gaussians():
+    means = RNG.normal(size=(500, 40)) @ (np.eye(40) + 0.5 * RNG.normal(size=(40, 40)))
+    noise = np.full(40, 0.3)
+    functions = by.Gaussian(means, noise)
+    covariance = np.cov(means.T)
+    for row in (3, 8):
+        functions.observe(row)
+    rows = [3, 8]
+    inner = covariance[np.ix_(rows, rows)] + 0.3 * np.eye(2)
+    gain = covariance[:, rows] @ np.linalg.solve(inner, covariance[rows])
+    np.testing.assert_allclose(functions.variance, np.diag(covariance - gain), rtol=1e-6)
+
+
+def line(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", len(x)):
+        numpyro.sample("y", dist.Normal(slope * x[:, 0], NOISE), obs=y)
+
+
+@pytest.fixture(scope="module")
+def run():
+    x = np.linspace(-1, 1, 8, dtype=np.float32)[:, None]
+    posterior = bnn.condition(line, (x, x[:, 0]))
+    slopes = (1 + 0.3 * RNG.normal(size=(2, 60))).astype(np.float32)
+    return posterior, draws_of_arrays({"posterior": {"slope": slopes}})
+
+
+POOL = np.array([[0.0], [3.0], [-2.0], [3.0], [0.5]], np.float32)
+
+
+def test_of_a_line_the_ends_are_taken_and_no_row_twice(run):
+    found = bnn.acquire(*run, POOL, 3)
+    assert found.score == "variance" and found.rows[0] in (1, 3)
+    assert len({tuple(POOL[row]) for row in found.rows}) == 3
+    assert found.table.loc[found.rows[0], "mean"] == pytest.approx(3.0, abs=0.2)
+    assert (np.diff(found.table["score"]) <= 0).all()
+    assert bnn.acquire(*run, POOL, score="epig").rows[0] in (1, 3)
+    for score in ("ei", "ucb", "thompson"):
+        assert bnn.acquire(*run, POOL, score=score).rows[0] in (1, 3)
+        assert bnn.acquire(*run, POOL, score=score, minimise=True).rows.tolist() == [2]
+    draws = np.asarray(run[1]["posterior"]["slope"]).ravel()
+    ei = bnn.acquire(*run, POOL, score="ei").table["score"].iloc[0]
+    assert ei == pytest.approx(np.maximum(3 * draws - 1, 0).mean(), rel=1e-5)
+
+
+def test_classes_are_learnt_where_draws_disagree(run):
+    def logistic(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        logits = jnp.stack([jnp.zeros(len(x)), slope * x[:, 0]], -1)
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
+
+    x = POOL[:2]
+    posterior = bnn.condition(logistic, (x, np.array([0, 1])))
+    slopes = np.repeat([[-2.0, 2.0]], 30, 0).ravel().astype(np.float32)[None]
+    draws = draws_of_arrays({"posterior": {"slope": slopes}})
+    found = bnn.acquire(posterior, draws, POOL, 2)
+    assert found.score == "batchbald" and found.rows.tolist() == [1, 2]
+    assert bnn.acquire(posterior, draws, POOL).score == "bald"
+    with pytest.raises(ValueError, match="got score='ei' for classes, expected one of bald"):
+        bnn.acquire(posterior, draws, POOL, score="ei")
+
+
+def test_what_cannot_be_chosen_is_refused(run):
+    posterior, draws = run
+    with pytest.raises(ValueError, match="got num=5 of a pool of 4 different rows"):
+        bnn.acquire(posterior, draws, POOL, 5)
+    with pytest.raises(ValueError, match="got score='bald' for numbers, expected one of variance"):
+        bnn.acquire(posterior, draws, POOL, score="bald")
+    with pytest.raises(ValueError, match="got one draw"):
+        bnn.acquire(posterior, draws.isel(chain=[0], draw=[0]), POOL)
+    with pytest.raises(ValueError, match="got minimise with score='variance'"):
+        bnn.acquire(posterior, draws, POOL, minimise=True)
+    with pytest.raises(ValueError, match="num=0"):
+        bnn.acquire(posterior, draws, POOL, 0)

@@ -1,0 +1,45 @@
+"""Command ``acquire`` on the folder of a run, as a user types it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bnn_ppl import cli
+
+SMALL = ["--num-chains", "2", "--num-warmup", "5", "--no-progress", "--hidden", "3"]
+DATA = ["--data", "table.csv", "--target", "y", "--noise", "learnt", "--prior-scale", "1"]
+
+
+def test_rows_of_a_file_are_chosen_in_the_units_of_the_data(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests
+    monkeypatch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(50, 2)), columns=["a", "b"])
+    table.assign(y=10 * table["a"] + 100 + rng.normal(size=50)).to_csv("table.csv", index=False)
+    table[:20].to_csv("pool.csv", index=False)
+    sizes = ["--num-draws", "10", "--max-num-steps", "4", "--folder", "mine"]
+    cli.main(["run", "hmc", *DATA, *SMALL, *sizes])
+    capsys.readouterr()
+
+    cli.main(["acquire", "mine", "--pool", "pool.csv", "--num", "3", "--no-progress"])
+    assert "3 of 20 rows of pool.csv by variance; 0 is the first" in capsys.readouterr().out
+    found = pd.read_csv("mine/acquired.csv")
+    assert found.columns.tolist() == ["row", "score", "mean", "sd"] and found["row"].is_unique
+    assert found["score"].iloc[0] == pytest.approx(found["sd"].iloc[0] ** 2, rel=0.1)
+    assert found["mean"].between(50, 150).all()
+
+    options = ["--pool", "pool.csv", "--score", "thompson", "--minimise", "--out", "low.csv"]
+    cli.main(["acquire", "mine", *options])
+    low = pd.read_csv("low.csv")
+    assert 0 < low["score"].iloc[0] < 150
+
+    for wrong, words in {
+        ("--pool", "nowhere.csv"): "got --pool nowhere.csv, expected a file that is there",
+        ("--pool", "pool.csv", "--num", "21"): "got num=21 of a pool of 20 different rows",
+        ("--pool", "pool.csv", "--score", "bald"): "got score='bald' for numbers",
+    }.items():
+        with pytest.raises(SystemExit):
+            cli.main(["acquire", "mine", *wrong, "--no-progress"])
+        err = capsys.readouterr().err
+        assert words in err and err.count("\n") == 1
