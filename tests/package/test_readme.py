@@ -27,7 +27,7 @@ METHOD_PAGES = {
 }
 PROGRAMS = (
     ["index.md", "guides/diagnosis.md", "guides/your_own.md", "guides/noise.md"]
-    + ["guides/numpyro.md", "guides/estimators.md"]
+    + ["guides/numpyro.md", "guides/estimators.md", "guides/coming_from.md"]
     + ["methods/combinations.md"]
     + [pytest.param("guides/partly_bayesian.md", marks=pytest.mark.thorough)]
     + [pytest.param("guides/large_data.md", marks=pytest.mark.thorough)]
