@@ -244,6 +244,16 @@ def estimator_fits() -> str:
     return markdown([head, *body])
 
 
+def commands() -> str:
+    """Give a row a process of a command: what it takes, and what JAX does in it."""
+    rows = pandas.read_csv(STORED / "commands.csv", dtype={"package": str})
+    head = ["method", "commit", "process", "seconds", "CPU seconds"]
+    head += ["programs traced", "compiled", "not kept from before"]
+    names = ["method", "package", "process", "seconds", "cpu", "traced", "compiled", "not kept"]
+    body = [list(map(str, row[names])) for _, row in rows.iterrows()]
+    return markdown([head, *body])
+
+
 def subspace() -> str:
     """Give a row a way, RMSE and NLL a data set; last the published RMSE."""
     rows = pandas.read_csv(STORED / "subspace.csv")
@@ -432,6 +442,7 @@ MADE = {
     "large_data/estimator": Made(
         large_estimator, "large_estimator.csv", "python benchmarks/large_estimator.py"
     ),
+    "waiting/commands": Made(commands, "commands.csv", "python benchmarks/commands.py"),
     "waiting/estimator_fits": Made(
         estimator_fits, "estimator_fits.csv", "python benchmarks/estimator_fits.py"
     ),

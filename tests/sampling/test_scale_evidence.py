@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import bnn_ppl as bnn
+from bnn_ppl.sampling.search import scale_search
 from bnn_ppl.sampling.search.evidence import precision_multipliers
 
 
@@ -30,3 +31,37 @@ def of_run(posterior, approximation, modes, chain):
     options = {"num_draws": 1, "init": start, "progress": False, "verdict": False}
     draws = bnn.run(jax.random.key(2), posterior, approximation, **options)
     return draws["fitted"]["prior_precision_multiplier"].item()
+
+
+@pytest.mark.parametrize(
+    "changes, to_come",
+    [
+        ([0.0], 0.0),
+        ([0.0, -0.4], 0.0),
+        ([0.0, -0.4, -0.2], -0.2),
+        ([0.0, -0.4, -0.36], -0.36 * 0.7 / 0.3),
+        ([0.0, -0.4, -0.5], 0.0),  # at 2.3 times the last change fits have collapsed
+        ([0.0, -0.4, 0.1], 0.0),
+    ],
+)
+def test_changes_to_come_are_those_of_a_geometric_series(changes, to_come):
+    assert scale_search._changes_to_come(changes) == pytest.approx(to_come)
+
+
+def test_more_rounds_are_taken_until_the_changes_shrink(monkeypatch):
+    multipliers = iter(np.exp([0.8, 1.0, 0.1, 0.0]))  # minus twice the changes
+
+    def next_round(search, key, posterior, modes, number):
+        return modes, np.array([next(multipliers)])
+
+    monkeypatch.setattr(scale_search, "_round", next_round)
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(20, 2)), rng.normal(size=20)
+    net = partial(bnn.nets.MLP, 2, (3,), 1)
+
+    def posterior_at(scale):
+        return bnn.condition(bnn.models.regressor(net, bnn.priors.normal(scale), 0.5), rows)
+
+    found = bnn.prior_scale(jax.random.key(0), posterior_at, 1.0)
+    assert found == pytest.approx(np.exp(-0.4 - 0.5 - 0.05 * (1 + 0.1 / 0.9)), rel=0.01)
+    assert next(multipliers) == 1

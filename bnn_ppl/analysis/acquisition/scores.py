@@ -9,7 +9,7 @@ Chosen = list[tuple[int, float]]  # rows and their scores when they were chosen
 Allow = Callable[[int], Array]  # a row that is taken -> which rows may still be taken (row,)
 
 _MOST_CONFIGURATIONS = 5_000  # of the labels of a batch, up to which entropies are exact
-_ROWS_AT_ONCE = 2_000
+_ROWS_AT_ONCE = 200
 
 
 def _entropy(p: Array, axis: int = -1) -> Array:
@@ -60,8 +60,8 @@ def batch_bald(probs: Array, num: int, allow: Allow, allowed: Array) -> Chosen:
 
 def _joint_entropies(joint: Array, mass: Array, probs: Array) -> Array:
     found = np.empty(probs.shape[1])
-    for start in range(0, probs.shape[1], _ROWS_AT_ONCE // 10):
-        part = probs[:, start : start + _ROWS_AT_ONCE // 10]
+    for start in range(0, probs.shape[1], _ROWS_AT_ONCE):
+        part = probs[:, start : start + _ROWS_AT_ONCE]
         each = np.tensordot(joint, part, axes=1) / len(part)  # (configuration, row, class)
         terms = -each * np.log(np.maximum(each, 1e-300))
         found[start : start + part.shape[1]] = np.tensordot(mass, terms.sum(2), axes=1)

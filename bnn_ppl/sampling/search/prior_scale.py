@@ -34,8 +34,9 @@ def prior_scale(
     Each round finds a mode :math:`w^*` under the scale s, and the multiplier c of the prior's
     precision that maximises the log evidence of a Kronecker-factored Laplace approximation there
     (MacKay, 1992; for networks Immer et al., 2021), a geometric mean over two modes. The changes
-    shrink geometrically; those after the last round are extrapolated (Aitken's method). Only
-    training rows are used, and all of them: none need be held out. :func:`bnn_ppl.run` does this by
+    shrink geometrically; those after the last round are extrapolated (Aitken's method). If they do
+    not shrink, up to three more rounds are taken where one takes seconds. Only training rows are
+    used, and all of them: none need be held out. :func:`bnn_ppl.run` does this by
     itself for priors that leave their scale open, such as ``priors.fan_in()``. Points of a partly
     Bayesian network are fitted anew in each round, and the evidence is that of the rest given them.
 

@@ -31,6 +31,8 @@ from bnn_ppl.storage.run_storage import RunStorage
 
 WANTED = "prior scale"
 _NUM_STEPS, NUM_ROUNDS = 5_000, 2
+_MORE_ROUNDS = 3  # if changes do not shrink, where a round is a matter of seconds
+_LEAST_CHANGE = 0.05  # of the logarithm
 _COSTLY_EPOCHS, _LEAST_STEPS = 15, 500  # where a step is costly
 _MOST_AT_ONCE = 1e8  # rows times weights up to which curvature is a matter of a second
 _SHARE = 3  # of the minutes of a run, a third
@@ -151,32 +153,58 @@ def search_scale(
     check_positive("start", start)
     check_count("num_rounds", num_rounds)
     log_scale, known, modes, changes = math.log(start), None, None, [0.0]
-    for number, round_key in enumerate(jax.random.split(key, num_rounds), 1):
+    further = (jax.random.fold_in(key, number) for number in range(_MORE_ROUNDS))
+    for number, round_key in enumerate([*jax.random.split(key, num_rounds), *further], 1):
         if number > 1 and search.is_over():
             break
-        own = search.folder(f"mode-{number}")
-        with search.told(f"round {number} of {num_rounds}"):
+        if number > num_rounds and (known is None or _is_long(known) or _shrink(changes)):
+            break
+        with search.told(f"round {number} of {max(number, num_rounds)}"):
+            place = search.folder(f"mode-{number}")
             posterior = posterior_at(math.exp(log_scale))
-            posterior = fit_points(round_key, posterior, folder=own, progress=search.progress)
+            posterior = fit_points(round_key, posterior, folder=place, progress=search.progress)
             known = posterior = posterior if known is None else like(posterior, known)
-            to_mode = descent_to_mode(posterior)
-            evidence = laplace(posterior, prior_precision="marginal_likelihood")  # or is refused
-            options: dict[str, Any] = {"folder": own, "num_warmup": _num_steps(posterior, to_mode)}
-            modes = search.run(round_key, posterior, to_mode, init=modes, **options)
-            # Training that was out of time has come close enough for a scale.
-            if _is_long(posterior):
-                multipliers = _by_run(search, round_key, posterior, evidence, modes, number)
-            else:
-                at_modes = positions_from(modes, posterior, NUM_CHAINS)
-                multipliers = precision_multipliers(posterior, evidence, at_modes)
+            modes, multipliers = _round(search, round_key, posterior, modes, number)
         change = -0.5 * float(np.log(multipliers).mean())
         if not math.isfinite(change):
             break
         changes.append(change)
         log_scale += change
-    ratio = changes[-1] / changes[-2] if len(changes) > 2 and changes[-2] else 0.0
-    ratio = min(max(ratio, 0.0), _MOST_RATIO)
-    return float(f"{math.exp(log_scale + changes[-1] * ratio / (1 - ratio)):.3g}")
+    return float(f"{math.exp(log_scale + _changes_to_come(changes)):.3g}")
+
+
+def _round(
+    search: Search, key: jax.Array, posterior: Posterior, modes: Any, number: int
+) -> tuple[Any, np.ndarray]:
+    """Go on to the modes of a scale, and give the multiplier of most evidence about each."""
+    to_mode = descent_to_mode(posterior)
+    evidence = laplace(posterior, prior_precision="marginal_likelihood")  # or is refused
+    place, num_steps = search.folder(f"mode-{number}"), _num_steps(posterior, to_mode)
+    modes = search.run(key, posterior, to_mode, init=modes, folder=place, num_warmup=num_steps)
+    # Training that was out of time has come close enough for a scale.
+    if _is_long(posterior):
+        return modes, _by_run(search, key, posterior, evidence, modes, number)
+    at_modes = positions_from(modes, posterior, NUM_CHAINS)
+    return modes, precision_multipliers(posterior, evidence, at_modes)
+
+
+def _changes_to_come(changes: list[float]) -> float:
+    """Extrapolate changes that shrink geometrically; those that grow say nothing of the next."""
+    ratio = _ratio(changes)
+    if not 0 < ratio < 1:
+        return 0.0
+    ratio = min(ratio, _MOST_RATIO)
+    return changes[-1] * ratio / (1 - ratio)
+
+
+def _ratio(changes: list[float]) -> float:
+    """Give the last change over the one before, 0 where there are not two."""
+    return changes[-1] / changes[-2] if len(changes) > 2 and changes[-2] else 0.0
+
+
+def _shrink(changes: list[float]) -> bool:
+    """Whether changes become so small that those to come can be extrapolated."""
+    return abs(changes[-1]) < _LEAST_CHANGE or abs(_ratio(changes)) <= _MOST_RATIO
 
 
 def _is_long(posterior: Posterior) -> bool:
