@@ -245,7 +245,7 @@ def test_plan_says_that_the_scale_of_the_prior_is_searched_for(
     cli.main(["plan", "hmc"])
     out = capsys.readouterr().out
     assert "402 parameters, fan_in prior of a scale to be found, T = 1" in out
-    assert "the run first searches for the scale of the prior: at most 20,000 steps" in out
+    assert "the run first searches for the scale of the prior: at most 50,000 steps" in out
     cli.main(["plan", "hmc", "--prior-scale", "0.7"])
     out = capsys.readouterr().out
     assert "fan_in(0.7) prior" in out and "searches" not in out

@@ -38,7 +38,7 @@ _MOST_AT_ONCE = 1e8  # rows times weights up to which curvature is a matter of a
 _SHARE = 3  # of the minutes of a run, a third
 _MOST_RATIO = 0.7  # of a change to the one before, by which the changes to come are extrapolated
 
-MOST_STEPS = NUM_CHAINS * _NUM_STEPS * NUM_ROUNDS  # of a search, all chains together
+MOST_STEPS = NUM_CHAINS * _NUM_STEPS * (NUM_ROUNDS + _MORE_ROUNDS)  # of a whole search
 MOST_SEARCHED = 5e9  # rows times weights up to which a search takes minutes, not hours
 
 
