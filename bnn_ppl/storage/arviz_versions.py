@@ -7,6 +7,7 @@ are mappings from names to groups, with ``attrs`` and ``isel``, so that ``draws[
 the other: sizes, variables and ``isel`` are alike, `as_dataset` gives the rest.
 """
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,34 @@ def as_dataset(group: Any) -> Any:
             "give it a group posterior, or choose a group"
         )
     return group.to_dataset()
+
+
+def smoothed_log_weights(log_weights: np.ndarray, efficiency: float) -> tuple[Any, Any]:
+    """Give ArviZ's Pareto-smoothed log weights (..., draw), and k (...)."""
+    import arviz
+
+    return arviz.psislw(log_weights, efficiency)
+
+
+def stacking_weights(log_densities: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Give ArviZ's stacking weights of models, from log densities of rows left out."""
+    import arviz
+    import xarray
+
+    names = ["elpd_loo", "se", "p_loo", "n_samples", "n_data_points", "warning", "loo_i", "scale"]
+
+    def as_elpd(each: np.ndarray) -> Any:
+        # Of these numbers the weights use the last ones alone.
+        numbers = each.sum(), 0.0, 0.0, 1, len(each), False
+        return arviz.stats.ELPDData(
+            data=[*numbers, xarray.DataArray(each, dims="row"), "log"], index=names
+        )
+
+    with warnings.catch_warnings():  # of pandas, to ArviZ
+        warnings.simplefilter("ignore")
+        given = {name: as_elpd(each) for name, each in log_densities.items()}
+        table = arviz.compare(given, ic="loo")
+    return {name: float(weight) for name, weight in table["weight"].items()}
 
 
 def _has_trees() -> bool:

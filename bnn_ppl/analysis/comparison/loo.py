@@ -1,6 +1,5 @@
 """Leave-one-out cross-validation without refits: Pareto-smoothed importance sampling."""
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +17,7 @@ from bnn_ppl.data.tables.reading import DataSet
 from bnn_ppl.model.arguments import check_arguments
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.progress import reporting
+from bnn_ppl.storage.arviz_versions import stacking_weights
 from bnn_ppl.storage.inference_data import thinned
 
 if TYPE_CHECKING:
@@ -220,26 +220,11 @@ def compare_loo(found: Mapping[str, Loo]) -> "pandas.DataFrame":
 
 
 def _stacked(found: Mapping[str, Loo]) -> dict[str, float]:
-    """Give ArviZ's stacking weights."""
     if len(found) == 1:
         return dict.fromkeys(found, 1.0)
-    import arviz
-    import xarray
-
-    index = ["elpd_loo", "se", "p_loo", "n_samples", "n_data_points", "warning", "loo_i", "scale"]
-
-    def as_elpd(each: Loo) -> Any:
-        numbers = each.total, each.standard_error, each.num_effective, each.num_draws
-        by_row = len(each.elpd), False, xarray.DataArray(each.elpd, dims="row"), "log"
-        return arviz.stats.ELPDData(data=[*numbers, *by_row], index=index)
-
     # Only densities relative to those of the other models of a row matter, and none is 0.
     most = np.max([each.elpd for each in found.values()], axis=0)
-    shifted = {name: each._replace(elpd=each.elpd - most) for name, each in found.items()}
-    with warnings.catch_warnings():  # of pandas, to ArviZ
-        warnings.simplefilter("ignore")
-        table = arviz.compare({name: as_elpd(each) for name, each in shifted.items()}, ic="loo")
-    return {name: float(weight) for name, weight in table["weight"].items()}
+    return stacking_weights({name: each.elpd - most for name, each in found.items()})
 
 
 def _check_same_rows(found: Mapping[str, Loo]) -> None:

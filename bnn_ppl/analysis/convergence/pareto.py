@@ -22,6 +22,7 @@ from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.program.missing_targets import log_prob_of_known
 from bnn_ppl.runtime.progress import Report, reporting
+from bnn_ppl.storage.arviz_versions import smoothed_log_weights
 from bnn_ppl.storage.inference_data import evenly
 
 Array = np.ndarray
@@ -122,11 +123,9 @@ def pareto_smoothed(log_weights: Array, efficiency: float = 1.0) -> tuple[Array,
         Log weights, whose exponentials sum to 1 over draws, and k (...): infinite where too few
         weights are large to fit a Pareto distribution, 0 where all are equal.
     """
-    import arviz
-
     constant = np.ptp(log_weights, axis=-1) < 1e-12
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        smoothed, k = arviz.psislw(np.array(log_weights, float), efficiency)
+        smoothed, k = smoothed_log_weights(np.array(log_weights, float), efficiency)
     equal = -np.log(log_weights.shape[-1])
     smoothed = np.where(constant[..., None], equal, smoothed)
     return smoothed, np.where(constant, 0.0, k)
