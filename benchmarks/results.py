@@ -442,7 +442,9 @@ MADE = {
     "large_data/estimator": Made(
         large_estimator, "large_estimator.csv", "python benchmarks/large_estimator.py"
     ),
-    "waiting/commands": Made(commands, "commands.csv", "python benchmarks/commands.py"),
+    "waiting/commands": Made(
+        commands, "commands.csv", "python benchmarks/commands.py --before OTHER"
+    ),
     "waiting/estimator_fits": Made(
         estimator_fits, "estimator_fits.csv", "python benchmarks/estimator_fits.py"
     ),
