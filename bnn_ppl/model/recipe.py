@@ -66,15 +66,14 @@ def numbers_of(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     """
     leaves, structure = jax.tree.flatten(_in_order(tree))
     known = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-    order = _by_name(jax.tree.unflatten(structure, map(_Place, range(len(leaves)))))
-    places = [place for place in order if known and _is_real(leaves[place])]
+    places = [i for i in _places(leaves, structure) if known and _is_real(leaves[i])]
     return [leaves[i] for i in places], partial(_replaced, leaves, structure, places)
 
 
 def arrays_of(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     """Give the arrays in a tree that :func:`numbers_of` has made, and the same tree of others."""
     leaves, structure = jax.tree.flatten(tree)
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+    places = [i for i in _places(leaves, structure) if isinstance(leaves[i], jax.Array)]
     return [leaves[i] for i in places], partial(_replaced, leaves, structure, places)
 
 
@@ -87,12 +86,19 @@ class _Place(int):
     """The place of a leaf among all leaves of a tree."""
 
 
-def _by_name(tree: Any) -> list[_Place]:
-    """Give the leaves in an order that is the same in every process.
+def _places(leaves: list[Any], structure: Any) -> list[int]:
+    """Give the places of leaves in an order that is the same in every process.
 
     NumPyro flattens a distribution in the order of a set of names, which differs from process to
-    process, and with it the text of all programs that take the numbers as arguments.
+    process, and with it the text of all programs that take the leaves as arguments.
     """
+    found = _by_name(jax.tree.unflatten(structure, map(_Place, range(len(leaves)))))
+    others = set(range(len(leaves))) - set(found)  # of distributions that flatten in their own way
+    return [*found, *sorted(others)]
+
+
+def _by_name(tree: Any) -> list[_Place]:
+    """Give the places in a tree of them, those within a distribution by the names of its fields."""
 
     def is_distribution(node: Any) -> bool:
         return isinstance(node, dist.Distribution)

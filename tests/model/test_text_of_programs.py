@@ -4,6 +4,14 @@ import os
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from bnn_ppl.model.recipe import numbers_of
+
 _LOWERED = """
 import hashlib
 from functools import partial
@@ -37,3 +45,39 @@ def _printed(hash_seed: str) -> str:
     return subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, env=environment
     ).stdout
+
+
+class OfItsOwnForm(dist.Normal):
+    """A distribution whose leaves are not those that its fields name."""
+
+    def __init__(self, *numbers):
+        self.packed = numbers
+
+    def tree_flatten(self):
+        return (self.packed, None)
+
+    @classmethod
+    def tree_unflatten(cls, _, leaves):
+        return cls(*leaves)
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        dist.LogNormal(0.5, 1.5),
+        dist.MixtureSameFamily(
+            dist.Categorical(jnp.array([0.3, 0.7])), dist.Normal(2.5, jnp.array([1.0, 2.0]))
+        ),
+        dist.Normal(0.5, 1.5).expand([3]).to_event(1).mask(jnp.array(True)),
+        dist.TruncatedNormal(0.5, 1.5, low=-0.25),
+        OfItsOwnForm(0.5, 1.5),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_every_number_of_a_distribution_is_taken_once(distribution):
+    numbers, with_numbers = numbers_of({"prior": distribution, "scale": 4.5})
+    real = [leaf for leaf in jax.tree.leaves(distribution) if np.asarray(leaf).dtype.kind == "f"]
+    assert sorted(np.hstack(numbers)) == sorted([*np.hstack(real), 4.5])
+    others = [np.asarray(number) + 1 for number in numbers]
+    found = numbers_of(with_numbers(others))[0]
+    np.testing.assert_array_equal(np.hstack(found), np.hstack(others))

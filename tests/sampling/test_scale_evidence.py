@@ -4,7 +4,10 @@ from functools import partial
 
 import jax
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from jax.tree_util import Partial
 
 import bnn_ppl as bnn
 from bnn_ppl.sampling.search import scale_search
@@ -24,6 +27,33 @@ def test_it_is_that_of_a_run_of_laplace(num_rows):
     expected = [of_run(posterior, approximation, modes, chain) for chain in (0, 1)]
     np.testing.assert_allclose(found, expected, rtol=0.01)
     assert found[0] != found[1]
+
+
+def test_a_model_whose_scale_is_no_argument_is_searched_too():
+    """Of a function that encloses the scale, programs take no numbers."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 3)).astype(np.float32)
+    rows = x, (x @ np.array([0.5, -0.2, 0.1]) + 0.3 * rng.normal(size=40)).astype(np.float32)
+
+    def of_function(scale):
+        def model(x, y=None):
+            slopes = numpyro.sample("slopes", dist.Normal(0, scale).expand([3]).to_event(1))
+            with numpyro.plate("rows", len(x)):
+                numpyro.sample("y", dist.Normal(x @ slopes, 0.3), obs=y)
+
+        return bnn.condition(model, rows)
+
+    def of_numbers(scale):
+        return bnn.condition(Partial(linear, scale), rows)
+
+    found = [bnn.prior_scale(jax.random.key(0), at, 1.0) for at in (of_function, of_numbers)]
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+
+
+def linear(scale, x, y=None):
+    slopes = numpyro.sample("slopes", dist.Normal(0, scale).expand([3]).to_event(1))
+    with numpyro.plate("rows", len(x)):
+        numpyro.sample("y", dist.Normal(x @ slopes, 0.3), obs=y)
 
 
 def of_run(posterior, approximation, modes, chain):

@@ -12,7 +12,7 @@ from bnn_ppl.methods.method import Method
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.runtime.compilation.programs import compiled_once
 from bnn_ppl.runtime.machines.devices import products_in
-from bnn_ppl.sampling.setup.numeric_arguments import Make, numbers_to_run
+from bnn_ppl.sampling.setup.numeric_arguments import Make, Numbers, numbers_to_run
 
 Tree = Any
 
@@ -38,16 +38,19 @@ def precision_multipliers(posterior: Posterior, approximation: Method, modes: Tr
         (mode,).
     """
     numbers, make = numbers_to_run(posterior, approximation)
-    program = _program(make, None if make is not None else approximation)
+    program = _compiled(lambda _: approximation) if make is None else _of_numbers(make)
     with products_in(posterior.density.precision):
         return np.asarray(program(list(map(jnp.asarray, numbers)), modes, posterior.data))
 
 
 @lru_cache(maxsize=2)
-def _program(make: Make | None, approximation: Method | None) -> Callable:
-    def multipliers(numbers: list[Any], modes: Tree, rows: Tree) -> jax.Array:
-        method = approximation if make is None else make(numbers)[1]
-        assert method is not None
+def _of_numbers(make: Make) -> Callable:
+    return _compiled(lambda numbers: make(numbers)[1])
+
+
+def _compiled(method_of: Callable[[Numbers], Method]) -> Callable:
+    def multipliers(numbers: Numbers, modes: Tree, rows: Tree) -> jax.Array:
+        method = method_of(numbers)
         return jax.lax.map(lambda mode: _multiplier(method, mode, rows), modes)
 
     return compiled_once(multipliers, runs_once=True)
