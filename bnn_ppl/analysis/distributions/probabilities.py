@@ -18,7 +18,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     predictive_of,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
-from bnn_ppl.analysis.prediction.quantiles import predict_cdf
+from bnn_ppl.analysis.prediction.quantiles import cdf_at
 from bnn_ppl.analysis.prediction.several_sites import check_one_target
 from bnn_ppl.methods.method import PredictiveForm
 from bnn_ppl.model.arguments import check_arguments
@@ -80,18 +80,17 @@ def predict_probabilities(
     several = np.atleast_1d(np.asarray(values, float))
     if several.ndim != 1 or not several.size:
         raise ValueError(f"got values of shape {several.shape}, expected a number or several")
+    check_arguments(posterior=posterior, draws=draws)
+    check_one_target(posterior)
     if which == "equal":
         return _masses(posterior, draws, x, several, predictive)
-    below = [predict_cdf(posterior, draws, x, value, predictive=predictive) for value in several]
-    found = np.stack(below, axis=-1)
-    return found if which == "at_most" else 1.0 - found
+    below = cdf_at(posterior, draws, x, several, predictive)
+    return below if which == "at_most" else 1.0 - below
 
 
 def _masses(
     posterior: Posterior, draws: Any, x: Any, values: np.ndarray, form: PredictiveForm | None
 ) -> np.ndarray:
-    check_arguments(posterior=posterior, draws=draws)
-    check_one_target(posterior)
     posterior = predicting(posterior, draws, form)
     x = checked_inputs(posterior, x)
     sites, weights = sites_to_predict(posterior, draws), weights_of(draws)

@@ -146,14 +146,21 @@ def predict_cdf(
     return _of_mixture(posterior, draws, x, values, (_at_values, _share_of_draws), by_row=True)
 
 
-def cdf_at(posterior: Posterior, draws: Any, x: Any, values: np.ndarray) -> np.ndarray:
-    """Give the probability of at most each of some values: (row, value), of one output.
+def cdf_at(
+    posterior: Posterior,
+    draws: Any,
+    x: Any,
+    values: np.ndarray,
+    predictive: PredictiveForm | None = None,
+) -> np.ndarray:
+    """Give the probability of at most each of some values: (row, ..., value).
 
     As :func:`predict_cdf` does for one value, but the network sees the rows once.
     """
-    posterior = predicting(posterior, draws)
+    posterior = predicting(posterior, draws, predictive)
     x = checked_inputs(posterior, x)
-    shape = len(jax.tree.leaves(x)[0]), len(values)
+    outputs = posterior.rows.examples[1].shape[1:]
+    shape = len(jax.tree.leaves(x)[0]), *outputs, len(values)
     given, solvers = jnp.broadcast_to(jnp.asarray(values, float), shape), (_at_each, _share_at_each)
     return _of_mixture(posterior, draws, x, given, solvers, by_row=True)
 
@@ -235,7 +242,8 @@ def _of_draws(drawn: Array, weights: Array, levels: Array) -> np.ndarray:
 
 
 def _share_at_each(drawn: Array, weights: Array, values: Array) -> np.ndarray:
-    return np.stack([_share_of_draws(drawn, weights, y) for y in np.asarray(values).T], axis=1)
+    each = np.moveaxis(np.asarray(values), -1, 0)
+    return np.stack([_share_of_draws(drawn, weights, y) for y in each], axis=-1)
 
 
 def _share_of_draws(drawn: Array, weights: Array, y: Array) -> np.ndarray:
@@ -259,8 +267,9 @@ def _below(each: dist.Distribution, weights: Array, y: Array) -> Array:
 
 
 def _below_each(each: dist.Distribution, weights: Array, values: Array) -> Array:
-    """Give the same for several values of each row: (row, value)."""
-    return jax.lax.map(lambda y: _below(each, weights, y), values.T).T
+    """Give the same for several values of each row: (row, ..., value)."""
+    found = jax.lax.map(lambda y: _below(each, weights, y), jnp.moveaxis(values, -1, 0))
+    return jnp.moveaxis(found, 0, -1)
 
 
 _at_values, _at_each = compiled_once(_below), compiled_once(_below_each)
