@@ -105,6 +105,7 @@ def test_import_pulls_in_no_plotting_storage_or_command_line_and_does_not_start_
     script = """
 import sys, bnn_ppl, jax
 unwanted = {"matplotlib", "arviz", "xarray", "pandas", "tensorflow", "tensorflow_datasets", "tyro"}
+unwanted |= {"scipy.stats", "scipy.optimize", "scipy.ndimage", "scipy.spatial"}  # most of SciPy
 assert not unwanted & set(sys.modules), unwanted & set(sys.modules)
 jax.config.update("jax_num_cpu_devices", 3)  # refused once JAX has started
 assert len(jax.devices("cpu")) == 3

@@ -28,7 +28,7 @@ from bnn_ppl.storage.inference_data import evenly
 Array = np.ndarray
 
 LEAST_DRAWS = 100  # of fewer, the largest weights are a handful
-_LEAST_LOG_PROB = -1e6  # nats: below it, all draws are as wrong
+LEAST_LOG_PROB = -1e6  # nats: below it, all draws are as wrong
 _ROWS_AT_ONCE = 4_096
 _ROWS_JUDGED = 200  # for the efficiency of chains
 
@@ -66,7 +66,7 @@ def log_likelihoods(
             f"got NaN as a log-likelihood in {int(np.isnan(found).any(2).sum())} draws, expected "
             "numbers: leave these draws out (draws.isel)"
         )
-    return np.maximum(found, _LEAST_LOG_PROB)
+    return np.maximum(found, LEAST_LOG_PROB)
 
 
 def _tell(report: Report, done: int) -> None:

@@ -21,6 +21,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     of_draws,
     predictive_of,
     row_dims,
+    told_of_first,
     with_arguments,
     with_targets,
 )
@@ -123,15 +124,11 @@ def _is_of_numbers(posterior: Posterior, draws: Any, x: Tree) -> bool:
 
 def _is_gaussian(predictive: Predictive, block: Tree, x: Tree) -> bool:
     """Whether each draw predicts a Gaussian; ValueError for classes."""
-    found: list[bool] = []
 
-    def inspect(block: Tree, x: Tree) -> None:
-        law = of_draws(predictive, block, x)(jax.tree.map(lambda leaf: leaf[0], block))
-        plain = uncensored(law) is law
-        found.append(plain and type(single_outputs(law)) is dist.Normal)
+    def tell(law: dist.Distribution) -> bool:
+        return uncensored(law) is law and type(single_outputs(law)) is dist.Normal
 
-    jax.eval_shape(inspect, block, x)
-    return found[0]
+    return told_of_first(predictive, block, x, tell)
 
 
 # --- Gaussians

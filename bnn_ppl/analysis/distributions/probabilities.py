@@ -16,6 +16,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     each_output,
     of_draws,
     predictive_of,
+    told_of_first,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.analysis.prediction.quantiles import cdf_at
@@ -107,15 +108,12 @@ def _masses(
 
 def _check_discrete(predictive: Predictive, block: Tree, x: Tree) -> None:
     """Refuse a likelihood of real numbers, each of which has the probability 0."""
-    found: list[tuple[bool, str]] = []
 
-    def inspect(block: Tree, x: Tree) -> None:
-        first = jax.tree.map(lambda leaf: leaf[0], block)
-        each = each_output(of_draws(predictive, block, x)(first))
-        found.append((each.support.is_discrete, type(each).__name__))
+    def tell(law: Any) -> tuple[bool, str]:
+        each = each_output(law)
+        return each.support.is_discrete, type(each).__name__
 
-    jax.eval_shape(inspect, block, x)
-    is_discrete, name = found[0]
+    is_discrete, name = told_of_first(predictive, block, x, tell)
     if not is_discrete:
         raise ValueError(
             f"got which='equal' for a likelihood {name} of real numbers, expected counts or "

@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binom
+import scipy
 
 Array = np.ndarray
 
@@ -63,7 +63,8 @@ def _null(num: int) -> tuple[Array, Array, Array]:
     num_points = min(num, _MOST_POINTS)
     points = np.arange(1, num_points) / num_points if num_points > 1 else np.array([0.5])
     counts = np.arange(num + 1)[:, None]
-    tails = 2 * np.minimum(binom.cdf(counts, num, points), binom.sf(counts - 1, num, points))
+    law = scipy.stats.binom(num, points)
+    tails = 2 * np.minimum(law.cdf(counts), law.sf(counts - 1))
     bins = np.diff(np.concatenate([[0.0], points, [1.0]]))
     simulated = np.random.default_rng(0).multinomial(num, bins, _NUM_SIMULATED)
     below = simulated.cumsum(1)[:, :-1]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from bnn_ppl.runtime.machines.devices import bytes_of
 
 Array = jax.Array
 Tree = Any
+Told = TypeVar("Told")
 Predictive: TypeAlias = Callable[[Tree, Tree], dist.Distribution]  # of values and x
 
 
@@ -36,6 +37,20 @@ def of_draws(
     first = jax.tree.map(lambda leaf: leaf[0], block)
     centre = {CENTRE: first[CENTRE]} if CENTRE in first else {}
     return at_inputs(lambda values, x: predictive(values | centre, x), first, x, known)
+
+
+def told_of_first(
+    predictive: Predictive, block: Tree, x: Tree, tell: Callable[[dist.Distribution], Told]
+) -> Told:
+    """Tell something of what the first draw of a block predicts, without computing it."""
+    found: list[Told] = []
+
+    def inspect(block: Tree, x: Tree) -> None:
+        first = jax.tree.map(lambda leaf: leaf[0], block)
+        found.append(tell(of_draws(predictive, block, x)(first)))
+
+    jax.eval_shape(inspect, block, x)
+    return found[0]
 
 
 # The same one each time: by it :func:`compiled` finds its programs again.

@@ -22,6 +22,7 @@ from bnn_ppl.analysis.prediction.per_draw import (
     key_of,
     of_draws,
     predictive_of,
+    told_of_first,
 )
 from bnn_ppl.analysis.prediction.predictives import predicting
 from bnn_ppl.analysis.prediction.several_sites import check_one_target
@@ -213,15 +214,11 @@ def distributions_of(predictive: Predictive, block: Tree, x: Tree) -> dist.Distr
 
 def has_function(predictive: Predictive, block: Tree, x: Tree) -> bool:
     """Whether what is predicted has a distribution function; refuse classes."""
-    found: list[bool] = []
 
-    def inspect(block: Tree, x: Tree) -> None:
-        first = jax.tree.map(lambda leaf: leaf[0], block)
-        each = single_outputs(of_draws(predictive, block, x)(first))
-        found.append(distribution_function(each) is not None)
+    def tell(law: dist.Distribution) -> bool:
+        return distribution_function(single_outputs(law)) is not None
 
-    jax.eval_shape(inspect, block, x)
-    return found[0]
+    return told_of_first(predictive, block, x, tell)
 
 
 def _drawn(predictive: Predictive, block: Tree, x: Tree) -> Array:

@@ -7,6 +7,7 @@ import numpy as np
 import scipy
 from scipy.special import logsumexp
 
+from bnn_ppl.analysis.convergence.pareto import LEAST_DRAWS, LEAST_LOG_PROB
 from bnn_ppl.analysis.verdict.training_rows import RowSample
 from bnn_ppl.methods.method import rows_of_share
 from bnn_ppl.methods.training.held_out_noise import share_scored
@@ -15,9 +16,7 @@ from bnn_ppl.model.posterior import Posterior
 
 Array = np.ndarray
 
-LEAST_DRAWS_IN_ALL = 100  # of fewer, those that matter for a row that is left out are a handful
 _PARTS = 20  # of training, in each of which the scores of held-out rows are averaged
-_LEAST_LOG_PROB = -1e6  # nats: below it, all draws are as wrong
 
 
 class LeaveOneOut(NamedTuple):
@@ -37,10 +36,10 @@ def leave_one_out(sample: RowSample, temperature: float) -> LeaveOneOut | None:
     Statistics 17(2)), which errs towards the predictions with all rows.
     """
     num_draws, num_rows = sample.log_weights.size, len(sample.y)
-    if num_draws < LEAST_DRAWS_IN_ALL:
+    if num_draws < LEAST_DRAWS:
         return None
     log_prob = sample.log_prob.reshape(num_draws, num_rows, -1).astype(float).sum(2)
-    log_prob = np.maximum(log_prob, _LEAST_LOG_PROB)
+    log_prob = np.maximum(log_prob, LEAST_LOG_PROB)
     log_weights = sample.log_weights.reshape(-1, 1) - sample.row_weights / temperature * log_prob
     log_weights -= logsumexp(log_weights, axis=0)
     log_weights = np.minimum(log_weights, -0.5 * np.log(num_draws))
