@@ -1,8 +1,8 @@
 """Command ``acquire`` on the folder of a run, as a user types it."""
 
-import numpy as np
 import pandas as pd
 import pytest
+from small_runs import enter, small_table
 
 from bnn_ppl import cli
 
@@ -11,12 +11,10 @@ DATA = ["--data", "table.csv", "--target", "y", "--noise", "learnt", "--prior-sc
 
 
 def test_rows_of_a_file_are_chosen_in_the_units_of_the_data(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests
-    monkeypatch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(rng.normal(size=(50, 2)), columns=["a", "b"])
-    table.assign(y=10 * table["a"] + 100 + rng.normal(size=50)).to_csv("table.csv", index=False)
+    enter(tmp_path, monkeypatch)
+    table = small_table()
+    table.to_csv("table.csv", index=False)
+    table = table.drop(columns="y")
     table[:20].to_csv("pool.csv", index=False)
     sizes = ["--num-draws", "10", "--max-num-steps", "4", "--folder", "mine"]
     cli.main(["run", "hmc", *DATA, *SMALL, *sizes])

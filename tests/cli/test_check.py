@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
+from small_runs import enter, refused, small_table
 
 from bnn_ppl import cli
 
@@ -13,21 +13,9 @@ DATA = ["--data", "table.csv", "--target", "y", "--noise", "learnt", "--prior-sc
 
 
 @pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests
-    monkeypatch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(rng.normal(size=(50, 2)), columns=["a", "b"])
-    table.assign(y=10 * table["a"] + 100 + rng.normal(size=50)).to_csv("table.csv", index=False)
-
-
-def refused(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["check", *arguments])
-    err = capsys.readouterr().err
-    assert stop.value.code == 2 and err.startswith("bnn-ppl: ") and err.count("\n") == 1
-    return err
+def in_a_folder_with_a_table(tmp_path, monkeypatch):
+    enter(tmp_path, monkeypatch)
+    small_table().to_csv("table.csv", index=False)
 
 
 def sampled():
@@ -58,14 +46,14 @@ def test_simulations_go_on(capsys):
     assert "in 3 simulations" in capsys.readouterr().out
     assert Path("mine/simulations.jsonl").read_text().startswith(kept)
     other = [*again[1:], "--num-simulations", "3", "--seed", "1"]
-    assert "got simulations of another seed or other rows" in refused(capsys, *other)
+    assert "got simulations of another seed or other rows" in refused(capsys, "check", *other)
 
 
 def test_what_cannot_be_simulated_is_refused_before_anything_runs(capsys):
     cli.main(["run", "descent", *DATA, *SMALL, "--folder", "point"])
     capsys.readouterr()
     few = "got a run of 2 draws, expected 60 or more for simulations: run it longer"
-    assert few in refused(capsys, "point", "--num-simulations", "3")
-    assert "nowhere" in refused(capsys, "nowhere")
+    assert few in refused(capsys, "check", "point", "--num-simulations", "3")
+    assert "nowhere" in refused(capsys, "check", "nowhere")
     cli.main(["check", "point"])
     assert "sensitivity to the prior: not found: got 2 draws" in capsys.readouterr().out

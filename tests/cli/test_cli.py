@@ -17,6 +17,7 @@ import numpyro
 import pytest
 import xarray
 from interrupts import press_ctrl_c
+from small_runs import refused
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -97,16 +98,6 @@ def seen(monkeypatch):
         return calls
 
     return watch
-
-
-def refused(capsys, *arguments):
-    """Run a command that must end in one line, and give that line."""
-    with pytest.raises(SystemExit) as stop:
-        cli.main([*arguments])
-    assert stop.value.code == 2
-    err = capsys.readouterr().err
-    assert err.startswith("bnn-ppl: ") and err.count("\n") == 1
-    return err
 
 
 def test_run_saves_draws_figure_and_problem_and_prints_one_table_and_is_read_if_run_again(

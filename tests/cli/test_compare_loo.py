@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from small_runs import enter, refused, small_table
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -15,27 +16,15 @@ SMALL = [*LENGTH, "--max-num-steps", "4", "--prior-scale", "1", "--no-progress",
 
 
 @pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_start_jax", lambda: None)  # JAX already runs in these tests
-    monkeypatch.setattr("bnn_ppl.cli.commands.run.results_table", lambda *args: "")
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(rng.normal(size=(50, 2)), columns=["a", "b"])
-    table["shop"] = np.arange(50) // 5
-    table.assign(y=table["a"] + rng.normal(size=50)).to_csv("table.csv", index=False)
+def in_a_folder_with_a_table(tmp_path, monkeypatch):
+    enter(tmp_path, monkeypatch)
+    table = small_table().assign(shop=np.arange(50) // 5)
+    table.assign(y=table["y"] / 10).to_csv("table.csv", index=False)
 
 
 def sampled(folder, *options, method="hmc"):
     given = ["--data", "table.csv", "--target", "y", "--noise", "learnt", "--folder", folder]
     cli.main(["run", method, *given, *SMALL, *options])
-
-
-def refused(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["compare", *arguments])
-    err = capsys.readouterr().err
-    assert stop.value.code == 2 and err.startswith("bnn-ppl: ") and err.count("\n") == 1
-    return err
 
 
 def test_runs_with_other_inputs_are_compared_and_others_refused(capsys):
@@ -60,11 +49,11 @@ def test_runs_with_other_inputs_are_compared_and_others_refused(capsys):
     np.testing.assert_allclose(found.elpd - shift, by_row["elpd_both"], rtol=1e-5, atol=1e-5)
 
     assert "got --reference with --by loo" in refused(
-        capsys, "both", "half", "--by", "loo", "--reference", "both"
+        capsys, "compare", "both", "half", "--by", "loo", "--reference", "both"
     )
     cli.main(["run", "descent", *_again("point")])
     assert "point: got fits of descent, which are optima" in refused(
-        capsys, "both", "point", "--by", "loo"
+        capsys, "compare", "both", "point", "--by", "loo"
     )
 
 

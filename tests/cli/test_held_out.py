@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from small_runs import refused
 
 import bnn_ppl as bnn
 from bnn_ppl import cli
@@ -45,15 +46,6 @@ def runs(tmp_path_factory):
 def in_the_folder_of_runs(runs, monkeypatch):
     monkeypatch.chdir(runs)
     monkeypatch.setattr(cli, "_start_jax", lambda: None)
-
-
-def refused(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        cli.main([*arguments])
-    assert stop.value.code == 2
-    err = capsys.readouterr().err
-    assert err.startswith("bnn-ppl: ") and err.count("\n") == 1
-    return err
 
 
 def original(y):

@@ -1,5 +1,6 @@
 """A logistic regression that factorised Gaussians fit well, and NUTS to compare with."""
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -24,6 +25,14 @@ def logistic_regression():
             numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
     return bnn.condition(model, (x, y.astype(int)))
+
+
+def classes_by_a_slope(x, y=None):
+    """Model two classes, of which a slope along the first input decides."""
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    logits = jnp.stack([jnp.zeros(len(x)), slope * x[:, 0]], -1)
+    with numpyro.plate("rows", len(x)):
+        numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
 
 
 def assert_close_to_nuts(posterior, draws):

@@ -2,11 +2,11 @@
 
 from itertools import product
 
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from logistic import classes_by_a_slope
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.acquisition import scores as by
@@ -126,14 +126,8 @@ def test_of_a_line_the_ends_are_taken_and_no_row_twice(run):
 
 
 def test_classes_are_learnt_where_draws_disagree(run):
-    def logistic(x, y=None):
-        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
-        logits = jnp.stack([jnp.zeros(len(x)), slope * x[:, 0]], -1)
-        with numpyro.plate("rows", len(x)):
-            numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
-
     x = POOL[:2]
-    posterior = bnn.condition(logistic, (x, np.array([0, 1])))
+    posterior = bnn.condition(classes_by_a_slope, (x, np.array([0, 1])))
     slopes = np.repeat([[-2.0, 2.0]], 30, 0).ravel().astype(np.float32)[None]
     draws = draws_of_arrays({"posterior": {"slope": slopes}})
     found = bnn.acquire(posterior, draws, POOL, 2)

@@ -3,11 +3,11 @@
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from logistic import classes_by_a_slope
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.explanation.inputs import Input, grid_of, inputs_of
@@ -83,14 +83,8 @@ def test_categories_are_permuted_together():
 
 
 def test_classes_are_followed_by_their_probability(tmp_path):
-    def logistic(x, y=None):
-        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
-        logits = jnp.stack([jnp.zeros(len(x)), slope * x[:, 0]], -1)
-        with numpyro.plate("rows", len(x)):
-            numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
-
     labels = (X[:, 0] > 0).astype(np.int32)
-    posterior = bnn.condition(logistic, (X, labels))
+    posterior = bnn.condition(classes_by_a_slope, (X, labels))
     draws = draws_of_arrays({"posterior": {"slope": np.full((1, 4), 2.0, np.float32)}})
     found = bnn.explain(posterior, draws, (X, labels), num_permutations=3)
     effect = found.effects["input 0"]

@@ -3,11 +3,11 @@
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from logistic import classes_by_a_slope
 
 import bnn_ppl as bnn
 from bnn_ppl.analysis.model_checks.sensitivity import sensitivity_in_words
@@ -211,14 +211,8 @@ def test_data_of_the_model_are_compared_with_y():
 
 
 def test_classes_are_counted(tmp_path):
-    def logistic(x, y=None):
-        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
-        logits = jnp.stack([jnp.zeros(len(x)), slope * x[:, 0]], -1)
-        with numpyro.plate("rows", len(x)):
-            numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
-
     labels = (X[:, 0] > 0).astype(np.int32)
-    posterior = bnn.condition(logistic, (X, labels))
+    posterior = bnn.condition(classes_by_a_slope, (X, labels))
     draws = draws_of_arrays({"posterior": {"slope": np.full((1, 30), 5.0, np.float32)}})
     found = bnn.check_predictive(jax.random.key(0), posterior, draws)
     assert found.classes and found.table.index.tolist() == ["share of 0", "share of 1"]
