@@ -1,7 +1,7 @@
 """Commands that use a run's predictions: ``explain``, ``compress``, ``export``, ``acquire``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tyro
@@ -170,15 +170,37 @@ def export(
     print(f"python {out / 'predict.py'} rows.csv > predictions.csv    (or --serve 8000: a page)")
 
 
+class Choice(NamedTuple):
+    """How many rows to choose, and by which score.
+
+    Attributes
+    ----------
+    num
+        How many rows; no two are alike.
+    score
+        For classes "bald" (the default of one), "batchbald" (of several) or "epig"; for numbers
+        "variance" (the default) or "epig"; to find the largest y "ei", "ucb" or "thompson".
+    minimise
+        Find the smallest y, with "ei", "ucb" and "thompson".
+    seed
+        Of "thompson".
+    """
+
+    num: int = 1
+    score: Score | None = None
+    minimise: bool = False
+    seed: int = 0
+
+
+_USUAL_CHOICE = Choice()
+
+
 def acquire(
     folder: Annotated[Path, tyro.conf.Positional],
     *,
     pool: Path,
-    num: int = 1,
-    score: Score | None = None,
+    choice: Choice = _USUAL_CHOICE,
     targets: Path | None = None,
-    minimise: bool = False,
-    seed: int = 0,
     out: Path | None = None,
     progress: bool = True,
     data_dir: Path | None = None,
@@ -194,17 +216,10 @@ def acquire(
     pool
         Rows to choose from, in the units of the data: a table with the columns of the training
         table, or an .npz file with an array x. y is not needed.
-    num
-        How many rows; no two are alike.
-    score
-        For classes "bald" (the default of one), "batchbald" (of several) or "epig"; for numbers
-        "variance" (the default) or "epig"; to find the largest y "ei", "ucb" or "thompson".
+    choice
+        How many rows to choose, and by which score.
     targets
         File of rows that are to be predicted, for "epig"; by default the pool.
-    minimise
-        Find the smallest y, with "ei", "ucb" and "thompson".
-    seed
-        Of "thompson".
     out
         File to write, .csv.
     progress
@@ -221,13 +236,7 @@ def acquire(
         print(f"{pool.name}: {rows.fills}")
     wanted = None if targets is None else read_new_rows(targets, run.data).x
     with waiting(progress, "predicting the pool"):
-        found = bnn.acquire(
-            *(run.posterior, run.draws, rows.x, num),
-            score=score,
-            targets=wanted,
-            minimise=minimise,
-            seed=seed,
-        )
+        found = bnn.acquire(*(run.posterior, run.draws, rows.x), targets=wanted, **choice._asdict())
     table = _in_units(found, run.data)
     print(f"{len(table)} of {len(rows.x):,} rows of {pool.name} by {found.score}; 0 is the first")
     print(table_text(table[: 2 * _ROWS_SHOWN]))

@@ -33,13 +33,31 @@ class Rows(NamedTuple):
     furthest: list[str] | None = None  # in which column
 
 
+class Probabilities(NamedTuple):
+    """Probabilities to report.
+
+    Attributes
+    ----------
+    level
+        Probability of the interval between the outer quantiles, and of conformal ones.
+    at
+        Values of y, in the units of the data: add the probability of at most each (at_most_V), and
+        of counts of exactly each (equal_V). Survival to V is 1 minus the first.
+    """
+
+    level: float = 0.9
+    at: tuple[float, ...] = ()
+
+
+_USUAL_PROBABILITIES = Probabilities()
+
+
 def predict(
     folder: Annotated[Path, tyro.conf.Positional],
     *,
     inputs: Path | None = None,
     out: Path | None = None,
-    level: float = 0.9,
-    at: tuple[float, ...] = (),
+    probabilities: Probabilities = _USUAL_PROBABILITIES,
     predictive: PredictiveForm | None = None,
     conformal: Annotated[str | None, tyro.conf.arg(metavar="held-out|SHARE|FILE")] = None,
     on: Scored | None = None,
@@ -66,11 +84,8 @@ def predict(
         File to write, .csv or .nc (netCDF). By default predictions.csv in the folder of the run;
         of new rows predictions-NAME.csv, by the name of their file. A file of that name is
         replaced.
-    level
-        Probability of the interval between the outer quantiles, and of conformal ones.
-    at
-        Values of y, in the units of the data: add the probability of at most each (at_most_V), and
-        of counts of exactly each (equal_V). Survival to V is 1 minus the first.
+    probabilities
+        Probabilities to report.
     predictive
         For runs of laplace: "linearised" (their default) averages over draws of the weights, with
         the network linearised at the fitted ones of the draw's chain; "closed_form" does without
@@ -87,6 +102,7 @@ def predict(
     data_dir
         Folder with the data set, if it has moved since the run.
     """
+    level, at = probabilities
     path = _checked_out(folder, inputs, out)
     if conformal == _HELD_OUT and on == _HELD_OUT:
         raise ValueError(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import tyro
@@ -112,15 +112,35 @@ def prune(
     print(f"figures in {folder / 'pruning.png'} and {folder / 'weights.png'}")
 
 
+class Scoring(NamedTuple):
+    """How predictions are scored.
+
+    Attributes
+    ----------
+    calibrate
+        Fraction of the rows (the first ones) on which each method's probabilities are calibrated by
+        a temperature; scores are then of the remaining rows.
+    standard_errors
+        Show the standard error of each score, by bootstrap over rows and chains.
+    latex
+        Print the table as LaTeX.
+    """
+
+    calibrate: float = 0.0
+    standard_errors: bool = False
+    latex: bool = False
+
+
+_USUAL_SCORING = Scoring()
+
+
 def compare(
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional],
     *,
     by: Literal["predictions", "loo"] = "predictions",
     reference: str | None = None,
     on: Scored | None = None,
-    calibrate: float = 0.0,
-    standard_errors: bool = False,
-    latex: bool = False,
+    scoring: Scoring = _USUAL_SCORING,
     figure: Path = Path("comparison.png"),
     progress: bool = True,
     data_dir: Path | None = None,
@@ -145,13 +165,8 @@ def compare(
     on
         Rows to score: by default those held out of training if the runs have any (they must be the
         same), otherwise the test rows.
-    calibrate
-        Fraction of these rows (the first ones) on which each method's probabilities are
-        calibrated by a temperature; scores are then of the remaining rows.
-    standard_errors
-        Show the standard error of each score, by bootstrap over rows and chains.
-    latex
-        Print the table as LaTeX.
+    scoring
+        How predictions are scored.
     figure
         Path of the figure.
     progress
@@ -160,6 +175,7 @@ def compare(
         Folder with the data set, if it has moved since the runs.
     """
     check_figure(figure)
+    calibrate, standard_errors, latex = scoring
     if by == "loo":
         others = (reference, on, calibrate or None, standard_errors or None, latex or None)
         compare_by_loo(folders, others, figure, progress, data_dir)
