@@ -54,6 +54,9 @@ _GROUPS = {  # types whose fields are options of the commands that take them
     "Predicting": "cli/commands/robustness",
     "Corrupting": "cli/commands/robustness",
     "Studying": "cli/commands/studies",
+    "Scoring": "cli/commands/results",
+    "Probabilities": "cli/commands/predictions",
+    "Choice": "cli/commands/answers",
 }
 _NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?", re.IGNORECASE)
 
