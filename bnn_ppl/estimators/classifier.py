@@ -18,7 +18,6 @@ from bnn_ppl.estimators.rows import (
     checked_y,
     class_weights,
     labels_of,
-    refuse_sites,
     weights_of_rows,
 )
 from bnn_ppl.methods.method import PredictiveForm
@@ -155,7 +154,6 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         return self._fit(X, y, sample_weight, None)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> "BayesianClassifier":
-        refuse_sites(y)
         y = labels_of(y)
         rows = checked_rows(self, X, y, sample_weight, self.columns)
         check_classification_targets(rows.y)

@@ -232,7 +232,7 @@ def _refuse_missing(y: Any) -> None:
         refuse_nonfinite("y", np.where(missing, np.nan, 0.0), np.arange(len(missing)))
 
 
-def refuse_sites(y: Any) -> None:
+def _refuse_sites(y: Any) -> None:
     """Refuse y of several observed sites."""
     if isinstance(y, Mapping):
         raise ValueError(
@@ -242,7 +242,8 @@ def refuse_sites(y: Any) -> None:
 
 
 def refuse_texts(y: Any) -> None:
-    """Refuse texts as y of a regression."""
+    """Refuse texts as y of a regression, and y of several sites."""
+    _refuse_sites(y)
     values = np.asarray(y)
     cells = values.flat if values.dtype.kind in "OSU" else ()
     text = next((cell for cell in cells if isinstance(cell, str | bytes)), None)
@@ -254,7 +255,14 @@ def refuse_texts(y: Any) -> None:
 
 
 def labels_of(y: Any) -> Any:
-    """Give the names of the columns that one-hot rows are of; other labels as they are."""
+    """Give the names of the columns that one-hot rows are of; other labels as they are.
+
+    Raises
+    ------
+    ValueError
+        If y is of several sites.
+    """
+    _refuse_sites(y)
     rows = np.asarray(y)
     if rows.ndim != 2 or rows.shape[1] < 2 or not is_one_hot(rows, rows.shape[1]):
         return y

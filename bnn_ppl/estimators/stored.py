@@ -71,12 +71,11 @@ def _data_of(estimator: Any, labels: np.ndarray | None) -> DataSet:
     x = np.zeros((0, len(estimator.x_mean_)), _SINGLE)
     mean, scale = getattr(estimator, "y_mean_", 0.0), getattr(estimator, "y_scale_", 1.0)
     y = np.zeros((0, *np.shape(mean)), _SINGLE if labels is None else np.int32)
-    encoding = Encoding((), Column("y", "number"))
-    encoding = encoding if estimator.encoding_ is None else estimator.encoding_
-    target = Column("y", "number")
+    encoding = estimator.encoding_
     if labels is not None and labels.dtype.kind in "UOb":
         truth = labels.dtype.kind == "b"
         target = Column("y", "boolean") if truth else Column("y", "category", (*map(str, labels),))
+        encoding = (encoding or Encoding((), target))._replace(target=target)
     return DataSet(
         train=Data(x, y),
         test=Data(x, y),
@@ -87,9 +86,7 @@ def _data_of(estimator: Any, labels: np.ndarray | None) -> DataSet:
         num_classes=None if labels is None else len(labels),
         name=type(estimator).__name__,
         source="an estimator",
-        encoding=encoding._replace(target=target)
-        if encoding.inputs or target.kind != "number"
-        else None,
+        encoding=encoding,
     )
 
 

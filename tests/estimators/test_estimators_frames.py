@@ -152,6 +152,8 @@ def test_rows_added_later_are_those_of_one_posterior():
     np.testing.assert_allclose(y * one.y_scale_ + one.y_mean_, PRICE, rtol=1e-4)
     with pytest.raises(ValueError, match=r"got y of shape \(60, 2\), expected \('rows',\)"):
         one.partial_fit(FRAME, np.column_stack([PRICE, PRICE]))
+    with pytest.raises(ValueError, match="got y as a dict, expected an array"):
+        one.partial_fit(FRAME, {"price": PRICE})
     with pytest.raises(ValueError, match="got folder= with partial_fit, expected"):
         one.set_params(folder="runs").partial_fit(FRAME, PRICE)
 
@@ -167,6 +169,8 @@ def test_labels_that_come_later_are_named_first():
     assert set(np.unique(kind.sample_y(FRAME, 5))) <= {0, 1, 2}
     with pytest.raises(ValueError, match="got the label 7, expected one of 0, 1, 2: name all"):
         kind.partial_fit(FRAME, labels + 7)
+    with pytest.raises(ValueError, match="got y as a dict, expected an array"):
+        kind.partial_fit(FRAME, {"kind": labels})
     with pytest.raises(ValueError, match="got class_weight='balanced' with partial_fit"):
         BayesianClassifier(**FEW, class_weight="balanced").partial_fit(FRAME, labels)
 

@@ -132,7 +132,8 @@ def check_simulations(
     num_simulations
         How many fits.
     folder
-        Where to keep the ranks, in simulations.jsonl: the same call goes on where it was stopped.
+        Where to keep the ranks, in simulations.jsonl: the same call goes on where it was stopped. A
+        folder is for one model and one way to fit it, which the file cannot tell from others.
     max_minutes
         Stop after this time, once the fit in progress has ended. Ctrl-C stops at once, without it.
     progress
@@ -147,7 +148,8 @@ def check_simulations(
     ------
     ValueError
         If a prior cannot be drawn from, the posterior is tempered, y is censored or of several
-        sites, a fit has fewer than 60 draws, or `folder` holds simulations of something else.
+        sites, a fit has fewer than 60 draws, or `folder` holds simulations of another key or
+        other rows.
     TimeoutError
         If there is no simulation when it is stopped.
 
