@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bnn_ppl.data.streams.streams import Stream
-from bnn_ppl.model.initial import shapes_and_sites_from_prior
+from bnn_ppl.model.initial import inspected_sites
 from bnn_ppl.model.normalisation.batch_norm import statistics_found
 from bnn_ppl.model.normalisation.batch_statistics import layers_of
-from bnn_ppl.model.points import point_shapes
 from bnn_ppl.model.posterior import Posterior
 from bnn_ppl.model.posterior_functions import (
     Conditions,
@@ -152,7 +151,8 @@ def condition(
     check_missing(model, data)
     _check_targets(targets, list(found))
     layers = layers_of(tuple(found), data[0], microbatch, streamed=stream is not None)
-    shapes, from_prior = shapes_and_sites_from_prior(model, data)
+    latent = inspected_sites(model, data)
+    shapes = latent.shapes
     by_row = _by_row(model)
     automatic = microbatch is None
     if observed.is_whole and (stream is not None or not automatic):
@@ -165,18 +165,20 @@ def condition(
     chunks = None
     if stream is not None:
         chunks = StreamChunks(stream, data, microbatch or fitting_rows(by_row, data, shapes))
-    points = point_shapes(model, data)
     classes = None if observed.num_classes is None else Classes(observed.num_classes, names)
     open_scale = next(iter(scales), None)
     size = None if microbatch is None else int(microbatch)
     folder = None if features is None else Path(features).expanduser()
     given = Conditions(
         GivenRows(data, stream, chunks, classes, targets),
-        ModelSites(observed, shapes, from_prior, points, open_scale, layers),
+        ModelSites(observed, latent, open_scale, layers),
         Options(float(temperature), tempered, size, automatic, precision, folder),
     )
     posterior = posterior_of(model, given, held={})
-    if features is not None and _with_any_points(posterior, points).rows.fixed_part() is None:
+    if (
+        features is not None
+        and _with_any_points(posterior, latent.points).rows.fixed_part() is None
+    ):
         raise ValueError(
             f"got features={str(features)!r} for a model without fixed layers before the random "
             "ones, whose outputs could be kept, expected some: leave it out"

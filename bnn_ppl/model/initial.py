@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from bnn_ppl.model.prior.site_priors import POINT
 from bnn_ppl.model.trace import (
     Array,
     Batch,
@@ -25,34 +27,43 @@ def start(model: Callable, key: Array, data: Batch) -> Position:
     return unconstrained(traced(model, *data[:2], key, substitute_fn=initial_value))
 
 
-def shapes_and_sites_from_prior(model: Callable, data: Data) -> tuple[Position, set[str]]:
-    """Give the shapes of a position, and the sites that start at a draw from their prior.
+class LatentSites(NamedTuple):
+    """What is known of a model's latent sites before any value."""
 
-    The others start at a network's initial weights.
-    """
+    shapes: Position  # of a position
+    from_prior: set[str]  # that start at a draw from it; others at a network's initial weights
+    points: dict[str, tuple[int, ...]]  # marked as such, with the shapes of their values
+
+
+def inspected_sites(model: Callable, data: Data) -> LatentSites:
+    """Look at the latent sites, without computing anything."""
     from_prior: set[str] = set()
+    points: dict[str, tuple[int, ...]] = {}
 
     def inspect(data: Data) -> Position:
         trace = traced(model, *data, jax.random.key(0), substitute_fn=initial_value)
-        sites = latent_sites(trace)
-        from_prior.update(site["name"] for site in sites if "initial_value" not in site["infer"])
+        for site in latent_sites(trace):
+            if "initial_value" not in site["infer"]:
+                from_prior.add(site["name"])
+            if site["infer"].get(POINT):
+                points[site["name"]] = jnp.shape(site["value"])
         return unconstrained(trace)
 
-    return jax.eval_shape(inspect, data), from_prior
+    return LatentSites(jax.eval_shape(inspect, data), from_prior, points)
 
 
 def initialiser(
-    model: Callable, data: Data, log_likelihood: Callable, *, with_sites_from_prior: bool
-) -> Callable[..., Position]:
-    """Build ``key, data=data -> position``."""
+    model: Callable, log_likelihood: Callable, *, with_sites_from_prior: bool
+) -> Callable[[Array, Batch], Position]:
+    """Build ``key, data -> position``."""
     if not with_sites_from_prior:
-        return lambda key, data=data: start(model, key, data)
+        return partial(start, model)
 
     # A draw from a wide prior can lie where the density overflows, from where no sampler comes
     # back. One of several, chosen by its likelihood, is nearly one of the posterior (sampling
     # importance resampling; Rubin, 1987). The one whose log-likelihood plus Gumbel noise is
     # largest is chosen with probability proportional to the likelihood.
-    def init(key: Array, data: Batch = data) -> Position:
+    def init(key: Array, data: Batch) -> Position:
         def keep_larger(best: tuple, one: tuple) -> tuple:
             key, noise = one
             position = start(model, key, data)

@@ -4,9 +4,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
-from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpyro
@@ -140,8 +139,10 @@ def _parts(net: Any) -> Parts:
     # Inside a seeded trace the key makes every chain start elsewhere. Without one (a log-density
     # evaluation) only the shapes matter.
     key = numpyro.prng_key()
-    if key is None and _is_ours(net) and (shapes := _shapes(net)) is not None:
-        return shapes
+    known = _traced_factory(net, jax.config.values["jax_enable_x64"]) if _is_ours(net) else None
+    if known is not None:
+        graph, shapes, rest = known.shapes
+        return graph, shapes if key is None else known.weights(key), rest
     return _split(_build(net, jax.random.key(0) if key is None else key), ready=False)
 
 
@@ -158,19 +159,31 @@ def _is_ours(net: Any) -> bool:
     return isinstance(made, type) and made.__module__.startswith("bnn_ppl.nets.")
 
 
-_shapes_of: WeakKeyDictionary[Any, dict[bool, Parts]] = WeakKeyDictionary()
+class _Factory(NamedTuple):
+    """A factory of ours, traced once: that is most of the time of tracing a model."""
+
+    shapes: Parts  # in place of weights
+    weights: Callable[[jax.Array], nnx.State]  # of a key
 
 
-def _shapes(net: Any) -> Parts | None:
-    """Give the parts with shapes in place of weights, once for each factory; None if not enough.
+@lru_cache(maxsize=8)
+def _traced_factory(net: Any, double: bool) -> _Factory | None:
+    """Trace what a factory makes in a float type; None if it has more state than weights.
 
     A program in which weights are initialised, though all of them are sites, takes a tenth longer
-    to trace and compile.
+    to trace and compile, so that shapes are kept too.
     """
-    known, double = _shapes_of.setdefault(net, {}), jax.config.values["jax_enable_x64"]
-    if double not in known:
-        known[double] = _split(nnx.eval_shape(partial(_build, net, jax.random.key(0))), ready=False)
-    return None if jax.tree.leaves(known[double][2]) else known[double]
+    found: list[tuple] = []
+
+    def initial(key: jax.Array) -> nnx.State:
+        graph, weights, rest = _split(_build(net, key), ready=False)
+        found.append((graph, rest, bool(jax.tree.leaves(rest))))
+        return weights
+
+    weights = jax.jit(initial)
+    shapes = jax.eval_shape(weights, jax.random.key(0))
+    graph, rest, has_state = found[0]
+    return None if has_state else _Factory((graph, shapes, rest), weights)
 
 
 def _build(net: Any, key: jax.Array) -> nnx.Module:

@@ -9,23 +9,9 @@ import jax
 import jax.numpy as jnp
 from numpyro import handlers
 
-from bnn_ppl.model.prior.site_priors import POINT
-from bnn_ppl.model.trace import Array, Data, Values, initial_value, latent_sites, traced
+from bnn_ppl.model.trace import Array, Values
 
 _NUM_KEPT = 2  # posteriors with points held
-
-
-def point_shapes(model: Callable, data: Data) -> dict[str, tuple[int, ...]]:
-    """Give the shapes of the sites that the model marks as points."""
-    found: dict[str, tuple[int, ...]] = {}
-
-    def inspect(data: Data) -> None:
-        trace = traced(model, *data, jax.random.key(0), substitute_fn=initial_value)
-        marked = (site for site in latent_sites(trace) if site["infer"].get(POINT))
-        found.update({site["name"]: jnp.shape(site["value"]) for site in marked})
-
-    jax.eval_shape(inspect, data)
-    return found
 
 
 def with_points_held(held: Values, model: Callable, x: Any, y: Any = None) -> Any:

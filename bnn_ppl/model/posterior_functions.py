@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jax.tree_util import Partial
 
 from bnn_ppl.data.streams.streams import Stream
-from bnn_ppl.model.initial import initialiser
+from bnn_ppl.model.initial import LatentSites, initialiser
 from bnn_ppl.model.network import active_changes
 from bnn_ppl.model.normalisation.batch_norm import of_the_batch
 from bnn_ppl.model.normalisation.batch_statistics import Layers, batch_statistics
@@ -74,9 +74,7 @@ class ModelSites(NamedTuple):
     """What :func:`condition` has found in the model."""
 
     observed: Observed
-    shapes: Position  # of a position
-    from_prior: set[str]  # sites whose chains start at a draw from it
-    points: dict[str, tuple[int, ...]]  # shapes
+    latent: LatentSites
     open_scale: float | None  # the usual one of priors that leave theirs open
     layers: Layers | None  # that normalise by their batch
 
@@ -106,7 +104,7 @@ def posterior_of(
     """Make the posterior with all points held, or with none, its open priors at a scale or open."""
     numbers, with_numbers = numbers_of((model, held, scale))
     hold_points = partial(posterior_of, model, given, scale=scale)
-    hold = holding(hold_points, {} if held else given.sites.points)
+    hold = holding(hold_points, {} if held else given.sites.latent.points)
     opened = None if scale is not None else _open_scale(model, given, held)
 
     def make(numbers: list[Any]) -> Posterior:
@@ -124,7 +122,7 @@ def _open_scale(model: Callable, given: Conditions, held: Values) -> OpenScale |
     if given.sites.open_scale is None:
         return None
     # Points are fitted anew at each scale: the features of layers before them would fill a folder.
-    features = None if given.sites.points else given.options.features
+    features = None if given.sites.latent.points else given.options.features
     options = given.options._replace(temperature=1.0, tempered="posterior", features=features)
     untempered = given._replace(options=options)
     hold = lru_cache(maxsize=2)(partial(posterior_of, model, given, held))
@@ -137,7 +135,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
     if held:
         model = Partial(with_points_held, dict(held), model)
     stds, precisions = prior_summary(model, data)
-    shapes = {site: leaf for site, leaf in given.sites.shapes.items() if site not in held}
+    shapes = {site: leaf for site, leaf in given.sites.latent.shapes.items() if site not in held}
     pinned = partial(in_precision, precision)
     terms = pinned(_terms(model, options.microbatch, options.automatic))
     total = partial(_total, temperature, tempered, given.rows.num)
@@ -181,14 +179,20 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         sites = [site for site in trace.values() if site["type"] == "deterministic"]
         return {site["name"]: site["value"] for site in sites}
 
-    at_random = not given.sites.from_prior.isdisjoint(shapes)
-    init = initialiser(model, data, log_likelihood, with_sites_from_prior=at_random)
+    at_random = not given.sites.latent.from_prior.isdisjoint(shapes)
+    start = initialiser(model, log_likelihood, with_sites_from_prior=at_random)
+    start_once = jax.jit(start)  # as for `terms`
+
+    @pinned
+    def init(key: Array, data: Batch = data) -> Position:
+        return (start if active_changes() else start_once)(key, data)
+
     find_fixed_part = _no_part
     if given.sites.layers is None:
         find_fixed_part = cache(pinned(_finder_of_fixed_part(model, shapes, data)))
 
     return Posterior(
-        init=pinned(init),
+        init=init,
         log_likelihood=log_likelihood,
         logdensity=logdensity,
         constrain=constrain,
@@ -211,7 +215,7 @@ def _posterior(model: Callable, given: Conditions, held: Values) -> Posterior:
         sites=Sites(
             num_weights=sum(leaf.size for leaf in shapes.values()),
             value_shapes=cache(partial(_value_shapes, constrain, shapes)),
-            points=() if held else tuple(given.sites.points),
+            points=() if held else tuple(given.sites.latent.points),
             held=dict(held),
             hold=holding(None, {}),
             deterministic=deterministic,

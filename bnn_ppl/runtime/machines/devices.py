@@ -264,8 +264,10 @@ def over_chains(
         return jax.lax.map(lambda own: one(*own), mapped)
 
     def all_devices(*args: Any) -> Tree:
-        # Calls of the host need all axes manual: their devices do not share rows.
-        manual = _AXES if _calls_host(args) else _AXES[:1]
+        # Where devices do not share rows, all axes are manual: calls of the host need that, and
+        # an automatic axis, even of one device, would add a constraint to every instruction.
+        alone = mesh.shape["data"] == 1 or _calls_host(args)
+        manual = _AXES if alone else _AXES[:1]
         specs = tuple(P("chain") if i < num_mapped else P() for i in range(len(args)))
         sharded = jax.shard_map(
             on_device,
