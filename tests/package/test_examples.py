@@ -30,6 +30,10 @@ CASES = {
         ("trained anew accuracy", "mode of the head nll", "with a temperature ece")
         + ("Bayesian head accuracy",),
     ),
+    "bayesian_optimisation": Case(
+        HMC | {"hidden": 3, "num_first": 5, "num_batch": 2, "num_rounds": 1, "num_seeds": 1},
+        ("ei at 5", "ei at 7", "random at 7"),
+    ),
     "camvid": Case(
         {"image_size": 6, "blocks": (1,), "num_steps": 2, "num_collected": 2, "num_draws": 2}
         | {"batch_size": 2, "void": 2},

@@ -159,22 +159,46 @@ def test_a_program_that_calls_back_is_found_again_by_its_trace():
     assert first is again and float(first(2.5)) == 2.5
 
 
-def test_compiled_programs_are_kept_in_a_folder(tmp_path, monkeypatch):
-    name = "jax_compilation_cache_dir"
-    before = jax.config.values[name]
-    try:
-        bnn.cache_compiled_programs(tmp_path / "kept")
-        jax.jit(lambda x: jnp.sin(x) * 3.21)(1.0).block_until_ready()
-        assert len(list((tmp_path / "kept").iterdir()))
-        bnn.cache_compiled_programs()  # JAX has been told
-        assert jax.config.values[name] == str(tmp_path / "kept")
-        jax.config.update(name, None)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.fixture
+def cache_of_jax(tmp_path, monkeypatch):
+    """Have JAX keep nothing, and look for the user's caches in a folder of the test."""
+    names = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+    before = [jax.config.values[name] for name in names]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    jax.config.update(names[0], None)
+    jax.config.update(names[1], 1.0)
+    compilation_cache.reset_cache()
+    programs._keep_by_default.cache_clear()
+    yield names[0]
+    for name, value in zip(names, before, strict=True):
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def test_programs_of_the_package_are_kept_and_no_others(cache_of_jax, tmp_path):
+    jax.jit(lambda x: jnp.cos(x) * 3.21)(1.0).block_until_ready()
+    programs.compiled_once(lambda x: jnp.sin(x) * 1.23)(1.0).block_until_ready()
+    jax.jit(lambda x: jnp.tan(x) * 2.31)(1.0).block_until_ready()
+    assert len(list(tmp_path.glob("bnn_ppl/*/*-cache"))) == 1
+
+
+def test_nothing_is_kept_where_no_folder_can_be_written(cache_of_jax, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert float(programs.compiled_once(lambda x: x * 4.25)(2.0)) == 8.5
+    assert jax.config.values[cache_of_jax] is None
+
+
+def test_compiled_programs_are_kept_in_a_folder(cache_of_jax, tmp_path):
+    bnn.cache_compiled_programs(tmp_path / "kept")
+    jax.jit(lambda x: jnp.sin(x) * 3.21)(1.0).block_until_ready()
+    assert len(list((tmp_path / "kept").iterdir()))
+    bnn.cache_compiled_programs()  # JAX has been told
+    assert jax.config.values[cache_of_jax] == str(tmp_path / "kept")
+    jax.config.update(cache_of_jax, None)
+    for _ in range(2):  # also where the package keeps its own there already
         bnn.cache_compiled_programs()
-        assert jax.config.values[name].startswith(str(tmp_path / "bnn_ppl"))
-    finally:
-        jax.config.update(name, before)
-        compilation_cache.reset_cache()
+        assert jax.config.values[cache_of_jax].startswith(str(tmp_path / "bnn_ppl"))
 
 
 def test_arguments_of_other_shapes_that_are_not_used_are_another_program():

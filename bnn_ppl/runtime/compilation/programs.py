@@ -5,8 +5,9 @@ import hashlib
 import os
 import platform
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,12 +15,13 @@ from weakref import WeakKeyDictionary
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from bnn_ppl.runtime.files import cache_folder
+from bnn_ppl.runtime.files import cache_folder, check_can_be_made
 from bnn_ppl.runtime.machines.devices import is_accelerator
 
 _NUM_KEPT = 32  # compiled programs; a run has four to seven
 _SETTINGS = ("jax_default_device", "jax_disable_most_optimizations", "jax_optimization_level")
 
+_FOLDER, _LEAST_SECONDS = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
 _UNOPTIMISED = {"xla_backend_optimization_level": 0}
 
 _kept: OrderedDict[tuple, jax.stages.Compiled] = OrderedDict()
@@ -68,7 +70,8 @@ def _of_text(
     program = _kept.pop(key, None)
     if program is None:
         announce()
-        program = lowered.compile(compiler_options=options)
+        with _kept_on_disk():
+            program = lowered.compile(compiler_options=options)
         _return_freed_memory()
     _kept[key] = program  # as the last one used
     while len(_kept) > _NUM_KEPT:
@@ -99,10 +102,11 @@ def _types_and_places(args: tuple) -> tuple:
 
 
 def cache_compiled_programs(folder: str | Path | None = None) -> None:
-    """Keep compiled programs on disk, so that later processes start without compiling.
+    """Keep all compiled programs on disk, so that later processes start without compiling.
 
-    Turns JAX's persistent compilation cache on, for all programs that this process compiles from
-    now on with JAX. ``bnn-ppl`` does so by itself.
+    The package keeps its own programs without being asked. This function has JAX's persistent
+    compilation cache keep all others, too, that this process compiles from now on, or chooses the
+    folder. ``jax.config.update("jax_enable_compilation_cache", False)`` keeps none.
 
     Parameters
     ----------
@@ -113,13 +117,48 @@ def cache_compiled_programs(folder: str | Path | None = None) -> None:
         nothing is kept.
     """
     if folder is None:
-        if jax.config.values["jax_compilation_cache_dir"] is not None:
+        folder = _usual_folder()
+        if jax.config.values[_FOLDER] not in (None, str(folder)):
             return
-        with suppress(RuntimeError):  # a user without a home
-            folder = cache_folder() / platform.node()
     if folder is None:
         return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    _keep_in(folder)
+    _keep_all()
+
+
+@contextmanager
+def _kept_on_disk() -> Iterator[None]:
+    """Within this context, keep what is compiled, however quickly, where JAX keeps programs."""
+    _keep_by_default()
+    least = jax.config.values[_LEAST_SECONDS]
+    _keep_all()
+    try:
+        yield
+    finally:
+        jax.config.update(_LEAST_SECONDS, least)
+
+
+@cache
+def _keep_by_default() -> None:
+    """Turn JAX's cache on where it is off, if the folder can be written."""
+    folder = _usual_folder()
+    if folder is not None and jax.config.values[_FOLDER] is None:
+        with suppress(OSError):
+            check_can_be_made(folder / "any")
+            _keep_in(folder)
+
+
+def _keep_all() -> None:
+    if _LEAST_SECONDS.upper() not in os.environ:
+        jax.config.update(_LEAST_SECONDS, 0.0)
+
+
+def _usual_folder() -> Path | None:
+    with suppress(RuntimeError):  # a user without a home
+        return cache_folder() / platform.node()
+    return None
+
+
+def _keep_in(folder: str | Path) -> None:
+    jax.config.update(_FOLDER, str(folder))
     compilation_cache.reset_cache()  # JAX looks for the folder once, at its first compilation

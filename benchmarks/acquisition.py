@@ -1,0 +1,88 @@
+"""Scores on test rows as more rows are labelled: rows that a rule chooses, and rows at random.
+
+    python benchmarks/acquisition.py --data-dir ../data
+    python benchmarks/acquisition.py --data digits --seeds 1
+
+From the same first rows, each rule of ``bnn_ppl.acquire`` labels a batch after each run of hmc. A
+row of benchmarks/stored/acquisition.csv is one run: the rule, how many rows had labels, and the
+error on the test rows (RMSE in the units of the data, or one minus the accuracy). Rows that are
+there already are not run again.
+"""
+
+import argparse
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import stored
+
+import bnn_ppl as bnn
+
+TABLES = ["yacht", "energy", "boston", "digits"]
+RULES = {"regression": ["random", "variance", "epig"], "digits": ["random", "bald", "batchbald"]}
+NUM_FIRST, NUM_BATCH, NUM_ROUNDS = 20, 10, 6
+LENGTH = {"num_chains": 2, "num_warmup": 150, "num_draws": 50}
+COLUMNS = ["data", "rule", "seed", "rows", "error"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", nargs="+", default=TABLES)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=stored.FOLDER / "acquisition.csv")
+    args = parser.parse_args()
+    bnn.cache_compiled_programs()
+    for name in args.data:
+        for seed in range(args.seeds):
+            for rule in RULES.get(name, RULES["regression"]):
+                keys = {"data": name, "rule": rule, "seed": seed}
+                if stored.done(args.results, **keys, rows=NUM_FIRST + NUM_ROUNDS * NUM_BATCH):
+                    continue
+                for rows, error in curve(rule, seed, *problem(name, args.data_dir)):
+                    row = {**keys, "rows": rows, "error": float(f"{error:.4g}")}
+                    print(row, flush=True)
+                    stored.append(args.results, row, COLUMNS)
+
+
+def problem(name: str, folder: Path | None) -> tuple[Any, Any]:
+    """Give the data and the model of them."""
+    if name == "digits":
+        data = bnn.data.load(name)
+        net = partial(bnn.nets.MLP, data.train.x[0].size, (30,), data.num_classes)
+        return data, bnn.models.classifier(net, bnn.priors.fan_in(2**0.5))
+    data = bnn.data.load(name, split=0, data_dir=folder)
+    net = partial(bnn.nets.MLP, data.train.x.shape[1], (20,), 1)
+    return data, bnn.models.regressor(net, bnn.priors.fan_in(2**0.5), bnn.priors.noise())
+
+
+def curve(rule: str, seed: int, data: Any, model: Any) -> Iterator[tuple[int, float]]:
+    """Label, sample, score: the number of labelled rows and the error, before each batch."""
+    x, y = map(np.asarray, data.train)
+    rng = np.random.default_rng(seed)  # the first rows of each rule are the same
+    chosen = rng.choice(len(x), NUM_FIRST, replace=False)
+    for number in range(NUM_ROUNDS + 1):
+        posterior = bnn.condition(model, (x[chosen], y[chosen]))
+        method = bnn.hmc(posterior, max_num_steps=64)
+        key = jax.random.key(1_000 * seed + number)
+        draws = bnn.run(key, posterior, method, **LENGTH, progress=False, verdict=False)
+        yield len(chosen), _error(data, bnn.predict(posterior, draws, data.test))
+        rest = np.setdiff1d(np.arange(len(x)), chosen)
+        if rule == "random":
+            new = rng.choice(rest, NUM_BATCH, replace=False)
+        else:
+            new = rest[bnn.acquire(posterior, draws, x[rest], NUM_BATCH, score=rule).rows]
+        chosen = np.concatenate([chosen, new])
+
+
+def _error(data: Any, prediction: Any) -> float:
+    if data.num_classes is not None:
+        return 1 - bnn.metrics.accuracy(prediction, data.test.y)
+    return bnn.metrics.rmse(prediction, data.test.y, scale=data.y_scale)
+
+
+if __name__ == "__main__":
+    main()
